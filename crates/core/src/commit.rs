@@ -1,0 +1,284 @@
+//! What a transaction asks the origin to commit, and what a commit did.
+//!
+//! A commit carries its base (the valid-through at which all its reads held), its reads (objects,
+//! absences, whole pages) and its writes. The origin accepts it if nothing read has changed after
+//! the base (Thor's optimistic validation; BuddyCache section 4). Two kinds of read keep apart what
+//! commutes: an *existence* read conflicts with creation and deletion only, so that it passes
+//! beside a commutative update of the same object; a *value* read conflicts with every change.
+
+use crate::id::{CommitId, Generation, HistoryId, PageId, PageNo, Slot, Stamp, VolumeId};
+use bytes::Bytes;
+
+/// Largest object, in bytes; kept in raw pages when it outgrows its slotted page.
+pub const OBJECT_BYTES_MAX: usize = 16 << 20;
+/// Largest commit: bytes of all writes.
+pub const COMMIT_BYTES_MAX: usize = 32 << 20;
+/// Most reads in one commit.
+pub const COMMIT_READS_MAX: usize = 1 << 20;
+/// Most writes in one commit.
+pub const COMMIT_WRITES_MAX: usize = 1 << 18;
+
+/// What part of a page a read or a change names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Target {
+    /// All of the page: its existence, every slot, and which slots there are.
+    Page,
+    /// One slot, filled or empty.
+    Slot(Slot),
+}
+
+/// What of the target matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Aspect {
+    /// Whether the slot (or the page) is filled, and with which generation. As a read: conflicts
+    /// with creation and deletion. Absence is read this way (rule 9). As a change: created or
+    /// deleted, which concerns every reader of the target.
+    Existence,
+    /// The bytes. As a read: conflicts with every change. As a change: written, added to, raised.
+    Value,
+}
+
+/// One thing a transaction read.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Read {
+    /// Where.
+    pub page: PageId,
+    /// What of the page.
+    pub target: Target,
+    /// What of the target.
+    pub aspect: Aspect,
+}
+
+/// How a page is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum PageKind {
+    /// Many small objects.
+    Slotted,
+    /// One object, slot 0: a block, a piece of a file or of a large object.
+    Raw,
+}
+
+/// One write to one page. Writes of a commit apply in their order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Makes the page, empty. Fails when the number was ever used before.
+    CreatePage(PageKind),
+    /// Removes the page with all its objects, for good.
+    DeletePage,
+    /// Creates the object (the slot is empty and the generation is the slot's next) or overwrites
+    /// it (the slot is filled with this generation).
+    Put {
+        /// Which slot.
+        slot: Slot,
+        /// Which object of the slot.
+        generation: Generation,
+        /// Its record: see `crate::page::Record` for how it is encoded.
+        value: Bytes,
+    },
+    /// Removes the object; its generation stays used.
+    Delete {
+        /// Which slot.
+        slot: Slot,
+        /// Which object of the slot.
+        generation: Generation,
+    },
+    /// Adds to the little-endian 64-bit number at `offset` of the object's value, wrapping.
+    /// Commutes with other `Add`s.
+    Add {
+        /// Which slot.
+        slot: Slot,
+        /// Which object of the slot.
+        generation: Generation,
+        /// Byte offset in the object's value.
+        offset: u32,
+        /// What to add.
+        delta: i64,
+    },
+    /// Raises the unsigned little-endian 64-bit number at `offset` to at least `value`. Commutes
+    /// with other `Max`s.
+    Max {
+        /// Which slot.
+        slot: Slot,
+        /// Which object of the slot.
+        generation: Generation,
+        /// Byte offset in the object's value.
+        offset: u32,
+        /// The least value afterwards.
+        value: u64,
+    },
+    /// Writes bytes into a raw page, growing it with zeros as needed.
+    WriteRaw {
+        /// Where in the page.
+        offset: u32,
+        /// What.
+        bytes: Bytes,
+    },
+    /// Cuts or zero-extends a raw page.
+    TruncateRaw {
+        /// Bytes afterwards.
+        length: u32,
+    },
+}
+
+impl Op {
+    /// What a change made by this op names.
+    #[must_use]
+    pub fn touches(&self, created: bool) -> (Target, Aspect) {
+        match self {
+            Self::CreatePage(_) | Self::DeletePage => (Target::Page, Aspect::Existence),
+            Self::Put { slot, .. } if created => (Target::Slot(*slot), Aspect::Existence),
+            Self::Delete { slot, .. } => (Target::Slot(*slot), Aspect::Existence),
+            Self::Put { slot, .. } | Self::Add { slot, .. } | Self::Max { slot, .. } => {
+                (Target::Slot(*slot), Aspect::Value)
+            }
+            Self::WriteRaw { .. } | Self::TruncateRaw { .. } => {
+                (Target::Slot(Slot(0)), Aspect::Value)
+            }
+        }
+    }
+
+    /// Bytes of payload it carries.
+    #[must_use]
+    pub fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Put { value, .. } => value.len(),
+            Self::WriteRaw { bytes, .. } => bytes.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// One write of a commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Write {
+    /// The page written.
+    pub page: PageId,
+    /// What is done to it.
+    pub op: Op,
+}
+
+/// A transaction, as sent to the origin.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CommitRequest {
+    /// Its name for good.
+    pub id: CommitId,
+    /// Every outcome of this boot up to this sequence has been received: the origin may forget it.
+    pub confirmed: u64,
+    /// The history in which `base` was seen.
+    pub history: HistoryId,
+    /// All reads held at this stamp.
+    pub base: Stamp,
+    /// What was read, ascending, without repeats.
+    pub reads: Vec<Read>,
+    /// What to write, in order. Empty: only validate (a strict read-only transaction).
+    pub writes: Vec<Write>,
+}
+
+/// How a commit ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Durable, as this stamp. For a commit without writes: valid as of this stamp.
+    Committed(Stamp),
+    /// Nothing of it was done, and nothing will be.
+    Aborted(Abort),
+    /// Whether it was done can no longer be told: its id has expired (P11).
+    Unknown,
+}
+
+/// Why a commit was refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Abort {
+    /// Something it read changed after its base.
+    #[error("{} of page {} changed after it was read", target_name(.0.target), .0.page)]
+    Conflict(Read),
+    /// The object is not there: deleted, or its slot holds a later generation.
+    #[error("object {slot:?} generation {generation:?} of page {page} is gone")]
+    Gone {
+        /// The page.
+        page: PageId,
+        /// The slot.
+        slot: Slot,
+        /// The generation asked for.
+        generation: Generation,
+    },
+    /// The page is not there, or it was created twice, or it has the other layout.
+    #[error("page {0} is not there, or not of that kind")]
+    BadPage(PageId),
+    /// The objects no longer fit in the page: move one of them and try again.
+    #[error("page {0} is full")]
+    PageFull(PageId),
+    /// An op that makes no sense for its object: out of bounds, too long, bad generation.
+    #[error("write to page {0} is malformed")]
+    BadWrite(PageId),
+    /// The volume is not of this domain, or unknown.
+    #[error("volume {0} is not in this domain")]
+    NoVolume(VolumeId),
+    /// The base belongs to a history this domain does not have, or lies past its fork.
+    #[error("the base stamp belongs to another history of the domain")]
+    History,
+    /// A limit of the origin: too large, too many.
+    #[error("the commit is over a limit: {0}")]
+    TooLarge(&'static str),
+}
+
+fn target_name(target: Target) -> String {
+    match target {
+        Target::Page => "all".into(),
+        Target::Slot(slot) => format!("slot {}", slot.0),
+    }
+}
+
+/// What one commit did to one page, as told to caches.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PageChange {
+    /// The page.
+    pub page: PageId,
+    /// What of it, ascending. `[(Page, Existence)]` alone for a page made, deleted, or changed in
+    /// ways not known in detail.
+    pub touched: Vec<(Target, Aspect)>,
+}
+
+impl PageChange {
+    /// All of the page: for changes whose detail is not known (change index, resume).
+    #[must_use]
+    pub fn whole(page: PageId) -> Self {
+        Self {
+            page,
+            touched: vec![(Target::Page, Aspect::Existence)],
+        }
+    }
+}
+
+/// What one commit did, as told to caches.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// The commit's stamp.
+    pub stamp: Stamp,
+    /// Whose commit it was. The committing node finds its own updates by this (rule 12).
+    pub id: CommitId,
+    /// The pages, ascending; filtered to those the receiver is registered for.
+    pub pages: Vec<PageChange>,
+}
+
+/// Whether a change to (`target`, `aspect`) of some page concerns a read of the same page.
+#[must_use]
+pub fn conflicts(read: (Target, Aspect), change: (Target, Aspect)) -> bool {
+    let overlap = match (read.0, change.0) {
+        (Target::Slot(a), Target::Slot(b)) => a == b,
+        // A slot created or deleted changes which slots there are; a slot's bytes changing
+        // concerns a reader of all values. A whole-page change concerns every reader.
+        (Target::Page, _) | (_, Target::Page) => true,
+    };
+    overlap && (read.1 == Aspect::Value || change.1 == Aspect::Existence)
+}
+
+/// A range of page numbers, given to a node for good: `first .. first + count`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IdRange {
+    /// Of which volume.
+    pub volume: VolumeId,
+    /// The first number.
+    pub first: PageNo,
+    /// How many.
+    pub count: u64,
+}

@@ -1,0 +1,11 @@
+//! Larder's protocol as pure state machines.
+//!
+//! Nothing here knows a clock, a thread, a socket or a file: the simulator and the runtime drive
+//! the same code. Read `docs/ARCHITECTURE.md` first.
+
+pub mod commit;
+pub mod id;
+pub mod machine;
+pub mod message;
+pub mod rng;
+pub mod time;

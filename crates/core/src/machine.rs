@@ -1,0 +1,153 @@
+//! The shape of every state machine, and the inputs and outputs they share.
+//!
+//! A machine is fed inputs and asked for outputs; it owns no clock, thread, socket or file. Call
+//! `handle` for every input, `handle_timeout` when `next_timeout` has come, and carry out the
+//! outputs in their order. Each lane of a link is a FIFO queue and each store is one; across queues
+//! nothing is assumed. What depends on durability is withheld until the store's answer is handled.
+
+use crate::id::LinkId;
+use crate::message::{CloseReason, Message};
+use crate::time::Instant;
+
+/// A state machine.
+pub trait Machine {
+    /// What it is told.
+    type Input;
+    /// What it asks for: plain comparable data.
+    type Output;
+
+    /// Takes one input.
+    fn handle(&mut self, now: Instant, input: Self::Input, out: &mut Vec<Self::Output>);
+    /// To be called when `next_timeout` has come (or any time later).
+    fn handle_timeout(&mut self, now: Instant, out: &mut Vec<Self::Output>);
+    /// When it next wants `handle_timeout`.
+    fn next_timeout(&self) -> Option<Instant>;
+    /// Checks whole-state invariants; panics when one is broken. Costs time in proportion to the
+    /// state: the simulator calls it now and then.
+    fn check(&self);
+}
+
+/// What happens on links.
+#[derive(Clone, PartialEq, Debug)]
+pub enum LinkInput {
+    /// A connection to the parent stands; `peer` is the name its certificate proved.
+    UpOpened {
+        /// Its number.
+        link: LinkId,
+        /// Who is at the other end.
+        peer: String,
+    },
+    /// A connection from a child stands; `peer` is the name its certificate proved.
+    DownOpened {
+        /// Its number.
+        link: LinkId,
+        /// Who is at the other end.
+        peer: String,
+    },
+    /// The connection is gone; nothing more comes from it, and what was sent may be lost.
+    Closed {
+        /// Its number.
+        link: LinkId,
+        /// What the other side said, if it said anything.
+        reason: Option<CloseReason>,
+    },
+    /// A message came.
+    Received {
+        /// From which link.
+        link: LinkId,
+        /// What.
+        message: Message,
+        /// Its encoded size, for credits.
+        bytes: u32,
+    },
+}
+
+/// What is asked of links.
+#[derive(Clone, PartialEq, Debug)]
+pub enum LinkOutput {
+    /// Send this.
+    Send {
+        /// To which link.
+        link: LinkId,
+        /// What.
+        message: Message,
+    },
+    /// Send `Goodbye` with this reason if it can be done at once, and close.
+    Close {
+        /// Which link.
+        link: LinkId,
+        /// Why.
+        reason: CloseReason,
+    },
+}
+
+/// Planted faults: one-line breakages that the simulator must catch. All are off unless a test
+/// build of the simulator switches one on; release builds hold no switch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Faults(u64);
+
+/// One planted fault; the list grows with the protocol. See `docs/planted-faults.md`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Fault {
+    /// Rule 1: a change naming an object already read does not doom its reader.
+    SkipDoom,
+    /// Rule 2: an eviction notice is sent although a running transaction has read the page.
+    UnpinnedNotice,
+    /// Rule 3: a reader does not check its reads again when valid-through has risen.
+    SkipRecheck,
+    /// Rule 4: a page is installed though its version is above valid-through.
+    InstallAhead,
+    /// Rule 5: changes to a page being fetched are not kept for its install.
+    ForgetBuffered,
+    /// Rule 6: a reply is taken for the newest fetch of the page, whatever its request id.
+    IgnoreRequestId,
+    /// Rule 7: a request joins a fetch that an eviction notice has followed.
+    JoinAcrossNotice,
+    /// Rule 8: the lease is checked before the copy is made.
+    LeaseBeforeCopy,
+    /// Rule 9: an absence is not recorded as a read.
+    ForgetAbsence,
+    /// Rule 10: a fetch registers its child only when it is answered.
+    RegisterLate,
+    /// Rule 11: a relay's children are served ahead of its stream.
+    HelpOvertakes,
+    /// Rule 13: a relay answers "aborted" for a commit whose base is after the change it saw.
+    EarlyAnswerWrong,
+    /// Rule 14: a commit is acknowledged, and shown, before its sync.
+    AcknowledgeEarly,
+    /// Rule 14: after a failed sync service goes on.
+    IgnoreSyncError,
+    /// Rule 15: a repeated commit is validated anew instead of answered from its outcome.
+    ForgetOutcome,
+    /// Rule 16: a resume from a lost branch is answered as if the histories were one.
+    IgnoreFork,
+    /// Rule 17: a resume registers only for the pages it names.
+    ResumeRegistersNothing,
+    /// Rule 17: a resume answers from the change index alone, without commits not yet installed.
+    ResumeForgetsUninstalled,
+    /// Rule 18: generations are not compared.
+    IgnoreGeneration,
+    /// Rule 18: after a restart page numbers are given again.
+    ReuseIds,
+    /// Rule 20: pages are installed without their change index entries.
+    SkipIndex,
+}
+
+impl Faults {
+    /// None.
+    pub const NONE: Self = Self(0);
+
+    /// Just this one.
+    #[must_use]
+    pub fn only(fault: Fault) -> Self {
+        Self(1 << fault as u8)
+    }
+
+    /// Whether `fault` is planted. Always false without the `faults` feature.
+    #[must_use]
+    #[inline]
+    pub fn has(self, fault: Fault) -> bool {
+        cfg!(feature = "faults") && self.0 & (1 << fault as u8) != 0
+    }
+}

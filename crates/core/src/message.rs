@@ -1,0 +1,538 @@
+//! The messages of a link. One protocol for every parent (origin, relay, later redirector) and
+//! every child (node, relay).
+//!
+//! A link has three lanes in each direction. Within a lane messages arrive in order; across lanes
+//! nothing may be assumed (`docs/decisions/0001-page-copies-and-cursors.md`).
+
+use crate::commit::{Change, CommitRequest, IdRange, Outcome, PageKind};
+use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
+use crate::time::{Duration, Instant, WallTime};
+use bytes::Bytes;
+
+/// Most pages in one `Fetch`, `Evicted` or `Holding`.
+pub const PAGES_PER_MESSAGE_MAX: usize = 4096;
+
+/// Which of a link's queues a message travels in. Lower sends first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Lane {
+    /// Small messages: requests, outcomes, errors, credits. Bounded by the requests in flight.
+    Control,
+    /// What a parent tells of changes. Bounded by credits.
+    Stream,
+    /// Pages and commits. Bounded by credits downwards, by the requests in flight upwards.
+    Bulk,
+}
+
+/// What the child is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// A cache with users.
+    Node,
+    /// One link up, many down.
+    Relay,
+}
+
+/// A link's bounds, set by the parent in `Welcome`; a child that passes one is cut off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkLimits {
+    /// Most requests of a child without an answer, commits and pages asked for included.
+    pub requests_max: u32,
+    /// Bytes of stream a parent may send ahead of the child's credits.
+    pub stream_window_bytes: u32,
+    /// Bytes of pages a parent may send ahead of the child's credits.
+    pub bulk_window_bytes: u32,
+    /// How long after a confirmed beat a child may call its state current.
+    pub lease: Duration,
+}
+
+/// One history of a domain and the first stamp committed in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Epoch {
+    /// Its name.
+    pub history: HistoryId,
+    /// The first stamp it may have committed.
+    pub first: Stamp,
+}
+
+/// A domain as a parent presents it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DomainInfo {
+    /// Its name.
+    pub domain: DomainId,
+    /// Its histories, oldest first, the running one last. At most [`EPOCHS_MAX`]; older ones fall
+    /// off the front.
+    pub epochs: Vec<Epoch>,
+}
+
+/// Most histories kept of a domain.
+pub const EPOCHS_MAX: usize = 64;
+
+/// A volume as its users see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeInfo {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its domain.
+    pub domain: DomainId,
+    /// Its name, unique in the origin: 1 to 128 bytes of letters, digits, `-`, `_`, `.`.
+    pub name: String,
+    /// Bytes of a page: a power of two from 4 KiB to 1 MiB.
+    pub page_bytes: u32,
+    /// Layout of page 1, which is made with the volume, and where its root object lives (slot 0).
+    pub root: PageKind,
+    /// The highest version of its pages.
+    pub version: Stamp,
+    /// Pages that are there.
+    pub pages: u64,
+}
+
+/// A volume to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeSpec {
+    /// Its id, drawn by the asker, so that a repeated request makes one volume.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Which domain; none: the origin chooses.
+    pub domain: Option<DomainId>,
+}
+
+/// A page asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageAsk {
+    /// Which.
+    pub page: PageId,
+    /// The version the child holds whole: when it is still the page's version, no bytes are sent.
+    pub have: Option<Stamp>,
+}
+
+/// A page answered. Exact for every stamp in [`version`, `as_of`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PageAnswer {
+    /// Which.
+    pub page: PageId,
+    /// The stamp that last changed it; `Stamp::ZERO` for a page that never was.
+    pub version: Stamp,
+    /// The stamp up to which it is known not to have changed.
+    pub as_of: Stamp,
+    /// Its content.
+    pub body: PageBody,
+}
+
+/// A page's content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PageBody {
+    /// The version the child said it holds.
+    Valid,
+    /// Its bytes, checksummed: see `page`.
+    Data(Bytes),
+    /// There is no such page (never made, or deleted).
+    Absent,
+}
+
+/// What a returning child is told of its copies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ResumeAnswer {
+    /// Copies with a version above `from` are to be dropped (they belong to a lost branch; none
+    /// does unless `from` is below the child's valid-through); of the others all but the pages in
+    /// the `stale` lists are exact up to `through`.
+    From(Stamp),
+    /// No common history: every copy must go.
+    Reset,
+}
+
+/// Why a parent or child ends a link.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CloseReason {
+    /// No protocol version in common.
+    #[error("no common protocol version: the other side speaks {min} to {max}")]
+    Version {
+        /// Oldest version it speaks.
+        min: u32,
+        /// Newest.
+        max: u32,
+    },
+    /// A message that the protocol does not allow here.
+    #[error("protocol violation: {0}")]
+    Protocol(String),
+    /// Bytes that are no message.
+    #[error("malformed message: {0}")]
+    Malformed(String),
+    /// A limit of [`LinkLimits`] was passed.
+    #[error("limit passed: {0}")]
+    Limit(String),
+    /// Nothing was heard for too long.
+    #[error("nothing heard for too long")]
+    Silent,
+    /// Another link of the same node and boot took over, or two nodes use one identity.
+    #[error("another connection uses this node's identity ({0})")]
+    Identity(String),
+    /// The child saw commits that this origin does not have: it was restored from an old copy.
+    #[error(
+        "domain {domain:?} was restored from an old copy: this child saw stamp {seen}, the branch ends at {fork}"
+    )]
+    Forked {
+        /// The domain.
+        domain: DomainId,
+        /// The child's valid-through.
+        seen: Stamp,
+        /// Where the histories part.
+        fork: Stamp,
+    },
+    /// The parent cannot serve (its store failed, its own parent is gone).
+    #[error("out of service: {0}")]
+    OutOfService(String),
+    /// The process ends.
+    #[error("shutting down")]
+    Shutdown,
+    /// Not allowed.
+    #[error("not allowed: {0}")]
+    Forbidden(String),
+}
+
+/// Why a request failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No volume of that name or id.
+    #[error("no volume {0}")]
+    NoVolume(String),
+    /// The domain is not served here.
+    #[error("no domain {0:?}")]
+    NoDomain(DomainId),
+    /// A volume of that name, or that id with another specification, is there.
+    #[error("volume {0} exists")]
+    Exists(String),
+    /// The request makes no sense.
+    #[error("invalid request: {0}")]
+    Invalid(String),
+    /// A page's bytes at the origin are damaged (P9).
+    #[error("page {page} is damaged at the origin: {detail}")]
+    Damaged {
+        /// The page.
+        page: PageId,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The parent cannot serve now.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// No answer within the limit.
+    #[error("no answer within the time limit")]
+    TimedOut,
+    /// Too many requests wait.
+    #[error("too busy: {0}")]
+    Busy(String),
+    /// Not allowed.
+    #[error("not allowed: {0}")]
+    Forbidden(String),
+}
+
+/// A volume, by name or id.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum VolumeKey {
+    /// By name.
+    Name(String),
+    /// By id.
+    Id(VolumeId),
+}
+
+/// Answers a `Beat`: the stream before it held all the parent knew when it handled the beat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Echo {
+    /// The child's clock when it sent the beat.
+    pub sent: Instant,
+    /// How old the parent's own state was when it handled the beat: zero at an origin.
+    pub age: Duration,
+}
+
+/// A message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message {
+    // ---- both ways, Control ----
+    /// The sender ends the link.
+    Goodbye {
+        /// Why.
+        reason: CloseReason,
+    },
+
+    // ---- child to parent, Control ----
+    /// First message of a link.
+    Hello {
+        /// Oldest protocol version spoken.
+        min_version: u32,
+        /// Newest.
+        max_version: u32,
+        /// Who: must be the name in the certificate.
+        name: String,
+        /// This process's life.
+        boot: BootId,
+        /// What.
+        role: Role,
+    },
+    /// "Here is where I was": starts the domain's stream on this link. Sent once a link and domain
+    /// by a node; a relay sends one for itself and one for every child that returns.
+    Resume {
+        /// For the answer.
+        request: RequestId,
+        /// Which domain.
+        domain: DomainId,
+        /// Histories the child knows, oldest first; empty when it holds nothing.
+        epochs: Vec<Epoch>,
+        /// Its valid-through; none when it holds nothing.
+        through: Option<Stamp>,
+        /// The boot to be registered for commits (durable before the answer `Registered`).
+        register: Option<BootId>,
+    },
+    /// Asks for pages. Registers the child for them (rule 10).
+    Fetch {
+        /// For the answers.
+        request: RequestId,
+        /// Which domain.
+        domain: DomainId,
+        /// Which pages.
+        pages: Vec<PageAsk>,
+        /// Nobody waits: answer after demand fetches.
+        prefetch: bool,
+    },
+    /// These pages are held no longer (rules 2, 7).
+    Evicted {
+        /// Which domain.
+        domain: DomainId,
+        /// Which pages.
+        pages: Vec<PageId>,
+    },
+    /// Part of the list of all pages held, sent after a resume; with `done` the parent may narrow
+    /// the child's registration to what it has gathered (rule 17).
+    Holding {
+        /// Which domain.
+        domain: DomainId,
+        /// Some pages held.
+        pages: Vec<PageId>,
+        /// Whether the list is complete.
+        done: bool,
+    },
+    /// Outcomes of this boot up to `upto` have been received.
+    Confirm {
+        /// Which domain.
+        domain: DomainId,
+        /// Whose.
+        boot: BootId,
+        /// The last sequence confirmed.
+        upto: u64,
+    },
+    /// Asks for page numbers, for good.
+    AllocateIds {
+        /// For the answer.
+        request: RequestId,
+        /// Which volume's.
+        volume: VolumeId,
+        /// How many, in one run.
+        count: u64,
+    },
+    /// Asks for a volume.
+    OpenVolume {
+        /// For the answer.
+        request: RequestId,
+        /// Which.
+        key: VolumeKey,
+    },
+    /// Asks for all volumes, those after `after` in order of names.
+    ListVolumes {
+        /// For the answer.
+        request: RequestId,
+        /// The last name seen, or empty.
+        after: String,
+    },
+    /// Makes a volume.
+    CreateVolume {
+        /// For the answer.
+        request: RequestId,
+        /// What.
+        spec: VolumeSpec,
+    },
+    /// Keep-alive and age: answered by an `Echo` in the stream.
+    Beat {
+        /// Which domain.
+        domain: DomainId,
+        /// The child's clock.
+        sent: Instant,
+    },
+    /// Bytes of a lane that the child has taken in and that may be sent anew.
+    Credit {
+        /// `Stream` or `Bulk`.
+        lane: Lane,
+        /// How many.
+        bytes: u32,
+    },
+
+    // ---- child to parent, Bulk ----
+    /// Asks for a commit.
+    Commit {
+        /// Which domain.
+        domain: DomainId,
+        /// What.
+        commit: CommitRequest,
+    },
+
+    // ---- parent to child, Control ----
+    /// Answers `Hello`.
+    Welcome {
+        /// The version both speak.
+        version: u32,
+        /// The parent's name.
+        name: String,
+        /// The parent's clock, for people.
+        time: WallTime,
+        /// The link's bounds.
+        limits: LinkLimits,
+        /// All domains to be had here.
+        domains: Vec<DomainInfo>,
+    },
+    /// The boot may commit.
+    Registered {
+        /// Which domain.
+        domain: DomainId,
+        /// Which boot.
+        boot: BootId,
+    },
+    /// How a commit ended.
+    Committed {
+        /// Which domain.
+        domain: DomainId,
+        /// Which commit.
+        id: CommitId,
+        /// How.
+        outcome: Outcome,
+    },
+    /// A commit could not be taken on now; nothing is known to be done; ask again with the same id.
+    CommitDeferred {
+        /// Which domain.
+        domain: DomainId,
+        /// Which commit.
+        id: CommitId,
+        /// Why.
+        error: RequestError,
+    },
+    /// Answers `AllocateIds`.
+    Ids {
+        /// Which request.
+        request: RequestId,
+        /// The numbers.
+        range: IdRange,
+    },
+    /// Answers `OpenVolume` and `CreateVolume`.
+    Volume {
+        /// Which request.
+        request: RequestId,
+        /// The volume.
+        info: VolumeInfo,
+    },
+    /// Answers `ListVolumes`.
+    Volumes {
+        /// Which request.
+        request: RequestId,
+        /// Some volumes, ascending by name.
+        volumes: Vec<VolumeInfo>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// A request failed: `Fetch` (for the pages not yet answered), `AllocateIds`, volumes.
+    Failed {
+        /// Which request.
+        request: RequestId,
+        /// Why.
+        error: RequestError,
+    },
+
+    // ---- parent to child, Stream ----
+    /// Answers `Resume`, in the stream: pages named here and in the parts before it (same request)
+    /// changed after `from`; with `done` valid-through becomes `through`, which is this link's
+    /// stream position.
+    Resumed {
+        /// Which request.
+        request: RequestId,
+        /// Which domain.
+        domain: DomainId,
+        /// Its histories now.
+        epochs: Vec<Epoch>,
+        /// What holds of the copies.
+        answer: ResumeAnswer,
+        /// Pages changed.
+        stale: Vec<PageId>,
+        /// The stamp up to which the answer tells all.
+        through: Stamp,
+        /// The origin's wall clock.
+        time: WallTime,
+        /// Whether this was the last part.
+        done: bool,
+    },
+    /// Raises valid-through from `from` to `through`.
+    Advance {
+        /// Which domain.
+        domain: DomainId,
+        /// The child's valid-through before: a mismatch is a protocol violation.
+        from: Stamp,
+        /// And after.
+        through: Stamp,
+        /// The origin's wall clock when `through` was current.
+        time: WallTime,
+        /// Changes in (from, through] to pages the child is registered for, ascending.
+        changes: Vec<Change>,
+        /// Pages changed in (from, through] of which no detail is kept any more.
+        stale: Vec<PageId>,
+        /// The newest beat whose state this advance completes.
+        echo: Option<Echo>,
+    },
+    /// The domain's history went on under a new name without loss (the origin restarted).
+    History {
+        /// Which domain.
+        domain: DomainId,
+        /// Its histories now.
+        epochs: Vec<Epoch>,
+    },
+
+    // ---- parent to child, Bulk ----
+    /// Answers some pages of a `Fetch`. Every page asked for is answered once.
+    Pages {
+        /// Which request.
+        request: RequestId,
+        /// Which domain.
+        domain: DomainId,
+        /// The pages.
+        pages: Vec<PageAnswer>,
+    },
+}
+
+impl Message {
+    /// The lane it travels in.
+    #[must_use]
+    pub fn lane(&self) -> Lane {
+        match self {
+            Self::Goodbye { .. }
+            | Self::Hello { .. }
+            | Self::Resume { .. }
+            | Self::Fetch { .. }
+            | Self::Evicted { .. }
+            | Self::Holding { .. }
+            | Self::Confirm { .. }
+            | Self::AllocateIds { .. }
+            | Self::OpenVolume { .. }
+            | Self::ListVolumes { .. }
+            | Self::CreateVolume { .. }
+            | Self::Beat { .. }
+            | Self::Credit { .. }
+            | Self::Welcome { .. }
+            | Self::Registered { .. }
+            | Self::Committed { .. }
+            | Self::CommitDeferred { .. }
+            | Self::Ids { .. }
+            | Self::Volume { .. }
+            | Self::Volumes { .. }
+            | Self::Failed { .. } => Lane::Control,
+            Self::Resumed { .. } | Self::Advance { .. } | Self::History { .. } => Lane::Stream,
+            Self::Commit { .. } | Self::Pages { .. } => Lane::Bulk,
+        }
+    }
+}

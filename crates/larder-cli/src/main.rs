@@ -1,0 +1,2 @@
+//! The `larder` binary.
+fn main() {}
