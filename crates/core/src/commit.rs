@@ -72,7 +72,7 @@ pub enum Op {
         slot: Slot,
         /// Which object of the slot.
         generation: Generation,
-        /// Its record: see `crate::page::Record` for how it is encoded.
+        /// Its record: see [`crate::page::Record`] for how it is encoded.
         value: Bytes,
     },
     /// Removes the object; its generation stays used.

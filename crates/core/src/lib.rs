@@ -3,9 +3,13 @@
 //! Nothing here knows a clock, a thread, a socket or a file: the simulator and the runtime drive
 //! the same code. Read `docs/ARCHITECTURE.md` first.
 
+pub mod cache;
 pub mod commit;
 pub mod id;
 pub mod machine;
 pub mod message;
+pub mod origin;
+pub mod page;
+pub mod record;
 pub mod rng;
 pub mod time;

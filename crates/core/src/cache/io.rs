@@ -1,0 +1,155 @@
+//! Inputs and outputs of the cache machine.
+
+use crate::cache::PageCopy;
+use crate::commit::{IdRange, Outcome, Read, Write};
+use crate::id::{DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
+use crate::machine::{LinkInput, LinkOutput};
+use crate::message::{RequestError, VolumeInfo, VolumeKey, VolumeSpec};
+use crate::time::Instant;
+use std::sync::Arc;
+
+/// What the cache is told.
+#[derive(Clone, PartialEq, Debug)]
+pub enum CacheInput {
+    /// Of the link to the parent.
+    Link(LinkInput),
+    /// A user asks. Ids are the user's; never reused while the machine lives.
+    Request {
+        /// For the reply.
+        id: RequestId,
+        /// What.
+        op: CacheOp,
+        /// When the user stops waiting: answered `TimedOut` then.
+        deadline: Instant,
+    },
+    /// The user waits no longer (dropped its future). A commit goes on all the same.
+    Cancel {
+        /// Which request.
+        id: RequestId,
+    },
+}
+
+/// What a user may ask.
+#[derive(Clone, PartialEq, Debug)]
+pub enum CacheOp {
+    /// Find a volume and attach its domain. Replied when the domain's stream has begun.
+    OpenVolume(VolumeKey),
+    /// All volumes.
+    ListVolumes,
+    /// Make a volume and attach its domain.
+    CreateVolume(VolumeSpec),
+    /// Bring pages into the cache (those it lacks, or has with holes). Replied with all of them,
+    /// or at once with nothing for a prefetch.
+    Fetch {
+        /// Whose.
+        domain: DomainId,
+        /// Which; the first is wanted most.
+        pages: Vec<PageId>,
+        /// Nobody waits for them.
+        prefetch: bool,
+    },
+    /// Commit a transaction.
+    Commit {
+        /// Of which domain.
+        domain: DomainId,
+        /// The history in which the reads were checked.
+        history: HistoryId,
+        /// The valid-through at which the reads were last checked.
+        checked: Stamp,
+        /// What was read, ascending, without repeats.
+        reads: Vec<Read>,
+        /// What to write.
+        writes: Vec<Write>,
+    },
+    /// Page numbers, for good.
+    AllocateIds {
+        /// Of which volume.
+        volume: VolumeId,
+        /// How many in one run.
+        count: u64,
+    },
+    /// Wait until valid-through reaches a stamp (a session's floor).
+    WaitThrough {
+        /// Of which domain.
+        domain: DomainId,
+        /// Which stamp.
+        stamp: Stamp,
+    },
+    /// Wait until the cache holds the state the origin has now, or later (a round trip).
+    Refresh {
+        /// Of which domain.
+        domain: DomainId,
+    },
+}
+
+/// What a user is answered.
+#[derive(Clone, PartialEq, Debug)]
+pub enum CacheReply {
+    /// To `OpenVolume`, `CreateVolume`.
+    Volume(VolumeInfo),
+    /// To `ListVolumes`.
+    Volumes(Vec<VolumeInfo>),
+    /// To `Fetch`: the copies, each exact at `through`, in the order asked (empty for a prefetch).
+    Fetched {
+        /// The domain's valid-through now.
+        through: Stamp,
+        /// The copies.
+        pages: Vec<Arc<PageCopy>>,
+    },
+    /// To `Commit`.
+    Outcome(Outcome),
+    /// To `AllocateIds`.
+    Ids(IdRange),
+    /// To `WaitThrough`, `Refresh`: valid-through now.
+    Through(Stamp),
+}
+
+/// What the machine tells its process, unasked.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Notice {
+    /// Objects changed (own commits included): kernel caches and watchers must hear of it. Sent
+    /// after valid-through was published.
+    Changed {
+        /// Whose.
+        domain: DomainId,
+        /// What, per page: whole pages where no detail is known.
+        pages: Vec<crate::commit::PageChange>,
+    },
+    /// The domain was answered `Reset`: everything may have changed.
+    Reset {
+        /// Which.
+        domain: DomainId,
+    },
+    /// The link lease lapsed: nothing may be called current any more.
+    LeaseLapsed {
+        /// Which.
+        domain: DomainId,
+    },
+    /// A beat was confirmed again after a lapse.
+    LeaseRegained {
+        /// Which.
+        domain: DomainId,
+    },
+    /// The link was refused in a way that waiting does not mend (identity, version, forked
+    /// history, rights): to be shown to the user.
+    Refused {
+        /// Why.
+        reason: crate::message::CloseReason,
+    },
+}
+
+/// What the cache asks for.
+#[derive(Clone, PartialEq, Debug)]
+pub enum CacheOutput {
+    /// On the link.
+    Link(LinkOutput),
+    /// Answer a request.
+    Reply {
+        /// Which.
+        id: RequestId,
+        /// The answer.
+        result: Result<CacheReply, RequestError>,
+    },
+    /// Tell the process.
+    Notice(Notice),
+}

@@ -1,0 +1,142 @@
+//! Inputs and outputs of the origin machine.
+
+use crate::id::{DomainId, PageId, Stamp};
+use crate::machine::{LinkInput, LinkOutput};
+use crate::record::{InstallBatch, LogRecord, Lsn, StoredPage};
+use crate::time::WallTime;
+
+/// Names one append or install until it is answered; never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WriteId(pub u64);
+
+/// Names one load until it is answered; never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LoadId(pub u64);
+
+/// What is to be read from the page engine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LoadKey {
+    /// A page.
+    Page(PageId),
+    /// At most `limit` entries of the change index with a (stamp, page) above this pair, ascending.
+    ChangedAfter {
+        /// Above this stamp and page.
+        after: (Stamp, PageId),
+        /// How many at most.
+        limit: usize,
+    },
+}
+
+/// What a load found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Loaded {
+    /// The page, if it ever was.
+    Page(Option<StoredPage>),
+    /// Entries of the change index, and whether there are more.
+    Changed {
+        /// (stamp, page), ascending.
+        entries: Vec<(Stamp, PageId)>,
+        /// Whether the limit cut them off.
+        more: bool,
+    },
+}
+
+/// Why the store could not do what was asked.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StoreFault {
+    /// Reading or writing failed: names the file and the system's error.
+    #[error("store failed: {0}")]
+    Failed(String),
+    /// No room. The log keeps room for its own needs and refuses before it is lost.
+    #[error("store is full: {0}")]
+    Full(String),
+    /// Bytes do not check: names what and where.
+    #[error("store is damaged: {0}")]
+    Damaged(String),
+}
+
+/// What the origin is told.
+#[derive(Clone, PartialEq, Debug)]
+pub enum OriginInput {
+    /// Of links to children.
+    Link(LinkInput),
+    /// The origin's wall clock, handed in with a regular tick (at least once a second).
+    WallClock(WallTime),
+    /// The records of an append are durable, or the append failed for good.
+    Appended {
+        /// Whose log.
+        domain: DomainId,
+        /// Which append.
+        write: WriteId,
+        /// How it ended. `Full` before anything was written is the one fault after which the
+        /// domain goes on; any other ends its service.
+        result: Result<(), StoreFault>,
+    },
+    /// A load is done.
+    Loaded {
+        /// Whose store.
+        domain: DomainId,
+        /// Which load.
+        load: LoadId,
+        /// What it found.
+        result: Result<Loaded, StoreFault>,
+    },
+    /// An install is durable, or failed for good.
+    Installed {
+        /// Whose store.
+        domain: DomainId,
+        /// Which install.
+        write: WriteId,
+        /// How it ended.
+        result: Result<(), StoreFault>,
+    },
+}
+
+/// What the origin asks for. Appends of a domain are carried out in order, each one synced before
+/// it is answered; at most one append and one install of a domain are under way.
+#[derive(Clone, PartialEq, Debug)]
+pub enum OriginOutput {
+    /// On a link.
+    Link(LinkOutput),
+    /// Append these records and sync.
+    Append {
+        /// Whose log.
+        domain: DomainId,
+        /// For the answer.
+        write: WriteId,
+        /// The records with their numbers, ascending without gaps.
+        records: Vec<(Lsn, LogRecord)>,
+    },
+    /// Read from the page engine.
+    Load {
+        /// Whose store.
+        domain: DomainId,
+        /// For the answer.
+        load: LoadId,
+        /// What.
+        key: LoadKey,
+    },
+    /// Put pages and metadata into the page engine, atomically, and sync.
+    Install {
+        /// Whose store.
+        domain: DomainId,
+        /// For the answer.
+        write: WriteId,
+        /// What.
+        batch: InstallBatch,
+    },
+    /// Log records up to this one will never be read again: give their space back.
+    TrimLog {
+        /// Whose log.
+        domain: DomainId,
+        /// Up to and with this one.
+        through: Lsn,
+    },
+    /// The domain's service has ended: its store failed. Tell the operator, fail readiness.
+    DomainFailed {
+        /// Which.
+        domain: DomainId,
+        /// Why.
+        fault: StoreFault,
+    },
+}

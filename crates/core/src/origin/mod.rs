@@ -1,0 +1,3 @@
+//! The origin machine.
+
+pub mod io;

@@ -1,0 +1,134 @@
+//! What an origin's domain makes durable: log records, install batches, metadata.
+//!
+//! The machines speak of these as plain data; `wire` encodes them; the `store` crate keeps bytes.
+
+use crate::commit::Write;
+use crate::id::{BootId, CommitId, DomainId, PageId, PageNo, Stamp, VolumeId};
+use crate::message::Epoch;
+use crate::time::WallTime;
+use bytes::Bytes;
+
+/// Number of a log record: +1 a record, never reused in a domain.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Lsn(pub u64);
+
+/// A log record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LogRecord {
+    /// A committed writing transaction.
+    Commit {
+        /// Its stamp: one more than the record before that carries one.
+        stamp: Stamp,
+        /// Its id.
+        id: CommitId,
+        /// Wall clock at the origin.
+        time: WallTime,
+        /// What it wrote.
+        writes: Vec<Write>,
+    },
+    /// A boot may commit from here on.
+    Boot {
+        /// Which.
+        boot: BootId,
+    },
+    /// A boot's outcomes up to `upto` may be forgotten; with `upto` = `u64::MAX` the boot itself.
+    Confirmed {
+        /// Which boot.
+        boot: BootId,
+        /// Last sequence.
+        upto: u64,
+    },
+    /// Page numbers below `next` have been given away.
+    Ids {
+        /// Of which volume.
+        volume: VolumeId,
+        /// The first number not given.
+        next: PageNo,
+    },
+    /// A volume was made. Takes a stamp like a commit and makes its page 1.
+    Volume {
+        /// Its stamp.
+        stamp: Stamp,
+        /// The volume.
+        volume: VolumeMeta,
+    },
+    /// A history begins.
+    Epoch {
+        /// Which.
+        epoch: Epoch,
+    },
+}
+
+/// A volume, as kept by its domain.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeMeta {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// The first page number not given away.
+    pub next_page: PageNo,
+    /// The highest version of its pages.
+    pub version: Stamp,
+    /// Pages that are there.
+    pub pages: u64,
+}
+
+/// A boot's commits that its node has not confirmed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BootMeta {
+    /// The boot.
+    pub boot: BootId,
+    /// Everything up to this sequence is confirmed and forgotten.
+    pub confirmed: u64,
+    /// (sequence, stamp) of those committed after it, ascending.
+    pub committed: Vec<(u64, Stamp)>,
+}
+
+/// A domain's metadata, kept beside its pages and written with every install.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DomainMeta {
+    /// The domain.
+    pub domain: DomainId,
+    /// Log records up to this one are installed: recovery reads from the next.
+    pub installed_lsn: Lsn,
+    /// Commits up to this stamp are installed.
+    pub installed: Stamp,
+    /// Histories, oldest first.
+    pub epochs: Vec<Epoch>,
+    /// Volumes, ascending by id.
+    pub volumes: Vec<VolumeMeta>,
+    /// Boots, ascending by id.
+    pub boots: Vec<BootMeta>,
+}
+
+/// A page as the page engine holds it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredPage {
+    /// The stamp that last changed it.
+    pub version: Stamp,
+    /// Its image (checksummed), or none: deleted, for good.
+    pub image: Option<Bytes>,
+}
+
+/// One page of an install.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InstalledPage {
+    /// Which.
+    pub page: PageId,
+    /// The version the engine holds before this batch, whose index entry is discarded; `ZERO`: none.
+    pub previous: Stamp,
+    /// What it holds afterwards.
+    pub stored: StoredPage,
+}
+
+/// What the page engine takes over in one atomic step, durable when answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InstallBatch {
+    /// Pages, ascending, each once. The engine also keeps (version, page) in the change index.
+    pub pages: Vec<InstalledPage>,
+    /// The domain's metadata afterwards.
+    pub meta: DomainMeta,
+}
