@@ -1,1 +1,9 @@
-//! Placeholder.
+//! Larder's runtime and client library: the machines of `larder_core`, driven by tokio over
+//! TCP with mutual TLS, and the API by which programs read and change volumes.
+//!
+//! A program embeds a [`client::Node`]: a cache in its own process, linked to an origin or a
+//! relay. `examples/counter.rs` is a whole program to copy.
+
+pub mod client;
+
+pub use larder_core as core;

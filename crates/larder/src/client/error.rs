@@ -1,0 +1,157 @@
+//! What can go wrong for a user of the library.
+
+use larder_core::commit::Abort;
+use larder_core::id::{CommitId, DomainId, ObjectId, PageId, VolumeId};
+use larder_core::message::{CloseReason, RequestError};
+use std::time::Duration;
+
+/// A result of the library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong for a user of the library. Every wait has a limit, so every call ends in a
+/// result or in one of these.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Something the transaction read was changed by another before it could commit. Nothing of
+    /// it was done. [`crate::client::Session::transact`] runs it again by itself, and returns
+    /// this when its attempts or its time are used up.
+    #[error("conflict, after {attempts} attempt(s): {reason}")]
+    Conflict {
+        /// How often it was tried.
+        attempts: u32,
+        /// What conflicted at the last attempt.
+        reason: String,
+    },
+    /// The cache's state is older than the session allows, and the parent could not be asked.
+    #[error("the cached state is {}", age_text(.age))]
+    Stale {
+        /// How old; none: nothing was ever confirmed.
+        age: Option<Duration>,
+    },
+    /// The parent, or the store behind it, cannot serve now.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// Whether the commit was done cannot be told yet: no answer within the limit. The node goes
+    /// on asking; nothing is done twice.
+    #[error("the outcome of the commit is not known{}", .0.map_or(String::new(), |id| format!(": {}/{}", id.boot, id.sequence)))]
+    OutcomeUnknown(Option<CommitId>),
+    /// The object was deleted, or its slot holds a later object.
+    #[error("object {} slot {} generation {} is gone", .0.page, .0.slot.0, .0.generation.0)]
+    Gone(ObjectId),
+    /// The page is not there, or has the other layout.
+    #[error("page {0} is not there, or not of that kind")]
+    NoPage(PageId),
+    /// The page has no room for the write.
+    #[error("page {0} is full")]
+    PageFull(PageId),
+    /// No answer within the limit.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The origin's history forked below what this process has seen: it was restored from an old
+    /// copy. The session is over.
+    #[error("the history of domain {domain:?} forked: {detail}")]
+    HistoryForked {
+        /// The domain.
+        domain: DomainId,
+        /// What is known of it.
+        detail: String,
+    },
+    /// The snapshot's state is no longer held. Begin a new one.
+    #[error("the snapshot is too old: its state is no longer held")]
+    SnapshotTooOld,
+    /// A write in a read-only transaction or a snapshot.
+    #[error("the transaction is read-only")]
+    ReadOnly,
+    /// The transaction wrote in one order domain and now writes in another.
+    #[error("a transaction may write in one order domain only; volume {0} is in another")]
+    OtherDomain(VolumeId),
+    /// The transaction is over its limits.
+    #[error("the transaction is too large: {0}")]
+    TooLarge(String),
+    /// The transaction has been committed or aborted already.
+    #[error("the transaction is over")]
+    Finished,
+    /// No volume of that name or id.
+    #[error("no volume {0}")]
+    NoVolume(String),
+    /// A volume of that name is there.
+    #[error("volume {0} exists")]
+    Exists(String),
+    /// The call makes no sense.
+    #[error("invalid: {0}")]
+    Invalid(String),
+    /// A page's bytes are damaged at the origin.
+    #[error("page {page} is damaged at the origin: {detail}")]
+    Damaged {
+        /// Which.
+        page: PageId,
+        /// How.
+        detail: String,
+    },
+    /// Not allowed.
+    #[error("not allowed: {0}")]
+    Forbidden(String),
+    /// The parent refuses this node, in a way that waiting does not mend.
+    #[error("refused by the parent: {0}")]
+    Refused(CloseReason),
+    /// The node was shut down.
+    #[error("the node has been shut down")]
+    ShutDown,
+}
+
+fn age_text(age: &Option<Duration>) -> String {
+    match age {
+        Some(age) => format!("{age:?} old, which is more than the session allows"),
+        None => "not confirmed by the parent yet".into(),
+    }
+}
+
+impl Error {
+    /// Whether running the transaction again may succeed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Conflict { .. } | Self::SnapshotTooOld)
+    }
+}
+
+impl From<RequestError> for Error {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::NoVolume(name) => Self::NoVolume(name),
+            RequestError::NoDomain(domain) => {
+                Self::Unavailable(format!("domain {domain:?} is not served here"))
+            }
+            RequestError::Exists(name) => Self::Exists(name),
+            RequestError::Invalid(what) => Self::Invalid(what),
+            RequestError::Damaged { page, detail } => Self::Damaged { page, detail },
+            RequestError::Unavailable(what) | RequestError::Busy(what) => Self::Unavailable(what),
+            RequestError::TimedOut => Self::TimedOut(Duration::ZERO),
+            RequestError::Forbidden(what) => Self::Forbidden(what),
+        }
+    }
+}
+
+impl From<Abort> for Error {
+    fn from(abort: Abort) -> Self {
+        match abort {
+            Abort::Gone {
+                page,
+                slot,
+                generation,
+            } => Self::Gone(ObjectId {
+                page,
+                slot,
+                generation,
+            }),
+            Abort::BadPage(page) => Self::NoPage(page),
+            Abort::PageFull(page) => Self::PageFull(page),
+            Abort::NoVolume(volume) => Self::NoVolume(volume.to_string()),
+            Abort::TooLarge(what) => Self::TooLarge(what.into()),
+            Abort::Conflict(_) | Abort::BadWrite(_) | Abort::History => Self::Conflict {
+                attempts: 1,
+                reason: abort.to_string(),
+            },
+        }
+    }
+}

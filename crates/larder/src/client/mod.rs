@@ -1,0 +1,20 @@
+//! The client library: a node embedded in its user's process.
+//!
+//! [`Node::connect`] starts the node, [`Node::volume`] opens a volume, [`Volume::session`] a
+//! session with a consistency of its own, and [`Session::transact`] runs a transaction, again
+//! when it met a conflict. A read that hits the cache happens on the caller's thread: the future
+//! is ready at its first poll and no task is woken.
+
+mod error;
+mod node;
+mod notice;
+mod session;
+mod transaction;
+mod volume;
+
+pub use error::{Error, Result};
+pub use node::{DomainStatus, Node, NodeOptions, NodeStatus, VolumeOptions};
+pub use notice::{Event, Notices};
+pub use session::{Consistency, Freshness, Session, SessionOptions};
+pub use transaction::{Committed, Object, Savepoint, Transaction};
+pub use volume::Volume;
