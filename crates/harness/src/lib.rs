@@ -1,0 +1,1 @@
+//! Helpers shared by the scenario and the benchmarks: processes, temporary folders, figures.

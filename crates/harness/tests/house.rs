@@ -1,0 +1,165 @@
+//! Rules of the house that can be checked by machine: lengths, licences, words that must not be
+//! committed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const FILE_LINES_MAX: usize = 1000;
+const FUNCTION_LINES_MAX: usize = 100;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository root")
+}
+
+fn tracked(suffix: &str) -> Vec<PathBuf> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git lists the files");
+    assert!(output.status.success(), "git ls-files failed");
+    let names = String::from_utf8(output.stdout).expect("file names are UTF-8");
+    let files: Vec<_> = names
+        .lines()
+        .filter(|name| name.ends_with(suffix))
+        .map(|name| root().join(name))
+        .filter(|path| path.exists())
+        .collect();
+    assert!(!files.is_empty(), "no {suffix} files found: the check would check nothing");
+    files
+}
+
+/// Functions as (first line, lines), found by rustfmt's layout: a function ends at the first line
+/// that is its own indentation and a closing brace.
+fn functions(source: &str) -> Vec<(usize, usize)> {
+    let lines: Vec<&str> = source.lines().collect();
+    let mut found = Vec::new();
+    for (number, line) in lines.iter().enumerate() {
+        let body = line.trim_start();
+        let indent = &line[..line.len() - body.len()];
+        let words: Vec<&str> = body.split([' ', '(', '<']).take(5).collect();
+        let modifiers = ["pub", "async", "const", "crate)", "super)"];
+        let is_function = words
+            .iter()
+            .position(|word| *word == "fn")
+            .is_some_and(|at| words[..at].iter().all(|word| modifiers.contains(word)));
+        if !is_function {
+            continue;
+        }
+        let close = format!("{indent}}}");
+        let end = lines[number..].iter().position(|line| *line == close || line.ends_with(';') && line.starts_with(indent) && !line[indent.len()..].starts_with(' '));
+        found.push((number + 1, end.map_or(1, |end| end + 1)));
+    }
+    found
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let mut long = Vec::new();
+    for path in tracked(".rs") {
+        let source = std::fs::read_to_string(&path).expect("sources are UTF-8");
+        let name = path.strip_prefix(root()).expect("below the root").display().to_string();
+        let lines = source.lines().count();
+        if lines > FILE_LINES_MAX {
+            long.push(format!("{name}: {lines} lines (limit {FILE_LINES_MAX})"));
+        }
+        for (first, length) in functions(&source) {
+            if length > FUNCTION_LINES_MAX {
+                long.push(format!("{name}:{first}: a function of {length} lines (limit {FUNCTION_LINES_MAX})"));
+            }
+        }
+    }
+    assert!(long.is_empty(), "too long:\n{}", long.join("\n"));
+}
+
+#[test]
+fn the_length_check_sees_long_functions() {
+    let body = "    let x = 1;\n".repeat(120);
+    let source = format!("impl A {{\n    pub(crate) async fn f(\n        a: u8,\n    ) {{\n{body}    }}\n}}\n");
+    assert_eq!(functions(&source), vec![(2, 124)]);
+}
+
+/// Licences a dependency may have, one of them at least where several are offered.
+const LICENCES: &[&str] = &[
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "CC0-1.0",
+    "CDLA-Permissive-2.0",
+    "ISC",
+    "MIT",
+    "MIT-0",
+    "MPL-2.0",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+    "0BSD",
+];
+
+fn allowed(expression: &str) -> bool {
+    // "A AND (B OR C)", "A/B": every AND part needs one allowed OR part.
+    let flat = expression.replace('/', " OR ").replace(['(', ')'], "");
+    flat.split(" AND ").all(|part| {
+        part.split(" OR ").any(|licence| LICENCES.contains(&licence.trim()))
+    })
+}
+
+#[test]
+fn dependencies_have_free_licences_and_are_listed() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .current_dir(root())
+        .output()
+        .expect("cargo metadata runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON");
+    let mut by_licence: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut refused = Vec::new();
+    for package in metadata["packages"].as_array().expect("packages") {
+        if package["source"].is_null() {
+            continue;
+        }
+        let name = format!(
+            "{} {}",
+            package["name"].as_str().expect("a name"),
+            package["version"].as_str().expect("a version")
+        );
+        let licence = package["license"].as_str().unwrap_or("none given").to_owned();
+        if !allowed(&licence) {
+            refused.push(format!("{name}: {licence}"));
+        }
+        by_licence.entry(licence).or_default().insert(name);
+    }
+    assert!(refused.is_empty(), "licences not allowed:\n{}", refused.join("\n"));
+
+    let mut text = String::from(
+        "# Third-party licences\n\nEvery crate Larder is built with, by licence. Written by \
+         `LARDER_REGENERATE=1 cargo test -p larder-harness --test house`.\n",
+    );
+    for (licence, names) in by_licence {
+        text += &format!("\n## {licence}\n\n");
+        for name in names {
+            text += &format!("- {name}\n");
+        }
+    }
+    let path = root().join("THIRD-PARTY.md");
+    if std::env::var_os("LARDER_REGENERATE").is_some() {
+        std::fs::write(&path, &text).expect("THIRD-PARTY.md is written");
+    }
+    let listed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(listed == text, "THIRD-PARTY.md is out of date: run LARDER_REGENERATE=1 cargo test -p larder-harness --test house");
+}
+
+#[test]
+fn every_decision_note_is_indexed() {
+    let architecture = std::fs::read_to_string(root().join("docs/ARCHITECTURE.md"))
+        .expect("docs/ARCHITECTURE.md is there");
+    for entry in std::fs::read_dir(root().join("docs/decisions")).expect("docs/decisions") {
+        let name = entry.expect("an entry").file_name().into_string().expect("UTF-8");
+        assert!(architecture.contains(&name), "docs/ARCHITECTURE.md does not name {name}");
+    }
+}
