@@ -48,7 +48,12 @@ fn functions(source: &str) -> Vec<(usize, usize)> {
             continue;
         }
         let close = format!("{indent}}}");
-        let end = lines[number..].iter().position(|line| *line == close || line.ends_with(';') && line.starts_with(indent) && !line[indent.len()..].starts_with(' '));
+        let end = lines[number..].iter().position(|line| {
+            *line == close
+                || line.ends_with(';')
+                    && line.starts_with(indent)
+                    && !line[indent.len()..].starts_with(' ')
+        });
         found.push((number + 1, end.map_or(1, |end| end + 1)));
     }
     found
@@ -66,7 +71,9 @@ fn files_and_functions_are_short() {
         }
         for (first, length) in functions(&source) {
             if length > FUNCTION_LINES_MAX {
-                long.push(format!("{name}:{first}: a function of {length} lines (limit {FUNCTION_LINES_MAX})"));
+                long.push(format!(
+                    "{name}:{first}: a function of {length} lines (limit {FUNCTION_LINES_MAX})"
+                ));
             }
         }
     }
@@ -76,7 +83,9 @@ fn files_and_functions_are_short() {
 #[test]
 fn the_length_check_sees_long_functions() {
     let body = "    let x = 1;\n".repeat(120);
-    let source = format!("impl A {{\n    pub(crate) async fn f(\n        a: u8,\n    ) {{\n{body}    }}\n}}\n");
+    let source = format!(
+        "impl A {{\n    pub(crate) async fn f(\n        a: u8,\n    ) {{\n{body}    }}\n}}\n"
+    );
     assert_eq!(functions(&source), vec![(2, 124)]);
 }
 
@@ -102,9 +111,8 @@ const LICENCES: &[&str] = &[
 fn allowed(expression: &str) -> bool {
     // "A AND (B OR C)", "A/B": every AND part needs one allowed OR part.
     let flat = expression.replace('/', " OR ").replace(['(', ')'], "");
-    flat.split(" AND ").all(|part| {
-        part.split(" OR ").any(|licence| LICENCES.contains(&licence.trim()))
-    })
+    flat.split(" AND ")
+        .all(|part| part.split(" OR ").any(|licence| LICENCES.contains(&licence.trim())))
 }
 
 #[test]
@@ -151,7 +159,10 @@ fn dependencies_have_free_licences_and_are_listed() {
         std::fs::write(&path, &text).expect("THIRD-PARTY.md is written");
     }
     let listed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(listed == text, "THIRD-PARTY.md is out of date: run LARDER_REGENERATE=1 cargo test -p larder-harness --test house");
+    assert!(
+        listed == text,
+        "THIRD-PARTY.md is out of date: run LARDER_REGENERATE=1 cargo test -p larder-harness --test house"
+    );
 }
 
 #[test]

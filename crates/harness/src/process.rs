@@ -1,0 +1,186 @@
+//! Child processes that are ended by id, whatever happens to the parent's code.
+
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A child process whose output goes to a file, killed when dropped.
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `binary` with `arguments`; its output is appended to `folder/NAME.log`.
+    ///
+    /// # Errors
+    /// When the process cannot be started.
+    pub fn start(name: &str, binary: &Path, arguments: &[String], folder: &Path) -> Result<Self> {
+        let log = folder.join(format!("{name}.log"));
+        let out = File::options().create(true).append(true).open(&log)?;
+        let child = Command::new(binary)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .with_context(|| format!("starting {name}: {}", binary.display()))?;
+        Ok(Self { name: name.into(), child, log })
+    }
+
+    /// Ends it as a power cut would: SIGKILL.
+    pub fn kill(&mut self) {
+        // It may have ended by itself: the state afterwards is the same.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+
+    /// Asks it to end (SIGTERM) and waits; kills it after `limit`.
+    ///
+    /// # Errors
+    /// When it did not end in time, or not with success.
+    pub fn stop(mut self, limit: Duration) -> Result<()> {
+        let pid = self.child.id().to_string();
+        Command::new("kill").args(["-TERM", &pid]).status()?;
+        let end = Instant::now() + limit;
+        while Instant::now() < end {
+            if let Some(status) = self.child.try_wait()? {
+                if status.success() {
+                    return Ok(());
+                }
+                bail!("{} ended with {status}: see {}", self.name, self.log.display());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.kill();
+        bail!("{} did not end within {limit:?} of SIGTERM: see {}", self.name, self.log.display())
+    }
+
+    /// An error if it has ended.
+    ///
+    /// # Errors
+    /// Names the process and its log when it has ended.
+    pub fn alive(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} ended with {status}:\n{}", self.name, self.tail());
+        }
+        Ok(())
+    }
+
+    /// The last lines it printed.
+    #[must_use]
+    pub fn tail(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A folder for the run, removed when dropped unless it is to be kept.
+pub struct Folder {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl Folder {
+    /// Makes `TMPDIR/larder-NAME-PID`.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(name: &str, keep: bool) -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
+        Ok(Self { path, keep })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.keep {
+            eprintln!("kept {}", self.path.display());
+        } else {
+            std::fs::remove_dir_all(&self.path).ok();
+        }
+    }
+}
+
+/// A loopback port that was free a moment ago.
+///
+/// # Errors
+/// When none can be had.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// The body of `http://127.0.0.1:PORT PATH`, if it is answered with 200 within two seconds.
+///
+/// # Errors
+/// When it is not.
+pub fn http_get(port: u16, path: &str) -> Result<String> {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("an HTTP answer has a head")?;
+    let status = head.lines().next().unwrap_or_default();
+    if !status.contains(" 200") {
+        bail!("{path} answered {status}: {body}");
+    }
+    Ok(body.to_owned())
+}
+
+/// Waits until `ready` holds, looking every 5 ms.
+///
+/// # Errors
+/// The last error of `ready` when `limit` has passed.
+pub fn wait_until<T>(
+    what: &str,
+    limit: Duration,
+    mut ready: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let end = Instant::now() + limit;
+    loop {
+        match ready() {
+            Ok(value) => return Ok(value),
+            Err(error) if Instant::now() > end => {
+                return Err(error.context(format!("waited {limit:?} for {what}")));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// A metric's value, summed over its labels, from `/metrics`.
+///
+/// # Errors
+/// When the endpoint does not answer or does not have it.
+pub fn metric(port: u16, name: &str) -> Result<f64> {
+    let text = http_get(port, "/metrics")?;
+    let mut sum = None;
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let Some((key, value)) = line.rsplit_once(' ') else { continue };
+        if key == name || key.split_once('{').is_some_and(|(metric, _)| metric == name) {
+            *sum.get_or_insert(0.0) += value.parse::<f64>()?;
+        }
+    }
+    sum.with_context(|| format!("no metric {name} at port {port}"))
+}
