@@ -5,11 +5,13 @@
 
 pub mod cache;
 pub mod commit;
+pub mod downlink;
 pub mod id;
 pub mod machine;
 pub mod message;
 pub mod origin;
 pub mod page;
 pub mod record;
+pub mod relay;
 pub mod rng;
 pub mod time;

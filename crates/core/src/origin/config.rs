@@ -1,0 +1,120 @@
+//! The origin's settings and what it starts from.
+
+use crate::downlink::DownlinkConfig;
+use crate::id::HistoryId;
+use crate::machine::Faults;
+use crate::record::{DomainMeta, LogRecord, Lsn};
+use crate::time::Duration;
+
+/// The origin's settings. All byte counts are per domain.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OriginConfig {
+    /// Links down.
+    pub downlink: DownlinkConfig,
+    /// Bytes of clean pages kept in memory. Default: 256 MiB.
+    pub page_cache_bytes: usize,
+    /// Bytes of changed, not yet installed pages beyond which new commits wait. Default: 256 MiB.
+    pub dirty_bytes_max: usize,
+    /// Bytes of changed pages at which installing begins. Default: 32 MiB.
+    pub install_bytes: usize,
+    /// A changed page is installed at the latest about this long after. Default: 2 s.
+    pub install_interval: Duration,
+    /// Most pages in one install batch. Default: 1024.
+    pub install_pages_max: usize,
+    /// Most log records in one append. Default: 1024.
+    pub append_records_max: usize,
+    /// Bytes of writes at which an append is full. Default: 8 MiB (one commit may be larger).
+    pub append_bytes_max: usize,
+    /// Most commits that wait for pages or for room in an append; a further one is answered
+    /// `Busy`. Default: 4096.
+    pub waiting_commits_max: usize,
+    /// Bytes of commits that wait; a further one is answered `Busy`. Default: 128 MiB.
+    pub waiting_bytes_max: usize,
+    /// Most loads from the page engine under way. Default: 256.
+    pub loads_max: usize,
+    /// Entries (page and slot) of the table of recent writes. Default: 262 144.
+    pub recent_writes_max: usize,
+    /// Most boots whose outcomes are kept. Default: 65 536.
+    pub boots_max: usize,
+    /// A boot not heard of for this long may be forgotten when there are too many. Default: 1 h.
+    pub boot_forget_after: Duration,
+    /// Most volumes. Default: 65 536.
+    pub volumes_max: usize,
+    /// Most page numbers given in one answer. Default: 1 048 576.
+    pub ids_max: u64,
+    /// After an append or install found the store full, the next is tried after this long.
+    /// Default: 1 s.
+    pub full_retry: Duration,
+    /// The operator accepts that this origin was restored from an old copy: children that saw
+    /// commits it does not have are answered from the fork. Default: false.
+    pub accept_fork: bool,
+    /// Planted faults.
+    pub faults: Faults,
+}
+
+impl Default for OriginConfig {
+    fn default() -> Self {
+        Self {
+            downlink: DownlinkConfig {
+                name: "origin".into(),
+                ..DownlinkConfig::default()
+            },
+            page_cache_bytes: 256 << 20,
+            dirty_bytes_max: 256 << 20,
+            install_bytes: 32 << 20,
+            install_interval: Duration::from_secs(2),
+            install_pages_max: 1024,
+            append_records_max: 1024,
+            append_bytes_max: 8 << 20,
+            waiting_commits_max: 4096,
+            waiting_bytes_max: 128 << 20,
+            loads_max: 256,
+            recent_writes_max: 262_144,
+            boots_max: 65_536,
+            boot_forget_after: Duration::from_secs(3600),
+            volumes_max: 65_536,
+            ids_max: 1 << 20,
+            full_retry: Duration::from_secs(1),
+            accept_fork: false,
+            faults: Faults::NONE,
+        }
+    }
+}
+
+/// What a domain starts from, as its store recovered and synced it (rule 14).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecoveredDomain {
+    /// The page engine's metadata. For a new domain: the default with its `domain` set.
+    pub meta: DomainMeta,
+    /// The log's records after `meta.installed_lsn`, ascending without gaps.
+    pub records: Vec<(Lsn, LogRecord)>,
+    /// The new history's name: random, drawn at this start (rule 16).
+    pub history: HistoryId,
+}
+
+/// Why an origin cannot start from what its stores hold.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// Log records are missing.
+    #[error("log record {expected:?} is missing: found {found:?}")]
+    Gap {
+        /// The next number.
+        expected: Lsn,
+        /// What came.
+        found: Lsn,
+    },
+    /// Stamps of the log do not follow each other.
+    #[error("stamp {expected} is missing: found {found}")]
+    Stamp {
+        /// The next stamp.
+        expected: crate::id::Stamp,
+        /// What came.
+        found: crate::id::Stamp,
+    },
+    /// Two domains claim one volume or one name.
+    #[error("two domains hold {0}")]
+    Twice(String),
+    /// A commit writes to a volume that is not there.
+    #[error("the log writes to volume {0}, which is not there")]
+    NoVolume(crate::id::VolumeId),
+}

@@ -1,0 +1,52 @@
+//! The relay's settings.
+
+use crate::downlink::DownlinkConfig;
+use crate::id::BootId;
+use crate::machine::Faults;
+use crate::time::Duration;
+
+/// The relay's settings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RelayConfig {
+    /// Links down; its `name` is also the relay's own, as its certificate has it.
+    pub downlink: DownlinkConfig,
+    /// This process's life: random, drawn at its start.
+    pub boot: BootId,
+    /// How often it asks its parent for an echo. Default: 2 s.
+    pub beat_interval: Duration,
+    /// The link up is given up when nothing was heard for this long. Default: 20 s.
+    pub silence_max: Duration,
+    /// A child's request that is not answered for this long fails with `Unavailable`.
+    /// Default: 10 s.
+    pub request_max: Duration,
+    /// Bytes of commits that wait for the parent's limit; a further one is answered `Busy`.
+    /// Default: 128 MiB.
+    pub waiting_bytes_max: usize,
+    /// Most pages gathered for one child's resume; beyond it the child is answered `Reset`.
+    /// Default: 65 536 (32 bytes each while the resume lasts).
+    pub resume_pages_max: usize,
+    /// After children left or resumed, the relay narrows its own registration after this long.
+    /// Default: 5 s.
+    pub narrow_delay: Duration,
+    /// Planted faults.
+    pub faults: Faults,
+}
+
+impl Default for RelayConfig {
+    fn default() -> Self {
+        Self {
+            downlink: DownlinkConfig {
+                name: "relay".into(),
+                ..DownlinkConfig::default()
+            },
+            boot: BootId(0),
+            beat_interval: Duration::from_secs(2),
+            silence_max: Duration::from_secs(20),
+            request_max: Duration::from_secs(10),
+            waiting_bytes_max: 128 << 20,
+            resume_pages_max: 65_536,
+            narrow_delay: Duration::from_secs(5),
+            faults: Faults::NONE,
+        }
+    }
+}
