@@ -1,0 +1,105 @@
+//! The page engine: images and tombstones of pages, the change index, and the domain's metadata.
+//!
+//! An engine takes over what the origin installs: all of a batch or nothing of it, durable when
+//! answered. It is behind the log, never ahead of it. Everything blocks; `load` and `install` may
+//! be called from different threads at once.
+
+mod model;
+
+pub use model::ModelPages;
+
+use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
+use larder_core::record::{DomainMeta, InstallBatch, StoredPage};
+
+/// Entries of the change index, ascending, and whether there are more.
+pub type Changed = (Vec<(Stamp, PageId)>, bool);
+
+/// A page engine.
+pub trait Pages {
+    /// A page as last installed; none: it never was.
+    fn load(&self, page: PageId) -> Result<Option<StoredPage>, PagesError>;
+
+    /// Takes over a batch in one atomic step, durable when this returns. In the same step every
+    /// page's index entry (version, page) is added and that of its `previous` version discarded:
+    /// without being read, since the origin knows it (rule 20).
+    ///
+    /// # Errors
+    /// Whether the batch will be found after a restart is not known; the engine must not be used
+    /// for another install.
+    fn install(&self, batch: &InstallBatch) -> Result<(), PagesError>;
+
+    /// At most `limit` entries of the change index above (stamp, page), ascending.
+    fn changed_after(&self, after: (Stamp, PageId), limit: usize) -> Result<Changed, PagesError>;
+
+    /// The metadata of the last install; none: nothing was ever installed.
+    fn meta(&self) -> Result<Option<DomainMeta>, PagesError>;
+
+    /// At most `limit` pages of a volume with numbers above `after`, ascending, tombstones
+    /// included. Fewer than `limit`: there are no more.
+    fn pages_of(
+        &self,
+        volume: VolumeId,
+        after: PageNo,
+        limit: usize,
+    ) -> Result<Vec<PageId>, PagesError>;
+}
+
+/// Why the page engine could not do what was asked.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PagesError {
+    /// No room.
+    #[error("the page engine in {place} is full: free space on its file system")]
+    Full {
+        /// Its directory.
+        place: String,
+    },
+    /// The engine failed.
+    #[error(
+        "the page engine in {place} failed: {detail}; check the device and the system's log before a restart"
+    )]
+    Failed {
+        /// Its directory.
+        place: String,
+        /// What it said.
+        detail: String,
+    },
+    /// Another process uses it.
+    #[error("the page engine in {place} is locked: another process serves it; stop that one first")]
+    Locked {
+        /// Its directory.
+        place: String,
+    },
+    /// Bytes that do not check.
+    #[error("{what} in the page engine in {place} is damaged: {detail}; restore it from a backup")]
+    Damaged {
+        /// Its directory.
+        place: String,
+        /// Which page, or the metadata.
+        what: String,
+        /// What is wrong.
+        detail: String,
+    },
+}
+
+impl<P: Pages + ?Sized> Pages for std::sync::Arc<P> {
+    fn load(&self, page: PageId) -> Result<Option<StoredPage>, PagesError> {
+        (**self).load(page)
+    }
+    fn install(&self, batch: &InstallBatch) -> Result<(), PagesError> {
+        (**self).install(batch)
+    }
+    fn changed_after(&self, after: (Stamp, PageId), limit: usize) -> Result<Changed, PagesError> {
+        (**self).changed_after(after, limit)
+    }
+    fn meta(&self) -> Result<Option<DomainMeta>, PagesError> {
+        (**self).meta()
+    }
+    fn pages_of(
+        &self,
+        volume: VolumeId,
+        after: PageNo,
+        limit: usize,
+    ) -> Result<Vec<PageId>, PagesError> {
+        (**self).pages_of(volume, after, limit)
+    }
+}
