@@ -5,5 +5,6 @@
 //! relay. `examples/counter.rs` is a whole program to copy.
 
 pub mod client;
+pub mod tls;
 
 pub use larder_core as core;

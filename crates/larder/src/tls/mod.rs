@@ -1,0 +1,288 @@
+//! Mutual TLS from a private authority: TLS 1.3 only, one crypto provider (`ring`), and the
+//! peer's name taken from its certificate.
+//!
+//! A certificate names a Larder identity, not a host: a node may move, and a parent may be reached
+//! through a forwarded port. The extended key usage says who may serve and who may connect.
+
+mod authority;
+mod error;
+mod verify;
+
+pub use authority::{Authority, Role, init};
+pub use error::TlsError;
+
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+/// The authority's certificate.
+pub const CA_FILE: &str = "ca.pem";
+/// The authority's key; on the machine that issues certificates only.
+pub const CA_KEY_FILE: &str = "ca-key.pem";
+
+/// The file of a name's certificate.
+#[must_use]
+pub fn certificate_file(name: &str) -> String {
+    format!("{name}.pem")
+}
+
+/// The file of a name's key.
+#[must_use]
+pub fn key_file(name: &str) -> String {
+    format!("{name}-key.pem")
+}
+
+/// Who this process is, and whom it trusts. Loaded from `ca.pem`, `NAME.pem` and `NAME-key.pem`,
+/// and checked at once, so that a wrong file is named before anything is served.
+pub struct Identity {
+    name: String,
+    certificate_path: PathBuf,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    key_path: PathBuf,
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Identity {
+    /// Loads and checks the files of `name` in `dir`.
+    pub fn load(dir: &Path, name: &str) -> Result<Self, TlsError> {
+        let ca_path = dir.join(CA_FILE);
+        let certificate_path = dir.join(certificate_file(name));
+        let key_path = dir.join(key_file(name));
+        let issue = format!("issue it with `larder ca issue {name}`");
+        let ca = read_certificates(&ca_path, "copy it from where `larder ca init` was run")?;
+        let chain = read_certificates(&certificate_path, &issue)?;
+        check_key_mode(&key_path)?;
+        let key = PrivateKeyDer::from_pem_slice(&read_file(&key_path, &issue)?).map_err(|e| {
+            TlsError::Malformed {
+                path: key_path.clone(),
+                what: "private key",
+                detail: e.to_string(),
+            }
+        })?;
+        check_certificate(&certificate_path, &chain[0], &ca_path, &ca[0], name)?;
+        let mut roots = RootCertStore::empty();
+        for certificate in ca {
+            roots
+                .add(certificate)
+                .map_err(|e| malformed(&ca_path, &e.to_string()))?;
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            certificate_path,
+            chain,
+            key,
+            key_path,
+            roots: Arc::new(roots),
+            provider: Arc::new(rustls::crypto::ring::default_provider()),
+        })
+    }
+
+    /// The name that the certificate proves.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The certificate's file.
+    #[must_use]
+    pub fn certificate_path(&self) -> &Path {
+        &self.certificate_path
+    }
+
+    /// For serving links: asks every peer for a certificate of the authority.
+    pub fn server_config(&self) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+        self.check_usage(true)?;
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            self.roots.clone(),
+            self.provider.clone(),
+        )
+        .build()
+        .map_err(|e| malformed(&self.certificate_path, &e.to_string()))?;
+        let mut config = rustls::ServerConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|e| self.config_error(&e))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(|e| self.config_error(&e))?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// For opening links. `parent`: the name that the parent must prove; none: any name of the
+    /// authority that may serve.
+    pub fn client_config(
+        &self,
+        parent: Option<&str>,
+    ) -> Result<Arc<rustls::ClientConfig>, TlsError> {
+        self.check_usage(false)?;
+        let verifier = Arc::new(verify::ParentVerifier::new(
+            self.roots.clone(),
+            self.provider.clone(),
+            parent.map(str::to_owned),
+        ));
+        let mut config = rustls::ClientConfig::builder_with_provider(self.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|e| self.config_error(&e))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(|e| self.config_error(&e))?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    fn config_error(&self, error: &rustls::Error) -> TlsError {
+        match error {
+            rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch {
+                certificate: self.certificate_path.clone(),
+                key: self.key_path.clone(),
+                name: self.name.clone(),
+            },
+            other => malformed(&self.certificate_path, &other.to_string()),
+        }
+    }
+
+    fn check_usage(&self, serves: bool) -> Result<(), TlsError> {
+        let (_, certificate) = X509Certificate::from_der(&self.chain[0])
+            .map_err(|e| malformed(&self.certificate_path, &e.to_string()))?;
+        let usage = certificate
+            .extended_key_usage()
+            .ok()
+            .flatten()
+            .is_some_and(|usage| {
+                if serves {
+                    usage.value.server_auth
+                } else {
+                    usage.value.client_auth
+                }
+            });
+        usage.then_some(()).ok_or_else(|| TlsError::WrongRole {
+            path: self.certificate_path.clone(),
+            name: self.name.clone(),
+            wanted: if serves {
+                "serve links"
+            } else {
+                "open links to a parent"
+            },
+        })
+    }
+
+    /// What went wrong in a handshake, or on the first read after it (TLS 1.3 tells a client only
+    /// then that its certificate was refused).
+    #[must_use]
+    pub fn explain(&self, peer: &str, error: &std::io::Error) -> TlsError {
+        verify::explain(self, peer, error)
+    }
+}
+
+/// Tells Larder's links from other protocols on the same port.
+const ALPN: &[u8] = b"larder/1";
+
+/// The Larder identity that a certificate names.
+pub fn peer_name(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let names = certificate.subject_alternative_name().ok()??;
+    names
+        .value
+        .general_names
+        .iter()
+        .find_map(|name| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        })
+}
+
+fn check_certificate(
+    path: &Path,
+    certificate: &CertificateDer<'_>,
+    ca_path: &Path,
+    ca: &CertificateDer<'_>,
+    name: &str,
+) -> Result<(), TlsError> {
+    let (_, parsed) =
+        X509Certificate::from_der(certificate).map_err(|e| malformed(path, &e.to_string()))?;
+    let (_, ca) = X509Certificate::from_der(ca).map_err(|e| malformed(ca_path, &e.to_string()))?;
+    if parsed.verify_signature(Some(ca.public_key())).is_err() {
+        return Err(TlsError::Foreign {
+            path: path.to_owned(),
+            ca: ca_path.to_owned(),
+        });
+    }
+    let found = peer_name(certificate).unwrap_or_default();
+    if found != name {
+        return Err(TlsError::WrongName {
+            path: path.to_owned(),
+            expected: name.to_owned(),
+            found,
+        });
+    }
+    let now = x509_parser::time::ASN1Time::now();
+    if now < parsed.validity().not_before {
+        return Err(TlsError::NotYetValid {
+            path: path.to_owned(),
+            from: parsed.validity().not_before.to_string(),
+        });
+    }
+    for (path, certificate) in [(path, &parsed), (ca_path, &ca)] {
+        if now > certificate.validity().not_after {
+            return Err(TlsError::Expired {
+                path: path.to_owned(),
+                name: name.to_owned(),
+                until: certificate.validity().not_after.to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn malformed(path: &Path, detail: &str) -> TlsError {
+    TlsError::Malformed {
+        path: path.to_owned(),
+        what: "certificate",
+        detail: detail.to_owned(),
+    }
+}
+
+fn read_file(path: &Path, remedy: &str) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(path).map_err(|e| TlsError::File {
+        path: path.to_owned(),
+        detail: e.to_string(),
+        remedy: remedy.to_owned(),
+    })
+}
+
+fn read_certificates(path: &Path, remedy: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bytes = read_file(path, remedy)?;
+    let certificates = CertificateDer::pem_slice_iter(&bytes)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| malformed(path, &e.to_string()))?;
+    if certificates.is_empty() {
+        return Err(malformed(path, "it holds no certificate"));
+    }
+    Ok(certificates)
+}
+
+fn check_key_mode(path: &Path) -> Result<(), TlsError> {
+    // A missing file is reported by whoever reads it, with a better remedy.
+    let Ok(metadata) = std::fs::metadata(path) else {
+        return Ok(());
+    };
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(TlsError::KeyExposed {
+            path: path.to_owned(),
+            mode,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! Checks a parent's certificate, and puts handshake failures into words.
+
+use super::{Identity, TlsError, peer_name};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    AlertDescription, CertificateError, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
+};
+use std::sync::Arc;
+
+/// Accepts a certificate of the authority that may serve, with the name wanted if one is: the
+/// address that was dialled plays no part.
+#[derive(Debug)]
+pub(super) struct ParentVerifier {
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+    wanted: Option<String>,
+}
+
+impl ParentVerifier {
+    pub(super) fn new(
+        roots: Arc<RootCertStore>,
+        provider: Arc<CryptoProvider>,
+        wanted: Option<String>,
+    ) -> Self {
+        Self {
+            roots,
+            provider,
+            wanted,
+        }
+    }
+}
+
+impl ServerCertVerifier for ParentVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _dialled: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            intermediates,
+            now,
+            self.provider.signature_verification_algorithms.all,
+        )?;
+        let found = peer_name(end_entity).ok_or(CertificateError::BadEncoding)?;
+        match &self.wanted {
+            Some(wanted) if *wanted != found => Err(Error::General(format!(
+                "it names `{found}`, but `{wanted}` is configured as the parent's name"
+            ))),
+            _ => Ok(ServerCertVerified::assertion()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(Error::General("TLS 1.2 is not spoken".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(
+            message,
+            certificate,
+            signature,
+            &self.provider.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+pub(super) fn explain(identity: &Identity, peer: &str, error: &std::io::Error) -> TlsError {
+    let peer = peer.to_owned();
+    let tls = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<Error>());
+    match tls {
+        Some(Error::InvalidCertificate(reason)) => TlsError::PeerRefused {
+            peer,
+            detail: certificate_text(reason),
+        },
+        Some(Error::General(detail)) => TlsError::PeerRefused {
+            peer,
+            detail: detail.clone(),
+        },
+        Some(Error::NoCertificatesPresented) => TlsError::PeerRefused {
+            peer,
+            detail: "it presented none".into(),
+        },
+        Some(Error::AlertReceived(alert)) => match alert_text(*alert, identity.name()) {
+            Some(detail) => TlsError::RefusedByPeer {
+                peer,
+                path: identity.certificate_path().to_owned(),
+                detail,
+            },
+            None => TlsError::Handshake {
+                peer,
+                detail: format!("it answered {alert:?}"),
+            },
+        },
+        Some(other) => TlsError::Handshake {
+            peer,
+            detail: other.to_string(),
+        },
+        None => TlsError::Handshake {
+            peer,
+            detail: error.to_string(),
+        },
+    }
+}
+
+fn certificate_text(reason: &CertificateError) -> String {
+    match reason {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "it expired; issue a new one there with `larder ca issue`".into()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "it is not valid yet; check the clocks of both machines".into()
+        }
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "it was issued by another authority than our ca.pem; one of the two has the wrong files"
+                .into()
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "its role does not allow this; issue it with the right `--role`".into()
+        }
+        other => other.to_string(),
+    }
+}
+
+fn alert_text(alert: AlertDescription, name: &str) -> Option<String> {
+    match alert {
+        AlertDescription::CertificateExpired => Some(format!(
+            "it says expired (or the clocks differ); issue a new one with `larder ca issue {name}`"
+        )),
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => Some(
+            "it was issued by an authority that the other side does not trust; use one authority \
+             for both"
+                .into(),
+        ),
+        AlertDescription::BadCertificate
+        | AlertDescription::UnsupportedCertificate
+        | AlertDescription::CertificateUnknown
+        | AlertDescription::CertificateRevoked
+        | AlertDescription::CertificateRequired
+        | AlertDescription::AccessDenied => Some(format!(
+            "its name or role does not do there ({alert:?}); look at the other side's log"
+        )),
+        _ => None,
+    }
+}
