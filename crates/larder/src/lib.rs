@@ -5,6 +5,7 @@
 //! relay. `examples/counter.rs` is a whole program to copy.
 
 pub mod client;
+pub mod testing;
 pub mod tls;
 
 pub use larder_core as core;
