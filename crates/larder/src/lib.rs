@@ -5,6 +5,8 @@
 //! relay. `examples/counter.rs` is a whole program to copy.
 
 pub mod client;
+pub mod clock;
+pub mod config;
 pub mod testing;
 pub mod tls;
 

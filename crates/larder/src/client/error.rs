@@ -135,23 +135,16 @@ impl From<RequestError> for Error {
 impl From<Abort> for Error {
     fn from(abort: Abort) -> Self {
         match abort {
-            Abort::Gone {
-                page,
-                slot,
-                generation,
-            } => Self::Gone(ObjectId {
-                page,
-                slot,
-                generation,
-            }),
+            Abort::Gone { page, slot, generation } => {
+                Self::Gone(ObjectId { page, slot, generation })
+            }
             Abort::BadPage(page) => Self::NoPage(page),
             Abort::PageFull(page) => Self::PageFull(page),
             Abort::NoVolume(volume) => Self::NoVolume(volume.to_string()),
             Abort::TooLarge(what) => Self::TooLarge(what.into()),
-            Abort::Conflict(_) | Abort::BadWrite(_) | Abort::History => Self::Conflict {
-                attempts: 1,
-                reason: abort.to_string(),
-            },
+            Abort::Conflict(_) | Abort::BadWrite(_) | Abort::History => {
+                Self::Conflict { attempts: 1, reason: abort.to_string() }
+            }
         }
     }
 }

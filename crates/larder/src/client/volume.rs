@@ -46,10 +46,7 @@ impl Volume {
     /// A page's full name.
     #[must_use]
     pub fn page(&self, page: PageNo) -> PageId {
-        PageId {
-            volume: self.info.id,
-            page,
-        }
+        PageId { volume: self.info.id, page }
     }
 
     /// Page 1, which is made with the volume.

@@ -98,23 +98,10 @@ impl Proxy {
     pub async fn start(listen: &str, target: &str, delay: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind(listen).await?;
         let address = listener.local_addr()?;
-        let (state, watcher) = watch::channel(State {
-            line: Line::Whole,
-            delay,
-        });
+        let (state, watcher) = watch::channel(State { line: Line::Whole, delay });
         let counters = Arc::new(Counters::default());
-        let task = tokio::spawn(accept(
-            listener,
-            target.to_owned(),
-            watcher,
-            counters.clone(),
-        ));
-        Ok(Self {
-            address,
-            state,
-            counters,
-            task,
-        })
+        let task = tokio::spawn(accept(listener, target.to_owned(), watcher, counters.clone()));
+        Ok(Self { address, state, counters, task })
     }
 
     /// Where it listens.
@@ -213,12 +200,7 @@ async fn accept(
             continue;
         }
         counters.connections.fetch_add(1, Ordering::Relaxed);
-        connections.spawn(connection(
-            stream,
-            target.clone(),
-            state.clone(),
-            counters.clone(),
-        ));
+        connections.spawn(connection(stream, target.clone(), state.clone(), counters.clone()));
     }
 }
 
@@ -245,20 +227,8 @@ async fn connection(
     }
     let (near_read, near_write) = near.into_split();
     let (far_read, far_write) = far.into_split();
-    let up = pump(
-        near_read,
-        far_write,
-        Way::Up,
-        state.clone(),
-        &counters.up_bytes,
-    );
-    let down = pump(
-        far_read,
-        near_write,
-        Way::Down,
-        state.clone(),
-        &counters.down_bytes,
-    );
+    let up = pump(near_read, far_write, Way::Up, state.clone(), &counters.up_bytes);
+    let down = pump(far_read, near_write, Way::Down, state.clone(), &counters.down_bytes);
     tokio::select! {
         () = async { tokio::join!(up, down); } => {}
         // Dropping the pumps drops the sockets.

@@ -35,10 +35,9 @@ impl Role {
     fn usages(self) -> &'static [ExtendedKeyUsagePurpose] {
         match self {
             Self::Node => &[ExtendedKeyUsagePurpose::ClientAuth],
-            Self::Relay => &[
-                ExtendedKeyUsagePurpose::ClientAuth,
-                ExtendedKeyUsagePurpose::ServerAuth,
-            ],
+            Self::Relay => {
+                &[ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth]
+            }
             Self::Origin => &[ExtendedKeyUsagePurpose::ServerAuth],
         }
     }
@@ -77,14 +76,8 @@ pub fn init(dir: &Path, name: &str) -> Result<Authority, TlsError> {
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let certificate = params
-        .self_signed(&key)
-        .map_err(|e| generation_error(dir, &e))?;
-    write_file(
-        &dir.join(CA_KEY_FILE),
-        key.serialize_pem().as_bytes(),
-        0o600,
-    )?;
+    let certificate = params.self_signed(&key).map_err(|e| generation_error(dir, &e))?;
+    write_file(&dir.join(CA_KEY_FILE), key.serialize_pem().as_bytes(), 0o600)?;
     write_file(&dir.join(CA_FILE), certificate.pem().as_bytes(), 0o644)?;
     Authority::open(dir)
 }
@@ -92,16 +85,11 @@ pub fn init(dir: &Path, name: &str) -> Result<Authority, TlsError> {
 impl Authority {
     /// Opens the authority kept in `dir`.
     pub fn open(dir: &Path) -> Result<Self, TlsError> {
-        let ca = super::read_file(
-            &dir.join(CA_FILE),
-            "make an authority with `larder ca init`",
-        )?;
+        let ca = super::read_file(&dir.join(CA_FILE), "make an authority with `larder ca init`")?;
         let key_path = dir.join(CA_KEY_FILE);
         super::check_key_mode(&key_path)?;
-        let key = super::read_file(
-            &key_path,
-            "certificates are issued where the authority was made",
-        )?;
+        let key =
+            super::read_file(&key_path, "certificates are issued where the authority was made")?;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let key = KeyPair::from_pem(&text(key)).map_err(|e| TlsError::Malformed {
             path: key_path,
@@ -113,10 +101,7 @@ impl Authority {
             what: "authority's certificate",
             detail: e.to_string(),
         })?;
-        Ok(Self {
-            dir: dir.to_owned(),
-            issuer,
-        })
+        Ok(Self { dir: dir.to_owned(), issuer })
     }
 
     /// Issues a certificate for `name`, written to `NAME.pem` and `NAME-key.pem` in `out`, with a
@@ -127,27 +112,16 @@ impl Authority {
         let key = KeyPair::generate().map_err(|e| generation_error(out, &e))?;
         let mut params = validity(CertificateParams::default(), days);
         params.distinguished_name.push(DnType::CommonName, name);
-        let san = name
-            .try_into()
-            .map_err(|_| TlsError::BadName(name.to_owned()))?;
+        let san = name.try_into().map_err(|_| TlsError::BadName(name.to_owned()))?;
         params.subject_alt_names.push(SanType::DnsName(san));
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = role.usages().to_vec();
         params.use_authority_key_identifier_extension = true;
-        let certificate = params
-            .signed_by(&key, &self.issuer)
-            .map_err(|e| generation_error(out, &e))?;
-        write_file(
-            &out.join(key_file(name)),
-            key.serialize_pem().as_bytes(),
-            0o600,
-        )?;
-        write_file(
-            &out.join(certificate_file(name)),
-            certificate.pem().as_bytes(),
-            0o644,
-        )?;
+        let certificate =
+            params.signed_by(&key, &self.issuer).map_err(|e| generation_error(out, &e))?;
+        write_file(&out.join(key_file(name)), key.serialize_pem().as_bytes(), 0o600)?;
+        write_file(&out.join(certificate_file(name)), certificate.pem().as_bytes(), 0o644)?;
         let ca_copy = out.join(CA_FILE);
         if !ca_copy.exists() {
             let ca = super::read_file(&self.dir.join(CA_FILE), "restore the authority")?;
@@ -169,13 +143,10 @@ fn validity(mut params: CertificateParams, days: u32) -> CertificateParams {
 fn check_name(name: &str) -> Result<(), TlsError> {
     let good = (1..=63).contains(&name.len())
         && name.as_bytes()[0].is_ascii_alphanumeric()
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         && !name.ends_with("-key")
         && !matches!(name, "ca");
-    good.then_some(())
-        .ok_or_else(|| TlsError::BadName(name.to_owned()))
+    good.then_some(()).ok_or_else(|| TlsError::BadName(name.to_owned()))
 }
 
 fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), TlsError> {
@@ -185,11 +156,7 @@ fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), TlsError> {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(path)?;
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
         file.write_all(bytes)?;
         file.sync_all()
     };
@@ -197,11 +164,7 @@ fn write_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), TlsError> {
 }
 
 fn file_error(path: &Path, error: &std::io::Error, remedy: &str) -> TlsError {
-    TlsError::File {
-        path: path.to_owned(),
-        detail: error.to_string(),
-        remedy: remedy.to_owned(),
-    }
+    TlsError::File { path: path.to_owned(), detail: error.to_string(), remedy: remedy.to_owned() }
 }
 
 fn generation_error(dir: &Path, error: &rcgen::Error) -> TlsError {

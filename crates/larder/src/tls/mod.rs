@@ -69,9 +69,7 @@ impl Identity {
         check_certificate(&certificate_path, &chain[0], &ca_path, &ca[0], name)?;
         let mut roots = RootCertStore::empty();
         for certificate in ca {
-            roots
-                .add(certificate)
-                .map_err(|e| malformed(&ca_path, &e.to_string()))?;
+            roots.add(certificate).map_err(|e| malformed(&ca_path, &e.to_string()))?;
         }
         Ok(Self {
             name: name.to_owned(),
@@ -152,25 +150,13 @@ impl Identity {
     fn check_usage(&self, serves: bool) -> Result<(), TlsError> {
         let (_, certificate) = X509Certificate::from_der(&self.chain[0])
             .map_err(|e| malformed(&self.certificate_path, &e.to_string()))?;
-        let usage = certificate
-            .extended_key_usage()
-            .ok()
-            .flatten()
-            .is_some_and(|usage| {
-                if serves {
-                    usage.value.server_auth
-                } else {
-                    usage.value.client_auth
-                }
-            });
+        let usage = certificate.extended_key_usage().ok().flatten().is_some_and(|usage| {
+            if serves { usage.value.server_auth } else { usage.value.client_auth }
+        });
         usage.then_some(()).ok_or_else(|| TlsError::WrongRole {
             path: self.certificate_path.clone(),
             name: self.name.clone(),
-            wanted: if serves {
-                "serve links"
-            } else {
-                "open links to a parent"
-            },
+            wanted: if serves { "serve links" } else { "open links to a parent" },
         })
     }
 
@@ -189,14 +175,10 @@ const ALPN: &[u8] = b"larder/1";
 pub fn peer_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let names = certificate.subject_alternative_name().ok()??;
-    names
-        .value
-        .general_names
-        .iter()
-        .find_map(|name| match name {
-            GeneralName::DNSName(name) => Some((*name).to_owned()),
-            _ => None,
-        })
+    names.value.general_names.iter().find_map(|name| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        _ => None,
+    })
 }
 
 fn check_certificate(
@@ -210,10 +192,7 @@ fn check_certificate(
         X509Certificate::from_der(certificate).map_err(|e| malformed(path, &e.to_string()))?;
     let (_, ca) = X509Certificate::from_der(ca).map_err(|e| malformed(ca_path, &e.to_string()))?;
     if parsed.verify_signature(Some(ca.public_key())).is_err() {
-        return Err(TlsError::Foreign {
-            path: path.to_owned(),
-            ca: ca_path.to_owned(),
-        });
+        return Err(TlsError::Foreign { path: path.to_owned(), ca: ca_path.to_owned() });
     }
     let found = peer_name(certificate).unwrap_or_default();
     if found != name {
@@ -243,11 +222,7 @@ fn check_certificate(
 }
 
 fn malformed(path: &Path, detail: &str) -> TlsError {
-    TlsError::Malformed {
-        path: path.to_owned(),
-        what: "certificate",
-        detail: detail.to_owned(),
-    }
+    TlsError::Malformed { path: path.to_owned(), what: "certificate", detail: detail.to_owned() }
 }
 
 fn read_file(path: &Path, remedy: &str) -> Result<Vec<u8>, TlsError> {
@@ -276,10 +251,7 @@ fn check_key_mode(path: &Path) -> Result<(), TlsError> {
     };
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
-        return Err(TlsError::KeyExposed {
-            path: path.to_owned(),
-            mode,
-        });
+        return Err(TlsError::KeyExposed { path: path.to_owned(), mode });
     }
     Ok(())
 }

@@ -10,12 +10,8 @@ fn folder(name: &str) -> PathBuf {
 fn authority(name: &str) -> (PathBuf, Authority) {
     let dir = folder(name);
     let authority = init(&dir, "test authority").expect("a new folder");
-    authority
-        .issue(&dir, "origin", Role::Origin, 1)
-        .expect("issues");
-    authority
-        .issue(&dir, "node-one", Role::Node, 1)
-        .expect("issues");
+    authority.issue(&dir, "origin", Role::Origin, 1).expect("issues");
+    authority.issue(&dir, "node-one", Role::Node, 1).expect("issues");
     (dir, authority)
 }
 
@@ -27,9 +23,7 @@ fn handshake(
 ) -> (Result<String, TlsError>, Result<String, TlsError>) {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
     let server_config = server.server_config().expect("the server's files are good");
-    let client_config = client
-        .client_config(wanted)
-        .expect("the client's files are good");
+    let client_config = client.client_config(wanted).expect("the client's files are good");
     std::thread::scope(|scope| {
         let server_end = scope.spawn(move || {
             let connection = rustls::ServerConnection::new(server_config).expect("configuration");
@@ -59,10 +53,8 @@ fn handshake(
             .and_then(|()| stream.flush())
             .and_then(|()| stream.read_exact(&mut byte));
         let client_end = match result {
-            Ok(()) => Ok(
-                peer_name(&stream.conn.peer_certificates().expect("verified")[0])
-                    .expect("verified"),
-            ),
+            Ok(()) => Ok(peer_name(&stream.conn.peer_certificates().expect("verified")[0])
+                .expect("verified")),
             Err(e) => Err(client.explain("server", &e)),
         };
         drop(stream);
@@ -84,15 +76,9 @@ fn both_sides_learn_the_name_in_the_others_certificate() {
 fn a_node_cannot_pose_as_an_origin() {
     let (dir, _) = authority("roles");
     let node = Identity::load(&dir, "node-one").expect("issued");
-    assert!(matches!(
-        node.server_config(),
-        Err(TlsError::WrongRole { .. })
-    ));
+    assert!(matches!(node.server_config(), Err(TlsError::WrongRole { .. })));
     let origin = Identity::load(&dir, "origin").expect("issued");
-    assert!(matches!(
-        origin.client_config(None),
-        Err(TlsError::WrongRole { .. })
-    ));
+    assert!(matches!(origin.client_config(None), Err(TlsError::WrongRole { .. })));
 }
 
 #[test]
@@ -102,10 +88,7 @@ fn another_name_than_configured_is_refused() {
     let node = Identity::load(&dir, "node-one").expect("issued");
     let (_, client) = handshake(&origin, &node, Some("head-office"));
     let text = client.expect_err("the name differs").to_string();
-    assert!(
-        text.contains("`origin`") && text.contains("`head-office`"),
-        "{text}"
-    );
+    assert!(text.contains("`origin`") && text.contains("`head-office`"), "{text}");
 }
 
 #[test]
@@ -115,10 +98,7 @@ fn certificates_of_another_authority_are_refused_by_both_sides() {
     let origin = Identity::load(&dir, "origin").expect("issued");
     let stranger = Identity::load(&other_dir, "node-one").expect("issued");
     let (_, client) = handshake(&origin, &stranger, None);
-    assert!(
-        matches!(client, Err(TlsError::PeerRefused { .. })),
-        "{client:?}"
-    );
+    assert!(matches!(client, Err(TlsError::PeerRefused { .. })), "{client:?}");
 
     // The stranger copied our ca.pem, so that it trusts us; its certificate is still foreign, and
     // named as such before anything is dialled.
@@ -130,18 +110,13 @@ fn certificates_of_another_authority_are_refused_by_both_sides() {
 #[test]
 fn an_expired_certificate_is_named_with_its_remedy() {
     let (dir, authority) = authority("expired");
-    authority
-        .issue(&dir, "late", Role::Node, 0)
-        .expect("issues");
+    authority.issue(&dir, "late", Role::Node, 0).expect("issues");
     // Validity is kept in whole seconds.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     let error = Identity::load(&dir, "late").err().expect("expired");
     let text = error.to_string();
     assert!(matches!(error, TlsError::Expired { .. }), "{text}");
-    assert!(
-        text.contains("late.pem") && text.contains("larder ca issue late"),
-        "{text}"
-    );
+    assert!(text.contains("late.pem") && text.contains("larder ca issue late"), "{text}");
 }
 
 #[test]
@@ -162,10 +137,7 @@ fn wrong_files_are_named() {
 
     std::fs::copy(dir.join("origin-key.pem"), &key).expect("copies");
     let identity = Identity::load(&dir, "node-one").expect("each file is good by itself");
-    assert!(matches!(
-        identity.client_config(None),
-        Err(TlsError::KeyMismatch { .. })
-    ));
+    assert!(matches!(identity.client_config(None), Err(TlsError::KeyMismatch { .. })));
 
     std::fs::write(dir.join("node-one.pem"), "garbage").expect("writes");
     assert!(error("node-one").expect("garbage").contains("node-one.pem"));
@@ -174,14 +146,8 @@ fn wrong_files_are_named() {
 #[test]
 fn an_authority_is_never_overwritten() {
     let (dir, _) = authority("again");
-    assert!(matches!(
-        init(&dir, "second"),
-        Err(TlsError::AuthorityExists(_))
-    ));
-    let mode = std::fs::metadata(dir.join(CA_KEY_FILE))
-        .expect("there")
-        .permissions()
-        .mode();
+    assert!(matches!(init(&dir, "second"), Err(TlsError::AuthorityExists(_))));
+    let mode = std::fs::metadata(dir.join(CA_KEY_FILE)).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
@@ -190,10 +156,7 @@ fn names_that_would_be_paths_are_refused() {
     let (dir, authority) = authority("badnames");
     for name in ["", "../x", "a/b", "ca", "x-key", "-x", "ä"] {
         assert!(
-            matches!(
-                authority.issue(&dir, name, Role::Node, 1),
-                Err(TlsError::BadName(_))
-            ),
+            matches!(authority.issue(&dir, name, Role::Node, 1), Err(TlsError::BadName(_))),
             "{name}"
         );
     }

@@ -27,11 +27,7 @@ impl ParentVerifier {
         provider: Arc<CryptoProvider>,
         wanted: Option<String>,
     ) -> Self {
-        Self {
-            roots,
-            provider,
-            wanted,
-        }
+        Self { roots, provider, wanted }
     }
 }
 
@@ -85,49 +81,31 @@ impl ServerCertVerifier for ParentVerifier {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
 pub(super) fn explain(identity: &Identity, peer: &str, error: &std::io::Error) -> TlsError {
     let peer = peer.to_owned();
-    let tls = error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<Error>());
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match tls {
-        Some(Error::InvalidCertificate(reason)) => TlsError::PeerRefused {
-            peer,
-            detail: certificate_text(reason),
-        },
-        Some(Error::General(detail)) => TlsError::PeerRefused {
-            peer,
-            detail: detail.clone(),
-        },
-        Some(Error::NoCertificatesPresented) => TlsError::PeerRefused {
-            peer,
-            detail: "it presented none".into(),
-        },
+        Some(Error::InvalidCertificate(reason)) => {
+            TlsError::PeerRefused { peer, detail: certificate_text(reason) }
+        }
+        Some(Error::General(detail)) => TlsError::PeerRefused { peer, detail: detail.clone() },
+        Some(Error::NoCertificatesPresented) => {
+            TlsError::PeerRefused { peer, detail: "it presented none".into() }
+        }
         Some(Error::AlertReceived(alert)) => match alert_text(*alert, identity.name()) {
             Some(detail) => TlsError::RefusedByPeer {
                 peer,
                 path: identity.certificate_path().to_owned(),
                 detail,
             },
-            None => TlsError::Handshake {
-                peer,
-                detail: format!("it answered {alert:?}"),
-            },
+            None => TlsError::Handshake { peer, detail: format!("it answered {alert:?}") },
         },
-        Some(other) => TlsError::Handshake {
-            peer,
-            detail: other.to_string(),
-        },
-        None => TlsError::Handshake {
-            peer,
-            detail: error.to_string(),
-        },
+        Some(other) => TlsError::Handshake { peer, detail: other.to_string() },
+        None => TlsError::Handshake { peer, detail: error.to_string() },
     }
 }
 

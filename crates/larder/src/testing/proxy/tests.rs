@@ -17,9 +17,7 @@ async fn echo() -> SocketAddr {
 
 async fn setup(delay: Duration) -> (Proxy, TcpStream) {
     let target = echo().await.to_string();
-    let proxy = Proxy::start("127.0.0.1:0", &target, delay)
-        .await
-        .expect("loopback");
+    let proxy = Proxy::start("127.0.0.1:0", &target, delay).await.expect("loopback");
     let stream = TcpStream::connect(proxy.address()).await.expect("accepted");
     (proxy, stream)
 }
@@ -35,15 +33,9 @@ async fn hands_on_after_the_delay_and_counts() {
     let (proxy, mut stream) = setup(delay).await;
     let before = Instant::now();
     assert_eq!(round_trip(&mut stream).await.expect("handed on"), 7);
-    assert!(
-        before.elapsed() >= 2 * delay,
-        "twice the one-way delay at least"
-    );
+    assert!(before.elapsed() >= 2 * delay, "twice the one-way delay at least");
     let traffic = proxy.traffic();
-    assert_eq!(
-        (traffic.up_bytes, traffic.down_bytes, traffic.connections),
-        (1, 1, 1)
-    );
+    assert_eq!((traffic.up_bytes, traffic.down_bytes, traffic.connections), (1, 1, 1));
 }
 
 #[tokio::test]
@@ -52,9 +44,7 @@ async fn a_cut_resets_and_refuses_until_healed() {
     round_trip(&mut stream).await.expect("handed on");
     proxy.cut();
     round_trip(&mut stream).await.expect_err("reset");
-    let mut refused = TcpStream::connect(proxy.address())
-        .await
-        .expect("the listener is up");
+    let mut refused = TcpStream::connect(proxy.address()).await.expect("the listener is up");
     round_trip(&mut refused).await.expect_err("reset at once");
     proxy.heal();
     let mut again = TcpStream::connect(proxy.address()).await.expect("accepted");

@@ -1,0 +1,522 @@
+//! One TOML file for every role; every key is also a `LARDER_…` variable and a flag.
+//!
+//! The layers, weakest first: defaults, the file, the environment, flags. A key `memory` of section
+//! `[node]` is the variable `LARDER_NODE_MEMORY`; a key outside sections, such as `name`, is
+//! `LARDER_NAME`. Unknown keys are errors, so that a misspelt one is noticed.
+
+mod units;
+
+pub use units::{Period, Size};
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{path}: {detail}", path = path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The system's words.
+        detail: String,
+    },
+    /// A layer is not valid: names the layer, the key and why.
+    #[error("{layer}: {detail}")]
+    Invalid {
+        /// The file, the variable or the flag.
+        layer: String,
+        /// What is wrong.
+        detail: String,
+    },
+}
+
+/// The whole configuration.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// This process's name, as its certificate proves it.
+    pub name: String,
+    /// Folder of `ca.pem`, `NAME.pem` and `NAME-key.pem`.
+    pub tls_dir: PathBuf,
+    /// What holds for every link.
+    pub link: LinkConfig,
+    /// A node: `larder node`, a mount, or the library.
+    pub node: NodeSection,
+    /// An origin.
+    pub origin: OriginSection,
+    /// A relay.
+    pub relay: RelaySection,
+    /// Metrics, health and status.
+    pub http: HttpConfig,
+    /// Logs.
+    pub log: LogConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            name: "node".into(),
+            tls_dir: "/etc/larder".into(),
+            link: LinkConfig::default(),
+            node: NodeSection::default(),
+            origin: OriginSection::default(),
+            relay: RelaySection::default(),
+            http: HttpConfig::default(),
+            log: LogConfig::default(),
+        }
+    }
+}
+
+/// What holds for every link of a process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LinkConfig {
+    /// Limit of dialling and of the handshake.
+    pub connect_limit: Period,
+    /// First pause before dialling again; doubled with every failure, and jittered.
+    pub back_off_min: Period,
+    /// Longest pause.
+    pub back_off_max: Period,
+    /// A write that makes no progress for this long closes the link.
+    pub write_limit: Period,
+    /// A link from which nothing came for this long is closed.
+    pub silence_max: Period,
+    /// Bytes queued towards a peer; a child that lets more wait is closed.
+    pub queue: Size,
+    /// Links from children at once; more are refused.
+    pub links_max: u32,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            connect_limit: Period(Duration::from_secs(10)),
+            back_off_min: Period(Duration::from_millis(50)),
+            back_off_max: Period(Duration::from_secs(5)),
+            write_limit: Period(Duration::from_secs(20)),
+            silence_max: Period(Duration::from_secs(10)),
+            queue: Size(64 << 20),
+            links_max: 10_000,
+        }
+    }
+}
+
+/// Which copies go first when memory is short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// S3-FIFO.
+    #[default]
+    S3Fifo,
+    /// Least recently used.
+    Lru,
+}
+
+/// A node's section.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeSection {
+    /// The parent's address, `host:port`.
+    pub parent: String,
+    /// The name that the parent's certificate must prove; empty: any that may serve.
+    pub parent_name: String,
+    /// Bytes of pages kept in memory.
+    pub memory: Size,
+    /// Which copies go first.
+    pub policy: Policy,
+    /// How long a request waits for its answer.
+    pub request_limit: Period,
+    /// Time between two beats of a domain.
+    pub beat: Period,
+    /// Page numbers asked for at once.
+    pub page_run: u64,
+    /// Transactions at once.
+    pub transactions_max: u32,
+}
+
+impl Default for NodeSection {
+    fn default() -> Self {
+        Self {
+            parent: "localhost:4780".into(),
+            parent_name: String::new(),
+            memory: Size(1 << 30),
+            policy: Policy::default(),
+            request_limit: Period(Duration::from_secs(30)),
+            beat: Period(Duration::from_secs(1)),
+            page_run: 256,
+            transactions_max: 1024,
+        }
+    }
+}
+
+/// An origin's section.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OriginSection {
+    /// Where links are accepted.
+    pub listen: String,
+    /// Folder of the store; one folder per domain in it.
+    pub data: PathBuf,
+    /// Order domains to make in a new store; an old one keeps what it has.
+    pub domains: u32,
+    /// Serve children that have seen commits this store does not have: it was restored from an
+    /// old copy, and that is known and wanted.
+    pub accept_fork: bool,
+    /// Bytes of pages kept in memory.
+    pub memory: Size,
+    /// How long after a confirmed beat a child may call its state current.
+    pub lease: Period,
+}
+
+impl Default for OriginSection {
+    fn default() -> Self {
+        Self {
+            listen: "0.0.0.0:4780".into(),
+            data: "/var/lib/larder".into(),
+            domains: 1,
+            accept_fork: false,
+            memory: Size(1 << 30),
+            lease: Period(Duration::from_secs(10)),
+        }
+    }
+}
+
+/// A relay's section.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RelaySection {
+    /// Where links are accepted.
+    pub listen: String,
+    /// The parent's address, `host:port`.
+    pub parent: String,
+    /// The name that the parent's certificate must prove; empty: any that may serve.
+    pub parent_name: String,
+}
+
+impl Default for RelaySection {
+    fn default() -> Self {
+        Self {
+            listen: "0.0.0.0:4780".into(),
+            parent: "localhost:4781".into(),
+            parent_name: String::new(),
+        }
+    }
+}
+
+/// The HTTP endpoint's section.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpConfig {
+    /// Where `/metrics`, `/healthz`, `/readyz` and `/status` are served; empty: nowhere.
+    pub listen: String,
+}
+
+/// The log's section.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// What is logged: `info`, or `larder=debug,info`.
+    pub filter: String,
+    /// Lines of JSON instead of text.
+    pub json: bool,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { filter: "info".into(), json: false }
+    }
+}
+
+/// What a node is started with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeConfig {
+    /// This node's name, as its certificate proves it.
+    pub name: String,
+    /// Folder of `ca.pem`, `NAME.pem` and `NAME-key.pem`.
+    pub tls_dir: PathBuf,
+    /// Its parent, memory and limits.
+    pub node: NodeSection,
+    /// What holds for its link.
+    pub link: LinkConfig,
+}
+
+impl NodeConfig {
+    /// The usual configuration, for a name, its certificate's folder and a parent.
+    #[must_use]
+    pub fn new(name: &str, tls_dir: impl Into<PathBuf>, parent: &str) -> Self {
+        Self {
+            name: name.into(),
+            tls_dir: tls_dir.into(),
+            node: NodeSection { parent: parent.into(), ..NodeSection::default() },
+            link: LinkConfig::default(),
+        }
+    }
+}
+
+/// What an origin is started with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OriginConfig {
+    /// Its name, as its certificate proves it.
+    pub name: String,
+    /// Folder of its certificate.
+    pub tls_dir: PathBuf,
+    /// Its store, address and limits.
+    pub origin: OriginSection,
+    /// What holds for its links.
+    pub link: LinkConfig,
+}
+
+/// What a relay is started with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RelayConfig {
+    /// Its name, as its certificate proves it.
+    pub name: String,
+    /// Folder of its certificate.
+    pub tls_dir: PathBuf,
+    /// Its parent and address.
+    pub relay: RelaySection,
+    /// What holds for its links.
+    pub link: LinkConfig,
+}
+
+impl Config {
+    /// Reads the file, if one is named, and lays the environment and then `flags` over it. A flag
+    /// is a key with its section (`node.memory`) and its value as text.
+    pub fn load(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (String, String)>,
+        flags: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let mut table = match file {
+            Some(path) => read_table(path)?,
+            None => toml::Table::new(),
+        };
+        if let Some(path) = file {
+            parse(&table, &path.display().to_string())?;
+        }
+        let keys = keys();
+        for (variable, value) in environment {
+            let Some(name) = variable.strip_prefix("LARDER_") else {
+                continue;
+            };
+            let key = keys.iter().find(|key| key.replace('.', "_").eq_ignore_ascii_case(name));
+            // Other tools may have variables of that prefix; only ours are looked at.
+            if let Some(key) = key {
+                set(&mut table, key, &value, &variable)?;
+            }
+        }
+        for (key, value) in flags {
+            if !keys.contains(&key) {
+                return Err(invalid(&key, "there is no such key"));
+            }
+            set(&mut table, &key, &value, &format!("--{key}"))?;
+        }
+        let config = parse(&table, "configuration")?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The configuration as a file that could be read again.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        toml::to_string_pretty(self).expect("the structures hold plain values only")
+    }
+
+    /// For a node.
+    #[must_use]
+    pub fn node(&self) -> NodeConfig {
+        NodeConfig {
+            name: self.name.clone(),
+            tls_dir: self.tls_dir.clone(),
+            node: self.node.clone(),
+            link: self.link.clone(),
+        }
+    }
+
+    /// For an origin.
+    #[must_use]
+    pub fn origin(&self) -> OriginConfig {
+        OriginConfig {
+            name: self.name.clone(),
+            tls_dir: self.tls_dir.clone(),
+            origin: self.origin.clone(),
+            link: self.link.clone(),
+        }
+    }
+
+    /// For a relay.
+    #[must_use]
+    pub fn relay(&self) -> RelayConfig {
+        RelayConfig {
+            name: self.name.clone(),
+            tls_dir: self.tls_dir.clone(),
+            relay: self.relay.clone(),
+            link: self.link.clone(),
+        }
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        let rules = [
+            (!self.name.is_empty(), "name", "it is empty"),
+            (self.node.memory.0 >= 1 << 20, "node.memory", "less than 1MiB"),
+            (self.origin.memory.0 >= 1 << 20, "origin.memory", "less than 1MiB"),
+            ((1..=64).contains(&self.origin.domains), "origin.domains", "not from 1 to 64"),
+            ((1..=1 << 20).contains(&self.node.page_run), "node.page_run", "not from 1 to 1048576"),
+            (self.node.transactions_max > 0, "node.transactions_max", "zero"),
+            (
+                self.link.queue.0 >= 4 << 20,
+                "link.queue",
+                "less than 4MiB: the windows of a link do not fit",
+            ),
+            (
+                self.link.back_off_min <= self.link.back_off_max,
+                "link.back_off_min",
+                "above link.back_off_max",
+            ),
+            (
+                self.node.beat < self.link.silence_max,
+                "node.beat",
+                "not below link.silence_max: a live link would be called silent",
+            ),
+        ];
+        let periods = [
+            (self.link.connect_limit, "link.connect_limit"),
+            (self.link.back_off_min, "link.back_off_min"),
+            (self.link.write_limit, "link.write_limit"),
+            (self.link.silence_max, "link.silence_max"),
+            (self.node.request_limit, "node.request_limit"),
+            (self.node.beat, "node.beat"),
+            (self.origin.lease, "origin.lease"),
+        ];
+        for (holds, key, why) in rules {
+            if !holds {
+                return Err(invalid(key, why));
+            }
+        }
+        for (period, key) in periods {
+            if period.0.is_zero() {
+                return Err(invalid(key, "zero: every wait needs a limit above it"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn invalid(layer: &str, detail: &str) -> ConfigError {
+    ConfigError::Invalid { layer: layer.to_owned(), detail: detail.to_owned() }
+}
+
+fn read_table(path: &Path) -> Result<toml::Table, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| ConfigError::File { path: path.to_owned(), detail: e.to_string() })?;
+    text.parse().map_err(|e: toml::de::Error| invalid(&path.display().to_string(), &e.to_string()))
+}
+
+fn parse(table: &toml::Table, layer: &str) -> Result<Config, ConfigError> {
+    Config::deserialize(table.clone()).map_err(|e| invalid(layer, &e.to_string()))
+}
+
+/// All keys, with their sections.
+fn keys() -> Vec<String> {
+    let table =
+        toml::Table::try_from(Config::default()).expect("the structures hold plain values only");
+    let mut keys = Vec::new();
+    for (name, value) in table {
+        match value {
+            toml::Value::Table(section) => {
+                keys.extend(section.keys().map(|key| format!("{name}.{key}")));
+            }
+            _ => keys.push(name),
+        }
+    }
+    keys
+}
+
+/// Sets a key from text, and tries the result at once, so that the error names the layer.
+fn set(table: &mut toml::Table, key: &str, text: &str, layer: &str) -> Result<(), ConfigError> {
+    let candidates = [
+        text.parse::<i64>().ok().map(toml::Value::Integer),
+        text.parse::<bool>().ok().map(toml::Value::Boolean),
+        Some(toml::Value::String(text.to_owned())),
+    ];
+    let mut error = None;
+    for value in candidates.into_iter().flatten() {
+        let mut tried = table.clone();
+        let target = match key.split_once('.') {
+            Some((section, key)) => tried
+                .entry(section)
+                .or_insert_with(|| toml::Value::Table(toml::Table::new()))
+                .as_table_mut()
+                .map(|section| (section, key)),
+            None => Some((&mut tried, key)),
+        };
+        let (section, key) =
+            target.ok_or_else(|| invalid(layer, "its section is no table in the file"))?;
+        section.insert(key.to_owned(), value);
+        match parse(&tried, layer) {
+            Ok(_) => {
+                *table = tried;
+                return Ok(());
+            }
+            Err(e) => error = Some(e),
+        }
+    }
+    Err(error.expect("text is always tried"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn layers_cover_each_other_in_their_order() {
+        let path = std::env::temp_dir().join(format!("larder-config-{}.toml", std::process::id()));
+        std::fs::write(
+            &path,
+            "name = \"a\"\n[node]\nmemory = \"2GiB\"\nparent = \"x:1\"\npolicy = \"lru\"\n",
+        )
+        .expect("writes");
+        let environment = pairs(&[
+            ("LARDER_NODE_PARENT", "y:2"),
+            ("LARDER_ORIGIN_ACCEPT_FORK", "true"),
+            ("LARDER_NAME", "42"),
+            ("LARDER_OTHER", "ignored"),
+            ("PATH", "/bin"),
+        ]);
+        let flags = pairs(&[("node.parent", "z:3"), ("link.silence_max", "3s")]);
+        let config = Config::load(Some(&path), environment, flags).expect("valid");
+        assert_eq!(config.name, "42", "a name of digits is still a name");
+        assert_eq!(config.node.memory, Size(2 << 30));
+        assert_eq!(config.node.policy, Policy::Lru);
+        assert_eq!(config.node.parent, "z:3");
+        assert!(config.origin.accept_fork);
+        assert_eq!(config.link.silence_max.0, Duration::from_secs(3));
+        std::fs::write(&path, config.to_toml()).expect("writes");
+        let again = Config::load(Some(&path), [], []).expect("valid");
+        assert_eq!(again, config);
+        std::fs::remove_file(&path).expect("removes");
+    }
+
+    #[test]
+    fn mistakes_name_their_layer() {
+        let flag = |key: &str, value: &str| {
+            Config::load(None, [], pairs(&[(key, value)])).expect_err("invalid").to_string()
+        };
+        assert!(flag("node.memory", "lots").contains("--node.memory"));
+        assert!(flag("node.memory", "lots").contains("`lots` is no size"));
+        assert!(flag("node.memroy", "1GiB").contains("no such key"));
+        assert!(flag("origin.domains", "0").contains("origin.domains"));
+        assert!(flag("node.beat", "0").contains("node.beat"));
+        let environment = pairs(&[("LARDER_NODE_MEMORY", "lots")]);
+        let text = Config::load(None, environment, []).expect_err("invalid").to_string();
+        assert!(text.contains("LARDER_NODE_MEMORY"), "{text}");
+    }
+}
