@@ -242,10 +242,7 @@ impl PageChange {
     /// All of the page: for changes whose detail is not known (change index, resume).
     #[must_use]
     pub fn whole(page: PageId) -> Self {
-        Self {
-            page,
-            touched: vec![(Target::Page, Aspect::Existence)],
-        }
+        Self { page, touched: vec![(Target::Page, Aspect::Existence)] }
     }
 }
 

@@ -17,10 +17,7 @@ impl Instant {
     /// `self` + `duration`; stays at the end of time (584 years).
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 

@@ -55,10 +55,7 @@ pub struct OriginConfig {
 impl Default for OriginConfig {
     fn default() -> Self {
         Self {
-            downlink: DownlinkConfig {
-                name: "origin".into(),
-                ..DownlinkConfig::default()
-            },
+            downlink: DownlinkConfig { name: "origin".into(), ..DownlinkConfig::default() },
             page_cache_bytes: 256 << 20,
             dirty_bytes_max: 256 << 20,
             install_bytes: 32 << 20,

@@ -147,20 +147,12 @@ impl Page {
         }
         let (entries, floor) = (u32_at(&image, 8), u32_at(&image, 12));
         let (kind, tally) = match image[5] {
-            1 => (
-                PageKind::Slotted,
-                slotted::validate(&image, entries, floor)?,
-            ),
+            1 => (PageKind::Slotted, slotted::validate(&image, entries, floor)?),
             2 if entries == 0 && floor == 0 => (PageKind::Raw, Tally::default()),
             2 => return Err(PageError::Damaged("a raw page with a directory")),
             _ => return Err(PageError::Damaged("unknown layout")),
         };
-        Ok(Self {
-            bytes: image,
-            kind,
-            tally,
-            sealed: Some(seed),
-        })
+        Ok(Self { bytes: image, kind, tally, sealed: Some(seed) })
     }
 
     /// The image with its checksum set for this id: compact, and the same for equal pages. Costs
@@ -257,12 +249,10 @@ impl Page {
 
     /// Filled slots with their records, ascending; none in a raw page.
     pub fn records(&self) -> impl Iterator<Item = (Slot, Generation, &[u8])> + '_ {
-        slotted::entries(self)
-            .filter(|entry| entry.is_filled())
-            .map(|entry| {
-                let record = &self.bytes[entry.range(&self.bytes)];
-                (entry.slot, entry.generation, record)
-            })
+        slotted::entries(self).filter(|entry| entry.is_filled()).map(|entry| {
+            let record = &self.bytes[entry.range(&self.bytes)];
+            (entry.slot, entry.generation, record)
+        })
     }
 
     /// How many slots are filled.
@@ -308,46 +298,26 @@ impl Page {
     ///
     /// Nothing is changed when an error is returned.
     pub fn apply(&mut self, op: &Op, page_bytes: u32) -> Result<(Target, Aspect), OpError> {
-        assert!(
-            page_bytes <= PAGE_BYTES_MAX,
-            "volumes with larger pages are refused"
-        );
+        assert!(page_bytes <= PAGE_BYTES_MAX, "volumes with larger pages are refused");
         let page_bytes = page_bytes as usize;
         match (op, self.kind) {
             (Op::CreatePage(_) | Op::DeletePage, _) => Err(OpError::Kind),
-            (
-                Op::Put {
-                    slot,
-                    generation,
-                    value,
-                },
-                PageKind::Slotted,
-            ) => slotted::put(self, *slot, *generation, value, page_bytes),
+            (Op::Put { slot, generation, value }, PageKind::Slotted) => {
+                slotted::put(self, *slot, *generation, value, page_bytes)
+            }
             (Op::Delete { slot, generation }, PageKind::Slotted) => {
                 slotted::delete(self, *slot, *generation, page_bytes)
             }
-            (
-                Op::Add {
-                    slot,
-                    generation,
-                    offset,
-                    delta,
-                },
-                PageKind::Slotted,
-            ) => slotted::edit_number(self, (*slot, *generation), *offset, |value| {
-                add(value, *offset, *delta)
-            }),
-            (
-                Op::Max {
-                    slot,
-                    generation,
-                    offset,
-                    value: least,
-                },
-                PageKind::Slotted,
-            ) => slotted::edit_number(self, (*slot, *generation), *offset, |value| {
-                raise(value, *offset, *least)
-            }),
+            (Op::Add { slot, generation, offset, delta }, PageKind::Slotted) => {
+                slotted::edit_number(self, (*slot, *generation), *offset, |value| {
+                    add(value, *offset, *delta)
+                })
+            }
+            (Op::Max { slot, generation, offset, value: least }, PageKind::Slotted) => {
+                slotted::edit_number(self, (*slot, *generation), *offset, |value| {
+                    raise(value, *offset, *least)
+                })
+            }
             (Op::WriteRaw { offset, bytes }, PageKind::Raw) => {
                 raw::write(self, *offset as usize, bytes, page_bytes)
             }
@@ -400,13 +370,7 @@ impl fmt::Debug for Page {
                 write!(f, "Slotted(")?;
                 for (index, (slot, generation, record)) in self.records().enumerate() {
                     let gap = if index == 0 { "" } else { ", " };
-                    write!(
-                        f,
-                        "{gap}{}.{}: {} bytes",
-                        slot.0,
-                        generation.0,
-                        record.len()
-                    )?;
+                    write!(f, "{gap}{}.{}: {} bytes", slot.0, generation.0, record.len())?;
                 }
                 write!(f, ")")
             }

@@ -45,11 +45,7 @@ impl Record {
             FORWARD => Self::Forward(forward(&bytes)),
             LARGE => {
                 let (length, first, count) = large(&bytes);
-                Self::Large {
-                    length,
-                    first: PageNo(first),
-                    count,
-                }
+                Self::Large { length, first: PageNo(first), count }
             }
             _ => Self::Inline(bytes.slice(1..)),
         })
@@ -74,11 +70,7 @@ impl Record {
                 bytes.extend_from_slice(&object.generation.0.to_le_bytes());
                 bytes
             }
-            Self::Large {
-                length,
-                first,
-                count,
-            } => {
+            Self::Large { length, first, count } => {
                 let mut bytes = Vec::with_capacity(LARGE_BYTES);
                 bytes.push(LARGE);
                 bytes.extend_from_slice(&length.to_le_bytes());
@@ -173,9 +165,7 @@ fn set_number(value: &mut [u8], offset: u32, new: u64) {
 fn forward(bytes: &[u8]) -> ObjectId {
     ObjectId {
         page: PageId {
-            volume: VolumeId(u128::from_le_bytes(
-                bytes[1..17].try_into().expect("sixteen bytes"),
-            )),
+            volume: VolumeId(u128::from_le_bytes(bytes[1..17].try_into().expect("sixteen bytes"))),
             page: PageNo(page_no(&bytes[17..23])),
         },
         slot: Slot(u16::from_le_bytes([bytes[23], bytes[24]])),
@@ -185,11 +175,7 @@ fn forward(bytes: &[u8]) -> ObjectId {
 
 /// (length, first, count) of bytes with a large record's length.
 fn large(bytes: &[u8]) -> (u32, u64, u32) {
-    (
-        super::u32_at(bytes, 1),
-        page_no(&bytes[5..11]),
-        super::u32_at(bytes, 11),
-    )
+    (super::u32_at(bytes, 1), page_no(&bytes[5..11]), super::u32_at(bytes, 11))
 }
 
 fn page_no(bytes: &[u8]) -> u64 {

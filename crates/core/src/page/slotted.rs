@@ -87,11 +87,7 @@ impl Tally {
 
 /// Bytes set aside for a record: none for an empty slot.
 fn reserve(length: u32) -> u32 {
-    if length == 0 {
-        0
-    } else {
-        length.max(RECORD_BYTES_MIN as u32)
-    }
+    if length == 0 { 0 } else { length.max(RECORD_BYTES_MIN as u32) }
 }
 
 /// One entry of the directory.
@@ -148,11 +144,7 @@ impl Entry {
 
     /// What makes two entries equal, wherever their records lie.
     pub(super) fn content<'a>(&self, bytes: &'a [u8]) -> (Slot, Generation, &'a [u8]) {
-        let record = if self.is_filled() {
-            &bytes[self.range(bytes)]
-        } else {
-            &[]
-        };
+        let record = if self.is_filled() { &bytes[self.range(bytes)] } else { &[] };
         (self.slot, self.generation, record)
     }
 }
@@ -236,10 +228,7 @@ pub(super) fn validate(image: &[u8], count: u32, floor: u32) -> Result<Tally, Pa
     if count as usize > room {
         return Err(PageError::Damaged("the directory is longer than the page"));
     }
-    let mut tally = Tally {
-        floor,
-        ..Tally::default()
-    };
+    let mut tally = Tally { floor, ..Tally::default() };
     let mut slot_before = None;
     // Records must follow one another from the directory to the end: none can overlap.
     let mut start = HEADER_BYTES + ENTRY_BYTES * count as usize;
@@ -273,10 +262,7 @@ pub(super) fn validate(image: &[u8], count: u32, floor: u32) -> Result<Tally, Pa
 
 /// The image without slack and remains; header not set.
 pub(super) fn compact(page: &Page) -> Vec<u8> {
-    lay_out(
-        &contents(page, None, page.tally.floor),
-        page.tally.compact_bytes(),
-    )
+    lay_out(&contents(page, None, page.tally.floor), page.tally.compact_bytes())
 }
 
 /// Creates or overwrites an object.
@@ -297,11 +283,7 @@ pub(super) fn put(
         Some(old) if old.is_filled() => {
             same_generation(generation, old.generation)?;
             let record = &page.bytes[old.range(&page.bytes)];
-            if record::same_kind(record, value) {
-                Aspect::Value
-            } else {
-                Aspect::Existence
-            }
+            if record::same_kind(record, value) { Aspect::Value } else { Aspect::Existence }
         }
         _ => {
             let next = next_generation(page, slot).ok_or(OpError::Gone)?;
@@ -309,12 +291,7 @@ pub(super) fn put(
             Aspect::Existence
         }
     };
-    let new = Entry {
-        slot,
-        generation,
-        offset: 0,
-        length: bounded(value.len()),
-    };
+    let new = Entry { slot, generation, offset: 0, length: bounded(value.len()) };
     let mut after = page.tally;
     if let Some(old) = old {
         after.lose(&old);
@@ -384,11 +361,7 @@ pub(super) fn delete(
 ) -> Result<(Target, Aspect), OpError> {
     let index = holder(page, slot, generation)?;
     let old = entry_at(&page.bytes, index);
-    let new = Entry {
-        offset: 0,
-        length: 0,
-        ..old
-    };
+    let new = Entry { offset: 0, length: 0, ..old };
     page.modify(|bytes| new.write(&mut bytes[HEADER_BYTES + index * ENTRY_BYTES..]));
     page.tally.lose(&old);
     page.tally.gain(&new);
@@ -469,10 +442,7 @@ fn floor_to_keep(page: &Page, spare: impl Into<Option<Slot>>, kept_max: usize) -
         .map(|entry| entry.generation.0)
         .collect();
     generations.sort_unstable_by(|a, b| b.cmp(a));
-    generations
-        .get(kept_max)
-        .copied()
-        .unwrap_or(page.tally.floor)
+    generations.get(kept_max).copied().unwrap_or(page.tally.floor)
 }
 
 /// A slot with its record; no record: empty, remembered.
@@ -520,10 +490,7 @@ fn lay_out(contents: &[Content<'_>], length: usize) -> Vec<u8> {
 /// floor at `floor`.
 fn rebuild(page: &mut Page, put: Option<(Entry, &[u8])>, floor: u32, page_bytes: usize) {
     let contents = contents(page, put, floor);
-    let mut tally = Tally {
-        floor,
-        ..Tally::default()
-    };
+    let mut tally = Tally { floor, ..Tally::default() };
     for (slot, generation, record) in &contents {
         tally.gain(&Entry {
             slot: *slot,

@@ -6,10 +6,7 @@ use std::collections::BTreeMap;
 const PAGE_BYTES: u32 = 4096;
 
 fn id() -> PageId {
-    PageId {
-        volume: VolumeId(7),
-        page: PageNo(9),
-    }
+    PageId { volume: VolumeId(7), page: PageNo(9) }
 }
 
 fn inline_record(value: &[u8]) -> Bytes {
@@ -17,18 +14,11 @@ fn inline_record(value: &[u8]) -> Bytes {
 }
 
 fn put(slot: u16, generation: u32, value: &[u8]) -> Op {
-    Op::Put {
-        slot: Slot(slot),
-        generation: Generation(generation),
-        value: inline_record(value),
-    }
+    Op::Put { slot: Slot(slot), generation: Generation(generation), value: inline_record(value) }
 }
 
 fn delete(slot: u16, generation: u32) -> Op {
-    Op::Delete {
-        slot: Slot(slot),
-        generation: Generation(generation),
-    }
+    Op::Delete { slot: Slot(slot), generation: Generation(generation) }
 }
 
 fn slotted_page(ops: &[Op]) -> Page {
@@ -43,23 +33,14 @@ fn slotted_page(ops: &[Op]) -> Page {
 fn an_almost_empty_page_is_short() {
     let page = slotted_page(&[put(40_000, 1, b"hello")]);
     assert_eq!(page.encode(id()).len(), HEADER_BYTES + ENTRY_BYTES + 6);
-    assert_eq!(
-        Page::empty(PageKind::Slotted).encode(id()).len(),
-        HEADER_BYTES
-    );
+    assert_eq!(Page::empty(PageKind::Slotted).encode(id()).len(), HEADER_BYTES);
 }
 
 #[test]
 fn a_page_of_another_id_does_not_check() {
     let image = slotted_page(&[put(1, 1, b"hello")]).encode(id());
-    let other = PageId {
-        volume: VolumeId(7),
-        page: PageNo(10),
-    };
-    assert!(matches!(
-        Page::decode(other, image),
-        Err(PageError::Damaged(_))
-    ));
+    let other = PageId { volume: VolumeId(7), page: PageNo(10) };
+    assert!(matches!(Page::decode(other, image), Err(PageError::Damaged(_))));
 }
 
 #[test]
@@ -79,13 +60,9 @@ fn generations_go_on_after_deletion() {
     let mut page = slotted_page(&[put(3, 1, b"a"), delete(3, 1)]);
     assert_eq!(page.next_generation(Slot(3)), Some(Generation(2)));
     assert_eq!(page.apply(&put(3, 1, b"b"), PAGE_BYTES), Err(OpError::Gone));
-    assert_eq!(
-        page.apply(&put(3, 3, b"b"), PAGE_BYTES),
-        Err(OpError::Malformed)
-    );
+    assert_eq!(page.apply(&put(3, 3, b"b"), PAGE_BYTES), Err(OpError::Malformed));
     assert_eq!(page.apply(&delete(3, 1), PAGE_BYTES), Err(OpError::Gone));
-    page.apply(&put(3, 2, b"b"), PAGE_BYTES)
-        .expect("the next generation");
+    page.apply(&put(3, 2, b"b"), PAGE_BYTES).expect("the next generation");
     assert_eq!(page.apply(&delete(3, 1), PAGE_BYTES), Err(OpError::Gone));
 }
 
@@ -97,20 +74,14 @@ fn forgetting_generations_touches_the_page() {
     let mut forgot = 0;
     for slot in 0..200 {
         let generation = page.next_generation(Slot(slot)).expect("empty");
-        page.apply(&put(slot, generation.0, b"x"), PAGE_BYTES)
-            .expect("fits");
-        let touched = page
-            .apply(&delete(slot, generation.0), PAGE_BYTES)
-            .expect("there");
+        page.apply(&put(slot, generation.0, b"x"), PAGE_BYTES).expect("fits");
+        let touched = page.apply(&delete(slot, generation.0), PAGE_BYTES).expect("there");
         forgot += u32::from(touched == (Target::Page, Aspect::Existence));
     }
     assert!((1..20).contains(&forgot), "{forgot}");
     assert!(page.encode(id()).len() < PAGE_BYTES as usize / 4);
     for slot in 0..300 {
-        assert!(
-            page.next_generation(Slot(slot)) > Some(Generation(1)),
-            "slot {slot}"
-        );
+        assert!(page.next_generation(Slot(slot)) > Some(Generation(1)), "slot {slot}");
     }
 }
 
@@ -122,17 +93,10 @@ fn a_forward_fits_in_a_full_page() {
         slot += 1;
     }
     assert_eq!(page.free_bytes(PAGE_BYTES), 0);
-    let forward = Record::Forward(ObjectId {
-        page: id(),
-        slot: Slot(1),
-        generation: Generation(1),
-    });
+    let forward =
+        Record::Forward(ObjectId { page: id(), slot: Slot(1), generation: Generation(1) });
     for slot in 0..slot {
-        let op = Op::Put {
-            slot: Slot(slot),
-            generation: Generation(1),
-            value: forward.encode(),
-        };
+        let op = Op::Put { slot: Slot(slot), generation: Generation(1), value: forward.encode() };
         let touched = page.apply(&op, PAGE_BYTES);
         assert_eq!(touched, Ok((Target::Slot(Slot(slot)), Aspect::Existence)));
     }
@@ -158,26 +122,13 @@ fn the_last_generation_retires_its_slot() {
 fn additions_and_maxima_work_on_inline_bytes() {
     let mut page = slotted_page(&[put(0, 1, &[0xff; 12])]);
     let (slot, generation) = (Slot(0), Generation(1));
-    let add = |offset, delta| Op::Add {
-        slot,
-        generation,
-        offset,
-        delta,
-    };
-    let max = |offset, value| Op::Max {
-        slot,
-        generation,
-        offset,
-        value,
-    };
+    let add = |offset, delta| Op::Add { slot, generation, offset, delta };
+    let max = |offset, value| Op::Max { slot, generation, offset, value };
     page.apply(&add(4, 2), PAGE_BYTES).expect("in bounds");
     page.apply(&max(4, 1), PAGE_BYTES).expect("in bounds");
     page.apply(&max(4, 77), PAGE_BYTES).expect("in bounds");
     assert_eq!(page.apply(&add(5, 1), PAGE_BYTES), Err(OpError::Malformed));
-    assert_eq!(
-        page.apply(&add(u32::MAX, 1), PAGE_BYTES),
-        Err(OpError::Malformed)
-    );
+    assert_eq!(page.apply(&add(u32::MAX, 1), PAGE_BYTES), Err(OpError::Malformed));
     let (_, record) = page.get_ref(slot).expect("filled");
     let value = inline(record).expect("inline");
     assert_eq!(&value[..4], &[0xff; 4]);
@@ -187,25 +138,18 @@ fn additions_and_maxima_work_on_inline_bytes() {
 #[test]
 fn raw_pages_grow_and_shrink() {
     let mut page = Page::empty(PageKind::Raw);
-    let write = |offset, bytes: &'static [u8]| Op::WriteRaw {
-        offset,
-        bytes: Bytes::from_static(bytes),
-    };
+    let write =
+        |offset, bytes: &'static [u8]| Op::WriteRaw { offset, bytes: Bytes::from_static(bytes) };
     page.apply(&write(4, b"abc"), PAGE_BYTES).expect("fits");
     assert_eq!(page.raw().expect("raw"), &b"\0\0\0\0abc"[..]);
     let snapshot = page.clone();
     page.apply(&write(1, b"xy"), PAGE_BYTES).expect("fits");
-    page.apply(&Op::TruncateRaw { length: 5 }, PAGE_BYTES)
-        .expect("fits");
+    page.apply(&Op::TruncateRaw { length: 5 }, PAGE_BYTES).expect("fits");
     assert_eq!(page.raw().expect("raw"), &b"\0xy\0a"[..]);
     assert_eq!(snapshot.raw().expect("raw"), &b"\0\0\0\0abc"[..]);
     let last = PAGE_BYTES - HEADER_BYTES as u32;
-    assert_eq!(
-        page.apply(&write(last, b"x"), PAGE_BYTES),
-        Err(OpError::Malformed)
-    );
-    page.apply(&write(last - 1, b"x"), PAGE_BYTES)
-        .expect("fits");
+    assert_eq!(page.apply(&write(last, b"x"), PAGE_BYTES), Err(OpError::Malformed));
+    page.apply(&write(last - 1, b"x"), PAGE_BYTES).expect("fits");
     assert_eq!(page.encode(id()).len(), PAGE_BYTES as usize);
     let decoded = Page::decode(id(), page.encode(id())).expect("valid");
     assert_eq!(decoded, page);
@@ -229,10 +173,7 @@ fn other_formats_are_named() {
     let mut image = Page::empty(PageKind::Raw).encode(id()).to_vec();
     image[4] = 9;
     let error = Page::decode(id(), image.into()).expect_err("format 9");
-    assert_eq!(
-        error.to_string(),
-        "page format 9; this version reads 1 to 1"
-    );
+    assert_eq!(error.to_string(), "page format 9; this version reads 1 to 1");
 }
 
 /// A random step; slots from a small set so that they meet.
@@ -280,56 +221,29 @@ impl Model {
         };
         let fresh = |slot: &u16| match held(slot) {
             (slot, Some(generation)) => Some((slot, generation)),
-            (slot, None) => page
-                .next_generation(slot)
-                .map(|generation| (slot, generation)),
+            (slot, None) => page.next_generation(slot).map(|generation| (slot, generation)),
         };
         Some(match step {
             Step::Put(slot, value) => {
                 let (slot, generation) = fresh(slot)?;
-                Op::Put {
-                    slot,
-                    generation,
-                    value: inline_record(value),
-                }
+                Op::Put { slot, generation, value: inline_record(value) }
             }
             Step::Forward(slot) => {
                 let (slot, generation) = fresh(slot)?;
-                let there = ObjectId {
-                    page: id(),
-                    slot,
-                    generation: Generation(1),
-                };
-                Op::Put {
-                    slot,
-                    generation,
-                    value: Record::Forward(there).encode(),
-                }
+                let there = ObjectId { page: id(), slot, generation: Generation(1) };
+                Op::Put { slot, generation, value: Record::Forward(there).encode() }
             }
             Step::Delete(slot) => {
                 let (slot, generation) = held(slot);
-                Op::Delete {
-                    slot,
-                    generation: generation.unwrap_or(Generation(1)),
-                }
+                Op::Delete { slot, generation: generation.unwrap_or(Generation(1)) }
             }
             Step::Add(slot, offset, delta) => {
                 let (slot, generation) = held(slot);
-                Op::Add {
-                    slot,
-                    generation: generation?,
-                    offset: *offset,
-                    delta: *delta,
-                }
+                Op::Add { slot, generation: generation?, offset: *offset, delta: *delta }
             }
             Step::Max(slot, offset, value) => {
                 let (slot, generation) = held(slot);
-                Op::Max {
-                    slot,
-                    generation: generation?,
-                    offset: *offset,
-                    value: *value,
-                }
+                Op::Max { slot, generation: generation?, offset: *offset, value: *value }
             }
             Step::Reload | Step::Share => return None,
         })
@@ -338,11 +252,7 @@ impl Model {
     /// Applies what the page accepted.
     fn follow(&mut self, op: &Op) {
         match op {
-            Op::Put {
-                slot,
-                generation,
-                value,
-            } => {
+            Op::Put { slot, generation, value } => {
                 self.objects.insert(slot.0, (generation.0, value.to_vec()));
                 let used = self.used.entry(slot.0).or_default();
                 *used = (*used).max(generation.0);
@@ -350,21 +260,11 @@ impl Model {
             Op::Delete { slot, .. } => {
                 self.objects.remove(&slot.0);
             }
-            Op::Add {
-                slot,
-                offset,
-                delta,
-                ..
-            } => {
+            Op::Add { slot, offset, delta, .. } => {
                 let record = &mut self.objects.get_mut(&slot.0).expect("held").1;
                 add(&mut record[1..], *offset, *delta).expect("the page took it");
             }
-            Op::Max {
-                slot,
-                offset,
-                value,
-                ..
-            } => {
+            Op::Max { slot, offset, value, .. } => {
                 let record = &mut self.objects.get_mut(&slot.0).expect("held").1;
                 raise(&mut record[1..], *offset, *value).expect("the page took it");
             }
@@ -373,10 +273,7 @@ impl Model {
     }
 
     fn check(&self, page: &Page) {
-        let found: Vec<_> = page
-            .records()
-            .map(|(s, g, r)| (s.0, (g.0, r.to_vec())))
-            .collect();
+        let found: Vec<_> = page.records().map(|(s, g, r)| (s.0, (g.0, r.to_vec()))).collect();
         let expected: Vec<_> = self.objects.clone().into_iter().collect();
         assert_eq!(found, expected);
         for (slot, (generation, record)) in &self.objects {
@@ -391,9 +288,7 @@ impl Model {
                 assert!(next.0 > *used, "generation {used} of slot {slot} came back");
             }
         }
-        let lowest = (0..=u16::MAX)
-            .find(|slot| !self.objects.contains_key(slot))
-            .map(Slot);
+        let lowest = (0..=u16::MAX).find(|slot| !self.objects.contains_key(slot)).map(Slot);
         assert_eq!(page.free_slot(), lowest);
     }
 }
@@ -407,10 +302,7 @@ fn check_refusal(model: &Model, page: &Page, op: &Op, error: OpError) {
                 Some(old) => page.free_bytes(PAGE_BYTES) + old.max(RECORD_BYTES_MIN),
                 None => page.free_bytes(PAGE_BYTES),
             };
-            assert!(
-                value.len().max(RECORD_BYTES_MIN) > room,
-                "refused although it fits"
-            );
+            assert!(value.len().max(RECORD_BYTES_MIN) > room, "refused although it fits");
         }
         (Op::Delete { slot, .. }, OpError::Gone | OpError::Malformed) => {
             assert!(!model.objects.contains_key(&slot.0));

@@ -35,10 +35,7 @@ pub struct RelayConfig {
 impl Default for RelayConfig {
     fn default() -> Self {
         Self {
-            downlink: DownlinkConfig {
-                name: "relay".into(),
-                ..DownlinkConfig::default()
-            },
+            downlink: DownlinkConfig { name: "relay".into(), ..DownlinkConfig::default() },
             boot: BootId(0),
             beat_interval: Duration::from_secs(2),
             silence_max: Duration::from_secs(20),

@@ -1,0 +1,84 @@
+//! Bounds and choices of one cache.
+
+use crate::id::BootId;
+use crate::machine::Faults;
+use crate::time::{Clock, Duration};
+use std::sync::Arc;
+
+/// Which copies go first when memory is short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PolicyKind {
+    /// Three queues: one visit through a small one, a main one, a memory of recent evictions.
+    #[default]
+    S3Fifo,
+    /// The copy not used for longest goes first; a hit is noticed when the copy's turn comes.
+    Lru,
+}
+
+/// Bounds and choices of one cache.
+#[derive(Clone)]
+pub struct CacheConfig {
+    /// The node's name: must be the name in its certificate.
+    pub name: String,
+    /// This process's life: random, new at every start.
+    pub boot: BootId,
+    /// Seed of the machine's random numbers (a new boot for a domain that forgot this one).
+    pub seed: u64,
+    /// The process's clock, for readers on other threads (rule 8).
+    pub clock: Arc<dyn Clock + Send + Sync>,
+    /// Bytes of copies in memory, their overhead included. A fetch in flight may exceed it by the
+    /// pages it was asked for.
+    pub memory_bytes: usize,
+    /// Which copies go first.
+    pub policy: PolicyKind,
+    /// Most user requests that wait; more are answered `Busy`.
+    pub requests_max: usize,
+    /// Most commits without an outcome, those whose users no longer wait included; more are
+    /// answered `Busy`.
+    pub commits_max: usize,
+    /// Most pages queued for prefetch; more are left out.
+    pub prefetch_max: usize,
+    /// Recent page changes kept for running transactions; one that has not looked at its reads
+    /// for longer is doomed.
+    pub recent_max: usize,
+    /// Most changes kept for pages in flight, a domain; past it their detail is forgotten.
+    pub kept_max: usize,
+    /// Most eviction notices owed; past it they are dropped and the page list is sent anew.
+    pub notices_max: usize,
+    /// Most transactions running at once.
+    pub transactions_max: usize,
+    /// Bytes of older copies kept for snapshots that run.
+    pub snapshot_bytes: usize,
+    /// Time between two beats of a domain.
+    pub beat_every: Duration,
+    /// Without a sign from the parent for this long the link is closed.
+    pub silence_max: Duration,
+    /// Planted faults.
+    pub faults: Faults,
+}
+
+impl CacheConfig {
+    /// The usual bounds: 256 MiB, a beat a second, silence of ten.
+    #[must_use]
+    pub fn new(name: &str, boot: BootId, clock: Arc<dyn Clock + Send + Sync>) -> Self {
+        Self {
+            name: name.into(),
+            boot,
+            seed: boot.0 as u64,
+            clock,
+            memory_bytes: 256 << 20,
+            policy: PolicyKind::S3Fifo,
+            requests_max: 1 << 16,
+            commits_max: 1 << 12,
+            prefetch_max: 1 << 14,
+            recent_max: 1 << 14,
+            kept_max: 1 << 14,
+            notices_max: 1 << 14,
+            transactions_max: 1 << 10,
+            snapshot_bytes: 64 << 20,
+            beat_every: Duration::from_secs(1),
+            silence_max: Duration::from_secs(10),
+            faults: Faults::NONE,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Which copies go when memory is short.

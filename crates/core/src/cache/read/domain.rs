@@ -1,0 +1,376 @@
+//! One domain's part of the read cache: sequence, valid-through, age, recent changes, snapshots.
+
+use super::super::PageCopy;
+use crate::commit::{Aspect, Target};
+use crate::id::{DomainId, HistoryId, PageId, Slot, Stamp};
+use crate::time::{Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Holds nothing yet.
+const NONE: u64 = u64::MAX;
+/// The machine panicked in the middle of a batch: nothing may be read any more.
+const BROKEN: u64 = u64::MAX;
+
+/// A change that running transactions may have to look at.
+pub(crate) struct RecentChange {
+    pub(crate) stamp: Stamp,
+    pub(crate) page: PageId,
+    pub(crate) touched: Box<[(Target, Aspect)]>,
+}
+
+struct Recent {
+    history: HistoryId,
+    /// Raised when stamps before can no longer be compared with stamps after (reset, fork).
+    line: u64,
+    entries: VecDeque<RecentChange>,
+    /// How many entries ever stood before the first.
+    dropped: u64,
+    /// All changes above this stamp are kept.
+    floor: Stamp,
+    max: usize,
+}
+
+/// What a look at the recent changes told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Recheck {
+    /// All changes since were shown; the state up to here has been checked.
+    Checked(Position),
+    /// Some changes since are no longer kept.
+    Overrun,
+    /// The stamps of before mean nothing any more.
+    NewLine,
+}
+
+/// A point in the sequence of changes, as a transaction remembers it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Position {
+    pub(crate) sequence: u64,
+    pub(crate) through: Stamp,
+    pub(crate) history: HistoryId,
+    pub(crate) line: u64,
+    pub(crate) seen: u64,
+}
+
+struct Retained {
+    /// Exact for every stamp in [version, until], holes aside.
+    until: Stamp,
+    copy: Arc<PageCopy>,
+}
+
+/// Copies replaced while a running snapshot may need them.
+struct Snapshots {
+    running: BTreeMap<Stamp, usize>,
+    retained: BTreeMap<PageId, Vec<Retained>>,
+    order: VecDeque<PageId>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Snapshots {
+    fn forget_oldest(&mut self) {
+        let Some(page) = self.order.pop_front() else {
+            return;
+        };
+        if let Some(list) = self.retained.get_mut(&page) {
+            self.bytes -= list.remove(0).copy.cost();
+            if list.is_empty() {
+                self.retained.remove(&page);
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.retained.clear();
+        self.order.clear();
+        self.bytes = 0;
+    }
+}
+
+/// One domain's part of the read cache.
+pub(crate) struct DomainState {
+    id: DomainId,
+    sequence: AtomicU64,
+    through: AtomicU64,
+    /// Nanoseconds + 1 of the child's clock; 0: never confirmed.
+    confirmed_at: AtomicU64,
+    lease: AtomicU64,
+    /// Held while a batch is applied: readers that meet one wait here instead of spinning.
+    gate: Mutex<()>,
+    recent: RwLock<Recent>,
+    snapshots: Mutex<Snapshots>,
+}
+
+impl DomainState {
+    pub(crate) fn new(
+        id: DomainId,
+        history: HistoryId,
+        recent_max: usize,
+        snapshot_bytes: usize,
+    ) -> Self {
+        Self {
+            id,
+            sequence: AtomicU64::new(0),
+            through: AtomicU64::new(NONE),
+            confirmed_at: AtomicU64::new(0),
+            lease: AtomicU64::new(0),
+            gate: Mutex::new(()),
+            recent: RwLock::new(Recent {
+                history,
+                line: 0,
+                entries: VecDeque::new(),
+                dropped: 0,
+                floor: Stamp::ZERO,
+                max: recent_max.max(1),
+            }),
+            snapshots: Mutex::new(Snapshots {
+                running: BTreeMap::new(),
+                retained: BTreeMap::new(),
+                order: VecDeque::new(),
+                bytes: 0,
+                bytes_max: snapshot_bytes,
+            }),
+        }
+    }
+
+    pub(crate) fn id(&self) -> DomainId {
+        self.id
+    }
+
+    pub(crate) fn through(&self) -> Option<Stamp> {
+        let through = self.through.load(Ordering::Acquire);
+        (through != NONE).then_some(Stamp(through))
+    }
+
+    pub(crate) fn history(&self) -> HistoryId {
+        self.recent.read().unwrap_or_else(PoisonError::into_inner).history
+    }
+
+    pub(crate) fn line(&self) -> u64 {
+        self.recent.read().unwrap_or_else(PoisonError::into_inner).line
+    }
+
+    pub(crate) fn age(&self, now: Instant) -> Option<Duration> {
+        let confirmed = self.confirmed_at.load(Ordering::Acquire);
+        (confirmed != 0).then(|| now.since(Instant(confirmed - 1)))
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_nanos(self.lease.load(Ordering::Relaxed))
+    }
+
+    /// The sequence of a state that is stable now; waits for a batch under way. The wait is as
+    /// long as the machine takes to apply one advance.
+    #[inline]
+    pub(crate) fn stable(&self) -> u64 {
+        loop {
+            let sequence = self.sequence.load(Ordering::Acquire);
+            if sequence & 1 == 0 {
+                return sequence;
+            }
+            assert!(sequence != BROKEN, "the cache machine panicked");
+            drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Whether the state of `sequence` still stands: what was looked up since then belongs to it.
+    #[inline]
+    pub(crate) fn unmoved(&self, sequence: u64) -> bool {
+        self.sequence.load(Ordering::Acquire) == sequence
+    }
+
+    /// Where the domain stands; none while it holds nothing.
+    pub(crate) fn position(&self) -> Option<Position> {
+        loop {
+            let sequence = self.stable();
+            let through = self.through()?;
+            let recent = self.recent.read().unwrap_or_else(PoisonError::into_inner);
+            let position = Position {
+                sequence,
+                through,
+                history: recent.history,
+                line: recent.line,
+                seen: recent.dropped + recent.entries.len() as u64,
+            };
+            drop(recent);
+            if self.unmoved(sequence) {
+                return Some(position);
+            }
+        }
+    }
+
+    /// Shows every change since `from`, and says what state that covers. A change of a batch that
+    /// is being applied may be shown too; it is shown again later.
+    pub(crate) fn recheck(&self, from: Position, mut show: impl FnMut(&RecentChange)) -> Recheck {
+        loop {
+            let sequence = self.stable();
+            let through = Stamp(self.through.load(Ordering::Acquire));
+            let recent = self.recent.read().unwrap_or_else(PoisonError::into_inner);
+            if recent.line != from.line {
+                return Recheck::NewLine;
+            }
+            let Some(skip) = from.seen.checked_sub(recent.dropped) else {
+                return Recheck::Overrun;
+            };
+            recent.entries.range(skip as usize..).for_each(&mut show);
+            let position = Position {
+                sequence,
+                through,
+                history: recent.history,
+                line: recent.line,
+                seen: recent.dropped + recent.entries.len() as u64,
+            };
+            drop(recent);
+            if self.unmoved(sequence) {
+                return Recheck::Checked(position);
+            }
+        }
+    }
+
+    /// Whether all changes above `stamp` are still kept and none of them names `page`.
+    pub(crate) fn unchanged_since(&self, stamp: Stamp, page: PageId) -> bool {
+        let recent = self.recent.read().unwrap_or_else(PoisonError::into_inner);
+        stamp >= recent.floor
+            && !recent.entries.iter().rev().take_while(|e| e.stamp > stamp).any(|e| e.page == page)
+    }
+
+    // ---- snapshots ----
+
+    /// Begins a snapshot of the state now.
+    pub(crate) fn open_snapshot(&self) -> Option<Position> {
+        loop {
+            let position = self.position()?;
+            self.lock_snapshots()
+                .running
+                .entry(position.through)
+                .and_modify(|count| *count += 1)
+                .or_insert(1);
+            // A batch that began before the entry was made may have replaced copies without
+            // keeping them.
+            if self.unmoved(position.sequence) {
+                return Some(position);
+            }
+            self.close_snapshot(position.through);
+        }
+    }
+
+    pub(crate) fn close_snapshot(&self, stamp: Stamp) {
+        let mut snapshots = self.lock_snapshots();
+        if let Some(count) = snapshots.running.get_mut(&stamp) {
+            *count -= 1;
+            if *count == 0 {
+                snapshots.running.remove(&stamp);
+            }
+        }
+        if snapshots.running.is_empty() {
+            snapshots.clear();
+        }
+    }
+
+    /// A copy that was replaced and is exact for `stamp` at `slot` (or, without one, whole).
+    pub(crate) fn retained(
+        &self,
+        page: PageId,
+        stamp: Stamp,
+        slot: Option<Slot>,
+    ) -> Option<Arc<PageCopy>> {
+        let snapshots = self.lock_snapshots();
+        let fits = |kept: &&Retained| {
+            kept.copy.version <= stamp
+                && stamp <= kept.until
+                && slot.map_or(kept.copy.complete(), |slot| !kept.copy.is_hole(slot))
+        };
+        let kept = snapshots.retained.get(&page)?.iter().find(fits)?;
+        Some(Arc::clone(&kept.copy))
+    }
+
+    fn lock_snapshots(&self) -> MutexGuard<'_, Snapshots> {
+        self.snapshots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // ---- for the machine ----
+
+    pub(crate) fn set_confirmed(&self, at: Instant, lease: Duration) {
+        self.lease.store(u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.confirmed_at.store(at.0.saturating_add(1), Ordering::Release);
+    }
+
+    /// Begins a batch of changes: readers of this domain wait until it is dropped.
+    pub(crate) fn batch(&self) -> Batch<'_> {
+        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        assert!(sequence & 1 == 0, "one batch at a time");
+        self.sequence.store(sequence + 1, Ordering::Release);
+        Batch { state: self, sequence, _gate: gate }
+    }
+}
+
+/// A batch of changes under way.
+pub(crate) struct Batch<'a> {
+    state: &'a DomainState,
+    sequence: u64,
+    _gate: MutexGuard<'a, ()>,
+}
+
+impl Batch<'_> {
+    /// Notes a change for running transactions (rule 3).
+    pub(crate) fn note(&self, change: RecentChange) {
+        let mut recent = self.state.recent.write().unwrap_or_else(PoisonError::into_inner);
+        if recent.entries.len() == recent.max
+            && let Some(oldest) = recent.entries.pop_front()
+        {
+            recent.dropped += 1;
+            recent.floor = oldest.stamp;
+        }
+        recent.entries.push_back(change);
+    }
+
+    /// Keeps a copy that is about to be replaced if a running snapshot may need it. `until` is the
+    /// valid-through before the batch.
+    pub(crate) fn keep_for_snapshots(&self, copy: &Arc<PageCopy>, until: Stamp) {
+        let mut snapshots = self.state.lock_snapshots();
+        if copy.version > until
+            || snapshots.running.range(copy.version..=until).next().is_none()
+            || copy.cost() > snapshots.bytes_max
+        {
+            return;
+        }
+        snapshots.bytes += copy.cost();
+        snapshots.order.push_back(copy.id);
+        let copy = Arc::clone(copy);
+        snapshots.retained.entry(copy.id).or_default().push(Retained { until, copy });
+        while snapshots.bytes > snapshots.bytes_max {
+            snapshots.forget_oldest();
+        }
+    }
+
+    /// Sets valid-through; visible when the batch is dropped.
+    pub(crate) fn set_through(&self, through: Stamp) {
+        self.state.through.store(through.0, Ordering::Release);
+    }
+
+    /// Goes on under another history, in which the stamps of before still hold.
+    pub(crate) fn set_history(&self, history: HistoryId) {
+        self.state.recent.write().unwrap_or_else(PoisonError::into_inner).history = history;
+    }
+
+    /// Ends the line: stamps of before cannot be compared with those to come, and every running
+    /// transaction is doomed. The new line's changes are kept from `floor` on.
+    pub(crate) fn new_line(&self, floor: Stamp) {
+        let mut recent = self.state.recent.write().unwrap_or_else(PoisonError::into_inner);
+        recent.line += 1;
+        recent.dropped += recent.entries.len() as u64;
+        recent.entries.clear();
+        recent.floor = floor;
+        drop(recent);
+        self.state.lock_snapshots().clear();
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        let next = if std::thread::panicking() { BROKEN } else { self.sequence + 2 };
+        self.state.sequence.store(next, Ordering::Release);
+    }
+}

@@ -1,0 +1,218 @@
+//! The read cache: what any thread may read while the machine changes it (decision 0001).
+//!
+//! The machine is the only writer. Per domain a sequence number says whether a batch of changes is
+//! being applied (odd) or the state is stable (even); a reader looks up, then compares the
+//! sequence, and tries again when it moved. The copies themselves lie in sharded maps behind
+//! read-write locks, so nothing is ever torn; the sequence makes several look-ups one state.
+
+mod domain;
+mod running;
+
+pub(crate) use domain::{DomainState, Position, RecentChange, Recheck};
+pub(crate) use running::Ticket;
+
+use crate::cache::PageCopy;
+use crate::id::{DomainId, HistoryId, PageId, Stamp, VolumeId};
+use crate::machine::Faults;
+use crate::time::{Clock, Duration, Instant};
+use running::Running;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Shards of the page map: enough that readers on many cores seldom meet at one lock.
+const SHARDS: usize = 256;
+
+/// A hit count stops here: all that a policy wants to know is "never, once, twice, often".
+const HEAT_MAX: u8 = 3;
+
+/// Mixes page ids, which are no secret and mostly consecutive. Fixed, so that runs repeat.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct PageHasher(u64);
+
+impl Hasher for PageHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+        self.0 = (product as u64) ^ ((product >> 64) as u64);
+    }
+    fn write_u128(&mut self, word: u128) {
+        self.write_u64(word as u64);
+        self.write_u64((word >> 64) as u64);
+    }
+}
+
+pub(crate) type PageMap<V> = HashMap<PageId, V, BuildHasherDefault<PageHasher>>;
+
+struct Entry {
+    copy: Arc<PageCopy>,
+    heat: AtomicU8,
+}
+
+/// What the read cache knows of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VolumeEntry {
+    /// Its domain.
+    pub domain: DomainId,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+}
+
+/// The shared read cache of a node. Cheap to share (`Arc`); every method may be called from any
+/// thread at any time.
+pub struct ReadCache {
+    shards: Box<[RwLock<PageMap<Entry>>]>,
+    domains: RwLock<BTreeMap<DomainId, Arc<DomainState>>>,
+    volumes: RwLock<BTreeMap<VolumeId, VolumeEntry>>,
+    running: Running,
+    clock: Arc<dyn Clock + Send + Sync>,
+    pub(crate) faults: Faults,
+}
+
+impl ReadCache {
+    pub(crate) fn new(
+        transactions_max: usize,
+        clock: Arc<dyn Clock + Send + Sync>,
+        faults: Faults,
+    ) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            domains: RwLock::default(),
+            volumes: RwLock::default(),
+            running: Running::new(transactions_max),
+            clock,
+            faults,
+        }
+    }
+
+    /// The domain's valid-through; none while it is not attached.
+    #[must_use]
+    pub fn through(&self, domain: DomainId) -> Option<Stamp> {
+        self.domain(domain).and_then(|d| d.through())
+    }
+
+    /// The history the domain's stream is in now.
+    #[must_use]
+    pub fn history(&self, domain: DomainId) -> Option<HistoryId> {
+        self.domain(domain).map(|d| d.history())
+    }
+
+    /// How old the domain's state may be at `now`: the origin's state of `now - age` is in it.
+    /// None: never confirmed.
+    #[must_use]
+    pub fn age(&self, domain: DomainId, now: Instant) -> Option<Duration> {
+        self.domain(domain).and_then(|d| d.age(now))
+    }
+
+    /// Whether the domain's state may be called current at `now`: its age is within the lease.
+    #[must_use]
+    pub fn leased(&self, domain: DomainId, now: Instant) -> bool {
+        self.domain(domain).is_some_and(|d| d.age(now).is_some_and(|age| age <= d.lease()))
+    }
+
+    /// Domains attached, ascending.
+    #[must_use]
+    pub fn domains(&self) -> Vec<DomainId> {
+        self.domains.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    /// What is known of a volume; none until it was opened.
+    #[must_use]
+    pub fn volume(&self, volume: VolumeId) -> Option<VolumeEntry> {
+        self.volumes.read().unwrap_or_else(PoisonError::into_inner).get(&volume).copied()
+    }
+
+    /// The copy of a page as it is held now, for tools and checks: counts as no use of it.
+    #[must_use]
+    pub fn peek(&self, page: PageId) -> Option<Arc<PageCopy>> {
+        self.shard(page)
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&page)
+            .map(|entry| Arc::clone(&entry.copy))
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(crate) fn running(&self) -> &Running {
+        &self.running
+    }
+
+    pub(crate) fn domain(&self, domain: DomainId) -> Option<Arc<DomainState>> {
+        self.domains.read().unwrap_or_else(PoisonError::into_inner).get(&domain).cloned()
+    }
+
+    /// Reads a copy under its shard's lock, counting a use. The caller compares sequences.
+    #[inline]
+    pub(crate) fn with<T>(
+        &self,
+        page: PageId,
+        read: impl FnOnce(&Arc<PageCopy>) -> T,
+    ) -> Option<T> {
+        let shard = self.shard(page).read().unwrap_or_else(PoisonError::into_inner);
+        let entry = shard.get(&page)?;
+        let heat = entry.heat.load(Ordering::Relaxed);
+        if heat < HEAT_MAX {
+            entry.heat.store(heat + 1, Ordering::Relaxed);
+        }
+        Some(read(&entry.copy))
+    }
+
+    // ---- for the machine ----
+
+    pub(crate) fn attach(&self, state: Arc<DomainState>) {
+        self.domains.write().unwrap_or_else(PoisonError::into_inner).insert(state.id(), state);
+    }
+
+    pub(crate) fn set_volume(&self, volume: VolumeId, entry: VolumeEntry) {
+        self.volumes.write().unwrap_or_else(PoisonError::into_inner).insert(volume, entry);
+    }
+
+    /// Puts a copy in, or in another's place; its heat stays.
+    pub(crate) fn put(&self, copy: Arc<PageCopy>) {
+        let mut shard = self.shard(copy.id).write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = shard.get_mut(&copy.id) {
+            entry.copy = copy;
+        } else {
+            let heat = AtomicU8::new(0);
+            shard.insert(copy.id, Entry { copy, heat });
+        }
+    }
+
+    pub(crate) fn remove(&self, page: PageId) -> Option<Arc<PageCopy>> {
+        self.shard(page)
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&page)
+            .map(|entry| entry.copy)
+    }
+
+    /// How often the page was used since this was last asked, up to three.
+    pub(crate) fn take_heat(&self, page: PageId) -> u8 {
+        self.shard(page)
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&page)
+            .map_or(0, |entry| entry.heat.swap(0, Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn shard(&self, page: PageId) -> &RwLock<PageMap<Entry>> {
+        let mut hasher = PageHasher::default();
+        page.hash(&mut hasher);
+        // The map inside takes the low bits and the top seven: the shard takes others.
+        &self.shards[(hasher.finish() >> 40) as usize % SHARDS]
+    }
+}

@@ -1,0 +1,129 @@
+//! Sessions: what a user of the node chose, and what it has already seen.
+
+use super::{BeginError, Seen, Transaction};
+use crate::cache::ReadCache;
+use crate::id::{DomainId, Stamp};
+use crate::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How a transaction relates to others (decision 0002).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Consistency {
+    /// Validated at the origin even when it only reads: real time is respected.
+    Strict,
+    /// Read-only transactions are valid at valid-through, committed locally; writers are validated
+    /// at the origin.
+    #[default]
+    Serializable,
+    /// Reads the state of its begin; may not write.
+    Snapshot,
+}
+
+/// How old a state a read may return, by the node's clock, checked after the copy (rule 8).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AgeLimit {
+    /// Any age.
+    #[default]
+    None,
+    /// The link's lease.
+    Lease,
+    /// This much.
+    AtMost(Duration),
+}
+
+/// Bounds of one transaction; beyond them it gets [`super::TransactionError::TooLarge`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TransactionLimits {
+    /// Most objects, absences and pages read.
+    pub reads_max: usize,
+    /// Most writes.
+    pub writes_max: usize,
+    /// Most bytes of all writes.
+    pub bytes_max: usize,
+    /// Bytes of copies that came by [`Transaction::supply`] and are kept; the oldest go first.
+    pub supplied_bytes_max: usize,
+}
+
+impl Default for TransactionLimits {
+    fn default() -> Self {
+        Self {
+            reads_max: crate::commit::COMMIT_READS_MAX,
+            writes_max: crate::commit::COMMIT_WRITES_MAX,
+            bytes_max: crate::commit::COMMIT_BYTES_MAX,
+            supplied_bytes_max: 48 << 20,
+        }
+    }
+}
+
+/// A session's choices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SessionOptions {
+    /// How its transactions relate to others.
+    pub consistency: Consistency,
+    /// How old what it reads may be.
+    pub age_limit: AgeLimit,
+    /// Bounds of each transaction.
+    pub limits: TransactionLimits,
+}
+
+/// A line of a domain's stamps, as counted by this process: stamps of one line can be compared.
+/// A new one begins when the domain was restored from an old copy, or recreated (rule 16).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Line(pub u64);
+
+/// What a session has seen or written, per domain: it never sees less (P4).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Floors {
+    pub(super) stamps: BTreeMap<DomainId, (Line, Stamp)>,
+}
+
+impl Floors {
+    /// Raises the floor of a domain. On a later line the stamp replaces the old one.
+    pub fn raise(&mut self, seen: Seen) {
+        let floor = self.stamps.entry(seen.domain).or_insert((seen.line, seen.stamp));
+        *floor = (*floor).max((seen.line, seen.stamp));
+    }
+
+    /// The floor of a domain.
+    #[must_use]
+    pub fn get(&self, domain: DomainId) -> Option<Stamp> {
+        self.stamps.get(&domain).map(|floor| floor.1)
+    }
+
+    /// Forgets a domain's floor: the answer to [`BeginError::HistoryLost`], by a user who accepts
+    /// that what was seen may be gone.
+    pub fn forget(&mut self, domain: DomainId) {
+        self.stamps.remove(&domain);
+    }
+}
+
+/// A user of the node: options and floors.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Session {
+    /// Its choices.
+    pub options: SessionOptions,
+    /// What it has seen.
+    pub floors: Floors,
+}
+
+impl Session {
+    /// A session that has seen nothing.
+    #[must_use]
+    pub fn new(options: SessionOptions) -> Self {
+        Self { options, floors: Floors::default() }
+    }
+
+    /// Begins a transaction. On [`BeginError::Wait`] ask the machine for
+    /// [`crate::cache::io::CacheOp::WaitThrough`] and try again.
+    pub fn begin(&self, cache: &Arc<ReadCache>) -> Result<Transaction, BeginError> {
+        Transaction::begin(cache, self.options, &self.floors)
+    }
+
+    /// Raises the floors by what a transaction has seen.
+    pub fn saw(&mut self, seen: &[Seen]) {
+        for &seen in seen {
+            self.floors.raise(seen);
+        }
+    }
+}
