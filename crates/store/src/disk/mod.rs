@@ -12,7 +12,7 @@ pub use real::RealDisk;
 /// A directory of files.
 pub trait Disk {
     /// An open file.
-    type File: DiskFile;
+    type File: DiskFile + std::fmt::Debug;
 
     /// Makes an empty file; it must not be there.
     fn create(&self, name: &str) -> Result<Self::File, DiskError>;

@@ -42,9 +42,9 @@ impl RealDisk {
             .map_err(|error| failed(&lock_path, "open", &error))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path, _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(DiskError::Locked {
-                file: lock_path.display().to_string(),
-            }),
+            Err(TryLockError::WouldBlock) => {
+                Err(DiskError::Locked { file: lock_path.display().to_string() })
+            }
             Err(TryLockError::Error(error)) => Err(failed(&lock_path, "lock", &error)),
         }
     }
@@ -150,15 +150,11 @@ impl DiskFile for RealFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.file
-            .write_all_at(bytes, offset)
-            .map_err(|error| failed(&self.path, "write", &error))
+        self.file.write_all_at(bytes, offset).map_err(|error| failed(&self.path, "write", &error))
     }
 
     fn sync(&self) -> Result<(), DiskError> {
-        self.file
-            .sync_data()
-            .map_err(|error| failed(&self.path, "sync", &error))
+        self.file.sync_data().map_err(|error| failed(&self.path, "sync", &error))
     }
 }
 
@@ -168,10 +164,6 @@ fn failed(path: &Path, operation: &'static str, error: &io::Error) -> DiskError 
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => DiskError::Full { file, operation },
         ErrorKind::NotFound => DiskError::Missing { file },
         ErrorKind::AlreadyExists => DiskError::Exists { file },
-        _ => DiskError::Failed {
-            file,
-            operation,
-            detail: error.to_string(),
-        },
+        _ => DiskError::Failed { file, operation, detail: error.to_string() },
     }
 }

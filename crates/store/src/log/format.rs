@@ -133,9 +133,7 @@ impl Frame {
 
     /// The same, for a frame of the segment with this id; quick where there is none.
     pub(crate) fn decode_of(bytes: &[u8], segment: u64) -> Option<Self> {
-        (bytes.get(16..24)? == segment.to_le_bytes())
-            .then(|| Self::decode(bytes))
-            .flatten()
+        (bytes.get(16..24)? == segment.to_le_bytes()).then(|| Self::decode(bytes)).flatten()
     }
 
     /// Its body, if the bytes from the frame's beginning hold it undamaged.

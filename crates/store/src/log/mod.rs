@@ -52,11 +52,7 @@ pub struct LogConfig {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self {
-            segment_bytes: 64 << 20,
-            reserve_bytes: 64 << 20,
-            faults: Faults::NONE,
-        }
+        Self { segment_bytes: 64 << 20, reserve_bytes: 64 << 20, faults: Faults::NONE }
     }
 }
 
@@ -267,6 +263,11 @@ impl<D: Disk> Log<D> {
         self.next
     }
 
+    /// The disk it is on.
+    pub fn disk(&self) -> &D {
+        &self.disk
+    }
+
     /// Bytes of its segment files.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
@@ -378,10 +379,7 @@ impl<D: Disk> Log<D> {
     fn plan(&self, records: &[(Lsn, Bytes)]) -> Result<Vec<Run>, LogError> {
         let max = self.config.segment_bytes - HEADER_BYTES as u64;
         let mut room = self.active.bytes - self.active.end;
-        let mut runs = vec![Run {
-            records: 0..0,
-            switch: false,
-        }];
+        let mut runs = vec![Run { records: 0..0, switch: false }];
         for (index, (_, body)) in records.iter().enumerate() {
             let bytes = frame_bytes(body.len()) as u64;
             if bytes > max {
@@ -392,10 +390,7 @@ impl<D: Disk> Log<D> {
             }
             if bytes > room {
                 room = max;
-                runs.push(Run {
-                    records: index..index,
-                    switch: true,
-                });
+                runs.push(Run { records: index..index, switch: true });
             }
             room -= bytes;
             let run = runs.last_mut().expect("there is always a first run");
@@ -423,10 +418,7 @@ impl<D: Disk> Log<D> {
         for ((lsn, body), index) in records.iter().zip(0..) {
             Frame::write(*lsn, active.header.id, index, body, &mut bytes);
         }
-        assert!(
-            active.end + bytes.len() as u64 <= active.bytes,
-            "runs fit their segment"
-        );
+        assert!(active.end + bytes.len() as u64 <= active.bytes, "runs fit their segment");
         active.file.write_at(active.end, &bytes)?;
         // P1: only the durable is answered. A planted fault skips the sync, or its outcome.
         if !self.config.faults.has(Fault::AcknowledgeEarly) {
@@ -511,10 +503,7 @@ impl<D: Disk> Log<D> {
     }
 
     fn next_sequence(&self) -> u64 {
-        self.spares
-            .back()
-            .map_or(self.active.header.sequence, |spare| spare.sequence)
-            + 1
+        self.spares.back().map_or(self.active.header.sequence, |spare| spare.sequence) + 1
     }
 
     fn check_alive(&self) -> Result<(), LogError> {

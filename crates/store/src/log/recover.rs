@@ -25,12 +25,7 @@ pub(crate) fn recover_tail<D: Disk>(
     file.write_at(tail.last_write, &last)?;
     file.write_at(0, &newest.header.encode())?;
     file.sync()?;
-    Ok(Active {
-        header: newest.header,
-        file,
-        bytes: newest.bytes,
-        end: tail.end,
-    })
+    Ok(Active { header: newest.header, file, bytes: newest.bytes, end: tail.end })
 }
 
 /// Takes over spare files that are whole and follow without gaps; removes the others.
@@ -49,12 +44,7 @@ pub(crate) fn keep_spares<D: Disk>(
         }
         let file = disk.open(&name_of(*sequence))?;
         file.sync()?;
-        spares.push_back(Spare {
-            sequence: *sequence,
-            file,
-            bytes: *bytes,
-            written: *bytes,
-        });
+        spares.push_back(Spare { sequence: *sequence, file, bytes: *bytes, written: *bytes });
     }
     Ok(spares)
 }

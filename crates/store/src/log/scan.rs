@@ -60,19 +60,12 @@ pub(crate) fn scan<D: Disk>(disk: &D, domain: DomainId, from: Lsn) -> Result<Sca
         return Err(LogError::Missing);
     };
     if oldest.header.first > from {
-        return Err(LogError::Gap {
-            wanted: from,
-            oldest: oldest.header.first,
-        });
+        return Err(LogError::Gap { wanted: from, oldest: oldest.header.first });
     }
     let mut scan = Scan {
         spares: BTreeMap::new(),
         strays: Vec::new(),
-        tail: Tail {
-            end: 0,
-            last_write: 0,
-            leftovers: Vec::new(),
-        },
+        tail: Tail { end: 0, last_write: 0, leftovers: Vec::new() },
         next: oldest.header.first,
         records: Vec::new(),
         chain: Vec::new(),
@@ -86,10 +79,7 @@ pub(crate) fn scan<D: Disk>(disk: &D, domain: DomainId, from: Lsn) -> Result<Sca
         }
     }
     if scan.next < from {
-        return Err(LogError::Behind {
-            next: scan.next,
-            wanted: from,
-        });
+        return Err(LogError::Behind { next: scan.next, wanted: from });
     }
     for (sequence, (_, length)) in &files {
         if *sequence > newest.header.sequence {
@@ -125,9 +115,7 @@ fn chain(files: &Headers, domain: DomainId, from: Lsn) -> Result<Vec<Found>, Log
     let mut chain: Vec<Found> = Vec::new();
     for (sequence, (state, length)) in files.iter().rev() {
         let name = name_of(*sequence);
-        let unbroken = chain
-            .last()
-            .is_none_or(|after| after.header.sequence == sequence + 1);
+        let unbroken = chain.last().is_none_or(|after| after.header.sequence == sequence + 1);
         match *state {
             // A recycled file still has the header of its earlier use.
             HeaderState::Valid(header) if header.sequence == *sequence => {
@@ -146,10 +134,7 @@ fn chain(files: &Headers, domain: DomainId, from: Lsn) -> Result<Vec<Found>, Log
                 {
                     return Err(damaged(&name, 0, "records are numbered backwards"));
                 }
-                chain.push(Found {
-                    header,
-                    bytes: *length,
-                });
+                chain.push(Found { header, bytes: *length });
             }
             HeaderState::Format(found) => return Err(LogError::Format { file: name, found }),
             _ if chain.is_empty() => {}
@@ -161,12 +146,9 @@ fn chain(files: &Headers, domain: DomainId, from: Lsn) -> Result<Vec<Found>, Log
         }
     }
     // With no segment in use, one whose header does not check may have been.
-    if let (true, Some((sequence, _))) = (
-        chain.is_empty(),
-        files
-            .iter()
-            .find(|(_, (state, _))| *state == HeaderState::Damaged),
-    ) {
+    if let (true, Some((sequence, _))) =
+        (chain.is_empty(), files.iter().find(|(_, (state, _))| *state == HeaderState::Damaged))
+    {
         return Err(damaged(&name_of(*sequence), 0, BAD_HEADER));
     }
     chain.reverse();
@@ -233,11 +215,7 @@ impl Scan {
             self.next = Lsn(frame.lsn.0 + 1);
             at += frame_bytes(body.len());
         }
-        Tail {
-            end: at as u64,
-            last_write: last_write as u64,
-            leftovers: Vec::new(),
-        }
+        Tail { end: at as u64, last_write: last_write as u64, leftovers: Vec::new() }
     }
 
     /// A file after the newest segment holds nothing that was ever answered: its header is synced
@@ -258,9 +236,5 @@ impl Scan {
 const BAD_HEADER: &str = "the segment's header does not check";
 
 fn damaged(file: &str, offset: u64, detail: &'static str) -> LogError {
-    LogError::Damaged {
-        file: file.into(),
-        offset,
-        detail,
-    }
+    LogError::Damaged { file: file.into(), offset, detail }
 }

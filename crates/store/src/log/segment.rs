@@ -40,20 +40,10 @@ impl<F: DiskFile> Active<F> {
         first: Lsn,
         rng: &mut Rng,
     ) -> Result<Self, DiskError> {
-        let header = Header {
-            domain,
-            sequence: spare.sequence,
-            first,
-            id: rng.next_u64(),
-        };
+        let header = Header { domain, sequence: spare.sequence, first, id: rng.next_u64() };
         spare.file.write_at(0, &header.encode())?;
         spare.file.sync()?;
-        Ok(Self {
-            header,
-            file: spare.file,
-            bytes: spare.bytes,
-            end: HEADER_BYTES as u64,
-        })
+        Ok(Self { header, file: spare.file, bytes: spare.bytes, end: HEADER_BYTES as u64 })
     }
 }
 
@@ -66,12 +56,7 @@ impl<F: DiskFile> Spare<F> {
     ) -> Result<Self, DiskError> {
         let file = disk.create(&name_of(sequence))?;
         file.preallocate(bytes)?;
-        Ok(Self {
-            sequence,
-            file,
-            bytes,
-            written: 0,
-        })
+        Ok(Self { sequence, file, bytes, written: 0 })
     }
 
     pub(crate) fn is_ready(&self) -> bool {

@@ -4,8 +4,10 @@
 //! answered. It is behind the log, never ahead of it. Everything blocks; `load` and `install` may
 //! be called from different threads at once.
 
+mod fjall;
 mod model;
 
+pub use fjall::{FjallConfig, FjallPages};
 pub use model::ModelPages;
 
 use larder_core::id::{PageId, PageNo, Stamp, VolumeId};

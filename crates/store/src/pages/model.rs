@@ -36,10 +36,7 @@ struct Undo {
 
 impl Clone for ModelPages {
     fn clone(&self) -> Self {
-        Self {
-            state: Mutex::new(self.state().clone()),
-            faults: self.faults,
-        }
+        Self { state: Mutex::new(self.state().clone()), faults: self.faults }
     }
 }
 
@@ -47,10 +44,7 @@ impl ModelPages {
     /// An empty one.
     #[must_use]
     pub fn new(faults: Faults) -> Self {
-        Self {
-            state: Mutex::default(),
-            faults,
-        }
+        Self { state: Mutex::default(), faults }
     }
 
     /// The last install was answered to the origin: it can no longer be forgotten.
@@ -116,15 +110,11 @@ impl ModelPages {
     pub fn all(&self) -> Vec<(PageId, StoredPage)> {
         let state = self.state();
         let pages = state.pages.iter();
-        pages
-            .map(|(page, stored)| (*page, stored.clone()))
-            .collect()
+        pages.map(|(page, stored)| (*page, stored.clone())).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .expect("no code that may panic runs under this lock")
+        self.state.lock().expect("no code that may panic runs under this lock")
     }
 }
 
@@ -164,9 +154,8 @@ impl Pages for ModelPages {
 
     fn changed_after(&self, after: (Stamp, PageId), limit: usize) -> Result<Changed, PagesError> {
         let state = self.state();
-        let mut above = state
-            .index
-            .range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded));
+        let mut above =
+            state.index.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded));
         let entries = above.by_ref().take(limit).copied().collect();
         Ok((entries, above.next().is_some()))
     }
@@ -181,14 +170,8 @@ impl Pages for ModelPages {
         after: PageNo,
         limit: usize,
     ) -> Result<Vec<PageId>, PagesError> {
-        let from = PageId {
-            volume,
-            page: PageNo(after.0.saturating_add(1)),
-        };
-        let to = PageId {
-            volume,
-            page: PageNo(u64::MAX),
-        };
+        let from = PageId { volume, page: PageNo(after.0.saturating_add(1)) };
+        let to = PageId { volume, page: PageNo(u64::MAX) };
         let state = self.state();
         let pages = state.pages.range(from..=to);
         Ok(pages.map(|(page, _)| *page).take(limit).collect())

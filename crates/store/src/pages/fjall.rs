@@ -1,0 +1,302 @@
+//! The default page engine: `fjall`, an LSM tree with images kept apart from keys.
+//!
+//! Three keyspaces, one atomic batch for all. Numbers in keys are big-endian, so that the order of
+//! bytes is the order of ids; numbers in values are little-endian. `docs/formats/disk.md` defines
+//! them:
+//!
+//! - `pages`: volume (16), page (8) → a value header of 16 bytes, then the image;
+//! - `index`: stamp (8), volume (16), page (8) → nothing;
+//! - `meta`: `domain` → a value header whose version is the installed stamp, then the metadata.
+
+use super::{Changed, Pages, PagesError};
+use crate::codec as wire;
+use bytes::Bytes;
+use fjall::{
+    Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable, UserKey,
+};
+use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
+use larder_core::record::{DomainMeta, InstallBatch, StoredPage};
+use std::path::{Path, PathBuf};
+
+/// The format of values written.
+const FORMAT: u8 = 1;
+/// The oldest read.
+const FORMAT_OLDEST: u8 = 1;
+/// Bytes before an image: format, kind, two zeros, CRC-32C, version.
+const HEADER_BYTES: usize = 16;
+const KIND_IMAGE: u8 = 0;
+const KIND_TOMBSTONE: u8 = 1;
+const KIND_META: u8 = 2;
+const META_KEY: &[u8] = b"domain";
+/// Values from this size on are kept apart from the keys: every image but the smallest.
+const SEPARATION_BYTES: u32 = 1024;
+
+/// What the engine may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FjallConfig {
+    /// Bytes of memory for its cache of blocks and images.
+    pub cache_bytes: u64,
+    /// Bytes of each of its three in-memory tables, before they are written out.
+    pub memtable_bytes: u64,
+    /// Threads for its background work.
+    pub threads: usize,
+}
+
+impl Default for FjallConfig {
+    fn default() -> Self {
+        Self { cache_bytes: 64 << 20, memtable_bytes: 32 << 20, threads: 2 }
+    }
+}
+
+/// A page engine on `fjall`.
+pub struct FjallPages {
+    place: PathBuf,
+    database: Database,
+    pages: Keyspace,
+    index: Keyspace,
+    meta: Keyspace,
+}
+
+impl std::fmt::Debug for FjallPages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FjallPages({})", self.place.display())
+    }
+}
+
+impl FjallPages {
+    /// Opens the engine in a directory, or makes it. What it holds is synced before this returns,
+    /// since it may have been read from the system's cache (rule 14).
+    ///
+    /// # Errors
+    /// [`PagesError::Locked`] when another process has it open; failures; damage.
+    pub fn open(place: impl Into<PathBuf>, config: &FjallConfig) -> Result<Self, PagesError> {
+        let place = place.into();
+        let failed = |error: fjall::Error| fault(&place, &error);
+        let database = Database::builder(&place)
+            .cache_size(config.cache_bytes)
+            .worker_threads(config.threads)
+            .manual_journal_persist(true)
+            .open()
+            .map_err(failed)?;
+        let plain = || KeyspaceCreateOptions::default().max_memtable_size(config.memtable_bytes);
+        let separated = || {
+            let separation = KvSeparationOptions::default()
+                .separation_threshold(SEPARATION_BYTES)
+                .compression(fjall::CompressionType::None);
+            plain().with_kv_separation(Some(separation))
+        };
+        let pages = database.keyspace("pages", separated).map_err(failed)?;
+        let index = database.keyspace("index", plain).map_err(failed)?;
+        let meta = database.keyspace("meta", plain).map_err(failed)?;
+        database.persist(PersistMode::SyncAll).map_err(failed)?;
+        Ok(Self { place, database, pages, index, meta })
+    }
+
+    /// Bytes of its files.
+    ///
+    /// # Errors
+    /// Failures of the engine.
+    pub fn disk_bytes(&self) -> Result<u64, PagesError> {
+        self.database.disk_space().map_err(|error| self.fault(&error))
+    }
+
+    fn fault(&self, error: &fjall::Error) -> PagesError {
+        fault(&self.place, error)
+    }
+
+    fn damaged(&self, what: String, detail: impl Into<String>) -> PagesError {
+        PagesError::Damaged { place: self.place.display().to_string(), what, detail: detail.into() }
+    }
+
+    /// Checks a value and takes it apart.
+    fn value(
+        &self,
+        key: &[u8],
+        value: Bytes,
+        what: &str,
+    ) -> Result<(u8, Stamp, Bytes), PagesError> {
+        let damaged = |detail: String| self.damaged(what.to_owned(), detail);
+        let Some(header) = value.get(..HEADER_BYTES) else {
+            return Err(damaged(format!("{} bytes are too few", value.len())));
+        };
+        let stored_crc = u32::from_le_bytes(header[4..8].try_into().expect("four bytes"));
+        if value_crc(key, header, &value[HEADER_BYTES..]) != stored_crc {
+            return Err(damaged("its checksum does not match".into()));
+        }
+        if !(FORMAT_OLDEST..=FORMAT).contains(&header[0]) {
+            return Err(damaged(format!(
+                "it has format {}; this version reads {FORMAT_OLDEST} to {FORMAT}",
+                header[0]
+            )));
+        }
+        let version = Stamp(u64::from_le_bytes(header[8..16].try_into().expect("eight bytes")));
+        Ok((header[1], version, value.slice(HEADER_BYTES..)))
+    }
+}
+
+impl Pages for FjallPages {
+    fn load(&self, page: PageId) -> Result<Option<StoredPage>, PagesError> {
+        let key = page_key(page);
+        let value = self.pages.get(key).map_err(|error| self.fault(&error))?;
+        let Some(value) = value else {
+            return Ok(None);
+        };
+        let what = format!("page {page}");
+        let (kind, version, image) = self.value(&key, value.into(), &what)?;
+        let image = match kind {
+            KIND_IMAGE => Some(image),
+            KIND_TOMBSTONE => None,
+            other => return Err(self.damaged(what, format!("it is of kind {other}"))),
+        };
+        Ok(Some(StoredPage { version, image }))
+    }
+
+    fn install(&self, batch: &InstallBatch) -> Result<(), PagesError> {
+        let mut all = self.database.batch().durability(Some(PersistMode::SyncData));
+        for installed in &batch.pages {
+            let key = page_key(installed.page);
+            let stored = &installed.stored;
+            let (kind, image) = match &stored.image {
+                Some(image) => (KIND_IMAGE, &image[..]),
+                None => (KIND_TOMBSTONE, &[][..]),
+            };
+            let value = encode_value(&key, kind, stored.version, image);
+            all.insert(&self.pages, key, value);
+            // Both in one batch have one sequence number: of two for one key either might win.
+            if ![Stamp::ZERO, stored.version].contains(&installed.previous) {
+                all.remove(&self.index, index_key(installed.previous, installed.page));
+            }
+            all.insert(&self.index, index_key(stored.version, installed.page), []);
+        }
+        let meta = wire::encode_meta(&batch.meta);
+        let value = encode_value(META_KEY, KIND_META, batch.meta.installed, &meta);
+        all.insert(&self.meta, META_KEY, value);
+        all.commit().map_err(|error| self.fault(&error))
+    }
+
+    fn changed_after(&self, after: (Stamp, PageId), limit: usize) -> Result<Changed, PagesError> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = index_key(after.0, after.1);
+        let range = (Excluded(from), Unbounded);
+        let mut entries = Vec::new();
+        let snapshot = self.database.snapshot();
+        for item in snapshot.range::<[u8; 32], _>(&self.index, range) {
+            let key = item.key().map_err(|error| self.fault(&error))?;
+            if entries.len() == limit {
+                return Ok((entries, true));
+            }
+            entries.push(self.index_entry(&key)?);
+        }
+        Ok((entries, false))
+    }
+
+    fn meta(&self) -> Result<Option<DomainMeta>, PagesError> {
+        let value = self.meta.get(META_KEY).map_err(|error| self.fault(&error))?;
+        let Some(value) = value else {
+            return Ok(None);
+        };
+        let what = "the metadata";
+        let (kind, _, bytes) = self.value(META_KEY, value.into(), what)?;
+        if kind != KIND_META {
+            return Err(self.damaged(what.into(), format!("it is of kind {kind}")));
+        }
+        match wire::decode_meta(bytes) {
+            Ok(meta) => Ok(Some(meta)),
+            Err(error) => Err(self.damaged(what.into(), error.to_string())),
+        }
+    }
+
+    fn pages_of(
+        &self,
+        volume: VolumeId,
+        after: PageNo,
+        limit: usize,
+    ) -> Result<Vec<PageId>, PagesError> {
+        use std::ops::Bound::{Excluded, Included};
+        let from = page_key(PageId { volume, page: after });
+        let to = page_key(PageId { volume, page: PageNo(u64::MAX) });
+        let range = (Excluded(from), Included(to));
+        let snapshot = self.database.snapshot();
+        snapshot
+            .range::<[u8; 24], _>(&self.pages, range)
+            .take(limit)
+            .map(|item| {
+                let key = item.key().map_err(|error| self.fault(&error))?;
+                self.page_entry(&key)
+            })
+            .collect()
+    }
+}
+
+impl FjallPages {
+    fn index_entry(&self, key: &UserKey) -> Result<(Stamp, PageId), PagesError> {
+        let malformed = || self.damaged("the change index".into(), "a key of another length");
+        let (stamp, page) = key.split_first_chunk().ok_or_else(malformed)?;
+        let page = parse_page(page).ok_or_else(malformed)?;
+        Ok((Stamp(u64::from_be_bytes(*stamp)), page))
+    }
+
+    fn page_entry(&self, key: &UserKey) -> Result<PageId, PagesError> {
+        parse_page(key)
+            .ok_or_else(|| self.damaged("the table of pages".into(), "a key of another length"))
+    }
+}
+
+fn encode_value(key: &[u8], kind: u8, version: Stamp, body: &[u8]) -> Vec<u8> {
+    let mut value = Vec::with_capacity(HEADER_BYTES + body.len());
+    value.extend_from_slice(&[FORMAT, kind, 0, 0, 0, 0, 0, 0]);
+    value.extend_from_slice(&version.0.to_le_bytes());
+    let crc = value_crc(key, &value, body);
+    value[4..8].copy_from_slice(&crc.to_le_bytes());
+    value.extend_from_slice(body);
+    value
+}
+
+/// Covers the key, so that a misplaced value fails, and all of the value but the checksum.
+fn value_crc(key: &[u8], header: &[u8], body: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(key);
+    let crc = crc32c::crc32c_append(crc, &header[..4]);
+    let crc = crc32c::crc32c_append(crc, &header[8..]);
+    crc32c::crc32c_append(crc, body)
+}
+
+fn page_key(page: PageId) -> [u8; 24] {
+    let mut key = [0; 24];
+    key[..16].copy_from_slice(&page.volume.0.to_be_bytes());
+    key[16..].copy_from_slice(&page.page.0.to_be_bytes());
+    key
+}
+
+fn index_key(stamp: Stamp, page: PageId) -> [u8; 32] {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&stamp.0.to_be_bytes());
+    key[8..].copy_from_slice(&page_key(page));
+    key
+}
+
+fn parse_page(key: &[u8]) -> Option<PageId> {
+    let key: &[u8; 24] = key.try_into().ok()?;
+    let (volume, page) = key.split_at(16);
+    Some(PageId {
+        volume: VolumeId(u128::from_be_bytes(volume.try_into().ok()?)),
+        page: PageNo(u64::from_be_bytes(page.try_into().ok()?)),
+    })
+}
+
+fn fault(place: &Path, error: &fjall::Error) -> PagesError {
+    let place = place.display().to_string();
+    let io = match error {
+        fjall::Error::Io(io) => Some(io),
+        fjall::Error::Storage(fjall::LsmError::Io(io)) => Some(io),
+        _ => None,
+    };
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    match (error, io.map(std::io::Error::kind)) {
+        (_, Some(StorageFull | QuotaExceeded)) => PagesError::Full { place },
+        (fjall::Error::Locked, _) => PagesError::Locked { place },
+        (fjall::Error::Io(_) | fjall::Error::Poisoned, _) => {
+            PagesError::Failed { place, detail: error.to_string() }
+        }
+        _ => PagesError::Damaged { place, what: "something".into(), detail: error.to_string() },
+    }
+}
