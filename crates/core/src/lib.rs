@@ -15,3 +15,4 @@ pub mod record;
 pub mod relay;
 pub mod rng;
 pub mod time;
+pub mod wire;

@@ -2,8 +2,8 @@
 //!
 //! A machine is fed inputs and asked for outputs; it owns no clock, thread, socket or file. Call
 //! `handle` for every input, `handle_timeout` when `next_timeout` has come, and carry out the
-//! outputs in their order. Each lane of a link is a FIFO queue and each store is one; across queues
-//! nothing is assumed. What depends on durability is withheld until the store's answer is handled.
+//! outputs in their order. The control and stream lanes of a link are FIFO queues and each store is
+//! one; across queues, and among bulk messages, nothing is assumed. What depends on durability is withheld until the store's answer is handled.
 
 use crate::id::LinkId;
 use crate::message::{CloseReason, Message};

@@ -1,8 +1,9 @@
 //! The messages of a link. One protocol for every parent (origin, relay, later redirector) and
 //! every child (node, relay).
 //!
-//! A link has three lanes in each direction. Within a lane messages arrive in order; across lanes
-//! nothing may be assumed (`docs/decisions/0001-page-copies-and-cursors.md`).
+//! A link has three lanes in each direction. Within control and stream messages arrive in order;
+//! bulk messages may overtake one another, and across lanes nothing may be assumed
+//! (`docs/decisions/0001-page-copies-and-cursors.md`).
 
 use crate::commit::{Change, CommitRequest, IdRange, Outcome, PageKind};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
@@ -11,6 +12,15 @@ use bytes::Bytes;
 
 /// Most pages in one `Fetch`, `Evicted` or `Holding`.
 pub const PAGES_PER_MESSAGE_MAX: usize = 4096;
+/// Most changes in one `Advance`.
+pub const CHANGES_PER_ADVANCE_MAX: usize = 1 << 16;
+/// Most things named ([`crate::commit::PageChange::touched`]) in one `Advance`: more than one
+/// commit can write.
+pub const TOUCHED_PER_ADVANCE_MAX: usize = 1 << 19;
+/// Most volumes in one `Volumes`.
+pub const VOLUMES_PER_MESSAGE_MAX: usize = 1024;
+/// Most domains in one `Welcome`.
+pub const DOMAINS_MAX: usize = 256;
 
 /// Which of a link's queues a message travels in. Lower sends first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -19,7 +29,8 @@ pub enum Lane {
     Control,
     /// What a parent tells of changes. Bounded by credits.
     Stream,
-    /// Pages and commits. Bounded by credits downwards, by the requests in flight upwards.
+    /// Pages and commits, which take turns: the order in which they were sent is not kept. Bounded
+    /// by credits downwards, by the requests in flight upwards.
     Bulk,
 }
 

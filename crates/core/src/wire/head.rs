@@ -1,0 +1,248 @@
+//! The plain fields of each kind, as protobuf. Field numbers are for good; 14 and 15 hold packed
+//! lists. Ids of 128 bits are 16 bytes, little-endian; domains are `fixed64`, being random.
+//!
+//! Kinds of the stream and bulk lanes have no repeated fields: their messages are long, and a
+//! repeated field can make 2 bytes of input 32 bytes of memory.
+
+use super::WireError;
+use bytes::Bytes;
+
+macro_rules! heads {
+    ($($name:ident { $($field:ident: $type:ty = $attributes:tt,)* })*) => {$(
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub(super) struct $name {
+            $(#[prost $attributes] pub(super) $field: $type,)*
+        }
+    )*};
+}
+
+heads! {
+    // ---- parts ----
+    Reason {
+        code: u32 = (uint32, tag = "1"),
+        text: String = (string, tag = "2"),
+        min: u32 = (uint32, tag = "3"),
+        max: u32 = (uint32, tag = "4"),
+        domain: u64 = (fixed64, tag = "5"),
+        seen: u64 = (uint64, tag = "6"),
+        fork: u64 = (uint64, tag = "7"),
+    }
+    Failure {
+        code: u32 = (uint32, tag = "1"),
+        text: String = (string, tag = "2"),
+        domain: u64 = (fixed64, tag = "3"),
+        volume: Bytes = (bytes = "bytes", tag = "4"),
+        page: u64 = (uint64, tag = "5"),
+    }
+    Ending {
+        code: u32 = (uint32, tag = "1"),
+        stamp: u64 = (uint64, tag = "2"),
+        volume: Bytes = (bytes = "bytes", tag = "3"),
+        page: u64 = (uint64, tag = "4"),
+        slot: Option<u32> = (uint32, optional, tag = "5"),
+        value: bool = (bool, tag = "6"),
+        generation: u32 = (uint32, tag = "7"),
+        text: String = (string, tag = "8"),
+    }
+    Domain {
+        domain: u64 = (fixed64, tag = "1"),
+        epochs: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    VolumeHead {
+        id: Bytes = (bytes = "bytes", tag = "1"),
+        domain: u64 = (fixed64, tag = "2"),
+        name: String = (string, tag = "3"),
+        page_bytes: u32 = (uint32, tag = "4"),
+        raw_root: bool = (bool, tag = "5"),
+        version: u64 = (uint64, tag = "6"),
+        pages: u64 = (uint64, tag = "7"),
+        next_page: u64 = (uint64, tag = "8"),
+    }
+    Boot {
+        boot: Bytes = (bytes = "bytes", tag = "1"),
+        confirmed: u64 = (uint64, tag = "2"),
+        committed: Bytes = (bytes = "bytes", tag = "15"),
+    }
+
+    // ---- control lane ----
+    Goodbye {
+        reason: Option<Reason> = (message, optional, tag = "1"),
+    }
+    Hello {
+        min_version: u32 = (uint32, tag = "1"),
+        max_version: u32 = (uint32, tag = "2"),
+        name: String = (string, tag = "3"),
+        boot: Bytes = (bytes = "bytes", tag = "4"),
+        role: u32 = (uint32, tag = "5"),
+    }
+    Resume {
+        request: u64 = (uint64, tag = "1"),
+        domain: u64 = (fixed64, tag = "2"),
+        through: Option<u64> = (uint64, optional, tag = "3"),
+        register: Option<Bytes> = (bytes = "bytes", optional, tag = "4"),
+        epochs: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    Fetch {
+        request: u64 = (uint64, tag = "1"),
+        domain: u64 = (fixed64, tag = "2"),
+        prefetch: bool = (bool, tag = "3"),
+        asks: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    Held {
+        domain: u64 = (fixed64, tag = "1"),
+        done: bool = (bool, tag = "2"),
+        pages: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    BootOf {
+        domain: u64 = (fixed64, tag = "1"),
+        boot: Bytes = (bytes = "bytes", tag = "2"),
+        upto: u64 = (uint64, tag = "3"),
+    }
+    Range {
+        request: u64 = (uint64, tag = "1"),
+        volume: Bytes = (bytes = "bytes", tag = "2"),
+        first: u64 = (uint64, tag = "3"),
+        count: u64 = (uint64, tag = "4"),
+    }
+    OpenVolume {
+        request: u64 = (uint64, tag = "1"),
+        name: Option<String> = (string, optional, tag = "2"),
+        id: Option<Bytes> = (bytes = "bytes", optional, tag = "3"),
+    }
+    ListVolumes {
+        request: u64 = (uint64, tag = "1"),
+        after: String = (string, tag = "2"),
+    }
+    CreateVolume {
+        request: u64 = (uint64, tag = "1"),
+        id: Bytes = (bytes = "bytes", tag = "2"),
+        name: String = (string, tag = "3"),
+        page_bytes: u32 = (uint32, tag = "4"),
+        domain: Option<u64> = (fixed64, optional, tag = "5"),
+    }
+    Beat {
+        domain: u64 = (fixed64, tag = "1"),
+        sent: u64 = (uint64, tag = "2"),
+    }
+    Credit {
+        lane: u32 = (uint32, tag = "1"),
+        bytes: u32 = (uint32, tag = "2"),
+    }
+    Welcome {
+        version: u32 = (uint32, tag = "1"),
+        name: String = (string, tag = "2"),
+        time: u64 = (uint64, tag = "3"),
+        requests_max: u32 = (uint32, tag = "4"),
+        stream_window_bytes: u32 = (uint32, tag = "5"),
+        bulk_window_bytes: u32 = (uint32, tag = "6"),
+        lease_ns: u64 = (uint64, tag = "7"),
+        domains: Vec<Bytes> = (bytes = "bytes", repeated, tag = "8"),
+    }
+    Committed {
+        domain: u64 = (fixed64, tag = "1"),
+        boot: Bytes = (bytes = "bytes", tag = "2"),
+        sequence: u64 = (uint64, tag = "3"),
+        outcome: Option<Ending> = (message, optional, tag = "4"),
+        deferred: Option<Failure> = (message, optional, tag = "5"),
+    }
+    Volume {
+        request: u64 = (uint64, tag = "1"),
+        info: Option<VolumeHead> = (message, optional, tag = "2"),
+    }
+    Volumes {
+        request: u64 = (uint64, tag = "1"),
+        volumes: Vec<Bytes> = (bytes = "bytes", repeated, tag = "2"),
+        more: bool = (bool, tag = "3"),
+    }
+    Failed {
+        request: u64 = (uint64, tag = "1"),
+        error: Option<Failure> = (message, optional, tag = "2"),
+    }
+
+    // ---- stream lane ----
+    Resumed {
+        request: u64 = (uint64, tag = "1"),
+        domain: u64 = (fixed64, tag = "2"),
+        from: Option<u64> = (uint64, optional, tag = "3"),
+        through: u64 = (uint64, tag = "4"),
+        time: u64 = (uint64, tag = "5"),
+        done: bool = (bool, tag = "6"),
+        epochs: Bytes = (bytes = "bytes", tag = "14"),
+        stale: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    Advance {
+        domain: u64 = (fixed64, tag = "1"),
+        from: u64 = (uint64, tag = "2"),
+        through: u64 = (uint64, tag = "3"),
+        time: u64 = (uint64, tag = "4"),
+        echo_sent: Option<u64> = (uint64, optional, tag = "5"),
+        echo_age_ns: u64 = (uint64, tag = "6"),
+        changes: Bytes = (bytes = "bytes", tag = "14"),
+        stale: Bytes = (bytes = "bytes", tag = "15"),
+    }
+
+    // ---- bulk lane ----
+    Commit {
+        domain: u64 = (fixed64, tag = "1"),
+        boot: Bytes = (bytes = "bytes", tag = "2"),
+        sequence: u64 = (uint64, tag = "3"),
+        confirmed: u64 = (uint64, tag = "4"),
+        history: Bytes = (bytes = "bytes", tag = "5"),
+        base: u64 = (uint64, tag = "6"),
+        reads: Bytes = (bytes = "bytes", tag = "14"),
+        writes: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    Pages {
+        request: u64 = (uint64, tag = "1"),
+        domain: u64 = (fixed64, tag = "2"),
+        answers: Bytes = (bytes = "bytes", tag = "15"),
+    }
+
+    // ---- log records and metadata ----
+    CommitRecord {
+        stamp: u64 = (uint64, tag = "1"),
+        boot: Bytes = (bytes = "bytes", tag = "2"),
+        sequence: u64 = (uint64, tag = "3"),
+        time: u64 = (uint64, tag = "4"),
+        writes: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    VolumeRecord {
+        stamp: u64 = (uint64, tag = "1"),
+        volume: Option<VolumeHead> = (message, optional, tag = "2"),
+    }
+    Meta {
+        format: u32 = (uint32, tag = "1"),
+        domain: u64 = (fixed64, tag = "2"),
+        installed_lsn: u64 = (uint64, tag = "3"),
+        installed: u64 = (uint64, tag = "4"),
+        volumes: Vec<Bytes> = (bytes = "bytes", repeated, tag = "5"),
+        boots: Vec<Bytes> = (bytes = "bytes", repeated, tag = "6"),
+        epochs: Bytes = (bytes = "bytes", tag = "15"),
+    }
+}
+
+/// Reads a head. Fields that it does not know are skipped.
+pub(super) fn read<T: prost::Message + Default>(bytes: Bytes) -> Result<T, WireError> {
+    T::decode(bytes).map_err(|_| WireError::Malformed("the fields do not parse"))
+}
+
+/// A part that must be there.
+pub(super) fn need<T>(part: Option<T>) -> Result<T, WireError> {
+    part.ok_or(WireError::Malformed("a part is missing"))
+}
+
+/// An id of 128 bits as a field.
+pub(super) fn id_field(id: u128) -> Bytes {
+    Bytes::copy_from_slice(&id.to_le_bytes())
+}
+
+/// The id in a field; an absent field is id 0.
+pub(super) fn id_of(field: &[u8]) -> Result<u128, WireError> {
+    if field.is_empty() {
+        return Ok(0);
+    }
+    field
+        .try_into()
+        .map(u128::from_le_bytes)
+        .map_err(|_| WireError::Malformed("an id without 16 bytes"))
+}

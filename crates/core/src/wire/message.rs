@@ -1,0 +1,225 @@
+//! Messages: kind numbers, envelopes, and where each kind is turned into fields.
+
+use super::packed::Packed;
+use super::varint::{Counter, Reader, Sink};
+use super::{KINDS_IGNORED, WireError, down, message_bytes_max, up};
+use crate::message::{Lane, Message};
+use bytes::Bytes;
+
+/// Numbers of the kinds: for good.
+pub(super) mod kind {
+    pub(in crate::wire) const GOODBYE: u32 = 1;
+    pub(in crate::wire) const HELLO: u32 = 2;
+    pub(in crate::wire) const WELCOME: u32 = 3;
+    pub(in crate::wire) const RESUME: u32 = 4;
+    pub(in crate::wire) const FETCH: u32 = 5;
+    pub(in crate::wire) const EVICTED: u32 = 6;
+    pub(in crate::wire) const HOLDING: u32 = 7;
+    pub(in crate::wire) const CONFIRM: u32 = 8;
+    pub(in crate::wire) const ALLOCATE_IDS: u32 = 9;
+    pub(in crate::wire) const OPEN_VOLUME: u32 = 10;
+    pub(in crate::wire) const LIST_VOLUMES: u32 = 11;
+    pub(in crate::wire) const CREATE_VOLUME: u32 = 12;
+    pub(in crate::wire) const BEAT: u32 = 13;
+    pub(in crate::wire) const CREDIT: u32 = 14;
+    pub(in crate::wire) const REGISTERED: u32 = 15;
+    pub(in crate::wire) const COMMITTED: u32 = 16;
+    pub(in crate::wire) const COMMIT_DEFERRED: u32 = 17;
+    pub(in crate::wire) const IDS: u32 = 18;
+    pub(in crate::wire) const VOLUME: u32 = 19;
+    pub(in crate::wire) const VOLUMES: u32 = 20;
+    pub(in crate::wire) const FAILED: u32 = 21;
+    pub(in crate::wire) const RESUMED: u32 = 40;
+    pub(in crate::wire) const ADVANCE: u32 = 41;
+    pub(in crate::wire) const HISTORY: u32 = 42;
+    pub(in crate::wire) const COMMIT: u32 = 60;
+    pub(in crate::wire) const PAGES: u32 = 61;
+}
+
+/// The lane of a kind, known from its number before anything of the message is decoded.
+fn lane_of(kind: u32) -> Option<Lane> {
+    match kind {
+        kind::GOODBYE..=kind::FAILED => Some(Lane::Control),
+        kind::RESUMED..=kind::HISTORY => Some(Lane::Stream),
+        kind::COMMIT..=kind::PAGES => Some(Lane::Bulk),
+        kind if KINDS_IGNORED.contains(&kind) => Some(Lane::Control),
+        _ => None,
+    }
+}
+
+/// A message or record on its way to bytes.
+pub(super) struct Body<'a> {
+    kind: u32,
+    head: Vec<u8>,
+    /// For the fields 14 and 15.
+    lists: [Option<Packed<'a>>; 2],
+}
+
+/// Lengths in bytes.
+struct Sizes {
+    lists: [usize; 2],
+    body: usize,
+}
+
+impl<'a> Body<'a> {
+    pub(super) fn plain(kind: u32, head: &impl prost::Message) -> Self {
+        Self { kind, head: head.encode_to_vec(), lists: [None, None] }
+    }
+
+    /// With a list in field 15.
+    pub(super) fn with(kind: u32, head: &impl prost::Message, list: Packed<'a>) -> Self {
+        Self { lists: [None, Some(list)], ..Self::plain(kind, head) }
+    }
+
+    /// With lists in the fields 14 and 15.
+    pub(super) fn with_two(
+        kind: u32,
+        head: &impl prost::Message,
+        lists: (Packed<'a>, Packed<'a>),
+    ) -> Self {
+        Self { lists: [Some(lists.0), Some(lists.1)], ..Self::plain(kind, head) }
+    }
+
+    fn sizes(&self) -> Sizes {
+        let lists = self.lists.each_ref().map(|list| {
+            let mut counter = Counter::default();
+            if let Some(list) = list {
+                list.write(&mut counter);
+            }
+            counter.0
+        });
+        let mut body = Counter(self.head.len());
+        for (field, bytes) in [14, 15].into_iter().zip(lists) {
+            if bytes > 0 {
+                write_key(field, bytes, &mut body);
+                body.0 += bytes;
+            }
+        }
+        Sizes { lists, body: body.0 }
+    }
+
+    /// The length of the bytes, without making them.
+    fn len(&self, sizes: &Sizes) -> usize {
+        let mut length = Counter(sizes.body);
+        write_key(self.kind, sizes.body, &mut length);
+        length.0
+    }
+
+    pub(super) fn encode(&self) -> Bytes {
+        let sizes = self.sizes();
+        let length = self.len(&sizes);
+        let mut bytes = Vec::with_capacity(length);
+        write_key(self.kind, sizes.body, &mut bytes);
+        bytes.extend_from_slice(&self.head);
+        for ((field, size), list) in [14, 15].into_iter().zip(sizes.lists).zip(&self.lists) {
+            if let (Some(list), true) = (list, size > 0) {
+                write_key(field, size, &mut bytes);
+                list.write(&mut bytes);
+            }
+        }
+        assert_eq!(bytes.len(), length, "credits count what is sent");
+        bytes.into()
+    }
+}
+
+/// Key and length of a field that holds bytes.
+fn write_key(field: u32, bytes: usize, out: &mut impl Sink) {
+    out.varint(u64::from(field) << 3 | 2);
+    out.varint(bytes as u64);
+}
+
+/// Splits an envelope into kind and body. Exactly one field: what a later version adds, it adds
+/// inside.
+pub(super) fn open(bytes: Bytes) -> Result<(u32, Bytes), WireError> {
+    let mut reader = Reader::new(bytes);
+    let key = reader.varint()?;
+    let kind = u32::try_from(key >> 3)
+        .ok()
+        .filter(|_| key & 7 == 2)
+        .ok_or(WireError::Malformed("no envelope"))?;
+    let length = reader.varint()?;
+    let body = reader.take(length)?;
+    if !reader.is_empty() {
+        return Err(WireError::Malformed("bytes after the end"));
+    }
+    Ok((kind, body))
+}
+
+/// The bytes of a message.
+#[must_use]
+pub fn encode(message: &Message) -> Bytes {
+    body_of(message).encode()
+}
+
+/// How many bytes [`encode`] makes: what a message costs in credits. Does not copy payload.
+#[must_use]
+pub fn encoded_len(message: &Message) -> usize {
+    let body = body_of(message);
+    body.len(&body.sizes())
+}
+
+/// The message in bytes that came in `lane`; none: a kind that may be ignored. Payload shares the
+/// bytes' memory.
+pub fn decode(lane: Lane, bytes: Bytes) -> Result<Option<Message>, WireError> {
+    if bytes.len() > message_bytes_max(lane) {
+        return Err(WireError::Limit {
+            what: "bytes of a message",
+            limit: message_bytes_max(lane),
+        });
+    }
+    let (kind, body) = open(bytes)?;
+    match lane_of(kind) {
+        None => Err(WireError::UnknownKind(kind)),
+        Some(own) if own != lane => Err(WireError::WrongLane { kind, lane }),
+        Some(_) if KINDS_IGNORED.contains(&kind) => Ok(None),
+        Some(_) => message_of(kind, body).map(Some),
+    }
+}
+
+fn body_of(message: &Message) -> Body<'_> {
+    match message {
+        Message::Hello { .. }
+        | Message::Resume { .. }
+        | Message::Fetch { .. }
+        | Message::Evicted { .. }
+        | Message::Holding { .. }
+        | Message::Confirm { .. }
+        | Message::Beat { .. }
+        | Message::Credit { .. }
+        | Message::Commit { .. } => up::body(message),
+        Message::AllocateIds { .. }
+        | Message::OpenVolume { .. }
+        | Message::ListVolumes { .. }
+        | Message::CreateVolume { .. } => up::volume_body(message),
+        Message::Goodbye { .. }
+        | Message::Welcome { .. }
+        | Message::Registered { .. }
+        | Message::Committed { .. }
+        | Message::CommitDeferred { .. }
+        | Message::Ids { .. }
+        | Message::Volume { .. }
+        | Message::Volumes { .. }
+        | Message::Failed { .. } => down::body(message),
+        Message::Resumed { .. }
+        | Message::Advance { .. }
+        | Message::History { .. }
+        | Message::Pages { .. } => down::flow_body(message),
+    }
+}
+
+fn message_of(kind: u32, body: Bytes) -> Result<Message, WireError> {
+    match kind {
+        kind::HELLO
+        | kind::RESUME
+        | kind::FETCH
+        | kind::EVICTED
+        | kind::HOLDING
+        | kind::CONFIRM
+        | kind::BEAT
+        | kind::CREDIT
+        | kind::COMMIT => up::message(kind, body),
+        kind::ALLOCATE_IDS..=kind::CREATE_VOLUME => up::volume_message(kind, body),
+        kind::RESUMED..=kind::HISTORY | kind::PAGES => down::flow_message(kind, body),
+        _ => down::message(kind, body),
+    }
+}

@@ -1,0 +1,114 @@
+//! How messages and records become bytes (`docs/formats/wire.md`).
+//!
+//! Every message and record is a protobuf message: an envelope with one field, whose number is
+//! the kind. Its body has plain fields (`head`) and, for everything that comes in numbers, one
+//! packed list to a `bytes` field (`packed`), which is decoded under a limit and shares the
+//! input's memory for payload. So no repeated field can make a short input a large allocation.
+//!
+//! Decoding is total: any bytes give a value or a [`WireError`]. Encoding trusts its caller to
+//! keep the limits and orders that the types' documentation states, and panics where a broken
+//! one could not be written.
+
+mod down;
+mod frame;
+mod head;
+mod lanes;
+mod message;
+mod packed;
+mod reason;
+mod record;
+#[cfg(test)]
+mod tests;
+mod up;
+mod varint;
+
+pub use frame::{FRAGMENT_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader};
+pub use lanes::{Fragment, LaneReceiver, LaneSender, Overflow, QueueLimits};
+pub use message::{decode, encode, encoded_len};
+pub use record::{decode_meta, decode_record, encode_meta, encode_record};
+
+use crate::message::{CloseReason, Lane};
+
+/// The oldest protocol version that this code speaks.
+pub const PROTOCOL_MIN: u32 = 1;
+/// The newest protocol version that this code speaks.
+///
+/// When it rises to N, N − 1 stays spoken: a field new in N is optional and has a meaning when it
+/// is absent, so that decoding needs no version; a kind new in N is sent only on a link whose
+/// `Welcome` said N, or has a number in [`KINDS_IGNORED`].
+pub const PROTOCOL_MAX: u32 = 1;
+/// Kinds of control message with these numbers are skipped by a receiver that does not know them.
+pub const KINDS_IGNORED: std::ops::Range<u32> = 1000..2000;
+/// Longest name or explanation in a message, in bytes. Longer explanations are cut when sent.
+pub const TEXT_BYTES_MAX: usize = 1024;
+/// The metadata format that this version writes, and the newest it reads.
+pub const META_FORMAT: u32 = 1;
+/// The oldest metadata format that this version reads.
+pub const META_FORMAT_OLDEST: u32 = 1;
+
+/// The longest encoded message of a lane, in bytes.
+#[must_use]
+pub const fn message_bytes_max(lane: Lane) -> usize {
+    match lane {
+        Lane::Control => 1 << 20,
+        Lane::Stream => 8 << 20,
+        Lane::Bulk => 40 << 20,
+    }
+}
+
+/// The version to speak with a peer that speaks `min` to `max`: the newest in common.
+pub fn negotiate(min: u32, max: u32) -> Result<u32, CloseReason> {
+    let version = max.min(PROTOCOL_MAX);
+    if version >= min.max(PROTOCOL_MIN) {
+        Ok(version)
+    } else {
+        Err(CloseReason::Version { min: PROTOCOL_MIN, max: PROTOCOL_MAX })
+    }
+}
+
+/// Why bytes are no message, no record, or no frame.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum WireError {
+    /// They break off, or a field is not what it must be.
+    #[error("malformed: {0}")]
+    Malformed(&'static str),
+    /// A kind that this version does not know, and may not ignore.
+    #[error("unknown kind {0}")]
+    UnknownKind(u32),
+    /// A message in a lane that is not its own.
+    #[error("kind {kind} does not travel in the {lane:?} lane")]
+    WrongLane {
+        /// The kind's number.
+        kind: u32,
+        /// Where it came.
+        lane: Lane,
+    },
+    /// More than a limit allows.
+    #[error("too many {what}: the limit is {limit}")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// The most allowed.
+        limit: usize,
+    },
+    /// A format of another time.
+    #[error("metadata format {found}; this version reads {oldest} to {newest}")]
+    Format {
+        /// What the bytes say.
+        found: u32,
+        /// The oldest readable.
+        oldest: u32,
+        /// The newest.
+        newest: u32,
+    },
+}
+
+impl From<WireError> for CloseReason {
+    fn from(error: WireError) -> Self {
+        match error {
+            WireError::Limit { .. } => Self::Limit(error.to_string()),
+            WireError::WrongLane { .. } => Self::Protocol(error.to_string()),
+            _ => Self::Malformed(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Log records and a domain's metadata.
+
+use super::head::{self, id_field, id_of, need};
+use super::message::{Body, open};
+use super::packed::{self, Packed};
+use super::reason::text;
+use super::varint::{Reader, Sink};
+use super::{META_FORMAT, META_FORMAT_OLDEST, WireError, down};
+use crate::id::{BootId, CommitId, DomainId, PageNo, Stamp, VolumeId};
+use crate::record::{BootMeta, DomainMeta, LogRecord, Lsn, VolumeMeta};
+use crate::time::WallTime;
+use bytes::Bytes;
+use prost::Message as _;
+
+/// Numbers of the kinds of log record: for good.
+mod kind {
+    pub(super) const COMMIT: u32 = 1;
+    pub(super) const BOOT: u32 = 2;
+    pub(super) const CONFIRMED: u32 = 3;
+    pub(super) const IDS: u32 = 4;
+    pub(super) const VOLUME: u32 = 5;
+    pub(super) const EPOCH: u32 = 6;
+}
+
+/// The bytes of a log record.
+#[must_use]
+pub fn encode_record(record: &LogRecord) -> Bytes {
+    let boot_head =
+        |boot: &BootId, upto: u64| head::BootOf { domain: 0, boot: id_field(boot.0), upto };
+    let body = match record {
+        LogRecord::Commit { stamp, id, time, writes } => {
+            let head = head::CommitRecord {
+                stamp: stamp.0,
+                boot: id_field(id.boot.0),
+                sequence: id.sequence,
+                time: time.0,
+                writes: Bytes::new(),
+            };
+            Body::with(kind::COMMIT, &head, Packed::Writes(writes))
+        }
+        LogRecord::Boot { boot } => Body::plain(kind::BOOT, &boot_head(boot, 0)),
+        LogRecord::Confirmed { boot, upto } => {
+            Body::plain(kind::CONFIRMED, &boot_head(boot, *upto))
+        }
+        LogRecord::Ids { volume, next } => {
+            let head =
+                head::Range { request: 0, volume: id_field(volume.0), first: next.0, count: 0 };
+            Body::plain(kind::IDS, &head)
+        }
+        LogRecord::Volume { stamp, volume } => {
+            let head = head::VolumeRecord { stamp: stamp.0, volume: Some(volume_head(volume)) };
+            Body::plain(kind::VOLUME, &head)
+        }
+        LogRecord::Epoch { epoch } => {
+            let head = head::Domain::default();
+            let epochs = Packed::Epochs(std::slice::from_ref(epoch));
+            return Body::with(kind::EPOCH, &head, epochs).encode();
+        }
+    };
+    body.encode()
+}
+
+/// The log record in bytes. Values written share the bytes' memory.
+pub fn decode_record(bytes: Bytes) -> Result<LogRecord, WireError> {
+    let (kind, body) = open(bytes)?;
+    Ok(match kind {
+        kind::COMMIT => {
+            let head: head::CommitRecord = head::read(body)?;
+            LogRecord::Commit {
+                stamp: Stamp(head.stamp),
+                id: CommitId { boot: BootId(id_of(&head.boot)?), sequence: head.sequence },
+                time: WallTime(head.time),
+                writes: packed::read_writes(head.writes)?,
+            }
+        }
+        kind::BOOT => {
+            let head: head::BootOf = head::read(body)?;
+            LogRecord::Boot { boot: BootId(id_of(&head.boot)?) }
+        }
+        kind::CONFIRMED => {
+            let head: head::BootOf = head::read(body)?;
+            LogRecord::Confirmed { boot: BootId(id_of(&head.boot)?), upto: head.upto }
+        }
+        kind::IDS => {
+            let head: head::Range = head::read(body)?;
+            LogRecord::Ids { volume: VolumeId(id_of(&head.volume)?), next: next_page(head.first)? }
+        }
+        kind::VOLUME => {
+            let head: head::VolumeRecord = head::read(body)?;
+            LogRecord::Volume { stamp: Stamp(head.stamp), volume: volume_of(need(head.volume)?)? }
+        }
+        kind::EPOCH => {
+            let head: head::Domain = head::read(body)?;
+            let epochs = packed::read_epochs(head.epochs)?;
+            let [epoch] = epochs[..] else {
+                return Err(WireError::Malformed("not one history"));
+            };
+            LogRecord::Epoch { epoch }
+        }
+        _ => return Err(WireError::UnknownKind(kind)),
+    })
+}
+
+/// The bytes of a domain's metadata.
+#[must_use]
+pub fn encode_meta(meta: &DomainMeta) -> Bytes {
+    let mut epochs = Vec::new();
+    Packed::Epochs(&meta.epochs).write(&mut epochs);
+    let volumes = meta.volumes.iter();
+    let head = head::Meta {
+        format: META_FORMAT,
+        domain: meta.domain.0,
+        installed_lsn: meta.installed_lsn.0,
+        installed: meta.installed.0,
+        volumes: volumes.map(|v| volume_head(v).encode_to_vec().into()).collect(),
+        boots: meta.boots.iter().map(boot_field).collect(),
+        epochs: epochs.into(),
+    };
+    head.encode_to_vec().into()
+}
+
+/// The metadata in bytes.
+pub fn decode_meta(bytes: Bytes) -> Result<DomainMeta, WireError> {
+    let head: head::Meta = head::read(bytes)?;
+    if !(META_FORMAT_OLDEST..=META_FORMAT).contains(&head.format) {
+        return Err(WireError::Format {
+            found: head.format,
+            oldest: META_FORMAT_OLDEST,
+            newest: META_FORMAT,
+        });
+    }
+    let volumes = head.volumes.into_iter().map(head::read);
+    Ok(DomainMeta {
+        domain: DomainId(head.domain),
+        installed_lsn: Lsn(head.installed_lsn),
+        installed: Stamp(head.installed),
+        epochs: packed::read_epochs(head.epochs)?,
+        volumes: volumes.map(|volume| volume_of(volume?)).collect::<Result<_, _>>()?,
+        boots: head.boots.into_iter().map(boot_of).collect::<Result<_, _>>()?,
+    })
+}
+
+fn volume_head(volume: &VolumeMeta) -> head::VolumeHead {
+    head::VolumeHead {
+        id: id_field(volume.id.0),
+        domain: 0,
+        name: volume.name.clone(),
+        page_bytes: volume.page_bytes,
+        raw_root: false,
+        version: volume.version.0,
+        pages: volume.pages,
+        next_page: volume.next_page.0,
+    }
+}
+
+fn volume_of(head: head::VolumeHead) -> Result<VolumeMeta, WireError> {
+    Ok(VolumeMeta {
+        id: VolumeId(id_of(&head.id)?),
+        name: text(head.name)?,
+        page_bytes: down::page_bytes(head.page_bytes)?,
+        next_page: next_page(head.next_page)?,
+        version: Stamp(head.version),
+        pages: head.pages,
+    })
+}
+
+/// One past the last page number given away: may be one past the last there is.
+fn next_page(number: u64) -> Result<PageNo, WireError> {
+    if number > PageNo::LIMIT {
+        return Err(WireError::Malformed("no page number"));
+    }
+    Ok(PageNo(number))
+}
+
+/// Outcomes as (sequence, stamp), both as the distance from the one before.
+fn boot_field(boot: &BootMeta) -> Bytes {
+    let mut committed = Vec::new();
+    let (mut sequence_before, mut stamp_before) = (0, 0);
+    for (sequence, stamp) in &boot.committed {
+        committed.varint(sequence.wrapping_sub(sequence_before));
+        committed.varint(stamp.0.wrapping_sub(stamp_before));
+        (sequence_before, stamp_before) = (*sequence, stamp.0);
+    }
+    let head = head::Boot {
+        boot: id_field(boot.boot.0),
+        confirmed: boot.confirmed,
+        committed: committed.into(),
+    };
+    head.encode_to_vec().into()
+}
+
+fn boot_of(bytes: Bytes) -> Result<BootMeta, WireError> {
+    let head: head::Boot = head::read(bytes)?;
+    let mut reader = Reader::new(head.committed);
+    let mut committed = Vec::new();
+    let (mut sequence, mut stamp) = (0u64, 0u64);
+    while !reader.is_empty() {
+        sequence = sequence.wrapping_add(reader.varint()?);
+        stamp = stamp.wrapping_add(reader.varint()?);
+        committed.push((sequence, Stamp(stamp)));
+    }
+    Ok(BootMeta { boot: BootId(id_of(&head.boot)?), confirmed: head.confirmed, committed })
+}

@@ -1,0 +1,407 @@
+//! Strategies for every message, record and metadata.
+
+use crate::commit::*;
+use crate::id::*;
+use crate::message::*;
+use crate::record::*;
+use crate::time::{Duration, Instant, WallTime};
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn stamp() -> impl Strategy<Value = Stamp> {
+    prop_oneof![0..1000u64, any::<u64>()].prop_map(Stamp)
+}
+
+fn volume() -> impl Strategy<Value = VolumeId> {
+    prop_oneof![4 => 0..4u128, 1 => any::<u128>()].prop_map(VolumeId)
+}
+
+fn page() -> impl Strategy<Value = PageId> {
+    let number = prop_oneof![4 => 1..100u64, 1 => 1..PageNo::LIMIT].prop_map(PageNo);
+    (volume(), number).prop_map(|(volume, page)| PageId { volume, page })
+}
+
+fn domain() -> impl Strategy<Value = DomainId> {
+    any::<u64>().prop_map(DomainId)
+}
+
+fn boot() -> impl Strategy<Value = BootId> {
+    any::<u128>().prop_map(BootId)
+}
+
+fn request() -> impl Strategy<Value = RequestId> {
+    any::<u64>().prop_map(RequestId)
+}
+
+fn commit_id() -> impl Strategy<Value = CommitId> {
+    let boot = prop_oneof![(0..3u128).prop_map(BootId), boot()];
+    (boot, any::<u64>()).prop_map(|(boot, sequence)| CommitId { boot, sequence })
+}
+
+fn epoch() -> impl Strategy<Value = Epoch> {
+    (any::<u128>(), stamp())
+        .prop_map(|(history, first)| Epoch { history: HistoryId(history), first })
+}
+
+fn epochs() -> impl Strategy<Value = Vec<Epoch>> {
+    vec(epoch(), 0..4)
+}
+
+fn pages() -> impl Strategy<Value = Vec<PageId>> {
+    vec(page(), 0..20)
+}
+
+fn text() -> impl Strategy<Value = String> {
+    "[a-z\u{e9} ]{0,20}"
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    prop_oneof![Just(Target::Page), any::<u16>().prop_map(|slot| Target::Slot(Slot(slot))),]
+}
+
+fn named() -> impl Strategy<Value = (Target, Aspect)> {
+    let aspect = prop_oneof![Just(Aspect::Existence), Just(Aspect::Value)];
+    (target(), aspect)
+}
+
+fn read() -> impl Strategy<Value = Read> {
+    (page(), named()).prop_map(|(page, (target, aspect))| Read { page, target, aspect })
+}
+
+fn payload() -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..300).prop_map(Bytes::from)
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let object = (any::<u16>(), any::<u32>()).prop_map(|(s, g)| (Slot(s), Generation(g)));
+    let number = (object.clone(), any::<u32>());
+    prop_oneof![
+        Just(Op::CreatePage(PageKind::Slotted)),
+        Just(Op::CreatePage(PageKind::Raw)),
+        Just(Op::DeletePage),
+        (object.clone(), payload()).prop_map(|((slot, generation), value)| Op::Put {
+            slot,
+            generation,
+            value
+        }),
+        object.prop_map(|(slot, generation)| Op::Delete { slot, generation }),
+        (number.clone(), any::<i64>()).prop_map(|(((slot, generation), offset), delta)| {
+            Op::Add { slot, generation, offset, delta }
+        }),
+        (number, any::<u64>()).prop_map(|(((slot, generation), offset), value)| Op::Max {
+            slot,
+            generation,
+            offset,
+            value
+        }),
+        (any::<u32>(), payload()).prop_map(|(offset, bytes)| Op::WriteRaw { offset, bytes }),
+        any::<u32>().prop_map(|length| Op::TruncateRaw { length }),
+    ]
+}
+
+fn writes() -> impl Strategy<Value = Vec<Write>> {
+    vec((page(), op()).prop_map(|(page, op)| Write { page, op }), 0..20)
+}
+
+fn commit() -> impl Strategy<Value = CommitRequest> {
+    let reads = prop::collection::btree_set(read(), 0..40);
+    ((commit_id(), any::<u64>(), any::<u128>(), stamp()), reads, writes()).prop_map(
+        |((id, confirmed, history, base), reads, writes)| CommitRequest {
+            id,
+            confirmed,
+            history: HistoryId(history),
+            base,
+            reads: reads.into_iter().collect(),
+            writes,
+        },
+    )
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let touched = prop::collection::btree_set(named(), 1..5);
+    let pages = prop::collection::btree_map(page(), touched, 0..6);
+    let change = (commit_id(), pages);
+    let stamps = prop_oneof![1..1000u64, 1..=u64::MAX];
+    prop::collection::btree_map(stamps, change, 0..8).prop_map(|changes| {
+        let page_change = |(page, touched): (PageId, std::collections::BTreeSet<_>)| PageChange {
+            page,
+            touched: touched.into_iter().collect(),
+        };
+        changes
+            .into_iter()
+            .map(|(stamp, (id, pages))| Change {
+                stamp: Stamp(stamp),
+                id,
+                pages: pages.into_iter().map(page_change).collect(),
+            })
+            .collect()
+    })
+}
+
+fn reason() -> impl Strategy<Value = CloseReason> {
+    prop_oneof![
+        any::<(u32, u32)>().prop_map(|(min, max)| CloseReason::Version { min, max }),
+        text().prop_map(CloseReason::Protocol),
+        text().prop_map(CloseReason::Malformed),
+        text().prop_map(CloseReason::Limit),
+        Just(CloseReason::Silent),
+        text().prop_map(CloseReason::Identity),
+        (domain(), stamp(), stamp()).prop_map(|(domain, seen, fork)| CloseReason::Forked {
+            domain,
+            seen,
+            fork
+        }),
+        text().prop_map(CloseReason::OutOfService),
+        Just(CloseReason::Shutdown),
+        text().prop_map(CloseReason::Forbidden),
+    ]
+}
+
+fn error() -> impl Strategy<Value = RequestError> {
+    prop_oneof![
+        text().prop_map(RequestError::NoVolume),
+        domain().prop_map(RequestError::NoDomain),
+        text().prop_map(RequestError::Exists),
+        text().prop_map(RequestError::Invalid),
+        (page(), text()).prop_map(|(page, detail)| RequestError::Damaged { page, detail }),
+        text().prop_map(RequestError::Unavailable),
+        Just(RequestError::TimedOut),
+        text().prop_map(RequestError::Busy),
+        text().prop_map(RequestError::Forbidden),
+    ]
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    let gone = (page(), any::<u16>(), any::<u32>()).prop_map(|(page, slot, generation)| {
+        Abort::Gone { page, slot: Slot(slot), generation: Generation(generation) }
+    });
+    let abort = prop_oneof![
+        read().prop_map(Abort::Conflict),
+        gone,
+        page().prop_map(Abort::BadPage),
+        page().prop_map(Abort::PageFull),
+        page().prop_map(Abort::BadWrite),
+        volume().prop_map(Abort::NoVolume),
+        Just(Abort::History),
+        prop::sample::select(&LIMIT_NAMES[..]).prop_map(Abort::TooLarge),
+    ];
+    prop_oneof![
+        stamp().prop_map(Outcome::Committed),
+        abort.prop_map(Outcome::Aborted),
+        Just(Outcome::Unknown),
+    ]
+}
+
+fn page_bytes() -> impl Strategy<Value = u32> {
+    (12..=20u32).prop_map(|bits| 1 << bits)
+}
+
+fn info() -> impl Strategy<Value = VolumeInfo> {
+    let root = prop_oneof![Just(PageKind::Slotted), Just(PageKind::Raw)];
+    let names = (volume(), domain(), text());
+    (names, page_bytes(), root, stamp(), any::<u64>()).prop_map(
+        |((id, domain, name), page_bytes, root, version, pages)| VolumeInfo {
+            id,
+            domain,
+            name,
+            page_bytes,
+            root,
+            version,
+            pages,
+        },
+    )
+}
+
+fn answer() -> impl Strategy<Value = PageAnswer> {
+    let body = prop_oneof![
+        Just(PageBody::Valid),
+        payload().prop_map(PageBody::Data),
+        Just(PageBody::Absent),
+    ];
+    (page(), stamp(), stamp(), body).prop_map(|(page, version, as_of, body)| PageAnswer {
+        page,
+        version,
+        as_of,
+        body,
+    })
+}
+
+fn upward() -> impl Strategy<Value = Message> {
+    let role = prop_oneof![Just(Role::Node), Just(Role::Relay)];
+    let ask = (page(), prop::option::of(stamp())).prop_map(|(page, have)| PageAsk { page, have });
+    let lane = prop_oneof![Just(Lane::Stream), Just(Lane::Bulk)];
+    prop_oneof![
+        (any::<(u32, u32)>(), text(), boot(), role).prop_map(|((min, max), name, boot, role)| {
+            Message::Hello { min_version: min, max_version: max, name, boot, role }
+        }),
+        (request(), domain(), epochs(), prop::option::of(stamp()), prop::option::of(boot()))
+            .prop_map(|(request, domain, epochs, through, register)| Message::Resume {
+                request,
+                domain,
+                epochs,
+                through,
+                register,
+            }),
+        (request(), domain(), vec(ask, 0..20), any::<bool>()).prop_map(
+            |(request, domain, pages, prefetch)| Message::Fetch {
+                request,
+                domain,
+                pages,
+                prefetch,
+            }
+        ),
+        (domain(), pages()).prop_map(|(domain, pages)| Message::Evicted { domain, pages }),
+        (domain(), pages(), any::<bool>()).prop_map(|(domain, pages, done)| Message::Holding {
+            domain,
+            pages,
+            done
+        }),
+        (domain(), boot(), any::<u64>()).prop_map(|(domain, boot, upto)| Message::Confirm {
+            domain,
+            boot,
+            upto
+        }),
+        (domain(), any::<u64>())
+            .prop_map(|(domain, sent)| Message::Beat { domain, sent: Instant(sent) }),
+        (lane, any::<u32>()).prop_map(|(lane, bytes)| Message::Credit { lane, bytes }),
+        (domain(), commit()).prop_map(|(domain, commit)| Message::Commit { domain, commit }),
+    ]
+}
+
+fn about_volumes() -> impl Strategy<Value = Message> {
+    let key = prop_oneof![text().prop_map(VolumeKey::Name), volume().prop_map(VolumeKey::Id),];
+    let spec = (volume(), text(), any::<u32>(), prop::option::of(domain()))
+        .prop_map(|(id, name, page_bytes, domain)| VolumeSpec { id, name, page_bytes, domain });
+    let range = (page(), 0..1000u64).prop_map(|(first, count)| IdRange {
+        volume: first.volume,
+        first: PageNo(first.page.0.min(PageNo::LIMIT - 1000)),
+        count,
+    });
+    prop_oneof![
+        (request(), volume(), any::<u64>()).prop_map(|(request, volume, count)| {
+            Message::AllocateIds { request, volume, count }
+        }),
+        (request(), key).prop_map(|(request, key)| Message::OpenVolume { request, key }),
+        (request(), text()).prop_map(|(request, after)| Message::ListVolumes { request, after }),
+        (request(), spec).prop_map(|(request, spec)| Message::CreateVolume { request, spec }),
+        (request(), range).prop_map(|(request, range)| Message::Ids { request, range }),
+        (request(), info()).prop_map(|(request, info)| Message::Volume { request, info }),
+        (request(), vec(info(), 0..4), any::<bool>())
+            .prop_map(|(request, volumes, more)| { Message::Volumes { request, volumes, more } }),
+        (request(), error()).prop_map(|(request, error)| Message::Failed { request, error }),
+    ]
+}
+
+fn welcome() -> impl Strategy<Value = Message> {
+    let info = (domain(), epochs()).prop_map(|(domain, epochs)| DomainInfo { domain, epochs });
+    (any::<(u32, u64)>(), text(), any::<(u32, u32, u32, u64)>(), vec(info, 0..4)).prop_map(
+        |((version, time), name, limits, domains)| Message::Welcome {
+            version,
+            name,
+            time: WallTime(time),
+            limits: LinkLimits {
+                requests_max: limits.0,
+                stream_window_bytes: limits.1,
+                bulk_window_bytes: limits.2,
+                lease: Duration::from_nanos(limits.3),
+            },
+            domains,
+        },
+    )
+}
+
+fn stream() -> impl Strategy<Value = Message> {
+    let answer = prop_oneof![stamp().prop_map(ResumeAnswer::From), Just(ResumeAnswer::Reset),];
+    let echo = any::<(u64, u64)>()
+        .prop_map(|(sent, age)| Echo { sent: Instant(sent), age: Duration::from_nanos(age) });
+    prop_oneof![
+        ((request(), domain(), epochs()), answer, pages(), (stamp(), any::<u64>(), any::<bool>()))
+            .prop_map(|((request, domain, epochs), answer, stale, (through, time, done))| {
+                Message::Resumed {
+                    request,
+                    domain,
+                    epochs,
+                    answer,
+                    stale,
+                    through,
+                    time: WallTime(time),
+                    done,
+                }
+            }),
+        ((domain(), stamp(), stamp(), any::<u64>()), changes(), pages(), prop::option::of(echo))
+            .prop_map(|((domain, from, through, time), changes, stale, echo)| {
+                Message::Advance {
+                    domain,
+                    from,
+                    through,
+                    time: WallTime(time),
+                    changes,
+                    stale,
+                    echo,
+                }
+            }),
+        (domain(), epochs()).prop_map(|(domain, epochs)| Message::History { domain, epochs }),
+    ]
+}
+
+pub(super) fn message() -> impl Strategy<Value = Message> {
+    prop_oneof![
+        9 => upward(),
+        8 => about_volumes(),
+        1 => reason().prop_map(|reason| Message::Goodbye { reason }),
+        1 => welcome(),
+        1 => (domain(), boot()).prop_map(|(domain, boot)| Message::Registered { domain, boot }),
+        2 => (domain(), commit_id(), outcome()).prop_map(|(domain, id, outcome)| {
+            Message::Committed { domain, id, outcome }
+        }),
+        1 => (domain(), commit_id(), error()).prop_map(|(domain, id, error)| {
+            Message::CommitDeferred { domain, id, error }
+        }),
+        4 => stream(),
+        1 => (request(), domain(), vec(answer(), 0..10)).prop_map(|(request, domain, pages)| {
+            Message::Pages { request, domain, pages }
+        }),
+    ]
+}
+
+fn volume_meta() -> impl Strategy<Value = VolumeMeta> {
+    (volume(), text(), page_bytes(), page(), stamp(), any::<u64>()).prop_map(
+        |(id, name, page_bytes, next, version, pages)| VolumeMeta {
+            id,
+            name,
+            page_bytes,
+            next_page: next.page,
+            version,
+            pages,
+        },
+    )
+}
+
+pub(super) fn record() -> impl Strategy<Value = LogRecord> {
+    prop_oneof![
+        (stamp(), commit_id(), any::<u64>(), writes()).prop_map(|(stamp, id, time, writes)| {
+            LogRecord::Commit { stamp, id, time: WallTime(time), writes }
+        }),
+        boot().prop_map(|boot| LogRecord::Boot { boot }),
+        (boot(), any::<u64>()).prop_map(|(boot, upto)| LogRecord::Confirmed { boot, upto }),
+        page().prop_map(|page| LogRecord::Ids { volume: page.volume, next: page.page }),
+        (stamp(), volume_meta()).prop_map(|(stamp, volume)| LogRecord::Volume { stamp, volume }),
+        epoch().prop_map(|epoch| LogRecord::Epoch { epoch }),
+    ]
+}
+
+pub(super) fn meta() -> impl Strategy<Value = DomainMeta> {
+    let committed = vec((any::<u64>(), stamp()), 0..5);
+    let boot = (boot(), any::<u64>(), committed)
+        .prop_map(|(boot, confirmed, committed)| BootMeta { boot, confirmed, committed });
+    ((domain(), any::<u64>(), stamp()), epochs(), vec(volume_meta(), 0..3), vec(boot, 0..3))
+        .prop_map(|((domain, lsn, installed), epochs, volumes, boots)| DomainMeta {
+            domain,
+            installed_lsn: Lsn(lsn),
+            installed,
+            epochs,
+            volumes,
+            boots,
+        })
+}

@@ -1,0 +1,260 @@
+//! Messages from child to parent.
+
+use super::WireError;
+use super::head::{self, id_field, id_of};
+use super::message::{Body, kind};
+use super::packed::{self, Packed};
+use super::reason::text;
+use crate::commit::CommitRequest;
+use crate::id::{BootId, CommitId, DomainId, HistoryId, RequestId, Stamp, VolumeId};
+use crate::message::{Lane, Message, Role, VolumeKey, VolumeSpec};
+use crate::time::Instant;
+use bytes::Bytes;
+
+pub(super) fn body(message: &Message) -> Body<'_> {
+    match message {
+        Message::Hello { min_version, max_version, name, boot, role } => {
+            let head = head::Hello {
+                min_version: *min_version,
+                max_version: *max_version,
+                name: name.clone(),
+                boot: id_field(boot.0),
+                role: match role {
+                    Role::Node => 1,
+                    Role::Relay => 2,
+                },
+            };
+            Body::plain(kind::HELLO, &head)
+        }
+        Message::Resume { request, domain, epochs, through, register } => {
+            let head = head::Resume {
+                request: request.0,
+                domain: domain.0,
+                through: through.map(|stamp| stamp.0),
+                register: register.map(|boot| id_field(boot.0)),
+                epochs: Bytes::new(),
+            };
+            Body::with(kind::RESUME, &head, Packed::Epochs(epochs))
+        }
+        Message::Fetch { request, domain, pages, prefetch } => {
+            let head = head::Fetch {
+                request: request.0,
+                domain: domain.0,
+                prefetch: *prefetch,
+                asks: Bytes::new(),
+            };
+            Body::with(kind::FETCH, &head, Packed::Asks(pages))
+        }
+        Message::Evicted { domain, pages } => {
+            Body::with(kind::EVICTED, &held(*domain, false), Packed::Pages(pages))
+        }
+        Message::Holding { domain, pages, done } => {
+            Body::with(kind::HOLDING, &held(*domain, *done), Packed::Pages(pages))
+        }
+        Message::Confirm { domain, boot, upto } => {
+            let head = head::BootOf { domain: domain.0, boot: id_field(boot.0), upto: *upto };
+            Body::plain(kind::CONFIRM, &head)
+        }
+        Message::Beat { domain, sent } => {
+            let head = head::Beat { domain: domain.0, sent: sent.0 };
+            Body::plain(kind::BEAT, &head)
+        }
+        Message::Credit { lane, bytes } => {
+            let head = head::Credit {
+                lane: match lane {
+                    Lane::Control => panic!("the control lane has no credits"),
+                    Lane::Stream => 1,
+                    Lane::Bulk => 2,
+                },
+                bytes: *bytes,
+            };
+            Body::plain(kind::CREDIT, &head)
+        }
+        Message::Commit { domain, commit } => commit_body(*domain, commit),
+        _ => unreachable!("the caller sorts kinds"),
+    }
+}
+
+fn held(domain: DomainId, done: bool) -> head::Held {
+    head::Held { domain: domain.0, done, pages: Bytes::new() }
+}
+
+fn commit_body(domain: DomainId, commit: &CommitRequest) -> Body<'_> {
+    let head = head::Commit {
+        domain: domain.0,
+        boot: id_field(commit.id.boot.0),
+        sequence: commit.id.sequence,
+        confirmed: commit.confirmed,
+        history: id_field(commit.history.0),
+        base: commit.base.0,
+        reads: Bytes::new(),
+        writes: Bytes::new(),
+    };
+    let lists = (Packed::Reads(&commit.reads), Packed::Writes(&commit.writes));
+    Body::with_two(kind::COMMIT, &head, lists)
+}
+
+pub(super) fn volume_body(message: &Message) -> Body<'_> {
+    match message {
+        Message::AllocateIds { request, volume, count } => {
+            let head = head::Range {
+                request: request.0,
+                volume: id_field(volume.0),
+                first: 0,
+                count: *count,
+            };
+            Body::plain(kind::ALLOCATE_IDS, &head)
+        }
+        Message::OpenVolume { request, key } => {
+            let (name, id) = match key {
+                VolumeKey::Name(name) => (Some(name.clone()), None),
+                VolumeKey::Id(id) => (None, Some(id_field(id.0))),
+            };
+            let head = head::OpenVolume { request: request.0, name, id };
+            Body::plain(kind::OPEN_VOLUME, &head)
+        }
+        Message::ListVolumes { request, after } => {
+            let head = head::ListVolumes { request: request.0, after: after.clone() };
+            Body::plain(kind::LIST_VOLUMES, &head)
+        }
+        Message::CreateVolume { request, spec } => {
+            let head = head::CreateVolume {
+                request: request.0,
+                id: id_field(spec.id.0),
+                name: spec.name.clone(),
+                page_bytes: spec.page_bytes,
+                domain: spec.domain.map(|domain| domain.0),
+            };
+            Body::plain(kind::CREATE_VOLUME, &head)
+        }
+        _ => unreachable!("the caller sorts kinds"),
+    }
+}
+
+pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
+    Ok(match kind {
+        kind::HELLO => {
+            let head: head::Hello = head::read(body)?;
+            Message::Hello {
+                min_version: head.min_version,
+                max_version: head.max_version,
+                name: text(head.name)?,
+                boot: BootId(id_of(&head.boot)?),
+                role: match head.role {
+                    1 => Role::Node,
+                    2 => Role::Relay,
+                    _ => return Err(WireError::Malformed("no role")),
+                },
+            }
+        }
+        kind::RESUME => {
+            let head: head::Resume = head::read(body)?;
+            let register = head.register.as_deref().map(id_of).transpose()?;
+            Message::Resume {
+                request: RequestId(head.request),
+                domain: DomainId(head.domain),
+                epochs: packed::read_epochs(head.epochs)?,
+                through: head.through.map(Stamp),
+                register: register.map(BootId),
+            }
+        }
+        kind::FETCH => {
+            let head: head::Fetch = head::read(body)?;
+            Message::Fetch {
+                request: RequestId(head.request),
+                domain: DomainId(head.domain),
+                pages: packed::read_asks(head.asks)?,
+                prefetch: head.prefetch,
+            }
+        }
+        kind::EVICTED | kind::HOLDING => {
+            let head: head::Held = head::read(body)?;
+            let (domain, done) = (DomainId(head.domain), head.done);
+            let pages = packed::read_pages(head.pages)?;
+            if kind == kind::EVICTED {
+                Message::Evicted { domain, pages }
+            } else {
+                Message::Holding { domain, pages, done }
+            }
+        }
+        kind::CONFIRM => {
+            let head: head::BootOf = head::read(body)?;
+            Message::Confirm {
+                domain: DomainId(head.domain),
+                boot: BootId(id_of(&head.boot)?),
+                upto: head.upto,
+            }
+        }
+        kind::BEAT => {
+            let head: head::Beat = head::read(body)?;
+            Message::Beat { domain: DomainId(head.domain), sent: Instant(head.sent) }
+        }
+        kind::CREDIT => {
+            let head: head::Credit = head::read(body)?;
+            Message::Credit {
+                lane: match head.lane {
+                    1 => Lane::Stream,
+                    2 => Lane::Bulk,
+                    _ => return Err(WireError::Malformed("no lane with credits")),
+                },
+                bytes: head.bytes,
+            }
+        }
+        kind::COMMIT => commit_message(body)?,
+        _ => return Err(WireError::UnknownKind(kind)),
+    })
+}
+
+fn commit_message(body: Bytes) -> Result<Message, WireError> {
+    let head: head::Commit = head::read(body)?;
+    Ok(Message::Commit {
+        domain: DomainId(head.domain),
+        commit: CommitRequest {
+            id: CommitId { boot: BootId(id_of(&head.boot)?), sequence: head.sequence },
+            confirmed: head.confirmed,
+            history: HistoryId(id_of(&head.history)?),
+            base: Stamp(head.base),
+            reads: packed::read_reads(head.reads)?,
+            writes: packed::read_writes(head.writes)?,
+        },
+    })
+}
+
+pub(super) fn volume_message(kind: u32, body: Bytes) -> Result<Message, WireError> {
+    Ok(match kind {
+        kind::ALLOCATE_IDS => {
+            let head: head::Range = head::read(body)?;
+            Message::AllocateIds {
+                request: RequestId(head.request),
+                volume: VolumeId(id_of(&head.volume)?),
+                count: head.count,
+            }
+        }
+        kind::OPEN_VOLUME => {
+            let head: head::OpenVolume = head::read(body)?;
+            let key = match (head.name, head.id) {
+                (Some(name), None) => VolumeKey::Name(text(name)?),
+                (None, Some(id)) => VolumeKey::Id(VolumeId(id_of(&id)?)),
+                _ => return Err(WireError::Malformed("neither a name nor an id")),
+            };
+            Message::OpenVolume { request: RequestId(head.request), key }
+        }
+        kind::LIST_VOLUMES => {
+            let head: head::ListVolumes = head::read(body)?;
+            Message::ListVolumes { request: RequestId(head.request), after: text(head.after)? }
+        }
+        kind::CREATE_VOLUME => {
+            let head: head::CreateVolume = head::read(body)?;
+            Message::CreateVolume {
+                request: RequestId(head.request),
+                spec: VolumeSpec {
+                    id: VolumeId(id_of(&head.id)?),
+                    name: text(head.name)?,
+                    page_bytes: head.page_bytes,
+                    domain: head.domain.map(DomainId),
+                },
+            }
+        }
+        _ => return Err(WireError::UnknownKind(kind)),
+    })
+}
