@@ -7,6 +7,9 @@
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod http;
+pub mod log;
+pub mod metrics;
 pub mod testing;
 pub mod tls;
 
