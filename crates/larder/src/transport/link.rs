@@ -2,11 +2,11 @@
 
 use super::outgoing::{LinkSender, Outgoing, Work, outgoing};
 use crate::metrics::{Direction, Metrics, Side};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use larder_core::id::LinkId;
 use larder_core::machine::LinkInput;
-use larder_core::message::{CloseReason, Message};
-use larder_core::wire::{LaneReceiver, LaneSender};
+use larder_core::message::{CloseReason, Message, PageBody};
+use larder_core::wire::{LaneReceiver, LaneSender, QueueLimits};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,18 @@ use tokio::time::timeout;
 /// Bytes read, and bytes of frames written, at once: four TLS records.
 const BATCH_BYTES: usize = 64 << 10;
 /// Messages above this many bytes take part of the budget of bytes towards the machine.
-const SMALL_BYTES: usize = 16 << 10;
+const SMALL_BYTES: u32 = 16 << 10;
 /// Bytes of large messages from all links that may wait for the machine.
-const INPUT_BYTES_MAX: usize = 128 << 20;
+const INPUT_BYTES_MAX: u32 = 128 << 20;
 /// How long a goodbye may take.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+
+/// The lanes' own bounds are not used.
+const UNBOUNDED: QueueLimits = QueueLimits {
+    control: usize::MAX,
+    stream: usize::MAX,
+    bulk: usize::MAX,
+};
 
 /// What a link tells the task that owns the machine.
 pub(crate) enum LinkEvent {
@@ -81,7 +88,7 @@ impl LinkSetup {
         Self {
             events,
             metrics,
-            budget: Arc::new(Semaphore::new(INPUT_BYTES_MAX)),
+            budget: Arc::new(Semaphore::new(INPUT_BYTES_MAX as usize)),
             queue_bytes,
             write_limit,
         }
@@ -159,13 +166,14 @@ impl LinkSetup {
                 Err(error) => return End::Broken(error),
             }
             loop {
-                let (message, bytes) = match lanes.receive(&mut buffer) {
+                let (mut message, bytes) = match lanes.receive(&mut buffer) {
                     Ok(Some(received)) => received,
                     Ok(None) => break,
                     // What a peer sends is never trusted: it closes its own link and no other.
                     Err(error) => return End::Closed(error.into()),
                 };
-                self.metrics.message(Direction::Received, &message, bytes as u64);
+                self.metrics.message(Direction::Received, &message, u64::from(bytes));
+                own_pages(&mut message);
                 seen(&message);
                 if let Message::Goodbye { reason } = message {
                     return End::Goodbye(reason);
@@ -179,9 +187,9 @@ impl LinkSetup {
 
     /// Gives a message to the machine, and waits while too much lies before it: so the socket
     /// waits, and the peer. False: the machine's task is gone.
-    async fn hand_over(&self, link: LinkId, message: Message, bytes: usize) -> bool {
+    async fn hand_over(&self, link: LinkId, message: Message, bytes: u32) -> bool {
         let permit = if bytes > SMALL_BYTES {
-            let share = u32::try_from(bytes.min(INPUT_BYTES_MAX)).expect("below the budget");
+            let share = bytes.min(INPUT_BYTES_MAX);
             match self.budget.clone().acquire_many_owned(share).await {
                 Ok(permit) => Some(permit),
                 Err(_) => return false,
@@ -189,7 +197,6 @@ impl LinkSetup {
         } else {
             None
         };
-        let bytes = u32::try_from(bytes).expect("the wire's limit is far below 4 GiB");
         let input = LinkInput::Received {
             link,
             message,
@@ -208,7 +215,8 @@ struct Writer<S> {
 
 impl<S: AsyncWrite> Writer<S> {
     async fn run(mut self) -> End {
-        let mut lanes = LaneSender::new();
+        // The queue before the lanes bounds what waits, and closes the link when it is passed.
+        let mut lanes = LaneSender::new(UNBOUNDED);
         let mut taken = Vec::new();
         let mut buffer = BytesMut::with_capacity(2 * BATCH_BYTES);
         loop {
@@ -222,11 +230,15 @@ impl<S: AsyncWrite> Writer<S> {
                 return self.goodbye(reason).await;
             }
             for message in taken.drain(..) {
-                let bytes = lanes.push(&message);
-                self.metrics.message(Direction::Sent, &message, bytes as u64);
+                match lanes.push(&message) {
+                    Ok(bytes) => self.metrics.message(Direction::Sent, &message, bytes as u64),
+                    Err(error) => {
+                        return self.goodbye(CloseReason::Limit(error.to_string())).await;
+                    }
+                }
             }
             // Small batches: a control message that comes now overtakes all but this one.
-            lanes.fill(&mut buffer, BATCH_BYTES);
+            fill(&mut lanes, &mut buffer);
             if let Err(error) = self.write_out(&mut buffer, lanes.is_empty()).await {
                 return End::Broken(error);
             }
@@ -248,14 +260,15 @@ impl<S: AsyncWrite> Writer<S> {
     }
 
     async fn goodbye(mut self, reason: CloseReason) -> End {
-        let mut lanes = LaneSender::new();
+        let mut lanes = LaneSender::new(UNBOUNDED);
         let message = Message::Goodbye {
             reason: reason.clone(),
         };
-        let bytes = lanes.push(&message);
-        self.metrics.message(Direction::Sent, &message, bytes as u64);
+        if let Ok(bytes) = lanes.push(&message) {
+            self.metrics.message(Direction::Sent, &message, bytes as u64);
+        }
         let mut buffer = BytesMut::new();
-        lanes.fill(&mut buffer, BATCH_BYTES);
+        fill(&mut lanes, &mut buffer);
         let last_words = async {
             self.write_out(&mut buffer, true).await?;
             self.write.shutdown().await
@@ -263,5 +276,28 @@ impl<S: AsyncWrite> Writer<S> {
         // "If it can be done at once": a peer that does not take it learns from the closed socket.
         let _ = timeout(GOODBYE_LIMIT, last_words).await;
         End::Closed(reason)
+    }
+}
+
+/// Moves frames to `buffer` until it holds a batch.
+fn fill(lanes: &mut LaneSender, buffer: &mut BytesMut) {
+    while buffer.len() < BATCH_BYTES {
+        let Some(fragment) = lanes.next_fragment() else {
+            return;
+        };
+        buffer.extend_from_slice(&fragment.header);
+        buffer.extend_from_slice(&fragment.payload);
+    }
+}
+
+/// Gives every page memory of its own: one page kept must not keep the whole read buffer, or the
+/// pages that came with it, beyond the cache's budget.
+fn own_pages(message: &mut Message) {
+    if let Message::Pages { pages, .. } = message {
+        for answer in pages {
+            if let PageBody::Data(bytes) = &mut answer.body {
+                *bytes = Bytes::copy_from_slice(bytes);
+            }
+        }
     }
 }
