@@ -83,6 +83,15 @@ enum Missing {
     Fresh(DomainId),
 }
 
+/// What an operation has been through.
+#[derive(Clone, Copy, Default)]
+struct Tried {
+    /// It was tried before: neither a hit nor another miss.
+    before: bool,
+    /// The state was refreshed for it.
+    refreshed: bool,
+}
+
 impl Transaction {
     pub(super) fn new(
         core: cache::Transaction,
@@ -377,13 +386,14 @@ impl Transaction {
         &self,
         mut operation: impl FnMut(&mut cache::Transaction) -> Step<T>,
     ) -> Result<T> {
-        let mut refreshed = false;
+        let mut tried = Tried::default();
         loop {
-            let missing = match self.step(&mut operation, refreshed)? {
+            let missing = match self.step(&mut operation, tried)? {
                 Ok(value) => return Ok(value),
                 Err(missing) => missing,
             };
-            refreshed |= matches!(missing, Missing::Fresh(_));
+            tried.before = true;
+            tried.refreshed |= matches!(missing, Missing::Fresh(_));
             self.supply(missing).await?;
         }
     }
@@ -403,32 +413,28 @@ impl Transaction {
     fn step<T>(
         &self,
         operation: &mut impl FnMut(&mut cache::Transaction) -> Step<T>,
-        refreshed: bool,
+        tried: Tried,
     ) -> Result<Result<T, Missing>> {
         let mut state = self.lock();
         let core = state.core.as_mut().ok_or(Error::Finished)?;
         match operation(core) {
             Step::Ready(value) => {
-                state.hits += 1;
+                state.hits += u64::from(!tried.before);
                 Ok(Ok(value))
             }
             Step::Need { domain, pages } => {
-                // The repetition after the fetch will count as a hit.
-                state.hits = state.hits.wrapping_sub(1);
-                state.misses += 1;
+                state.misses += u64::from(!tried.before);
                 Ok(Err(Missing::Pages(domain, pages)))
             }
-            Step::NeedIds { volume, count } => {
-                state.hits = state.hits.wrapping_sub(1);
-                Ok(Err(Missing::Ids(volume, count)))
-            }
+            Step::NeedIds { volume, count } => Ok(Err(Missing::Ids(volume, count))),
             Step::Doomed(doom) => {
                 state.doom = Some(doom.clone());
                 Err(doom_error(doom))
             }
-            Step::Refused(TransactionError::TooOld(age)) if refreshed => Err(Error::Stale { age }),
+            Step::Refused(TransactionError::TooOld(age)) if tried.refreshed => {
+                Err(Error::Stale { age })
+            }
             Step::Refused(TransactionError::TooOld(_)) => {
-                state.hits = state.hits.wrapping_sub(1);
                 Ok(Err(Missing::Fresh(self.shared.session.domain)))
             }
             Step::Refused(error) => Err(error.into()),

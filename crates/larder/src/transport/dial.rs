@@ -88,10 +88,8 @@ impl Dialer {
                     });
                 }
             }
-            let hopeless = matches!(
-                &*self.state.borrow(),
-                LinkState::Refused(_) | LinkState::Untrusted(_)
-            );
+            let hopeless =
+                matches!(&*self.state.borrow(), LinkState::Refused(_) | LinkState::Untrusted(_));
             sleep(pauses.next(hopeless)).await;
         }
     }
@@ -106,9 +104,7 @@ impl Dialer {
         let seen = |message: &Message| {
             if let Message::Welcome { name, .. } = message {
                 tracing::info!(parent = %name, address = %self.parent, "linked");
-                self.state.send_replace(LinkState::Up {
-                    parent: name.clone(),
-                });
+                self.state.send_replace(LinkState::Up { parent: name.clone() });
             }
         };
         let end = self.setup.run(stream, Side::Up, link, peer, seen).await;
@@ -166,10 +162,9 @@ impl Dialer {
         let limit = self.link.connect_limit.0;
         match timeout(limit, attempt).await {
             Ok(result) => result,
-            Err(_) => Err(Failure::Other(format!(
-                "{}: no connection within {limit:?}",
-                self.parent
-            ))),
+            Err(_) => {
+                Err(Failure::Other(format!("{}: no connection within {limit:?}", self.parent)))
+            }
         }
     }
 

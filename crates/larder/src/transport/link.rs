@@ -24,11 +24,8 @@ const INPUT_BYTES_MAX: u32 = 128 << 20;
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 
 /// The lanes' own bounds are not used.
-const UNBOUNDED: QueueLimits = QueueLimits {
-    control: usize::MAX,
-    stream: usize::MAX,
-    bulk: usize::MAX,
-};
+const UNBOUNDED: QueueLimits =
+    QueueLimits { control: usize::MAX, stream: usize::MAX, bulk: usize::MAX };
 
 /// What a link tells the task that owns the machine.
 pub(crate) enum LinkEvent {
@@ -111,22 +108,14 @@ impl LinkSetup {
             Side::Up => LinkInput::UpOpened { link, peer },
             Side::Down => LinkInput::DownOpened { link, peer },
         };
-        let opened = LinkEvent::Opened {
-            link,
-            sender,
-            input,
-        };
+        let opened = LinkEvent::Opened { link, sender, input };
         if self.events.send(opened).await.is_err() {
             return End::Stopped;
         }
         self.metrics.link(side, true);
         let (read, write) = tokio::io::split(stream);
-        let writer = Writer {
-            write,
-            queue,
-            metrics: self.metrics.clone(),
-            limit: self.write_limit,
-        };
+        let writer =
+            Writer { write, queue, metrics: self.metrics.clone(), limit: self.write_limit };
         let mut writer = tokio::spawn(writer.run());
         let end = tokio::select! {
             end = self.read(read, link, seen) => {
@@ -140,10 +129,7 @@ impl LinkSetup {
             End::Goodbye(reason) => Some(reason.clone()),
             _ => None,
         };
-        let closed = LinkEvent::Input {
-            input: LinkInput::Closed { link, reason },
-            permit: None,
-        };
+        let closed = LinkEvent::Input { input: LinkInput::Closed { link, reason }, permit: None };
         match self.events.send(closed).await {
             Ok(()) => end,
             Err(_) => End::Stopped,
@@ -197,11 +183,7 @@ impl LinkSetup {
         } else {
             None
         };
-        let input = LinkInput::Received {
-            link,
-            message,
-            bytes,
-        };
+        let input = LinkInput::Received { link, message, bytes };
         self.events.send(LinkEvent::Input { input, permit }).await.is_ok()
     }
 }
@@ -261,9 +243,7 @@ impl<S: AsyncWrite> Writer<S> {
 
     async fn goodbye(mut self, reason: CloseReason) -> End {
         let mut lanes = LaneSender::new(UNBOUNDED);
-        let message = Message::Goodbye {
-            reason: reason.clone(),
-        };
+        let message = Message::Goodbye { reason: reason.clone() };
         if let Ok(bytes) = lanes.push(&message) {
             self.metrics.message(Direction::Sent, &message, bytes as u64);
         }

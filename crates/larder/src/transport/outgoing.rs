@@ -40,17 +40,8 @@ pub(super) enum Work {
 
 /// A queue towards a peer that takes `bytes_max` bytes, by estimate.
 pub(super) fn outgoing(bytes_max: usize) -> (LinkSender, Outgoing) {
-    let shared = Arc::new(Shared {
-        queue: Mutex::default(),
-        wake: Notify::new(),
-        bytes_max,
-    });
-    (
-        LinkSender {
-            shared: shared.clone(),
-        },
-        Outgoing { shared },
-    )
+    let shared = Arc::new(Shared { queue: Mutex::default(), wake: Notify::new(), bytes_max });
+    (LinkSender { shared: shared.clone() }, Outgoing { shared })
 }
 
 impl Shared {
@@ -161,17 +152,9 @@ mod tests {
 
     fn pages(bytes: usize) -> Message {
         let body = PageBody::Data(Bytes::from(vec![0; bytes]));
-        let answer = PageAnswer {
-            page: PageId::default(),
-            version: Stamp(1),
-            as_of: Stamp(1),
-            body,
-        };
-        Message::Pages {
-            request: RequestId(1),
-            domain: DomainId(1),
-            pages: vec![answer],
-        }
+        let answer =
+            PageAnswer { page: PageId::default(), version: Stamp(1), as_of: Stamp(1), body };
+        Message::Pages { request: RequestId(1), domain: DomainId(1), pages: vec![answer] }
     }
 
     #[test]
