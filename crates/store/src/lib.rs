@@ -5,7 +5,8 @@
 //! and the log's space is then given back. [`driver::DomainStore`] opens both, recovers, and carries
 //! out what the origin machine asks of its store. `docs/formats/disk.md` defines every byte.
 
-mod codec;
+pub mod bench;
+pub mod check;
 pub mod disk;
 pub mod driver;
 pub mod log;

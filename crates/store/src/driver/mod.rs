@@ -5,8 +5,11 @@
 //! two meet only through the machine. Every call blocks until what it answers is durable.
 
 mod identity;
+mod real;
 
-use crate::codec as wire;
+pub(crate) use real::parts_at;
+pub use real::{PAGES_NAME, RealStore, StoreConfig};
+
 use crate::disk::{Disk, DiskError};
 use crate::log::{Log, LogConfig, LogError, Records};
 use crate::pages::{Pages, PagesError};
@@ -16,6 +19,7 @@ use larder_core::origin::io::{
 };
 use larder_core::record::{DomainMeta, InstallBatch, LogRecord, Lsn};
 use larder_core::rng::Rng;
+use larder_core::wire;
 
 /// Why a domain's store cannot be opened or made.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -145,13 +149,7 @@ impl<D: Disk, P: Pages> DomainStore<D, P> {
         rng: Rng,
     ) -> Result<(Self, Recovered), OpenError> {
         let domain = identity::read(&disk)?.ok_or(OpenError::NoDomain)?;
-        let meta = match pages.meta()? {
-            Some(meta) if meta.domain == domain => meta,
-            Some(meta) => {
-                return Err(OpenError::OtherDomain { found: meta.domain, wanted: domain });
-            }
-            None => empty_meta(domain),
-        };
+        let meta = meta_of(&pages, domain)?;
         let from = Lsn(meta.installed_lsn.0 + 1);
         let (log, records) = Log::open(disk, config, domain, rng, from)?;
         let records = decode_records(records)?;
@@ -270,6 +268,15 @@ impl<P: Pages> PagesHalf<P> {
     #[must_use]
     pub fn engine(&self) -> &P {
         &self.pages
+    }
+}
+
+/// The engine's metadata, if it is the domain's.
+pub(crate) fn meta_of<P: Pages>(pages: &P, domain: DomainId) -> Result<DomainMeta, OpenError> {
+    match pages.meta()? {
+        Some(meta) if meta.domain == domain => Ok(meta),
+        Some(meta) => Err(OpenError::OtherDomain { found: meta.domain, wanted: domain }),
+        None => Ok(empty_meta(domain)),
     }
 }
 

@@ -9,13 +9,13 @@
 //! - `meta`: `domain` → a value header whose version is the installed stamp, then the metadata.
 
 use super::{Changed, Pages, PagesError};
-use crate::codec as wire;
 use bytes::Bytes;
 use fjall::{
     Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable, UserKey,
 };
 use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
 use larder_core::record::{DomainMeta, InstallBatch, StoredPage};
+use larder_core::wire;
 use std::path::{Path, PathBuf};
 
 /// The format of values written.

@@ -348,6 +348,25 @@ fn a_failed_sync_ends_the_log_and_a_restart_writes_again_what_it_read() {
     }
 }
 
+/// The same at the beginning of a segment: the sync that fails is that of its header.
+#[test]
+fn a_segment_whose_header_was_not_synced_is_made_sure_of_by_recovery() {
+    let disk = FaultDisk::default();
+    let mut log = create(&disk);
+    log.append(&batch(1, 1, 9000)).expect("no fault");
+    while log.maintain().expect("no fault") {}
+    disk.fail_next_sync();
+    log.append(&batch(2, 1, 9000)).expect_err("a sync failed");
+    let (mut log, records) = open(&disk, FIRST).expect("it can be read");
+    assert_eq!(records, batch(1, 1, 9000));
+    log.append(&batch(2, 1, 5000)).expect("no fault");
+    for seed in 0..20 {
+        let rebooted = disk.reboot(&mut Rng::new(seed));
+        let (_, found) = open(&rebooted, FIRST).expect("nothing is wrong");
+        assert_eq!(found.len(), 2, "what was answered is durable");
+    }
+}
+
 #[test]
 fn recovery_whose_sync_fails_serves_nothing() {
     let disk = FaultDisk::default();
@@ -394,6 +413,26 @@ fn stale_bytes_of_a_recycled_segment_are_never_records() {
         let (_, records) = open(&disk, Lsn(lsn)).expect("nothing is wrong");
         assert_eq!(records, batch(lsn, 1, 2900));
     }
+}
+
+/// The story: a file that once was a segment of the same log, in a line that a restore from a
+/// backup has abandoned, is used again. It holds the very numbers that come next.
+#[test]
+fn records_of_another_use_of_a_file_are_never_taken() {
+    let abandoned = FaultDisk::default();
+    let mut log = Log::create(abandoned.clone(), config(), DOMAIN, Rng::new(5)).expect("no fault");
+    log.append(&batch(1, 4, 2900)).expect("no fault");
+    log.append(&batch(5, 4, 2900)).expect("no fault");
+    let stale = abandoned.bytes(&segment(2));
+
+    let disk = FaultDisk::default();
+    let mut log = create(&disk);
+    log.append(&batch(1, 4, 2900)).expect("no fault");
+    while log.maintain().expect("no fault") {}
+    disk.alter(&segment(2), |bytes| bytes[4096..].copy_from_slice(&stale[4096..]));
+    log.append(&[record(5, 1, 2900)]).expect("no fault");
+    let (_, records) = open(&disk, Lsn(5)).expect("nothing is wrong");
+    assert_eq!(records, [record(5, 1, 2900)]);
 }
 
 #[test]

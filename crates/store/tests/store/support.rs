@@ -117,6 +117,7 @@ impl FaultDisk {
         let index = state.names[name];
         let inode = &mut state.inodes[index];
         change(&mut inode.current);
+        inode.pending.clear();
         inode.durable = inode.current.clone();
     }
 
@@ -164,6 +165,13 @@ impl NameChange {
 }
 
 impl Change {
+    fn apply_all(self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Extend(length) => bytes.resize(length.max(bytes.len()), 0),
+            Self::Write(offset, written) => write(bytes, offset, &written),
+        }
+    }
+
     fn apply_some(self, bytes: &mut Vec<u8>, rng: &mut Rng) {
         match self {
             Self::Extend(length) => {
@@ -300,7 +308,7 @@ impl DiskFile for FaultFile {
         let mut state = self.disk.change(&self.name)?;
         let fails = std::mem::take(&mut state.fail_sync);
         let inode = &mut state.inodes[self.inode];
-        inode.pending.clear();
+        let pending = std::mem::take(&mut inode.pending);
         if fails {
             return Err(DiskError::Failed {
                 file: self.name.clone(),
@@ -308,7 +316,9 @@ impl DiskFile for FaultFile {
                 detail: "input/output error".into(),
             });
         }
-        inode.durable = inode.current.clone();
+        for change in pending {
+            change.apply_all(&mut inode.durable);
+        }
         Ok(())
     }
 }
