@@ -1,0 +1,139 @@
+//! Golden files: the formats as they were released. Today's code must read every one, and write
+//! those of its own version byte for byte. `LARDER_GOLDEN=write cargo test -p larder-core --test
+//! golden` writes the current version's anew; a difference in them is a change of format, to be
+//! judged by `docs/formats/` and decision 0005.
+
+mod golden {
+    pub(crate) mod samples;
+}
+
+use bytes::Bytes;
+use golden::samples;
+use larder_core::page::Page;
+use larder_core::wire;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// Of the formats that this code writes.
+const VERSION: &str = "v1";
+
+fn directory() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(VERSION)
+}
+
+/// Sixteen bytes a line, so that a change shows in a diff.
+fn to_hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for line in bytes.chunks(16) {
+        let line: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(text, "{}", line.join(" ")).expect("writing to a string");
+    }
+    text
+}
+
+fn from_hex(text: &str) -> Bytes {
+    text.split_whitespace()
+        .map(|byte| u8::from_str_radix(byte, 16).expect("golden files hold hexadecimal bytes"))
+        .collect()
+}
+
+/// Compares with the golden file, or writes it; returns the file's bytes.
+fn golden(kind: &str, name: &str, encoded: &Bytes) -> Bytes {
+    let path = directory().join(kind).join(format!("{name}.hex"));
+    if std::env::var("LARDER_GOLDEN").is_ok_and(|value| value == "write") {
+        std::fs::create_dir_all(path.parent().expect("it is in a directory")).expect("writable");
+        std::fs::write(&path, to_hex(encoded)).expect("writable");
+    }
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let bytes = from_hex(&text);
+    assert_eq!(bytes, encoded, "{kind} {name} is written otherwise than before");
+    bytes
+}
+
+/// Every file has its sample: none is left over from a kind that went.
+fn check_names(kind: &str, names: BTreeSet<String>) {
+    let files: BTreeSet<String> = std::fs::read_dir(directory().join(kind))
+        .expect("the directory is there")
+        .map(|entry| entry.expect("readable").file_name().into_string().expect("UTF-8"))
+        .collect();
+    let expected = names.into_iter().map(|name| format!("{name}.hex")).collect();
+    assert_eq!(files, expected);
+}
+
+#[test]
+fn messages_are_as_they_were() {
+    let mut names = BTreeSet::new();
+    for (name, message) in samples::messages() {
+        let bytes = golden("message", name, &wire::encode(&message));
+        let read = wire::decode(message.lane(), bytes).expect("valid").expect("known");
+        assert_eq!(read, message, "{name}");
+        names.insert(name.to_owned());
+    }
+    check_names("message", names);
+}
+
+#[test]
+fn every_kind_of_message_has_a_sample() {
+    let kinds: BTreeSet<_> =
+        samples::messages().iter().map(|(_, message)| samples::kind(message)).collect();
+    assert_eq!(kinds, (0..samples::KINDS).collect());
+}
+
+#[test]
+fn records_are_as_they_were() {
+    let mut names = BTreeSet::new();
+    for (name, record) in samples::records() {
+        let bytes = golden("record", name, &wire::encode_record(&record));
+        assert_eq!(wire::decode_record(bytes), Ok(record), "{name}");
+        names.insert(name.to_owned());
+    }
+    check_names("record", names);
+}
+
+#[test]
+fn metadata_is_as_it_was() {
+    let meta = samples::meta();
+    let bytes = golden("meta", "domain", &wire::encode_meta(&meta));
+    assert_eq!(wire::decode_meta(bytes), Ok(meta));
+}
+
+#[test]
+fn pages_are_as_they_were() {
+    let mut names = BTreeSet::new();
+    for (name, page) in samples::pages() {
+        let id = samples::page_id();
+        let bytes = golden("page", name, &page.encode(id));
+        let read = Page::decode(id, bytes).expect("valid");
+        assert_eq!(read, page, "{name}");
+        names.insert(name.to_owned());
+    }
+    check_names("page", names);
+}
+
+#[test]
+fn frames_are_as_they_were() {
+    let mut sender = wire::LaneSender::new(wire::QueueLimits::default());
+    let fetched = samples::long_pages();
+    sender.push(&fetched).expect("room");
+    for (name, message) in samples::messages() {
+        if name == "beat" || name == "advance" {
+            sender.push(&message).expect("room");
+        }
+    }
+    let mut sent = bytes::BytesMut::new();
+    while let Some(fragment) = sender.next_fragment() {
+        sent.extend_from_slice(&fragment.header);
+        sent.extend_from_slice(&fragment.payload);
+    }
+    let bytes = golden("frames", "three-lanes", &sent.freeze());
+    let mut input = bytes::BytesMut::from(&bytes[..]);
+    let mut receiver = wire::LaneReceiver::new();
+    let mut received = Vec::new();
+    while let Some((message, _)) = receiver.receive(&mut input).expect("valid") {
+        received.push(message);
+    }
+    assert_eq!(received.len(), 3);
+    assert_eq!(received[2], fetched);
+}

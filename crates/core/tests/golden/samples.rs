@@ -1,0 +1,482 @@
+//! One of everything that has a format, with every field in use.
+
+use bytes::Bytes;
+use larder_core::commit::*;
+use larder_core::id::*;
+use larder_core::message::*;
+use larder_core::page::{Page, Record};
+use larder_core::record::*;
+use larder_core::time::{Duration, Instant, WallTime};
+
+const VOLUME: VolumeId = VolumeId(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
+const DOMAIN: DomainId = DomainId(0xd0d1_d2d3_d4d5_d6d7);
+const BOOT: BootId = BootId(0xb0b1_b2b3_b4b5_b6b7_b8b9_babb_bcbd_bebf);
+const REQUEST: RequestId = RequestId(300);
+const TIME: WallTime = WallTime(1_700_000_000_000_000_000);
+
+pub(crate) fn page_id() -> PageId {
+    page(9)
+}
+
+fn page(number: u64) -> PageId {
+    PageId { volume: VOLUME, page: PageNo(number) }
+}
+
+fn other_page(number: u64) -> PageId {
+    PageId { volume: VolumeId(7), page: PageNo(number) }
+}
+
+fn commit_id() -> CommitId {
+    CommitId { boot: BOOT, sequence: 12 }
+}
+
+fn epochs() -> Vec<Epoch> {
+    vec![
+        Epoch { history: HistoryId(0xaaaa_0000_0000_0000_0000_0000_0000_0001), first: Stamp(1) },
+        Epoch { history: HistoryId(0xaaaa_0000_0000_0000_0000_0000_0000_0002), first: Stamp(900) },
+    ]
+}
+
+fn volume_info() -> VolumeInfo {
+    VolumeInfo {
+        id: VOLUME,
+        domain: DOMAIN,
+        name: "home".into(),
+        page_bytes: 65_536,
+        root: PageKind::Slotted,
+        version: Stamp(1000),
+        pages: 20,
+    }
+}
+
+fn writes() -> Vec<Write> {
+    let object = (Slot(513), Generation(2));
+    let (slot, generation) = object;
+    let ops = [
+        (page(9), Op::CreatePage(PageKind::Slotted)),
+        (
+            page(9),
+            Op::Put {
+                slot,
+                generation,
+                value: Record::Inline(Bytes::from_static(b"an object")).encode(),
+            },
+        ),
+        (page(9), Op::Add { slot, generation, offset: 1, delta: -5 }),
+        (page(9), Op::Max { slot, generation, offset: 0, value: 1 << 40 }),
+        (page(9), Op::Delete { slot, generation }),
+        (page(3), Op::DeletePage),
+        (other_page(1 << 40), Op::CreatePage(PageKind::Raw)),
+        (
+            other_page(1 << 40),
+            Op::WriteRaw { offset: 4096, bytes: Bytes::from_static(b"raw bytes") },
+        ),
+        (other_page(1 << 40), Op::TruncateRaw { length: 100 }),
+    ];
+    ops.map(|(page, op)| Write { page, op }).into()
+}
+
+fn reads() -> Vec<Read> {
+    let slot = |slot| Target::Slot(Slot(slot));
+    [
+        (other_page(2), Target::Page, Aspect::Value),
+        (page(9), Target::Page, Aspect::Existence),
+        (page(9), slot(0), Aspect::Existence),
+        (page(9), slot(0), Aspect::Value),
+        (page(9), slot(65_535), Aspect::Value),
+        (page(10), slot(7), Aspect::Existence),
+    ]
+    .map(|(page, target, aspect)| Read { page, target, aspect })
+    .into()
+}
+
+fn changes() -> Vec<Change> {
+    let slot = |slot| Target::Slot(Slot(slot));
+    vec![
+        Change {
+            stamp: Stamp(1001),
+            id: commit_id(),
+            pages: vec![
+                PageChange::whole(other_page(5)),
+                PageChange {
+                    page: page(9),
+                    touched: vec![(slot(3), Aspect::Existence), (slot(300), Aspect::Value)],
+                },
+            ],
+        },
+        Change { stamp: Stamp(1003), id: CommitId { boot: BOOT, sequence: 13 }, pages: Vec::new() },
+    ]
+}
+
+/// How many kinds of message there are.
+pub(crate) const KINDS: usize = 26;
+
+/// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
+pub(crate) fn kind(message: &Message) -> usize {
+    match message {
+        Message::Goodbye { .. } => 0,
+        Message::Hello { .. } => 1,
+        Message::Resume { .. } => 2,
+        Message::Fetch { .. } => 3,
+        Message::Evicted { .. } => 4,
+        Message::Holding { .. } => 5,
+        Message::Confirm { .. } => 6,
+        Message::AllocateIds { .. } => 7,
+        Message::OpenVolume { .. } => 8,
+        Message::ListVolumes { .. } => 9,
+        Message::CreateVolume { .. } => 10,
+        Message::Beat { .. } => 11,
+        Message::Credit { .. } => 12,
+        Message::Commit { .. } => 13,
+        Message::Welcome { .. } => 14,
+        Message::Registered { .. } => 15,
+        Message::Committed { .. } => 16,
+        Message::CommitDeferred { .. } => 17,
+        Message::Ids { .. } => 18,
+        Message::Volume { .. } => 19,
+        Message::Volumes { .. } => 20,
+        Message::Failed { .. } => 21,
+        Message::Resumed { .. } => 22,
+        Message::Advance { .. } => 23,
+        Message::History { .. } => 24,
+        Message::Pages { .. } => 25,
+    }
+}
+
+pub(crate) fn messages() -> Vec<(&'static str, Message)> {
+    let mut messages = control_up();
+    messages.extend(control_down());
+    messages.extend(endings());
+    messages.extend(flow());
+    messages
+}
+
+fn control_up() -> Vec<(&'static str, Message)> {
+    vec![
+        (
+            "hello",
+            Message::Hello {
+                min_version: 1,
+                max_version: 1,
+                name: "node-one".into(),
+                boot: BOOT,
+                role: Role::Relay,
+            },
+        ),
+        (
+            "resume",
+            Message::Resume {
+                request: REQUEST,
+                domain: DOMAIN,
+                epochs: epochs(),
+                through: Some(Stamp(950)),
+                register: Some(BOOT),
+            },
+        ),
+        (
+            "resume-empty",
+            Message::Resume {
+                request: REQUEST,
+                domain: DOMAIN,
+                epochs: Vec::new(),
+                through: None,
+                register: None,
+            },
+        ),
+        (
+            "fetch",
+            Message::Fetch {
+                request: REQUEST,
+                domain: DOMAIN,
+                pages: vec![
+                    PageAsk { page: page(9), have: Some(Stamp(940)) },
+                    PageAsk { page: page(1), have: None },
+                ],
+                prefetch: true,
+            },
+        ),
+        (
+            "evicted",
+            Message::Evicted { domain: DOMAIN, pages: vec![page(1), page(2), other_page(3)] },
+        ),
+        ("holding", Message::Holding { domain: DOMAIN, pages: vec![page(5), page(4)], done: true }),
+        ("confirm", Message::Confirm { domain: DOMAIN, boot: BOOT, upto: 11 }),
+        ("allocate-ids", Message::AllocateIds { request: REQUEST, volume: VOLUME, count: 256 }),
+        (
+            "open-volume-name",
+            Message::OpenVolume { request: REQUEST, key: VolumeKey::Name("home".into()) },
+        ),
+        ("open-volume-id", Message::OpenVolume { request: REQUEST, key: VolumeKey::Id(VOLUME) }),
+        ("list-volumes", Message::ListVolumes { request: REQUEST, after: "a".into() }),
+        (
+            "create-volume",
+            Message::CreateVolume {
+                request: REQUEST,
+                spec: VolumeSpec {
+                    id: VOLUME,
+                    name: "home".into(),
+                    page_bytes: 8192,
+                    domain: Some(DOMAIN),
+                },
+            },
+        ),
+        ("beat", Message::Beat { domain: DOMAIN, sent: Instant(123_456_789) }),
+        ("credit", Message::Credit { lane: Lane::Bulk, bytes: 70_000 }),
+    ]
+}
+
+fn control_down() -> Vec<(&'static str, Message)> {
+    vec![
+        (
+            "welcome",
+            Message::Welcome {
+                version: 1,
+                name: "origin".into(),
+                time: TIME,
+                limits: LinkLimits {
+                    requests_max: 1024,
+                    stream_window_bytes: 1 << 20,
+                    bulk_window_bytes: 4 << 20,
+                    lease: Duration::from_secs(10),
+                },
+                domains: vec![DomainInfo { domain: DOMAIN, epochs: epochs() }],
+            },
+        ),
+        ("registered", Message::Registered { domain: DOMAIN, boot: BOOT }),
+        (
+            "ids",
+            Message::Ids {
+                request: REQUEST,
+                range: IdRange { volume: VOLUME, first: PageNo(1000), count: 256 },
+            },
+        ),
+        ("volume", Message::Volume { request: REQUEST, info: volume_info() }),
+        (
+            "volumes",
+            Message::Volumes {
+                request: REQUEST,
+                volumes: vec![
+                    volume_info(),
+                    VolumeInfo { name: "raw".into(), root: PageKind::Raw, ..volume_info() },
+                ],
+                more: true,
+            },
+        ),
+    ]
+}
+
+/// Every reason, outcome and error.
+fn endings() -> Vec<(&'static str, Message)> {
+    let goodbye = |reason| Message::Goodbye { reason };
+    let failed = |error| Message::Failed { request: REQUEST, error };
+    let committed = |outcome| Message::Committed { domain: DOMAIN, id: commit_id(), outcome };
+    let aborted = |abort| committed(Outcome::Aborted(abort));
+    let detail = || "detail".to_owned();
+    vec![
+        ("goodbye-version", goodbye(CloseReason::Version { min: 2, max: 3 })),
+        ("goodbye-protocol", goodbye(CloseReason::Protocol(detail()))),
+        ("goodbye-malformed", goodbye(CloseReason::Malformed(detail()))),
+        ("goodbye-limit", goodbye(CloseReason::Limit(detail()))),
+        ("goodbye-silent", goodbye(CloseReason::Silent)),
+        ("goodbye-identity", goodbye(CloseReason::Identity(detail()))),
+        (
+            "goodbye-forked",
+            goodbye(CloseReason::Forked { domain: DOMAIN, seen: Stamp(95), fork: Stamp(80) }),
+        ),
+        ("goodbye-out-of-service", goodbye(CloseReason::OutOfService(detail()))),
+        ("goodbye-shutdown", goodbye(CloseReason::Shutdown)),
+        ("goodbye-forbidden", goodbye(CloseReason::Forbidden(detail()))),
+        ("failed-no-volume", failed(RequestError::NoVolume(detail()))),
+        ("failed-no-domain", failed(RequestError::NoDomain(DOMAIN))),
+        ("failed-exists", failed(RequestError::Exists(detail()))),
+        ("failed-invalid", failed(RequestError::Invalid(detail()))),
+        ("failed-damaged", failed(RequestError::Damaged { page: page(9), detail: detail() })),
+        ("failed-unavailable", failed(RequestError::Unavailable(detail()))),
+        ("failed-timed-out", failed(RequestError::TimedOut)),
+        ("failed-busy", failed(RequestError::Busy(detail()))),
+        ("failed-forbidden", failed(RequestError::Forbidden(detail()))),
+        (
+            "commit-deferred",
+            Message::CommitDeferred {
+                domain: DOMAIN,
+                id: commit_id(),
+                error: RequestError::Busy(detail()),
+            },
+        ),
+        ("committed", committed(Outcome::Committed(Stamp(1001)))),
+        ("committed-unknown", committed(Outcome::Unknown)),
+        ("aborted-conflict-page", aborted(Abort::Conflict(reads()[0]))),
+        ("aborted-conflict-slot", aborted(Abort::Conflict(reads()[2]))),
+        (
+            "aborted-gone",
+            aborted(Abort::Gone { page: page(9), slot: Slot(0), generation: Generation(4) }),
+        ),
+        ("aborted-bad-page", aborted(Abort::BadPage(page(9)))),
+        ("aborted-page-full", aborted(Abort::PageFull(page(9)))),
+        ("aborted-bad-write", aborted(Abort::BadWrite(page(9)))),
+        ("aborted-no-volume", aborted(Abort::NoVolume(VOLUME))),
+        ("aborted-history", aborted(Abort::History)),
+        ("aborted-too-large", aborted(Abort::TooLarge("writes"))),
+    ]
+}
+
+/// Stream and bulk.
+fn flow() -> Vec<(&'static str, Message)> {
+    let resumed = |answer| Message::Resumed {
+        request: REQUEST,
+        domain: DOMAIN,
+        epochs: epochs(),
+        answer,
+        stale: vec![page(9), page(300)],
+        through: Stamp(1000),
+        time: TIME,
+        done: true,
+    };
+    vec![
+        ("resumed-from", resumed(ResumeAnswer::From(Stamp(0)))),
+        ("resumed-reset", resumed(ResumeAnswer::Reset)),
+        (
+            "advance",
+            Message::Advance {
+                domain: DOMAIN,
+                from: Stamp(1000),
+                through: Stamp(1003),
+                time: TIME,
+                changes: changes(),
+                stale: vec![page(400)],
+                echo: Some(Echo { sent: Instant(123_456_789), age: Duration::from_millis(7) }),
+            },
+        ),
+        ("history", Message::History { domain: DOMAIN, epochs: epochs() }),
+        (
+            "commit",
+            Message::Commit {
+                domain: DOMAIN,
+                commit: CommitRequest {
+                    id: commit_id(),
+                    confirmed: 11,
+                    history: epochs()[1].history,
+                    base: Stamp(1000),
+                    reads: reads(),
+                    writes: writes(),
+                },
+            },
+        ),
+        (
+            "pages",
+            Message::Pages {
+                request: REQUEST,
+                domain: DOMAIN,
+                pages: vec![
+                    answer(9, PageBody::Data(pages()[1].1.encode(page(9)))),
+                    answer(10, PageBody::Valid),
+                    answer(8, PageBody::Absent),
+                ],
+            },
+        ),
+    ]
+}
+
+fn answer(number: u64, body: PageBody) -> PageAnswer {
+    PageAnswer { page: page(number), version: Stamp(940), as_of: Stamp(1000), body }
+}
+
+/// A message of two fragments.
+pub(crate) fn long_pages() -> Message {
+    Message::Pages {
+        request: REQUEST,
+        domain: DOMAIN,
+        pages: vec![answer(9, PageBody::Data(Bytes::from(vec![0x5a; 17_000])))],
+    }
+}
+
+pub(crate) fn records() -> Vec<(&'static str, LogRecord)> {
+    vec![
+        (
+            "commit",
+            LogRecord::Commit { stamp: Stamp(1001), id: commit_id(), time: TIME, writes: writes() },
+        ),
+        ("boot", LogRecord::Boot { boot: BOOT }),
+        ("confirmed", LogRecord::Confirmed { boot: BOOT, upto: u64::MAX }),
+        ("ids", LogRecord::Ids { volume: VOLUME, next: PageNo(1256) }),
+        ("volume", LogRecord::Volume { stamp: Stamp(1002), volume: volume_meta() }),
+        ("epoch", LogRecord::Epoch { epoch: epochs()[1] }),
+    ]
+}
+
+fn volume_meta() -> VolumeMeta {
+    VolumeMeta {
+        id: VOLUME,
+        name: "home".into(),
+        page_bytes: 65_536,
+        next_page: PageNo(1256),
+        version: Stamp(1000),
+        pages: 20,
+    }
+}
+
+pub(crate) fn meta() -> DomainMeta {
+    DomainMeta {
+        domain: DOMAIN,
+        installed_lsn: Lsn(5000),
+        installed: Stamp(1000),
+        epochs: epochs(),
+        volumes: vec![volume_meta()],
+        boots: vec![BootMeta {
+            boot: BOOT,
+            confirmed: 10,
+            committed: vec![(11, Stamp(998)), (12, Stamp(1001))],
+        }],
+    }
+}
+
+pub(crate) fn pages() -> Vec<(&'static str, Page)> {
+    let apply = |kind, ops: &[Op]| {
+        let mut page = Page::empty(kind);
+        for op in ops {
+            page.apply(op, 4096).expect("the samples' ops apply");
+        }
+        page
+    };
+    let put = |slot, generation, record: Record| Op::Put {
+        slot: Slot(slot),
+        generation: Generation(generation),
+        value: record.encode(),
+    };
+    let inline = |text: &'static str| Record::Inline(Bytes::from_static(text.as_bytes()));
+    let delete =
+        |slot, generation| Op::Delete { slot: Slot(slot), generation: Generation(generation) };
+    let forward =
+        Record::Forward(ObjectId { page: page(77), slot: Slot(5), generation: Generation(6) });
+    let large = Record::Large { length: 100_000, first: PageNo(1000), count: 25 };
+    let slotted = [
+        put(40_000, 1, inline("the last slot comes first")),
+        put(2, 1, inline("two")),
+        put(7, 1, forward),
+        put(8, 1, large),
+        put(3, 1, inline("to be deleted")),
+        delete(3, 1),
+        put(4, 1, inline("")),
+    ];
+    let raw = [Op::WriteRaw { offset: 3, bytes: Bytes::from_static(b"raw bytes") }];
+    vec![
+        ("slotted-empty", Page::empty(PageKind::Slotted)),
+        ("slotted", apply(PageKind::Slotted, &slotted)),
+        ("slotted-floor", forgetful_page()),
+        ("raw-empty", Page::empty(PageKind::Raw)),
+        ("raw", apply(PageKind::Raw, &raw)),
+    ]
+}
+
+/// A page that has seen so many objects come and go that it raised its generation floor.
+fn forgetful_page() -> Page {
+    let mut page = Page::empty(PageKind::Slotted);
+    for slot in (0..50).map(Slot) {
+        let generation = page.next_generation(slot).expect("the slot is empty");
+        let value = Record::Inline(Bytes::from_static(b"short-lived")).encode();
+        for op in [Op::Put { slot, generation, value }, Op::Delete { slot, generation }] {
+            page.apply(&op, 4096).expect("the page has room");
+        }
+    }
+    page
+}
