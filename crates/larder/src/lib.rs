@@ -7,7 +7,12 @@
 pub mod client;
 pub mod clock;
 pub mod config;
+mod host;
+pub mod http;
+pub mod log;
+pub mod metrics;
 pub mod testing;
 pub mod tls;
+mod transport;
 
 pub use larder_core as core;

@@ -1,7 +1,9 @@
 //! What can go wrong for a user of the library.
 
+use crate::tls::TlsError;
+use larder_core::cache::TransactionError;
 use larder_core::commit::Abort;
-use larder_core::id::{CommitId, DomainId, ObjectId, PageId, VolumeId};
+use larder_core::id::{CommitId, DomainId, ObjectId, PageId};
 use larder_core::message::{CloseReason, RequestError};
 use std::time::Duration;
 
@@ -64,8 +66,8 @@ pub enum Error {
     #[error("the transaction is read-only")]
     ReadOnly,
     /// The transaction wrote in one order domain and now writes in another.
-    #[error("a transaction may write in one order domain only; volume {0} is in another")]
-    OtherDomain(VolumeId),
+    #[error("{0}")]
+    TwoDomains(String),
     /// The transaction is over its limits.
     #[error("the transaction is too large: {0}")]
     TooLarge(String),
@@ -95,6 +97,9 @@ pub enum Error {
     /// The parent refuses this node, in a way that waiting does not mend.
     #[error("refused by the parent: {0}")]
     Refused(CloseReason),
+    /// A certificate does not do: names the file and the remedy.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The node was shut down.
     #[error("the node has been shut down")]
     ShutDown,
@@ -135,15 +140,34 @@ impl From<RequestError> for Error {
 impl From<Abort> for Error {
     fn from(abort: Abort) -> Self {
         match abort {
-            Abort::Gone { page, slot, generation } => {
-                Self::Gone(ObjectId { page, slot, generation })
-            }
-            Abort::BadPage(page) => Self::NoPage(page),
-            Abort::PageFull(page) => Self::PageFull(page),
             Abort::NoVolume(volume) => Self::NoVolume(volume.to_string()),
             Abort::TooLarge(what) => Self::TooLarge(what.into()),
-            Abort::Conflict(_) | Abort::BadWrite(_) | Abort::History => {
-                Self::Conflict { attempts: 1, reason: abort.to_string() }
+            // What the transaction wrote fitted the state it saw: the origin's is another one.
+            Abort::Conflict(_)
+            | Abort::Gone { .. }
+            | Abort::BadPage(_)
+            | Abort::PageFull(_)
+            | Abort::BadWrite(_)
+            | Abort::History => Self::Conflict { attempts: 1, reason: abort.to_string() },
+        }
+    }
+}
+
+impl From<TransactionError> for Error {
+    fn from(error: TransactionError) -> Self {
+        match error {
+            TransactionError::NoVolume(volume) => Self::NoVolume(volume.to_string()),
+            TransactionError::NotAttached(_) => Self::Unavailable(error.to_string()),
+            TransactionError::ReadOnly => Self::ReadOnly,
+            TransactionError::TwoDomains { .. } => Self::TwoDomains(error.to_string()),
+            TransactionError::TooLarge(what) => Self::TooLarge(what.into()),
+            TransactionError::TooOld(age) => Self::Stale { age },
+            TransactionError::Gone(object) => Self::Gone(object),
+            TransactionError::BadPage(page) => Self::NoPage(page),
+            TransactionError::PageFull(page) => Self::PageFull(page),
+            TransactionError::BadWrite(_) => Self::Invalid(error.to_string()),
+            TransactionError::Damaged(object) => {
+                Self::Damaged { page: object.page, detail: error.to_string() }
             }
         }
     }

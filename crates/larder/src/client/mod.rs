@@ -6,15 +6,19 @@
 //! is ready at its first poll and no task is woken.
 
 mod error;
+mod ids;
 mod node;
 mod notice;
+mod requests;
 mod session;
 mod transaction;
 mod volume;
 
 pub use error::{Error, Result};
-pub use node::{DomainStatus, Node, NodeOptions, NodeStatus, VolumeOptions};
+pub use node::{DomainStatus, Node, NodeStatus, VolumeOptions};
 pub use notice::{Event, Notices};
 pub use session::{Consistency, Freshness, Session, SessionOptions};
 pub use transaction::{Committed, Object, Savepoint, Transaction};
 pub use volume::Volume;
+
+pub use crate::config::NodeConfig;

@@ -1,39 +1,30 @@
 //! A node: a cache in this process and its link to a parent.
 
-use super::{Notices, Result, Volume};
+use super::ids::IdPools;
+use super::requests::{CacheOutlet, Requests};
+use super::{Error, Event, Notices, Result, Volume};
+use crate::clock::{BootClock, now, random_u128};
+use crate::config::{NodeConfig, Policy};
+use crate::host::{Host, Inputs, Queues};
+use crate::http::Probe;
+use crate::metrics::Metrics;
+use crate::tls::Identity;
+use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch};
+use larder_core::cache::io::{CacheOp, CacheReply};
+use larder_core::cache::{Cache, CacheConfig, PolicyKind, ReadCache};
 use larder_core::id::{BootId, DomainId, Stamp, VolumeId};
-use larder_core::message::VolumeInfo;
+use larder_core::message::{VolumeInfo, VolumeKey, VolumeSpec};
+use serde::Serialize;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
-/// How to reach a parent and who to be.
-#[derive(Clone, Debug)]
-pub struct NodeOptions {
-    /// The parent's address, `host:port`.
-    pub parent: String,
-    /// The name in the parent's certificate; none: any certificate of the authority.
-    pub parent_name: Option<String>,
-    /// The folder with `ca.pem`, `NAME.pem` and `NAME-key.pem`.
-    pub tls_dir: std::path::PathBuf,
-    /// This node's name, as its certificate proves it.
-    pub name: String,
-    /// Bytes of pages kept in memory.
-    pub memory_bytes: u64,
-    /// How long requests wait for an answer.
-    pub request_limit: Duration,
-}
-
-impl Default for NodeOptions {
-    fn default() -> Self {
-        Self {
-            parent: "localhost:4780".into(),
-            parent_name: None,
-            tls_dir: "tls".into(),
-            name: "node".into(),
-            memory_bytes: 1 << 30,
-            request_limit: Duration::from_secs(30),
-        }
-    }
-}
+/// Events that a watcher may lie behind before it is told that everything changed.
+const EVENTS_MAX: usize = 4096;
+/// Bytes of commits on their way to the parent at once; further ones wait.
+const COMMIT_BYTES_MAX: usize = 64 << 20;
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -46,83 +37,310 @@ pub struct VolumeOptions {
     pub domain: Option<DomainId>,
 }
 
+impl VolumeOptions {
+    /// A volume with pages of 8 KiB, wherever the origin wants it.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self { name: name.into(), page_bytes: 8192, domain: None }
+    }
+}
+
 /// What a node knows of a domain.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct DomainStatus {
-    /// Which.
-    pub domain: DomainId,
+    /// Its id, in hexadecimal.
+    pub domain: String,
     /// Its valid-through here.
-    pub through: Stamp,
-    /// How old this state is at most; none: never confirmed.
-    pub age: Option<Duration>,
+    pub through: u64,
+    /// How old this state is at most, in milliseconds; none: never confirmed.
+    pub age_ms: Option<u64>,
+    /// Whether it may be called current: its age is within the lease.
+    pub leased: bool,
 }
 
 /// What a node knows of itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct NodeStatus {
     /// Its name.
     pub name: String,
-    /// This process's life.
-    pub boot: BootId,
+    /// This process's life, in hexadecimal.
+    pub boot: String,
+    /// The address of its parent.
+    pub parent: String,
     /// Whether the link to the parent stands.
     pub connected: bool,
+    /// Why it does not.
+    pub trouble: Option<String>,
     /// The domains whose volumes are open.
     pub domains: Vec<DomainStatus>,
 }
 
 /// A cache in this process, linked to its parent. Cloning shares it; it ends with
-/// [`Node::shutdown`], or when the last clone is dropped.
+/// [`Node::shutdown`], or when the last clone, volume, session and transaction of it is dropped.
 #[derive(Clone)]
-pub struct Node {}
+pub struct Node {
+    shared: Arc<NodeShared>,
+}
+
+pub(super) struct NodeShared {
+    pub(super) config: NodeConfig,
+    boot: BootId,
+    inputs: Inputs<Cache>,
+    pub(super) cache: Arc<ReadCache>,
+    pub(super) requests: Requests,
+    pub(super) metrics: Arc<Metrics>,
+    events: broadcast::Sender<Event>,
+    link: LinkWatch,
+    pub(super) ids: IdPools,
+    pub(super) commit_room: Semaphore,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl Drop for NodeShared {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+impl NodeShared {
+    fn abort(&self) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        for task in tasks.drain(..) {
+            task.abort();
+        }
+    }
+
+    /// How long a request may wait that is not bound by a session.
+    pub(super) fn request_limit(&self) -> Duration {
+        self.config.node.request_limit.0
+    }
+
+    /// Bytes of commits on their way at once.
+    pub(super) fn commit_share(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.clamp(1, COMMIT_BYTES_MAX)).expect("the room is far below 4 GiB")
+    }
+}
 
 impl Node {
-    /// Starts a node. Returns when the link stands; a parent that does not answer within
-    /// `request_limit` is an error.
-    pub async fn connect(_options: NodeOptions) -> Result<Self> {
-        todo!()
+    /// Starts a node and waits until its parent has welcomed it. Fails when a certificate does
+    /// not do, when the parent refuses this node, and when there is no link within
+    /// `request_limit`.
+    pub async fn connect(config: NodeConfig) -> Result<Self> {
+        let limit = config.node.request_limit.0;
+        let node = Self::start(config)?;
+        node.linked(limit).await?;
+        Ok(node)
+    }
+
+    /// Starts a node and does not wait for its parent, which it goes on dialling. Fails when its
+    /// own certificate does not do. Needs a tokio runtime.
+    pub fn start(config: NodeConfig) -> Result<Self> {
+        let identity = Identity::load(&config.tls_dir, &config.name)?;
+        let wanted = Some(config.node.parent_name.as_str()).filter(|name| !name.is_empty());
+        let tls = identity.client_config(wanted)?;
+        let boot = BootId(random_u128());
+        let metrics = Arc::new(Metrics::new());
+        let (machine, cache) = Cache::new(cache_config(&config, boot));
+        let queues = Queues::<Cache>::new();
+        let inputs = queues.inputs.clone();
+        // Twice what the node lets be under way: its own parent is never cut off for slowness.
+        let queue_bytes = 2 * COMMIT_BYTES_MAX + config.link.queue.0 as usize;
+        let setup = LinkSetup::new(
+            queues.links.clone(),
+            metrics.clone(),
+            queue_bytes,
+            config.link.write_limit.0,
+        );
+        let (state, link) = watch::channel(LinkState::Down(None));
+        let dialer = Dialer {
+            setup,
+            identity: Arc::new(identity),
+            tls,
+            parent: config.node.parent.clone(),
+            link: config.link.clone(),
+            state,
+        };
+        let (events, _) = broadcast::channel(EVENTS_MAX);
+        let requests = Requests::new(inputs.clone());
+        let outlet = CacheOutlet::new(&requests, events.clone());
+        let host = Host::spawn(machine, outlet, queues, Vec::new());
+        let dial = tokio::spawn(dialer.run(1));
+        tracing::info!(name = %config.name, %boot, parent = %config.node.parent, "node started");
+        let shared = NodeShared {
+            ids: IdPools::new(config.node.page_run),
+            config,
+            boot,
+            inputs,
+            cache,
+            requests,
+            metrics,
+            events,
+            link,
+            commit_room: Semaphore::new(COMMIT_BYTES_MAX),
+            tasks: Mutex::new(vec![host.abort_handle(), dial.abort_handle()]),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Waits until the parent has welcomed this node.
+    pub async fn linked(&self, limit: Duration) -> Result<()> {
+        let mut link = self.shared.link.clone();
+        let settled = link.wait_for(|state| !matches!(state, LinkState::Down(_)));
+        let state = match timeout(limit, settled).await {
+            Ok(Ok(state)) => state.clone(),
+            Ok(Err(_)) => return Err(Error::ShutDown),
+            Err(_) => self.shared.link.borrow().clone(),
+        };
+        match state {
+            LinkState::Up { .. } => Ok(()),
+            LinkState::Refused(reason) => Err(Error::Refused(reason)),
+            LinkState::Untrusted(error) => Err(Error::Tls(error)),
+            LinkState::Down(why) => Err(Error::Unavailable(
+                why.unwrap_or_else(|| format!("no link to the parent within {limit:?}")),
+            )),
+        }
     }
 
     /// Opens a volume by its name.
-    pub async fn volume(&self, _name: &str) -> Result<Volume> {
-        todo!()
+    pub async fn volume(&self, name: &str) -> Result<Volume> {
+        self.open(CacheOp::OpenVolume(VolumeKey::Name(name.into()))).await
     }
 
     /// Opens a volume by its id.
-    pub async fn volume_by_id(&self, _id: VolumeId) -> Result<Volume> {
-        todo!()
+    pub async fn volume_by_id(&self, id: VolumeId) -> Result<Volume> {
+        self.open(CacheOp::OpenVolume(VolumeKey::Id(id))).await
     }
 
     /// Makes a volume and opens it. Its page 1 is there, slotted and empty.
-    pub async fn create_volume(&self, _options: VolumeOptions) -> Result<Volume> {
-        todo!()
+    pub async fn create_volume(&self, options: VolumeOptions) -> Result<Volume> {
+        let VolumeOptions { name, page_bytes, domain } = options;
+        let id = VolumeId(random_u128());
+        let spec = VolumeSpec { id, name, page_bytes, domain };
+        self.open(CacheOp::CreateVolume(spec)).await
+    }
+
+    async fn open(&self, op: CacheOp) -> Result<Volume> {
+        match self.shared.requests.ask(op, self.shared.request_limit()).await? {
+            CacheReply::Volume(info) => Ok(Volume::new(self.clone(), info)),
+            other => unreachable!("a volume was asked for: {other:?}"),
+        }
     }
 
     /// All volumes of the origin.
     pub async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
-        todo!()
+        let limit = self.shared.request_limit();
+        match self.shared.requests.ask(CacheOp::ListVolumes, limit).await? {
+            CacheReply::Volumes(volumes) => Ok(volumes),
+            other => unreachable!("volumes were asked for: {other:?}"),
+        }
     }
 
     /// What changes from now on.
     #[must_use]
     pub fn notices(&self) -> Notices {
-        todo!()
+        Notices::new(self.shared.events.subscribe())
     }
 
     /// What the node knows of itself.
     #[must_use]
     pub fn status(&self) -> NodeStatus {
-        todo!()
+        let shared = &self.shared;
+        let at = now();
+        let domain = |domain: DomainId| {
+            let through = shared.cache.through(domain).unwrap_or(Stamp::ZERO);
+            let age = shared.cache.age(domain, at);
+            shared.metrics.domain(domain, through, age);
+            DomainStatus {
+                domain: format!("{:016x}", domain.0),
+                through: through.0,
+                age_ms: age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+                leased: shared.cache.leased(domain, at),
+            }
+        };
+        let link = shared.link.borrow().clone();
+        NodeStatus {
+            name: shared.config.name.clone(),
+            boot: shared.boot.to_string(),
+            parent: shared.config.node.parent.clone(),
+            connected: matches!(link, LinkState::Up { .. }),
+            trouble: trouble(&link),
+            domains: shared.cache.domains().into_iter().map(domain).collect(),
+        }
     }
 
     /// This process's life.
     #[must_use]
     pub fn boot(&self) -> BootId {
-        todo!()
+        self.shared.boot
+    }
+
+    /// The figures of this node.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
     }
 
     /// Says goodbye to the parent and ends the node; calls after it fail with
-    /// [`super::Error::ShutDown`].
+    /// [`Error::ShutDown`].
     pub async fn shutdown(&self) {
-        todo!()
+        self.shared.inputs.stop().await;
+        self.shared.abort();
+    }
+
+    pub(super) fn shared(&self) -> &Arc<NodeShared> {
+        &self.shared
+    }
+}
+
+impl Probe for Node {
+    fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    fn healthy(&self) -> std::result::Result<(), String> {
+        if self.shared.inputs.is_gone() {
+            return Err("the cache's task has ended".into());
+        }
+        Ok(())
+    }
+
+    fn ready(&self) -> std::result::Result<(), String> {
+        self.healthy()?;
+        match trouble(&self.shared.link.borrow()) {
+            None => Ok(()),
+            Some(trouble) => Err(trouble),
+        }
+    }
+
+    fn status(&self) -> serde_json::Value {
+        serde_json::json!({
+            "role": "node",
+            "node": Node::status(self),
+            "figures": self.shared.metrics.summary(),
+        })
+    }
+}
+
+/// Why there is no link; none: there is one.
+fn trouble(link: &LinkState) -> Option<String> {
+    match link {
+        LinkState::Up { .. } => None,
+        LinkState::Down(why) => Some(why.clone().unwrap_or_else(|| "not linked yet".into())),
+        LinkState::Refused(reason) => Some(format!("refused by the parent: {reason}")),
+        LinkState::Untrusted(error) => Some(error.to_string()),
+    }
+}
+
+fn cache_config(config: &NodeConfig, boot: BootId) -> CacheConfig {
+    CacheConfig {
+        memory_bytes: usize::try_from(config.node.memory.0).unwrap_or(usize::MAX),
+        policy: match config.node.policy {
+            Policy::S3Fifo => PolicyKind::S3Fifo,
+            Policy::Lru => PolicyKind::Lru,
+        },
+        transactions_max: config.node.transactions_max as usize,
+        beat_every: config.node.beat.0,
+        silence_max: config.link.silence_max.0,
+        ..CacheConfig::new(&config.name, boot, Arc::new(BootClock))
     }
 }

@@ -1,9 +1,24 @@
 //! Sessions: a user of a node with its own consistency and its own floor.
 
+use super::node::NodeShared;
 use super::{Error, Result, Transaction};
+use crate::clock::{now, random_u64};
+use larder_core::cache::io::CacheOp;
+use larder_core::cache::{self, AgeLimit, BeginError};
 use larder_core::id::{DomainId, Stamp};
+use larder_core::rng::Rng;
+use larder_core::time::Instant;
 use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::time::sleep;
+
+/// First pause after a conflict; doubled with every further one.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+/// Longest pause after a conflict.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Pause while all places for transactions are taken.
+const PLACE_PAUSE: Duration = Duration::from_millis(2);
 
 /// What a session's transactions may claim (`docs/decisions/0002-order-domains.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -13,11 +28,11 @@ pub enum Consistency {
     /// Serializable. Read-only transactions of one domain commit locally, with no message.
     #[default]
     Serializable,
-    /// Read-only, at the valid-through of their begin; never doomed by later changes.
+    /// Read-only, at the valid-through of their first read; never doomed by later changes.
     Snapshot,
 }
 
-/// How old the state may be that a transaction is begun on.
+/// How old the state may be that a transaction reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Freshness {
     /// Within the link lease: as old as the parent allows to call current.
@@ -25,7 +40,7 @@ pub enum Freshness {
     Leased,
     /// At most this old; the node asks the parent when it is older.
     AtMost(Duration),
-    /// Whatever is cached; its age is to be had from `Transaction::age`.
+    /// Whatever is cached; its age is to be had from [`Transaction::age`].
     Any,
 }
 
@@ -36,8 +51,7 @@ pub struct SessionOptions {
     pub consistency: Consistency,
     /// How old its state may be.
     pub freshness: Freshness,
-    /// How long a transaction may take, all its attempts together, before `TimedOut` or
-    /// `Conflict`.
+    /// How long a transaction may take, all its attempts together.
     pub time_limit: Duration,
     /// How often `transact` runs a transaction at most.
     pub attempts_max: u32,
@@ -49,7 +63,7 @@ impl Default for SessionOptions {
             consistency: Consistency::default(),
             freshness: Freshness::default(),
             time_limit: Duration::from_secs(30),
-            attempts_max: 32,
+            attempts_max: 64,
         }
     }
 }
@@ -57,13 +71,79 @@ impl Default for SessionOptions {
 /// A user of a node. It never sees less than it has seen or written, over anything that happens
 /// to the link. Cloning shares it; transactions of one session may run side by side.
 #[derive(Clone)]
-pub struct Session {}
+pub struct Session {
+    shared: Arc<SessionShared>,
+}
+
+pub(super) struct SessionShared {
+    pub(super) node: Arc<NodeShared>,
+    pub(super) domain: DomainId,
+    options: SessionOptions,
+    age_limit: AgeLimit,
+    core: Mutex<cache::Session>,
+}
+
+impl SessionShared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, cache::Session> {
+        // A floor is whole between any two of its changes.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the parent for its state now, so that what is cached is fresh again.
+    pub(super) async fn refresh(&self, domain: DomainId, deadline: Instant) -> Result<()> {
+        let limit = remaining(deadline)?;
+        self.node.requests.ask(CacheOp::Refresh { domain }, limit).await?;
+        Ok(())
+    }
+
+    /// Whether the cached state is as fresh as the session wants it.
+    fn fresh(&self) -> bool {
+        let age = self.node.cache.age(self.domain, now());
+        match self.age_limit {
+            AgeLimit::None => true,
+            AgeLimit::Lease => self.node.cache.leased(self.domain, now()),
+            AgeLimit::AtMost(limit) => age.is_some_and(|age| age <= limit),
+        }
+    }
+
+    pub(super) fn stale(&self) -> Error {
+        Error::Stale { age: self.node.cache.age(self.domain, now()) }
+    }
+}
+
+/// The time left; an error when none is.
+pub(super) fn remaining(deadline: Instant) -> Result<Duration> {
+    let left = deadline.since(now());
+    if left.is_zero() {
+        return Err(Error::TimedOut(Duration::ZERO));
+    }
+    Ok(left)
+}
 
 impl Session {
+    pub(super) fn new(node: Arc<NodeShared>, domain: DomainId, options: SessionOptions) -> Self {
+        let age_limit = match options.freshness {
+            Freshness::Leased => AgeLimit::Lease,
+            Freshness::AtMost(age) => AgeLimit::AtMost(age),
+            Freshness::Any => AgeLimit::None,
+        };
+        let core = cache::Session::new(cache::SessionOptions {
+            consistency: match options.consistency {
+                Consistency::Strict => cache::Consistency::Strict,
+                Consistency::Serializable => cache::Consistency::Serializable,
+                Consistency::Snapshot => cache::Consistency::Snapshot,
+            },
+            age_limit,
+            ..cache::SessionOptions::default()
+        });
+        let core = Mutex::new(core);
+        Self { shared: Arc::new(SessionShared { node, domain, options, age_limit, core }) }
+    }
+
     /// Runs `body` as a transaction and commits it; again from the start, after a jittered pause,
     /// when it met a conflict, within the session's attempts and time. What `body` returns as an
     /// error aborts the transaction and is returned as it is, unless the transaction had met a
-    /// conflict by then.
+    /// conflict by then: an error found in a state that never was means nothing.
     ///
     /// ```no_run
     /// # async fn f(session: larder::client::Session, id: larder::core::id::ObjectId)
@@ -71,45 +151,133 @@ impl Session {
     /// session.transact(|tx| async move {
     ///     let old = tx.get(id).await?;
     ///     tx.update(id, [old.as_ref(), b"!"].concat()).await
-    /// }).await?;
-    /// # Ok(()) }
+    /// }).await
+    /// # }
     /// ```
-    pub async fn transact<T, E, F, Body>(&self, _body: F) -> Result<T, E>
+    pub async fn transact<T, E, F, Body>(&self, body: F) -> Result<T, E>
     where
         F: FnMut(Transaction) -> Body + Send,
         Body: Future<Output = Result<T, E>> + Send,
         T: Send,
         E: From<Error> + Send,
     {
-        todo!()
+        self.run(body, false).await
     }
 
     /// The same for a transaction that only reads: a write in it is `ReadOnly`.
-    pub async fn read<T, E, F, Body>(&self, _body: F) -> Result<T, E>
+    pub async fn read<T, E, F, Body>(&self, body: F) -> Result<T, E>
     where
         F: FnMut(Transaction) -> Body + Send,
         Body: Future<Output = Result<T, E>> + Send,
         T: Send,
         E: From<Error> + Send,
     {
-        todo!()
+        self.run(body, true).await
+    }
+
+    async fn run<T, E, F, Body>(&self, mut body: F, read_only: bool) -> Result<T, E>
+    where
+        F: FnMut(Transaction) -> Body + Send,
+        Body: Future<Output = Result<T, E>> + Send,
+        T: Send,
+        E: From<Error> + Send,
+    {
+        let deadline = self.deadline();
+        let mut pauses = None;
+        for attempt in 1.. {
+            let tx = self.begin_until(deadline, read_only).await?;
+            let conflict = match body(tx.clone()).await {
+                Ok(value) => match tx.commit().await {
+                    Ok(_) => return Ok(value),
+                    Err(error) => error,
+                },
+                Err(error) => match tx.doom() {
+                    Some(conflict) => conflict,
+                    None => return Err(error),
+                },
+            };
+            if !conflict.is_retryable() {
+                return Err(conflict.into());
+            }
+            let out_of_time = now() >= deadline;
+            if attempt >= self.shared.options.attempts_max || out_of_time {
+                return Err(exhausted(conflict, attempt).into());
+            }
+            // The first repetition comes at once: mostly nobody else is in the way any more.
+            if attempt > 1 {
+                sleep(pause(pauses.get_or_insert_with(|| Rng::new(random_u64())), attempt)).await;
+            }
+        }
+        unreachable!("the attempts are counted in 32 bits and end at their bound")
     }
 
     /// Begins a transaction, to be ended by [`Transaction::commit`] or [`Transaction::abort`];
     /// dropping it aborts it. Waits until the cache has reached the session's floor and is fresh
     /// enough.
     pub async fn begin(&self) -> Result<Transaction> {
-        todo!()
+        self.begin_until(self.deadline(), false).await
     }
 
     /// Begins a transaction that only reads.
     pub async fn begin_read(&self) -> Result<Transaction> {
-        todo!()
+        self.begin_until(self.deadline(), true).await
     }
 
     /// The least stamp this session's next transaction will see of a domain.
     #[must_use]
-    pub fn floor(&self, _domain: DomainId) -> Stamp {
-        todo!()
+    pub fn floor(&self, domain: DomainId) -> Stamp {
+        self.shared.lock().floors.get(domain).unwrap_or(Stamp::ZERO)
     }
+
+    /// Gives up a domain's floor, after [`Error::HistoryForked`]: its user accepts that what the
+    /// session has seen may be gone.
+    pub fn forget_floor(&self, domain: DomainId) {
+        self.shared.lock().floors.forget(domain);
+    }
+
+    fn deadline(&self) -> Instant {
+        now().after(self.shared.options.time_limit)
+    }
+
+    async fn begin_until(&self, deadline: Instant, read_only: bool) -> Result<Transaction> {
+        let shared = &self.shared;
+        if !shared.fresh() && shared.refresh(shared.domain, deadline).await.is_err() {
+            return Err(shared.stale());
+        }
+        loop {
+            let begun = shared.lock().begin(&shared.node.cache);
+            match begun {
+                Ok(core) => return Ok(Transaction::new(core, shared.clone(), deadline, read_only)),
+                Err(BeginError::Wait { domain, stamp }) => {
+                    let op = CacheOp::WaitThrough { domain, stamp };
+                    shared.node.requests.ask(op, remaining(deadline)?).await?;
+                }
+                Err(BeginError::HistoryLost(domain)) => {
+                    let detail = "the session has seen commits that are not in it".into();
+                    return Err(Error::HistoryForked { domain, detail });
+                }
+                Err(BeginError::TooMany) => {
+                    if remaining(deadline).is_err() {
+                        let what = "node.transactions_max transactions run".into();
+                        return Err(Error::Unavailable(what));
+                    }
+                    sleep(PLACE_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+fn exhausted(conflict: Error, attempts: u32) -> Error {
+    match conflict {
+        Error::Conflict { reason, .. } => Error::Conflict { attempts, reason },
+        other => other,
+    }
+}
+
+/// Half of it random, so that two writers in each other's way do not stay in step.
+fn pause(rng: &mut Rng, attempt: u32) -> Duration {
+    let full = PAUSE_MIN.saturating_mul(1 << attempt.min(10)).min(PAUSE_MAX);
+    let nanos = u64::try_from(full.as_nanos()).expect("at most the longest pause");
+    full / 2 + Duration::from_nanos(rng.below(nanos / 2))
 }

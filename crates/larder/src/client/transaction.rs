@@ -1,9 +1,19 @@
 //! A transaction, as its user sees it.
 
-use super::Result;
+use super::ids;
+use super::session::{SessionShared, remaining};
+use super::{Error, Result};
+use crate::clock::now;
+use crate::metrics::Ending;
 use bytes::Bytes;
-use larder_core::commit::{Op, PageKind};
-use larder_core::id::{Generation, ObjectId, PageId, Slot, Stamp, VolumeId};
+use larder_core::cache::io::{CacheOp, CacheReply};
+use larder_core::cache::{self, CommitPart, Doom, Finish, Step, TransactionError};
+use larder_core::commit::{Abort, Op, Outcome, PageKind};
+use larder_core::id::{DomainId, Generation, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
+use larder_core::message::RequestError;
+use larder_core::page::Record;
+use larder_core::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// An object read.
@@ -17,13 +27,15 @@ pub struct Object {
 
 /// A point of a transaction to which its writes can be taken back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Savepoint(pub(crate) usize);
+pub struct Savepoint(cache::Savepoint);
 
 /// How a transaction ended well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Committed {
     /// The commit's stamp; for a transaction without writes the stamp at which all it read held.
     pub stamp: Stamp,
+    /// It read from several domains: serializable in each, not at one instant across them.
+    pub per_domain: bool,
 }
 
 /// A unit of work: everything it reads is of one state, everything it writes is done at once or
@@ -31,178 +43,506 @@ pub struct Committed {
 /// may run side by side. Dropping the last handle aborts it.
 ///
 /// A read of something cached is ready at the first poll; a miss fetches the page and waits at
-/// most the session's time limit. Any call may return [`super::Error::Conflict`]: something read
-/// before has changed, and the transaction can only be run again.
+/// most the session's time limit. Any call may return [`Error::Conflict`]: something read before
+/// has changed, and the transaction can only be run again.
 #[derive(Clone)]
-pub struct Transaction {}
+pub struct Transaction {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    session: Arc<SessionShared>,
+    deadline: Instant,
+    read_only: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// None: the transaction is over.
+    core: Option<cache::Transaction>,
+    hits: u64,
+    misses: u64,
+    doom: Option<Doom>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut core) = state.core.take() {
+            for range in core.take_unused_ids() {
+                self.session.node.ids.put(range);
+            }
+        }
+    }
+}
+
+/// What is left to do before an operation can be tried again.
+enum Missing {
+    Pages(DomainId, Vec<PageId>),
+    Ids(VolumeId, u64),
+    Fresh(DomainId),
+}
+
+/// What an operation has been through.
+#[derive(Clone, Copy, Default)]
+struct Tried {
+    /// It was tried before: neither a hit nor another miss.
+    before: bool,
+    /// The state was refreshed for it.
+    refreshed: bool,
+}
 
 impl Transaction {
+    pub(super) fn new(
+        core: cache::Transaction,
+        session: Arc<SessionShared>,
+        deadline: Instant,
+        read_only: bool,
+    ) -> Self {
+        let state = Mutex::new(State { core: Some(core), hits: 0, misses: 0, doom: None });
+        Self { shared: Arc::new(Shared { session, deadline, read_only, state }) }
+    }
+
     // ---- objects ----
 
-    /// An object's bytes. `Gone` when it was deleted or its slot holds a later object.
-    pub async fn get(&self, _id: ObjectId) -> Result<Bytes> {
-        todo!()
+    /// An object's bytes. [`Error::Gone`] when it was deleted or its slot holds a later object.
+    pub async fn get(&self, id: ObjectId) -> Result<Bytes> {
+        self.find(id).await?.ok_or(Error::Gone(id))
+    }
+
+    /// An object's bytes; none: it was deleted, or its slot holds a later object.
+    pub async fn find(&self, id: ObjectId) -> Result<Option<Bytes>> {
+        self.read(|tx| tx.read_object(id)).await
     }
 
     /// What a slot holds, whatever its generation. Finding nothing is a read too: somebody's
     /// filling the slot conflicts with it.
-    pub async fn read_slot(&self, _page: PageId, _slot: Slot) -> Result<Option<Object>> {
-        todo!()
+    pub async fn read_slot(&self, page: PageId, slot: Slot) -> Result<Option<Object>> {
+        let Some((generation, record)) = self.read(|tx| tx.read_slot(page, slot)).await? else {
+            return Ok(None);
+        };
+        let id = ObjectId { page, slot, generation };
+        let value = self.value(id, record).await?;
+        Ok(Some(Object { id, value }))
     }
 
     /// Whether a slot is filled, and with which generation. Conflicts with creation and deletion
     /// only, not with updates.
-    pub async fn exists(&self, _page: PageId, _slot: Slot) -> Result<Option<Generation>> {
-        todo!()
+    pub async fn exists(&self, page: PageId, slot: Slot) -> Result<Option<Generation>> {
+        self.read(|tx| tx.exists(page, slot)).await
     }
 
     /// Which slots of a page are filled, ascending; none: there is no such page. Conflicts with
     /// creations and deletions in the page.
-    pub async fn slots(&self, _page: PageId) -> Result<Option<Vec<(Slot, Generation)>>> {
-        todo!()
+    pub async fn slots(&self, page: PageId) -> Result<Option<Vec<(Slot, Generation)>>> {
+        self.read(|tx| tx.slots(page)).await
     }
 
     /// All objects of a page, ascending by slot; none: there is no such page. Conflicts with every
     /// change in the page.
-    pub async fn read_all(&self, _page: PageId) -> Result<Option<Vec<Object>>> {
-        todo!()
+    pub async fn read_all(&self, page: PageId) -> Result<Option<Vec<Object>>> {
+        let Some(records) = self.read(|tx| tx.read_all(page)).await? else {
+            return Ok(None);
+        };
+        let mut objects = Vec::with_capacity(records.len());
+        for (slot, generation, record) in records {
+            let id = ObjectId { page, slot, generation };
+            let value = self.value(id, record).await?;
+            objects.push(Object { id, value });
+        }
+        Ok(Some(objects))
     }
 
-    /// Creates an object in an empty slot: an error when the slot is filled.
+    /// The value of a record just read. One that lies elsewhere is fetched from there.
+    async fn value(&self, id: ObjectId, record: Bytes) -> Result<Bytes> {
+        match Record::decode(record) {
+            Ok(Record::Inline(value)) => Ok(value),
+            Ok(Record::Forward(_) | Record::Large { .. }) => self.get(id).await,
+            Err(error) => Err(Error::Damaged { page: id.page, detail: error.to_string() }),
+        }
+    }
+
+    /// Creates an object in an empty slot; [`Error::Invalid`] when the slot is filled.
     pub async fn create_at(
         &self,
-        _page: PageId,
-        _slot: Slot,
-        _value: impl Into<Bytes> + Send,
+        page: PageId,
+        slot: Slot,
+        value: impl Into<Bytes> + Send,
     ) -> Result<ObjectId> {
-        todo!()
+        let value = value.into();
+        self.write_with(|tx| tx.create_object(page, Some(slot), value.clone())).await
     }
 
-    /// Creates an object in a page, in its lowest empty slot. `PageFull` when there is no room.
-    pub async fn create(&self, _page: PageId, _value: impl Into<Bytes> + Send) -> Result<ObjectId> {
-        todo!()
+    /// Creates an object in a page, in its lowest empty slot. [`Error::PageFull`] when there is no
+    /// room.
+    pub async fn create(&self, page: PageId, value: impl Into<Bytes> + Send) -> Result<ObjectId> {
+        let value = value.into();
+        self.write_with(|tx| tx.create_object(page, None, value.clone())).await
     }
 
     /// Overwrites an object. One that outgrows its page is moved, and its id stays good. Blind:
-    /// conflicts with deletion only.
-    pub async fn update(&self, _id: ObjectId, _value: impl Into<Bytes> + Send) -> Result<()> {
-        todo!()
+    /// conflicts with the object's deletion and its moves only.
+    pub async fn update(&self, id: ObjectId, value: impl Into<Bytes> + Send) -> Result<()> {
+        let value = value.into();
+        self.write_with(|tx| tx.update_object(id, value.clone())).await
     }
 
     /// Deletes an object, with whatever it kept in other pages.
-    pub async fn delete(&self, _id: ObjectId) -> Result<()> {
-        todo!()
+    pub async fn delete(&self, id: ObjectId) -> Result<()> {
+        self.write_with(|tx| tx.delete_object(id)).await
     }
 
     /// Adds to the little-endian 64-bit number at `offset` of the object, wrapping. Two additions
     /// do not conflict.
-    pub async fn add(&self, _id: ObjectId, _offset: u32, _delta: i64) -> Result<()> {
-        todo!()
+    pub async fn add(&self, id: ObjectId, offset: u32, delta: i64) -> Result<()> {
+        self.write_with(|tx| tx.add_to_object(id, offset, delta)).await
     }
 
     /// Raises the unsigned little-endian 64-bit number at `offset` of the object to at least
     /// `value`. Does not conflict with others of its kind.
-    pub async fn max(&self, _id: ObjectId, _offset: u32, _value: u64) -> Result<()> {
-        todo!()
+    pub async fn max(&self, id: ObjectId, offset: u32, value: u64) -> Result<()> {
+        self.write_with(|tx| tx.max_in_object(id, offset, value)).await
     }
 
     // ---- pages ----
 
     /// A raw page's bytes; none: there is no such page. Bytes past its end are zeros.
-    pub async fn read_raw(&self, _page: PageId) -> Result<Option<Bytes>> {
-        todo!()
+    pub async fn read_raw(&self, page: PageId) -> Result<Option<Bytes>> {
+        self.read(|tx| tx.read_raw(page)).await
     }
 
     /// Makes a page, with a number of its own.
-    pub async fn create_page(&self, _volume: VolumeId, _kind: PageKind) -> Result<PageId> {
-        todo!()
+    pub async fn create_page(&self, volume: VolumeId, kind: PageKind) -> Result<PageId> {
+        self.create_pages(volume, kind, 1).await
     }
 
     /// Makes a run of pages with consecutive numbers; gives the first.
     pub async fn create_pages(
         &self,
-        _volume: VolumeId,
-        _kind: PageKind,
-        _count: u64,
+        volume: VolumeId,
+        kind: PageKind,
+        count: u64,
     ) -> Result<PageId> {
-        todo!()
+        let page: PageNo = self.write_with(|tx| tx.create_pages(volume, kind, count)).await?;
+        Ok(PageId { volume, page })
     }
 
     /// Removes a page with all its objects.
-    pub async fn delete_page(&self, _page: PageId) -> Result<()> {
-        todo!()
+    pub async fn delete_page(&self, page: PageId) -> Result<()> {
+        self.write(page, Op::DeletePage).await
     }
 
-    /// Writes into a raw page, without reading it.
+    /// Writes into a raw page.
     pub async fn write_raw(
         &self,
-        _page: PageId,
-        _offset: u32,
-        _bytes: impl Into<Bytes> + Send,
+        page: PageId,
+        offset: u32,
+        bytes: impl Into<Bytes> + Send,
     ) -> Result<()> {
-        todo!()
+        self.write(page, Op::WriteRaw { offset, bytes: bytes.into() }).await
     }
 
     /// Cuts or zero-extends a raw page.
-    pub async fn truncate_raw(&self, _page: PageId, _length: u32) -> Result<()> {
-        todo!()
+    pub async fn truncate_raw(&self, page: PageId, length: u32) -> Result<()> {
+        self.write(page, Op::TruncateRaw { length }).await
     }
 
     /// One op as it is, for callers that encode records themselves.
-    pub async fn write(&self, _page: PageId, _op: Op) -> Result<()> {
-        todo!()
+    pub async fn write(&self, page: PageId, op: Op) -> Result<()> {
+        self.write_with(|tx| tx.write(page, op.clone())).await
     }
 
-    /// Fetches pages in one request, so that reads of them hit. Reads nothing by itself.
-    pub async fn fetch(&self, _pages: &[PageId]) -> Result<()> {
-        todo!()
+    /// Fetches the pages that the cache lacks in one request, so that reads of them hit. Reads
+    /// nothing by itself.
+    pub async fn fetch(&self, pages: &[PageId]) -> Result<()> {
+        let mut missing = std::collections::BTreeMap::<DomainId, Vec<PageId>>::new();
+        let cache = &self.shared.session.node.cache;
+        for &page in pages {
+            let held = cache.peek(page).is_some_and(|copy| copy.complete());
+            if !held && let Some(volume) = cache.volume(page.volume) {
+                missing.entry(volume.domain).or_default().push(page);
+            }
+        }
+        for (domain, pages) in missing {
+            self.supply(Missing::Pages(domain, pages)).await?;
+        }
+        Ok(())
     }
 
     /// Bytes of records that a page has room for; none: there is no such page, or it is raw. A
-    /// hint, which is not recorded as a read.
-    pub async fn free_bytes(&self, _page: PageId) -> Result<Option<usize>> {
-        todo!()
+    /// hint: not recorded as a read.
+    pub async fn free_bytes(&self, page: PageId) -> Result<Option<usize>> {
+        let cache = &self.shared.session.node.cache;
+        let Some(volume) = cache.volume(page.volume) else {
+            return Err(Error::NoVolume(page.volume.to_string()));
+        };
+        let room = |page: &larder_core::page::Page| {
+            (page.kind() == PageKind::Slotted).then(|| page.free_bytes(volume.page_bytes))
+        };
+        Ok(self.read(|tx| tx.hint(page, room)).await?.flatten())
     }
 
     // ---- the transaction itself ----
 
     /// A point to come back to.
-    #[must_use]
-    pub fn savepoint(&self) -> Savepoint {
-        todo!()
+    pub fn savepoint(&self) -> Result<Savepoint> {
+        let state = self.lock();
+        let core = state.core.as_ref().ok_or(Error::Finished)?;
+        Ok(Savepoint(core.savepoint()))
     }
 
     /// Takes back every write since the savepoint; what was read stays read.
-    pub fn rollback_to(&self, _savepoint: Savepoint) -> Result<()> {
-        todo!()
+    pub fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
+        let mut state = self.lock();
+        let core = state.core.as_mut().ok_or(Error::Finished)?;
+        core.rollback_to(savepoint.0);
+        Ok(())
     }
 
-    /// The stamp whose state the transaction sees.
+    /// The stamp whose state the transaction sees of the session's domain.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
-        todo!()
+        let session = &self.shared.session;
+        let state = self.lock();
+        let own = state.core.as_ref().and_then(|core| core.stamp(session.domain));
+        own.or_else(|| session.node.cache.through(session.domain)).unwrap_or(Stamp::ZERO)
     }
 
     /// How old the state that it sees is at most; none: never confirmed.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {
-        todo!()
+        let session = &self.shared.session;
+        session.node.cache.age(session.domain, now())
     }
 
-    /// Whether it can only end in a conflict.
+    /// Whether it can only end in a conflict, as far as it knows.
     #[must_use]
     pub fn is_doomed(&self) -> bool {
-        todo!()
+        self.doom().is_some()
+    }
+
+    pub(super) fn doom(&self) -> Option<Error> {
+        self.lock().doom.clone().map(doom_error)
     }
 
     /// Commits it. Durable at the origin when this returns; without writes it is checked here, or
-    /// at the origin for a strict session.
+    /// at the origin for a strict session. An error means that nothing of it was done, but for
+    /// [`Error::OutcomeUnknown`].
     pub async fn commit(self) -> Result<Committed> {
-        todo!()
+        let (core, hits, misses) = {
+            let mut state = self.lock();
+            let mut core = state.core.take().ok_or(Error::Finished)?;
+            for range in core.take_unused_ids() {
+                self.shared.session.node.ids.put(range);
+            }
+            (core, state.hits, state.misses)
+        };
+        let (result, ending) = match core.finish() {
+            Finish::Local { seen, per_domain } => {
+                let stamp = self.stamp_of(&seen);
+                self.shared.session.lock().saw(&seen);
+                (Ok(Committed { stamp, per_domain }), Ending::Local)
+            }
+            Finish::Doomed(doom) => (Err(doom_error(doom)), Ending::Conflict),
+            Finish::Refused(TransactionError::TooOld(_)) => {
+                (Err(self.shared.session.stale()), Ending::Refused)
+            }
+            Finish::Refused(error) => (Err(error.into()), Ending::Refused),
+            Finish::Send { parts, seen, per_domain } => {
+                let result = self.send(parts, &seen).await;
+                let ending = match &result {
+                    Ok(_) => Ending::Committed,
+                    Err(Error::OutcomeUnknown(_)) => Ending::Unknown,
+                    Err(error) if error.is_retryable() => Ending::Conflict,
+                    Err(_) => Ending::Refused,
+                };
+                (result.map(|stamp| Committed { stamp, per_domain }), ending)
+            }
+        };
+        self.shared.session.node.metrics.transaction(ending, hits, misses);
+        result
     }
 
-    /// Ends it without doing anything.
+    /// Ends it without doing anything, whatever other handles there are.
     pub fn abort(self) {
-        todo!()
+        let core = self.lock().core.take();
+        drop(core);
+    }
+
+    // ---- inside ----
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic inside the core transaction dooms nobody else: its state is dropped with it.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stamp_of(&self, seen: &[cache::Seen]) -> Stamp {
+        let domain = self.shared.session.domain;
+        let own = seen.iter().find(|seen| seen.domain == domain).or(seen.first());
+        own.map_or_else(|| self.stamp(), |seen| seen.stamp)
+    }
+
+    async fn read<T>(
+        &self,
+        mut operation: impl FnMut(&mut cache::Transaction) -> Step<T>,
+    ) -> Result<T> {
+        let mut tried = Tried::default();
+        loop {
+            let missing = match self.step(&mut operation, tried)? {
+                Ok(value) => return Ok(value),
+                Err(missing) => missing,
+            };
+            tried.before = true;
+            tried.refreshed |= matches!(missing, Missing::Fresh(_));
+            self.supply(missing).await?;
+        }
+    }
+
+    async fn write_with<T>(
+        &self,
+        operation: impl FnMut(&mut cache::Transaction) -> Step<T>,
+    ) -> Result<T> {
+        if self.shared.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.read(operation).await
+    }
+
+    /// One try of an operation, on this thread: its value, or what it lacks.
+    #[inline]
+    fn step<T>(
+        &self,
+        operation: &mut impl FnMut(&mut cache::Transaction) -> Step<T>,
+        tried: Tried,
+    ) -> Result<Result<T, Missing>> {
+        let mut state = self.lock();
+        let core = state.core.as_mut().ok_or(Error::Finished)?;
+        match operation(core) {
+            Step::Ready(value) => {
+                state.hits += u64::from(!tried.before);
+                Ok(Ok(value))
+            }
+            Step::Need { domain, pages } => {
+                state.misses += u64::from(!tried.before);
+                Ok(Err(Missing::Pages(domain, pages)))
+            }
+            Step::NeedIds { volume, count } => Ok(Err(Missing::Ids(volume, count))),
+            Step::Doomed(doom) => {
+                state.doom = Some(doom.clone());
+                Err(doom_error(doom))
+            }
+            Step::Refused(TransactionError::TooOld(age)) if tried.refreshed => {
+                Err(Error::Stale { age })
+            }
+            Step::Refused(TransactionError::TooOld(_)) => {
+                Ok(Err(Missing::Fresh(self.shared.session.domain)))
+            }
+            Step::Refused(error) => Err(error.into()),
+        }
+    }
+
+    #[cold]
+    async fn supply(&self, missing: Missing) -> Result<()> {
+        let session = &self.shared.session;
+        let limit = remaining(self.shared.deadline)?;
+        match missing {
+            Missing::Pages(domain, pages) => {
+                let begun = now();
+                let op = CacheOp::Fetch { domain, pages, prefetch: false };
+                let reply = session.node.requests.ask(op, limit).await?;
+                session.node.metrics.fetch(now().since(begun));
+                let CacheReply::Fetched { through, pages } = reply else {
+                    unreachable!("pages were asked for: {reply:?}");
+                };
+                let supplied = {
+                    let mut state = self.lock();
+                    let core = state.core.as_mut().ok_or(Error::Finished)?;
+                    core.supply(through, &pages)
+                };
+                match supplied {
+                    Step::Doomed(doom) => {
+                        self.lock().doom = Some(doom.clone());
+                        Err(doom_error(doom))
+                    }
+                    Step::Refused(error) => Err(error.into()),
+                    Step::Ready(()) | Step::Need { .. } | Step::NeedIds { .. } => Ok(()),
+                }
+            }
+            Missing::Ids(volume, count) => {
+                let range = ids::allocate(&session.node, volume, count, limit).await?;
+                let mut state = self.lock();
+                state.core.as_mut().ok_or(Error::Finished)?.supply_ids(range);
+                Ok(())
+            }
+            Missing::Fresh(domain) => match session.refresh(domain, self.shared.deadline).await {
+                Err(Error::ShutDown) => Err(Error::ShutDown),
+                // The repetition says how old the state is.
+                Ok(()) | Err(_) => Ok(()),
+            },
+        }
+    }
+
+    async fn send(&self, parts: Vec<CommitPart>, seen: &[cache::Seen]) -> Result<Stamp> {
+        let session = &self.shared.session;
+        let mut seen = seen.to_vec();
+        for part in parts {
+            let before = part.seen(part.checked);
+            let stamp = self.send_part(part).await?;
+            seen.push(cache::Seen { stamp, ..before });
+        }
+        session.lock().saw(&seen);
+        Ok(self.stamp_of(&seen))
+    }
+
+    async fn send_part(&self, part: CommitPart) -> Result<Stamp> {
+        let node = &self.shared.session.node;
+        let (domain, begun) = (part.domain, now());
+        let bytes: usize = part.writes.iter().map(|write| 64 + write.op.payload_bytes()).sum();
+        let room = node.commit_room.acquire_many(node.commit_share(bytes));
+        let limit = remaining(self.shared.deadline)?;
+        let _room = match tokio::time::timeout(limit, room).await {
+            Ok(permit) => permit.map_err(|_| Error::ShutDown)?,
+            Err(_) => return Err(Error::TimedOut(limit)),
+        };
+        let limit = remaining(self.shared.deadline)?;
+        let answer = node.requests.ask_raw(part.into_op(), limit).await?;
+        node.metrics.commit(now().since(begun));
+        let outcome = match answer {
+            Ok(CacheReply::Outcome(outcome)) => outcome,
+            Ok(other) => unreachable!("an outcome was asked for: {other:?}"),
+            Err(RequestError::TimedOut) => return Err(Error::OutcomeUnknown(None)),
+            Err(error) => return Err(error.into()),
+        };
+        match outcome {
+            Outcome::Committed(stamp) => Ok(stamp),
+            Outcome::Unknown => Err(Error::OutcomeUnknown(None)),
+            Outcome::Aborted(abort) => Err(self.aborted(domain, abort).await),
+        }
+    }
+
+    /// The origin knows of changes that have not come here yet: a repetition before they come
+    /// would meet the same conflict.
+    async fn aborted(&self, domain: DomainId, abort: Abort) -> Error {
+        let error = Error::from(abort);
+        if error.is_retryable() {
+            let refreshed = self.shared.session.refresh(domain, self.shared.deadline).await;
+            if let Err(lost @ (Error::ShutDown | Error::Refused(_))) = refreshed {
+                return lost;
+            }
+        }
+        error
+    }
+}
+
+fn doom_error(doom: Doom) -> Error {
+    match doom {
+        Doom::HistoryLost(domain) => {
+            let detail = "the state it read from was reset".into();
+            Error::HistoryForked { domain, detail }
+        }
+        Doom::SnapshotTooOld(_) => Error::SnapshotTooOld,
+        Doom::Conflict(_) | Doom::Overrun(_) | Doom::WriteFailed(_) => {
+            Error::Conflict { attempts: 1, reason: doom.to_string() }
+        }
     }
 }

@@ -1,18 +1,26 @@
 //! An open volume.
 
-use super::{Node, Result, Session, SessionOptions};
+use super::ids;
+use super::{Error, Node, Result, Session, SessionOptions};
+use crate::clock::now;
+use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::message::VolumeInfo;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An open volume. Cloning shares it.
 #[derive(Clone)]
 pub struct Volume {
     node: Node,
-    info: std::sync::Arc<VolumeInfo>,
+    info: Arc<VolumeInfo>,
 }
 
 impl Volume {
+    pub(super) fn new(node: Node, info: VolumeInfo) -> Self {
+        Self { node, info: Arc::new(info) }
+    }
+
     /// As it was when opened.
     #[must_use]
     pub fn info(&self) -> &VolumeInfo {
@@ -55,43 +63,63 @@ impl Volume {
         self.page(PageNo(1))
     }
 
-    /// A session: a user of the node, with a consistency of its own. It may touch every volume of
-    /// the node's origin, and write in one domain per transaction.
+    /// A session: a user of the node, with a consistency of its own. It may touch every open
+    /// volume of the node, and write in one domain per transaction.
     #[must_use]
-    pub fn session(&self, _options: SessionOptions) -> Session {
-        todo!()
+    pub fn session(&self, options: SessionOptions) -> Session {
+        Session::new(self.node.shared().clone(), self.domain(), options)
     }
 
     /// Waits until the cache holds the state that the origin has now, or later: one round trip.
     pub async fn refresh(&self) -> Result<Stamp> {
-        todo!()
+        let shared = self.node.shared();
+        let op = CacheOp::Refresh { domain: self.domain() };
+        match shared.requests.ask(op, shared.request_limit()).await? {
+            CacheReply::Through(stamp) => Ok(stamp),
+            other => unreachable!("a stamp was asked for: {other:?}"),
+        }
     }
 
     /// How old the cached state is at most; none: never confirmed.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {
-        todo!()
+        self.node.shared().cache.age(self.domain(), now())
     }
 
     /// The stamp up to which every change that concerns this cache is applied.
     #[must_use]
     pub fn valid_through(&self) -> Stamp {
-        todo!()
+        self.node.shared().cache.through(self.domain()).unwrap_or(Stamp::ZERO)
     }
 
-    /// Asks for pages that will be wanted soon, and does not wait for them.
-    pub fn prefetch(&self, _pages: &[PageNo]) {
-        todo!()
+    /// Asks for pages that will be wanted soon, and does not wait for them. Dropped when the node
+    /// has too much to do.
+    pub fn prefetch(&self, pages: &[PageNo]) {
+        if pages.is_empty() {
+            return;
+        }
+        let shared = self.node.shared();
+        let pages = pages.iter().map(|&page| self.page(page)).collect();
+        let op = CacheOp::Fetch { domain: self.domain(), pages, prefetch: true };
+        shared.requests.tell(op, shared.request_limit());
     }
 
-    /// Page numbers never used before, given to this node for good. Usually without a round trip:
-    /// the node keeps a range and asks ahead.
-    pub async fn allocate_pages(&self, _count: u64) -> Result<Vec<PageNo>> {
-        todo!()
+    /// Consecutive page numbers never used before, given to this node for good; the first of
+    /// them. Usually without a round trip: the node keeps a range and asks ahead.
+    pub async fn allocate_pages(&self, count: u64) -> Result<PageNo> {
+        let shared = self.node.shared();
+        let range = ids::allocate(shared, self.id(), count, shared.request_limit()).await?;
+        Ok(range.first)
     }
 
-    /// One past the highest page number that anybody may have used up to now. Costs one number.
+    /// One past the highest page number that anybody may have used up to now: for tools that look
+    /// at every page. A round trip; costs a number.
     pub async fn page_limit(&self) -> Result<PageNo> {
-        todo!()
+        let shared = self.node.shared();
+        let range = ids::ask(shared, self.id(), 1, shared.request_limit()).await?;
+        if range.count == 0 {
+            return Err(Error::Unavailable("no page number was given".into()));
+        }
+        Ok(range.first)
     }
 }

@@ -1,0 +1,141 @@
+//! Requests to the cache machine, and where its answers and notices go.
+
+use super::{Error, Event, Result};
+use crate::clock::now;
+use crate::host::{Inputs, Outlet};
+use larder_core::cache::Cache;
+use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply, Notice};
+use larder_core::id::RequestId;
+use larder_core::message::RequestError;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{broadcast, oneshot};
+use tokio::time::timeout;
+
+/// The machine answers at the deadline; this much later its task is taken for stuck.
+const GRACE: Duration = Duration::from_secs(5);
+
+type Answer = Result<CacheReply, RequestError>;
+
+/// Who waits for which answer.
+#[derive(Default)]
+struct Waiting(Mutex<HashMap<RequestId, oneshot::Sender<Answer>>>);
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, oneshot::Sender<Answer>>> {
+        // The map is whole between any two of its changes.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks the machine. Ids count up and are never used twice.
+pub(super) struct Requests {
+    inputs: Inputs<Cache>,
+    waiting: Arc<Waiting>,
+    next: AtomicU64,
+}
+
+/// Takes the request back when its asker stops waiting.
+struct Asked<'a> {
+    requests: &'a Requests,
+    id: RequestId,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let unanswered = self.requests.waiting.lock().remove(&self.id).is_some();
+        if unanswered {
+            // When the queue is full the machine keeps it until its deadline.
+            self.requests.inputs.try_send(CacheInput::Cancel { id: self.id });
+        }
+    }
+}
+
+impl Requests {
+    pub(super) fn new(inputs: Inputs<Cache>) -> Self {
+        Self { inputs, waiting: Arc::default(), next: AtomicU64::new(1) }
+    }
+
+    /// Asks, and waits at most `limit`.
+    pub(super) async fn ask(&self, op: CacheOp, limit: Duration) -> Result<CacheReply> {
+        match self.ask_raw(op, limit).await? {
+            Ok(reply) => Ok(reply),
+            Err(RequestError::TimedOut) => Err(Error::TimedOut(limit)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The same, with the machine's own error.
+    pub(super) async fn ask_raw(&self, op: CacheOp, limit: Duration) -> Result<Answer> {
+        let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
+        let (send, receive) = oneshot::channel();
+        self.waiting.lock().insert(id, send);
+        let _asked = Asked { requests: self, id };
+        let deadline = now().after(limit);
+        let request = CacheInput::Request { id, op, deadline };
+        let answer = async {
+            self.inputs.send(request).await.map_err(|_| Error::ShutDown)?;
+            receive.await.map_err(|_| Error::ShutDown)
+        };
+        match timeout(limit + GRACE, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Ok(Err(RequestError::TimedOut)),
+        }
+    }
+
+    /// Asks for something that nobody waits for; dropped when the machine has too much to do.
+    pub(super) fn tell(&self, op: CacheOp, limit: Duration) {
+        let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
+        let deadline = now().after(limit);
+        self.inputs.try_send(CacheInput::Request { id, op, deadline });
+    }
+}
+
+/// Carries out what the cache machine asks for beside its link.
+pub(super) struct CacheOutlet {
+    waiting: Arc<Waiting>,
+    events: broadcast::Sender<Event>,
+}
+
+impl CacheOutlet {
+    pub(super) fn new(requests: &Requests, events: broadcast::Sender<Event>) -> Self {
+        Self { waiting: requests.waiting.clone(), events }
+    }
+}
+
+impl Drop for CacheOutlet {
+    /// The machine's task ends: nobody will be answered any more.
+    fn drop(&mut self) {
+        self.waiting.lock().clear();
+    }
+}
+
+impl Outlet<Cache> for CacheOutlet {
+    fn carry_out(&mut self, output: CacheOutput) {
+        match output {
+            CacheOutput::Link(_) => unreachable!("the host keeps what is of links"),
+            CacheOutput::Reply { id, result } => {
+                if let Some(sender) = self.waiting.lock().remove(&id) {
+                    // The asker may have gone this moment.
+                    let _ = sender.send(result);
+                }
+            }
+            CacheOutput::Notice(notice) => {
+                // An error means that nobody watches.
+                let _ = self.events.send(event(notice));
+            }
+        }
+    }
+}
+
+fn event(notice: Notice) -> Event {
+    match notice {
+        Notice::Changed { domain, pages } => Event::Changed { domain, pages: Arc::new(pages) },
+        Notice::Reset { domain } => Event::Reset { domain },
+        Notice::LeaseLapsed { domain } => Event::LeaseLapsed { domain },
+        Notice::LeaseRegained { domain } => Event::LeaseRegained { domain },
+        Notice::Refused { reason } => Event::Refused { reason },
+    }
+}

@@ -1,0 +1,276 @@
+//! The task that owns a machine: feeds it what happens, wakes it at its timeouts, and carries out
+//! what it asks for.
+
+use crate::clock::now;
+use crate::transport::{LinkEvent, LinkSender};
+use larder_core::cache::Cache;
+use larder_core::cache::io::{CacheInput, CacheOutput};
+use larder_core::id::LinkId;
+use larder_core::machine::{LinkInput, LinkOutput, Machine};
+use larder_core::message::CloseReason;
+use larder_core::origin::Origin;
+use larder_core::origin::io::{OriginInput, OriginOutput};
+use larder_core::relay::Relay;
+use larder_core::relay::io::{RelayInput, RelayOutput};
+use larder_core::time::Instant;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
+
+/// Inputs that may wait for a machine; whoever has more waits.
+pub(crate) const INPUTS_MAX: usize = 4096;
+/// Inputs handled before their outputs are carried out.
+const BATCH: usize = 128;
+/// The runtime's timers do not count suspension; after one a machine is woken this late at most.
+const WAKE_MAX: Duration = Duration::from_secs(1);
+/// How long goodbyes may take when a process ends.
+const GOODBYE_LIMIT: Duration = Duration::from_millis(300);
+
+/// A machine with links, as a host drives it.
+pub(crate) trait Linked: Machine {
+    /// Wraps what happens on links.
+    fn link_input(input: LinkInput) -> Self::Input;
+    /// Tells what is asked of links from the rest.
+    fn link_output(output: Self::Output) -> Result<LinkOutput, Self::Output>;
+}
+
+macro_rules! linked {
+    ($machine:ty, $input:ident, $output:ident) => {
+        impl Linked for $machine {
+            fn link_input(input: LinkInput) -> $input {
+                $input::Link(input)
+            }
+
+            fn link_output(output: $output) -> Result<LinkOutput, $output> {
+                match output {
+                    $output::Link(output) => Ok(output),
+                    other => Err(other),
+                }
+            }
+        }
+    };
+}
+linked!(Cache, CacheInput, CacheOutput);
+linked!(Origin, OriginInput, OriginOutput);
+linked!(Relay, RelayInput, RelayOutput);
+
+/// What carries out the outputs that are not of links.
+pub(crate) trait Outlet<M: Linked>: Send + 'static {
+    /// Carries one out; must not wait.
+    fn carry_out(&mut self, output: M::Output);
+}
+
+/// Where a machine's inputs go, from whatever is not a link.
+pub(crate) struct Inputs<M: Machine> {
+    sender: mpsc::Sender<Event<M>>,
+}
+
+impl<M: Machine> Clone for Inputs<M> {
+    fn clone(&self) -> Self {
+        Self { sender: self.sender.clone() }
+    }
+}
+
+/// The machine's task is gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gone;
+
+enum Event<M: Machine> {
+    Input(M::Input),
+    /// Looks at the machine between two inputs.
+    Look(Box<dyn FnOnce(&M) + Send>),
+    Stop(oneshot::Sender<()>),
+}
+
+impl<M: Machine> Inputs<M> {
+    /// Hands in an input; waits while too many lie there.
+    pub(crate) async fn send(&self, input: M::Input) -> Result<(), Gone> {
+        self.sender.send(Event::Input(input)).await.map_err(|_| Gone)
+    }
+
+    /// The same without waiting; when there is no room, or nobody, the input is dropped.
+    pub(crate) fn try_send(&self, input: M::Input) -> bool {
+        self.sender.try_send(Event::Input(input)).is_ok()
+    }
+
+    /// The same for a thread outside the runtime.
+    pub(crate) fn send_blocking(&self, input: M::Input) -> Result<(), Gone> {
+        self.sender.blocking_send(Event::Input(input)).map_err(|_| Gone)
+    }
+
+    /// Looks at the machine between two inputs.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&M) -> T + Send + 'static,
+    ) -> Result<T, Gone> {
+        let (send, receive) = oneshot::channel();
+        let look = Event::Look(Box::new(move |machine: &M| {
+            // Nobody waits any more: nothing to tell.
+            let _ = send.send(look(machine));
+        }));
+        self.sender.send(look).await.map_err(|_| Gone)?;
+        receive.await.map_err(|_| Gone)
+    }
+
+    /// Whether the machine's task is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Says goodbye on every link and ends the machine's task; returns when that is done.
+    pub(crate) async fn stop(&self) {
+        let (send, receive) = oneshot::channel();
+        if self.sender.send(Event::Stop(send)).await.is_ok() {
+            // Fails only when the task is gone: which is what was asked for.
+            let _ = receive.await;
+        }
+    }
+}
+
+/// Owns a machine.
+pub(crate) struct Host<M: Linked, O: Outlet<M>> {
+    machine: M,
+    outlet: O,
+    links: HashMap<LinkId, LinkSender>,
+    events: mpsc::Receiver<Event<M>>,
+    link_events: mpsc::Receiver<LinkEvent>,
+    outputs: Vec<M::Output>,
+}
+
+/// The queues to a machine that is about to be made.
+pub(crate) struct Queues<M: Machine> {
+    pub(crate) inputs: Inputs<M>,
+    pub(crate) links: mpsc::Sender<LinkEvent>,
+    events: mpsc::Receiver<Event<M>>,
+    link_events: mpsc::Receiver<LinkEvent>,
+}
+
+impl<M: Machine> Queues<M> {
+    pub(crate) fn new() -> Self {
+        let (sender, events) = mpsc::channel(INPUTS_MAX);
+        let (links, link_events) = mpsc::channel(INPUTS_MAX);
+        Self { inputs: Inputs { sender }, links, events, link_events }
+    }
+}
+
+impl<M, O> Host<M, O>
+where
+    M: Linked + Send + 'static,
+    M::Input: Send,
+    M::Output: Send,
+    O: Outlet<M>,
+{
+    /// Takes over a machine. `outputs`: what it asked for when it was made.
+    pub(crate) fn spawn(
+        machine: M,
+        outlet: O,
+        queues: Queues<M>,
+        outputs: Vec<M::Output>,
+    ) -> tokio::task::JoinHandle<()> {
+        let Queues { events, link_events, .. } = queues;
+        let links = HashMap::new();
+        let host = Self { machine, outlet, links, events, link_events, outputs };
+        tokio::spawn(host.run())
+    }
+
+    async fn run(mut self) {
+        let mut events = Vec::with_capacity(BATCH);
+        let mut link_events = Vec::with_capacity(BATCH);
+        loop {
+            self.carry_out();
+            let pause = match self.machine.next_timeout() {
+                Some(wake) => wake.since(now()).min(WAKE_MAX),
+                None => WAKE_MAX,
+            };
+            tokio::select! {
+                // Not biased: neither users nor links may starve the other.
+                count = self.link_events.recv_many(&mut link_events, BATCH) => {
+                    if count == 0 {
+                        return;
+                    }
+                }
+                count = self.events.recv_many(&mut events, BATCH) => {
+                    if count == 0 {
+                        return;
+                    }
+                }
+                () = sleep(pause) => {}
+            }
+            let now = now();
+            for event in link_events.drain(..) {
+                self.link_event(now, event);
+            }
+            for event in events.drain(..) {
+                match event {
+                    Event::Input(input) => self.machine.handle(now, input, &mut self.outputs),
+                    Event::Look(look) => look(&self.machine),
+                    Event::Stop(done) => {
+                        self.carry_out();
+                        self.end().await;
+                        // Whoever asked may have given up waiting.
+                        let _ = done.send(());
+                        return;
+                    }
+                }
+            }
+            if self.machine.next_timeout().is_some_and(|wake| wake <= now) {
+                self.machine.handle_timeout(now, &mut self.outputs);
+            }
+        }
+    }
+
+    fn link_event(&mut self, now: Instant, event: LinkEvent) {
+        let (input, permit) = match event {
+            LinkEvent::Opened { link, sender, input } => {
+                self.links.insert(link, sender);
+                (input, None)
+            }
+            LinkEvent::Input { input, permit } => (input, permit),
+        };
+        if let LinkInput::Closed { link, .. } = &input {
+            self.links.remove(link);
+        }
+        self.machine.handle(now, M::link_input(input), &mut self.outputs);
+        drop(permit);
+    }
+
+    fn carry_out(&mut self) {
+        for output in self.outputs.drain(..) {
+            match M::link_output(output) {
+                // A link that is gone is told to the machine by `Closed`, which may be on its way.
+                Ok(LinkOutput::Send { link, message }) => {
+                    if let Some(sender) = self.links.get(&link) {
+                        sender.send(message);
+                    }
+                }
+                Ok(LinkOutput::Close { link, reason }) => {
+                    if let Some(sender) = self.links.get(&link) {
+                        sender.close(reason);
+                    }
+                }
+                Err(other) => self.outlet.carry_out(other),
+            }
+        }
+    }
+
+    async fn end(mut self) {
+        for sender in self.links.values() {
+            sender.close(CloseReason::Shutdown);
+        }
+        let goodbyes = async {
+            while !self.links.is_empty() {
+                match self.link_events.recv().await {
+                    Some(LinkEvent::Input { input: LinkInput::Closed { link, .. }, .. }) => {
+                        self.links.remove(&link);
+                    }
+                    Some(LinkEvent::Opened { sender, .. }) => sender.close(CloseReason::Shutdown),
+                    Some(LinkEvent::Input { .. }) => {}
+                    None => return,
+                }
+            }
+        };
+        // A peer that takes no goodbye learns it from the closed socket.
+        let _ = tokio::time::timeout(GOODBYE_LIMIT, goodbyes).await;
+    }
+}

@@ -1,0 +1,437 @@
+//! Figures of a process, for Prometheus and for `larder status`.
+
+mod kind;
+
+pub use kind::Kind;
+
+use larder_core::id::{DomainId, Stamp};
+use larder_core::message::{Lane, Message};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// Which way a message went, as seen from here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Direction {
+    /// To a peer.
+    Sent,
+    /// From a peer.
+    Received,
+}
+
+/// Which side of this process a link is on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// To the parent.
+    Up,
+    /// From a child.
+    Down,
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Ending {
+    /// Committed, or validated, at the origin.
+    Committed,
+    /// Only read, and committed without a message.
+    Local,
+    /// Met a conflict.
+    Conflict,
+    /// Refused for another reason.
+    Refused,
+    /// Its outcome is not known yet.
+    Unknown,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct MessageLabels {
+    kind: &'static str,
+    lane: &'static str,
+    direction: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct Label {
+    what: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct DomainLabels {
+    domain: String,
+}
+
+/// Messages and bytes of one kind and direction.
+struct Tally {
+    messages: Counter,
+    bytes: Counter,
+}
+
+/// The figures of one process. Counting costs an atomic addition.
+pub struct Metrics {
+    registry: Registry,
+    /// By kind; sent, then received.
+    tallies: [Vec<Tally>; 2],
+    wire_bytes: Family<Label, Counter>,
+    links: Family<Label, Gauge>,
+    connects: Family<Label, Counter>,
+    reads: Family<Label, Counter>,
+    transactions: Family<Label, Counter>,
+    commit_seconds: Histogram,
+    fetch_seconds: Histogram,
+    through: Family<DomainLabels, Gauge<u64, AtomicU64>>,
+    age_seconds: Family<DomainLabels, Gauge<f64, AtomicU64>>,
+    append_records: Counter,
+    append_seconds: Histogram,
+    install_pages: Counter,
+    install_seconds: Histogram,
+    loads: Counter,
+    domains_failed: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// 20 µs to 10 s, doubling: from a hop on loopback to a very slow line.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(20e-6, 2.0, 20))
+}
+
+impl Metrics {
+    /// All at zero.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("larder");
+        let mut metrics = Self {
+            tallies: tallies(&mut registry),
+            registry: Registry::default(),
+            wire_bytes: Family::default(),
+            links: Family::default(),
+            connects: Family::default(),
+            reads: Family::default(),
+            transactions: Family::default(),
+            commit_seconds: seconds(),
+            fetch_seconds: seconds(),
+            through: Family::default(),
+            age_seconds: Family::default(),
+            append_records: Counter::default(),
+            append_seconds: seconds(),
+            install_pages: Counter::default(),
+            install_seconds: seconds(),
+            loads: Counter::default(),
+            domains_failed: Gauge::default(),
+        };
+        metrics.register(&mut registry);
+        metrics.registry = registry;
+        metrics
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let r = registry;
+        r.register_with_unit(
+            "wire",
+            "Bytes on sockets, before encryption",
+            Unit::Bytes,
+            self.wire_bytes.clone(),
+        );
+        r.register("links", "Links that stand", self.links.clone());
+        r.register("connects", "Links opened and failed", self.connects.clone());
+        r.register("reads", "Reads of transactions: hits and misses", self.reads.clone());
+        r.register("transactions", "Transactions, by their end", self.transactions.clone());
+        let through = self.through.clone();
+        r.register("valid_through", "Stamp up to which all changes are applied", through);
+        r.register_with_unit(
+            "state_age",
+            "Age of a domain's state",
+            Unit::Seconds,
+            self.age_seconds.clone(),
+        );
+        r.register("append_records", "Log records appended", self.append_records.clone());
+        r.register("install_pages", "Pages installed", self.install_pages.clone());
+        r.register("loads", "Loads from the page engine", self.loads.clone());
+        let failed = self.domains_failed.clone();
+        r.register("domains_failed", "Domains whose store failed", failed);
+        for (name, help, histogram) in [
+            ("commit", "Commits, as their user waits", &self.commit_seconds),
+            ("fetch", "Fetches, as their user waits", &self.fetch_seconds),
+            ("append", "Appends to the log with their sync", &self.append_seconds),
+            ("install", "Installs into the page engine", &self.install_seconds),
+        ] {
+            r.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        }
+    }
+
+    /// All figures in the text format of OpenMetrics.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)
+            .expect("writing to a string does not fail");
+        text
+    }
+
+    /// Counts a message and its encoded size.
+    pub fn message(&self, direction: Direction, message: &Message, bytes: u64) {
+        let tally = &self.tallies[direction as usize][Kind::of(message) as usize];
+        tally.messages.inc();
+        tally.bytes.inc_by(bytes);
+    }
+
+    /// Messages of a kind and their bytes so far.
+    #[must_use]
+    pub fn messages(&self, direction: Direction, kind: Kind) -> (u64, u64) {
+        let tally = &self.tallies[direction as usize][kind as usize];
+        (tally.messages.get(), tally.bytes.get())
+    }
+
+    /// Counts bytes on a socket.
+    pub fn wire(&self, direction: Direction, bytes: u64) {
+        let what = direction_name(direction);
+        self.wire_bytes.get_or_create(&Label { what }).inc_by(bytes);
+    }
+
+    /// A link was opened (`true`) or is gone.
+    pub fn link(&self, side: Side, opened: bool) {
+        let what = side_name(side);
+        let gauge = self.links.get_or_create_owned(&Label { what });
+        if opened {
+            gauge.inc();
+            self.connects.get_or_create(&Label { what }).inc();
+        } else {
+            gauge.dec();
+        }
+    }
+
+    /// A link could not be opened.
+    pub fn link_failed(&self, side: Side) {
+        let what = match side {
+            Side::Up => "up_failed",
+            Side::Down => "down_failed",
+        };
+        self.connects.get_or_create(&Label { what }).inc();
+    }
+
+    /// Links of a side that stand.
+    #[must_use]
+    pub fn links(&self, side: Side) -> i64 {
+        let what = side_name(side);
+        self.links.get_or_create(&Label { what }).get()
+    }
+
+    /// A transaction ended, after this many hits and misses.
+    pub fn transaction(&self, ending: Ending, hits: u64, misses: u64) {
+        self.reads.get_or_create(&Label { what: "hit" }).inc_by(hits);
+        self.reads.get_or_create(&Label { what: "miss" }).inc_by(misses);
+        let what = match ending {
+            Ending::Committed => "committed",
+            Ending::Local => "local",
+            Ending::Conflict => "conflict",
+            Ending::Refused => "refused",
+            Ending::Unknown => "unknown",
+        };
+        self.transactions.get_or_create(&Label { what }).inc();
+    }
+
+    /// A commit took this long.
+    pub fn commit(&self, took: Duration) {
+        self.commit_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A fetch took this long.
+    pub fn fetch(&self, took: Duration) {
+        self.fetch_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A domain's state: its valid-through, and its age if it was ever confirmed.
+    pub fn domain(&self, domain: DomainId, through: Stamp, age: Option<Duration>) {
+        let labels = DomainLabels { domain: format!("{:016x}", domain.0) };
+        self.through.get_or_create(&labels).set(through.0);
+        if let Some(age) = age {
+            self.age_seconds.get_or_create(&labels).set(age.as_secs_f64());
+        }
+    }
+
+    /// An append of so many records took this long.
+    pub fn append(&self, records: usize, took: Duration) {
+        self.append_records.inc_by(records as u64);
+        self.append_seconds.observe(took.as_secs_f64());
+    }
+
+    /// An install of so many pages took this long.
+    pub fn install(&self, pages: usize, took: Duration) {
+        self.install_pages.inc_by(pages as u64);
+        self.install_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A load from the page engine.
+    pub fn load(&self) {
+        self.loads.inc();
+    }
+
+    /// A domain's store failed.
+    pub fn domain_failed(&self) {
+        self.domains_failed.inc();
+    }
+
+    /// The counts that people ask for most, for `/status`.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let value =
+            |family: &Family<Label, Counter>, what| family.get_or_create(&Label { what }).get();
+        let messages = |direction: Direction| {
+            Kind::ALL
+                .iter()
+                .map(|&kind| (kind.name(), self.messages(direction, kind)))
+                .filter(|(_, (count, _))| *count > 0)
+                .map(|(name, (messages, bytes))| (name, MessageCount { messages, bytes }))
+                .collect()
+        };
+        Summary {
+            hits: value(&self.reads, "hit"),
+            misses: value(&self.reads, "miss"),
+            committed: value(&self.transactions, "committed"),
+            local: value(&self.transactions, "local"),
+            conflicts: value(&self.transactions, "conflict"),
+            unknown: value(&self.transactions, "unknown"),
+            links_up: self.links(Side::Up),
+            links_down: self.links(Side::Down),
+            connects: value(&self.connects, "up"),
+            resumes: self.messages(Direction::Sent, Kind::Resume).0,
+            resumed_bytes: self.messages(Direction::Received, Kind::Resumed).1,
+            sent: messages(Direction::Sent),
+            received: messages(Direction::Received),
+        }
+    }
+}
+
+/// Messages of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct MessageCount {
+    /// How many.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The counts that people ask for most, since the process started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Summary {
+    /// Reads answered by the cache.
+    pub hits: u64,
+    /// Reads that had to wait for a page.
+    pub misses: u64,
+    /// Transactions committed at the origin.
+    pub committed: u64,
+    /// Transactions that only read, and were committed here.
+    pub local: u64,
+    /// Transactions that met a conflict.
+    pub conflicts: u64,
+    /// Commits whose outcome was not known within the limit.
+    pub unknown: u64,
+    /// Links to the parent that stand.
+    pub links_up: i64,
+    /// Links from children that stand.
+    pub links_down: i64,
+    /// Links to the parent opened.
+    pub connects: u64,
+    /// `Resume`s sent: one per link and domain, one round trip each.
+    pub resumes: u64,
+    /// Bytes of their answers.
+    pub resumed_bytes: u64,
+    /// Messages sent, by kind.
+    pub sent: BTreeMap<&'static str, MessageCount>,
+    /// Messages received, by kind.
+    pub received: BTreeMap<&'static str, MessageCount>,
+}
+
+fn tallies(registry: &mut Registry) -> [Vec<Tally>; 2] {
+    let messages = Family::<MessageLabels, Counter>::default();
+    let bytes = Family::<MessageLabels, Counter>::default();
+    let tallies = [Direction::Sent, Direction::Received].map(|direction| {
+        let tally = |kind: &Kind| {
+            let labels = MessageLabels {
+                kind: kind.name(),
+                lane: lane_name(kind.lane()),
+                direction: direction_name(direction),
+            };
+            Tally {
+                messages: messages.get_or_create_owned(&labels),
+                bytes: bytes.get_or_create_owned(&labels),
+            }
+        };
+        Kind::ALL.iter().map(tally).collect()
+    });
+    registry.register("messages", "Messages on links", messages);
+    registry.register_with_unit("message", "Bytes of messages on links", Unit::Bytes, bytes);
+    tallies
+}
+
+fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Sent => "sent",
+        Direction::Received => "received",
+    }
+}
+
+fn side_name(side: Side) -> &'static str {
+    match side {
+        Side::Up => "up",
+        Side::Down => "down",
+    }
+}
+
+fn lane_name(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Control => "control",
+        Lane::Stream => "stream",
+        Lane::Bulk => "bulk",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_core::time::Instant;
+
+    #[test]
+    fn counts_show_in_the_text_and_in_the_summary() {
+        let metrics = Metrics::new();
+        let message = Message::Beat { domain: DomainId(1), sent: Instant(0) };
+        metrics.message(Direction::Sent, &message, 20);
+        metrics.link(Side::Up, true);
+        metrics.transaction(Ending::Local, 10, 2);
+        metrics.domain(DomainId(1), Stamp(7), Some(Duration::from_millis(1500)));
+        let text = metrics.encode();
+        for line in [
+            "larder_messages_total{kind=\"beat\",lane=\"control\",direction=\"sent\"} 1",
+            "larder_message_bytes_total{kind=\"beat\",lane=\"control\",direction=\"sent\"} 20",
+            "larder_links{what=\"up\"} 1",
+            "larder_reads_total{what=\"hit\"} 10",
+            "larder_valid_through{domain=\"0000000000000001\"} 7",
+            "larder_state_age_seconds{domain=\"0000000000000001\"} 1.5",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+        let summary = metrics.summary();
+        assert_eq!((summary.hits, summary.misses, summary.links_up), (10, 2, 1));
+        assert_eq!(summary.sent["beat"].bytes, 20);
+    }
+
+    #[test]
+    fn every_kind_is_in_the_lane_its_message_says() {
+        let beat = Message::Beat { domain: DomainId(1), sent: Instant(0) };
+        assert_eq!(Kind::of(&beat).lane(), beat.lane());
+        for (number, kind) in Kind::ALL.iter().enumerate() {
+            assert_eq!(*kind as usize, number);
+        }
+    }
+}

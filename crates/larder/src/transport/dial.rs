@@ -1,0 +1,244 @@
+//! The link to the parent: dialled again and again, with pauses that grow and are jittered, so
+//! that a returning parent is not stormed.
+
+use super::link::{End, LinkSetup};
+use super::prepare;
+use crate::clock::{now, random_u64};
+use crate::config::LinkConfig;
+use crate::metrics::Side;
+use crate::tls::{Identity, TlsError, peer_name};
+use larder_core::id::LinkId;
+use larder_core::message::{CloseReason, Message};
+use larder_core::rng::Rng;
+use rustls::pki_types::ServerName;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::client::TlsStream;
+
+/// A link that lived this long was a good one: the pauses begin anew.
+const GOOD_LINK: Duration = Duration::from_secs(5);
+
+/// Where the link to the parent is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LinkState {
+    /// It is being dialled; what went wrong last, if anything did.
+    Down(Option<String>),
+    /// The parent welcomed this process.
+    Up {
+        /// Its name.
+        parent: String,
+    },
+    /// The parent refuses this process in a way that waiting does not mend. Dialled on all the
+    /// same, slowly: the operator may mend it at the parent.
+    Refused(CloseReason),
+    /// A certificate does not do. Dialled on slowly.
+    Untrusted(TlsError),
+}
+
+pub(crate) type LinkWatch = watch::Receiver<LinkState>;
+
+/// Keeps a link to the parent.
+pub(crate) struct Dialer {
+    /// What links share.
+    pub(crate) setup: LinkSetup,
+    /// Who this process is.
+    pub(crate) identity: Arc<Identity>,
+    /// How to open TLS.
+    pub(crate) tls: Arc<rustls::ClientConfig>,
+    /// `host:port`.
+    pub(crate) parent: String,
+    /// Limits and pauses.
+    pub(crate) link: LinkConfig,
+    /// Where the state is told.
+    pub(crate) state: watch::Sender<LinkState>,
+}
+
+/// Why there is no link.
+enum Failure {
+    Tls(TlsError),
+    Other(String),
+}
+
+impl Dialer {
+    /// Runs until the machine's task is gone.
+    pub(crate) async fn run(self, mut next_link: u64) {
+        let mut pauses = Pauses::new(&self.link);
+        loop {
+            match self.connect().await {
+                Ok((stream, peer)) => {
+                    let opened = now();
+                    let link = LinkId(next_link);
+                    next_link += 1;
+                    let Some(failed) = self.run_link(stream, link, peer).await else {
+                        return;
+                    };
+                    if now().since(opened) >= GOOD_LINK {
+                        pauses.reset();
+                    }
+                    self.tell(failed);
+                }
+                Err(failure) => {
+                    self.setup.metrics.link_failed(Side::Up);
+                    self.tell(match failure {
+                        Failure::Tls(error) => LinkState::Untrusted(error),
+                        Failure::Other(why) => LinkState::Down(Some(why)),
+                    });
+                }
+            }
+            let hopeless =
+                matches!(&*self.state.borrow(), LinkState::Refused(_) | LinkState::Untrusted(_));
+            sleep(pauses.next(hopeless)).await;
+        }
+    }
+
+    /// Runs a link to its end; none: the machine's task is gone.
+    async fn run_link(
+        &self,
+        stream: TlsStream<TcpStream>,
+        link: LinkId,
+        peer: String,
+    ) -> Option<LinkState> {
+        let seen = |message: &Message| {
+            if let Message::Welcome { name, .. } = message {
+                tracing::info!(parent = %name, address = %self.parent, "linked");
+                self.state.send_replace(LinkState::Up { parent: name.clone() });
+            }
+        };
+        let end = self.setup.run(stream, Side::Up, link, peer, seen).await;
+        Some(match end {
+            End::Stopped => return None,
+            End::Goodbye(reason) | End::Closed(reason) if lasting(&reason) => {
+                LinkState::Refused(reason)
+            }
+            End::Goodbye(reason) | End::Closed(reason) => LinkState::Down(Some(reason.to_string())),
+            // TLS 1.3 tells only now that our certificate was refused.
+            End::Broken(error) => match self.identity.explain(&self.parent, &error) {
+                refused @ TlsError::RefusedByPeer { .. } => LinkState::Untrusted(refused),
+                _ => LinkState::Down(Some(format!("the link broke: {error}"))),
+            },
+        })
+    }
+
+    /// Says where the link is; logged once, not at every attempt.
+    fn tell(&self, state: LinkState) {
+        if *self.state.borrow() == state {
+            return;
+        }
+        match &state {
+            LinkState::Down(why) => {
+                let why = why.as_deref().unwrap_or_default();
+                tracing::warn!(parent = %self.parent, why, "no link to the parent");
+            }
+            LinkState::Refused(reason) => {
+                tracing::error!(parent = %self.parent, %reason, "refused by the parent");
+            }
+            LinkState::Untrusted(error) => {
+                tracing::error!(parent = %self.parent, %error, "no trust between parent and us");
+            }
+            LinkState::Up { .. } => {}
+        }
+        self.state.send_replace(state);
+    }
+
+    async fn connect(&self) -> Result<(TlsStream<TcpStream>, String), Failure> {
+        let attempt = async {
+            let other = |e: std::io::Error| Failure::Other(format!("{}: {e}", self.parent));
+            let stream = TcpStream::connect(&self.parent).await.map_err(other)?;
+            prepare(&stream, self.link.write_limit.0).map_err(other)?;
+            // Certificates name identities, not hosts; the verifier ignores the dialled name.
+            let name = ServerName::try_from("larder.invalid").expect("a valid name");
+            let stream = tokio_rustls::TlsConnector::from(self.tls.clone())
+                .connect(name, stream)
+                .await
+                .map_err(|e| self.handshake_failure(&e))?;
+            let chain = stream.get_ref().1.peer_certificates();
+            let peer = chain.and_then(|chain| peer_name(chain.first()?));
+            let peer = peer.ok_or_else(|| Failure::Other("the parent has no name".into()))?;
+            Ok((stream, peer))
+        };
+        let limit = self.link.connect_limit.0;
+        match timeout(limit, attempt).await {
+            Ok(result) => result,
+            Err(_) => {
+                Err(Failure::Other(format!("{}: no connection within {limit:?}", self.parent)))
+            }
+        }
+    }
+
+    fn handshake_failure(&self, error: &std::io::Error) -> Failure {
+        match self.identity.explain(&self.parent, error) {
+            TlsError::Handshake { peer, detail } => {
+                Failure::Other(format!("TLS handshake with {peer} failed: {detail}"))
+            }
+            certificate => Failure::Tls(certificate),
+        }
+    }
+}
+
+/// Whether waiting does not mend it.
+fn lasting(reason: &CloseReason) -> bool {
+    matches!(
+        reason,
+        CloseReason::Version { .. }
+            | CloseReason::Identity(_)
+            | CloseReason::Forked { .. }
+            | CloseReason::Forbidden(_)
+    )
+}
+
+/// Pauses between attempts: each twice the last one, up to a limit, and half of it random.
+struct Pauses {
+    min: Duration,
+    max: Duration,
+    next: Duration,
+    rng: Rng,
+}
+
+impl Pauses {
+    fn new(link: &LinkConfig) -> Self {
+        Self {
+            min: link.back_off_min.0,
+            max: link.back_off_max.0,
+            next: link.back_off_min.0,
+            rng: Rng::new(random_u64()),
+        }
+    }
+
+    fn reset(&mut self) {
+        self.next = self.min;
+    }
+
+    fn next(&mut self, hopeless: bool) -> Duration {
+        let pause = if hopeless { self.max } else { self.next };
+        self.next = (self.next * 2).min(self.max);
+        let half = pause / 2;
+        let nanos = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX);
+        half + Duration::from_nanos(self.rng.below(nanos.max(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_to_their_limit_and_are_jittered() {
+        let config = LinkConfig::default();
+        let (min, max) = (config.back_off_min.0, config.back_off_max.0);
+        let mut pauses = Pauses::new(&config);
+        let mut expected = min;
+        for _ in 0..12 {
+            let pause = pauses.next(false);
+            assert!(pause >= expected / 2 && pause <= expected, "{pause:?} of {expected:?}");
+            expected = (expected * 2).min(max);
+        }
+        pauses.reset();
+        assert!(pauses.next(false) <= min);
+        assert!(pauses.next(true) >= max / 2);
+        let drawn: std::collections::BTreeSet<_> = (0..8).map(|_| pauses.next(true)).collect();
+        assert!(drawn.len() > 1, "two nodes must not come back in step");
+    }
+}

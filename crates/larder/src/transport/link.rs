@@ -1,0 +1,283 @@
+//! One link: a reader, a writer, and what they tell the machine.
+
+use super::outgoing::{LinkSender, Outgoing, Work, outgoing};
+use crate::metrics::{Direction, Metrics, Side};
+use bytes::{Bytes, BytesMut};
+use larder_core::id::LinkId;
+use larder_core::machine::LinkInput;
+use larder_core::message::{CloseReason, Message, PageBody};
+use larder_core::wire::{LaneReceiver, LaneSender, QueueLimits};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
+
+/// Bytes read, and bytes of frames written, at once: four TLS records.
+const BATCH_BYTES: usize = 64 << 10;
+/// Messages above this many bytes take part of the budget of bytes towards the machine.
+const SMALL_BYTES: u32 = 16 << 10;
+/// Bytes of large messages from all links that may wait for the machine.
+const INPUT_BYTES_MAX: u32 = 128 << 20;
+/// How long a goodbye may take.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+
+/// The lanes' own bounds are not used.
+const UNBOUNDED: QueueLimits =
+    QueueLimits { control: usize::MAX, stream: usize::MAX, bulk: usize::MAX };
+
+/// What a link tells the task that owns the machine.
+pub(crate) enum LinkEvent {
+    /// It stands: `input` is the machine's `UpOpened` or `DownOpened`.
+    Opened {
+        /// Its number.
+        link: LinkId,
+        /// Where to send.
+        sender: LinkSender,
+        /// For the machine.
+        input: LinkInput,
+    },
+    /// A message came, or the link is gone.
+    Input {
+        /// For the machine.
+        input: LinkInput,
+        /// Given back when the machine has handled it.
+        permit: Option<OwnedSemaphorePermit>,
+    },
+}
+
+/// What links of one process share.
+#[derive(Clone)]
+pub(crate) struct LinkSetup {
+    /// Where links tell what happens.
+    pub(crate) events: mpsc::Sender<LinkEvent>,
+    /// The process's figures.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Bytes of large messages that may wait for the machine.
+    budget: Arc<Semaphore>,
+    /// Bytes that may wait towards a peer.
+    queue_bytes: usize,
+    /// A write that makes no progress for this long ends the link.
+    write_limit: Duration,
+}
+
+/// How a link ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The other side said why.
+    Goodbye(CloseReason),
+    /// This side closed it.
+    Closed(CloseReason),
+    /// The socket ended.
+    Broken(io::Error),
+    /// The machine's task is gone.
+    Stopped,
+}
+
+impl LinkSetup {
+    pub(crate) fn new(
+        events: mpsc::Sender<LinkEvent>,
+        metrics: Arc<Metrics>,
+        queue_bytes: usize,
+        write_limit: Duration,
+    ) -> Self {
+        Self {
+            events,
+            metrics,
+            budget: Arc::new(Semaphore::new(INPUT_BYTES_MAX as usize)),
+            queue_bytes,
+            write_limit,
+        }
+    }
+
+    /// Runs a link until it ends. `seen` looks at every message received before the machine does.
+    pub(super) async fn run<S>(
+        &self,
+        stream: S,
+        side: Side,
+        link: LinkId,
+        peer: String,
+        seen: impl FnMut(&Message),
+    ) -> End
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let (sender, queue) = outgoing(self.queue_bytes);
+        let input = match side {
+            Side::Up => LinkInput::UpOpened { link, peer },
+            Side::Down => LinkInput::DownOpened { link, peer },
+        };
+        let opened = LinkEvent::Opened { link, sender, input };
+        if self.events.send(opened).await.is_err() {
+            return End::Stopped;
+        }
+        self.metrics.link(side, true);
+        let (read, write) = tokio::io::split(stream);
+        let writer =
+            Writer { write, queue, metrics: self.metrics.clone(), limit: self.write_limit };
+        let mut writer = tokio::spawn(writer.run());
+        let end = tokio::select! {
+            end = self.read(read, link, seen) => {
+                writer.abort();
+                end
+            }
+            end = &mut writer => end.unwrap_or(End::Stopped),
+        };
+        self.metrics.link(side, false);
+        let reason = match &end {
+            End::Goodbye(reason) => Some(reason.clone()),
+            _ => None,
+        };
+        let closed = LinkEvent::Input { input: LinkInput::Closed { link, reason }, permit: None };
+        match self.events.send(closed).await {
+            Ok(()) => end,
+            Err(_) => End::Stopped,
+        }
+    }
+
+    async fn read<S: AsyncRead>(
+        &self,
+        mut read: ReadHalf<S>,
+        link: LinkId,
+        mut seen: impl FnMut(&Message),
+    ) -> End {
+        let mut lanes = LaneReceiver::new();
+        let mut buffer = BytesMut::with_capacity(BATCH_BYTES);
+        loop {
+            buffer.reserve(BATCH_BYTES);
+            match read.read_buf(&mut buffer).await {
+                Ok(0) => return End::Broken(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.metrics.wire(Direction::Received, count as u64),
+                Err(error) => return End::Broken(error),
+            }
+            loop {
+                let (mut message, bytes) = match lanes.receive(&mut buffer) {
+                    Ok(Some(received)) => received,
+                    Ok(None) => break,
+                    // What a peer sends is never trusted: it closes its own link and no other.
+                    Err(error) => return End::Closed(error.into()),
+                };
+                self.metrics.message(Direction::Received, &message, u64::from(bytes));
+                own_pages(&mut message);
+                seen(&message);
+                if let Message::Goodbye { reason } = message {
+                    return End::Goodbye(reason);
+                }
+                if !self.hand_over(link, message, bytes).await {
+                    return End::Stopped;
+                }
+            }
+        }
+    }
+
+    /// Gives a message to the machine, and waits while too much lies before it: so the socket
+    /// waits, and the peer. False: the machine's task is gone.
+    async fn hand_over(&self, link: LinkId, message: Message, bytes: u32) -> bool {
+        let permit = if bytes > SMALL_BYTES {
+            let share = bytes.min(INPUT_BYTES_MAX);
+            match self.budget.clone().acquire_many_owned(share).await {
+                Ok(permit) => Some(permit),
+                Err(_) => return false,
+            }
+        } else {
+            None
+        };
+        let input = LinkInput::Received { link, message, bytes };
+        self.events.send(LinkEvent::Input { input, permit }).await.is_ok()
+    }
+}
+
+struct Writer<S> {
+    write: WriteHalf<S>,
+    queue: Outgoing,
+    metrics: Arc<Metrics>,
+    limit: Duration,
+}
+
+impl<S: AsyncWrite> Writer<S> {
+    async fn run(mut self) -> End {
+        // The queue before the lanes bounds what waits, and closes the link when it is passed.
+        let mut lanes = LaneSender::new(UNBOUNDED);
+        let mut taken = Vec::new();
+        let mut buffer = BytesMut::with_capacity(2 * BATCH_BYTES);
+        loop {
+            let work = if lanes.is_empty() {
+                self.queue.drained();
+                self.queue.wait(&mut taken).await
+            } else {
+                self.queue.poll(&mut taken).unwrap_or(Work::Send)
+            };
+            if let Work::Close(reason) = work {
+                return self.goodbye(reason).await;
+            }
+            for message in taken.drain(..) {
+                match lanes.push(&message) {
+                    Ok(bytes) => self.metrics.message(Direction::Sent, &message, bytes as u64),
+                    Err(error) => {
+                        return self.goodbye(CloseReason::Limit(error.to_string())).await;
+                    }
+                }
+            }
+            // Small batches: a control message that comes now overtakes all but this one.
+            fill(&mut lanes, &mut buffer);
+            if let Err(error) = self.write_out(&mut buffer, lanes.is_empty()).await {
+                return End::Broken(error);
+            }
+        }
+    }
+
+    async fn write_out(&mut self, buffer: &mut BytesMut, flush: bool) -> io::Result<()> {
+        self.metrics.wire(Direction::Sent, buffer.len() as u64);
+        while !buffer.is_empty() {
+            let count = timeout(self.limit, self.write.write_buf(buffer)).await??;
+            if count == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+        }
+        if flush {
+            timeout(self.limit, self.write.flush()).await??;
+        }
+        Ok(())
+    }
+
+    async fn goodbye(mut self, reason: CloseReason) -> End {
+        let mut lanes = LaneSender::new(UNBOUNDED);
+        let message = Message::Goodbye { reason: reason.clone() };
+        if let Ok(bytes) = lanes.push(&message) {
+            self.metrics.message(Direction::Sent, &message, bytes as u64);
+        }
+        let mut buffer = BytesMut::new();
+        fill(&mut lanes, &mut buffer);
+        let last_words = async {
+            self.write_out(&mut buffer, true).await?;
+            self.write.shutdown().await
+        };
+        // "If it can be done at once": a peer that does not take it learns from the closed socket.
+        let _ = timeout(GOODBYE_LIMIT, last_words).await;
+        End::Closed(reason)
+    }
+}
+
+/// Moves frames to `buffer` until it holds a batch.
+fn fill(lanes: &mut LaneSender, buffer: &mut BytesMut) {
+    while buffer.len() < BATCH_BYTES {
+        let Some(fragment) = lanes.next_fragment() else {
+            return;
+        };
+        buffer.extend_from_slice(&fragment.header);
+        buffer.extend_from_slice(&fragment.payload);
+    }
+}
+
+/// Gives every page memory of its own: one page kept must not keep the whole read buffer, or the
+/// pages that came with it, beyond the cache's budget.
+fn own_pages(message: &mut Message) {
+    if let Message::Pages { pages, .. } = message {
+        for answer in pages {
+            if let PageBody::Data(bytes) = &mut answer.body {
+                *bytes = Bytes::copy_from_slice(bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Links from children.
+
+use super::link::{End, LinkSetup};
+use super::prepare;
+use crate::config::LinkConfig;
+use crate::metrics::Side;
+use crate::tls::{Identity, peer_name};
+use larder_core::id::LinkId;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// Accepts links.
+pub(crate) struct Listener {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    room: Arc<Semaphore>,
+}
+
+struct Shared {
+    setup: LinkSetup,
+    identity: Arc<Identity>,
+    tls: tokio_rustls::TlsAcceptor,
+    link: LinkConfig,
+    next_link: AtomicU64,
+}
+
+impl Listener {
+    /// Binds. Links are numbered from `first_link`.
+    pub(crate) async fn bind(
+        listen: &str,
+        setup: LinkSetup,
+        identity: Arc<Identity>,
+        tls: Arc<rustls::ServerConfig>,
+        link: LinkConfig,
+        first_link: u64,
+    ) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(listen).await?;
+        let room = Arc::new(Semaphore::new(link.links_max as usize));
+        Ok(Self {
+            listener,
+            shared: Arc::new(Shared {
+                setup,
+                identity,
+                tls: tls.into(),
+                link,
+                next_link: AtomicU64::new(first_link),
+            }),
+            room,
+        })
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Accepts until dropped.
+    pub(crate) async fn run(self) {
+        let mut links = JoinSet::new();
+        loop {
+            let (stream, address) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of descriptors, most likely: they come back when links end.
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            while links.try_join_next().is_some() {}
+            let Ok(permit) = self.room.clone().try_acquire_owned() else {
+                tracing::warn!(%address, "refused: link.links_max links stand");
+                self.shared.setup.metrics.link_failed(Side::Down);
+                continue;
+            };
+            let shared = self.shared.clone();
+            links.spawn(async move {
+                shared.serve(stream, address).await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+impl Shared {
+    async fn serve(&self, stream: TcpStream, address: SocketAddr) {
+        let handshake = async {
+            prepare(&stream, self.link.write_limit.0).map_err(|e| e.to_string())?;
+            let stream = self.tls.accept(stream).await;
+            stream.map_err(|e| self.identity.explain(&address.to_string(), &e).to_string())
+        };
+        let stream = match timeout(self.link.connect_limit.0, handshake).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return self.refuse(address, &error),
+            Err(_) => return self.refuse(address, "the handshake took too long"),
+        };
+        let chain = stream.get_ref().1.peer_certificates();
+        let Some(peer) = chain.and_then(|chain| peer_name(chain.first()?)) else {
+            return self.refuse(address, "the certificate holds no name");
+        };
+        let link = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
+        tracing::info!(%address, %peer, link = link.0, "child linked");
+        let end = self.setup.run(stream, Side::Down, link, peer.clone(), |_| {}).await;
+        let why = match end {
+            End::Goodbye(reason) => format!("it said: {reason}"),
+            End::Closed(reason) => format!("closed here: {reason}"),
+            End::Broken(error) => format!("the link broke: {error}"),
+            End::Stopped => return,
+        };
+        tracing::info!(%address, %peer, link = link.0, why, "child gone");
+    }
+
+    fn refuse(&self, address: SocketAddr, why: &str) {
+        self.setup.metrics.link_failed(Side::Down);
+        tracing::warn!(%address, why, "connection refused");
+    }
+}

@@ -1,0 +1,185 @@
+//! What waits to be sent on a link.
+
+use larder_core::message::{CloseReason, Message, PageBody};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// The machine's end of a link. Never waits: what the peer does not take in time ends the link.
+#[derive(Clone)]
+pub(crate) struct LinkSender {
+    shared: Arc<Shared>,
+}
+
+/// The writer's end.
+pub(super) struct Outgoing {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Notify,
+    bytes_max: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    messages: VecDeque<Message>,
+    /// Of messages here and in the writer's lanes, by [`weight`].
+    bytes: usize,
+    closing: Option<CloseReason>,
+}
+
+/// What the writer found to do.
+pub(super) enum Work {
+    /// These are to be sent.
+    Send,
+    /// Send `Goodbye` with this reason, if it can be done at once, and end.
+    Close(CloseReason),
+}
+
+/// A queue towards a peer that takes `bytes_max` bytes, by estimate.
+pub(super) fn outgoing(bytes_max: usize) -> (LinkSender, Outgoing) {
+    let shared = Arc::new(Shared { queue: Mutex::default(), wake: Notify::new(), bytes_max });
+    (LinkSender { shared: shared.clone() }, Outgoing { shared })
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // A queue is whole between any two of its changes.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LinkSender {
+    /// Queues a message. Past the bound the link is closed instead: a slow peer costs its parent
+    /// this much memory and no more.
+    pub(crate) fn send(&self, message: Message) {
+        let mut queue = self.shared.lock();
+        if queue.closing.is_some() {
+            return;
+        }
+        queue.bytes += weight(&message);
+        if queue.bytes > self.shared.bytes_max {
+            let bytes = queue.bytes;
+            queue.messages.clear();
+            queue.closing = Some(CloseReason::Limit(format!("{bytes} bytes wait to be sent")));
+        } else {
+            queue.messages.push_back(message);
+        }
+        drop(queue);
+        self.shared.wake.notify_one();
+    }
+
+    /// Says goodbye if that can be done at once, and ends the link. What is queued and not yet on
+    /// its way is dropped.
+    pub(crate) fn close(&self, reason: CloseReason) {
+        let mut queue = self.shared.lock();
+        queue.messages.clear();
+        queue.closing.get_or_insert(reason);
+        drop(queue);
+        self.shared.wake.notify_one();
+    }
+}
+
+impl Outgoing {
+    /// Waits until there is something to do, and moves what is queued to `into`.
+    pub(super) async fn wait(&self, into: &mut Vec<Message>) -> Work {
+        loop {
+            if let Some(work) = self.poll(into) {
+                return work;
+            }
+            // A permit is kept when `notify_one` comes between the look and the wait.
+            self.shared.wake.notified().await;
+        }
+    }
+
+    /// The same without waiting; none: nothing to do.
+    pub(super) fn poll(&self, into: &mut Vec<Message>) -> Option<Work> {
+        let mut queue = self.shared.lock();
+        if let Some(reason) = &queue.closing {
+            return Some(Work::Close(reason.clone()));
+        }
+        if queue.messages.is_empty() {
+            return None;
+        }
+        into.extend(queue.messages.drain(..));
+        Some(Work::Send)
+    }
+
+    /// Nothing waits any more of what had been taken.
+    pub(super) fn drained(&self) {
+        let mut queue = self.shared.lock();
+        queue.bytes = queue.messages.iter().map(weight).sum();
+    }
+}
+
+/// About how many bytes a message keeps in memory: for the bound only.
+fn weight(message: &Message) -> usize {
+    const SMALL: usize = 128;
+    SMALL
+        + match message {
+            Message::Pages { pages, .. } => pages
+                .iter()
+                .map(|answer| match &answer.body {
+                    PageBody::Data(bytes) => SMALL + bytes.len(),
+                    PageBody::Valid | PageBody::Absent => SMALL,
+                })
+                .sum(),
+            Message::Commit { commit, .. } => {
+                let writes = commit.writes.iter().map(|w| SMALL + w.op.payload_bytes());
+                writes.sum::<usize>() + commit.reads.len() * 48
+            }
+            Message::Advance { changes, stale, .. } => {
+                let pages = changes.iter().flat_map(|change| &change.pages);
+                let touched: usize = pages.map(|page| 56 + page.touched.len() * 4).sum();
+                touched + changes.len() * 64 + stale.len() * 32
+            }
+            Message::Resumed { stale, .. } => stale.len() * 32,
+            Message::Evicted { pages, .. } | Message::Holding { pages, .. } => pages.len() * 32,
+            Message::Fetch { pages, .. } => pages.len() * 48,
+            Message::Volumes { volumes, .. } => volumes.len() * 256,
+            _ => 0,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use larder_core::id::{DomainId, PageId, RequestId, Stamp};
+    use larder_core::message::PageAnswer;
+
+    fn pages(bytes: usize) -> Message {
+        let body = PageBody::Data(Bytes::from(vec![0; bytes]));
+        let answer =
+            PageAnswer { page: PageId::default(), version: Stamp(1), as_of: Stamp(1), body };
+        Message::Pages { request: RequestId(1), domain: DomainId(1), pages: vec![answer] }
+    }
+
+    #[test]
+    fn a_peer_that_lets_too_much_lie_is_closed_and_its_queue_given_up() {
+        let (sender, outgoing) = outgoing(10_000);
+        let mut taken = Vec::new();
+        sender.send(pages(4000));
+        assert!(matches!(outgoing.poll(&mut taken), Some(Work::Send)));
+        // Taken but not drained still counts: it lies in the writer's lanes.
+        sender.send(pages(4000));
+        sender.send(pages(4000));
+        let work = outgoing.poll(&mut taken);
+        assert!(matches!(work, Some(Work::Close(CloseReason::Limit(_)))));
+        assert_eq!(taken.len(), 1);
+    }
+
+    #[test]
+    fn what_was_sent_no_longer_counts() {
+        let (sender, outgoing) = outgoing(10_000);
+        let mut taken = Vec::new();
+        for _ in 0..10 {
+            sender.send(pages(4000));
+            assert!(matches!(outgoing.poll(&mut taken), Some(Work::Send)));
+            outgoing.drained();
+        }
+        assert!(outgoing.poll(&mut taken).is_none());
+    }
+}
