@@ -34,6 +34,8 @@ pub(crate) struct Follower {
     prefetch: VecDeque<Asked>,
     /// How many changes of the table of histories were told.
     pub(crate) epochs_told: u64,
+    /// The child waits for an advance, though it may carry nothing.
+    pub(crate) hasten: bool,
     /// When an advance was last sent.
     pub(crate) sent_at: Instant,
     /// The oldest beat not yet echoed, and the newest after it.
@@ -131,6 +133,7 @@ impl Follower {
             demand: VecDeque::new(),
             prefetch: VecDeque::new(),
             epochs_told: 0,
+            hasten: false,
             sent_at: Instant::default(),
             owed: None,
             owed_next: None,
@@ -150,6 +153,11 @@ impl Follower {
         self.cursor = at;
         self.scanned = at;
         self.phase = Phase::Answering(answer);
+    }
+
+    /// The child was told of this stamp on another lane: it may wait until its stream is there.
+    pub(crate) fn told(&mut self, stamp: Stamp) {
+        self.hasten |= stamp > self.cursor;
     }
 
     /// Queues a page to be answered when there is credit.
@@ -187,10 +195,7 @@ impl Follower {
 
     /// A beat came when the parent's state was `at` and of this age.
     pub(crate) fn beat(&mut self, sent: Instant, at: Stamp, age: Duration) {
-        let owed = Owed {
-            echo: Echo { sent, age },
-            at,
-        };
+        let owed = Owed { echo: Echo { sent, age }, at };
         // The oldest is kept: were it replaced by every beat, a stream that lags by more than the
         // time between beats would never echo.
         if self.owed.is_none() {

@@ -4,10 +4,7 @@ use super::link::Fetching;
 use super::{Ask, Asked, Child, Downlinks, Greeting, Link, LinkSink, Timer};
 use crate::id::{DomainId, LinkId, PageId, RequestId};
 use crate::machine::{Fault, LinkInput};
-use crate::message::{
-    CloseReason, Lane, Message, PAGES_PER_MESSAGE_MAX, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST,
-    PageAsk, RequestError,
-};
+use crate::message::{CloseReason, Lane, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError};
 use crate::time::Instant;
 
 /// Longest name of a child, in bytes.
@@ -69,27 +66,9 @@ impl Downlinks {
         if let Message::Goodbye { reason } = message {
             return Err(reason);
         }
-        if let Message::Hello {
-            min_version,
-            max_version,
-            name,
-            boot,
-            role,
-        } = message
-        {
-            let version = PROTOCOL_VERSION.min(max_version);
-            if version < min_version.max(PROTOCOL_VERSION_OLDEST) {
-                return Err(CloseReason::Version {
-                    min: PROTOCOL_VERSION_OLDEST,
-                    max: PROTOCOL_VERSION,
-                });
-            }
-            let child = Child {
-                name,
-                boot,
-                role,
-                version,
-            };
+        if let Message::Hello { min_version, max_version, name, boot, role } = message {
+            let version = crate::wire::negotiate(min_version, max_version)?;
+            let child = Child { name, boot, role, version };
             return self.greeted(now, link, child, out);
         }
         let entry = self.links.get_mut(&link).expect("looked up by the caller");
@@ -143,28 +122,13 @@ impl Downlinks {
         out: &mut dyn LinkSink,
     ) -> Result<Vec<Ask>, CloseReason> {
         let ask = match message {
-            Message::Resume {
-                request,
-                domain,
-                epochs,
-                through,
-                register,
-            } => {
+            Message::Resume { request, domain, epochs, through, register } => {
                 self.count(link, 1)?;
-                Ask::Resume {
-                    request,
-                    domain,
-                    epochs,
-                    through,
-                    register,
-                }
+                Ask::Resume { request, domain, epochs, through, register }
             }
-            Message::Fetch {
-                request,
-                domain,
-                pages,
-                prefetch,
-            } => return self.fetch(link, request, domain, &pages, prefetch, out),
+            Message::Fetch { request, domain, pages, prefetch } => {
+                return self.fetch(link, request, domain, &pages, prefetch, out);
+            }
             Message::Evicted { domain, pages } => {
                 check_count(pages.len())?;
                 let follower = self.known(link, domain)?;
@@ -173,11 +137,7 @@ impl Downlinks {
                 }
                 Ask::Evicted(domain, pages)
             }
-            Message::Holding {
-                domain,
-                pages,
-                done,
-            } => {
+            Message::Holding { domain, pages, done } => {
                 check_count(pages.len())?;
                 let follower = self.known(link, domain)?;
                 follower.registration.holding(&pages, done);
@@ -190,11 +150,7 @@ impl Downlinks {
             Message::Credit { lane, bytes } => return self.credit(link, lane, bytes),
             Message::Beat { domain, sent } => Ask::Beat(domain, sent),
             Message::Confirm { domain, boot, upto } => Ask::Confirm(domain, boot, upto),
-            Message::AllocateIds {
-                request,
-                volume,
-                count,
-            } => {
+            Message::AllocateIds { request, volume, count } => {
                 self.count(link, 1)?;
                 Ask::AllocateIds(request, volume, count)
             }
@@ -220,9 +176,7 @@ impl Downlinks {
                 Ask::Commit(domain, commit)
             }
             _ => {
-                return Err(CloseReason::Protocol(
-                    "a message that only a parent sends".into(),
-                ));
+                return Err(CloseReason::Protocol("a message that only a parent sends".into()));
             }
         };
         Ok(vec![ask])
@@ -283,43 +237,25 @@ impl Downlinks {
                 follower.register(ask.page);
             }
         }
-        let fetching = Fetching {
-            left: count,
-            failed: None,
-            failed_pages: 0,
-        };
+        let fetching = Fetching { left: count, failed: None, failed_pages: 0 };
         entry.fetches.insert(request, fetching);
         for ask in pages {
-            follower.queue(Asked {
-                request,
-                page: ask.page,
-                have: ask.have,
-                prefetch,
-            });
+            follower.queue(Asked { request, page: ask.page, have: ask.have, prefetch });
         }
         Ok(vec![Ask::Serve])
     }
 
-    fn credit(
-        &mut self,
-        link: LinkId,
-        lane: Lane,
-        bytes: u32,
-    ) -> Result<Vec<Ask>, CloseReason> {
+    fn credit(&mut self, link: LinkId, lane: Lane, bytes: u32) -> Result<Vec<Ask>, CloseReason> {
         let limits = self.config.limits;
         let entry = self.links.get_mut(&link).expect("looked up by the caller");
         let (credit, window, ask) = match lane {
-            Lane::Stream => (
-                &mut entry.stream_credit,
-                limits.stream_window_bytes,
-                Ask::Pump,
-            ),
+            Lane::Stream => (&mut entry.stream_credit, limits.stream_window_bytes, Ask::Pump),
             Lane::Bulk => (&mut entry.bulk_credit, limits.bulk_window_bytes, Ask::Serve),
             Lane::Control => {
                 return Err(CloseReason::Protocol("credit for the control lane".into()));
             }
         };
-        // What was sent is counted by a lower bound, so that more may come back.
+        // A child that returns more than it was sent gains nothing beyond its window.
         *credit = (*credit + i64::from(bytes)).min(i64::from(window));
         Ok(vec![ask])
     }

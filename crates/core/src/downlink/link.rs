@@ -127,28 +127,7 @@ impl Link {
     }
 }
 
-/// A lower bound of a message's encoded bytes, by which credits are counted. The child returns
-/// what it received: were the estimate above that, credits would leak away.
-pub(crate) fn least_bytes(message: &Message) -> i64 {
-    let bytes = match message {
-        Message::Advance { changes, stale, .. } => {
-            let changes = changes
-                .iter()
-                .flat_map(|change| &change.pages)
-                .map(|page| 2 + 2 * page.touched.len())
-                .sum::<usize>();
-            16 + changes + 2 * stale.len()
-        }
-        Message::Resumed { stale, epochs, .. } => 16 + 2 * stale.len() + 16 * epochs.len(),
-        Message::History { epochs, .. } => 16 * epochs.len(),
-        Message::Pages { pages, .. } => pages
-            .iter()
-            .map(|page| match &page.body {
-                crate::message::PageBody::Data(bytes) => 8 + bytes.len(),
-                _ => 8,
-            })
-            .sum(),
-        _ => 0,
-    };
-    i64::try_from(bytes).expect("a message fits in memory")
+/// What a message costs in credits: its encoded bytes.
+pub(crate) fn cost(message: &Message) -> i64 {
+    i64::try_from(crate::wire::encoded_len(message)).expect("a message fits in memory")
 }

@@ -15,10 +15,10 @@ mod ring;
 
 pub use config::DownlinkConfig;
 pub(crate) use follower::{Answer, Follower, IndexWalk, Phase, Walk};
+pub(crate) use intake::is_page;
 pub(crate) use link::{Asked, Child, Greeting, Link};
 pub(crate) use pump::{Feed, Part};
 pub(crate) use registration::{PageSet, Registration};
-pub(crate) use intake::is_page;
 pub(crate) use resume::{Verdict, judge};
 pub(crate) use ring::{Recent, Ring};
 
@@ -141,9 +141,7 @@ impl Downlinks {
 
     /// Whether a boot has a welcomed link of its own.
     pub(crate) fn boots(&self) -> BTreeSet<BootId> {
-        self.iter()
-            .filter_map(|(_, link)| link.named().map(|child| child.boot))
-            .collect()
+        self.iter().filter_map(|(_, link)| link.named().map(|child| child.boot)).collect()
     }
 
     /// Answers a held `Hello`.
@@ -167,13 +165,7 @@ impl Downlinks {
         entry.greeting = Greeting::Done(child);
         entry.stream_credit = i64::from(limits.stream_window_bytes);
         entry.bulk_credit = i64::from(limits.bulk_window_bytes);
-        let message = Message::Welcome {
-            version,
-            name,
-            time,
-            limits,
-            domains,
-        };
+        let message = Message::Welcome { version, name, time, limits, domains };
         out.link(LinkOutput::Send { link, message });
     }
 
@@ -182,11 +174,10 @@ impl Downlinks {
         let Some(entry) = self.links.get_mut(&link) else {
             return;
         };
-        let bytes = link::least_bytes(&message);
         match message.lane() {
             Lane::Control => {}
-            Lane::Stream => entry.stream_credit -= bytes,
-            Lane::Bulk => entry.bulk_credit -= bytes,
+            Lane::Stream => entry.stream_credit -= link::cost(&message),
+            Lane::Bulk => entry.bulk_credit -= link::cost(&message),
         }
         out.link(LinkOutput::Send { link, message });
     }
@@ -214,11 +205,7 @@ impl Downlinks {
         outcome: Outcome,
         out: &mut dyn LinkSink,
     ) {
-        let message = Message::Committed {
-            domain,
-            id,
-            outcome,
-        };
+        let message = Message::Committed { domain, id, outcome };
         self.reply(link, message, out);
     }
 
@@ -265,11 +252,7 @@ impl Downlinks {
         for _ in 0..count {
             failed = entry.page_done(request, None);
         }
-        let message = Message::Pages {
-            request,
-            domain,
-            pages,
-        };
+        let message = Message::Pages { request, domain, pages };
         self.send(link, message, out);
         if let Some(error) = failed {
             self.send(link, Message::Failed { request, error }, out);

@@ -76,7 +76,7 @@ impl Downlinks {
             };
             let fell = matches!(follower.phase, Phase::Fallen);
             if let Some(message) = message {
-                entry.stream_credit -= link::least_bytes(&message);
+                entry.stream_credit -= link::cost(&message);
                 out.link(LinkOutput::Send { link, message });
             }
             match step {
@@ -153,10 +153,7 @@ fn stream(
     let (epochs, version) = feed.epochs();
     if follower.epochs_told != version {
         follower.epochs_told = version;
-        *message = Some(Message::History {
-            domain: feed.domain(),
-            epochs: epochs.to_vec(),
-        });
+        *message = Some(Message::History { domain: feed.domain(), epochs: epochs.to_vec() });
         return Step::Again;
     }
     if let Some(first) = follower.asked.front()
@@ -216,7 +213,7 @@ fn advance(
     follower.scanned = through;
     let carries = !changes.is_empty() || !stale.is_empty() || follower.owes_echo(through);
     let quiet_until = follower.sent_at.after(config.quiet_interval);
-    if !carries && quiet_until > now {
+    if !carries && !follower.hasten && quiet_until > now {
         return Step::Quiet(quiet_until);
     }
     *message = Some(Message::Advance {
@@ -229,21 +226,14 @@ fn advance(
         echo: follower.take_echo(through),
     });
     follower.cursor = through;
+    follower.hasten = false;
     follower.sent_at = now;
     Step::Again
 }
 
 /// The part of a change that concerns the child.
 fn filtered(change: &Change, registration: &Registration) -> Option<Change> {
-    let mut pages = change
-        .pages
-        .iter()
-        .filter(|page| registration.contains(page.page))
-        .peekable();
+    let mut pages = change.pages.iter().filter(|page| registration.contains(page.page)).peekable();
     pages.peek()?;
-    Some(Change {
-        stamp: change.stamp,
-        id: change.id,
-        pages: pages.cloned().collect(),
-    })
+    Some(Change { stamp: change.stamp, id: change.id, pages: pages.cloned().collect() })
 }

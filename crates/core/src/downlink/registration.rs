@@ -59,10 +59,9 @@ impl PageSet {
     pub(crate) fn iter(&self) -> impl Iterator<Item = PageId> + '_ {
         self.volumes.iter().flat_map(|(volume, words)| {
             words.iter().flat_map(move |(index, word)| {
-                (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| PageId {
-                    volume: *volume,
-                    page: PageNo(index * 64 + bit),
-                })
+                (0..64)
+                    .filter(move |bit| word & (1 << bit) != 0)
+                    .map(move |bit| PageId { volume: *volume, page: PageNo(index * 64 + bit) })
             })
         })
     }
@@ -90,11 +89,7 @@ pub(crate) struct Registration {
 impl Registration {
     /// For a child that holds nothing.
     pub(crate) fn nothing(pages_max: usize) -> Self {
-        Self {
-            exact: Some(PageSet::default()),
-            gathered: Gathered::Off,
-            pages_max,
-        }
+        Self { exact: Some(PageSet::default()), gathered: Gathered::Off, pages_max }
     }
 
     /// For everything (rule 17). What is fetched from here on counts as listed.

@@ -33,11 +33,7 @@ pub(crate) fn judge(ours: &[Epoch], durable: Stamp, theirs: &[Epoch], through: S
     // A child's valid-through never passes a durable stamp, so that beyond this one it saw
     // another origin's commits.
     let fork = fork.min(durable);
-    if through > fork {
-        Verdict::Forked(fork)
-    } else {
-        Verdict::From(through)
-    }
+    if through > fork { Verdict::Forked(fork) } else { Verdict::From(through) }
 }
 
 #[cfg(test)]
@@ -46,10 +42,7 @@ mod tests {
     use crate::id::HistoryId;
 
     fn line(epochs: &[(u128, u64)]) -> Vec<Epoch> {
-        let epoch = |&(history, first)| Epoch {
-            history: HistoryId(history),
-            first: Stamp(first),
-        };
+        let epoch = |&(history, first)| Epoch { history: HistoryId(history), first: Stamp(first) };
         epochs.iter().map(epoch).collect()
     }
 

@@ -53,14 +53,7 @@ pub(crate) struct Ring {
 impl Ring {
     /// Empty: nothing at or before `head` is known.
     pub(crate) fn new(head: Stamp, bytes_max: usize, commits_max: usize) -> Self {
-        Self {
-            recent: VecDeque::new(),
-            tail: head,
-            head,
-            bytes: 0,
-            bytes_max,
-            commits_max,
-        }
+        Self { recent: VecDeque::new(), tail: head, head, bytes: 0, bytes_max, commits_max }
     }
 
     /// Everything up to this stamp has been forgotten.

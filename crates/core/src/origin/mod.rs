@@ -90,13 +90,7 @@ impl Origin {
         work: impl FnOnce(&mut Domain, &mut Context<'_>) -> R,
     ) -> Option<R> {
         let domain = self.domains.get_mut(&domain)?;
-        let mut cx = Context {
-            now,
-            config: &self.config,
-            links: &mut self.links,
-            out,
-            events,
-        };
+        let mut cx = Context { now, config: &self.config, links: &mut self.links, out, events };
         Some(work(domain, &mut cx))
     }
 
@@ -156,13 +150,7 @@ impl Origin {
                 }
                 self.volumes.gone(link);
             }
-            Ask::Resume {
-                request,
-                domain,
-                epochs,
-                through,
-                register,
-            } => {
+            Ask::Resume { request, domain, epochs, through, register } => {
                 if !self.domains.get(&domain).is_some_and(Domain::is_open) {
                     self.links.fail(link, request, RequestError::NoDomain(domain), out);
                     return;
@@ -222,14 +210,8 @@ impl Origin {
                 let domains = &self.domains;
                 let volumes_max = self.config.volumes_max;
                 let asker = (link, request);
-                let made = self.volumes.create(
-                    &mut self.links,
-                    domains,
-                    asker,
-                    spec,
-                    volumes_max,
-                    out,
-                );
+                let made =
+                    self.volumes.create(&mut self.links, domains, asker, spec, volumes_max, out);
                 if let Some((domain, spec)) = made {
                     self.with(now, domain, events, out, |domain, cx| {
                         domain.create_volume(cx, spec);
@@ -264,29 +246,17 @@ impl Machine for Origin {
                     domain.set_wall(wall, now);
                 }
             }
-            OriginInput::Appended {
-                domain,
-                write,
-                result,
-            } => {
+            OriginInput::Appended { domain, write, result } => {
                 self.with(now, domain, &mut events, out, |domain, cx| {
                     domain.appended(cx, write, result);
                 });
             }
-            OriginInput::Loaded {
-                domain,
-                load,
-                result,
-            } => {
+            OriginInput::Loaded { domain, load, result } => {
                 self.with(now, domain, &mut events, out, |domain, cx| {
                     domain.loaded(cx, load, result);
                 });
             }
-            OriginInput::Installed {
-                domain,
-                write,
-                result,
-            } => {
+            OriginInput::Installed { domain, write, result } => {
                 self.with(now, domain, &mut events, out, |domain, cx| {
                     domain.installed(cx, write, result);
                 });

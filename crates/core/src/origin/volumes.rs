@@ -86,17 +86,10 @@ impl Volumes {
     ) {
         use std::ops::Bound::{Excluded, Unbounded};
         let mut rest = self.names.range::<str, _>((Excluded(after), Unbounded));
-        let volumes: Vec<VolumeInfo> = rest
-            .by_ref()
-            .take(LIST_MAX)
-            .filter_map(|(_, id)| self.info(domains, *id))
-            .collect();
+        let volumes: Vec<VolumeInfo> =
+            rest.by_ref().take(LIST_MAX).filter_map(|(_, id)| self.info(domains, *id)).collect();
         let more = rest.next().is_some();
-        let message = Message::Volumes {
-            request,
-            volumes,
-            more,
-        };
+        let message = Message::Volumes { request, volumes, more };
         links.reply(link, message, out);
     }
 
@@ -136,10 +129,7 @@ impl Volumes {
                 return None;
             }
         };
-        let making = Making {
-            spec: spec.clone(),
-            askers: vec![asker],
-        };
+        let making = Making { spec: spec.clone(), askers: vec![asker] };
         self.names.insert(spec.name.clone(), spec.id);
         self.making.insert(spec.id, making);
         Some((domain, spec))
@@ -153,7 +143,9 @@ impl Volumes {
         volumes_max: usize,
     ) -> Result<DomainId, RequestError> {
         let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if spec.name.is_empty() || spec.name.len() > NAME_BYTES_MAX || !spec.name.chars().all(letter)
+        if spec.name.is_empty()
+            || spec.name.len() > NAME_BYTES_MAX
+            || !spec.name.chars().all(letter)
         {
             return Err(RequestError::Invalid(format!(
                 "a volume's name has 1 to {NAME_BYTES_MAX} letters, digits, '-', '_', '.'"

@@ -104,12 +104,7 @@ impl Domain {
         let mut made = Vec::new();
         for item in batch.items {
             match item {
-                Item::Commit {
-                    stamp,
-                    id,
-                    changes,
-                    grown,
-                } => {
+                Item::Commit { stamp, id, changes, grown } => {
                     for (volume, by) in grown {
                         let volume = self.volumes.get_mut(&volume).expect("checked before");
                         volume.grow(stamp, by);
@@ -121,21 +116,11 @@ impl Domain {
                 }
                 Item::Boot(boot) => self.registered(cx, boot),
                 Item::Forgotten(_) => {}
-                Item::Ids {
-                    link,
-                    request,
-                    volume,
-                    first,
-                    count,
-                } => {
+                Item::Ids { link, request, volume, first, count } => {
                     let next = PageNo(first.0 + count);
                     let given = &mut self.volumes.get_mut(&volume).expect("checked before").meta;
                     given.next_page = given.next_page.max(next);
-                    let range = IdRange {
-                        volume,
-                        first,
-                        count,
-                    };
+                    let range = IdRange { volume, first, count };
                     cx.links.reply(link, Message::Ids { request, range }, cx.out);
                 }
                 Item::Volume { stamp, info } => {
@@ -167,10 +152,7 @@ impl Domain {
     }
 
     fn made(&mut self, stamp: Stamp, info: VolumeInfo) {
-        let root = PageId {
-            volume: info.id,
-            page: PageNo(1),
-        };
+        let root = PageId { volume: info.id, page: PageNo(1) };
         self.ring.push(Recent::Change(Change {
             stamp,
             id: CommitId::default(),
@@ -245,13 +227,7 @@ impl Domain {
                 let first = entry.given;
                 entry.given = PageNo(first.0 + count);
                 let next = entry.given;
-                let item = Item::Ids {
-                    link,
-                    request,
-                    volume,
-                    first,
-                    count,
-                };
+                let item = Item::Ids { link, request, volume, first, count };
                 self.gather(LogRecord::Ids { volume, next }, item);
                 return;
             }

@@ -21,13 +21,7 @@ pub(super) enum Item {
     /// A boot is forgotten.
     Forgotten(BootId),
     /// Page numbers are given.
-    Ids {
-        link: LinkId,
-        request: RequestId,
-        volume: VolumeId,
-        first: PageNo,
-        count: u64,
-    },
+    Ids { link: LinkId, request: RequestId, volume: VolumeId, first: PageNo, count: u64 },
     /// A volume is made.
     Volume { stamp: Stamp, info: VolumeInfo },
     /// The history begins.

@@ -47,9 +47,7 @@ impl Boots {
             };
             (meta.boot, boot)
         });
-        Self {
-            boots: boots.collect(),
-        }
+        Self { boots: boots.collect() }
     }
 
     pub(super) fn contains(&self, boot: BootId) -> bool {

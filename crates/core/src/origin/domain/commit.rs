@@ -76,12 +76,7 @@ impl Domain {
         }
         self.pending.insert(id, vec![link]);
         self.waiting_bytes += bytes;
-        let waiting = Waiting {
-            request,
-            bytes,
-            pinned: Vec::new(),
-            missing: 0,
-        };
+        let waiting = Waiting { request, bytes, pinned: Vec::new(), missing: 0 };
         self.prepare(cx, waiting);
     }
 
@@ -180,6 +175,13 @@ impl Domain {
     pub(super) fn answer(&mut self, cx: &mut Context<'_>, id: CommitId, outcome: &Outcome) {
         for link in self.pending.remove(&id).unwrap_or_default() {
             cx.links.outcome(link, self.id, id, outcome.clone(), cx.out);
+            if let (Outcome::Committed(stamp), Some(follower)) =
+                (outcome, cx.links.follower(link, self.id))
+                && follower.cursor < *stamp
+            {
+                follower.told(*stamp);
+                self.pump(cx, link);
+            }
         }
     }
 

@@ -41,18 +41,9 @@ impl Domain {
         self.recent.record(stamp, &changes);
         self.gathering.bytes +=
             request.writes.iter().map(|write| 32 + write.op.payload_bytes()).sum::<usize>();
-        let item = Item::Commit {
-            stamp,
-            id,
-            changes,
-            grown: grown(&request.writes),
-        };
-        let record = LogRecord::Commit {
-            stamp,
-            id,
-            time: self.wall_at(cx.now),
-            writes: request.writes,
-        };
+        let item = Item::Commit { stamp, id, changes, grown: grown(&request.writes) };
+        let record =
+            LogRecord::Commit { stamp, id, time: self.wall_at(cx.now), writes: request.writes };
         self.gathering.push(lsn, record, item);
     }
 
@@ -72,10 +63,7 @@ impl Domain {
 
     /// Thor's validation: nothing read changed after the base, tentative commits included.
     fn validate(&self, request: &CommitRequest) -> Result<(), Refused> {
-        let refuse = |read: &Read, reveals| Refused {
-            abort: Abort::Conflict(*read),
-            reveals,
-        };
+        let refuse = |read: &Read, reveals| Refused { abort: Abort::Conflict(*read), reveals };
         let base = request.base;
         for read in &request.reads {
             if base >= self.recent.horizon() {
@@ -159,19 +147,13 @@ impl Domain {
         let mut pages: Vec<PageId> = writes.iter().map(|write| write.page).collect();
         pages.sort_unstable();
         pages.dedup();
-        let Self {
-            pages: table,
-            gathering,
-            volumes,
-            ..
-        } = self;
+        let Self { pages: table, gathering, volumes, .. } = self;
         pages.retain(|page| {
             let gathered = table.get(*page).and_then(|entry| entry.gathering.as_ref());
             // An image that this commit did not get to change is as it was, unless it was made
             // for this commit.
-            gathered.is_some_and(|image| {
-                image.version == stamp || made_for(gathering, *page, stamp)
-            })
+            gathered
+                .is_some_and(|image| image.version == stamp || made_for(gathering, *page, stamp))
         });
         for page in &pages {
             table.get_mut(*page).expect("just seen").gathering = None;
@@ -237,16 +219,10 @@ pub(super) fn apply_op(
 /// The planted fault of rule 18: the op as if it named whatever object is there.
 fn with_current_generation(op: &Op, page: &Page) -> Op {
     let mut op = op.clone();
-    if let Op::Put {
-        slot, generation, ..
-    }
+    if let Op::Put { slot, generation, .. }
     | Op::Delete { slot, generation }
-    | Op::Add {
-        slot, generation, ..
-    }
-    | Op::Max {
-        slot, generation, ..
-    } = &mut op
+    | Op::Add { slot, generation, .. }
+    | Op::Max { slot, generation, .. } = &mut op
         && let Some((current, _)) = page.get_ref(*slot)
     {
         *generation = current;
@@ -261,21 +237,11 @@ fn refusal(write: &Write, error: OpError) -> Abort {
         (OpError::Kind, _) => Abort::BadPage(page),
         (
             OpError::Gone,
-            Op::Put {
-                slot, generation, ..
-            }
+            Op::Put { slot, generation, .. }
             | Op::Delete { slot, generation }
-            | Op::Add {
-                slot, generation, ..
-            }
-            | Op::Max {
-                slot, generation, ..
-            },
-        ) => Abort::Gone {
-            page,
-            slot: *slot,
-            generation: *generation,
-        },
+            | Op::Add { slot, generation, .. }
+            | Op::Max { slot, generation, .. },
+        ) => Abort::Gone { page, slot: *slot, generation: *generation },
         (OpError::Gone | OpError::Malformed, _) => Abort::BadWrite(page),
     }
 }
@@ -295,10 +261,7 @@ fn page_changes(mut touched: Vec<(PageId, Target, Aspect)>) -> Vec<PageChange> {
                     last.touched.push((target, aspect));
                 }
             }
-            _ => changes.push(PageChange {
-                page,
-                touched: vec![(target, aspect)],
-            }),
+            _ => changes.push(PageChange { page, touched: vec![(target, aspect)] }),
         }
     }
     changes

@@ -32,7 +32,7 @@ impl Domain {
                 bytes = 0;
             }
             let Some(asked) = next else {
-                return;
+                break;
             };
             request = Some(asked.request);
             if let Some(answer) = self.page_answer(cx, link, asked) {
@@ -43,6 +43,7 @@ impl Domain {
                 answers.push(answer);
             }
         }
+        self.pump(cx, link);
     }
 
     /// The answer for one page; none: it is loaded first, or fails.
@@ -68,17 +69,14 @@ impl Domain {
             follower.register(page);
         }
         let version = self.pages.touch(page);
+        if let Some(follower) = cx.links.follower(link, self.id) {
+            follower.told(version);
+        }
         let body = if asked.have == Some(version) {
             PageBody::Valid
         } else {
             self.pages.seal(page).map_or(PageBody::Absent, PageBody::Data)
         };
-        Some(PageAnswer {
-            page,
-            version,
-            as_of: self.durable,
-            body,
-        })
+        Some(PageAnswer { page, version, as_of: self.durable, body })
     }
 }
-

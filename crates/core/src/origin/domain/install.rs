@@ -31,10 +31,7 @@ impl Installing {
     pub(super) fn recovered(installed: Lsn) -> Self {
         // What an earlier process installed last is not known.
         let index_max = if installed == Lsn(0) { Stamp::ZERO } else { Stamp(u64::MAX) };
-        Self {
-            index_max,
-            ..Self::default()
-        }
+        Self { index_max, ..Self::default() }
     }
 
     /// When it wants to run.
@@ -94,20 +91,13 @@ impl Domain {
             self.pages.begin_install(*page);
         }
         let meta = self.meta();
-        let batch = InstallBatch {
-            pages: installed,
-            meta,
-        };
+        let batch = InstallBatch { pages: installed, meta };
         let write = self.write_id();
         let versions = batch.pages.iter().map(|page| page.stored.version);
         self.install.index_max = versions.max().unwrap_or_default().max(self.install.index_max);
         self.install.under_way = Some((write, taken, batch.meta.installed_lsn));
         self.install.due_at = None;
-        cx.out.push(OriginOutput::Install {
-            domain: self.id,
-            write,
-            batch,
-        });
+        cx.out.push(OriginOutput::Install { domain: self.id, write, batch });
     }
 
     /// The pages longest not installed that are in memory, ascending; the others are loaded.
@@ -156,10 +146,7 @@ impl Domain {
                     self.pages.installed(page);
                 }
                 self.installed_lsn = lsn;
-                cx.out.push(OriginOutput::TrimLog {
-                    domain: self.id,
-                    through: lsn,
-                });
+                cx.out.push(OriginOutput::TrimLog { domain: self.id, through: lsn });
             }
             Err(StoreFault::Full(_)) => {
                 for (page, first) in taken {

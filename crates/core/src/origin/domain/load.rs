@@ -31,11 +31,7 @@ impl Domain {
             self.page_loads += 1;
             let load = self.load_id();
             self.loads.insert(load, LoadFor::Page(page));
-            cx.out.push(OriginOutput::Load {
-                domain: self.id,
-                load,
-                key: LoadKey::Page(page),
-            });
+            cx.out.push(OriginOutput::Load { domain: self.id, load, key: LoadKey::Page(page) });
         }
     }
 
@@ -99,10 +95,7 @@ impl Domain {
             .map(|bytes| Page::decode(page, bytes))
             .transpose()
             .map_err(|error| damaged(error.to_string()))?;
-        let mut latest = Image {
-            version,
-            page: image,
-        };
+        let mut latest = Image { version, page: image };
         let page_bytes = self.volumes.get(&page.volume).map(|volume| volume.meta.page_bytes);
         for (stamp, op) in self.pages.lazy(page) {
             if *stamp <= version {

@@ -157,10 +157,7 @@ impl Domain {
     }
 
     pub(super) fn info(&self) -> DomainInfo {
-        DomainInfo {
-            domain: self.id,
-            epochs: self.epochs.clone(),
-        }
+        DomainInfo { domain: self.id, epochs: self.epochs.clone() }
     }
 
     pub(super) fn durable(&self) -> Stamp {
@@ -214,10 +211,7 @@ impl Domain {
         self.loading.clear();
         self.load_queue.clear();
         self.registering.clear();
-        cx.out.push(OriginOutput::DomainFailed {
-            domain: self.id,
-            fault,
-        });
+        cx.out.push(OriginOutput::DomainFailed { domain: self.id, fault });
         cx.events.push(Event::Failed);
     }
 

@@ -153,9 +153,7 @@ impl Pages {
         page: PageId,
     ) -> impl Iterator<Item = (PageId, Stamp)> + '_ {
         use std::ops::Bound::{Excluded, Unbounded};
-        self.uninstalled
-            .range((Excluded(page), Unbounded))
-            .map(|(page, version)| (*page, *version))
+        self.uninstalled.range((Excluded(page), Unbounded)).map(|(page, version)| (*page, *version))
     }
 
     /// Changes an entry and keeps the counts right.
@@ -223,10 +221,7 @@ impl Pages {
         InstalledPage {
             page,
             previous: entry.stored,
-            stored: StoredPage {
-                version: entry.version,
-                image,
-            },
+            stored: StoredPage { version: entry.version, image },
         }
     }
 
@@ -372,7 +367,11 @@ impl Pages {
         }
         assert_eq!(dirty_bytes, self.dirty_bytes, "dirty bytes are miscounted");
         for (lsn, page) in &self.oldest {
-            assert_eq!(self.entries[page].since.map(|s| s.0), Some(*lsn), "a dirty page lost its place");
+            assert_eq!(
+                self.entries[page].since.map(|s| s.0),
+                Some(*lsn),
+                "a dirty page lost its place"
+            );
         }
         for page in &self.clock {
             assert!(self.entries[page].queued, "the clock holds a page twice");

@@ -26,18 +26,11 @@ impl Domain {
         wall: WallTime,
         recovered: RecoveredDomain,
     ) -> Result<Self, RecoverError> {
-        let RecoveredDomain {
-            meta,
-            records,
-            history,
-        } = recovered;
+        let RecoveredDomain { meta, records, history } = recovered;
         let mut domain = Self::from_meta(config, now, wall, &meta);
         for (lsn, record) in records {
             if lsn != domain.next_lsn {
-                return Err(RecoverError::Gap {
-                    expected: domain.next_lsn,
-                    found: lsn,
-                });
+                return Err(RecoverError::Gap { expected: domain.next_lsn, found: lsn });
             }
             domain.next_lsn = Lsn(lsn.0 + 1);
             domain.durable_lsn = lsn;
@@ -47,10 +40,7 @@ impl Domain {
         domain.ring = Ring::new(domain.durable, downlink.ring_bytes_max, downlink.ring_commits_max);
         domain.recent = RecentWrites::new(domain.durable, config.recent_writes_max);
         domain.stamped = domain.durable;
-        let epoch = Epoch {
-            history,
-            first: domain.durable.next(),
-        };
+        let epoch = Epoch { history, first: domain.durable.next() };
         assert!(
             domain.epochs.iter().all(|known| known.history != history),
             "a history's name is drawn anew at every start"
@@ -65,10 +55,7 @@ impl Domain {
         let volumes = meta.volumes.iter().map(|meta| {
             let mut volume = Volume::new(meta.clone());
             if reuse {
-                volume = Volume::new(VolumeMeta {
-                    next_page: PageNo(2),
-                    ..meta.clone()
-                });
+                volume = Volume::new(VolumeMeta { next_page: PageNo(2), ..meta.clone() });
             }
             (meta.id, volume)
         });
@@ -119,9 +106,7 @@ impl Domain {
         record: LogRecord,
     ) -> Result<(), RecoverError> {
         match record {
-            LogRecord::Commit {
-                stamp, id, writes, ..
-            } => {
+            LogRecord::Commit { stamp, id, writes, .. } => {
                 self.replay_stamp(stamp)?;
                 for Write { page, op } in writes {
                     let volume = self
@@ -137,8 +122,7 @@ impl Domain {
             LogRecord::Confirmed { boot, upto } if upto == u64::MAX => self.boots.forget(boot),
             LogRecord::Confirmed { boot, upto } => self.boots.confirm(boot, upto, now),
             LogRecord::Ids { volume, next } => {
-                let entry =
-                    self.volumes.get_mut(&volume).ok_or(RecoverError::NoVolume(volume))?;
+                let entry = self.volumes.get_mut(&volume).ok_or(RecoverError::NoVolume(volume))?;
                 if !config.faults.has(Fault::ReuseIds) {
                     entry.meta.next_page = entry.meta.next_page.max(next);
                     entry.given = entry.meta.next_page;
@@ -146,10 +130,7 @@ impl Domain {
             }
             LogRecord::Volume { stamp, volume } => {
                 self.replay_stamp(stamp)?;
-                let root = PageId {
-                    volume: volume.id,
-                    page: PageNo(1),
-                };
+                let root = PageId { volume: volume.id, page: PageNo(1) };
                 let create = Op::CreatePage(PageKind::Slotted);
                 self.pages.recover_op(root, lsn, stamp, create);
                 let made = Volume::new(volume);
@@ -163,10 +144,7 @@ impl Domain {
     fn replay_stamp(&mut self, stamp: Stamp) -> Result<(), RecoverError> {
         let expected = self.durable.next();
         if stamp != expected {
-            return Err(RecoverError::Stamp {
-                expected,
-                found: stamp,
-            });
+            return Err(RecoverError::Stamp { expected, found: stamp });
         }
         self.durable = stamp;
         Ok(())

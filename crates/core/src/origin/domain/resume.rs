@@ -12,10 +12,7 @@ use crate::message::{
 use crate::time::{Instant, WallTime};
 
 /// After every page of a stamp.
-const LAST_PAGE: PageId = PageId {
-    volume: VolumeId(u128::MAX),
-    page: PageNo(u64::MAX),
-};
+const LAST_PAGE: PageId = PageId { volume: VolumeId(u128::MAX), page: PageNo(u64::MAX) };
 
 /// Most boots that wait to be registered.
 const REGISTERING_MAX: usize = 4096;
@@ -82,11 +79,7 @@ impl Domain {
         fork: Stamp,
         seen: Stamp,
     ) {
-        let reason = CloseReason::Forked {
-            domain: self.id,
-            seen,
-            fork,
-        };
+        let reason = CloseReason::Forked { domain: self.id, seen, fork };
         if cx.links.follower(link, self.id).is_some() {
             // A relay asks for a child: the relay itself is on this line.
             let error = RequestError::Forbidden(reason.to_string());
@@ -165,19 +158,12 @@ impl Domain {
     ) -> Answer {
         let (answer, walk) = match verdict {
             None => (ResumeAnswer::From(follower.cursor), Walk::Nothing),
-            Some(Verdict::From(from)) => (
-                ResumeAnswer::From(from),
-                Walk::Uninstalled(PageId::default()),
-            ),
+            Some(Verdict::From(from)) => {
+                (ResumeAnswer::From(from), Walk::Uninstalled(PageId::default()))
+            }
             Some(Verdict::Reset | Verdict::Forked(_)) => (ResumeAnswer::Reset, Walk::Nothing),
         };
-        Answer {
-            request,
-            answer,
-            filtered: false,
-            counted: true,
-            walk,
-        }
+        Answer { request, answer, filtered: false, counted: true, walk }
     }
 
     /// Part of the change index came for a link's walk.
@@ -295,10 +281,6 @@ impl Domain {
         if !self.install.index_may_have(from) {
             return Walk::Nothing;
         }
-        Walk::Index(IndexWalk {
-            after: (from, LAST_PAGE),
-            asked: false,
-            found: None,
-        })
+        Walk::Index(IndexWalk { after: (from, LAST_PAGE), asked: false, found: None })
     }
 }

@@ -23,11 +23,7 @@ pub(super) struct Volume {
 impl Volume {
     pub(super) fn new(meta: VolumeMeta) -> Self {
         let (given, counted) = (meta.next_page, meta.version);
-        Self {
-            meta,
-            given,
-            counted,
-        }
+        Self { meta, given, counted }
     }
 
     /// A recovered commit wrote to it.
@@ -77,10 +73,7 @@ impl Domain {
     pub(in crate::origin) fn create_volume(&mut self, cx: &mut Context<'_>, spec: VolumeSpec) {
         let stamp = self.stamped.next();
         self.stamped = stamp;
-        let root = PageId {
-            volume: spec.id,
-            page: PageNo(1),
-        };
+        let root = PageId { volume: spec.id, page: PageNo(1) };
         let meta = VolumeMeta {
             id: spec.id,
             name: spec.name.clone(),
@@ -98,10 +91,7 @@ impl Domain {
             version: stamp,
             pages: 1,
         };
-        let record = LogRecord::Volume {
-            stamp,
-            volume: meta,
-        };
+        let record = LogRecord::Volume { stamp, volume: meta };
         let lsn = self.gather(record, Item::Volume { stamp, info });
         self.recent.record(stamp, &[PageChange::whole(root)]);
         self.make_root(root, (lsn, stamp));
@@ -111,18 +101,12 @@ impl Domain {
     /// Volume ids are never reused, so that nothing is known of the page.
     fn make_root(&mut self, root: PageId, at: (Lsn, Stamp)) {
         if !self.pages.is_loaded(root) {
-            let absent = Image {
-                version: Stamp::ZERO,
-                page: None,
-            };
+            let absent = Image { version: Stamp::ZERO, page: None };
             self.pages.loaded(root, Stamp::ZERO, absent);
         }
         let entry = self.pages.get_mut(root).expect("loaded above");
         let (image, _) = entry.gather();
-        *image = Image {
-            version: at.1,
-            page: Some(Page::empty(PageKind::Slotted)),
-        };
+        *image = Image { version: at.1, page: Some(Page::empty(PageKind::Slotted)) };
         self.gathering.pages.push((root, at));
     }
 }
