@@ -11,6 +11,7 @@ mod host;
 pub mod http;
 pub mod log;
 pub mod metrics;
+pub mod server;
 pub mod testing;
 pub mod tls;
 mod transport;

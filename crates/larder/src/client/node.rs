@@ -263,7 +263,7 @@ impl Node {
             boot: shared.boot.to_string(),
             parent: shared.config.node.parent.clone(),
             connected: matches!(link, LinkState::Up { .. }),
-            trouble: trouble(&link),
+            trouble: link.trouble(),
             domains: shared.cache.domains().into_iter().map(domain).collect(),
         }
     }
@@ -306,7 +306,7 @@ impl Probe for Node {
 
     fn ready(&self) -> std::result::Result<(), String> {
         self.healthy()?;
-        match trouble(&self.shared.link.borrow()) {
+        match self.shared.link.borrow().trouble() {
             None => Ok(()),
             Some(trouble) => Err(trouble),
         }
@@ -318,16 +318,6 @@ impl Probe for Node {
             "node": Node::status(self),
             "figures": self.shared.metrics.summary(),
         })
-    }
-}
-
-/// Why there is no link; none: there is one.
-fn trouble(link: &LinkState) -> Option<String> {
-    match link {
-        LinkState::Up { .. } => None,
-        LinkState::Down(why) => Some(why.clone().unwrap_or_else(|| "not linked yet".into())),
-        LinkState::Refused(reason) => Some(format!("refused by the parent: {reason}")),
-        LinkState::Untrusted(error) => Some(error.to_string()),
     }
 }
 

@@ -78,8 +78,6 @@ pub(crate) struct Gone;
 
 enum Event<M: Machine> {
     Input(M::Input),
-    /// Looks at the machine between two inputs.
-    Look(Box<dyn FnOnce(&M) + Send>),
     Stop(oneshot::Sender<()>),
 }
 
@@ -99,20 +97,6 @@ impl<M: Machine> Inputs<M> {
         self.sender.blocking_send(Event::Input(input)).map_err(|_| Gone)
     }
 
-    /// Looks at the machine between two inputs.
-    pub(crate) async fn look<T: Send + 'static>(
-        &self,
-        look: impl FnOnce(&M) -> T + Send + 'static,
-    ) -> Result<T, Gone> {
-        let (send, receive) = oneshot::channel();
-        let look = Event::Look(Box::new(move |machine: &M| {
-            // Nobody waits any more: nothing to tell.
-            let _ = send.send(look(machine));
-        }));
-        self.sender.send(look).await.map_err(|_| Gone)?;
-        receive.await.map_err(|_| Gone)
-    }
-
     /// Whether the machine's task is gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.sender.is_closed()
@@ -130,11 +114,12 @@ impl<M: Machine> Inputs<M> {
 
 /// Owns a machine.
 pub(crate) struct Host<M: Linked, O: Outlet<M>> {
+    // Dropped first: the outlet waits for threads, which may wait for room in these queues.
+    events: mpsc::Receiver<Event<M>>,
+    link_events: mpsc::Receiver<LinkEvent>,
     machine: M,
     outlet: O,
     links: HashMap<LinkId, LinkSender>,
-    events: mpsc::Receiver<Event<M>>,
-    link_events: mpsc::Receiver<LinkEvent>,
     outputs: Vec<M::Output>,
 }
 
@@ -204,7 +189,6 @@ where
             for event in events.drain(..) {
                 match event {
                     Event::Input(input) => self.machine.handle(now, input, &mut self.outputs),
-                    Event::Look(look) => look(&self.machine),
                     Event::Stop(done) => {
                         self.carry_out();
                         self.end().await;

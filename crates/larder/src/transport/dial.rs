@@ -38,6 +38,18 @@ pub(crate) enum LinkState {
     Untrusted(TlsError),
 }
 
+impl LinkState {
+    /// Why there is no link; none: there is one.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match self {
+            Self::Up { .. } => None,
+            Self::Down(why) => Some(why.clone().unwrap_or_else(|| "not linked yet".into())),
+            Self::Refused(reason) => Some(format!("refused by the parent: {reason}")),
+            Self::Untrusted(error) => Some(error.to_string()),
+        }
+    }
+}
+
 pub(crate) type LinkWatch = watch::Receiver<LinkState>;
 
 /// Keeps a link to the parent.

@@ -1,0 +1,267 @@
+//! An origin: domains' stores, the machine, and links from children.
+
+use super::store::{OpenDomain, StoreThreads, open_all};
+use super::{FIRST_DOWN_LINK, ServerError};
+use crate::clock::{now, wall_time};
+use crate::config::OriginConfig;
+use crate::host::{Host, Inputs, Outlet, Queues};
+use crate::http::Probe;
+use crate::metrics::Metrics;
+use crate::tls::Identity;
+use crate::transport::{LinkSetup, Listener};
+use larder_core::downlink::DownlinkConfig;
+use larder_core::id::DomainId;
+use larder_core::message::LinkLimits;
+use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault};
+use larder_core::origin::{self, Origin};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinHandle};
+
+/// How often the machine is told the wall clock.
+const WALL_CLOCK_EVERY: Duration = Duration::from_millis(200);
+
+/// A running origin. It ends with [`OriginServer::shutdown`]; dropping it ends it like a crash,
+/// which loses nothing that was acknowledged.
+pub struct OriginServer {
+    name: String,
+    address: SocketAddr,
+    inputs: Inputs<Origin>,
+    metrics: Arc<Metrics>,
+    domains: Vec<DomainId>,
+    failed: Failed,
+    host: Option<JoinHandle<()>>,
+    tasks: Vec<AbortHandle>,
+}
+
+/// Domains out of service, and why.
+type Failed = Arc<Mutex<BTreeMap<DomainId, StoreFault>>>;
+
+impl Drop for OriginServer {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+impl OriginServer {
+    /// Opens the store, recovers its domains, and serves links. Store errors name the folder.
+    pub async fn start(config: OriginConfig) -> Result<Self, ServerError> {
+        let identity = Arc::new(Identity::load(&config.tls_dir, &config.name)?);
+        let tls = identity.server_config()?;
+        let domains = open_domains(&config).await?;
+        let ids: Vec<DomainId> = domains.iter().map(|d| d.recovered.meta.domain).collect();
+        let metrics = Arc::new(Metrics::new());
+        let queues = Queues::<Origin>::new();
+        let inputs = queues.inputs.clone();
+        let setup = LinkSetup::new(
+            queues.links.clone(),
+            metrics.clone(),
+            usize::try_from(config.link.queue.0).unwrap_or(usize::MAX),
+            config.link.write_limit.0,
+        );
+        let listen = &config.origin.listen;
+        let link = config.link.clone();
+        let listener = Listener::bind(listen, setup, identity, tls, link, FIRST_DOWN_LINK).await;
+        let listen_error = |error: std::io::Error| ServerError::Listen {
+            address: listen.clone(),
+            detail: error.to_string(),
+        };
+        let listener = listener.map_err(listen_error)?;
+        let address = listener.address().map_err(listen_error)?;
+        let failed = Failed::default();
+        let host = start_machine(&config, domains, queues, &metrics, &failed)?;
+        let accept = tokio::spawn(listener.run());
+        let clock = tokio::spawn(wall_clock(inputs.clone()));
+        tracing::info!(name = %config.name, %address, domains = ids.len(), "origin started");
+        Ok(Self {
+            name: config.name,
+            address,
+            inputs,
+            metrics,
+            domains: ids,
+            failed,
+            tasks: vec![accept.abort_handle(), clock.abort_handle(), host.abort_handle()],
+            host: Some(host),
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its order domains.
+    #[must_use]
+    pub fn domains(&self) -> &[DomainId] {
+        &self.domains
+    }
+
+    /// Says goodbye to the children and closes the store; it may be opened anew when this returns.
+    pub async fn shutdown(mut self) {
+        self.inputs.stop().await;
+        self.close().await;
+    }
+
+    /// Ends like a crash, without a goodbye; the store may be opened anew when this returns.
+    pub async fn kill(mut self) {
+        self.abort();
+        self.close().await;
+    }
+
+    async fn close(&mut self) {
+        self.abort();
+        if let Some(host) = self.host.take() {
+            // Aborted or ended: either way the outlet, and so the store's threads, are gone.
+            let _ = host.await;
+        }
+        tracing::info!(name = %self.name, "origin ended");
+    }
+
+    fn abort(&self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+
+    fn faults(&self) -> BTreeMap<DomainId, StoreFault> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+async fn open_domains(config: &OriginConfig) -> Result<Vec<OpenDomain>, ServerError> {
+    let (data, domains) = (config.origin.data.clone(), config.origin.domains);
+    let opened = tokio::task::spawn_blocking(move || open_all(&data, domains)).await;
+    opened.expect("opening ends in a result, and is not cancelled")
+}
+
+fn start_machine(
+    config: &OriginConfig,
+    domains: Vec<OpenDomain>,
+    queues: Queues<Origin>,
+    metrics: &Arc<Metrics>,
+    failed: &Failed,
+) -> Result<JoinHandle<()>, ServerError> {
+    let mut outputs = Vec::new();
+    let recovered = domains.iter().map(|domain| domain.recovered.clone()).collect();
+    let settings = machine_config(config);
+    let machine = Origin::new(settings, now(), wall_time(), recovered, &mut outputs)?;
+    let mut stores = BTreeMap::new();
+    for domain in domains {
+        let id = domain.recovered.meta.domain;
+        let threads = StoreThreads::start(domain, &queues.inputs, metrics);
+        let threads = threads.map_err(|error| ServerError::Data {
+            path: config.origin.data.clone(),
+            detail: format!("no threads for it: {error}"),
+        })?;
+        stores.insert(id, threads);
+    }
+    let outlet = OriginOutlet { stores, failed: failed.clone(), metrics: metrics.clone() };
+    Ok(Host::spawn(machine, outlet, queues, outputs))
+}
+
+fn machine_config(config: &OriginConfig) -> origin::OriginConfig {
+    let defaults = origin::OriginConfig::default();
+    let memory = usize::try_from(config.origin.memory.0).unwrap_or(usize::MAX);
+    let share = memory / config.origin.domains.max(1) as usize / 2;
+    origin::OriginConfig {
+        downlink: DownlinkConfig {
+            name: config.name.clone(),
+            limits: LinkLimits { lease: config.origin.lease.0, ..defaults.downlink.limits },
+            links_max: config.link.links_max as usize,
+            silence_max: config.link.silence_max.0,
+            hello_max: config.link.connect_limit.0,
+            ..defaults.downlink
+        },
+        page_cache_bytes: share,
+        dirty_bytes_max: share,
+        accept_fork: config.origin.accept_fork,
+        ..defaults
+    }
+}
+
+async fn wall_clock(inputs: Inputs<Origin>) {
+    let mut ticks = tokio::time::interval(WALL_CLOCK_EVERY);
+    loop {
+        ticks.tick().await;
+        if inputs.send(OriginInput::WallClock(wall_time())).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Carries out what the origin asks for beside its links.
+struct OriginOutlet {
+    stores: BTreeMap<DomainId, StoreThreads>,
+    failed: Failed,
+    metrics: Arc<Metrics>,
+}
+
+impl Drop for OriginOutlet {
+    fn drop(&mut self) {
+        for (_, threads) in std::mem::take(&mut self.stores) {
+            threads.end();
+        }
+    }
+}
+
+impl Outlet<Origin> for OriginOutlet {
+    fn carry_out(&mut self, output: OriginOutput) {
+        let domain = match &output {
+            OriginOutput::Link(_) => unreachable!("the host keeps what is of links"),
+            OriginOutput::Append { domain, .. }
+            | OriginOutput::Load { domain, .. }
+            | OriginOutput::Install { domain, .. }
+            | OriginOutput::TrimLog { domain, .. } => *domain,
+            OriginOutput::DomainFailed { domain, fault } => {
+                tracing::error!(domain = %format!("{:016x}", domain.0), %fault, "domain failed");
+                self.metrics.domain_failed();
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.insert(*domain, fault.clone());
+                return;
+            }
+        };
+        let store = self.stores.get(&domain).expect("the machine knows the domains it was given");
+        store.carry_out(output);
+    }
+}
+
+impl Probe for OriginServer {
+    fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        if self.inputs.is_gone() {
+            return Err("the origin's task has ended".into());
+        }
+        Ok(())
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.healthy()?;
+        match self.faults().into_iter().next() {
+            None => Ok(()),
+            Some((domain, fault)) => Err(format!("domain {:016x}: {fault}", domain.0)),
+        }
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let faults = self.faults();
+        let domain = |id: &DomainId| {
+            serde_json::json!({
+                "domain": format!("{:016x}", id.0),
+                "fault": faults.get(id).map(ToString::to_string),
+            })
+        };
+        serde_json::json!({
+            "role": "origin",
+            "name": self.name,
+            "address": self.address.to_string(),
+            "domains": self.domains.iter().map(domain).collect::<Vec<_>>(),
+            "figures": self.metrics.summary(),
+        })
+    }
+}

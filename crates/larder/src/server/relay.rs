@@ -1,0 +1,187 @@
+//! A relay: one link up, many down.
+
+use super::{FIRST_DOWN_LINK, ServerError};
+use crate::clock::{random_u128, wall_time};
+use crate::config::RelayConfig;
+use crate::host::{Host, Inputs, Outlet, Queues};
+use crate::http::Probe;
+use crate::metrics::Metrics;
+use crate::tls::Identity;
+use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch, Listener};
+use larder_core::downlink::DownlinkConfig;
+use larder_core::id::BootId;
+use larder_core::relay::io::{RelayInput, RelayNotice, RelayOutput};
+use larder_core::relay::{self, Relay};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// How often the machine is told the wall clock.
+const WALL_CLOCK_EVERY: Duration = Duration::from_millis(200);
+
+/// A running relay; it ends when dropped, and with a goodbye by [`RelayServer::shutdown`].
+pub struct RelayServer {
+    name: String,
+    address: SocketAddr,
+    inputs: Inputs<Relay>,
+    metrics: Arc<Metrics>,
+    link: LinkWatch,
+    ready: watch::Receiver<bool>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Drop for RelayServer {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl RelayServer {
+    /// Serves links and dials the parent, again and again. Children are welcomed when it answers.
+    pub async fn start(config: RelayConfig) -> Result<Self, ServerError> {
+        let identity = Arc::new(Identity::load(&config.tls_dir, &config.name)?);
+        let server_tls = identity.server_config()?;
+        let wanted = Some(config.relay.parent_name.as_str()).filter(|name| !name.is_empty());
+        let client_tls = identity.client_config(wanted)?;
+        let metrics = Arc::new(Metrics::new());
+        let queues = Queues::<Relay>::new();
+        let inputs = queues.inputs.clone();
+        let queue_bytes = usize::try_from(config.link.queue.0).unwrap_or(usize::MAX);
+        let setup = |bytes| {
+            let limit = config.link.write_limit.0;
+            LinkSetup::new(queues.links.clone(), metrics.clone(), bytes, limit)
+        };
+        let machine = Relay::new(machine_config(&config));
+        // Towards its parent lies what all its children commit at once, which the machine bounds.
+        let (up, down) = (setup(queue_bytes.saturating_mul(4)), setup(queue_bytes));
+        let (state, link) = watch::channel(LinkState::Down(None));
+        let dialer = Dialer {
+            setup: up,
+            identity: identity.clone(),
+            tls: client_tls,
+            parent: config.relay.parent.clone(),
+            link: config.link.clone(),
+            state,
+        };
+        let listen = config.relay.listen.clone();
+        let listen_error = |error: std::io::Error| ServerError::Listen {
+            address: listen.clone(),
+            detail: error.to_string(),
+        };
+        let link_config = config.link.clone();
+        let listener =
+            Listener::bind(&listen, down, identity, server_tls, link_config, FIRST_DOWN_LINK)
+                .await
+                .map_err(listen_error)?;
+        let address = listener.address().map_err(listen_error)?;
+        let (ready_sender, ready) = watch::channel(false);
+        let outlet = RelayOutlet { ready: ready_sender };
+        let host = Host::spawn(machine, outlet, queues, Vec::new());
+        let accept = tokio::spawn(listener.run());
+        let dial = tokio::spawn(dialer.run(1));
+        let clock = tokio::spawn(wall_clock(inputs.clone()));
+        let tasks = [&accept, &dial, &clock, &host].map(tokio::task::JoinHandle::abort_handle);
+        tracing::info!(name = %config.name, %address, parent = %config.relay.parent, "relay started");
+        let tasks = tasks.to_vec();
+        Ok(Self { name: config.name, address, inputs, metrics, link, ready, tasks })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Says goodbye to its children and its parent, and ends.
+    pub async fn shutdown(self) {
+        self.inputs.stop().await;
+    }
+}
+
+fn machine_config(config: &RelayConfig) -> relay::RelayConfig {
+    let defaults = relay::RelayConfig::default();
+    relay::RelayConfig {
+        downlink: DownlinkConfig {
+            name: config.name.clone(),
+            links_max: config.link.links_max as usize,
+            silence_max: config.link.silence_max.0,
+            hello_max: config.link.connect_limit.0,
+            ..defaults.downlink
+        },
+        boot: BootId(random_u128()),
+        silence_max: config.link.silence_max.0,
+        ..defaults
+    }
+}
+
+async fn wall_clock(inputs: Inputs<Relay>) {
+    let mut ticks = tokio::time::interval(WALL_CLOCK_EVERY);
+    loop {
+        ticks.tick().await;
+        if inputs.send(RelayInput::WallClock(wall_time())).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Carries out what the relay asks for beside its links.
+struct RelayOutlet {
+    ready: watch::Sender<bool>,
+}
+
+impl Outlet<Relay> for RelayOutlet {
+    fn carry_out(&mut self, output: RelayOutput) {
+        match output {
+            RelayOutput::Link(_) => unreachable!("the host keeps what is of links"),
+            RelayOutput::Notice(RelayNotice::Ready) => {
+                tracing::info!("the relay follows its parent");
+                self.ready.send_replace(true);
+            }
+            RelayOutput::Notice(RelayNotice::Lost) => {
+                tracing::warn!("the relay lost its parent");
+                self.ready.send_replace(false);
+            }
+            RelayOutput::Notice(RelayNotice::Refused { reason }) => {
+                tracing::error!(%reason, "the relay is refused by its parent");
+                self.ready.send_replace(false);
+            }
+        }
+    }
+}
+
+impl Probe for RelayServer {
+    fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        if self.inputs.is_gone() {
+            return Err("the relay's task has ended".into());
+        }
+        Ok(())
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.healthy()?;
+        if *self.ready.borrow() {
+            return Ok(());
+        }
+        let trouble = self.link.borrow().trouble();
+        Err(trouble.unwrap_or_else(|| "the parent's domains are not followed yet".into()))
+    }
+
+    fn status(&self) -> serde_json::Value {
+        serde_json::json!({
+            "role": "relay",
+            "name": self.name,
+            "address": self.address.to_string(),
+            "ready": Probe::ready(self).is_ok(),
+            "trouble": self.link.borrow().trouble(),
+            "figures": self.metrics.summary(),
+        })
+    }
+}

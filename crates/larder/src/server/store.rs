@@ -1,0 +1,222 @@
+//! The threads that carry out what an origin asks of a domain's store. They block; the machine and
+//! the runtime's workers never do.
+
+use super::ServerError;
+use crate::clock::{now, random_u64, random_u128};
+use crate::host::Inputs;
+use crate::metrics::Metrics;
+use larder_core::id::{DomainId, HistoryId};
+use larder_core::origin::io::{LoadId, LoadKey, OriginInput, OriginOutput, WriteId};
+use larder_core::origin::{Origin, RecoveredDomain};
+use larder_core::record::{InstallBatch, LogRecord, Lsn};
+use larder_core::rng::Rng;
+use larder_store::disk::RealDisk;
+use larder_store::driver::{DomainStore, LogHalf, OpenError, PagesHalf, domain_of};
+use larder_store::log::LogConfig;
+use larder_store::pages::{FjallConfig, FjallPages};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+/// Threads that load pages, per domain.
+const LOADERS: usize = 2;
+
+/// A domain's store, open, and not yet at work.
+pub(super) struct OpenDomain {
+    log: LogHalf<RealDisk>,
+    pages: PagesHalf<FjallPages>,
+    pub(super) recovered: RecoveredDomain,
+}
+
+/// Opens all domains in `data`, and makes new ones until there are `at_least`. Blocks.
+pub(super) fn open_all(data: &Path, at_least: u32) -> Result<Vec<OpenDomain>, ServerError> {
+    let folder = |number: u32| data.join(format!("domain-{number}"));
+    std::fs::create_dir_all(data)
+        .map_err(|error| ServerError::Data { path: data.to_owned(), detail: error.to_string() })?;
+    let mut domains = Vec::new();
+    for number in 0.. {
+        let path = folder(number);
+        if number >= at_least && !path.exists() {
+            break;
+        }
+        let opened = open_one(&path).map_err(|error| ServerError::Store { path, error })?;
+        domains.push(opened);
+    }
+    Ok(domains)
+}
+
+fn open_one(path: &PathBuf) -> Result<OpenDomain, OpenError> {
+    let disk = RealDisk::open(path)?;
+    let pages = FjallPages::open(path.join("pages"), &FjallConfig::default())?;
+    let rng = Rng::new(random_u64());
+    let config = LogConfig::default();
+    let (store, recovered) = if domain_of(&disk)?.is_some() {
+        DomainStore::open(disk, pages, config, rng)?
+    } else {
+        DomainStore::create(disk, pages, config, DomainId(random_u64()), rng)?
+    };
+    let (log, pages) = store.split();
+    let recovered = RecoveredDomain {
+        meta: recovered.meta,
+        records: recovered.records,
+        history: HistoryId(random_u128()),
+    };
+    Ok(OpenDomain { log, pages, recovered })
+}
+
+enum LogJob {
+    Append(WriteId, Vec<(Lsn, LogRecord)>),
+    Trim(Lsn),
+}
+
+/// A domain's threads. They end when this is dropped and what was asked for is done.
+///
+/// The queues have no bound of their own: the machine has at most one append, one install and
+/// `loads_max` loads under way.
+pub(super) struct StoreThreads {
+    log: Sender<LogJob>,
+    install: Sender<(WriteId, InstallBatch)>,
+    load: Sender<(LoadId, LoadKey)>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl StoreThreads {
+    pub(super) fn start(
+        domain: OpenDomain,
+        inputs: &Inputs<Origin>,
+        metrics: &Arc<Metrics>,
+    ) -> std::io::Result<Self> {
+        let (log, log_jobs) = channel();
+        let (install, install_jobs) = channel();
+        let (load, load_jobs) = channel();
+        let pages = Arc::new(domain.pages);
+        let load_jobs = Arc::new(Mutex::new(load_jobs));
+        let mut threads = Vec::new();
+        let appender = Appender {
+            log: domain.log,
+            jobs: log_jobs,
+            inputs: inputs.clone(),
+            metrics: metrics.clone(),
+        };
+        threads.push(Builder::new().name("larder-log".into()).spawn(|| appender.run())?);
+        let worker = Worker { pages, inputs: inputs.clone(), metrics: metrics.clone() };
+        let installer = worker.clone();
+        threads.push(
+            Builder::new()
+                .name("larder-install".into())
+                .spawn(move || installer.install(&install_jobs))?,
+        );
+        for _ in 0..LOADERS {
+            let (loader, jobs) = (worker.clone(), load_jobs.clone());
+            threads
+                .push(Builder::new().name("larder-load".into()).spawn(move || loader.load(&jobs))?);
+        }
+        Ok(Self { log, install, load, threads })
+    }
+
+    /// Hands a job to its thread. One that has ended had nobody to answer to.
+    pub(super) fn carry_out(&self, output: OriginOutput) {
+        match output {
+            OriginOutput::Append { write, records, .. } => {
+                let _ = self.log.send(LogJob::Append(write, records));
+            }
+            OriginOutput::TrimLog { through, .. } => {
+                let _ = self.log.send(LogJob::Trim(through));
+            }
+            OriginOutput::Load { load, key, .. } => {
+                let _ = self.load.send((load, key));
+            }
+            OriginOutput::Install { write, batch, .. } => {
+                let _ = self.install.send((write, batch));
+            }
+            OriginOutput::Link(_) | OriginOutput::DomainFailed { .. } => {
+                unreachable!("no job of a store")
+            }
+        }
+    }
+
+    /// Ends the threads when what was asked for is done, so that the store can be opened anew.
+    pub(super) fn end(self) {
+        let Self { log, install, load, threads } = self;
+        drop((log, install, load));
+        for thread in threads {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Appender {
+    log: LogHalf<RealDisk>,
+    jobs: Receiver<LogJob>,
+    inputs: Inputs<Origin>,
+    metrics: Arc<Metrics>,
+}
+
+impl Appender {
+    fn run(mut self) {
+        // Segments are prepared when nobody waits for an append.
+        let mut more_to_prepare = true;
+        loop {
+            let job = match self.jobs.try_recv() {
+                Ok(job) => job,
+                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) if more_to_prepare => {
+                    more_to_prepare = self.log.maintain();
+                    continue;
+                }
+                Err(TryRecvError::Empty) => match self.jobs.recv() {
+                    Ok(job) => job,
+                    Err(_) => return,
+                },
+            };
+            match job {
+                LogJob::Append(write, records) => {
+                    let begun = now();
+                    let answer = self.log.append(write, &records);
+                    self.metrics.append(records.len(), now().since(begun));
+                    if self.inputs.send_blocking(answer).is_err() {
+                        return;
+                    }
+                    more_to_prepare = self.log.maintain();
+                }
+                LogJob::Trim(through) => self.log.trim(through),
+            }
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Worker {
+    pages: Arc<PagesHalf<FjallPages>>,
+    inputs: Inputs<Origin>,
+    metrics: Arc<Metrics>,
+}
+
+impl Worker {
+    fn install(self, jobs: &Receiver<(WriteId, InstallBatch)>) {
+        while let Ok((write, batch)) = jobs.recv() {
+            let begun = now();
+            let answer: OriginInput = self.pages.install(write, &batch);
+            self.metrics.install(batch.pages.len(), now().since(begun));
+            if self.inputs.send_blocking(answer).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn load(self, jobs: &Mutex<Receiver<(LoadId, LoadKey)>>) {
+        loop {
+            // Held while waiting: the other loaders wait for the lock instead.
+            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok((load, key)) = job else {
+                return;
+            };
+            self.metrics.load();
+            if self.inputs.send_blocking(self.pages.load(load, &key)).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Wrong certificates, two nodes of one name, and bytes that are no messages.
+
+use crate::common::{Site, counter, create, increment, session};
+use larder::client::{Error, Node};
+use larder::tls::{CA_FILE, Identity, Role, TlsError, init};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_another_authority_is_refused_and_told_why() {
+    let (site, stranger) = (Site::new(), Site::new());
+    let origin = site.origin().await;
+    let parent = origin.address().to_string();
+    let refused = Node::connect(stranger.node_config("one", &parent)).await.err();
+    let text = refused.as_ref().map(ToString::to_string).unwrap_or_default();
+    assert!(matches!(refused, Some(Error::Tls(TlsError::PeerRefused { .. }))), "{text}");
+    assert!(text.contains("another authority"), "{text}");
+
+    // One that trusts our origin, but whom the origin does not trust: told on its first read.
+    let mixed = site.dir.join("mixed");
+    let other = init(&mixed, "other").expect("a new folder");
+    other.issue(&mixed, "one", Role::Node, 1).expect("issues");
+    let both = [mixed.join(CA_FILE), site.tls().join(CA_FILE)]
+        .map(|path| std::fs::read_to_string(path).expect("is there"))
+        .concat();
+    std::fs::write(mixed.join(CA_FILE), both).expect("writes");
+    let mut config = site.node_config("one", &parent);
+    config.tls_dir = mixed;
+    let refused = Node::connect(config).await.err();
+    let text = refused.as_ref().map(ToString::to_string).unwrap_or_default();
+    assert!(matches!(refused, Some(Error::Tls(TlsError::RefusedByPeer { .. }))), "{text}");
+    assert!(text.contains("one.pem"), "{text}");
+
+    // The origin serves others all the same.
+    site.node("one", &parent).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_certificate_is_refused_by_the_other_side_too() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    site.authority.issue(&site.tls(), "late", Role::Node, 0).expect("issues");
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let config = site.node_config("late", &origin.address().to_string());
+    let refused = Node::connect(config).await.err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(refused.contains("late.pem") && refused.contains("expired"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_node_of_one_name_is_refused_while_the_first_lives() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let parent = origin.address().to_string();
+    let first = site.node("one", &parent).await;
+    let volume = create(&first, "shared").await;
+    let id = counter(&volume, 1).await;
+    let mut config = site.node_config("one", &parent);
+    config.node.request_limit = larder::config::Period(Duration::from_secs(5));
+    let second = Node::connect(config).await.err();
+    let text = second.as_ref().map(ToString::to_string).unwrap_or_default();
+    assert!(matches!(second, Some(Error::Refused(_))), "{text}");
+    assert!(text.contains("one"), "it is named: {text}");
+    increment(&session(&volume), id).await.expect("the first goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parent_that_is_not_there_is_an_error_within_the_limit() {
+    let site = Site::new();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = nobody.local_addr().expect("bound").to_string();
+    drop(nobody);
+    let mut config = site.node_config("one", &address);
+    config.node.request_limit = larder::config::Period(Duration::from_millis(300));
+    let error = Node::connect(config).await.err();
+    assert!(matches!(error, Some(Error::Unavailable(_))), "{error:?}");
+}
+
+/// Sends bytes over a good TLS link and reads until the other side ends it.
+async fn send_over_tls(site: &Site, address: &str, bytes: &[u8]) {
+    let identity = Identity::load(&site.tls(), "three").expect("issued");
+    let config = identity.client_config(None).expect("good files");
+    let stream = TcpStream::connect(address).await.expect("accepted");
+    let name = "larder.invalid".try_into().expect("a name");
+    let connector = tokio_rustls::TlsConnector::from(config);
+    let mut stream = connector.connect(name, stream).await.expect("a good certificate");
+    // The origin may end the link before all is written.
+    let _ = stream.write_all(bytes).await;
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok(), "the link is ended for {} bytes", bytes.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_bytes_end_their_own_link_and_no_other() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let address = origin.address().to_string();
+    let one = site.node("one", &address).await;
+    let volume = create(&one, "shared").await;
+    let id = counter(&volume, 1).await;
+
+    let mut random = larder::core::rng::Rng::new(7);
+    let mut noise =
+        |length: usize| -> Vec<u8> { (0..length).map(|_| random.next_u64() as u8).collect() };
+    for length in [0, 1, 7, 8, 9, 100, 20_000] {
+        // Without TLS at all.
+        let mut stream = TcpStream::connect(&address).await.expect("accepted");
+        let _ = stream.write_all(&noise(length)).await;
+        drop(stream);
+        // Over a good link: noise, zeros (frames that never complete a message), ones.
+        send_over_tls(&site, &address, &noise(length.max(8))).await;
+        send_over_tls(&site, &address, &vec![0; length.max(8)]).await;
+        send_over_tls(&site, &address, &vec![0xff; length.max(8)]).await;
+    }
+    for round in 1..=3 {
+        assert_eq!(increment(&session(&volume), id).await.expect("commits"), round);
+    }
+}
