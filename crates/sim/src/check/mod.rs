@@ -1,0 +1,8 @@
+//! Checkers. They share no code with what they check but the plain data types and the accessors of
+//! a page; a violation panics with the promise's number, and the runner turns the panic into a
+//! report.
+
+pub mod copies;
+pub mod history;
+pub mod oracle;
+pub mod seen;

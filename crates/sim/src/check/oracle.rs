@@ -1,0 +1,440 @@
+//! The oracle: what every domain's log holds, what every transaction meant to do, and what came of
+//! it. Told of each append, sync, restart, answer; panics when a promise is broken.
+
+use super::history::Branch;
+use super::seen::Seen;
+use crate::agenda::Time;
+use crate::net::Proc;
+use larder_core::commit::{CommitRequest, IdRange, Outcome, Write};
+use larder_core::id::{CommitId, DomainId, HistoryId, PageId, PageNo, Stamp, VolumeId};
+use larder_core::message::Message;
+use larder_core::record::LogRecord;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Truth about all domains of the origin.
+#[derive(Debug, Default)]
+pub struct Oracle {
+    domains: BTreeMap<DomainId, Truth>,
+    intents: Vec<Intent>,
+    /// Transactions that asked for a commit which was not sent yet, by node and domain.
+    asked: BTreeMap<(Proc, DomainId), Vec<u64>>,
+    ids: BTreeMap<(DomainId, CommitId), u64>,
+}
+
+/// Truth about a domain.
+#[derive(Debug)]
+pub struct Truth {
+    branches: Vec<Branch>,
+    /// Where each branch left the one before.
+    forks: Vec<Stamp>,
+    /// When the origin knew which stamp to be durable, ascending; as far back as anybody asks.
+    known: VecDeque<(Time, Stamp)>,
+    histories: BTreeMap<HistoryId, usize>,
+    /// The highest stamp that a strict transaction or a commit was answered with: what ends later
+    /// must not be ordered before it.
+    answered: Stamp,
+    /// The store failed: nothing more may be logged or shown until the origin starts again.
+    failed: bool,
+    /// The origin was started from an old copy: the next epoch begins another branch.
+    restored: bool,
+    /// One past the last page number given to anybody, by volume.
+    ids_given: BTreeMap<VolumeId, u64>,
+    volumes: BTreeSet<VolumeId>,
+}
+
+/// What a writing transaction meant to do. Its tag (number + 1) is in one of its writes.
+#[derive(Debug)]
+pub struct Intent {
+    /// Whose, for reports.
+    pub who: String,
+    /// Its node.
+    pub node: Proc,
+    /// The id under which it was sent.
+    pub id: Option<CommitId>,
+    /// In which domain.
+    pub domain: DomainId,
+    /// What it saw.
+    pub reads: Vec<Seen>,
+    /// What it asked to be written, in order; empty until it asked.
+    pub writes: Vec<Write>,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// Nothing known.
+    Open,
+    /// It is in the log.
+    Logged(Stamp),
+    /// Its user was told that it is done.
+    Acknowledged(Stamp),
+    /// Its user was told that nothing was done.
+    Aborted,
+    /// It was done, acknowledged perhaps, and lost with an old copy of the origin.
+    Lost,
+}
+
+/// Values, additions and maxima carry the tag of their transaction in their lowest bits, so that
+/// no two transactions of a run write the same.
+pub const TAG_BITS: u32 = 24;
+/// How many times of a domain are remembered for checks of age.
+const KNOWN_MAX: usize = 4_096;
+
+impl Oracle {
+    /// Makes a domain known.
+    pub fn add_domain(&mut self, domain: DomainId) {
+        let truth = Truth {
+            branches: vec![Branch::default()],
+            forks: vec![Stamp::ZERO],
+            known: VecDeque::new(),
+            histories: BTreeMap::new(),
+            answered: Stamp::ZERO,
+            failed: false,
+            restored: false,
+            ids_given: BTreeMap::new(),
+            volumes: BTreeSet::new(),
+        };
+        self.domains.insert(domain, truth);
+    }
+
+    /// A domain's truth.
+    #[must_use]
+    pub fn truth(&self, domain: DomainId) -> &Truth {
+        &self.domains[&domain]
+    }
+
+    fn truth_mut(&mut self, domain: DomainId) -> &mut Truth {
+        self.domains.get_mut(&domain).expect("domains are added at the start")
+    }
+
+    /// All domains.
+    pub fn domains(&self) -> impl Iterator<Item = DomainId> + '_ {
+        self.domains.keys().copied()
+    }
+
+    /// Draws the tag of a new writing transaction.
+    pub fn begin(&mut self, who: String, domain: DomainId, node: Proc) -> u64 {
+        self.intents.push(Intent {
+            who,
+            domain,
+            node,
+            id: None,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            fate: Fate::Open,
+        });
+        let tag = self.intents.len() as u64;
+        assert!(tag < 1 << TAG_BITS, "more transactions than tags");
+        tag
+    }
+
+    /// The transaction is about to ask for its commit.
+    pub fn asks(&mut self, tag: u64, reads: Vec<Seen>, writes: Vec<Write>) {
+        let intent = &mut self.intents[tag as usize - 1];
+        intent.reads = reads;
+        intent.writes = writes;
+        self.asked.entry((intent.node, intent.domain)).or_default().push(tag);
+    }
+
+    /// A node's machine sends a commit: the first time its id becomes known.
+    pub fn sent_by_node(&mut self, node: Proc, domain: DomainId, commit: &CommitRequest) {
+        if commit.writes.is_empty() {
+            return;
+        }
+        if let Some(tag) = self.ids.get(&(domain, commit.id)) {
+            let intent = self.intent(*tag);
+            assert!(
+                intent.writes == commit.writes,
+                "P11: {:?} is sent as another: {intent:?}",
+                commit.id
+            );
+            return;
+        }
+        let asked = self.asked.entry((node, domain)).or_default();
+        let mine = |tag: &u64| self.intents[*tag as usize - 1].writes == commit.writes;
+        let place = asked
+            .iter()
+            .position(mine)
+            .unwrap_or_else(|| panic!("{node:?} commits what no client asked for: {commit:?}"));
+        let tag = asked.remove(place);
+        self.intents[tag as usize - 1].id = Some(commit.id);
+        self.ids.insert((domain, commit.id), tag);
+    }
+
+    /// What a transaction meant and what became of it.
+    #[must_use]
+    pub fn intent(&self, tag: u64) -> &Intent {
+        &self.intents[tag as usize - 1]
+    }
+
+    /// The origin appends a record.
+    pub fn appended(&mut self, domain: DomainId, record: &LogRecord) {
+        let truth = self.domains.get_mut(&domain).expect("domains are added at the start");
+        assert!(!truth.failed, "P1: {domain:?} appends after its store failed");
+        let branch = truth.branches.last_mut().expect("a domain has a branch");
+        match record {
+            LogRecord::Commit { stamp, id, writes, .. } => {
+                let tag = self.ids.get(&(domain, *id)).copied();
+                let tag = tag.unwrap_or_else(|| panic!("{id:?} was never sent: {writes:?}"));
+                let before = branch.last();
+                branch.add_commit(*stamp, *id, Some(tag), writes);
+                let intent = &mut self.intents[tag as usize - 1];
+                intent.logged(branch, before, *stamp, *id, writes);
+            }
+            LogRecord::Volume { stamp, volume } => {
+                let page = PageNo(1);
+                truth.volumes.insert(volume.id);
+                branch.add_volume(*stamp, PageId { volume: volume.id, page });
+            }
+            LogRecord::Epoch { epoch } => {
+                let recovered = epoch.first.previous();
+                assert!(
+                    branch.durable() <= recovered && recovered <= branch.last(),
+                    "P1: {domain:?} recovered up to {recovered}; durable was {}, logged {}",
+                    branch.durable(),
+                    branch.last()
+                );
+                let lost = branch.truncate(recovered);
+                branch.set_durable(recovered);
+                let number = truth.branches.len() - 1;
+                let known = truth.histories.insert(epoch.history, number);
+                assert!(known.is_none(), "P12: history {:?} begins twice", epoch.history);
+                let restored = std::mem::take(&mut truth.restored);
+                if restored {
+                    truth.forks[number] = recovered;
+                }
+                self.forget(&lost, restored);
+            }
+            LogRecord::Ids { .. } | LogRecord::Boot { .. } | LogRecord::Confirmed { .. } => {}
+        }
+    }
+
+    fn forget(&mut self, tags: &[u64], restored: bool) {
+        for tag in tags {
+            let intent = &mut self.intents[*tag as usize - 1];
+            intent.fate = match intent.fate {
+                Fate::Logged(_) | Fate::Acknowledged(_) if restored => Fate::Lost,
+                Fate::Logged(_) => Fate::Open,
+                fate => panic!("P1: {fate:?} and lost: {intent:?}"),
+            };
+        }
+    }
+
+    /// Everything appended so far to the domain's log is synced.
+    pub fn synced(&mut self, domain: DomainId) {
+        let truth = self.truth_mut(domain);
+        let branch = truth.branches.last_mut().expect("a domain has a branch");
+        branch.set_durable(branch.last());
+    }
+
+    /// The origin has been told that everything synced is.
+    pub fn told(&mut self, domain: DomainId, now: Time) {
+        let truth = self.truth_mut(domain);
+        let durable = truth.current().durable();
+        if truth.known.len() == KNOWN_MAX {
+            truth.known.pop_front();
+        }
+        truth.known.push_back((now, durable));
+    }
+
+    /// An append failed in a way that ends the domain's service.
+    pub fn store_failed(&mut self, domain: DomainId) {
+        self.truth_mut(domain).failed = true;
+    }
+
+    /// An append was refused before anything of it was written: its commits never were.
+    pub fn refused(&mut self, domain: DomainId) {
+        let truth = self.truth_mut(domain);
+        let branch = truth.branches.last_mut().expect("a domain has a branch");
+        let lost = branch.truncate(branch.durable());
+        self.forget(&lost, false);
+    }
+
+    /// The origin's process starts again.
+    pub fn restarted(&mut self, domain: DomainId) {
+        self.truth_mut(domain).failed = false;
+    }
+
+    /// The origin's store was replaced by a copy that holds everything durable up to `stamp`.
+    pub fn restored(&mut self, domain: DomainId, stamp: Stamp) {
+        let truth = self.truth_mut(domain);
+        let mut branch = truth.current().clone();
+        let stamp = stamp.min(branch.durable());
+        let lost = branch.truncate(stamp);
+        truth.branches.push(branch);
+        truth.forks.push(stamp);
+        truth.known.clear();
+        truth.restored = true;
+        truth.answered = truth.answered.min(stamp);
+        truth.ids_given.clear();
+        self.forget(&lost, true);
+    }
+
+    /// The origin sends a message: it may show only what is durable (rule 14).
+    pub fn sent_by_origin(&mut self, message: &Message) {
+        if let Message::Ids { range, .. } = message {
+            self.ids_given(range);
+            return;
+        }
+        let check = |domain: DomainId, shown: Stamp, what: &str| {
+            let truth = self.truth(domain);
+            let durable = truth.current().durable();
+            assert!(
+                shown <= durable,
+                "P1: {domain:?} shows {what} {shown} while {durable} is durable"
+            );
+            assert!(!truth.failed, "P1: {domain:?} shows {what} {shown} after its store failed");
+        };
+        match message {
+            Message::Advance { domain, through, .. } => check(*domain, *through, "an advance to"),
+            Message::Resumed { domain, through, .. } => check(*domain, *through, "a resume to"),
+            Message::Committed { domain, id, outcome: Outcome::Committed(stamp) } => {
+                check(*domain, *stamp, "a commit as");
+                self.truth(*domain).acknowledged(*id, *stamp);
+            }
+            Message::Pages { domain, pages, .. } => {
+                for page in pages {
+                    check(*domain, page.version.max(page.as_of), "a page of");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn ids_given(&mut self, range: &IdRange) {
+        let home = |truth: &&mut Truth| truth.volumes.contains(&range.volume);
+        let truth = self.domains.values_mut().find(home).expect("ids of a volume that is logged");
+        let given = truth.ids_given.entry(range.volume).or_default();
+        assert!(
+            *given <= range.first.0,
+            "rule 18: {range:?} is given while all below {given} were given before"
+        );
+        *given = range.first.0 + range.count;
+    }
+
+    /// A transaction's user is told how it ended.
+    pub fn answered(&mut self, tag: u64, outcome: &Outcome) {
+        let intent = &mut self.intents[tag as usize - 1];
+        let truth = self.domains.get_mut(&intent.domain).expect("domains are added at the start");
+        match outcome {
+            Outcome::Committed(stamp) => match intent.fate {
+                Fate::Logged(logged) => {
+                    assert!(
+                        logged == *stamp && logged <= truth.current().durable(),
+                        "P1: acknowledged as {stamp}: {intent:?}"
+                    );
+                    intent.fate = Fate::Acknowledged(*stamp);
+                    truth.answered = truth.answered.max(*stamp);
+                }
+                // The acknowledgement was under way when the origin was restored.
+                Fate::Lost => {}
+                _ => panic!("P1: acknowledged as {stamp} and not in the log: {intent:?}"),
+            },
+            Outcome::Aborted(abort) => {
+                assert!(
+                    matches!(intent.fate, Fate::Open | Fate::Lost),
+                    "P11: told that it aborted ({abort}): {intent:?}"
+                );
+                if intent.fate == Fate::Open {
+                    intent.fate = Fate::Aborted;
+                }
+            }
+            Outcome::Unknown => {}
+        }
+    }
+
+    /// A strict transaction that wrote nothing was validated as of `stamp`.
+    pub fn answered_strict(&mut self, domain: DomainId, stamp: Stamp) {
+        let truth = self.truth_mut(domain);
+        truth.answered = truth.answered.max(stamp);
+    }
+}
+
+impl Truth {
+    /// The branch that the origin is on.
+    #[must_use]
+    pub fn current(&self) -> &Branch {
+        self.branches.last().expect("a domain has a branch")
+    }
+
+    /// The number of a history's branch. Panics when the domain never had that history.
+    #[must_use]
+    pub fn branch_number(&self, history: HistoryId) -> usize {
+        let number = self.histories.get(&history);
+        *number.unwrap_or_else(|| panic!("P12: the domain never had the history {history:?}"))
+    }
+
+    /// A branch by its number.
+    #[must_use]
+    pub fn branch_at(&self, number: usize) -> &Branch {
+        &self.branches[number]
+    }
+
+    /// How many branches there were.
+    #[must_use]
+    pub fn branch_count(&self) -> usize {
+        self.branches.len()
+    }
+
+    /// Where a branch left the one before.
+    #[must_use]
+    pub fn fork_of(&self, number: usize) -> Stamp {
+        self.forks[number]
+    }
+
+    /// Every page that ever was, in any branch.
+    #[must_use]
+    pub fn pages(&self) -> Vec<PageId> {
+        let pages: BTreeSet<PageId> = self.branches.iter().flat_map(Branch::pages).collect();
+        pages.into_iter().collect()
+    }
+
+    /// The stamp that the origin knew at `time` to be durable.
+    #[must_use]
+    pub fn known_at(&self, time: Time) -> Stamp {
+        let after = self.known.partition_point(|(known, _)| *known <= time);
+        after.checked_sub(1).map_or(Stamp::ZERO, |last| self.known[last].1)
+    }
+
+    /// What a strict transaction that begins now must not be ordered before.
+    #[must_use]
+    pub fn real_time_floor(&self) -> Stamp {
+        self.answered
+    }
+
+    /// Whether the store failed and the origin did not start since.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    fn acknowledged(&self, id: CommitId, stamp: Stamp) {
+        // A validation without writes is answered with the stamp that it holds at.
+        if let Some(logged) = self.current().stamp_of(id) {
+            assert!(logged == stamp, "P11: {id:?} is commit {logged}, acknowledged as {stamp}");
+        }
+    }
+}
+
+impl Intent {
+    fn logged(
+        &mut self,
+        branch: &Branch,
+        before: Stamp,
+        stamp: Stamp,
+        id: CommitId,
+        writes: &[Write],
+    ) {
+        assert!(
+            matches!(self.fate, Fate::Open | Fate::Lost),
+            "P11: executed as commit {stamp} ({id:?}), and before: {self:?}"
+        );
+        assert!(writes == self.writes, "commit {stamp} writes {writes:?}, asked was {self:?}");
+        for read in &self.reads {
+            read.assert_at(branch, before, "P2 (a writing transaction)", &self.who);
+        }
+        self.fate = Fate::Logged(stamp);
+    }
+}

@@ -1,0 +1,326 @@
+//! What a transaction does at each step, and what of it is remembered for the checkers.
+
+use super::{Kind, Reads, Run, Stage};
+use crate::check::oracle::TAG_BITS;
+use crate::check::seen::Seen;
+use crate::plan::{Action, pick, weighted};
+use crate::world::World;
+use bytes::Bytes;
+use larder_core::cache::io::CacheOp;
+use larder_core::cache::{Step, TransactionError};
+use larder_core::commit::{Op, PageKind};
+use larder_core::id::{ObjectId, PageId, Slot, VolumeId};
+use larder_core::rng::Rng;
+
+/// Where in a value additions go.
+const ADD_OFFSET: u32 = 0;
+/// Where in a value maxima go.
+const MAX_OFFSET: u32 = 8;
+
+/// One operation with all its arguments, so that it can be repeated when its pages have come.
+#[derive(Clone, Debug)]
+pub(super) enum Intention {
+    /// Sees whether a slot is filled and then does something to what it holds, or to its emptiness.
+    At(PageId, Slot, What),
+    ReadObject(ObjectId),
+    Create(PageId, Slot, Bytes),
+    ToObject(ObjectId, What),
+    List(PageId),
+    ReadRaw(PageId),
+    MakePage(VolumeId, PageKind),
+    RemovePage(PageId),
+    Raw(PageId, Op),
+    Prefetch(PageId),
+}
+
+/// What to do to an object.
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    Read,
+    Put(Bytes),
+    Delete,
+    Add(i64),
+    Max(u64),
+}
+
+/// How an operation went.
+enum Did {
+    Done,
+    Then(Intention),
+    Need(CacheOp),
+    Doomed,
+}
+
+/// The value of a step, or why there is none yet.
+fn ready<T>(step: Step<T>) -> Result<T, Did> {
+    match step {
+        Step::Ready(value) => Ok(value),
+        Step::Need { domain, pages } => {
+            Err(Did::Need(CacheOp::Fetch { domain, pages, prefetch: false }))
+        }
+        Step::NeedIds { volume, count } => Err(Did::Need(CacheOp::AllocateIds { volume, count })),
+        Step::Doomed(_) => Err(Did::Doomed),
+        Step::Refused(error) => {
+            assert!(
+                !matches!(error, TransactionError::Damaged(_)),
+                "P5: an object made of two states: {error}"
+            );
+            Err(Did::Done)
+        }
+    }
+}
+
+impl World {
+    /// The client's transaction does its next operation, or ends.
+    pub(super) fn client_acts(&mut self, index: usize, mut run: Box<Run>) {
+        let intention = match run.current.take() {
+            Some(intention) => intention,
+            None if run.left == 0 => return self.client_ends(index, *run),
+            None => {
+                run.left -= 1;
+                self.draw_intention(&run)
+            }
+        };
+        self.trace.line(|| format!("client {index}: {intention:?}"));
+        self.arm_clock(index, run.kind.aged);
+        let did = self.perform(index, &mut run, &intention).unwrap_or_else(|did| did);
+        self.disarm_clock();
+        match did {
+            Did::Done => {
+                self.clients[index].stage = Stage::Run(run);
+                self.client_thinks(index);
+            }
+            Did::Then(next) => {
+                run.current = Some(next);
+                self.clients[index].stage = Stage::Run(run);
+                self.client_thinks(index);
+            }
+            Did::Need(op) => {
+                run.current = Some(intention);
+                self.clients[index].stage = Stage::Run(run);
+                self.client_asks(index, op);
+            }
+            Did::Doomed => self.client_gives_up(index, *run),
+        }
+    }
+
+    fn draw_intention(&mut self, run: &Run) -> Intention {
+        let rng = &mut self.rng;
+        let volume = &self.volumes[pick(rng, &run.volumes)];
+        let action = draw_action(rng, &self.plan.mix.actions, run.kind);
+        let aimed = self.plan.mix.pages.min(volume.slotted.len() as u64);
+        let newest = volume.slotted.len() as u64 - aimed;
+        let page = volume.slotted[(newest + rng.below(aimed)) as usize];
+        let slot = Slot(rng.below(self.plan.mix.slots) as u16);
+        let tag = run.tag.unwrap_or_default();
+        let raw = (!volume.raw.is_empty()).then(|| pick(rng, &volume.raw));
+        let old = (!volume.references.is_empty()).then(|| pick(rng, &volume.references));
+        let number = rng.below(1 << 30) << TAG_BITS | tag;
+        let what = match action {
+            Action::Put => What::Put(draw_value(rng, tag, self.plan.mix.value_bytes)),
+            Action::Delete => What::Delete,
+            Action::Add => What::Add(number as i64),
+            Action::Max => What::Max(number),
+            _ => What::Read,
+        };
+        let blind = rng.chance(1, 3);
+        match (action, raw, old) {
+            (Action::ReadOld, _, Some(object)) => Intention::ReadObject(object),
+            (Action::List, ..) => Intention::List(page),
+            (Action::ReadRaw, Some(raw), _) => Intention::ReadRaw(raw),
+            (Action::WriteRaw, Some(raw), _) => Intention::Raw(raw, draw_raw_write(rng, tag)),
+            (Action::TruncateRaw, Some(raw), _) => {
+                let length = rng.below(200) as u32;
+                Intention::Raw(raw, Op::TruncateRaw { length })
+            }
+            (Action::CreatePage, ..) => {
+                let kind = pick(rng, &[PageKind::Slotted, PageKind::Raw]);
+                Intention::MakePage(volume.spec.id, kind)
+            }
+            (Action::DeletePage, ..) if page.page.0 > 1 && rng.chance(1, 4) => {
+                Intention::RemovePage(page)
+            }
+            (Action::Prefetch, ..) => Intention::Prefetch(page),
+            (Action::Create, ..) => {
+                let value = draw_value(rng, tag, self.plan.mix.value_bytes);
+                Intention::Create(page, slot, value)
+            }
+            (Action::Put | Action::Delete | Action::Add | Action::Max, _, Some(object))
+                if blind =>
+            {
+                Intention::ToObject(object, what)
+            }
+            _ => Intention::At(page, slot, what),
+        }
+    }
+
+    fn perform(&mut self, index: usize, run: &mut Run, intention: &Intention) -> Result<Did, Did> {
+        match intention {
+            Intention::At(page, slot, what) => {
+                let found = ready(run.tx.exists(*page, *slot))?;
+                self.saw(index, run, Seen::Slot(*page, *slot, found));
+                let object =
+                    found.map(|generation| ObjectId { page: *page, slot: *slot, generation });
+                Ok(match (object, what) {
+                    (Some(object), What::Read) => Did::Then(Intention::ReadObject(object)),
+                    (Some(object), what) => Did::Then(Intention::ToObject(object, what.clone())),
+                    (None, What::Put(value)) => {
+                        Did::Then(Intention::Create(*page, *slot, value.clone()))
+                    }
+                    (None, _) => Did::Done,
+                })
+            }
+            Intention::ReadObject(object) => {
+                let value = ready(run.tx.read_object(*object))?;
+                self.saw(index, run, Seen::Object(*object, value));
+                Ok(Did::Done)
+            }
+            Intention::Create(page, slot, value) => {
+                let object = ready(run.tx.create_object(*page, Some(*slot), value.clone()))?;
+                self.saw(index, run, Seen::Slot(*page, *slot, None));
+                run.own.wrote(*page, *slot);
+                run.made.push(object);
+                Ok(Did::Done)
+            }
+            Intention::ToObject(object, what) => self.change_object(index, run, *object, what),
+            Intention::List(page) => {
+                let slots = ready(run.tx.slots(*page))?;
+                self.saw(index, run, Seen::Slots(*page, slots));
+                Ok(Did::Done)
+            }
+            Intention::ReadRaw(page) => {
+                let bytes = ready(run.tx.read_raw(*page))?;
+                self.saw(index, run, Seen::Raw(*page, bytes));
+                Ok(Did::Done)
+            }
+            Intention::MakePage(volume, kind) => {
+                let page = ready(run.tx.create_pages(*volume, *kind, 1))?;
+                let page = PageId { volume: *volume, page };
+                run.own.pages.insert(page);
+                run.own.removed.insert(page);
+                run.pages_made.push((page, *kind == PageKind::Raw));
+                Ok(Did::Done)
+            }
+            Intention::RemovePage(page) => {
+                ready(run.tx.write(*page, Op::DeletePage))?;
+                run.own.pages.insert(*page);
+                run.own.removed.insert(*page);
+                Ok(Did::Done)
+            }
+            Intention::Raw(page, op) => {
+                ready(run.tx.write(*page, op.clone()))?;
+                run.own.wrote(*page, Slot(0));
+                Ok(Did::Done)
+            }
+            Intention::Prefetch(page) => {
+                let domain = self.domain_of(page.volume);
+                self.prefetch(index, domain, *page);
+                Ok(Did::Done)
+            }
+        }
+    }
+
+    fn change_object(
+        &mut self,
+        index: usize,
+        run: &mut Run,
+        object: ObjectId,
+        what: &What,
+    ) -> Result<Did, Did> {
+        let step = match what {
+            What::Read => return Ok(Did::Then(Intention::ReadObject(object))),
+            What::Put(value) => run.tx.update_object(object, value.clone()),
+            What::Delete => run.tx.delete_object(object),
+            What::Add(delta) => run.tx.add_to_object(object, ADD_OFFSET, *delta),
+            What::Max(value) => run.tx.max_in_object(object, MAX_OFFSET, *value),
+        };
+        ready(step)?;
+        let there = Seen::Slot(object.page, object.slot, Some(object.generation));
+        self.saw(index, run, there);
+        run.own.wrote(object.page, object.slot);
+        Ok(Did::Done)
+    }
+
+    /// Remembers what was seen, and compares it and all that was seen before with the oracle, at
+    /// the one stamp at which the transaction says that all of it holds (P5).
+    fn saw(&mut self, index: usize, run: &mut Run, seen: Seen) {
+        let page = seen.page();
+        let domain = self.domain_of(page.volume);
+        let stamp = run.tx.stamp(domain).expect("a domain that was read is attached");
+        self.check_clock(index, run.kind.aged, domain, stamp);
+        if run.own.hides(&seen) {
+            return;
+        }
+        let history = self.processes_read(index).history(domain).expect("attached");
+        let truth = self.oracle.truth(domain);
+        let reads = run.reads.entry(domain).or_insert_with(|| Reads {
+            branch: truth.branch_number(history),
+            checked: stamp,
+            seen: Vec::new(),
+        });
+        let branch = truth.branch_at(reads.branch);
+        let who = format_args!("client {index}");
+        seen.assert_at(branch, stamp, "P5", &who);
+        if reads.checked != stamp {
+            for seen in &reads.seen {
+                seen.assert_at(branch, stamp, "P5 (an earlier read)", &who);
+            }
+            reads.checked = stamp;
+        }
+        reads.seen.push(seen);
+    }
+}
+
+impl super::Own {
+    fn wrote(&mut self, page: PageId, slot: Slot) {
+        self.slots.insert((page, slot));
+        self.pages.insert(page);
+    }
+
+    /// Whether own writes may have changed what was seen.
+    fn hides(&self, seen: &Seen) -> bool {
+        let page = seen.page();
+        self.removed.contains(&page)
+            || match seen {
+                Seen::Object(object, _) => self.slots.contains(&(page, object.slot)),
+                Seen::Slot(_, slot, _) => self.slots.contains(&(page, *slot)),
+                Seen::Slots(..) | Seen::Raw(..) => self.pages.contains(&page),
+            }
+    }
+}
+
+fn draw_action(rng: &mut Rng, actions: &[(Action, u64)], kind: Kind) -> Action {
+    let reads = |action: Action| {
+        matches!(
+            action,
+            Action::Read | Action::ReadOld | Action::List | Action::ReadRaw | Action::Prefetch
+        )
+    };
+    loop {
+        let action = weighted(rng, actions);
+        if reads(action) || !kind.reads_only {
+            return action;
+        }
+    }
+}
+
+/// A value: two numbers, filling, and the tag at its end.
+fn draw_value(rng: &mut Rng, tag: u64, bytes_max: u64) -> Bytes {
+    let length = 24 + rng.below(bytes_max.saturating_sub(23)) as usize;
+    let mut value = vec![tag as u8; length];
+    value[..16].fill(0);
+    value[length - 8..].copy_from_slice(&tag_word(rng, tag));
+    Bytes::from(value)
+}
+
+fn draw_raw_write(rng: &mut Rng, tag: u64) -> Op {
+    let mut bytes = vec![tag as u8; 8 + rng.below(100) as usize];
+    let end = bytes.len() - 8;
+    bytes[end..].copy_from_slice(&tag_word(rng, tag));
+    Op::WriteRaw { offset: rng.below(300) as u32, bytes: Bytes::from(bytes) }
+}
+
+/// The tag with noise above it: no two writes of a transaction are alike.
+fn tag_word(rng: &mut Rng, tag: u64) -> [u8; 8] {
+    (rng.below(1 << 30) << TAG_BITS | tag).to_le_bytes()
+}

@@ -1,0 +1,105 @@
+//! How a client begins a transaction.
+
+use super::{Kind, Own, Run, Stage};
+use crate::agenda::MILLI;
+use crate::plan::weighted;
+use crate::world::World;
+use larder_core::cache::io::CacheOp;
+use larder_core::cache::{AgeLimit, BeginError, Consistency, Session, SessionOptions};
+use larder_core::time::Duration;
+use std::collections::BTreeMap;
+
+impl World {
+    pub(super) fn client_begins(&mut self, index: usize) {
+        if self.clients_drain() {
+            return;
+        }
+        let kind = self.draw_kind();
+        let options = self.draw_options(kind);
+        let client = &mut self.clients[index];
+        client.session.options = options;
+        let read = self.processes_read(index);
+        let begun = self.clients[index].session.begin(&read);
+        match begun {
+            Ok(mut tx) => {
+                for range in std::mem::take(&mut self.clients[index].ids) {
+                    tx.supply_ids(range);
+                }
+                let run = self.make_run(index, kind, tx);
+                self.clients[index].stage = Stage::Run(Box::new(run));
+                self.client_goes_on(index, 0);
+            }
+            Err(BeginError::Wait { domain, stamp }) => {
+                self.clients[index].stage = Stage::Floor;
+                self.client_asks(index, CacheOp::WaitThrough { domain, stamp });
+            }
+            Err(BeginError::HistoryLost(domain)) => {
+                let branches = self.oracle.truth(domain).branch_count();
+                assert!(branches > 1, "P12: {domain:?} was never restored, and its line is lost");
+                let client = &mut self.clients[index];
+                client.session = Session::new(options);
+                client.floors.clear();
+                self.client_goes_on(index, 0);
+            }
+            Err(BeginError::TooMany) => self.client_goes_on(index, 10 * MILLI),
+        }
+    }
+
+    fn draw_kind(&mut self) -> Kind {
+        let weights = self.plan.mix.consistency;
+        let kinds = [(0, weights[0]), (1, weights[1]), (2, weights[2])];
+        let chosen = weighted(&mut self.rng, &kinds);
+        let snapshot = chosen == 2;
+        let reads_only = snapshot || self.rng.below(100) < self.plan.mix.read_only_percent;
+        Kind { strict: chosen == 0, snapshot, aged: self.rng.chance(1, 4), reads_only }
+    }
+
+    fn draw_options(&mut self, kind: Kind) -> SessionOptions {
+        let consistency = if kind.strict {
+            Consistency::Strict
+        } else if kind.snapshot {
+            Consistency::Snapshot
+        } else {
+            Consistency::Serializable
+        };
+        let age_limit = match (kind.aged, self.rng.below(3)) {
+            (false, _) => AgeLimit::None,
+            (true, 0) => AgeLimit::AtMost(Duration::from_millis(200)),
+            (true, _) => AgeLimit::Lease,
+        };
+        SessionOptions { consistency, age_limit, ..SessionOptions::default() }
+    }
+
+    fn make_run(&mut self, index: usize, kind: Kind, tx: larder_core::cache::Transaction) -> Run {
+        let spread = self.rng.below(100) < self.plan.mix.spread_percent;
+        let first = self.rng.below(self.volumes.len() as u64) as usize;
+        let domain = self.volumes[first].domain;
+        let volumes = if spread {
+            let same = |volume: &usize| kind.reads_only || self.volumes[*volume].domain == domain;
+            (0..self.volumes.len()).filter(same).collect()
+        } else {
+            vec![first]
+        };
+        let tag = (!kind.reads_only).then(|| {
+            let node = self.clients[index].node;
+            self.oracle.begin(format!("client {index} of {node:?}"), domain, node)
+        });
+        let mut real_time = BTreeMap::new();
+        for domain in &self.domains {
+            real_time.insert(*domain, self.oracle.truth(*domain).real_time_floor());
+        }
+        Run {
+            tx,
+            kind,
+            tag,
+            volumes,
+            left: 1 + self.rng.below(self.plan.mix.length),
+            current: None,
+            reads: BTreeMap::new(),
+            own: Own::default(),
+            made: Vec::new(),
+            pages_made: Vec::new(),
+            real_time,
+        }
+    }
+}

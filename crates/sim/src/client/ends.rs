@@ -1,0 +1,229 @@
+//! How a client's transaction ends, and what the checkers make of it.
+
+use super::{Ending, Reads, Run, Stage};
+use crate::world::World;
+use larder_core::cache::io::CacheReply;
+use larder_core::cache::{CommitPart, Finish, Seen as Floor};
+use larder_core::commit::{Abort, Outcome};
+use larder_core::id::{DomainId, Stamp};
+use larder_core::message::RequestError;
+
+impl World {
+    /// Ends the transaction: here, or by asking for its commit.
+    pub(super) fn client_ends(&mut self, index: usize, mut run: Run) {
+        let unused = run.tx.take_unused_ids();
+        self.clients[index].ids.extend(unused);
+        let Run { tx, kind, tag, reads, made, pages_made, real_time, .. } = run;
+        self.arm_clock(index, kind.aged);
+        let finish = tx.finish();
+        self.disarm_clock();
+        match finish {
+            Finish::Local { seen, .. } => {
+                assert!(!kind.strict, "P2: a strict transaction is committed without its origin");
+                self.check_parts(index, &reads, &seen);
+                self.raise_floors(index, &seen);
+                self.tally.committed += 1;
+                self.client_thinks(index);
+            }
+            Finish::Send { mut parts, seen, .. } => {
+                self.check_parts(index, &reads, &seen);
+                self.raise_floors(index, &seen);
+                parts.reverse();
+                let sent = parts.pop().expect("something is to be sent");
+                let branches = self.oracle.truth(sent.domain).branch_count();
+                self.note_asked(tag, &reads, &sent);
+                let ending = Ending {
+                    kind,
+                    tag,
+                    reads,
+                    made,
+                    pages_made,
+                    real_time,
+                    sent,
+                    rest: parts,
+                    branches,
+                };
+                self.client_sends(index, Box::new(ending));
+            }
+            Finish::Doomed(_) | Finish::Refused(_) => {
+                self.tally.aborted += 1;
+                self.client_thinks(index);
+            }
+        }
+    }
+
+    fn note_asked(
+        &mut self,
+        tag: Option<u64>,
+        reads: &std::collections::BTreeMap<DomainId, Reads>,
+        part: &CommitPart,
+    ) {
+        if part.writes.is_empty() {
+            return;
+        }
+        let tag = tag.expect("only writers write");
+        let seen = reads.get(&part.domain).map_or(Vec::new(), |reads| reads.seen.clone());
+        self.oracle.asks(tag, seen, part.writes.clone());
+    }
+
+    /// Asks for the commit of the part whose turn it is.
+    pub(super) fn client_sends(&mut self, index: usize, ending: Box<Ending>) {
+        let op = ending.sent.clone().into_op();
+        self.clients[index].stage = Stage::Commit(ending);
+        self.client_asks(index, op);
+    }
+
+    /// The outcome of a part, or that it is not known.
+    pub(super) fn client_answered(
+        &mut self,
+        index: usize,
+        mut ending: Box<Ending>,
+        result: Result<CacheReply, RequestError>,
+    ) {
+        let outcome = match result {
+            Ok(CacheReply::Outcome(outcome)) => outcome,
+            Ok(other) => panic!("{other:?} is no outcome"),
+            Err(_) => Outcome::Unknown,
+        };
+        self.trace.line(|| format!("client {index}: {outcome:?}"));
+        let writes = !ending.sent.writes.is_empty();
+        if let (true, Some(tag)) = (writes, ending.tag) {
+            self.oracle.answered(tag, &outcome);
+        }
+        match &outcome {
+            Outcome::Committed(stamp) => {
+                self.check_committed(index, &ending, *stamp);
+                let floor = ending.sent.seen(*stamp);
+                self.raise_floors(index, &[floor]);
+                if let Some(next) = ending.rest.pop() {
+                    ending.sent = next;
+                    self.note_asked(ending.tag, &ending.reads, &ending.sent);
+                    return self.client_sends(index, ending);
+                }
+                self.remember(&ending);
+                self.tally.committed += 1;
+            }
+            Outcome::Aborted(abort) => {
+                self.check_abort(&ending, abort);
+                self.tally.aborted += 1;
+            }
+            Outcome::Unknown => self.tally.unknown += 1,
+        }
+        self.client_thinks(index);
+    }
+
+    /// What was read held at one stamp, which is not below what the session had seen.
+    fn check_parts(
+        &mut self,
+        index: usize,
+        reads: &std::collections::BTreeMap<DomainId, Reads>,
+        seen: &[Floor],
+    ) {
+        for floor in seen {
+            let Some(reads) = reads.get(&floor.domain) else {
+                continue;
+            };
+            let truth = self.oracle.truth(floor.domain);
+            let branch = truth.branch_at(reads.branch);
+            for read in &reads.seen {
+                read.assert_at(
+                    branch,
+                    floor.stamp,
+                    "P2 (reads only)",
+                    &format_args!("client {index}"),
+                );
+            }
+            if let Some((branch, stamp)) = self.clients[index].floors.get(&floor.domain) {
+                assert!(
+                    *branch != reads.branch || floor.stamp >= *stamp,
+                    "P4: client {index} reads {:?} at {} after it saw {stamp}",
+                    floor.domain,
+                    floor.stamp
+                );
+            }
+        }
+    }
+
+    fn raise_floors(&mut self, index: usize, seen: &[Floor]) {
+        let client = &mut self.clients[index];
+        client.session.saw(seen);
+        for floor in seen {
+            let number = self.oracle.truth(floor.domain).branch_count() - 1;
+            let known = client.floors.entry(floor.domain).or_insert((number, floor.stamp));
+            *known = if known.0 == number {
+                (number, known.1.max(floor.stamp))
+            } else {
+                (number, floor.stamp)
+            };
+        }
+    }
+
+    /// An acknowledged part: its reads held, and real time is respected.
+    fn check_committed(&mut self, index: usize, ending: &Ending, stamp: Stamp) {
+        let domain = ending.sent.domain;
+        let truth = self.oracle.truth(domain);
+        if truth.branch_count() != ending.branches {
+            return;
+        }
+        let who = format_args!("client {index}");
+        if ending.sent.writes.is_empty() {
+            let reads = ending.reads.get(&domain).into_iter().flat_map(|reads| &reads.seen);
+            for read in reads {
+                read.assert_at(truth.current(), stamp, "P2 (validated)", &who);
+            }
+        }
+        let floor = ending.real_time[&domain];
+        assert!(
+            !ending.kind.strict || stamp >= floor,
+            "P2: {who} is ordered at {stamp} of {domain:?}, after {floor} was acknowledged"
+        );
+        if ending.kind.strict {
+            self.oracle.answered_strict(domain, stamp);
+        }
+    }
+
+    /// A conflict that is reported must have been one, and must be durable (rules 13, 14).
+    fn check_abort(&mut self, ending: &Ending, abort: &Abort) {
+        let truth = self.oracle.truth(ending.sent.domain);
+        let Abort::Conflict(read) = abort else {
+            return;
+        };
+        if truth.branch_count() != ending.branches {
+            return;
+        }
+        let branch = truth.current();
+        let changed = branch.version(read.page, branch.durable());
+        assert!(
+            changed > ending.sent.checked,
+            "rule 13: told of a conflict on {read:?} after {}, but the page last changed at \
+             {changed} (durable {})",
+            ending.sent.checked,
+            branch.durable()
+        );
+    }
+
+    /// Objects and pages that others may aim at from now on.
+    fn remember(&mut self, ending: &Ending) {
+        for object in &ending.made {
+            let volumes = &mut self.volumes;
+            let volume = volumes.iter_mut().find(|volume| volume.spec.id == object.page.volume);
+            volume.expect("objects are in the run's volumes").remember(*object);
+        }
+        for (page, raw) in &ending.pages_made {
+            let volumes = &mut self.volumes;
+            let volume = volumes.iter_mut().find(|volume| volume.spec.id == page.volume);
+            let volume = volume.expect("pages are in the run's volumes");
+            let list = if *raw { &mut volume.raw } else { &mut volume.slotted };
+            list.push(*page);
+        }
+    }
+
+    /// After healing nothing may fail for want of an answer.
+    pub(super) fn note_request_error(&mut self, index: usize, error: &RequestError) {
+        self.trace.line(|| format!("client {index}: {error}"));
+        assert!(
+            !matches!(error, RequestError::Damaged { .. }),
+            "P9: damage where none was done: {error}"
+        );
+    }
+}

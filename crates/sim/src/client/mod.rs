@@ -1,0 +1,340 @@
+//! The workload: clients on every node that run random transactions step by step, and remember
+//! what they saw for the checkers.
+
+mod acts;
+mod begin;
+mod ends;
+
+use crate::agenda::MILLI;
+use crate::check::seen::Seen;
+use crate::net::Proc;
+use crate::plan::{PAGE_BYTES, Plan};
+use crate::world::World;
+use acts::Intention;
+use larder_core::cache::io::{CacheOp, CacheReply};
+use larder_core::cache::{CommitPart, Session, Transaction};
+use larder_core::commit::IdRange;
+use larder_core::id::{DomainId, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
+use larder_core::message::{RequestError, VolumeSpec};
+use larder_core::rng::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Old references kept for those who read by them.
+const REFERENCES_MAX: usize = 32;
+
+/// A volume of the run, and what its clients aim at.
+#[derive(Clone, Debug)]
+pub struct VolumePlan {
+    /// How it is made.
+    pub spec: VolumeSpec,
+    /// Its domain.
+    pub domain: DomainId,
+    /// Slotted pages, those that are gone included.
+    pub slotted: Vec<PageId>,
+    /// Raw pages, likewise.
+    pub raw: Vec<PageId>,
+    /// Objects that were there once.
+    pub references: Vec<ObjectId>,
+}
+
+/// Draws the volumes of a run.
+#[must_use]
+pub fn plan_volumes(plan: &Plan, domains: &[DomainId], rng: &mut Rng) -> Vec<VolumePlan> {
+    let mut volumes = Vec::new();
+    for domain in domains {
+        for number in 0..plan.volumes {
+            let id = VolumeId(u128::from(domain.0 * 100 + u64::from(number) + 1));
+            // Some ids are long, as drawn ones are.
+            let id = if rng.chance(1, 8) { VolumeId(id.0 | 1 << 90) } else { id };
+            volumes.push(VolumePlan {
+                spec: VolumeSpec {
+                    id,
+                    name: format!("volume-{}-{number}", domain.0),
+                    page_bytes: PAGE_BYTES,
+                    domain: Some(*domain),
+                },
+                domain: *domain,
+                slotted: vec![PageId { volume: id, page: PageNo(1) }],
+                raw: Vec::new(),
+                references: Vec::new(),
+            });
+        }
+    }
+    volumes
+}
+
+impl VolumePlan {
+    fn remember(&mut self, object: ObjectId) {
+        if self.references.len() == REFERENCES_MAX {
+            self.references.remove(0);
+        }
+        self.references.push(object);
+    }
+}
+
+/// A client: one user of a node's cache, with one session.
+#[derive(Debug)]
+pub struct Client {
+    /// Its node.
+    pub node: Proc,
+    /// The step that is valid: earlier ones in the agenda are void.
+    step: u32,
+    /// The request it waits for.
+    waiting: Option<u64>,
+    stage: Stage,
+    session: Session,
+    /// What it saw or wrote, as the checkers count: the branch and stamp per domain.
+    floors: BTreeMap<DomainId, (usize, Stamp)>,
+    /// Page numbers left over.
+    ids: Vec<IdRange>,
+}
+
+/// What a client is about.
+#[derive(Debug)]
+enum Stage {
+    /// Opens volumes, beginning with the one of this number.
+    Setup(usize),
+    /// Between transactions.
+    Idle,
+    /// Waits until its cache has reached its floor.
+    Floor,
+    /// In a transaction.
+    Run(Box<Run>),
+    /// Waits for the outcomes of a transaction's parts.
+    Commit(Box<Ending>),
+}
+
+/// A transaction that runs.
+struct Run {
+    tx: Transaction,
+    kind: Kind,
+    /// Its tag, if it writes.
+    tag: Option<u64>,
+    /// Volumes it may touch.
+    volumes: Vec<usize>,
+    left: u64,
+    current: Option<Intention>,
+    reads: BTreeMap<DomainId, Reads>,
+    own: Own,
+    /// References to remember when it commits, and pages made and removed.
+    made: Vec<ObjectId>,
+    pages_made: Vec<(PageId, bool)>,
+    /// What a strict transaction must not be ordered before.
+    real_time: BTreeMap<DomainId, Stamp>,
+}
+
+/// What was seen of a domain.
+#[derive(Debug)]
+struct Reads {
+    /// The branch of history it was seen in.
+    branch: usize,
+    /// All of it was compared with the oracle at this stamp.
+    checked: Stamp,
+    seen: Vec<Seen>,
+}
+
+/// What a transaction wrote itself: reads of it say nothing about others.
+#[derive(Debug, Default)]
+struct Own {
+    slots: BTreeSet<(PageId, Slot)>,
+    pages: BTreeSet<PageId>,
+    removed: BTreeSet<PageId>,
+}
+
+/// What kind of transaction it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Kind {
+    strict: bool,
+    snapshot: bool,
+    aged: bool,
+    reads_only: bool,
+}
+
+/// A transaction whose outcome is awaited.
+#[derive(Debug)]
+struct Ending {
+    kind: Kind,
+    tag: Option<u64>,
+    reads: BTreeMap<DomainId, Reads>,
+    made: Vec<ObjectId>,
+    pages_made: Vec<(PageId, bool)>,
+    real_time: BTreeMap<DomainId, Stamp>,
+    /// The part that was sent, and those still to be sent.
+    sent: CommitPart,
+    rest: Vec<CommitPart>,
+    /// Restores of the origin before it was sent.
+    branches: usize,
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Run({:?}, {:?})", self.kind, self.current)
+    }
+}
+
+impl Client {
+    /// A client of a node that has just started.
+    #[must_use]
+    pub fn new(node: Proc) -> Self {
+        Self {
+            node,
+            step: 0,
+            waiting: None,
+            stage: Stage::Setup(0),
+            session: Session::default(),
+            floors: BTreeMap::new(),
+            ids: Vec::new(),
+        }
+    }
+
+    /// Its node died, and all it was about with it.
+    pub fn die(&mut self) {
+        let step = self.step + 1;
+        *self = Self::new(self.node);
+        self.step = step;
+    }
+
+    /// Whether it is about nothing.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        matches!(self.stage, Stage::Idle) && self.waiting.is_none()
+    }
+}
+
+impl World {
+    /// Begins the life of a node's clients.
+    pub(crate) fn start_clients(&mut self, node: Proc) {
+        for number in 0..self.clients.len() {
+            if self.clients[number].node == node {
+                self.client_goes_on(number, MILLI);
+            }
+        }
+    }
+
+    /// A node died: so did its clients.
+    pub(crate) fn end_clients(&mut self, node: Proc) {
+        for client in &mut self.clients {
+            if client.node == node {
+                client.die();
+            }
+        }
+    }
+
+    /// Enters the client's next step, at most `span` from now.
+    fn client_goes_on(&mut self, number: usize, span: u64) {
+        let delay = self.rng.below(span + 1);
+        let client = &mut self.clients[number];
+        client.step += 1;
+        let step = client.step;
+        self.enter_client(number, delay, step);
+    }
+
+    fn client_thinks(&mut self, number: usize) {
+        let mut span = self.plan.mix.think;
+        let running = matches!(self.clients[number].stage, Stage::Run(_));
+        if running && self.rng.below(100) < self.plan.mix.linger_percent {
+            span = self.plan.limits.lease.as_nanos() as u64 * 2;
+        }
+        self.client_goes_on(number, span);
+    }
+
+    pub(crate) fn client_step(&mut self, number: u16, step: u32) {
+        let index = number as usize;
+        let client = &self.clients[index];
+        let node = client.node;
+        if client.step != step || client.waiting.is_some() || !self.node_is_up(node) {
+            return;
+        }
+        if self.client_waits(node, number, step) {
+            return;
+        }
+        self.trace.mix(0xc11e << 16 | u64::from(number));
+        self.set_clock(node);
+        match std::mem::replace(&mut self.clients[index].stage, Stage::Idle) {
+            Stage::Setup(volume) => self.client_opens(index, volume),
+            Stage::Idle | Stage::Floor => self.client_begins(index),
+            Stage::Run(run) => self.client_acts(index, run),
+            Stage::Commit(ending) => self.client_sends(index, ending),
+        }
+    }
+
+    fn client_opens(&mut self, index: usize, volume: usize) {
+        match self.volumes.get(volume) {
+            Some(plan) => {
+                let op = CacheOp::CreateVolume(plan.spec.clone());
+                self.clients[index].stage = Stage::Setup(volume);
+                self.client_asks(index, op);
+            }
+            None => self.client_thinks(index),
+        }
+    }
+
+    /// Sends a request to the node's machine and waits for the reply.
+    fn client_asks(&mut self, index: usize, op: CacheOp) {
+        let node = self.clients[index].node;
+        let id = self.next_request(node, index as u16);
+        self.clients[index].waiting = Some(id.0);
+        self.node_request(node, id, op);
+    }
+
+    /// The node's machine replies to a client.
+    pub(crate) fn client_reply(
+        &mut self,
+        number: u16,
+        request: u64,
+        result: Result<CacheReply, RequestError>,
+    ) {
+        let index = number as usize;
+        if self.clients[index].waiting != Some(request) {
+            return;
+        }
+        self.clients[index].waiting = None;
+        if let Err(error) = &result {
+            self.note_request_error(index, error);
+        }
+        match std::mem::replace(&mut self.clients[index].stage, Stage::Idle) {
+            Stage::Setup(volume) => {
+                let next = if result.is_ok() { volume + 1 } else { volume };
+                self.clients[index].stage = Stage::Setup(next);
+                self.client_goes_on(index, if result.is_ok() { MILLI } else { 300 * MILLI });
+            }
+            Stage::Run(run) => self.client_supplied(index, run, result),
+            Stage::Commit(ending) => self.client_answered(index, ending, result),
+            Stage::Idle | Stage::Floor => self.client_thinks(index),
+        }
+    }
+
+    /// What a transaction asked for has come, or failed.
+    fn client_supplied(
+        &mut self,
+        index: usize,
+        mut run: Box<Run>,
+        result: Result<CacheReply, RequestError>,
+    ) {
+        let alive = match result {
+            Ok(CacheReply::Fetched { through, pages }) => {
+                matches!(run.tx.supply(through, &pages), larder_core::cache::Step::Ready(()))
+            }
+            Ok(CacheReply::Ids(range)) => {
+                run.tx.supply_ids(range);
+                true
+            }
+            Ok(other) => panic!("{other:?} answers no transaction's need"),
+            Err(_) => false,
+        };
+        if alive {
+            self.clients[index].stage = Stage::Run(run);
+            self.client_goes_on(index, 0);
+        } else {
+            self.client_gives_up(index, *run);
+        }
+    }
+
+    /// Drops a transaction that cannot go on.
+    fn client_gives_up(&mut self, index: usize, mut run: Run) {
+        self.clients[index].ids.extend(run.tx.take_unused_ids());
+        self.tally.aborted += 1;
+        self.client_thinks(index);
+    }
+}

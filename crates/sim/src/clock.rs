@@ -1,0 +1,119 @@
+//! Clocks of processes: each has an offset and a drift, and counts its own suspension (rule 8).
+
+use crate::agenda::Time;
+use larder_core::time::{Clock, Instant};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// How a process's clock relates to virtual time.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// What it shows at time zero, in nanoseconds.
+    pub offset: u64,
+    /// How much faster than true it runs, in parts per million.
+    pub drift_ppm: i64,
+}
+
+impl Rate {
+    /// What the clock shows at `time`.
+    #[must_use]
+    pub fn local(&self, time: Time) -> Instant {
+        let elapsed = i128::from(time.0);
+        let local =
+            i128::from(self.offset) + elapsed + elapsed * i128::from(self.drift_ppm) / 1_000_000;
+        Instant(u64::try_from(local).expect("drift is far below one"))
+    }
+
+    /// The first virtual time at which the clock shows `local` or more.
+    #[must_use]
+    pub fn global(&self, local: Instant) -> Time {
+        let since = i128::from(local.0) - i128::from(self.offset);
+        let global = since * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm));
+        let mut time = Time(u64::try_from(global.max(0)).unwrap_or(u64::MAX));
+        while self.local(time) < local && time.0 < u64::MAX {
+            time = time.plus(1);
+        }
+        time
+    }
+}
+
+/// What happens while a reader looks at the clock: the machine, on another thread, goes on.
+pub type Hook = Box<dyn FnMut() + Send>;
+
+/// The clock that readers of a node's cache are given. The world sets it before every step, and
+/// may let the machine take a step in the moment after a reader has looked at it.
+#[derive(Clone, Default)]
+pub struct SimClock(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    now: AtomicU64,
+    looks: AtomicU64,
+    hook: Mutex<Option<Hook>>,
+}
+
+impl SimClock {
+    /// Sets what it shows.
+    pub fn set(&self, now: Instant) {
+        self.0.now.store(now.0, Ordering::Relaxed);
+    }
+
+    /// How often readers and the machine have looked.
+    #[must_use]
+    pub fn looks(&self) -> u64 {
+        self.0.looks.load(Ordering::Relaxed)
+    }
+
+    /// Forgets all looks after the first `looks`.
+    pub fn set_looks(&self, looks: u64) {
+        self.0.looks.store(looks, Ordering::Relaxed);
+    }
+
+    /// Runs `hook` once, in the moment after the next look.
+    pub fn arm(&self, hook: Hook) {
+        *self.0.hook.lock().expect("no hook panics under this lock") = Some(hook);
+    }
+
+    /// Forgets a hook that was not run.
+    pub fn disarm(&self) {
+        *self.0.hook.lock().expect("no hook panics under this lock") = None;
+    }
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Instant {
+        let now = Instant(self.0.now.load(Ordering::Relaxed));
+        self.0.looks.fetch_add(1, Ordering::Relaxed);
+        let hook = self.0.hook.lock().expect("no hook panics under this lock").take();
+        if let Some(mut hook) = hook {
+            hook();
+        }
+        now
+    }
+}
+
+impl fmt::Debug for SimClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SimClock({})", self.0.now.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_time_is_reached_at_its_global_time_and_not_before() {
+        for drift_ppm in [-200, 0, 1, 137] {
+            let rate = Rate { offset: 5_000, drift_ppm };
+            for local in [5_000, 5_001, 999_999_999, 123_456_789_012] {
+                let time = rate.global(Instant(local));
+                assert!(rate.local(time) >= Instant(local));
+                if time.0 > 0 {
+                    assert!(rate.local(Time(time.0 - 1)) < Instant(local));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A number for every message, for the trace hash: cheap, and different whenever what matters is.
+
+use larder_core::commit::Outcome;
+use larder_core::message::{Message, PageBody, ResumeAnswer};
+
+/// Mixes numbers in order.
+struct Mixer(u64);
+
+impl Mixer {
+    fn add(&mut self, number: u64) -> &mut Self {
+        self.0 = (self.0.rotate_left(29) ^ number).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        self
+    }
+}
+
+/// The number of a message.
+#[must_use]
+pub fn digest(message: &Message) -> u64 {
+    let mut mixer = Mixer(message_kind(message));
+    mix(&mut mixer, message);
+    mixer.0
+}
+
+fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
+    match message {
+        Message::Goodbye { .. } | Message::Hello { .. } | Message::Welcome { .. } => mixer,
+        Message::Resume { request, domain, through, .. } => {
+            mixer.add(request.0).add(domain.0).add(through.map_or(u64::MAX, |stamp| stamp.0))
+        }
+        Message::Fetch { request, pages, .. } => {
+            let have = pages.iter().filter_map(|ask| ask.have).map(|stamp| stamp.0).sum();
+            let numbers = pages.iter().map(|ask| ask.page.page.0).sum();
+            mixer.add(request.0).add(numbers).add(have)
+        }
+        Message::Evicted { pages, .. } | Message::Holding { pages, .. } => {
+            mixer.add(pages.iter().map(|page| page.page.0).sum())
+        }
+        Message::Confirm { upto, .. } => mixer.add(*upto),
+        Message::AllocateIds { request, count, .. } => mixer.add(request.0).add(*count),
+        Message::OpenVolume { request, .. }
+        | Message::ListVolumes { request, .. }
+        | Message::CreateVolume { request, .. }
+        | Message::Volume { request, .. }
+        | Message::Volumes { request, .. }
+        | Message::Failed { request, .. } => mixer.add(request.0),
+        Message::Beat { sent, .. } => mixer.add(sent.0),
+        Message::Credit { bytes, .. } => mixer.add(u64::from(*bytes)),
+        Message::Commit { commit, .. } => mixer
+            .add(commit.id.sequence)
+            .add(commit.base.0)
+            .add(commit.reads.len() as u64)
+            .add(commit.writes.len() as u64),
+        Message::Registered { boot, .. } => mixer.add(boot.0 as u64),
+        Message::Committed { id, outcome, .. } => mixer.add(id.sequence).add(match outcome {
+            Outcome::Committed(stamp) => stamp.0,
+            Outcome::Aborted(_) => u64::MAX,
+            Outcome::Unknown => u64::MAX - 1,
+        }),
+        Message::CommitDeferred { id, .. } => mixer.add(id.sequence),
+        Message::Ids { range, .. } => mixer.add(range.first.0).add(range.count),
+        Message::Resumed { answer, stale, through, done, .. } => mixer
+            .add(match answer {
+                ResumeAnswer::From(stamp) => stamp.0,
+                ResumeAnswer::Reset => u64::MAX,
+            })
+            .add(stale.iter().map(|page| page.page.0).sum())
+            .add(through.0)
+            .add(u64::from(*done)),
+        Message::Advance { from, through, changes, stale, .. } => {
+            let pages: usize = changes.iter().map(|change| change.pages.len()).sum();
+            mixer.add(from.0).add(through.0).add(pages as u64).add(stale.len() as u64)
+        }
+        Message::History { epochs, .. } => {
+            mixer.add(epochs.last().map_or(0, |epoch| epoch.history.0 as u64))
+        }
+        Message::Pages { request, pages, .. } => {
+            mixer.add(request.0);
+            for page in pages {
+                let body = match &page.body {
+                    PageBody::Valid => 1,
+                    PageBody::Data(bytes) => bytes.len() as u64,
+                    PageBody::Absent => 2,
+                };
+                mixer.add(page.page.page.0).add(page.version.0).add(page.as_of.0).add(body);
+            }
+            mixer
+        }
+    }
+}
+
+/// A number for each kind of message.
+fn message_kind(message: &Message) -> u64 {
+    match message {
+        Message::Goodbye { .. } => 1,
+        Message::Hello { .. } => 2,
+        Message::Resume { .. } => 3,
+        Message::Fetch { .. } => 4,
+        Message::Evicted { .. } => 5,
+        Message::Holding { .. } => 6,
+        Message::Confirm { .. } => 7,
+        Message::AllocateIds { .. } => 8,
+        Message::OpenVolume { .. } => 9,
+        Message::ListVolumes { .. } => 10,
+        Message::CreateVolume { .. } => 11,
+        Message::Beat { .. } => 12,
+        Message::Credit { .. } => 13,
+        Message::Commit { .. } => 14,
+        Message::Welcome { .. } => 15,
+        Message::Registered { .. } => 16,
+        Message::Committed { .. } => 17,
+        Message::CommitDeferred { .. } => 18,
+        Message::Ids { .. } => 19,
+        Message::Volume { .. } => 20,
+        Message::Volumes { .. } => 21,
+        Message::Failed { .. } => 22,
+        Message::Resumed { .. } => 23,
+        Message::Advance { .. } => 24,
+        Message::History { .. } => 25,
+        Message::Pages { .. } => 26,
+    }
+}

@@ -1,0 +1,67 @@
+//! Many seeds on several threads. Each run has a thread of its own: they share nothing.
+
+use crate::run::{Failure, run_seed};
+use crate::world::Tally;
+use larder_core::machine::Faults;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What became of many seeds.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Seeds played.
+    pub seeds: u64,
+    /// Events in all.
+    pub events: u64,
+    /// Sums over all runs that were clean.
+    pub tally: Tally,
+    /// Runs that broke a promise, by seed.
+    pub failures: Vec<Failure>,
+}
+
+/// Plays seeds, `jobs` at once; stops at the first failure unless told to play `all`.
+#[must_use]
+pub fn run_all(seeds: Range<u64>, faults: Faults, jobs: usize, all: bool) -> Report {
+    let next = AtomicU64::new(seeds.start);
+    let report = Mutex::new(Report::default());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    let result = run_seed(seed, faults, false);
+                    let mut report = report.lock().expect("nothing panics while it is held");
+                    report.add(result);
+                    if !all && !report.failures.is_empty() {
+                        next.store(seeds.end, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let mut report = report.into_inner().expect("nothing panics while it is held");
+    report.failures.sort_by_key(|failure| failure.seed);
+    report
+}
+
+impl Report {
+    fn add(&mut self, result: Result<crate::run::Clean, Failure>) {
+        self.seeds += 1;
+        match result {
+            Ok(clean) => {
+                self.events += clean.events;
+                self.tally.committed += clean.tally.committed;
+                self.tally.aborted += clean.tally.aborted;
+                self.tally.unknown += clean.tally.unknown;
+                self.tally.copies_checked += clean.tally.copies_checked;
+                self.tally.troubles += clean.tally.troubles;
+                self.tally.forks += clean.tally.forks;
+            }
+            Err(failure) => self.failures.push(failure),
+        }
+    }
+}

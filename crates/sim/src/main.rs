@@ -1,0 +1,140 @@
+//! The simulator's command line: see the crate's documentation.
+
+use larder_core::machine::Faults;
+use larder_sim::run::{Failure, run_seed};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage:
+  larder-sim run SEED                 plays a seed; prints the trace's end if it fails
+  larder-sim run A..B [--jobs N]      plays seeds, N at once
+  larder-sim hash A..B                prints a hash for each seed: the same in every build
+  larder-sim planted [--json] [--fault NAME] [--seeds N]
+                                      plants each fault and says how many seeds catch it
+  larder-sim bench [--json]           measures events per second";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["run", seeds, rest @ ..] => run(seeds, rest),
+        ["hash", seeds] => hash(seeds),
+        ["planted", rest @ ..] => planted(rest),
+        ["bench", rest @ ..] => bench(rest),
+        _ => usage(),
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
+}
+
+fn parse_seeds(text: &str) -> Option<std::ops::Range<u64>> {
+    match text.split_once("..") {
+        Some((first, end)) => Some(first.parse().ok()?..end.parse().ok()?),
+        None => {
+            let seed: u64 = text.parse().ok()?;
+            Some(seed..seed + 1)
+        }
+    }
+}
+
+fn option<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
+    let place = words.iter().position(|word| *word == name)?;
+    words.get(place + 1).copied()
+}
+
+fn run(seeds: &str, rest: &[&str]) -> ExitCode {
+    let Some(seeds) = parse_seeds(seeds) else {
+        return usage();
+    };
+    let jobs = option(rest, "--jobs").and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
+    let all = rest.contains(&"--all");
+    let started = std::time::Instant::now();
+    let report = larder_sim::fleet::run_all(seeds.clone(), Faults::NONE, jobs, all);
+    for failure in &report.failures {
+        if all && seeds.end - seeds.start > 1 {
+            println!("seed {}: {}", failure.seed, failure.what);
+        } else {
+            report_failure(failure);
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "{} seeds, {} failed; {} events in {seconds:.1} s; {} transactions committed, {} aborted, \
+         {} unknown; {} copies compared",
+        report.seeds,
+        report.failures.len(),
+        report.events,
+        report.tally.committed,
+        report.tally.aborted,
+        report.tally.unknown,
+        report.tally.copies_checked,
+    );
+    if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Plays a failed seed again, now with its trace, and prints that.
+fn report_failure(failure: &Failure) {
+    match run_seed(failure.seed, Faults::NONE, true) {
+        Err(again) => println!("{again}"),
+        Ok(_) => println!("{failure}\nand it does not fail when played again: not deterministic"),
+    }
+}
+
+fn hash(seeds: &str) -> ExitCode {
+    let Some(seeds) = parse_seeds(seeds) else {
+        return usage();
+    };
+    for seed in seeds {
+        match run_seed(seed, Faults::NONE, false) {
+            Ok(clean) => println!("{seed} {:016x} {}", clean.hash, clean.events),
+            Err(failure) => println!("{seed} {:016x} failed", failure.hash),
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn planted(rest: &[&str]) -> ExitCode {
+    let only = option(rest, "--fault");
+    let seeds = option(rest, "--seeds").and_then(|seeds| seeds.parse().ok()).unwrap_or(1_000);
+    let json = rest.contains(&"--json");
+    let mut missed = Vec::new();
+    let mut lines = Vec::new();
+    for (fault, name) in larder_sim::planted::FAULTS {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
+        let caught = larder_sim::planted::catch(fault, seeds);
+        match &caught {
+            Some(caught) => {
+                println!("{name:24} {:>4} seeds: {}", caught.seeds, caught.what);
+                lines.push(format!("\"{name}\": {}", caught.seeds));
+            }
+            None => {
+                println!("{name:24} not caught in {seeds} seeds");
+                lines.push(format!("\"{name}\": null"));
+                missed.push(name);
+            }
+        }
+    }
+    if json {
+        println!("{{{}}}", lines.join(", "));
+    }
+    if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn bench(rest: &[&str]) -> ExitCode {
+    let started = std::time::Instant::now();
+    let report = larder_sim::fleet::run_all(0..100, Faults::NONE, 1, true);
+    let seconds = started.elapsed().as_secs_f64();
+    let per_second = (report.events as f64 / seconds) as u64;
+    println!(
+        "{} events of {} seeds in {seconds:.2} s, one thread, checks on",
+        report.events, report.seeds
+    );
+    if rest.contains(&"--json") {
+        println!("{{\"events_per_s\": {per_second}, \"failures\": {}}}", report.failures.len());
+    }
+    ExitCode::SUCCESS
+}

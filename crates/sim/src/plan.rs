@@ -1,0 +1,355 @@
+//! What a seed draws: topology, limits, the mix of operations, the troubles. Swarm testing: every
+//! run gets a random subset of operations and troubles with wild weights, so that rare ones meet.
+
+use crate::agenda::{MICRO, MILLI, SECOND};
+use crate::net::Line;
+use larder_core::cache::PolicyKind;
+use larder_core::machine::Faults;
+use larder_core::rng::Rng;
+use larder_core::time::Duration;
+
+/// Bytes of a page in every volume of a run: the smallest.
+pub const PAGE_BYTES: u32 = 4096;
+
+/// Everything a run does that is not drawn on the way.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its seed.
+    pub seed: u64,
+    /// Planted faults.
+    pub faults: Faults,
+    /// Order domains at the origin.
+    pub domains: u16,
+    /// Volumes in each.
+    pub volumes: u16,
+    /// The parent of each relay: 0 is the origin, `n` the relay of number `n - 1`.
+    pub relays: Vec<u16>,
+    /// The parent of each node, likewise.
+    pub nodes: Vec<u16>,
+    /// Clients of each node.
+    pub clients: u16,
+    /// Events before the troubles end.
+    pub events: u64,
+    /// Whether messages pass through their encoding.
+    pub wire: bool,
+    /// What transactions do.
+    pub mix: Mix,
+    /// What goes wrong.
+    pub troubles: Vec<(Trouble, u64)>,
+    /// Bounds of the machines.
+    pub limits: Limits,
+    /// Clocks drift by at most this.
+    pub drift_ppm: i64,
+    /// The lines between children and parents, relays first.
+    pub lines: Vec<Line>,
+    /// Nanoseconds an append or install takes at most.
+    pub store_nanos: u64,
+}
+
+/// Weights of what transactions do.
+#[derive(Clone, Debug, Default)]
+pub struct Mix {
+    /// Weights by operation; see [`Action`].
+    pub actions: Vec<(Action, u64)>,
+    /// Weights of strict, serializable, snapshot sessions.
+    pub consistency: [u64; 3],
+    /// Most operations of a transaction.
+    pub length: u64,
+    /// Percent of transactions that only read.
+    pub read_only_percent: u64,
+    /// Pages of a volume that the clients aim at.
+    pub pages: u64,
+    /// Slots of a page that the clients aim at.
+    pub slots: u64,
+    /// Largest value, in bytes.
+    pub value_bytes: u64,
+    /// Longest pause between two operations of a client, in nanoseconds.
+    pub think: u64,
+    /// Percent of pauses inside a transaction that last as long as a lease.
+    pub linger_percent: u64,
+    /// Longest that a user waits for an answer, in nanoseconds.
+    pub patience: u64,
+    /// Percent of transactions over more than one volume.
+    pub spread_percent: u64,
+}
+
+/// One operation of a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Action {
+    /// Reads an object, by slot.
+    Read,
+    /// Reads an object by a reference of long ago (rule 18).
+    ReadOld,
+    /// Lists a page.
+    List,
+    /// Reads a raw page.
+    ReadRaw,
+    /// Overwrites an object, read before or not.
+    Put,
+    /// Fills an empty slot, seen to be empty.
+    Create,
+    /// Removes an object.
+    Delete,
+    /// Adds to a number, blindly.
+    Add,
+    /// Raises a number, blindly.
+    Max,
+    /// Makes a page.
+    CreatePage,
+    /// Removes a page.
+    DeletePage,
+    /// Writes into a raw page.
+    WriteRaw,
+    /// Cuts a raw page.
+    TruncateRaw,
+    /// Asks for pages without reading them.
+    Prefetch,
+}
+
+/// All of them.
+const ACTIONS: [Action; 14] = [
+    Action::Read,
+    Action::ReadOld,
+    Action::List,
+    Action::ReadRaw,
+    Action::Put,
+    Action::Create,
+    Action::Delete,
+    Action::Add,
+    Action::Max,
+    Action::CreatePage,
+    Action::DeletePage,
+    Action::WriteRaw,
+    Action::TruncateRaw,
+    Action::Prefetch,
+];
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Trouble {
+    /// A connection breaks.
+    Break,
+    /// One direction of a connection is held up for a while.
+    Clog,
+    /// Two processes cannot reach each other, one way or both.
+    Partition,
+    /// A node's process ends; another begins.
+    CrashNode,
+    /// A relay's likewise.
+    CrashRelay,
+    /// The origin's process ends; what it wrote is still there.
+    KillOrigin,
+    /// The origin's machine loses power.
+    CutPower,
+    /// A process stands still, longer than a lease perhaps.
+    Pause,
+    /// A sync fails.
+    SyncFails,
+    /// The origin's disk is full for a while.
+    DiskFull,
+    /// The origin is restored from a backup.
+    Restore,
+}
+
+const TROUBLES: [Trouble; 11] = [
+    Trouble::Break,
+    Trouble::Clog,
+    Trouble::Partition,
+    Trouble::CrashNode,
+    Trouble::CrashRelay,
+    Trouble::KillOrigin,
+    Trouble::CutPower,
+    Trouble::Pause,
+    Trouble::SyncFails,
+    Trouble::DiskFull,
+    Trouble::Restore,
+];
+
+/// Bounds of the machines.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes of copies a node holds.
+    pub memory_bytes: usize,
+    /// Which go first.
+    pub policy: PolicyKind,
+    /// Recent changes a node keeps.
+    pub recent_max: usize,
+    /// Eviction notices a node may owe.
+    pub notices_max: usize,
+    /// Changes a node keeps for pages in flight.
+    pub kept_max: usize,
+    /// Bytes of older copies a node keeps for snapshots.
+    pub snapshot_bytes: usize,
+    /// Requests a child may have open.
+    pub requests_max: u32,
+    /// Windows of a link.
+    pub stream_window_bytes: u32,
+    /// Windows of a link.
+    pub bulk_window_bytes: u32,
+    /// The link lease.
+    pub lease: Duration,
+    /// Between beats.
+    pub beat: Duration,
+    /// After which a link is given up.
+    pub silence: Duration,
+    /// Commits a ring keeps.
+    pub ring_commits_max: usize,
+    /// Bytes a ring keeps.
+    pub ring_bytes_max: usize,
+    /// Pages a registration names.
+    pub registered_pages_max: usize,
+    /// Where an advance is cut.
+    pub advance_bytes: usize,
+    /// Between empty advances.
+    pub quiet_interval: Duration,
+    /// Entries of the table of recent writes.
+    pub recent_writes_max: usize,
+    /// Bytes of clean pages the origin keeps.
+    pub page_cache_bytes: usize,
+    /// Bytes of changed pages at which the origin installs.
+    pub install_bytes: usize,
+    /// The longest a change waits for its install.
+    pub install_interval: Duration,
+    /// Pages in an install.
+    pub install_pages_max: usize,
+    /// Records in an append.
+    pub append_records_max: usize,
+    /// Pages gathered for a child's resume.
+    pub resume_pages_max: usize,
+}
+
+/// A pick of one.
+pub fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
+    choices[rng.below(choices.len() as u64) as usize]
+}
+
+/// A pick by weight.
+pub fn weighted<T: Copy>(rng: &mut Rng, choices: &[(T, u64)]) -> T {
+    let total = choices.iter().map(|(_, weight)| weight).sum();
+    let mut left = rng.below(total);
+    for (choice, weight) in choices {
+        if left < *weight {
+            return *choice;
+        }
+        left -= weight;
+    }
+    unreachable!("{left} is below the sum of all weights")
+}
+
+impl Plan {
+    /// Draws the plan of a seed.
+    #[must_use]
+    pub fn draw(seed: u64, faults: Faults) -> Self {
+        let rng = &mut Rng::new(seed ^ 0x1a2d_e500);
+        let relays: Vec<u16> = match rng.below(4) {
+            0 | 1 => Vec::new(),
+            2 => vec![0],
+            _ => vec![0, pick(rng, &[0, 1, 1])],
+        };
+        let nodes = 1 + pick(rng, &[0, 1, 1, 1, 2, 2, 3, 5]);
+        let nodes: Vec<u16> = (0..nodes).map(|_| pick_parent(rng, relays.len() as u64)).collect();
+        let even = rng.chance(1, 2).then(|| crate::net::draw_line(rng));
+        let lines = (0..relays.len() + nodes.len())
+            .map(|_| even.unwrap_or_else(|| crate::net::draw_line(rng)))
+            .collect();
+        Self {
+            seed,
+            faults,
+            domains: pick(rng, &[1, 1, 1, 2]),
+            volumes: pick(rng, &[1, 1, 2, 3]),
+            relays,
+            nodes,
+            clients: pick(rng, &[1, 2, 3]),
+            events: pick(rng, &[2_000, 5_000, 10_000]),
+            wire: rng.chance(1, 8),
+            mix: Mix::draw(rng),
+            troubles: draw_troubles(rng),
+            limits: Limits::draw(rng),
+            drift_ppm: pick(rng, &[0, 50, 500]),
+            lines,
+            store_nanos: pick(rng, &[100 * MICRO, MILLI, 20 * MILLI, 200 * MILLI]),
+        }
+    }
+}
+
+fn pick_parent(rng: &mut Rng, relays: u64) -> u16 {
+    if relays > 0 && rng.chance(3, 4) {
+        return 1 + rng.below(relays) as u16;
+    }
+    0
+}
+
+fn draw_troubles(rng: &mut Rng) -> Vec<(Trouble, u64)> {
+    if rng.chance(1, 6) {
+        return Vec::new();
+    }
+    let mut troubles = Vec::new();
+    for trouble in TROUBLES {
+        let rare = matches!(trouble, Trouble::Restore | Trouble::SyncFails | Trouble::DiskFull);
+        if rng.chance(if rare { 1 } else { 2 }, 6) {
+            let mean = pick(rng, &[200 * MILLI, SECOND, 4 * SECOND, 15 * SECOND]);
+            troubles.push((trouble, if rare { mean * 8 } else { mean }));
+        }
+    }
+    troubles
+}
+
+impl Mix {
+    fn draw(rng: &mut Rng) -> Self {
+        let mut actions: Vec<(Action, u64)> = Vec::new();
+        for action in ACTIONS {
+            if rng.chance(2, 3) {
+                actions.push((action, pick(rng, &[1, 3, 10])));
+            }
+        }
+        // Something must fill slots and something must look.
+        actions.push((Action::Create, 2));
+        actions.push((Action::Read, 4));
+        let consistency = pick(rng, &[[1, 1, 1], [0, 1, 0], [1, 3, 1], [1, 0, 0], [0, 1, 2]]);
+        Self {
+            actions,
+            consistency,
+            length: pick(rng, &[1, 2, 4, 8]),
+            read_only_percent: pick(rng, &[0, 30, 60, 90]),
+            pages: pick(rng, &[1, 2, 4, 12]),
+            slots: pick(rng, &[1, 2, 4, 16]),
+            value_bytes: pick(rng, &[24, 60, 60, 400, 6_000]),
+            think: pick(rng, &[10 * MICRO, MILLI, 20 * MILLI, 300 * MILLI]),
+            linger_percent: pick(rng, &[0, 0, 1, 10]),
+            patience: pick(rng, &[100 * MILLI, 2 * SECOND, 30 * SECOND]),
+            spread_percent: pick(rng, &[0, 30, 100]),
+        }
+    }
+}
+
+impl Limits {
+    fn draw(rng: &mut Rng) -> Self {
+        let lease = pick(rng, &[1, 3, 15]);
+        Self {
+            memory_bytes: pick(rng, &[1, 600, 2_000, 8_000, 1 << 20]),
+            policy: pick(rng, &[PolicyKind::S3Fifo, PolicyKind::Lru]),
+            recent_max: pick(rng, &[2, 8, 1 << 10]),
+            notices_max: pick(rng, &[1, 4, 1 << 10]),
+            kept_max: pick(rng, &[1, 8, 1 << 10]),
+            snapshot_bytes: pick(rng, &[0, 4_096, 1 << 20]),
+            requests_max: pick(rng, &[4, 16, 1024]),
+            stream_window_bytes: pick(rng, &[4_096, 16_384, 1 << 20]),
+            bulk_window_bytes: pick(rng, &[8_192, 32_768, 1 << 20]),
+            lease: Duration::from_secs(lease),
+            beat: Duration::from_millis(lease * pick(rng, &[100, 250])),
+            silence: Duration::from_millis(lease * pick(rng, &[1_000, 2_000])),
+            ring_commits_max: pick(rng, &[1, 4, 64, 1 << 12]),
+            ring_bytes_max: pick(rng, &[512, 4_096, 1 << 20]),
+            registered_pages_max: pick(rng, &[1, 4, 1 << 10]),
+            advance_bytes: pick(rng, &[128, 1_024, 1 << 16]),
+            quiet_interval: Duration::from_micros(pick(rng, &[10, 5_000, 200_000])),
+            recent_writes_max: pick(rng, &[1, 8, 64, 1 << 12]),
+            page_cache_bytes: pick(rng, &[1, 8_192, 1 << 20]),
+            install_bytes: pick(rng, &[1, 8_192, 1 << 20]),
+            install_interval: Duration::from_millis(pick(rng, &[10, 500, 20_000])),
+            install_pages_max: pick(rng, &[1, 3, 1024]),
+            append_records_max: pick(rng, &[1, 3, 1024]),
+            resume_pages_max: pick(rng, &[1, 8, 65_536]),
+        }
+    }
+}

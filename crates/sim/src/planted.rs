@@ -1,0 +1,49 @@
+//! Planted faults: each one-line breakage of the machines must be caught by the checkers.
+
+use crate::plan::Plan;
+use crate::run::run_plan;
+use larder_core::machine::{Fault, Faults};
+
+/// All faults, with the names they have on the command line.
+pub const FAULTS: [(Fault, &str); 21] = [
+    (Fault::SkipDoom, "skip-doom"),
+    (Fault::UnpinnedNotice, "unpinned-notice"),
+    (Fault::SkipRecheck, "skip-recheck"),
+    (Fault::InstallAhead, "install-ahead"),
+    (Fault::ForgetBuffered, "forget-buffered"),
+    (Fault::IgnoreRequestId, "ignore-request-id"),
+    (Fault::JoinAcrossNotice, "join-across-notice"),
+    (Fault::LeaseBeforeCopy, "lease-before-copy"),
+    (Fault::ForgetAbsence, "forget-absence"),
+    (Fault::RegisterLate, "register-late"),
+    (Fault::HelpOvertakes, "help-overtakes"),
+    (Fault::EarlyAnswerWrong, "early-answer-wrong"),
+    (Fault::AcknowledgeEarly, "acknowledge-early"),
+    (Fault::IgnoreSyncError, "ignore-sync-error"),
+    (Fault::ForgetOutcome, "forget-outcome"),
+    (Fault::IgnoreFork, "ignore-fork"),
+    (Fault::ResumeRegistersNothing, "resume-registers-nothing"),
+    (Fault::ResumeForgetsUninstalled, "resume-forgets-uninstalled"),
+    (Fault::IgnoreGeneration, "ignore-generation"),
+    (Fault::ReuseIds, "reuse-ids"),
+    (Fault::SkipIndex, "skip-index"),
+];
+
+/// How a fault was caught.
+#[derive(Clone, Debug)]
+pub struct Caught {
+    /// Seeds it took, the last one included.
+    pub seeds: u64,
+    /// What the checkers said.
+    pub what: String,
+}
+
+/// Plants a fault and plays seeds from 0 until it is caught, at most `seeds_max`.
+#[must_use]
+pub fn catch(fault: Fault, seeds_max: u64) -> Option<Caught> {
+    (0..seeds_max).find_map(|seed| {
+        let plan = Plan::draw(seed, Faults::only(fault));
+        let failure = run_plan(plan, false).err()?;
+        Some(Caught { seeds: seed + 1, what: failure.what })
+    })
+}

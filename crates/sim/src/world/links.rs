@@ -1,0 +1,220 @@
+//! Connections: made, used, broken, as the runtime would.
+
+use super::{Event, Machinery, World};
+use crate::agenda::MILLI;
+use crate::digest::digest;
+use crate::net::{Delivery, End, Proc, Way, conn_of, link_of};
+use larder_core::machine::{LinkInput, LinkOutput};
+use larder_core::message::{CloseReason, Message};
+use larder_core::wire;
+
+/// The longest pause between two attempts to connect, in nanoseconds.
+const BACKOFF_MAX: u64 = 2_000 * MILLI;
+
+impl World {
+    /// A process without a link up will try to get one after a pause.
+    pub(super) fn enter_connect(&mut self, child: Proc) {
+        let process = self.process_mut(child);
+        process.attempts = (process.attempts + 1).min(8);
+        let (attempts, incarnation) = (process.attempts, process.incarnation);
+        let longest = BACKOFF_MAX.min((10 * MILLI) << attempts);
+        let pause = self.rng.below(longest) + MILLI;
+        self.agenda.enter(self.now.plus(pause), Event::Connect(child, incarnation));
+    }
+
+    pub(super) fn connect(&mut self, child: Proc, incarnation: u32) {
+        let process = self.process(child);
+        if process.incarnation != incarnation || !process.is_up() || process.uplink.is_some() {
+            return;
+        }
+        if self.waits(child, || Event::Connect(child, incarnation)) {
+            return;
+        }
+        let (parent, line) = self.process(child).parent.expect("only the origin has none");
+        if !self.net.reachable(child, parent) || !self.process(parent).is_up() {
+            self.enter_connect(child);
+            return;
+        }
+        let conn = self.net.connect(child, parent, line);
+        self.process_mut(child).uplink = Some(conn);
+        self.trace.line(|| format!("{child:?} connects to {parent:?} as {conn}"));
+        // The parent is told first, as a listener is.
+        let first = self.now.plus(line.latency);
+        self.agenda.enter(first, Event::Open(conn, End::Parent));
+        self.agenda.enter(first.plus(line.latency + 1), Event::Open(conn, End::Child));
+    }
+
+    pub(super) fn open_at(&mut self, conn: u32, end: End) {
+        let proc = self.net.conn(conn).at(end);
+        if self.waits(proc, || Event::Open(conn, end)) {
+            return;
+        }
+        if end == End::Child && !self.net.conn(conn).is_open(End::Parent) {
+            // The parent stands still, or has gone.
+            if self.net.is_broken(conn) {
+                return;
+            }
+            self.agenda.enter(self.now.plus(MILLI), Event::Open(conn, end));
+            return;
+        }
+        if !self.process(proc).is_up() || !self.net.opened(conn, end) {
+            return;
+        }
+        let link = link_of(conn);
+        let input = match end {
+            End::Child => LinkInput::UpOpened {
+                link,
+                peer: self.process(self.net.conn(conn).parent).name.clone(),
+            },
+            End::Parent => LinkInput::DownOpened {
+                link,
+                peer: self.process(self.net.conn(conn).child).name.clone(),
+            },
+        };
+        self.trace.mix(0x0be0 | u64::from(conn) << 16);
+        self.link_input(proc, input);
+    }
+
+    pub(super) fn close_at(&mut self, conn: u32, end: End, reason: Option<CloseReason>) {
+        let proc = self.net.conn(conn).at(end);
+        if self.waits(proc, || Event::Close(conn, end, reason.clone())) {
+            return;
+        }
+        let told = self.net.closed(conn, end);
+        if !self.process(proc).is_up() {
+            return;
+        }
+        self.trace.mix(0xc105 | u64::from(conn) << 16);
+        self.trace.line(|| format!("{proc:?} hears that {conn} is closed ({reason:?})"));
+        if told {
+            let link = link_of(conn);
+            self.link_input(proc, LinkInput::Closed { link, reason });
+        }
+        self.lost_uplink(proc, conn);
+    }
+
+    fn lost_uplink(&mut self, proc: Proc, conn: u32) {
+        if self.process(proc).uplink == Some(conn) {
+            self.process_mut(proc).uplink = None;
+            self.enter_connect(proc);
+        }
+    }
+
+    /// Breaks a connection: each end hears of it at a time of its own.
+    pub(super) fn break_conn(&mut self, conn: u32) {
+        self.net.break_off(&mut self.rng, conn);
+        for end in [End::Child, End::Parent] {
+            let spread = if self.rng.chance(1, 3) { 8_000 * MILLI } else { 20 * MILLI };
+            let delay = self.rng.below(spread);
+            self.agenda.enter(self.now.plus(delay), Event::Close(conn, end, None));
+        }
+    }
+
+    /// The process at `end` ended or closed the connection; the other end hears of it.
+    fn close_from(&mut self, conn: u32, end: End, reason: Option<CloseReason>) {
+        let other = if end == End::Child { End::Parent } else { End::Child };
+        self.net.break_off(&mut self.rng, conn);
+        self.net.closed(conn, end);
+        let delay = 1 + self.rng.below(50 * MILLI);
+        self.agenda.enter(self.now.plus(delay), Event::Close(conn, other, reason));
+    }
+
+    /// All connections of a process that died.
+    pub(super) fn close_all(&mut self, proc: Proc) {
+        for conn in self.net.live() {
+            for end in [End::Child, End::Parent] {
+                if self.net.conn(conn).at(end) == proc {
+                    self.close_from(conn, end, None);
+                }
+            }
+        }
+        self.process_mut(proc).uplink = None;
+    }
+
+    /// Carries out what a machine asks of its links.
+    pub(super) fn link_output(&mut self, proc: Proc, output: LinkOutput) {
+        match output {
+            LinkOutput::Send { link, message } => self.send(proc, conn_of(link), message),
+            LinkOutput::Close { link, reason } => {
+                let conn = conn_of(link);
+                let end = self.end_of(proc, conn);
+                if !self.net.conn(conn).is_open(end) {
+                    return;
+                }
+                self.trace.mix(0xc10c | u64::from(conn) << 16);
+                self.trace.line(|| format!("{proc:?} closes {conn}: {reason}"));
+                let said = self.rng.chance(3, 4).then_some(reason);
+                self.close_from(conn, end, said);
+                if end == End::Child {
+                    self.lost_uplink(proc, conn);
+                }
+            }
+        }
+    }
+
+    fn end_of(&self, proc: Proc, conn: u32) -> End {
+        if self.net.conn(conn).child == proc { End::Child } else { End::Parent }
+    }
+
+    fn send(&mut self, proc: Proc, conn: u32, message: Message) {
+        let way = match self.end_of(proc, conn) {
+            End::Child => Way::Up,
+            End::Parent => Way::Down,
+        };
+        if proc == Proc(0) {
+            self.oracle.sent_by_origin(&message);
+        }
+        self.trace.mix(digest(&message));
+        self.trace.line(|| format!("{proc:?} sends over {conn}: {message:?}"));
+        let bytes = wire::encoded_len(&message);
+        let bytes = u32::try_from(bytes).expect("messages are bounded far below 4 GiB");
+        let sent = self.net.send(self.now, &mut self.rng, conn, way, message, bytes);
+        if let Some((due, delivery)) = sent {
+            self.agenda.enter(due, Event::Deliver(delivery));
+        }
+    }
+
+    /// Deliveries that were held up come now.
+    pub(super) fn enter_deliveries(&mut self, deliveries: Vec<(crate::agenda::Time, Delivery)>) {
+        for (due, delivery) in deliveries {
+            self.agenda.enter(due, Event::Deliver(delivery));
+        }
+    }
+
+    pub(super) fn deliver(&mut self, delivery: Delivery) {
+        let end = if delivery.way == Way::Up { End::Parent } else { End::Child };
+        let proc = self.net.conn(delivery.conn).at(end);
+        if self.waits(proc, || Event::Deliver(delivery)) {
+            return;
+        }
+        let Some(flight) = self.net.arrive(self.now, delivery) else {
+            return;
+        };
+        let bytes = flight.bytes;
+        let message = if self.plan.wire { through_wire(flight.message) } else { flight.message };
+        self.trace.mix(digest(&message));
+        self.trace.line(|| {
+            let conn = delivery.conn;
+            format!("{proc:?} receives over {conn}: {message:?}")
+        });
+        let link = link_of(delivery.conn);
+        self.link_input(proc, LinkInput::Received { link, message, bytes });
+    }
+
+    fn link_input(&mut self, proc: Proc, input: LinkInput) {
+        match self.process(proc).machinery {
+            Machinery::Origin(_) => self.origin_link(input),
+            Machinery::Relay(_) => self.relay_link(proc, input),
+            Machinery::Node(_) => self.node_link(proc, input),
+        }
+    }
+}
+
+/// Encodes and decodes a message, as a real link does.
+fn through_wire(message: Message) -> Message {
+    let bytes = wire::encode(&message);
+    let again = wire::decode(message.lane(), bytes).expect("what a machine sends can be decoded");
+    let again = again.expect("machines send no message that may be ignored");
+    assert!(again == message, "the wire changes {message:?} into {again:?}");
+    again
+}

@@ -1,0 +1,288 @@
+//! The world: processes, network, disks, troubles, and the loop that plays them.
+
+mod interleave;
+mod links;
+mod node;
+mod origin;
+mod process;
+mod relay;
+mod settle;
+mod troubles;
+
+pub use process::{Machinery, Node, OriginHost, Process, RelayHost};
+
+use crate::agenda::{Agenda, MILLI, SECOND, Time};
+use crate::check::oracle::Oracle;
+use crate::client::Client;
+use crate::net::{Delivery, End, Net, Proc};
+use crate::plan::Plan;
+use crate::trace::Trace;
+use larder_core::id::{DomainId, Stamp};
+use larder_core::message::CloseReason;
+use larder_core::rng::Rng;
+
+/// Between two checks of the whole state, in events.
+const WHOLE_CHECK_EVENTS: u64 = 1_000;
+/// Between two readings of the wall clock that origin and relays are handed.
+const WALL_NANOS: u64 = 500 * MILLI;
+
+/// A running simulation.
+#[derive(Debug)]
+pub struct World {
+    /// What the seed drew.
+    pub plan: Plan,
+    /// Every event so far.
+    pub trace: Trace,
+    now: Time,
+    agenda: Agenda<Event>,
+    pub(crate) rng: Rng,
+    net: Net,
+    processes: Vec<Process>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) oracle: Oracle,
+    pub(crate) domains: Vec<DomainId>,
+    pub(crate) volumes: Vec<crate::client::VolumePlan>,
+    phase: Phase,
+    armed: Option<interleave::Armed>,
+    /// Counts for the report.
+    pub tally: Tally,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Troubles come.
+    Wild,
+    /// No more troubles; clients go on until the time given, so that progress is seen.
+    Healing(Time),
+    /// Clients end what they have begun.
+    Draining,
+}
+
+/// What happened in a run, for its report.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Transactions that ended well.
+    pub committed: u64,
+    /// Transactions that were told to try again.
+    pub aborted: u64,
+    /// Transactions whose outcome their user does not know.
+    pub unknown: u64,
+    /// Copies compared with the oracle.
+    pub copies_checked: u64,
+    /// Troubles begun.
+    pub troubles: u64,
+    /// Resumes that went past a fork.
+    pub forks: u64,
+}
+
+/// Something that happens at a time.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A message reaches its end.
+    Deliver(Delivery),
+    /// An end learns that its connection is over.
+    Close(u32, End, Option<CloseReason>),
+    /// An end learns that its connection stands.
+    Open(u32, End),
+    /// A process without a link up tries to get one.
+    Connect(Proc, u32),
+    /// A machine's time has come.
+    Timer(Proc, u32),
+    /// A store carries out the next thing it was asked.
+    Store(u16, u32, origin::Queue),
+    /// The store's answer reaches the origin.
+    Stored(u32, Box<larder_core::origin::io::OriginInput>),
+    /// A client goes on.
+    Client(u16, u32),
+    /// Wall clocks are read.
+    Wall,
+    /// The next trouble of a kind.
+    Trouble(usize),
+    /// A trouble ends.
+    Mend(troubles::Mend),
+    /// A process starts again.
+    Start(Proc, u32),
+}
+
+impl World {
+    /// A world about to start, from its plan.
+    #[must_use]
+    pub fn new(plan: Plan, readable: bool) -> Self {
+        let mut rng = Rng::new(plan.seed);
+        let mut oracle = Oracle::default();
+        let domains: Vec<DomainId> =
+            (0..plan.domains).map(|n| DomainId(u64::from(n) + 1)).collect();
+        for domain in &domains {
+            oracle.add_domain(*domain);
+        }
+        let volumes = crate::client::plan_volumes(&plan, &domains, &mut rng);
+        let processes = process::make(&plan, &domains, &mut rng);
+        let first_node = 1 + plan.relays.len() as u16;
+        let nodes = (0..plan.nodes.len() as u16).map(|node| Proc(first_node + node));
+        let clients =
+            nodes.flat_map(|node| (0..plan.clients).map(move |_| Client::new(node))).collect();
+        let mut world = Self {
+            trace: Trace::new(readable),
+            now: Time(SECOND),
+            agenda: Agenda::default(),
+            net: Net::default(),
+            processes,
+            clients,
+            oracle,
+            domains,
+            volumes,
+            phase: Phase::Wild,
+            armed: None,
+            tally: Tally::default(),
+            rng,
+            plan,
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        for number in 0..self.processes.len() {
+            self.start(Proc(number as u16));
+        }
+        self.agenda.enter(self.now, Event::Wall);
+        for trouble in 0..self.plan.troubles.len() {
+            self.enter_trouble(trouble);
+        }
+    }
+
+    /// Plays until the end: troubles, healing, rest. Panics when a promise is broken.
+    pub fn run(&mut self) {
+        while self.trace.events() < self.plan.events {
+            self.step();
+        }
+        self.settle();
+    }
+
+    /// Plays one event.
+    fn step(&mut self) {
+        let (time, event) = self.agenda.pop().expect("wall clocks are always read again");
+        self.now = self.now.max(time);
+        self.trace.event(self.now);
+        self.play(event);
+        if self.trace.events().is_multiple_of(WHOLE_CHECK_EVENTS) {
+            self.check_whole();
+        }
+    }
+
+    fn play(&mut self, event: Event) {
+        match event {
+            Event::Deliver(delivery) => self.deliver(delivery),
+            Event::Close(conn, end, reason) => self.close_at(conn, end, reason),
+            Event::Open(conn, end) => self.open_at(conn, end),
+            Event::Connect(child, incarnation) => self.connect(child, incarnation),
+            Event::Timer(proc, incarnation) => self.timer(proc, incarnation),
+            Event::Store(domain, incarnation, queue) => self.store_step(domain, incarnation, queue),
+            Event::Stored(incarnation, input) => self.stored(incarnation, *input),
+            Event::Client(client, incarnation) => self.client_step(client, incarnation),
+            Event::Wall => self.wall(),
+            Event::Trouble(number) => self.trouble(number),
+            Event::Mend(mend) => self.mend(mend),
+            Event::Start(proc, incarnation) => {
+                if self.process(proc).incarnation == incarnation {
+                    self.start(proc);
+                }
+            }
+        }
+    }
+
+    fn process(&self, proc: Proc) -> &Process {
+        &self.processes[proc.0 as usize]
+    }
+
+    fn process_mut(&mut self, proc: Proc) -> &mut Process {
+        &mut self.processes[proc.0 as usize]
+    }
+
+    /// Whether a process stands still now; if so `event` waits until it goes on.
+    fn waits(&mut self, proc: Proc, event: impl FnOnce() -> Event) -> bool {
+        let until = self.process(proc).paused_until;
+        if until > self.now {
+            self.agenda.enter(until, event());
+            return true;
+        }
+        false
+    }
+
+    /// The node of a client.
+    pub(crate) fn client_node(&self, client: usize) -> Proc {
+        self.clients[client].node
+    }
+
+    /// Checks that a state of `stamp` is as young as a client with an age limit of the lease may
+    /// expect: everything that the origin knew one lease ago is in it.
+    pub(crate) fn check_age(&self, client: usize, domain: DomainId, stamp: Stamp) {
+        let lease = self.plan.limits.lease.as_nanos() as u64;
+        // Clocks drift: a lease may be this much longer in true time.
+        let bias = lease / 1_000 + 1;
+        let oldest = Time(self.now.0.saturating_sub(lease + bias));
+        let known = self.oracle.truth(domain).known_at(oldest);
+        assert!(
+            stamp >= known,
+            "client {client} is given the state of {stamp} of {domain:?} as no older than a lease; \
+             {known} was known more than a lease ago"
+        );
+    }
+
+    /// Starts a process that is down.
+    fn start(&mut self, proc: Proc) {
+        match self.process(proc).machinery {
+            Machinery::Origin(_) => self.start_origin(),
+            Machinery::Relay(_) => self.start_relay(proc),
+            Machinery::Node(_) => self.start_node(proc),
+        }
+    }
+
+    fn timer(&mut self, proc: Proc, incarnation: u32) {
+        let process = self.process(proc);
+        if process.incarnation != incarnation || process.timer_at.is_none_or(|at| at > self.now) {
+            return;
+        }
+        if self.waits(proc, || Event::Timer(proc, incarnation)) {
+            self.process_mut(proc).timer_at = Some(self.process(proc).paused_until);
+            return;
+        }
+        self.process_mut(proc).timer_at = None;
+        self.trace.mix(0x7100 | u64::from(proc.0));
+        self.trace.line(|| format!("{proc:?} timer"));
+        match self.process(proc).machinery {
+            Machinery::Origin(_) => self.origin_timeout(),
+            Machinery::Relay(_) => self.relay_timeout(proc),
+            Machinery::Node(_) => self.node_timeout(proc),
+        }
+    }
+
+    /// Enters a process's next timeout, if it comes before the one entered.
+    fn enter_timer(&mut self, proc: Proc) {
+        let process = &mut self.processes[proc.0 as usize];
+        let Some(local) = process.next_timeout() else {
+            return;
+        };
+        let at = process.rate.global(local).max(self.now);
+        if process.timer_at.is_none_or(|entered| at < entered) {
+            process.timer_at = Some(at);
+            self.agenda.enter(at, Event::Timer(proc, process.incarnation));
+        }
+    }
+
+    fn wall(&mut self) {
+        for number in 0..self.processes.len() {
+            let proc = Proc(number as u16);
+            if self.process(proc).paused_until > self.now {
+                continue;
+            }
+            match self.process(proc).machinery {
+                Machinery::Origin(_) => self.origin_wall(),
+                Machinery::Relay(_) => self.relay_wall(proc),
+                Machinery::Node(_) => {}
+            }
+        }
+        self.agenda.enter(self.now.plus(WALL_NANOS), Event::Wall);
+    }
+}

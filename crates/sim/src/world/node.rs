@@ -1,0 +1,293 @@
+//! Node processes: the cache machine, and the checks after each of its steps.
+
+use super::process::lock;
+use super::{Event, World};
+use crate::check::copies::check_copy;
+use crate::net::Proc;
+use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, Notice};
+use larder_core::cache::{Cache, CacheConfig, ReadCache};
+use larder_core::id::{BootId, DomainId, PageId, RequestId, VolumeId};
+use larder_core::machine::{LinkInput, LinkOutput, Machine};
+use larder_core::message::{CloseReason, Message};
+use std::sync::{Arc, Mutex};
+
+impl World {
+    pub(super) fn start_node(&mut self, proc: Proc) {
+        let boot = BootId(self.rng.next_u128());
+        let seed = self.rng.next_u64();
+        let limits = &self.plan.limits;
+        let process = self.process(proc);
+        let clock = process.node_ref().clock.clone();
+        let mut config = CacheConfig::new(&process.name, boot, Arc::new(clock));
+        config.seed = seed;
+        config.memory_bytes = limits.memory_bytes;
+        config.policy = limits.policy;
+        config.recent_max = limits.recent_max;
+        config.kept_max = limits.kept_max;
+        config.notices_max = limits.notices_max;
+        config.snapshot_bytes = limits.snapshot_bytes;
+        config.beat_every = limits.beat;
+        config.silence_max = limits.silence;
+        config.faults = self.plan.faults;
+        config.transactions_max = 4;
+        let (cache, read) = Cache::new(config);
+        let node = self.process_mut(proc).node();
+        node.machine = Some(Arc::new(Mutex::new(cache)));
+        node.read = Some(read);
+        node.boot = boot;
+        node.through.clear();
+        node.early.clear();
+        node.waiting.clear();
+        node.refused = false;
+        self.trace.mix(0x40de << 16 | u64::from(proc.0));
+        self.set_clock(proc);
+        self.enter_connect(proc);
+        self.enter_timer(proc);
+        self.start_clients(proc);
+    }
+
+    /// Sets the clock that the node's readers ask.
+    pub(crate) fn set_clock(&mut self, proc: Proc) {
+        let process = self.process(proc);
+        process.node_ref().clock.set(process.local(self.now));
+    }
+
+    /// Whether a node lives.
+    pub(crate) fn node_is_up(&self, proc: Proc) -> bool {
+        self.process(proc).is_up()
+    }
+
+    /// Whether a client's step must wait until its process goes on.
+    pub(crate) fn client_waits(&mut self, proc: Proc, client: u16, step: u32) -> bool {
+        self.waits(proc, || Event::Client(client, step))
+    }
+
+    /// Enters a client's step.
+    pub(crate) fn enter_client(&mut self, number: usize, delay: u64, step: u32) {
+        self.agenda.enter(self.now.plus(delay), Event::Client(number as u16, step));
+    }
+
+    /// The shared cache of a client's node, which lives.
+    pub(crate) fn processes_read(&self, client: usize) -> Arc<ReadCache> {
+        let node = self.process(self.clients[client].node).node_ref();
+        Arc::clone(node.read.as_ref().expect("clients live while their node does"))
+    }
+
+    /// The domain of a volume of the run.
+    pub(crate) fn domain_of(&self, volume: VolumeId) -> DomainId {
+        let found = self.volumes.iter().find(|plan| plan.spec.id == volume);
+        found.expect("volumes are planned at the start").domain
+    }
+
+    /// A new request number of a node, for a client that waits.
+    pub(crate) fn next_request(&mut self, proc: Proc, client: u16) -> RequestId {
+        let node = self.process_mut(proc).node();
+        node.requests += 1;
+        node.waiting.insert(node.requests, client);
+        RequestId(node.requests)
+    }
+
+    /// A user asks the machine of its node.
+    pub(crate) fn node_request(&mut self, proc: Proc, id: RequestId, op: CacheOp) {
+        let now = self.process(proc).local(self.now);
+        let patience = std::time::Duration::from_nanos(self.patience());
+        self.trace.line(|| format!("{proc:?} request {}: {op:?}", id.0));
+        let deadline = now.after(patience);
+        self.node_input(proc, CacheInput::Request { id, op, deadline });
+    }
+
+    /// Asks for a page that nobody waits for.
+    pub(crate) fn prefetch(&mut self, client: usize, domain: DomainId, page: PageId) {
+        let proc = self.clients[client].node;
+        let node = self.process_mut(proc).node();
+        node.requests += 1;
+        let id = RequestId(node.requests);
+        let pages = vec![page];
+        self.node_request(proc, id, CacheOp::Fetch { domain, pages, prefetch: true });
+    }
+
+    pub(super) fn node_link(&mut self, proc: Proc, input: LinkInput) {
+        let mut arrived = Vec::new();
+        if let LinkInput::Received { message: Message::Pages { pages, .. }, .. } = &input {
+            arrived.extend(pages.iter().map(|answer| answer.page));
+        }
+        self.process_mut(proc).node().early.extend(arrived);
+        self.node_input(proc, CacheInput::Link(input));
+    }
+
+    fn node_input(&mut self, proc: Proc, input: CacheInput) {
+        let now = self.process(proc).local(self.now);
+        self.set_clock(proc);
+        let mut out = Vec::new();
+        let Some(machine) = &self.process(proc).node_ref().machine else {
+            return;
+        };
+        lock(machine).handle(now, input, &mut out);
+        self.node_outputs(proc, out);
+    }
+
+    pub(super) fn node_timeout(&mut self, proc: Proc) {
+        let now = self.process(proc).local(self.now);
+        self.set_clock(proc);
+        let mut out = Vec::new();
+        let Some(machine) = &self.process(proc).node_ref().machine else {
+            return;
+        };
+        lock(machine).handle_timeout(now, &mut out);
+        self.node_outputs(proc, out);
+    }
+
+    /// Carries out what the machine asked, after checking what it now shows its readers.
+    pub(super) fn node_outputs(&mut self, proc: Proc, out: Vec<CacheOutput>) {
+        self.check_shown(proc);
+        for output in out {
+            match output {
+                CacheOutput::Link(output) => {
+                    self.note_commit(proc, &output);
+                    self.link_output(proc, output);
+                }
+                CacheOutput::Reply { id, result } => {
+                    self.trace.mix(id.0 << 1 | u64::from(result.is_ok()));
+                    self.trace.line(|| format!("{proc:?} replies to {}: {result:?}", id.0));
+                    let waiting = self.process_mut(proc).node().waiting.remove(&id.0);
+                    if let Some(client) = waiting {
+                        self.client_reply(client, id.0, result);
+                    }
+                }
+                CacheOutput::Notice(notice) => self.node_notice(proc, notice),
+            }
+        }
+        self.enter_timer(proc);
+    }
+
+    fn note_commit(&mut self, proc: Proc, output: &LinkOutput) {
+        if let LinkOutput::Send { message: Message::Commit { domain, commit }, .. } = output {
+            self.oracle.sent_by_node(proc, *domain, commit);
+        }
+        if let LinkOutput::Send { message: Message::Beat { .. }, .. } = output {
+            self.process_mut(proc).attempts = 0;
+        }
+    }
+
+    fn node_notice(&mut self, proc: Proc, notice: Notice) {
+        self.trace.line(|| format!("{proc:?} {notice:?}"));
+        if let Notice::Refused { reason } = notice {
+            self.refused(proc, &reason);
+        }
+    }
+
+    /// A child was refused for good: an operator looks at it after a while.
+    pub(super) fn refused(&mut self, proc: Proc, reason: &CloseReason) {
+        if matches!(reason, CloseReason::Forked { .. }) {
+            self.tally.forks += 1;
+            self.operator_mends_fork(proc);
+        }
+    }
+
+    /// P3 and P4 after a step of a node: only pages that changed in the domain, or that have just
+    /// come, can look different.
+    fn check_shown(&mut self, proc: Proc) {
+        for number in 0..self.domains.len() {
+            self.check_shown_domain(proc, self.domains[number]);
+        }
+    }
+
+    fn check_shown_domain(&mut self, proc: Proc, domain: DomainId) {
+        let node = self.processes[proc.0 as usize].node();
+        let read = Arc::clone(node.read.as_ref().expect("it just made a step"));
+        let (Some(history), Some(through)) = (read.history(domain), read.through(domain)) else {
+            return;
+        };
+        let truth = self.oracle.truth(domain);
+        let number = truth.branch_number(history);
+        let branch = truth.branch_at(number);
+        let last =
+            if number + 1 == truth.branch_count() { branch.durable() } else { branch.last() };
+        assert!(through <= last, "P1: {proc:?} is at {through} of {domain:?}; {last} is durable");
+        let before = node.through.insert(domain, (history, through));
+        let from = match before {
+            Some((old, stamp)) if truth.branch_number(old) == number => {
+                assert!(stamp <= through, "P4: {proc:?} falls from {stamp} to {through}");
+                Some(stamp)
+            }
+            Some((_, stamp)) => {
+                let fork = truth.fork_of(number);
+                let accepted = stamp <= fork || self.accepts_fork();
+                assert!(accepted, "P12: {proc:?} at {stamp} passes the fork at {fork} unseen");
+                None
+            }
+            None => None,
+        };
+        let pages: Vec<PageId> = match from {
+            Some(stamp) => branch.changed(stamp, through).collect(),
+            None => truth.pages(),
+        };
+        let node = self.processes[proc.0 as usize].node_ref();
+        let volumes = &self.volumes;
+        let of_domain = |page: &&PageId| {
+            volumes.iter().any(|plan| plan.spec.id == page.volume && plan.domain == domain)
+        };
+        let early = node.early.iter().filter(of_domain);
+        let mut settled = Vec::new();
+        for page in pages.iter().chain(early) {
+            let Some(copy) = read.peek(*page) else {
+                continue;
+            };
+            self.tally.copies_checked += 1;
+            check_copy(branch, &copy, through, &proc);
+            settled.push(*page);
+        }
+        let node = self.processes[proc.0 as usize].node();
+        for page in settled {
+            node.early.remove(&page);
+        }
+        while node.early.len() > 16 {
+            node.early.pop_first();
+        }
+    }
+
+    /// Whether the origin, as it runs, accepts children of a lost branch.
+    pub(super) fn accepts_fork(&self) -> bool {
+        match &self.processes[0].machinery {
+            super::Machinery::Origin(host) => host.accept_fork,
+            other => panic!("{other:?} is not the origin"),
+        }
+    }
+
+    /// P3 of everything a node shows.
+    pub(super) fn check_node(&mut self, proc: Proc) {
+        let node = self.process(proc).node_ref();
+        let Some(read) = &node.read else {
+            return;
+        };
+        let read = Arc::clone(read);
+        for domain in read.domains() {
+            let (Some(history), Some(through)) = (read.history(domain), read.through(domain))
+            else {
+                continue;
+            };
+            let truth = self.oracle.truth(domain);
+            let branch = truth.branch_at(truth.branch_number(history));
+            for page in truth.pages() {
+                if let Some(copy) = read.peek(page) {
+                    self.tally.copies_checked += 1;
+                    check_copy(branch, &copy, through, &proc);
+                }
+            }
+        }
+    }
+
+    /// A node's process ends, with its cache and its clients.
+    pub(super) fn kill_node(&mut self, proc: Proc) {
+        let node = self.process_mut(proc).node();
+        if node.machine.take().is_none() {
+            return;
+        }
+        node.read = None;
+        node.waiting.clear();
+        self.trace.mix(0xdead << 16 | u64::from(proc.0));
+        self.trace.line(|| format!("{proc:?} dies"));
+        self.end_clients(proc);
+        self.after_death(proc);
+    }
+}

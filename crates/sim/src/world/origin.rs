@@ -1,0 +1,395 @@
+//! The origin's process: its machine, its stores, and how both start, die and are restored.
+
+use super::troubles::Mend;
+use super::{Event, World};
+use crate::agenda::MILLI;
+use crate::check::oracle::Oracle;
+use crate::disk::SimDisk;
+use crate::net::Proc;
+use crate::plan::Plan;
+use larder_core::id::{DomainId, HistoryId, Stamp};
+use larder_core::machine::{LinkInput, Machine};
+use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault};
+use larder_core::origin::{Origin, OriginConfig, RecoveredDomain};
+use larder_core::rng::Rng;
+use larder_core::time::WallTime;
+use larder_store::driver::DomainStore;
+use larder_store::log::LogConfig;
+use larder_store::pages::ModelPages;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+const ORIGIN: Proc = Proc(0);
+
+/// A domain's store: what outlives the process, and what is under way.
+#[derive(Debug)]
+pub struct StoreHost {
+    /// The domain.
+    pub domain: DomainId,
+    /// Its log's disk.
+    pub disk: SimDisk,
+    pages: Arc<ModelPages>,
+    open: Option<DomainStore<SimDisk, Arc<ModelPages>>>,
+    made: bool,
+    config: LogConfig,
+    log: VecDeque<OriginOutput>,
+    installs: VecDeque<OriginOutput>,
+    loads: VecDeque<OriginOutput>,
+    backup: Option<Backup>,
+}
+
+/// A copy of a domain's store, made while it ran.
+#[derive(Debug)]
+struct Backup {
+    disk: SimDisk,
+    pages: ModelPages,
+    durable: Stamp,
+}
+
+/// The queues of a store: within one, things happen in order; across them nothing is assumed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Queue {
+    /// Appends and trims.
+    Log,
+    /// Installs.
+    Install,
+    /// Loads.
+    Load,
+}
+
+impl StoreHost {
+    /// The store of a domain that is yet to be made.
+    pub fn new(domain: DomainId, plan: &Plan, rng: &mut Rng) -> Self {
+        let segment_bytes = 4096 * crate::plan::pick(rng, &[8, 16, 64]);
+        Self {
+            domain,
+            disk: SimDisk::new(Rng::new(rng.next_u64())),
+            pages: Arc::new(ModelPages::new(plan.faults)),
+            open: None,
+            made: false,
+            config: LogConfig { segment_bytes, reserve_bytes: 4096, faults: plan.faults },
+            log: VecDeque::new(),
+            installs: VecDeque::new(),
+            loads: VecDeque::new(),
+            backup: None,
+        }
+    }
+
+    fn queue(&mut self, queue: Queue) -> &mut VecDeque<OriginOutput> {
+        match queue {
+            Queue::Log => &mut self.log,
+            Queue::Install => &mut self.installs,
+            Queue::Load => &mut self.loads,
+        }
+    }
+
+    /// Opens the store, or makes it at the first time, and gives what the origin starts from.
+    fn recover(&mut self, rng: &mut Rng) -> RecoveredDomain {
+        let (disk, pages, config) = (self.disk.clone(), Arc::clone(&self.pages), self.config);
+        let ids = Rng::new(rng.next_u64());
+        let opened = if self.made {
+            DomainStore::open(disk, pages, config, ids)
+        } else {
+            DomainStore::create(disk, pages, config, self.domain, ids)
+        };
+        let (store, recovered) = opened.unwrap_or_else(|error| {
+            panic!("P8: the store of {:?} cannot be opened: {error}", self.domain)
+        });
+        self.made = true;
+        self.open = Some(store);
+        RecoveredDomain {
+            meta: recovered.meta,
+            records: recovered.records,
+            history: HistoryId(rng.next_u128()),
+        }
+    }
+
+    /// The process dies: what was being written may be on its way to the disk.
+    fn die(&mut self, rng: &mut Rng) {
+        if let (Some(store), Some(write)) = (&mut self.open, self.log.pop_front())
+            && rng.chance(2, 3)
+        {
+            self.disk.hold_syncs(true);
+            // What it answers reaches nobody.
+            let _unheard = store.carry_out(write);
+            self.disk.hold_syncs(false);
+        }
+        self.pages.crash(rng.chance(1, 2));
+        self.open = None;
+        self.log.clear();
+        self.installs.clear();
+        self.loads.clear();
+    }
+}
+
+impl World {
+    pub(super) fn start_origin(&mut self) {
+        let now = self.process(ORIGIN).local(self.now);
+        let wall = self.wall_time();
+        let mut config = self.origin_config();
+        let host = self.processes[0].origin();
+        config.accept_fork = host.accept_fork;
+        let mut domains = Vec::new();
+        for store in &mut host.stores {
+            domains.push(store.recover(&mut self.rng));
+        }
+        for domain in &self.domains {
+            self.oracle.restarted(*domain);
+        }
+        let mut out = Vec::new();
+        let origin = Origin::new(config, now, wall, domains, &mut out)
+            .unwrap_or_else(|error| panic!("P8: the origin cannot start: {error}"));
+        self.processes[0].origin().machine = Some(origin);
+        self.trace.mix(0x0519);
+        self.trace.line(|| "the origin starts".into());
+        self.origin_outputs(out);
+    }
+
+    fn origin_config(&self) -> OriginConfig {
+        let limits = &self.plan.limits;
+        let mut config = OriginConfig {
+            downlink: self.downlink_config("origin"),
+            page_cache_bytes: limits.page_cache_bytes,
+            install_bytes: limits.install_bytes,
+            install_interval: limits.install_interval,
+            install_pages_max: limits.install_pages_max,
+            append_records_max: limits.append_records_max,
+            recent_writes_max: limits.recent_writes_max,
+            faults: self.plan.faults,
+            ..OriginConfig::default()
+        };
+        config.dirty_bytes_max = (4 * limits.install_bytes).max(1 << 16);
+        config
+    }
+
+    pub(super) fn wall_time(&self) -> WallTime {
+        WallTime(1_700_000_000_000_000_000 + self.now.0)
+    }
+
+    pub(super) fn origin_wall(&mut self) {
+        let wall = self.wall_time();
+        self.origin_input(OriginInput::WallClock(wall));
+    }
+
+    pub(super) fn origin_link(&mut self, input: LinkInput) {
+        self.origin_input(OriginInput::Link(input));
+    }
+
+    fn origin_input(&mut self, input: OriginInput) {
+        let now = self.process(ORIGIN).local(self.now);
+        let mut out = Vec::new();
+        let Some(machine) = &mut self.processes[0].origin().machine else {
+            return;
+        };
+        machine.handle(now, input, &mut out);
+        self.origin_outputs(out);
+    }
+
+    pub(super) fn origin_timeout(&mut self) {
+        let now = self.process(ORIGIN).local(self.now);
+        let mut out = Vec::new();
+        let Some(machine) = &mut self.processes[0].origin().machine else {
+            return;
+        };
+        machine.handle_timeout(now, &mut out);
+        self.origin_outputs(out);
+    }
+
+    fn origin_outputs(&mut self, out: Vec<OriginOutput>) {
+        for output in out {
+            match output {
+                OriginOutput::Link(output) => self.link_output(ORIGIN, output),
+                OriginOutput::Append { domain, ref records, .. } => {
+                    for (_, record) in records {
+                        self.oracle.appended(domain, record);
+                    }
+                    self.enter_store(domain, Queue::Log, output);
+                }
+                OriginOutput::TrimLog { domain, .. } => {
+                    self.enter_store(domain, Queue::Log, output)
+                }
+                OriginOutput::Install { domain, .. } => {
+                    self.enter_store(domain, Queue::Install, output);
+                }
+                OriginOutput::Load { domain, .. } => self.enter_store(domain, Queue::Load, output),
+                OriginOutput::DomainFailed { domain, fault } => {
+                    assert!(
+                        self.oracle.truth(domain).has_failed(),
+                        "{domain:?} ends its service for no reason: {fault}"
+                    );
+                    self.operator_restarts();
+                }
+            }
+        }
+        self.enter_timer(ORIGIN);
+    }
+
+    /// An operator starts the origin again, after a while, if nothing else does.
+    fn operator_restarts(&mut self) {
+        let delay = self.rng.below(3_000 * MILLI);
+        let incarnation = self.process(ORIGIN).incarnation;
+        let power = self.rng.chance(1, 2);
+        let mend = Mend::RestartOrigin { incarnation, power };
+        self.agenda.enter(self.now.plus(delay), Event::Mend(mend));
+    }
+
+    fn store_host(&mut self, domain: DomainId) -> &mut StoreHost {
+        let host = self.processes[0].origin();
+        let mut stores = host.stores.iter_mut();
+        stores.find(|store| store.domain == domain).expect("the origin asks for its own domains")
+    }
+
+    fn enter_store(&mut self, domain: DomainId, queue: Queue, output: OriginOutput) {
+        self.trace.line(|| format!("store: {output:?}"));
+        let nanos = match queue {
+            Queue::Load => self.plan.store_nanos / 4,
+            Queue::Log | Queue::Install => self.plan.store_nanos,
+        };
+        let delay = 1 + self.rng.below(nanos);
+        self.store_host(domain).queue(queue).push_back(output);
+        let incarnation = self.process(ORIGIN).incarnation;
+        let number = (domain.0 - 1) as u16;
+        self.agenda.enter(self.now.plus(delay), Event::Store(number, incarnation, queue));
+    }
+
+    /// The store carries out the next thing of a queue; the answer takes its time.
+    pub(super) fn store_step(&mut self, number: u16, incarnation: u32, queue: Queue) {
+        if self.process(ORIGIN).incarnation != incarnation {
+            return;
+        }
+        let domain = self.domains[number as usize];
+        let store = self.store_host(domain);
+        let output = store.queue(queue).pop_front().expect("one event for each thing asked");
+        let is_append = matches!(output, OriginOutput::Append { .. });
+        let store_open = store.open.as_mut().expect("open while the origin lives");
+        let answer = store_open.carry_out(output);
+        self.trace.mix(0x5703 | u64::from(number) << 32);
+        let Some(answer) = answer else {
+            return;
+        };
+        if is_append {
+            note_append(&mut self.oracle, domain, &answer);
+        }
+        let delay = 1 + self.rng.below(self.plan.store_nanos / 2 + 1);
+        self.agenda.enter(self.now.plus(delay), Event::Stored(incarnation, Box::new(answer)));
+    }
+
+    /// The answer reaches the origin.
+    pub(super) fn stored(&mut self, incarnation: u32, input: OriginInput) {
+        if self.process(ORIGIN).incarnation != incarnation {
+            return;
+        }
+        if self.process(ORIGIN).paused_until > self.now {
+            let until = self.process(ORIGIN).paused_until;
+            self.agenda.enter(until, Event::Stored(incarnation, Box::new(input)));
+            return;
+        }
+        self.trace.mix(0x5702);
+        self.trace.line(|| format!("store answers: {input:?}"));
+        match &input {
+            OriginInput::Appended { domain, result: Err(fault), .. }
+            | OriginInput::Installed { domain, result: Err(fault), .. }
+                if !matches!(fault, StoreFault::Full(_)) =>
+            {
+                self.oracle.store_failed(*domain);
+            }
+            OriginInput::Appended { domain, result: Ok(()), .. } => {
+                self.oracle.told(*domain, self.now);
+            }
+            OriginInput::Installed { domain, result: Ok(()), .. } => {
+                self.store_host(*domain).pages.answered();
+            }
+            _ => {}
+        }
+        self.origin_input(input);
+    }
+
+    /// The origin's process ends; with `power` its machine's memory and unsynced bytes go too.
+    pub(super) fn kill_origin(&mut self, power: bool) {
+        let host = self.processes[0].origin();
+        if host.machine.take().is_none() {
+            return;
+        }
+        for store in &mut host.stores {
+            store.die(&mut self.rng);
+            if power {
+                store.disk.cut_power();
+            }
+            store.disk.fail_syncs(0);
+            store.disk.set_quota(None);
+        }
+        self.trace.mix(0xdead);
+        self.trace.line(|| format!("the origin dies (power: {power})"));
+        self.after_death(ORIGIN);
+    }
+
+    /// The next syncs of a domain fail.
+    pub(super) fn fail_syncs(&mut self) {
+        let number = self.rng.below(self.domains.len() as u64) as usize;
+        self.processes[0].origin().stores[number].disk.fail_syncs(1);
+    }
+
+    /// The disk of a domain has no more room, or has again.
+    pub(super) fn set_full(&mut self, number: usize, full: bool) {
+        let disk = &self.processes[0].origin().stores[number].disk;
+        let quota = full.then(|| disk.allocated_bytes());
+        disk.set_quota(quota);
+    }
+
+    /// Makes a copy of all stores, as a backup would.
+    pub(super) fn back_up(&mut self) {
+        for number in 0..self.domains.len() {
+            let durable = self.oracle.truth(self.domains[number]).current().durable();
+            let store = &mut self.processes[0].origin().stores[number];
+            if !store.made {
+                continue;
+            }
+            let pages = (*store.pages).clone();
+            pages.crash(false);
+            let disk = store.disk.copy();
+            store.backup = Some(Backup { disk, pages, durable });
+        }
+    }
+
+    /// Puts the copies in the places of the stores. The origin must be dead.
+    pub(super) fn restore(&mut self) {
+        for number in 0..self.domains.len() {
+            let domain = self.domains[number];
+            let store = &mut self.processes[0].origin().stores[number];
+            let Some(backup) = store.backup.take() else {
+                continue;
+            };
+            self.trace.line(|| format!("{domain:?} is restored from {}", backup.durable));
+            store.disk = backup.disk;
+            store.pages = Arc::new(backup.pages);
+            self.oracle.restored(domain, backup.durable);
+        }
+    }
+
+    /// From the next start on the origin accepts children that saw more than it has.
+    pub(super) fn accept_fork(&mut self, accept: bool) {
+        self.processes[0].origin().accept_fork = accept;
+    }
+
+    /// Whole-state invariants of the origin.
+    pub(super) fn check_origin(&mut self) {
+        if let Some(machine) = &self.processes[0].origin().machine {
+            machine.check();
+        }
+    }
+
+    /// Whether the stores have nothing to do.
+    pub(super) fn stores_idle(&mut self) -> bool {
+        let stores = &self.processes[0].origin().stores;
+        stores.iter().all(|store| store.log.is_empty() && store.loads.is_empty())
+    }
+}
+
+/// Tells the oracle how an append ended: what the disk did, not what the log says, is the truth.
+fn note_append(oracle: &mut Oracle, domain: DomainId, answer: &OriginInput) {
+    match answer {
+        OriginInput::Appended { result: Ok(()), .. } => oracle.synced(domain),
+        OriginInput::Appended { result: Err(StoreFault::Full(_)), .. } => oracle.refused(domain),
+        _ => {}
+    }
+}

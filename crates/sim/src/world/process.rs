@@ -1,0 +1,210 @@
+//! Processes: what each is made of, alive or dead.
+
+use super::origin::StoreHost;
+use crate::agenda::{SECOND, Time};
+use crate::clock::{Rate, SimClock};
+use crate::net::{Line, Proc};
+use crate::plan::Plan;
+use larder_core::cache::{Cache, ReadCache};
+use larder_core::id::{BootId, DomainId, HistoryId, PageId, Stamp};
+use larder_core::machine::Machine;
+use larder_core::origin::Origin;
+use larder_core::relay::Relay;
+use larder_core::rng::Rng;
+use larder_core::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+/// A process of the world.
+#[derive(Debug)]
+pub struct Process {
+    /// Its name, as in its certificate.
+    pub name: String,
+    /// Raised when it dies: what was meant for the one before is void.
+    pub incarnation: u32,
+    /// Its clock.
+    pub rate: Rate,
+    /// It does nothing before this time.
+    pub paused_until: Time,
+    /// The earliest timer entered for it.
+    pub timer_at: Option<Time>,
+    /// Its link up: the connection, or none. The origin has none.
+    pub uplink: Option<u32>,
+    /// Its parent and the line to it. The origin has none.
+    pub parent: Option<(Proc, Line)>,
+    /// Connection attempts that failed one after the other.
+    pub attempts: u32,
+    /// What it runs.
+    pub machinery: Machinery,
+}
+
+/// What a process runs.
+#[derive(Debug)]
+pub enum Machinery {
+    /// The origin.
+    Origin(Box<OriginHost>),
+    /// A relay.
+    Relay(Box<RelayHost>),
+    /// A node.
+    Node(Box<Node>),
+}
+
+/// The origin's process and the stores that outlive it.
+#[derive(Debug)]
+pub struct OriginHost {
+    /// The machine, while it lives.
+    pub machine: Option<Origin>,
+    /// Its stores, by domain.
+    pub stores: Vec<StoreHost>,
+    /// Whether it is started with `--accept-fork`.
+    pub accept_fork: bool,
+}
+
+/// A relay's process.
+#[derive(Debug, Default)]
+pub struct RelayHost {
+    /// The machine, while it lives.
+    pub machine: Option<Relay>,
+}
+
+/// The machine of a node, reachable from the clock that readers ask: a reader may find that
+/// the machine went on while it read.
+pub(super) type SharedCache = Arc<Mutex<Cache>>;
+
+/// A node's process.
+#[derive(Default)]
+pub struct Node {
+    /// The machine, while it lives.
+    pub machine: Option<SharedCache>,
+    /// What its clients read.
+    pub read: Option<Arc<ReadCache>>,
+    /// The clock of both.
+    pub clock: SimClock,
+    /// This life.
+    pub boot: BootId,
+    /// Per domain the history and valid-through last seen published.
+    pub through: BTreeMap<DomainId, (HistoryId, Stamp)>,
+    /// Pages whose answer came ahead of valid-through: they may become visible with any step.
+    pub early: BTreeSet<PageId>,
+    /// Requests under way, by number: which client waits.
+    pub waiting: BTreeMap<u64, u16>,
+    /// The last request number.
+    pub requests: u64,
+    /// The link was refused for good: an operator must act.
+    pub refused: bool,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({:?}, {:?})", self.boot, self.through)
+    }
+}
+
+impl Process {
+    /// What its clock shows.
+    #[must_use]
+    pub fn local(&self, now: Time) -> Instant {
+        self.rate.local(now)
+    }
+
+    /// Whether it lives.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        match &self.machinery {
+            Machinery::Origin(host) => host.machine.is_some(),
+            Machinery::Relay(host) => host.machine.is_some(),
+            Machinery::Node(node) => node.machine.is_some(),
+        }
+    }
+
+    /// When its machine wants to be called.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        match &self.machinery {
+            Machinery::Origin(host) => host.machine.as_ref()?.next_timeout(),
+            Machinery::Relay(host) => host.machine.as_ref()?.next_timeout(),
+            Machinery::Node(node) => lock(node.machine.as_ref()?).next_timeout(),
+        }
+    }
+
+    /// The origin's host; panics for others.
+    pub fn origin(&mut self) -> &mut OriginHost {
+        match &mut self.machinery {
+            Machinery::Origin(host) => host,
+            other => panic!("{other:?} is not the origin"),
+        }
+    }
+
+    /// The relay's host; panics for others.
+    pub fn relay(&mut self) -> &mut RelayHost {
+        match &mut self.machinery {
+            Machinery::Relay(host) => host,
+            other => panic!("{other:?} is no relay"),
+        }
+    }
+
+    /// The node; panics for others.
+    pub fn node(&mut self) -> &mut Node {
+        match &mut self.machinery {
+            Machinery::Node(node) => node,
+            other => panic!("{other:?} is no node"),
+        }
+    }
+
+    /// The node, to look at; panics for others.
+    #[must_use]
+    pub fn node_ref(&self) -> &Node {
+        match &self.machinery {
+            Machinery::Node(node) => node,
+            other => panic!("{other:?} is no node"),
+        }
+    }
+}
+
+/// The machine behind its lock, which only one thread ever takes.
+pub(super) fn lock(cache: &SharedCache) -> std::sync::MutexGuard<'_, Cache> {
+    cache.lock().expect("one thread, and a panic ends the run")
+}
+
+/// All processes, none of them started.
+pub(super) fn make(plan: &Plan, domains: &[DomainId], rng: &mut Rng) -> Vec<Process> {
+    let stores = domains.iter().map(|domain| StoreHost::new(*domain, plan, rng)).collect();
+    let origin = OriginHost { machine: None, stores, accept_fork: false };
+    let mut processes =
+        vec![process(plan, rng, "origin".into(), None, Machinery::Origin(Box::new(origin)))];
+    let mut lines = plan.lines.iter().copied();
+    for (number, parent) in plan.relays.iter().enumerate() {
+        let parent = lines.next().map(|line| (Proc(*parent), line));
+        let machinery = Machinery::Relay(Box::default());
+        processes.push(process(plan, rng, format!("relay{}", number + 1), parent, machinery));
+    }
+    for (number, parent) in plan.nodes.iter().enumerate() {
+        let parent = lines.next().map(|line| (Proc(*parent), line));
+        let machinery = Machinery::Node(Box::default());
+        processes.push(process(plan, rng, format!("node{}", number + 1), parent, machinery));
+    }
+    processes
+}
+
+fn process(
+    plan: &Plan,
+    rng: &mut Rng,
+    name: String,
+    parent: Option<(Proc, Line)>,
+    machinery: Machinery,
+) -> Process {
+    let span = plan.drift_ppm.unsigned_abs();
+    let drift = rng.below(2 * span + 1) as i64 - span as i64;
+    Process {
+        name,
+        incarnation: 0,
+        rate: Rate { offset: rng.below(1_000_000 * SECOND), drift_ppm: drift },
+        paused_until: Time(0),
+        timer_at: None,
+        uplink: None,
+        parent,
+        attempts: 0,
+        machinery,
+    }
+}

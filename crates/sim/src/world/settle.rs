@@ -1,0 +1,130 @@
+//! The end of a run: troubles cease, all is mended, clients go on for a while and stop; then every
+//! request must be answered, every queue empty, every cache agree with the origin.
+
+use super::process::lock;
+use super::{Machinery, Phase, World};
+use crate::agenda::SECOND;
+use crate::net::Proc;
+use larder_core::machine::Machine;
+
+/// Virtual time that clients go on after healing.
+const ACTIVE_NANOS: u64 = 20 * SECOND;
+/// Virtual time after which all must be at rest.
+const REST_NANOS: u64 = 240 * SECOND;
+/// Events after healing beyond which something runs in circles.
+const REST_EVENTS: u64 = 2_000_000;
+
+impl World {
+    /// Heals the world and waits until it is at rest. Panics when it does not come to rest.
+    pub(super) fn settle(&mut self) {
+        self.heal();
+        let active_until = self.now.plus(ACTIVE_NANOS);
+        let active_events = self.trace.events() + self.plan.events / 2;
+        self.phase = Phase::Healing(active_until);
+        while self.now < active_until && self.trace.events() < active_events {
+            self.step();
+        }
+        self.phase = Phase::Draining;
+        let rest_until = self.now.plus(REST_NANOS);
+        let events_max = self.trace.events() + REST_EVENTS;
+        loop {
+            for _ in 0..64 {
+                self.step();
+            }
+            let Some(why) = self.unrest() else {
+                break;
+            };
+            assert!(
+                self.now < rest_until && self.trace.events() < events_max,
+                "progress: {} s after healing {why}",
+                (self.now.0 + REST_NANOS - rest_until.0) / SECOND
+            );
+        }
+        self.check_whole();
+    }
+
+    /// Whether clients are to begin nothing new.
+    pub(crate) fn clients_drain(&self) -> bool {
+        self.phase == Phase::Draining
+    }
+
+    /// How long users wait for answers, in nanoseconds.
+    pub(crate) fn patience(&self) -> u64 {
+        match self.phase {
+            Phase::Wild => self.plan.mix.patience,
+            Phase::Healing(_) | Phase::Draining => 60 * SECOND,
+        }
+    }
+
+    /// What is not yet as it must be at rest.
+    fn unrest(&mut self) -> Option<String> {
+        for (number, process) in self.processes.iter().enumerate() {
+            if !process.is_up() {
+                return Some(format!("{} is down", process.name));
+            }
+            if number > 0 && process.uplink.is_none() {
+                return Some(format!("{} has no link up", process.name));
+            }
+        }
+        if let Some(client) = self.clients.iter().position(|client| !client.is_idle()) {
+            return Some(format!("client {client} is not done: {:?}", self.clients[client]));
+        }
+        if !self.stores_idle() {
+            return Some("a store has work".into());
+        }
+        self.cache_unrest()
+    }
+
+    fn cache_unrest(&mut self) -> Option<String> {
+        for domain in &self.domains {
+            let truth = self.oracle.truth(*domain);
+            if truth.has_failed() {
+                return Some(format!("{domain:?} has failed"));
+            }
+            let durable = truth.current().durable();
+            for process in &self.processes {
+                let Machinery::Node(node) = &process.machinery else {
+                    continue;
+                };
+                let read = node.read.as_ref().expect("it is up");
+                let Some(through) = read.through(*domain) else {
+                    return Some(format!("{} is not attached to {domain:?}", process.name));
+                };
+                let current = truth.branch_count() - 1;
+                let history = read.history(*domain).expect("attached");
+                if through != durable || truth.branch_number(history) != current {
+                    return Some(format!(
+                        "{} is at {through} of {domain:?}, not {durable}",
+                        process.name
+                    ));
+                }
+                if !read.leased(*domain, process.local(self.now)) {
+                    return Some(format!("{} has no lease of {domain:?}", process.name));
+                }
+            }
+        }
+        None
+    }
+
+    /// Checks the whole state: every machine's own invariants, every copy of every cache.
+    pub(super) fn check_whole(&mut self) {
+        self.check_origin();
+        for number in 1..self.processes.len() {
+            let proc = Proc(number as u16);
+            match &self.processes[number].machinery {
+                Machinery::Relay(host) => {
+                    if let Some(machine) = &host.machine {
+                        machine.check();
+                    }
+                }
+                Machinery::Node(node) => {
+                    if let Some(machine) = &node.machine {
+                        lock(machine).check();
+                    }
+                    self.check_node(proc);
+                }
+                Machinery::Origin(_) => unreachable!("there is one origin"),
+            }
+        }
+    }
+}

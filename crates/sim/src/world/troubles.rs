@@ -1,0 +1,212 @@
+//! What goes wrong, and how it is mended.
+
+use super::{Event, Phase, World};
+use crate::agenda::{MILLI, SECOND};
+use crate::net::{Proc, Way};
+use crate::plan::{Trouble, pick};
+
+/// The end of a trouble.
+#[derive(Clone, Debug)]
+pub(super) enum Mend {
+    /// A clogged direction is free again.
+    Unclog(u32, Way),
+    /// One process reaches another again.
+    Unblock(Proc, Proc),
+    /// An operator starts the origin again, unless it died meanwhile.
+    RestartOrigin {
+        /// The life that is to end.
+        incarnation: u32,
+        /// Whether the machine is reset as well.
+        power: bool,
+    },
+    /// There is room again on the disk of the domain of this number.
+    Room(usize),
+    /// The origin is replaced by its backup.
+    Restore,
+    /// An operator sees that a child was refused after a fork.
+    Fork(Proc),
+}
+
+impl World {
+    /// Enters the next trouble of the kind of this number.
+    pub(super) fn enter_trouble(&mut self, number: usize) {
+        let (_, mean) = self.plan.troubles[number];
+        let delay = 1 + self.rng.below(2 * mean);
+        self.agenda.enter(self.now.plus(delay), Event::Trouble(number));
+    }
+
+    pub(super) fn trouble(&mut self, number: usize) {
+        if self.phase != Phase::Wild {
+            return;
+        }
+        let (trouble, _) = self.plan.troubles[number];
+        self.tally.troubles += 1;
+        self.trace.mix(0x7400 | trouble as u64);
+        self.trace.line(|| format!("trouble: {trouble:?}"));
+        self.strike(trouble);
+        self.enter_trouble(number);
+    }
+
+    fn strike(&mut self, trouble: Trouble) {
+        match trouble {
+            Trouble::Break => {
+                if let Some(conn) = self.any_conn() {
+                    self.break_conn(conn);
+                }
+            }
+            Trouble::Clog => {
+                if let Some(conn) = self.any_conn() {
+                    let way = pick(&mut self.rng, &[Way::Up, Way::Down]);
+                    self.net.clog(conn, way);
+                    self.mend_later(Mend::Unclog(conn, way));
+                }
+            }
+            Trouble::Partition => self.partition(),
+            Trouble::CrashNode => self.crash_one(1 + self.plan.relays.len(), self.plan.nodes.len()),
+            Trouble::CrashRelay => self.crash_one(1, self.plan.relays.len()),
+            Trouble::KillOrigin => self.kill_origin(false),
+            Trouble::CutPower => self.kill_origin(true),
+            Trouble::Pause => self.pause(),
+            Trouble::SyncFails => self.fail_syncs(),
+            Trouble::DiskFull => {
+                let number = self.rng.below(self.domains.len() as u64) as usize;
+                self.set_full(number, true);
+                self.mend_later(Mend::Room(number));
+            }
+            Trouble::Restore => {
+                self.back_up();
+                let delay = self.draw_delay();
+                self.agenda.enter(self.now.plus(delay), Event::Mend(Mend::Restore));
+            }
+        }
+    }
+
+    fn draw_delay(&mut self) -> u64 {
+        let span = pick(&mut self.rng, &[10 * MILLI, 500 * MILLI, 5 * SECOND, 30 * SECOND]);
+        1 + self.rng.below(span)
+    }
+
+    fn mend_later(&mut self, mend: Mend) {
+        let delay = self.draw_delay();
+        self.agenda.enter(self.now.plus(delay), Event::Mend(mend));
+    }
+
+    fn any_conn(&mut self) -> Option<u32> {
+        let live = self.net.live();
+        (!live.is_empty()).then(|| pick(&mut self.rng, &live))
+    }
+
+    fn partition(&mut self) {
+        let child = Proc(1 + self.rng.below(self.processes.len() as u64 - 1) as u16);
+        let (parent, _) = self.process(child).parent.expect("only the origin has none");
+        let pairs: &[(Proc, Proc)] = match self.rng.below(3) {
+            0 => &[(child, parent)],
+            1 => &[(parent, child)],
+            _ => &[(child, parent), (parent, child)],
+        };
+        for (from, to) in pairs {
+            self.net.block(*from, *to);
+            self.mend_later(Mend::Unblock(*from, *to));
+        }
+    }
+
+    fn crash_one(&mut self, first: usize, count: usize) {
+        if count == 0 {
+            return;
+        }
+        let proc = Proc((first as u64 + self.rng.below(count as u64)) as u16);
+        match self.process(proc).machinery {
+            super::Machinery::Relay(_) => self.kill_relay(proc),
+            _ => self.kill_node(proc),
+        }
+    }
+
+    fn pause(&mut self) {
+        let proc = Proc(self.rng.below(self.processes.len() as u64) as u16);
+        let lease = self.plan.limits.lease.as_nanos() as u64;
+        let span = pick(&mut self.rng, &[50 * MILLI, lease, 3 * lease]);
+        let until = self.now.plus(1 + self.rng.below(span));
+        self.process_mut(proc).paused_until = until;
+    }
+
+    /// A process died: its connections go, and it starts again after a while.
+    pub(super) fn after_death(&mut self, proc: Proc) {
+        self.close_all(proc);
+        let process = self.process_mut(proc);
+        process.incarnation += 1;
+        process.timer_at = None;
+        process.attempts = 0;
+        let incarnation = process.incarnation;
+        let span = pick(&mut self.rng, &[MILLI, 100 * MILLI, 2 * SECOND, 10 * SECOND]);
+        let delay = 1 + self.rng.below(span);
+        self.agenda.enter(self.now.plus(delay), Event::Start(proc, incarnation));
+    }
+
+    /// A child was refused since the origin's line forked: sooner or later somebody acts.
+    pub(super) fn operator_mends_fork(&mut self, child: Proc) {
+        let delay = self.rng.below(4 * SECOND);
+        self.agenda.enter(self.now.plus(delay), Event::Mend(Mend::Fork(child)));
+    }
+
+    pub(super) fn mend(&mut self, mend: Mend) {
+        self.trace.mix(0x3e4d);
+        self.trace.line(|| format!("{mend:?}"));
+        match mend {
+            Mend::Unclog(conn, way) => {
+                let deliveries = self.net.unclog(self.now, conn, way);
+                self.enter_deliveries(deliveries);
+            }
+            Mend::Unblock(from, to) => {
+                let deliveries = self.net.unblock(self.now, from, to);
+                self.enter_deliveries(deliveries);
+            }
+            Mend::RestartOrigin { incarnation, power } => {
+                if self.process(Proc(0)).incarnation == incarnation {
+                    self.kill_origin(power);
+                }
+            }
+            Mend::Room(number) => self.set_full(number, false),
+            Mend::Restore => {
+                self.kill_origin(true);
+                self.restore();
+                let accept = self.rng.chance(1, 3);
+                self.accept_fork(accept);
+            }
+            Mend::Fork(child) => self.mend_fork(child),
+        }
+    }
+
+    fn mend_fork(&mut self, child: Proc) {
+        if self.rng.chance(1, 2) {
+            // The origin is right: the child starts afresh.
+            match self.process(child).machinery {
+                super::Machinery::Relay(_) => self.kill_relay(child),
+                _ => self.kill_node(child),
+            }
+        } else if !self.accepts_fork() {
+            self.accept_fork(true);
+            self.kill_origin(false);
+        }
+    }
+
+    /// No more troubles, and those that last are mended.
+    pub(super) fn heal(&mut self) {
+        let live = self.net.live();
+        for (from, to) in self.net.blocked() {
+            let deliveries = self.net.unblock(self.now, from, to);
+            self.enter_deliveries(deliveries);
+        }
+        for conn in live {
+            for way in [Way::Up, Way::Down] {
+                let deliveries = self.net.unclog(self.now, conn, way);
+                self.enter_deliveries(deliveries);
+            }
+        }
+        for number in 0..self.domains.len() {
+            self.set_full(number, false);
+        }
+        for process in &mut self.processes {
+            process.paused_until = process.paused_until.min(self.now.plus(SECOND));
+        }
+    }
+}
