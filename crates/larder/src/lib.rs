@@ -5,6 +5,7 @@
 //! relay. `examples/counter.rs` is a whole program to copy.
 
 pub mod client;
+pub mod fs;
 pub mod clock;
 pub mod config;
 mod host;

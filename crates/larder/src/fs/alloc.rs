@@ -1,0 +1,114 @@
+//! Where new things go: page numbers, and the inode pages that a node fills for each directory.
+//!
+//! A node puts the inodes it creates in a directory into pages of its own for that directory, so
+//! that listing finds neighbours together and two sites never meet in one page. Slots of a page
+//! are given out by counting and never twice, so two creations here never meet in one slot.
+
+use super::record::InodeId;
+use super::{FileSystem, FsError, TxStore, lock, transact};
+use crate::fs::Tx;
+use larder_core::commit::PageKind;
+use larder_core::id::{PageNo, Slot};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+/// Page numbers asked for at a time.
+const NUMBERS_PER_ASK: u64 = 4096;
+/// Empty inode pages made at a time.
+const SPARE_PAGES: u64 = 16;
+/// Inodes put into one page by creation: leaves room for the bytes of small files.
+const INODES_PER_PAGE: u16 = 24;
+/// Directories whose current inode page is remembered.
+const DIRECTORIES_MAX: usize = 8192;
+
+/// Page numbers to hand out.
+#[derive(Default)]
+pub(super) struct Numbers {
+    range: tokio::sync::Mutex<(u64, u64)>,
+}
+
+impl Numbers {
+    /// The first of a run of `count` numbers never used before.
+    pub(super) async fn take<S: TxStore>(&self, store: &S, count: u64) -> Result<PageNo, FsError> {
+        if count > NUMBERS_PER_ASK / 4 {
+            return Ok(store.allocate(count).await?);
+        }
+        let mut range = self.range.lock().await;
+        if range.1 - range.0 < count {
+            let first = store.allocate(NUMBERS_PER_ASK).await?.0;
+            *range = (first, first + NUMBERS_PER_ASK);
+        }
+        let first = range.0;
+        range.0 += count;
+        Ok(PageNo(first))
+    }
+}
+
+/// The inode pages being filled.
+#[derive(Default)]
+pub(super) struct InodePages {
+    state: Mutex<Pages>,
+    refill: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Pages {
+    current: BTreeMap<InodeId, (PageNo, u16)>,
+    spare: BTreeSet<PageNo>,
+}
+
+impl InodePages {
+    /// Never gives slots of this page again: it is full or gone.
+    pub(super) fn retire(&self, page: PageNo) {
+        let mut state = lock(&self.state);
+        state.spare.remove(&page);
+        state.current.retain(|_, (current, _)| *current != page);
+    }
+
+    /// Whether this node still fills the page.
+    pub(super) fn is_current(&self, page: PageNo) -> bool {
+        let state = lock(&self.state);
+        state.spare.contains(&page) || state.current.values().any(|(current, _)| *current == page)
+    }
+
+    fn take(&self, directory: InodeId) -> Option<(PageNo, Slot)> {
+        let mut state = lock(&self.state);
+        let (page, used) = match state.current.get(&directory) {
+            Some((page, used)) if *used < INODES_PER_PAGE => (*page, *used),
+            _ => (state.spare.pop_first()?, 0),
+        };
+        if state.current.len() >= DIRECTORIES_MAX {
+            state.current.clear();
+        }
+        state.current.insert(directory, (page, used + 1));
+        Some((page, Slot(2 * (used + 1))))
+    }
+}
+
+impl<S: TxStore> FileSystem<S> {
+    /// A place for a new inode of a directory: in a page that is there, in a slot that nobody
+    /// else is given.
+    pub(super) async fn new_inode_place(
+        &self,
+        directory: InodeId,
+    ) -> Result<(PageNo, Slot), FsError> {
+        loop {
+            if let Some(place) = self.inode_pages.take(directory) {
+                return Ok(place);
+            }
+            let _one_refills = self.inode_pages.refill.lock().await;
+            if lock(&self.inode_pages.state).spare.is_empty() {
+                let first = self.numbers.take(&self.store, SPARE_PAGES).await?;
+                let made: Vec<PageNo> = (0..SPARE_PAGES).map(|i| PageNo(first.0 + i)).collect();
+                let done: Result<(), FsError> = transact!(self, tx => {
+                    for page in &made {
+                        tx.create_page(*page, PageKind::Slotted).await?;
+                    }
+                    Ok(())
+                });
+                done?;
+                lock(&self.inode_pages.state).spare.extend(made);
+            }
+        }
+    }
+}

@@ -1,0 +1,537 @@
+//! `larder volume check`: walks a whole volume of files in one snapshot and says what does not hold.
+
+use super::record::{
+    Content, Extents, Inode, InodeId, Kind, ROOT_PAGE, ROOT_SLOT, TrieHeader, decode_entries,
+};
+use super::trie::{HEADER_SLOT, child_of, slot_of};
+use super::tx::{Mode, Tx, TxError};
+use super::{FileSystem, FsError, TxStore};
+use bytes::Bytes;
+use larder_core::id::{PageNo, Slot};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How often a check is begun anew when the volume changed too much for its snapshot.
+const ATTEMPTS_MAX: u32 = 5;
+/// Pages of content read in one request.
+const PAGES_PER_FETCH: usize = 64;
+
+/// How to check.
+#[derive(Clone, Debug)]
+pub struct CheckOptions {
+    /// Read every page of every file's content, not only what leads to it.
+    pub data: bool,
+    /// Problems listed; others are only counted.
+    pub problems_max: usize,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self {
+            data: true,
+            problems_max: 1000,
+        }
+    }
+}
+
+/// One thing that does not hold.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Problem {
+    /// A name leads to an inode that is not there.
+    #[error("{path}: its inode {id} is missing")]
+    Missing {
+        /// The name.
+        path: String,
+        /// Where it leads.
+        id: InodeId,
+    },
+    /// A name says another kind than its inode.
+    #[error("{path}: the name says {named:?}, the inode {found:?}")]
+    WrongKind {
+        /// The name.
+        path: String,
+        /// What the name says.
+        named: Kind,
+        /// What the inode says.
+        found: Kind,
+    },
+    /// A name is not where its hash belongs: it cannot be found.
+    #[error("{path}: kept in the wrong place")]
+    Misplaced {
+        /// The name.
+        path: String,
+    },
+    /// A name is there twice.
+    #[error("{path}: the name is there twice")]
+    Twice {
+        /// The name.
+        path: String,
+    },
+    /// A directory has more than one name, or says another parent than where it was found.
+    #[error("{path}: its parent is {found:?}, but it was found in {expected}")]
+    WrongParent {
+        /// The directory.
+        path: String,
+        /// Where it was found.
+        expected: InodeId,
+        /// What it says.
+        found: Option<InodeId>,
+    },
+    /// The link count is wrong.
+    #[error("{path}: {recorded} links recorded, {found} found")]
+    WrongLinks {
+        /// One name of it.
+        path: String,
+        /// In the inode.
+        recorded: u64,
+        /// Counted.
+        found: u64,
+    },
+    /// A directory's count of names is wrong.
+    #[error("{path}: {recorded} names recorded, {found} found")]
+    WrongSize {
+        /// The directory.
+        path: String,
+        /// In the inode.
+        recorded: u64,
+        /// Counted.
+        found: u64,
+    },
+    /// A page is not there though it should be.
+    #[error("{path}: page {} is missing", .page.0)]
+    MissingPage {
+        /// The file or directory.
+        path: String,
+        /// Which.
+        page: PageNo,
+    },
+    /// Two files or directories use one page.
+    #[error("{path}: page {} is also used by {other}", .page.0)]
+    SharedPage {
+        /// One of them.
+        path: String,
+        /// The other.
+        other: String,
+        /// Which.
+        page: PageNo,
+    },
+    /// An inode that no name leads to and that is no known orphan.
+    #[error("inode {id} has no name")]
+    Unnamed {
+        /// Which.
+        id: InodeId,
+    },
+    /// Bytes that make no sense.
+    #[error("{path}: {detail}")]
+    Damaged {
+        /// Where.
+        path: String,
+        /// What.
+        detail: String,
+    },
+}
+
+/// What was found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CheckReport {
+    /// Directories, the root included.
+    pub directories: u64,
+    /// Files, each counted once.
+    pub files: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Bytes of files.
+    pub bytes: u64,
+    /// Pages of content read.
+    pub pages: u64,
+    /// Files without a name: open somewhere, or being freed, or left by a crash.
+    pub orphans: u64,
+    /// What does not hold, up to the limit.
+    pub problems: Vec<Problem>,
+    /// How much does not hold.
+    pub problems_total: u64,
+}
+
+impl CheckReport {
+    /// Whether all holds.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.problems_total == 0
+    }
+}
+
+/// Checks a volume. `progress` is called with what is known so far, now and then.
+pub async fn check<S: TxStore>(
+    fs: &FileSystem<S>,
+    options: &CheckOptions,
+    progress: &mut (dyn FnMut(&CheckReport) + Send),
+) -> Result<CheckReport, FsError> {
+    let mut attempt = 0;
+    loop {
+        match run(fs, options, progress).await {
+            Err(FsError::Store(TxError::Conflict(_))) if attempt < ATTEMPTS_MAX => attempt += 1,
+            other => return other,
+        }
+    }
+}
+
+async fn run<S: TxStore>(
+    fs: &FileSystem<S>,
+    options: &CheckOptions,
+    progress: &mut (dyn FnMut(&CheckReport) + Send),
+) -> Result<CheckReport, FsError> {
+    let tx = fs.store.begin(Mode::Snapshot).await?;
+    let mut walk = Walk {
+        fs,
+        tx: &tx,
+        options,
+        report: CheckReport::default(),
+        inodes: BTreeMap::new(),
+        used: Vec::new(),
+        waiting: Vec::new(),
+    };
+    walk.root(fs.root.root, "/", false);
+    walk.root(fs.root.orphans, "(orphans)", true);
+    while let Some(directory) = walk.waiting.pop() {
+        walk.directory(directory).await?;
+        progress(&walk.report);
+    }
+    walk.links();
+    walk.inode_pages().await?;
+    walk.shared_pages();
+    Ok(walk.report)
+}
+
+/// An inode that a name led to.
+struct Seen {
+    path: String,
+    links: u64,
+    names: u64,
+}
+
+/// A directory to walk.
+struct Waiting {
+    id: InodeId,
+    parent: InodeId,
+    path: String,
+    orphans: bool,
+}
+
+struct Walk<'a, S: TxStore> {
+    fs: &'a FileSystem<S>,
+    tx: &'a S::Tx,
+    options: &'a CheckOptions,
+    report: CheckReport,
+    inodes: BTreeMap<InodeId, Seen>,
+    /// Runs of page numbers: first, count, whose.
+    used: Vec<(u64, u64, String)>,
+    waiting: Vec<Waiting>,
+}
+
+impl<S: TxStore> Walk<'_, S> {
+    fn root(&mut self, id: InodeId, path: &str, orphans: bool) {
+        self.waiting.push(Waiting {
+            id,
+            parent: id,
+            path: path.into(),
+            orphans,
+        });
+        let seen = Seen {
+            path: path.into(),
+            links: 0,
+            names: 0,
+        };
+        self.inodes.insert(id, seen);
+    }
+
+    fn problem(&mut self, problem: Problem) {
+        self.report.problems_total += 1;
+        if self.report.problems.len() < self.options.problems_max {
+            self.report.problems.push(problem);
+        }
+    }
+
+    fn damaged(&mut self, path: &str, error: &FsError) {
+        self.problem(Problem::Damaged {
+            path: path.into(),
+            detail: error.to_string(),
+        });
+    }
+
+    /// An inode, or none after noting why not. Errors of the store end the check.
+    async fn inode(&mut self, id: InodeId, path: &str) -> Result<Option<Inode>, FsError> {
+        match self.fs.inode(self.tx, id).await {
+            Ok(inode) => return Ok(Some(inode)),
+            Err(FsError::NotFound) => self.problem(Problem::Missing {
+                path: path.into(),
+                id,
+            }),
+            Err(error @ FsError::Damaged(_)) => self.damaged(path, &error),
+            Err(error) => return Err(error),
+        }
+        Ok(None)
+    }
+
+    async fn directory(&mut self, directory: Waiting) -> Result<(), FsError> {
+        let Some(inode) = self.inode(directory.id, &directory.path).await? else {
+            return Ok(());
+        };
+        let Ok(root) = inode.trie() else {
+            self.problem(Problem::WrongKind {
+                path: directory.path,
+                named: Kind::Directory,
+                found: inode.kind,
+            });
+            return Ok(());
+        };
+        self.report.directories += u64::from(!directory.orphans);
+        let (mut names, mut subdirectories) = (BTreeSet::new(), 0);
+        let mut pages = vec![(root, 0_u32, 0_u64)];
+        while let Some((page, level, prefix)) = pages.pop() {
+            self.used.push((page.0, 1, directory.path.clone()));
+            let Some(header) = self.trie_header(page, level, &directory).await? else {
+                continue;
+            };
+            if let Some(children) = header.children {
+                self.tx.fetch(&children).await?;
+                for (i, child) in children.into_iter().enumerate() {
+                    pages.push((child, level + 1, (prefix << 5) | i as u64));
+                }
+                continue;
+            }
+            subdirectories += self.bucket(page, level, prefix, &directory, &mut names).await?;
+        }
+        // Nobody counts the names of orphans.
+        if !directory.orphans && inode.size != names.len() as u64 {
+            self.problem(Problem::WrongSize {
+                path: directory.path.clone(),
+                recorded: inode.size,
+                found: names.len() as u64,
+            });
+        }
+        if inode.links != 2 + subdirectories {
+            self.problem(Problem::WrongLinks {
+                path: directory.path,
+                recorded: inode.links,
+                found: 2 + subdirectories,
+            });
+        }
+        Ok(())
+    }
+
+    async fn trie_header(
+        &mut self,
+        page: PageNo,
+        level: u32,
+        directory: &Waiting,
+    ) -> Result<Option<TrieHeader>, FsError> {
+        let Some((_, bytes)) = self.tx.get(page, HEADER_SLOT).await? else {
+            self.problem(Problem::MissingPage {
+                path: directory.path.clone(),
+                page,
+            });
+            return Ok(None);
+        };
+        match TrieHeader::decode(&bytes) {
+            Ok(header) => {
+                let expected = (level == 0).then_some(directory.parent);
+                if header.parent != expected {
+                    self.problem(Problem::WrongParent {
+                        path: directory.path.clone(),
+                        expected: directory.parent,
+                        found: header.parent,
+                    });
+                }
+                Ok(Some(header))
+            }
+            Err(error) => {
+                self.damaged(&directory.path, &error);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Checks the names of a bucket; gives the number of directories among them.
+    async fn bucket(
+        &mut self,
+        page: PageNo,
+        level: u32,
+        prefix: u64,
+        directory: &Waiting,
+        names: &mut BTreeSet<Bytes>,
+    ) -> Result<u64, FsError> {
+        let mut subdirectories = 0;
+        for (slot, _, bytes) in self.tx.get_all(page).await?.unwrap_or_default() {
+            if slot == HEADER_SLOT {
+                continue;
+            }
+            let entries = match decode_entries(&bytes) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    self.damaged(&directory.path, &error);
+                    continue;
+                }
+            };
+            for entry in entries {
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                let path = format!("{}/{name}", directory.path.trim_end_matches('/'));
+                let hash = self.fs.hash(&entry.name);
+                let way = (0..level).fold(0, |way, level| (way << 5) | child_of(hash, level) as u64);
+                if slot != slot_of(hash) || way != prefix {
+                    self.problem(Problem::Misplaced { path: path.clone() });
+                }
+                if !names.insert(entry.name.clone()) {
+                    self.problem(Problem::Twice { path: path.clone() });
+                }
+                subdirectories += u64::from(entry.kind == Kind::Directory);
+                self.name(path, entry.id, entry.kind, directory).await?;
+            }
+        }
+        Ok(subdirectories)
+    }
+
+    async fn name(
+        &mut self,
+        path: String,
+        id: InodeId,
+        kind: Kind,
+        directory: &Waiting,
+    ) -> Result<(), FsError> {
+        let named = u64::from(!directory.orphans);
+        if let Some(seen) = self.inodes.get_mut(&id) {
+            seen.names += named;
+            if kind == Kind::Directory {
+                self.problem(Problem::Twice { path });
+            }
+            return Ok(());
+        }
+        let Some(inode) = self.inode(id, &path).await? else {
+            return Ok(());
+        };
+        if inode.kind != kind {
+            let found = inode.kind;
+            self.problem(Problem::WrongKind {
+                path: path.clone(),
+                named: kind,
+                found,
+            });
+        }
+        // A directory's links are those of its subdirectories: counted when it is walked.
+        let links = if kind == Kind::Directory { 1 } else { inode.links };
+        let seen = Seen {
+            path: path.clone(),
+            links,
+            names: named,
+        };
+        self.inodes.insert(id, seen);
+        if directory.orphans {
+            self.report.orphans += 1;
+        } else {
+            match kind {
+                Kind::File => self.report.files += 1,
+                Kind::Symlink => self.report.symlinks += 1,
+                Kind::Directory => self.waiting.push(Waiting {
+                    id,
+                    parent: directory.id,
+                    path: path.clone(),
+                    orphans: false,
+                }),
+            }
+        }
+        self.content(id, &inode, path).await
+    }
+
+    async fn content(&mut self, id: InodeId, inode: &Inode, path: String) -> Result<(), FsError> {
+        match &inode.content {
+            Content::Empty | Content::Trie(_) => {}
+            Content::Inline => {
+                if self.tx.get(id.page, id.data_slot()).await?.is_none() {
+                    let error = FsError::Damaged("its bytes are missing".into());
+                    self.damaged(&path, &error);
+                }
+            }
+            Content::Pages(extents) => {
+                for (i, first) in extents.firsts.iter().enumerate() {
+                    self.used.push((first.0, Extents::run_pages(i), path.clone()));
+                }
+                if self.options.data {
+                    self.pages(extents, &path).await?;
+                }
+            }
+        }
+        if inode.kind == Kind::File {
+            self.report.bytes += inode.size;
+        }
+        Ok(())
+    }
+
+    async fn pages(&mut self, extents: &Extents, path: &str) -> Result<(), FsError> {
+        let all: Vec<PageNo> = (0..extents.high).filter_map(|i| extents.page(i)).collect();
+        for batch in all.chunks(PAGES_PER_FETCH) {
+            self.tx.fetch(batch).await?;
+            for page in batch {
+                match self.tx.get_raw(*page).await {
+                    Ok(Some(_)) => self.report.pages += 1,
+                    Ok(None) if extents.sparse => {}
+                    Ok(None) => self.problem(Problem::MissingPage {
+                        path: path.into(),
+                        page: *page,
+                    }),
+                    Err(TxError::Damaged(detail)) => self.problem(Problem::Damaged {
+                        path: path.into(),
+                        detail,
+                    }),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn links(&mut self) {
+        let wrong: Vec<Problem> = self
+            .inodes
+            .values()
+            .filter(|seen| seen.links != seen.names)
+            .map(|seen| Problem::WrongLinks {
+                path: seen.path.clone(),
+                recorded: seen.links,
+                found: seen.names,
+            })
+            .collect();
+        wrong.into_iter().for_each(|problem| self.problem(problem));
+    }
+
+    /// Looks through the inode pages for inodes that nothing leads to.
+    async fn inode_pages(&mut self) -> Result<(), FsError> {
+        let pages: BTreeSet<PageNo> = self.inodes.keys().map(|id| id.page).collect();
+        for page in pages {
+            self.used.push((page.0, 1, "(inodes)".into()));
+            for (slot, generation, _) in self.tx.get_all(page).await?.unwrap_or_default() {
+                let id = InodeId {
+                    page,
+                    slot: Slot(slot.0 & !1),
+                    generation,
+                };
+                let is_inode = slot.0 % 2 == 0 && (page, slot) != (ROOT_PAGE, ROOT_SLOT);
+                if is_inode && !self.inodes.contains_key(&id) {
+                    self.problem(Problem::Unnamed { id });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn shared_pages(&mut self) {
+        let mut used = std::mem::take(&mut self.used);
+        used.sort();
+        for two in used.windows(2) {
+            if two[0].0 + two[0].1 > two[1].0 {
+                self.problem(Problem::SharedPage {
+                    path: two[0].2.clone(),
+                    other: two[1].2.clone(),
+                    page: PageNo(two[1].0),
+                });
+            }
+        }
+    }
+}

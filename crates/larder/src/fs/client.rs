@@ -1,0 +1,257 @@
+//! The file layer's transactions over the client library.
+
+use super::tx::{Mode, Tx, TxError, TxStore};
+use crate::client::{
+    Consistency, Error, Freshness, Session, SessionOptions, Transaction, Volume,
+};
+use bytes::Bytes;
+use larder_core::commit::{Op, PageKind};
+use larder_core::id::{Generation, ObjectId, PageId, PageNo, Slot};
+use std::time::{Duration, SystemTime};
+
+/// Attempts to get a run of consecutive page numbers.
+const RUN_ATTEMPTS: u32 = 4;
+
+/// A volume, as the file layer uses it.
+#[derive(Clone)]
+pub struct VolumeStore {
+    volume: Volume,
+    normal: Session,
+    snapshots: Session,
+    current_max: Duration,
+}
+
+/// A transaction on a volume.
+pub struct VolumeTx {
+    volume: Volume,
+    transaction: Transaction,
+}
+
+impl VolumeStore {
+    /// Uses a volume. `freshness` says what is served while the link is down; every operation
+    /// ends within `time_limit`; `current_max` is how long attributes may be kept outside at most.
+    #[must_use]
+    pub fn new(
+        volume: Volume,
+        freshness: Freshness,
+        time_limit: Duration,
+        current_max: Duration,
+    ) -> Self {
+        let session = |consistency| {
+            volume.session(SessionOptions {
+                consistency,
+                freshness,
+                time_limit,
+                ..SessionOptions::default()
+            })
+        };
+        Self {
+            normal: session(Consistency::Serializable),
+            snapshots: session(Consistency::Snapshot),
+            volume,
+            current_max,
+        }
+    }
+
+    /// The volume.
+    #[must_use]
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+}
+
+/// Nanoseconds since 1970 UTC by the host's clock; only for the times of files.
+pub(super) fn wall_time() -> i64 {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl From<Error> for TxError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Conflict { reason, .. } => Self::Conflict(reason),
+            Error::SnapshotTooOld => Self::Conflict(error.to_string()),
+            Error::Gone(id) => Self::Gone(id.page.page),
+            Error::NoPage(id) => Self::Gone(id.page),
+            Error::PageFull(id) => Self::Full(id.page),
+            Error::Stale { .. } => Self::Stale(error.to_string()),
+            Error::OutcomeUnknown(_) => Self::OutcomeUnknown,
+            Error::TimedOut(_) => Self::TimedOut,
+            Error::TooLarge(what) => Self::TooLarge(what),
+            Error::Damaged { .. } => Self::Damaged(error.to_string()),
+            Error::Forbidden(what) => Self::Denied(what),
+            other => Self::Unavailable(other.to_string()),
+        }
+    }
+}
+
+impl VolumeTx {
+    fn id(&self, page: PageNo) -> PageId {
+        self.volume.page(page)
+    }
+
+    fn object(&self, page: PageNo, slot: Slot, generation: Generation) -> ObjectId {
+        ObjectId {
+            page: self.id(page),
+            slot,
+            generation,
+        }
+    }
+}
+
+impl Tx for VolumeTx {
+    async fn get(&self, page: PageNo, slot: Slot) -> Result<Option<(Generation, Bytes)>, TxError> {
+        let found = self.transaction.read_slot(self.id(page), slot).await?;
+        Ok(found.map(|object| (object.id.generation, object.value)))
+    }
+
+    async fn get_all(
+        &self,
+        page: PageNo,
+    ) -> Result<Option<Vec<(Slot, Generation, Bytes)>>, TxError> {
+        let found = self.transaction.read_all(self.id(page)).await?;
+        Ok(found.map(|objects| {
+            objects
+                .into_iter()
+                .map(|object| (object.id.slot, object.id.generation, object.value))
+                .collect()
+        }))
+    }
+
+    async fn get_raw(&self, page: PageNo) -> Result<Option<Bytes>, TxError> {
+        Ok(self.transaction.read_raw(self.id(page)).await?)
+    }
+
+    async fn room(&self, page: PageNo) -> Result<Option<usize>, TxError> {
+        Ok(self.transaction.free_bytes(self.id(page)).await?)
+    }
+
+    async fn fetch(&self, pages: &[PageNo]) -> Result<(), TxError> {
+        let pages: Vec<PageId> = pages.iter().map(|page| self.id(*page)).collect();
+        Ok(self.transaction.fetch(&pages).await?)
+    }
+
+    async fn create_page(&self, page: PageNo, kind: PageKind) -> Result<(), TxError> {
+        let op = Op::CreatePage(kind);
+        Ok(self.transaction.write(self.id(page), op).await?)
+    }
+
+    async fn delete_page(&self, page: PageNo) -> Result<(), TxError> {
+        Ok(self.transaction.delete_page(self.id(page)).await?)
+    }
+
+    async fn create(&self, page: PageNo, slot: Slot, value: Bytes) -> Result<Generation, TxError> {
+        let id = self.transaction.create_at(self.id(page), slot, value).await?;
+        Ok(id.generation)
+    }
+
+    async fn put(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+        value: Bytes,
+    ) -> Result<(), TxError> {
+        let id = self.object(page, slot, generation);
+        Ok(self.transaction.update(id, value).await?)
+    }
+
+    async fn delete(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+    ) -> Result<(), TxError> {
+        let id = self.object(page, slot, generation);
+        Ok(self.transaction.delete(id).await?)
+    }
+
+    async fn add(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+        offset: u32,
+        delta: i64,
+    ) -> Result<(), TxError> {
+        let id = self.object(page, slot, generation);
+        Ok(self.transaction.add(id, offset, delta).await?)
+    }
+
+    async fn max(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+        offset: u32,
+        value: u64,
+    ) -> Result<(), TxError> {
+        let id = self.object(page, slot, generation);
+        Ok(self.transaction.max(id, offset, value).await?)
+    }
+
+    async fn write_raw(&self, page: PageNo, offset: u32, bytes: Bytes) -> Result<(), TxError> {
+        Ok(self.transaction.write_raw(self.id(page), offset, bytes).await?)
+    }
+
+    async fn truncate_raw(&self, page: PageNo, length: u32) -> Result<(), TxError> {
+        Ok(self.transaction.truncate_raw(self.id(page), length).await?)
+    }
+
+    async fn commit(self) -> Result<(), TxError> {
+        self.transaction.commit().await?;
+        Ok(())
+    }
+}
+
+impl TxStore for VolumeStore {
+    type Tx = VolumeTx;
+
+    fn page_bytes(&self) -> u32 {
+        self.volume.page_bytes()
+    }
+
+    async fn begin(&self, mode: Mode) -> Result<VolumeTx, TxError> {
+        let transaction = match mode {
+            Mode::Normal => self.normal.begin().await?,
+            Mode::Snapshot => self.snapshots.begin_read().await?,
+        };
+        Ok(VolumeTx {
+            volume: self.volume.clone(),
+            transaction,
+        })
+    }
+
+    async fn allocate(&self, count: u64) -> Result<PageNo, TxError> {
+        for _ in 0..RUN_ATTEMPTS {
+            let numbers = self.volume.allocate_pages(count).await?;
+            let consecutive = numbers.windows(2).all(|two| two[1].0 == two[0].0 + 1);
+            if let (true, Some(first)) = (consecutive, numbers.first()) {
+                return Ok(*first);
+            }
+        }
+        Err(TxError::Unavailable("no run of page numbers".into()))
+    }
+
+    fn prefetch(&self, pages: &[PageNo]) {
+        self.volume.prefetch(pages);
+    }
+
+    async fn pause(&self, attempt: u32) {
+        // Jitter from the clock's low digits: two nodes that conflicted do not meet again.
+        let jitter = u64::try_from(wall_time() % 1009).unwrap_or(0);
+        let wait = (1 << attempt.min(7)) * (500 + jitter);
+        tokio::time::sleep(Duration::from_micros(wait)).await;
+    }
+
+    fn now(&self) -> i64 {
+        wall_time()
+    }
+
+    fn current_for(&self) -> Option<Duration> {
+        let age = self.volume.age();
+        Some(age.map_or(Duration::ZERO, |age| self.current_max.saturating_sub(age)))
+    }
+}

@@ -1,0 +1,399 @@
+//! The bytes of files and symbolic links: beside the inode while they are few, else in raw pages.
+
+use super::record::{Content, EXTENTS_MAX, Extents, Inode, InodeId};
+use super::tx::Tx;
+use super::{FileSystem, FsError, TxStore};
+use bytes::{Bytes, BytesMut};
+use larder_core::commit::PageKind;
+use larder_core::id::PageNo;
+
+/// Pages freed or cut in one transaction: the origin holds every page of a commit in memory.
+pub(super) const PAGES_FREED_MAX: u64 = 256;
+/// What an object costs in its page beside its bytes, generously.
+const OBJECT_OVERHEAD: u64 = 64;
+
+/// Bytes to be written somewhere in a file.
+pub(super) type Piece = (u64, Bytes);
+
+impl<S: TxStore> FileSystem<S> {
+    fn page_size(&self) -> u64 {
+        u64::from(self.store.page_bytes())
+    }
+
+    /// Bytes of a file, fewer at its end.
+    pub(super) async fn read_content(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        inode: &Inode,
+        offset: u64,
+        length: usize,
+    ) -> Result<Bytes, FsError> {
+        let left = inode.size.saturating_sub(offset);
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(length);
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        match &inode.content {
+            Content::Empty => Ok(BytesMut::zeroed(length).freeze()),
+            Content::Inline => {
+                let data = self.inline_data(tx, id).await?;
+                let at = usize::try_from(offset).unwrap_or(usize::MAX).min(data.len());
+                let end = at.saturating_add(length).min(data.len());
+                Ok(zero_fill(data.slice(at..end), length))
+            }
+            Content::Pages(extents) => self.read_pages(tx, extents, offset, length).await,
+            Content::Trie(_) => Err(FsError::IsDirectory),
+        }
+    }
+
+    async fn read_pages(
+        &self,
+        tx: &S::Tx,
+        extents: &Extents,
+        offset: u64,
+        length: usize,
+    ) -> Result<Bytes, FsError> {
+        let size = self.page_size();
+        let (first, last) = (offset / size, (offset + length as u64 - 1) / size);
+        let wanted: Vec<PageNo> = (first..=last.min(extents.high.saturating_sub(1)))
+            .filter_map(|index| extents.page(index))
+            .collect();
+        if wanted.len() > 1 {
+            tx.fetch(&wanted).await?;
+        }
+        let mut out = BytesMut::new();
+        for index in first..=last {
+            let at = usize::try_from(offset.saturating_sub(index * size)).expect("below a page");
+            let want = (length - out.len()).min(size as usize - at);
+            let page = extents.page(index).filter(|_| index < extents.high);
+            let bytes = match page {
+                Some(page) => tx.get_raw(page).await?.unwrap_or_default(),
+                None => Bytes::new(),
+            };
+            let at = at.min(bytes.len());
+            let part = bytes.slice(at..(at + want).min(bytes.len()));
+            if first == last {
+                return Ok(zero_fill(part, want));
+            }
+            let filled = out.len() + want;
+            out.extend_from_slice(&part);
+            out.resize(filled, 0);
+        }
+        Ok(out.freeze())
+    }
+
+    async fn inline_data(&self, tx: &S::Tx, id: InodeId) -> Result<Bytes, FsError> {
+        match tx.get(id.page, id.data_slot()).await? {
+            Some((_, data)) => Ok(data),
+            None => Err(FsError::Damaged(format!("inode {id}: its bytes are missing"))),
+        }
+    }
+
+    /// Writes pieces, ascending and without overlap, and updates the inode (which the caller puts).
+    pub(super) async fn write_content(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        inode: &mut Inode,
+        pieces: &[Piece],
+    ) -> Result<(), FsError> {
+        let Some((offset, bytes)) = pieces.last() else {
+            return Ok(());
+        };
+        let end = offset.checked_add(bytes.len() as u64).ok_or(FsError::TooLarge)?;
+        inode.size = inode.size.max(end);
+        inode.change = inode.change.wrapping_add(1);
+        if self.fits_inline(tx, id, inode).await? {
+            return self.write_inline(tx, id, inode, pieces).await;
+        }
+        self.write_pages(tx, id, inode, pieces).await
+    }
+
+    async fn fits_inline(&self, tx: &S::Tx, id: InodeId, inode: &Inode) -> Result<bool, FsError> {
+        if inode.size > self.inline_bytes_max() || self.is_full(id.page) {
+            return Ok(false);
+        }
+        let old = match inode.content {
+            Content::Empty => 0,
+            Content::Inline => self.inline_data(tx, id).await?.len() as u64,
+            Content::Pages(_) | Content::Trie(_) => return Ok(false),
+        };
+        let room = tx.room(id.page).await?.unwrap_or(0) as u64;
+        Ok(room >= inode.size.saturating_sub(old) + OBJECT_OVERHEAD)
+    }
+
+    async fn write_inline(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        inode: &mut Inode,
+        pieces: &[Piece],
+    ) -> Result<(), FsError> {
+        let held = match inode.content {
+            Content::Inline => tx.get(id.page, id.data_slot()).await?,
+            _ => None,
+        };
+        let mut data = held.as_ref().map_or(Vec::new(), |(_, data)| data.to_vec());
+        data.resize(usize::try_from(inode.size).expect("checked to be small"), 0);
+        for (offset, bytes) in pieces {
+            let at = usize::try_from(*offset).expect("below the size");
+            data[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        match held {
+            Some((generation, _)) => {
+                tx.put(id.page, id.data_slot(), generation, data.into()).await?;
+            }
+            None => {
+                tx.create(id.page, id.data_slot(), data.into()).await?;
+                inode.content = Content::Inline;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_pages(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        inode: &mut Inode,
+        pieces: &[Piece],
+    ) -> Result<(), FsError> {
+        let mut extents = match std::mem::replace(&mut inode.content, Content::Empty) {
+            Content::Pages(extents) => extents,
+            Content::Inline => self.move_out(tx, id).await?,
+            Content::Empty => Extents::default(),
+            Content::Trie(_) => return Err(FsError::IsDirectory),
+        };
+        for (index, at, bytes) in by_page(pieces, self.page_size()) {
+            let page = self.page_for_writing(tx, &mut extents, index).await?;
+            tx.write_raw(page, at, bytes).await?;
+        }
+        inode.content = Content::Pages(extents);
+        Ok(())
+    }
+
+    /// Moves the bytes beside an inode to a raw page.
+    async fn move_out(&self, tx: &S::Tx, id: InodeId) -> Result<Extents, FsError> {
+        let mut extents = Extents::default();
+        if let Some((generation, data)) = tx.get(id.page, id.data_slot()).await? {
+            tx.delete(id.page, id.data_slot(), generation).await?;
+            let page = self.page_for_writing(tx, &mut extents, 0).await?;
+            tx.write_raw(page, 0, data).await?;
+        }
+        Ok(extents)
+    }
+
+    /// The page of this index, made if it is not there.
+    async fn page_for_writing(
+        &self,
+        tx: &S::Tx,
+        extents: &mut Extents,
+        index: u64,
+    ) -> Result<PageNo, FsError> {
+        while Extents::capacity(extents.firsts.len()) <= index {
+            let run = extents.firsts.len();
+            if run == EXTENTS_MAX {
+                return Err(FsError::TooLarge);
+            }
+            let pages = Extents::run_pages(run);
+            extents.firsts.push(self.numbers.take(&self.store, pages).await?);
+        }
+        let page = extents.page(index).expect("the runs cover it");
+        let there = if index >= extents.high {
+            extents.sparse |= index > extents.high;
+            extents.high = index + 1;
+            false
+        } else {
+            !extents.sparse || tx.get_raw(page).await?.is_some()
+        };
+        if !there {
+            tx.create_page(page, PageKind::Raw).await?;
+        }
+        Ok(page)
+    }
+
+    /// Sets a file's size and updates the inode (which the caller puts). Says `false` when the
+    /// file was cut only part of the way, since more pages are concerned than one transaction
+    /// should touch: call it again in another one.
+    pub(super) async fn resize_content(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        inode: &mut Inode,
+        size: u64,
+    ) -> Result<bool, FsError> {
+        if size.div_ceil(self.page_size()) > Extents::capacity(EXTENTS_MAX) {
+            return Err(FsError::TooLarge);
+        }
+        inode.change = inode.change.wrapping_add(1);
+        let mut reached = size;
+        if size == 0 {
+            self.free_or_orphan(tx, id, inode).await?;
+        } else if size < inode.size {
+            match &inode.content {
+                Content::Inline => self.cut_inline(tx, id, size).await?,
+                Content::Pages(extents) => {
+                    reached = self.cut_pages(tx, extents, inode.size, size).await?;
+                }
+                Content::Empty | Content::Trie(_) => {}
+            }
+        }
+        inode.size = reached;
+        Ok(reached == size)
+    }
+
+    async fn cut_inline(&self, tx: &S::Tx, id: InodeId, size: u64) -> Result<(), FsError> {
+        if let Some((generation, data)) = tx.get(id.page, id.data_slot()).await? {
+            let size = usize::try_from(size).unwrap_or(usize::MAX);
+            if size < data.len() {
+                tx.put(id.page, id.data_slot(), generation, data.slice(..size)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages past the end stay, empty: their numbers could not be used again if they went.
+    async fn cut_pages(
+        &self,
+        tx: &S::Tx,
+        extents: &Extents,
+        old: u64,
+        size: u64,
+    ) -> Result<u64, FsError> {
+        let page_size = self.page_size();
+        let used = old.div_ceil(page_size).min(extents.high);
+        let target = size.div_ceil(page_size);
+        let from = target.max(used.saturating_sub(PAGES_FREED_MAX));
+        let reached = if from == target { size } else { from * page_size };
+        let mut cuts: Vec<(u64, u32)> = (from..used).map(|index| (index, 0)).collect();
+        let rest = u32::try_from(reached % page_size).expect("below a page");
+        if rest != 0 && reached / page_size < extents.high {
+            cuts.push((reached / page_size, rest));
+        }
+        for (index, length) in cuts {
+            let page = extents.page(index).ok_or_else(|| FsError::Damaged("extents".into()))?;
+            if let Some(long) = self.raw_length(tx, extents, page).await?
+                && long > u64::from(length)
+            {
+                tx.truncate_raw(page, length).await?;
+            }
+        }
+        Ok(reached)
+    }
+
+    /// Bytes a page may hold; none: it is not there. Read only where that is not known.
+    async fn raw_length(
+        &self,
+        tx: &S::Tx,
+        extents: &Extents,
+        page: PageNo,
+    ) -> Result<Option<u64>, FsError> {
+        if extents.sparse {
+            return Ok(tx.get_raw(page).await?.map(|bytes| bytes.len() as u64));
+        }
+        Ok(Some(u64::MAX))
+    }
+
+    /// Frees all content, or, when that is too much for one transaction, hands it to an inode
+    /// without a name, from which it is freed bit by bit.
+    async fn free_or_orphan(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        inode: &mut Inode,
+    ) -> Result<(), FsError> {
+        if let Content::Pages(extents) = &inode.content
+            && extents.high > PAGES_FREED_MAX
+        {
+            self.orphan_content(tx, inode).await?;
+        } else {
+            self.free_content(tx, id, inode).await?;
+        }
+        inode.content = Content::Empty;
+        Ok(())
+    }
+
+    /// Frees up to [`PAGES_FREED_MAX`] pages of content from its end; says whether that was all.
+    pub(super) async fn free_content(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        inode: &mut Inode,
+    ) -> Result<bool, FsError> {
+        match &mut inode.content {
+            Content::Empty | Content::Trie(_) => {}
+            Content::Inline => {
+                if let Some((generation, _)) = tx.get(id.page, id.data_slot()).await? {
+                    tx.delete(id.page, id.data_slot(), generation).await?;
+                }
+            }
+            Content::Pages(extents) => {
+                let from = extents.high.saturating_sub(PAGES_FREED_MAX);
+                let pages: Vec<PageNo> =
+                    (from..extents.high).filter_map(|index| extents.page(index)).collect();
+                if extents.sparse {
+                    tx.fetch(&pages).await?;
+                }
+                for page in pages {
+                    if self.raw_length(tx, extents, page).await?.is_some() {
+                        tx.delete_page(page).await?;
+                    }
+                }
+                extents.high = from;
+                inode.size = inode.size.min(from * u64::from(self.store.page_bytes()));
+                return Ok(from == 0);
+            }
+        }
+        inode.content = Content::Empty;
+        inode.size = 0;
+        Ok(true)
+    }
+}
+
+fn zero_fill(bytes: Bytes, length: usize) -> Bytes {
+    if bytes.len() == length {
+        return bytes;
+    }
+    let mut out = BytesMut::with_capacity(length);
+    out.extend_from_slice(&bytes);
+    out.resize(length, 0);
+    out.freeze()
+}
+
+/// Cuts pieces at page boundaries and joins those that touch within a page: (index, offset in the
+/// page, bytes), ascending.
+fn by_page(pieces: &[Piece], page_size: u64) -> Vec<(u64, u32, Bytes)> {
+    let mut out: Vec<(u64, u32, Vec<Bytes>, usize)> = Vec::new();
+    for (offset, bytes) in pieces {
+        let mut done = 0;
+        while done < bytes.len() {
+            let position = offset + done as u64;
+            let (index, at) = (position / page_size, position % page_size);
+            let length = (bytes.len() - done).min((page_size - at) as usize);
+            let part = bytes.slice(done..done + length);
+            done += length;
+            match out.last_mut() {
+                Some((last, start, parts, held))
+                    if *last == index && u64::from(*start) + *held as u64 == at =>
+                {
+                    parts.push(part);
+                    *held += length;
+                }
+                _ => out.push((index, at as u32, vec![part], length)),
+            }
+        }
+    }
+    out.into_iter()
+        .map(|(index, at, mut parts, held)| {
+            if parts.len() == 1 {
+                return (index, at, parts.remove(0));
+            }
+            let mut joined = BytesMut::with_capacity(held);
+            for part in parts {
+                joined.extend_from_slice(&part);
+            }
+            (index, at, joined.freeze())
+        })
+        .collect()
+}

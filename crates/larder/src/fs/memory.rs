@@ -1,0 +1,411 @@
+//! A store in memory, for tests: real conflicts, doomed transactions and full pages, no durability.
+//!
+//! Its semantics are those of `larder_core::commit`: a commit is accepted if nothing it read was
+//! changed after it last checked its reads, and a reader is doomed at its next step once something
+//! it read has changed. Two stores cloned from one act as two nodes on one volume.
+
+use super::tx::{Mode, Tx, TxError, TxStore};
+use bytes::Bytes;
+use larder_core::commit::{Aspect, Op, PageKind, Target, conflicts};
+use larder_core::id::{Generation, PageNo, Slot};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Bytes a slot costs beside its record, as in the page format.
+const SLOT_BYTES: usize = 16;
+/// Bytes of a page's header.
+const HEADER_BYTES: usize = 32;
+
+type Touched = (PageNo, Target, Aspect);
+
+#[derive(Clone, Default)]
+struct Image {
+    raw: Option<Vec<u8>>,
+    slots: BTreeMap<Slot, (Generation, Bytes)>,
+    generations: BTreeMap<Slot, Generation>,
+    used: usize,
+}
+
+#[derive(Default)]
+struct Database {
+    pages: BTreeMap<PageNo, Option<Arc<Image>>>,
+    /// What the commit of stamp `index + 1` touched.
+    log: Vec<Vec<Touched>>,
+    next_page: u64,
+    /// The next commits fail with this.
+    failures: Vec<TxError>,
+}
+
+/// A volume in memory. Clones share it.
+#[derive(Clone)]
+pub struct MemoryStore {
+    database: Arc<Mutex<Database>>,
+    page_bytes: u32,
+}
+
+/// A transaction on a [`MemoryStore`].
+pub struct MemoryTx {
+    store: MemoryStore,
+    state: Mutex<State>,
+}
+
+struct State {
+    checked: usize,
+    snapshot: Option<BTreeMap<PageNo, Option<Arc<Image>>>>,
+    reads: Vec<Touched>,
+    ops: Vec<(PageNo, Op)>,
+    overlay: BTreeMap<PageNo, Option<Arc<Image>>>,
+}
+
+impl MemoryStore {
+    /// An empty volume: page 1 is there, slotted.
+    #[must_use]
+    pub fn new(page_bytes: u32) -> Self {
+        let mut database = Database {
+            next_page: 2,
+            ..Database::default()
+        };
+        database
+            .pages
+            .insert(PageNo(1), Some(Arc::new(Image::new(PageKind::Slotted))));
+        Self {
+            database: Arc::new(Mutex::new(database)),
+            page_bytes,
+        }
+    }
+
+    /// Pages that are there.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.lock().pages.values().flatten().count()
+    }
+
+    /// Commits so far.
+    #[must_use]
+    pub fn commits(&self) -> usize {
+        self.lock().log.len()
+    }
+
+    /// Lets the next commit fail.
+    pub fn fail_next_commit(&self, error: TxError) {
+        self.lock().failures.push(error);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Database> {
+        self.database
+            .lock()
+            .expect("no holder of this lock panics in a passing test")
+    }
+}
+
+impl Image {
+    fn new(kind: PageKind) -> Self {
+        Self {
+            raw: (kind == PageKind::Raw).then(Vec::new),
+            ..Self::default()
+        }
+    }
+
+    fn next_generation(&self, slot: Slot) -> Generation {
+        Generation(self.generations.get(&slot).map_or(0, |g| g.0) + 1)
+    }
+
+    fn object(&mut self, page: PageNo, slot: Slot, generation: Generation) -> Result<&mut Bytes, TxError> {
+        match self.slots.get_mut(&slot) {
+            Some((there, value)) if *there == generation => Ok(value),
+            _ => Err(TxError::Gone(page)),
+        }
+    }
+
+    fn number(&mut self, page: PageNo, slot: Slot, generation: Generation, offset: u32, f: impl FnOnce(u64) -> u64) -> Result<(), TxError> {
+        let value = self.object(page, slot, generation)?;
+        let mut bytes = value.to_vec();
+        let at = offset as usize;
+        let field = bytes.get_mut(at..at + 8).ok_or(TxError::Gone(page))?;
+        let old = u64::from_le_bytes(field.try_into().expect("the range is 8 bytes"));
+        field.copy_from_slice(&f(old).to_le_bytes());
+        *value = bytes.into();
+        Ok(())
+    }
+
+    fn put(&mut self, page: PageNo, slot: Slot, generation: Generation, value: &Bytes, page_bytes: usize) -> Result<Aspect, TxError> {
+        let (freed, aspect) = match self.slots.get(&slot) {
+            Some((there, old)) if *there == generation => (old.len() + SLOT_BYTES, Aspect::Value),
+            None if self.next_generation(slot) == generation => (0, Aspect::Existence),
+            _ => return Err(TxError::Gone(page)),
+        };
+        let used = self.used - freed + value.len() + SLOT_BYTES;
+        if used + HEADER_BYTES > page_bytes {
+            return Err(TxError::Full(page));
+        }
+        self.used = used;
+        self.generations.insert(slot, generation);
+        self.slots.insert(slot, (generation, value.clone()));
+        Ok(aspect)
+    }
+
+    fn apply(&mut self, page: PageNo, op: &Op, page_bytes: usize) -> Result<(Target, Aspect), TxError> {
+        match op {
+            Op::CreatePage(_) | Op::DeletePage => unreachable!("applied to the table of pages"),
+            Op::Put { slot, generation, value } => {
+                let aspect = self.put(page, *slot, *generation, value, page_bytes)?;
+                return Ok((Target::Slot(*slot), aspect));
+            }
+            Op::Delete { slot, generation } => {
+                let freed = self.object(page, *slot, *generation)?.len() + SLOT_BYTES;
+                self.slots.remove(slot);
+                self.used -= freed;
+            }
+            Op::Add { slot, generation, offset, delta } => {
+                self.number(page, *slot, *generation, *offset, |n| n.wrapping_add_signed(*delta))?;
+            }
+            Op::Max { slot, generation, offset, value } => {
+                self.number(page, *slot, *generation, *offset, |n| n.max(*value))?;
+            }
+            Op::WriteRaw { offset, bytes } => {
+                let raw = self.raw.as_mut().ok_or(TxError::Gone(page))?;
+                let (at, end) = (*offset as usize, *offset as usize + bytes.len());
+                if end > page_bytes {
+                    return Err(TxError::Full(page));
+                }
+                raw.resize(raw.len().max(end), 0);
+                raw[at..end].copy_from_slice(bytes);
+            }
+            Op::TruncateRaw { length } => {
+                let raw = self.raw.as_mut().ok_or(TxError::Gone(page))?;
+                raw.resize(*length as usize, 0);
+            }
+        }
+        Ok(op.touches(false))
+    }
+}
+
+fn apply(
+    pages: &mut BTreeMap<PageNo, Option<Arc<Image>>>,
+    page: PageNo,
+    op: &Op,
+    page_bytes: usize,
+) -> Result<(Target, Aspect), TxError> {
+    match op {
+        Op::CreatePage(kind) => {
+            if pages.contains_key(&page) {
+                return Err(TxError::Gone(page));
+            }
+            pages.insert(page, Some(Arc::new(Image::new(*kind))));
+            Ok(op.touches(true))
+        }
+        Op::DeletePage => match pages.get_mut(&page) {
+            Some(there @ Some(_)) => {
+                *there = None;
+                Ok(op.touches(false))
+            }
+            _ => Err(TxError::Gone(page)),
+        },
+        _ => match pages.get_mut(&page) {
+            Some(Some(image)) => Arc::make_mut(image).apply(page, op, page_bytes),
+            _ => Err(TxError::Gone(page)),
+        },
+    }
+}
+
+fn recheck(database: &Database, state: &mut State) -> Result<(), TxError> {
+    if state.snapshot.is_some() {
+        return Ok(());
+    }
+    for changes in &database.log[state.checked..] {
+        for (page, target, aspect) in changes {
+            let hit = state
+                .reads
+                .iter()
+                .any(|read| read.0 == *page && conflicts((read.1, read.2), (*target, *aspect)));
+            if hit {
+                return Err(TxError::Conflict(format!("{target:?} of page {}", page.0)));
+            }
+        }
+    }
+    state.checked = database.log.len();
+    Ok(())
+}
+
+impl MemoryTx {
+    fn read<T>(
+        &self,
+        page: PageNo,
+        read: Option<(Target, Aspect)>,
+        f: impl FnOnce(Option<&Image>) -> T,
+    ) -> Result<T, TxError> {
+        let database = self.store.lock();
+        let mut state = self.state.lock().expect("see MemoryStore::lock");
+        recheck(&database, &mut state)?;
+        if let Some((target, aspect)) = read {
+            state.reads.push((page, target, aspect));
+        }
+        let image = match (state.overlay.get(&page), &state.snapshot) {
+            (Some(own), _) => own.as_ref(),
+            (None, Some(snapshot)) => snapshot.get(&page).and_then(Option::as_ref),
+            (None, None) => database.pages.get(&page).and_then(Option::as_ref),
+        };
+        Ok(f(image.map(Arc::as_ref)))
+    }
+
+    fn write(&self, page: PageNo, op: Op) -> Result<(), TxError> {
+        let database = self.store.lock();
+        let mut state = self.state.lock().expect("see MemoryStore::lock");
+        recheck(&database, &mut state)?;
+        let (target, _) = op.touches(matches!(op, Op::CreatePage(_)));
+        state.reads.push((page, target, Aspect::Existence));
+        if !state.overlay.contains_key(&page)
+            && let Some(image) = database.pages.get(&page)
+        {
+            state.overlay.insert(page, image.clone());
+        }
+        apply(&mut state.overlay, page, &op, self.store.page_bytes as usize)?;
+        state.ops.push((page, op));
+        Ok(())
+    }
+}
+
+impl Tx for MemoryTx {
+    async fn get(&self, page: PageNo, slot: Slot) -> Result<Option<(Generation, Bytes)>, TxError> {
+        self.read(page, Some((Target::Slot(slot), Aspect::Value)), |image| {
+            image.and_then(|image| image.slots.get(&slot).cloned())
+        })
+    }
+
+    async fn get_all(&self, page: PageNo) -> Result<Option<Vec<(Slot, Generation, Bytes)>>, TxError> {
+        self.read(page, Some((Target::Page, Aspect::Value)), |image| {
+            let slots = &image?.slots;
+            Some(slots.iter().map(|(s, (g, b))| (*s, *g, b.clone())).collect())
+        })
+    }
+
+    async fn get_raw(&self, page: PageNo) -> Result<Option<Bytes>, TxError> {
+        self.read(page, Some((Target::Slot(Slot(0)), Aspect::Value)), |image| {
+            image?.raw.as_ref().map(|raw| Bytes::copy_from_slice(raw))
+        })
+    }
+
+    async fn room(&self, page: PageNo) -> Result<Option<usize>, TxError> {
+        let all = (self.store.page_bytes as usize) - HEADER_BYTES;
+        self.read(page, None, |image| Some((all - image?.used).saturating_sub(SLOT_BYTES)))
+    }
+
+    async fn fetch(&self, _pages: &[PageNo]) -> Result<(), TxError> {
+        Ok(())
+    }
+
+    async fn create_page(&self, page: PageNo, kind: PageKind) -> Result<(), TxError> {
+        self.write(page, Op::CreatePage(kind))
+    }
+
+    async fn delete_page(&self, page: PageNo) -> Result<(), TxError> {
+        self.write(page, Op::DeletePage)
+    }
+
+    async fn create(&self, page: PageNo, slot: Slot, value: Bytes) -> Result<Generation, TxError> {
+        let generation = self.read(page, None, |image| match image {
+            Some(image) if !image.slots.contains_key(&slot) => Ok(image.next_generation(slot)),
+            Some(_) => Err(TxError::Conflict("the slot is filled".into())),
+            None => Err(TxError::Gone(page)),
+        })??;
+        self.write(page, Op::Put { slot, generation, value })?;
+        Ok(generation)
+    }
+
+    async fn put(&self, page: PageNo, slot: Slot, generation: Generation, value: Bytes) -> Result<(), TxError> {
+        self.write(page, Op::Put { slot, generation, value })
+    }
+
+    async fn delete(&self, page: PageNo, slot: Slot, generation: Generation) -> Result<(), TxError> {
+        self.write(page, Op::Delete { slot, generation })
+    }
+
+    async fn add(&self, page: PageNo, slot: Slot, generation: Generation, offset: u32, delta: i64) -> Result<(), TxError> {
+        self.write(page, Op::Add { slot, generation, offset, delta })
+    }
+
+    async fn max(&self, page: PageNo, slot: Slot, generation: Generation, offset: u32, value: u64) -> Result<(), TxError> {
+        self.write(page, Op::Max { slot, generation, offset, value })
+    }
+
+    async fn write_raw(&self, page: PageNo, offset: u32, bytes: Bytes) -> Result<(), TxError> {
+        self.write(page, Op::WriteRaw { offset, bytes })
+    }
+
+    async fn truncate_raw(&self, page: PageNo, length: u32) -> Result<(), TxError> {
+        self.write(page, Op::TruncateRaw { length })
+    }
+
+    async fn commit(self) -> Result<(), TxError> {
+        let mut database = self.store.lock();
+        let mut state = self.state.lock().expect("see MemoryStore::lock");
+        recheck(&database, &mut state)?;
+        if state.ops.is_empty() {
+            return Ok(());
+        }
+        if let Some(error) = database.failures.pop() {
+            return Err(error);
+        }
+        // Applied to copies first: a write that does not fit undoes the whole commit.
+        let mut pages = BTreeMap::new();
+        let mut touched = Vec::new();
+        for (page, op) in &state.ops {
+            if !pages.contains_key(page)
+                && let Some(image) = database.pages.get(page)
+            {
+                pages.insert(*page, image.clone());
+            }
+            let (target, aspect) = apply(&mut pages, *page, op, self.store.page_bytes as usize)?;
+            touched.push((*page, target, aspect));
+        }
+        database.pages.extend(pages);
+        database.log.push(touched);
+        Ok(())
+    }
+}
+
+impl TxStore for MemoryStore {
+    type Tx = MemoryTx;
+
+    fn page_bytes(&self) -> u32 {
+        self.page_bytes
+    }
+
+    async fn begin(&self, mode: Mode) -> Result<MemoryTx, TxError> {
+        let database = self.lock();
+        let state = State {
+            checked: database.log.len(),
+            snapshot: (mode == Mode::Snapshot).then(|| database.pages.clone()),
+            reads: Vec::new(),
+            ops: Vec::new(),
+            overlay: BTreeMap::new(),
+        };
+        drop(database);
+        Ok(MemoryTx {
+            store: self.clone(),
+            state: Mutex::new(state),
+        })
+    }
+
+    async fn allocate(&self, count: u64) -> Result<PageNo, TxError> {
+        let mut database = self.lock();
+        let first = database.next_page;
+        database.next_page += count;
+        Ok(PageNo(first))
+    }
+
+    fn prefetch(&self, _pages: &[PageNo]) {}
+
+    async fn pause(&self, attempt: u32) {
+        tokio::time::sleep(Duration::from_micros(200 * u64::from(attempt.min(20)))).await;
+    }
+
+    fn now(&self) -> i64 {
+        super::client::wall_time()
+    }
+
+    fn current_for(&self) -> Option<Duration> {
+        None
+    }
+}

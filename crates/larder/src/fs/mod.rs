@@ -1,0 +1,349 @@
+//! The file layer: a tree of files over a volume's pages, by transactions of the client library.
+//!
+//! `docs/decisions/0006-file-layer.md` says how and why, `docs/formats/files.md` is the format.
+//! Every operation is one serializable transaction, run again by itself when it met a conflict.
+//! The layer is generic over [`TxStore`], so that tests run it over [`memory::MemoryStore`].
+//!
+//! [`FileSystem`] holds what this node remembers between operations: page numbers to hand out,
+//! the inode page each directory is being filled into, open files with what was written to them
+//! and not yet committed. None of it is needed for correctness; all of it is bounded.
+
+mod alloc;
+pub mod check;
+mod client;
+mod content;
+pub mod export;
+pub mod import;
+#[cfg(any(test, feature = "memory-store"))]
+pub mod memory;
+mod names;
+mod open;
+mod operations;
+mod orphans;
+pub mod record;
+mod rename;
+#[cfg(test)]
+mod tests;
+mod trie;
+mod tx;
+
+pub use client::VolumeStore;
+pub use names::Create;
+pub use open::{Handle, ReadAhead};
+pub use operations::{Attr, DirEntry, Found, SetAttr, Usage};
+pub use record::{InodeId, Kind};
+pub use rename::RenameMode;
+pub use trie::Position;
+pub use tx::{Mode, Tx, TxError, TxStore};
+
+use alloc::{InodePages, Numbers};
+use open::OpenFiles;
+use record::{Content, Inode, ROOT_PAGE, ROOT_SLOT, Root};
+use siphasher::sip::SipHasher13;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hasher;
+use std::sync::{Mutex, MutexGuard};
+
+use larder_core::id::{PageNo, Slot};
+
+/// Bytes of a page of a volume made for files.
+pub const PAGE_BYTES: u32 = 32 << 10;
+/// Pages known to be full, and tries known, at most; what is beyond is found out again.
+const REMEMBERED_MAX: usize = 1 << 16;
+
+/// What can go wrong in the file layer.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FsError {
+    /// No such name, or the file has been removed.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name is taken.
+    #[error("file exists")]
+    Exists,
+    /// A directory is needed here.
+    #[error("not a directory")]
+    NotDirectory,
+    /// A directory cannot be used here.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory has names in it.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// A name of more than 255 bytes, or a link's path of more than 4095.
+    #[error("name too long")]
+    NameTooLong,
+    /// Empty names, names with a slash or zero byte, a directory moved into itself.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// Larger than a file can be.
+    #[error("file too large")]
+    TooLarge,
+    /// No place could be found for it.
+    #[error("no space left")]
+    NoSpace,
+    /// The volume holds no files yet.
+    #[error("the volume holds no file system")]
+    Unformatted,
+    /// Records that make no sense.
+    #[error("damaged: {0}")]
+    Damaged(String),
+    /// The store failed; a conflict only when all attempts were used up.
+    #[error(transparent)]
+    Store(#[from] TxError),
+    /// The host's files, at import and export.
+    #[error("{path}: {error}")]
+    Host {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// What happened.
+        error: String,
+    },
+}
+
+impl FsError {
+    /// Whether running the transaction again may succeed.
+    fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::Store(TxError::Conflict(_) | TxError::Full(_) | TxError::Gone(_))
+        )
+    }
+}
+
+/// Limits of the file layer.
+#[derive(Clone, Debug)]
+pub struct FsOptions {
+    /// How often an operation is tried before its conflict is reported.
+    pub attempts_max: u32,
+    /// Bytes written to one open file that may wait for their commit; the writer that passes this
+    /// commits them.
+    pub dirty_bytes_max: usize,
+    /// Most bytes asked for ahead of a sequential reader.
+    pub read_ahead_bytes_max: u64,
+}
+
+impl Default for FsOptions {
+    fn default() -> Self {
+        Self {
+            attempts_max: 100,
+            dirty_bytes_max: 8 << 20,
+            read_ahead_bytes_max: 4 << 20,
+        }
+    }
+}
+
+/// Runs a transaction until it commits: `transact!(fs, tx => body)`, the body an expression of
+/// type `Result<_, FsError>` over `&tx`. An error of the body ends it without a commit.
+macro_rules! transact {
+    ($fs:expr, $tx:ident => $body:expr) => {
+        async {
+            let mut attempt = 0;
+            loop {
+                let $tx = $fs.store.begin($crate::fs::Mode::Normal).await?;
+                let result: Result<_, $crate::fs::FsError> = async { $body }.await;
+                let result = match result {
+                    Ok(value) => $tx.commit().await.map(|()| value).map_err(Into::into),
+                    Err(error) => Err(error),
+                };
+                match result {
+                    Ok(value) => break Ok::<_, $crate::fs::FsError>(value),
+                    Err(error) => $fs.again(&mut attempt, error).await?,
+                }
+            }
+        }
+        .await
+    };
+}
+pub(crate) use transact;
+
+/// A tree of files in a volume. See the module's documentation.
+pub struct FileSystem<S: TxStore> {
+    store: S,
+    root: Root,
+    options: FsOptions,
+    numbers: Numbers,
+    inode_pages: InodePages,
+    open_files: OpenFiles,
+    /// Pages that the origin found full although they looked otherwise here.
+    full: Mutex<BTreeSet<PageNo>>,
+    /// Trie root pages of directories: fixed for an inode's life.
+    tries: Mutex<BTreeMap<InodeId, PageNo>>,
+    /// Files without a name that nobody here holds open.
+    to_reap: Mutex<Vec<InodeId>>,
+}
+
+/// Takes a lock whose holders cannot panic half-way.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .expect("no code that holds this lock can panic half-way")
+}
+
+impl<S: TxStore> FileSystem<S> {
+    /// Opens the tree of a volume.
+    pub async fn open(store: S, options: FsOptions) -> Result<Self, FsError> {
+        let tx = store.begin(Mode::Normal).await?;
+        let found = tx.get(ROOT_PAGE, ROOT_SLOT).await?;
+        drop(tx);
+        let (_, bytes) = found.ok_or(FsError::Unformatted)?;
+        Ok(Self::with_root(store, options, Root::decode(&bytes)?))
+    }
+
+    /// Opens the tree of a volume, after making it if the volume is empty. Two nodes may do it at
+    /// once: the second finds the first's.
+    pub async fn open_or_format(
+        store: S,
+        options: FsOptions,
+        hash_key: [u8; 16],
+    ) -> Result<Self, FsError> {
+        match Self::open(store.clone(), options.clone()).await {
+            Err(FsError::Unformatted) => {
+                Self::format(&store, hash_key).await?;
+                Self::open(store, options).await
+            }
+            other => other,
+        }
+    }
+
+    fn with_root(store: S, options: FsOptions, root: Root) -> Self {
+        Self {
+            store,
+            root,
+            options,
+            numbers: Numbers::default(),
+            inode_pages: InodePages::default(),
+            open_files: OpenFiles::default(),
+            full: Mutex::default(),
+            tries: Mutex::default(),
+            to_reap: Mutex::default(),
+        }
+    }
+
+    async fn format(store: &S, hash_key: [u8; 16]) -> Result<(), FsError> {
+        let first = store.allocate(2).await?;
+        let tx = store.begin(Mode::Normal).await?;
+        if tx.get(ROOT_PAGE, ROOT_SLOT).await?.is_some() {
+            return Ok(());
+        }
+        let now = store.now();
+        let mut ids = Vec::new();
+        for (slot, trie) in [(Slot(2), first), (Slot(4), PageNo(first.0 + 1))] {
+            let directory = Inode {
+                kind: Kind::Directory,
+                mode: 0o755,
+                uid: 0,
+                gid: 0,
+                links: 2,
+                size: 0,
+                mtime: now,
+                ctime: now,
+                atime: now,
+                change: 0,
+                content: Content::Trie(trie),
+            };
+            let generation = tx.create(ROOT_PAGE, slot, directory.encode()).await?;
+            let id = InodeId {
+                page: ROOT_PAGE,
+                slot,
+                generation,
+            };
+            trie::create(&tx, trie, id).await?;
+            ids.push(id);
+        }
+        let root = Root {
+            hash_key,
+            root: ids[0],
+            orphans: ids[1],
+        };
+        tx.create(ROOT_PAGE, ROOT_SLOT, root.encode()).await?;
+        match tx.commit().await {
+            // Somebody else was faster.
+            Err(TxError::Conflict(_) | TxError::Gone(_)) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// The root directory.
+    #[must_use]
+    pub fn root(&self) -> InodeId {
+        self.root.root
+    }
+
+    /// The volume.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Bytes up to which a file is kept beside its inode.
+    #[must_use]
+    pub fn inline_bytes_max(&self) -> u64 {
+        u64::from(self.store.page_bytes()) / 8
+    }
+
+    pub(crate) fn hash(&self, name: &[u8]) -> u64 {
+        let mut hasher = SipHasher13::new_with_key(&self.root.hash_key);
+        hasher.write(name);
+        hasher.finish()
+    }
+
+    /// Prepares the next attempt after a failed one, or gives the error back.
+    async fn again(&self, attempt: &mut u32, error: FsError) -> Result<(), FsError> {
+        *attempt += 1;
+        if !error.is_retryable() || *attempt >= self.options.attempts_max {
+            return Err(error);
+        }
+        if let FsError::Store(TxError::Full(page) | TxError::Gone(page)) = &error {
+            self.inode_pages.retire(*page);
+            let mut full = lock(&self.full);
+            if full.len() >= REMEMBERED_MAX {
+                full.clear();
+            }
+            full.insert(*page);
+        }
+        self.store.pause(*attempt).await;
+        Ok(())
+    }
+
+    fn is_full(&self, page: PageNo) -> bool {
+        lock(&self.full).contains(&page)
+    }
+
+    fn not_full(&self, page: PageNo) {
+        lock(&self.full).remove(&page);
+    }
+
+    /// A directory's trie, without a read of its inode, which every creation in it changes.
+    async fn trie_of(&self, directory: InodeId) -> Result<PageNo, FsError> {
+        if let Some(root) = lock(&self.tries).get(&directory) {
+            return Ok(*root);
+        }
+        let tx = self.store.begin(Mode::Normal).await?;
+        let root = self.inode(&tx, directory).await?.trie()?;
+        self.remember_trie(directory, root);
+        Ok(root)
+    }
+
+    fn remember_trie(&self, directory: InodeId, root: PageNo) {
+        let mut tries = lock(&self.tries);
+        if tries.len() >= REMEMBERED_MAX {
+            tries.clear();
+        }
+        tries.insert(directory, root);
+    }
+
+    /// An inode. A value read.
+    async fn inode(&self, tx: &S::Tx, id: InodeId) -> Result<Inode, FsError> {
+        match tx.get(id.page, id.slot).await? {
+            Some((generation, bytes)) if generation == id.generation => Inode::decode(&bytes)
+                .map_err(|error| FsError::Damaged(format!("inode {id}: {error}"))),
+            _ => Err(FsError::NotFound),
+        }
+    }
+
+    async fn put_inode(&self, tx: &S::Tx, id: InodeId, inode: &Inode) -> Result<(), FsError> {
+        Ok(tx
+            .put(id.page, id.slot, id.generation, inode.encode())
+            .await?)
+    }
+}

@@ -1,0 +1,280 @@
+//! Making and removing names.
+//!
+//! A creation reads the empty slot of its name, fills it, and changes the directory's inode only
+//! by `Add` and `Max`: two creations in one directory do not conflict. A removal of the directory
+//! reads all of its pages and deletes its inode, and so conflicts with every creation in it.
+
+use super::record::{
+    CTIME_AT, Content, Entry, Inode, InodeId, Kind, LINKS_AT, MTIME_AT, NAME_BYTES_MAX, SIZE_AT,
+    time_to_field,
+};
+use super::tx::Tx;
+use super::{Attr, FileSystem, Found, FsError, Handle, TxStore, lock, transact, trie};
+use bytes::Bytes;
+use larder_core::commit::PageKind;
+use larder_core::id::{PageNo, Slot};
+
+/// Longest path in a symbolic link.
+const LINK_BYTES_MAX: usize = 4095;
+/// Files waiting to be freed that are remembered; others are found in the list of orphans.
+const TO_REAP_MAX: usize = 1 << 16;
+
+/// What to create.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Create {
+    /// What it will be.
+    pub kind: Kind,
+    /// Permission bits, after the creator's mask.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group, unless the directory gives its own (set-group-id).
+    pub gid: u32,
+    /// Of a symbolic link: where it leads.
+    pub target: Bytes,
+}
+
+/// What became of an inode that lost a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Dropped {
+    /// It has other names, or it is removed.
+    Settled,
+    /// It has no name and is kept: open on this node, or too large to be freed at once.
+    Orphan(InodeId),
+}
+
+/// Whether a name may be given.
+pub(super) fn check_name(name: &[u8]) -> Result<(), FsError> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|b| matches!(b, 0 | b'/')) {
+        return Err(FsError::Invalid("name"));
+    }
+    Ok(())
+}
+
+impl<S: TxStore> FileSystem<S> {
+    /// Creates a file, directory or symbolic link under a name that must be free.
+    pub async fn create(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        create: &Create,
+    ) -> Result<Found, FsError> {
+        check_name(name)?;
+        if create.target.len() > LINK_BYTES_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let root = self.trie_of(directory).await?;
+        // Owner and mode of the directory are as of just before: they order nothing.
+        let parent = self.getattr(directory).await?.inode;
+        let mut inode = self.new_inode(create, &parent);
+        if create.kind == Kind::Directory {
+            inode.content = Content::Trie(self.numbers.take(&self.store, 1).await?);
+        }
+        let mut place = None;
+        let created: Result<(Attr, (PageNo, Slot)), FsError> = transact!(self, tx => {
+            let at = match place {
+                Some((page, slot)) if self.inode_pages.is_current(page) => (page, slot),
+                _ => self.new_inode_place(directory).await?,
+            };
+            place = Some(at);
+            let mut inode = inode.clone();
+            let generation = tx.create(at.0, at.1, inode.encode()).await?;
+            let id = InodeId { page: at.0, slot: at.1, generation };
+            let entry = Entry { name: Bytes::copy_from_slice(name), id, kind: create.kind };
+            let place = self.insert_entry(&tx, root, entry).await?;
+            if let Content::Trie(trie) = inode.content {
+                trie::create(&tx, trie, directory).await?;
+            }
+            if create.kind == Kind::Symlink {
+                self.write_content(&tx, id, &mut inode, &[(0, create.target.clone())]).await?;
+                self.put_inode(&tx, id, &inode).await?;
+            }
+            let subdirectories = i64::from(create.kind == Kind::Directory);
+            self.touch_parent(&tx, directory, 1, subdirectories, inode.ctime).await?;
+            Ok((Attr { id, inode }, place))
+        });
+        let (attr, place) = created?;
+        if let Content::Trie(trie) = attr.inode.content {
+            self.remember_trie(attr.id, trie);
+        }
+        Ok(Found {
+            attr: Some(attr),
+            place,
+        })
+    }
+
+    /// Creates a file and opens it.
+    pub async fn create_file(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        create: &Create,
+    ) -> Result<(Handle, Found), FsError> {
+        let found = self.create(directory, name, create).await?;
+        let id = found.attr.as_ref().expect("just created").id;
+        Ok((self.hold(id), found))
+    }
+
+    pub(super) fn new_inode(&self, create: &Create, parent: &Inode) -> Inode {
+        let now = self.store.now();
+        let inherits = parent.mode & 0o2000 != 0;
+        let group_bit = if inherits && create.kind == Kind::Directory { 0o2000 } else { 0 };
+        Inode {
+            kind: create.kind,
+            mode: (create.mode & 0o7777) | group_bit,
+            uid: create.uid,
+            gid: if inherits { parent.gid } else { create.gid },
+            links: if create.kind == Kind::Directory { 2 } else { 1 },
+            size: 0,
+            mtime: now,
+            ctime: now,
+            atime: now,
+            change: 0,
+            content: Content::Empty,
+        }
+    }
+
+    /// Counts names and subdirectories of a directory and sets its times, without reading it.
+    pub(super) async fn touch_parent(
+        &self,
+        tx: &S::Tx,
+        directory: InodeId,
+        names: i64,
+        subdirectories: i64,
+        now: i64,
+    ) -> Result<(), FsError> {
+        let InodeId {
+            page,
+            slot,
+            generation,
+        } = directory;
+        if names != 0 {
+            tx.add(page, slot, generation, SIZE_AT, names).await?;
+        }
+        if subdirectories != 0 {
+            tx.add(page, slot, generation, LINKS_AT, subdirectories).await?;
+        }
+        for at in [MTIME_AT, CTIME_AT] {
+            tx.max(page, slot, generation, at, time_to_field(now)).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives a file another name.
+    pub async fn link(
+        &self,
+        id: InodeId,
+        directory: InodeId,
+        name: &[u8],
+    ) -> Result<Found, FsError> {
+        check_name(name)?;
+        let root = self.trie_of(directory).await?;
+        let now = self.store.now();
+        let linked: Result<(Attr, (PageNo, Slot)), FsError> = transact!(self, tx => {
+            let mut inode = self.inode(&tx, id).await?;
+            if inode.kind == Kind::Directory {
+                return Err(FsError::IsDirectory);
+            }
+            if inode.links == 0 {
+                return Err(FsError::NotFound);
+            }
+            let entry = Entry { name: Bytes::copy_from_slice(name), id, kind: inode.kind };
+            let place = self.insert_entry(&tx, root, entry).await?;
+            inode.links += 1;
+            inode.ctime = now;
+            self.put_inode(&tx, id, &inode).await?;
+            self.touch_parent(&tx, directory, 1, 0, now).await?;
+            Ok((Attr { id, inode }, place))
+        });
+        let (attr, place) = linked?;
+        Ok(Found {
+            attr: Some(self.with_dirty(attr)),
+            place,
+        })
+    }
+
+    /// Removes a name of a file or link; with its last name the file goes, or, while this node
+    /// holds it open, when it is closed.
+    pub async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<(), FsError> {
+        let root = self.trie_of(directory).await?;
+        let now = self.store.now();
+        let dropped: Result<Dropped, FsError> = transact!(self, tx => {
+            let entry = trie::remove(&tx, root, self.hash(name), name).await?;
+            if entry.kind == Kind::Directory {
+                return Err(FsError::IsDirectory);
+            }
+            self.touch_parent(&tx, directory, -1, 0, now).await?;
+            self.drop_name(&tx, entry.id, now).await
+        });
+        self.settle(dropped?);
+        Ok(())
+    }
+
+    /// Takes one link from a file whose name has been removed in this transaction.
+    pub(super) async fn drop_name(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        now: i64,
+    ) -> Result<Dropped, FsError> {
+        let mut inode = self.inode(tx, id).await?;
+        inode.links = inode.links.saturating_sub(1);
+        inode.ctime = now;
+        if inode.links > 0 {
+            self.put_inode(tx, id, &inode).await?;
+            return Ok(Dropped::Settled);
+        }
+        if Self::is_small(&inode) && !self.open_files.is_open(id) {
+            self.remove_inode(tx, id, &mut inode).await?;
+            return Ok(Dropped::Settled);
+        }
+        self.put_inode(tx, id, &inode).await?;
+        self.add_orphan(tx, id).await?;
+        Ok(Dropped::Orphan(id))
+    }
+
+    /// After the commit: a file without a name is freed at its last close, or soon.
+    pub(super) fn settle(&self, dropped: Dropped) {
+        if let Dropped::Orphan(id) = dropped
+            && !self.open_files.mark_orphan(id)
+        {
+            let mut waiting = lock(&self.to_reap);
+            if waiting.len() < TO_REAP_MAX {
+                waiting.push(id);
+            }
+        }
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, directory: InodeId, name: &[u8]) -> Result<(), FsError> {
+        let root = self.trie_of(directory).await?;
+        let now = self.store.now();
+        let removed: Result<InodeId, FsError> = transact!(self, tx => {
+            let entry = trie::remove(&tx, root, self.hash(name), name).await?;
+            if entry.kind != Kind::Directory {
+                return Err(FsError::NotDirectory);
+            }
+            self.remove_directory(&tx, entry.id).await?;
+            self.touch_parent(&tx, directory, -1, -1, now).await?;
+            Ok(entry.id)
+        });
+        lock(&self.tries).remove(&removed?);
+        Ok(())
+    }
+
+    pub(super) async fn remove_directory(&self, tx: &S::Tx, id: InodeId) -> Result<(), FsError> {
+        let mut inode = self.inode(tx, id).await?;
+        trie::delete_empty(tx, inode.trie()?).await?;
+        self.remove_inode(tx, id, &mut inode).await
+    }
+
+    /// Makes an empty inode page in a transaction.
+    pub(super) async fn new_inode_page(&self, tx: &S::Tx) -> Result<PageNo, FsError> {
+        let page = self.numbers.take(&self.store, 1).await?;
+        tx.create_page(page, PageKind::Slotted).await?;
+        Ok(page)
+    }
+}

@@ -1,0 +1,137 @@
+//! Files without a name: still open on the node that removed them, or with more pages than one
+//! transaction frees. They hang in a hidden directory, so that a crash leaves them to be found.
+
+use super::content::PAGES_FREED_MAX;
+use super::record::{Content, Entry, Inode, InodeId, Kind};
+use super::trie;
+use super::tx::Tx;
+use super::{FileSystem, FsError, Position, TxStore, lock, transact};
+use bytes::Bytes;
+
+fn orphan_name(id: InodeId) -> Bytes {
+    Bytes::from(id.to_string())
+}
+
+impl<S: TxStore> FileSystem<S> {
+    /// Enters an inode whose last name goes in this transaction.
+    pub(super) async fn add_orphan(&self, tx: &S::Tx, id: InodeId) -> Result<(), FsError> {
+        let trie = self.trie_of(self.root.orphans).await?;
+        let entry = Entry {
+            name: orphan_name(id),
+            id,
+            kind: Kind::File,
+        };
+        self.insert_entry(tx, trie, entry).await?;
+        Ok(())
+    }
+
+    /// Gives an inode's pages to a new one without a name.
+    pub(super) async fn orphan_content(&self, tx: &S::Tx, inode: &Inode) -> Result<(), FsError> {
+        let (page, slot) = self.new_inode_place(self.root.orphans).await?;
+        let mut orphan = inode.clone();
+        orphan.kind = Kind::File;
+        orphan.links = 0;
+        orphan.ctime = self.store.now();
+        let generation = tx.create(page, slot, orphan.encode()).await?;
+        let id = InodeId {
+            page,
+            slot,
+            generation,
+        };
+        self.add_orphan(tx, id).await
+    }
+
+    /// Whether removing the inode takes one transaction.
+    pub(super) fn is_small(inode: &Inode) -> bool {
+        !matches!(&inode.content, Content::Pages(extents) if extents.high > PAGES_FREED_MAX)
+    }
+
+    /// Removes an inode with its content, and its page when it was the last there.
+    pub(super) async fn remove_inode(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        inode: &mut Inode,
+    ) -> Result<(), FsError> {
+        let all = self.free_content(tx, id, inode).await?;
+        assert!(all, "only small inodes are removed at once");
+        tx.delete(id.page, id.slot, id.generation).await?;
+        let full = tx.room(id.page).await?.unwrap_or(0);
+        let mostly_empty = full + 2048 > self.store.page_bytes() as usize * 15 / 16;
+        if mostly_empty
+            && !self.inode_pages.is_current(id.page)
+            && id.page != super::ROOT_PAGE
+            && tx.get_all(id.page).await?.is_some_and(|objects| objects.is_empty())
+        {
+            tx.delete_page(id.page).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees one orphan, in as many transactions as it takes.
+    pub(super) async fn reap(&self, id: InodeId) -> Result<(), FsError> {
+        let trie = self.trie_of(self.root.orphans).await?;
+        let name = orphan_name(id);
+        loop {
+            let done: Result<bool, FsError> = transact!(self, tx => {
+                let mut inode = self.inode(&tx, id).await?;
+                if Self::is_small(&inode) {
+                    trie::remove(&tx, trie, self.hash(&name), &name).await?;
+                    self.remove_inode(&tx, id, &mut inode).await?;
+                    Ok(true)
+                } else {
+                    self.free_content(&tx, id, &mut inode).await?;
+                    self.put_inode(&tx, id, &inode).await?;
+                    Ok(false)
+                }
+            });
+            match done {
+                // Another node was faster.
+                Ok(true) | Err(FsError::NotFound) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Frees what waits to be freed.
+    pub async fn reap_waiting(&self) -> Result<(), FsError> {
+        loop {
+            let Some(id) = lock(&self.to_reap).pop() else {
+                return Ok(());
+            };
+            self.reap(id).await?;
+        }
+    }
+
+    /// Files without a name, of which some may be open on some node.
+    pub async fn orphans(&self) -> Result<Vec<(InodeId, u64)>, FsError> {
+        let trie = self.trie_of(self.root.orphans).await?;
+        transact!(self, tx => {
+            let entries = trie::list(self, &tx, trie, &Position::default(), usize::MAX).await?;
+            let mut found = Vec::new();
+            for (_, _, entry) in entries {
+                found.push((entry.id, self.inode(&tx, entry.id).await?.size));
+            }
+            Ok(found)
+        })
+    }
+
+    /// Frees files without a name that lost it more than `age` nanoseconds ago and that this node
+    /// does not hold open: what crashed nodes left behind. Says how many.
+    pub async fn reap_orphans(&self, age: i64) -> Result<u64, FsError> {
+        let mut reaped = 0;
+        for (id, _) in self.orphans().await? {
+            let tx = self.store.begin(super::Mode::Normal).await?;
+            let Ok(inode) = self.inode(&tx, id).await else {
+                continue;
+            };
+            drop(tx);
+            if inode.ctime < self.store.now() - age && !self.open_files.is_open(id) {
+                self.reap(id).await?;
+                reaped += 1;
+            }
+        }
+        Ok(reaped)
+    }
+}

@@ -1,0 +1,445 @@
+//! The records of a volume of files (`docs/formats/files.md`). Every record begins with a version
+//! byte; whatever does not decode is damage, reported with its place, never a panic.
+
+use super::FsError;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use larder_core::id::{Generation, PageNo, Slot};
+
+/// Version of every record written now.
+pub const FORMAT: u8 = 1;
+/// Bytes of an inode record: fixed, so that no update of it can fail for want of room.
+pub const INODE_BYTES: usize = 128;
+/// Where the root record is.
+pub const ROOT_PAGE: PageNo = PageNo(1);
+/// Its slot there.
+pub const ROOT_SLOT: Slot = Slot(0);
+/// Offset of the link count in an inode record (`Add`).
+pub const LINKS_AT: u32 = 16;
+/// Offset of the size: bytes of a file, names in a directory (`Add`).
+pub const SIZE_AT: u32 = 24;
+/// Offset of the time of modification (`Max`).
+pub const MTIME_AT: u32 = 32;
+/// Offset of the time of change (`Max`).
+pub const CTIME_AT: u32 = 40;
+/// Most extents of a file.
+pub const EXTENTS_MAX: usize = 6;
+/// Longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Children of an interior node of a directory.
+pub const FAN_OUT: usize = 32;
+
+/// A file, directory or symbolic link: its inode's object. Never means another one later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct InodeId {
+    /// The inode page.
+    pub page: PageNo,
+    /// Its slot; even. The slot after it holds the bytes of a small file.
+    pub slot: Slot,
+    /// Which of the slot's objects.
+    pub generation: Generation,
+}
+
+impl InodeId {
+    /// The inode number: page and slot in 64 bits.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        (self.page.0 << 16) | u64::from(self.slot.0)
+    }
+
+    /// Where a small file's bytes are.
+    #[must_use]
+    pub(super) fn data_slot(self) -> Slot {
+        Slot(self.slot.0 | 1)
+    }
+}
+
+impl std::fmt::Display for InodeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}.{}", self.page.0, self.slot.0, self.generation.0)
+    }
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    /// Bytes.
+    File,
+    /// Names.
+    Directory,
+    /// A path, kept like a file's bytes.
+    Symlink,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::File, Self::Directory, Self::Symlink]
+            .into_iter()
+            .find(|kind| kind.byte() == byte)
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            Self::File => 1,
+            Self::Directory => 2,
+            Self::Symlink => 3,
+        }
+    }
+}
+
+/// An inode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inode {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits (12 of them).
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names that lead to it; of a directory 2 and its subdirectories.
+    pub links: u64,
+    /// Bytes; of a directory its names.
+    pub size: u64,
+    /// Time of modification, nanoseconds since 1970 UTC.
+    pub mtime: i64,
+    /// Time of change.
+    pub ctime: i64,
+    /// Time of access: set by users only, reading does not change it.
+    pub atime: i64,
+    /// Counts updates of the content, so that no two contents have equal records.
+    pub change: u32,
+    /// Where the content is.
+    pub content: Content,
+}
+
+/// Where an inode's content is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// Nowhere: all zeros.
+    Empty,
+    /// In the slot beside the inode.
+    Inline,
+    /// In raw pages.
+    Pages(Extents),
+    /// Of a directory: the root page of its hash trie.
+    Trie(PageNo),
+}
+
+/// A file's raw pages: runs of reserved page numbers, each 16 times as long as the one before. A
+/// page that was never made is a hole of zeros.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Extents {
+    /// First pages of the runs; run `i` has `16^(i+1)` pages.
+    pub firsts: Vec<PageNo>,
+    /// Pages at this index and after were never made.
+    pub high: u64,
+    /// Pages before `high` may be missing too.
+    pub sparse: bool,
+}
+
+impl Extents {
+    /// Pages in run `i`.
+    #[must_use]
+    pub fn run_pages(i: usize) -> u64 {
+        16 << (4 * i)
+    }
+
+    /// Pages in the first `runs` runs.
+    #[must_use]
+    pub fn capacity(runs: usize) -> u64 {
+        (0..runs).map(Self::run_pages).sum()
+    }
+
+    /// The number of the file's page `index`, if a run covers it.
+    #[must_use]
+    pub fn page(&self, index: u64) -> Option<PageNo> {
+        let mut before = 0;
+        for (i, first) in self.firsts.iter().enumerate() {
+            if index - before < Self::run_pages(i) {
+                return Some(PageNo(first.0 + index - before));
+            }
+            before += Self::run_pages(i);
+        }
+        None
+    }
+}
+
+/// Times are kept with the sign bit flipped, so that `Max` on unsigned numbers orders them.
+#[must_use]
+pub fn time_to_field(time: i64) -> u64 {
+    (time as u64) ^ (1 << 63)
+}
+
+fn time_from_field(field: u64) -> i64 {
+    (field ^ (1 << 63)) as i64
+}
+
+fn damaged(what: &str) -> FsError {
+    FsError::Damaged(what.into())
+}
+
+fn version(bytes: &mut impl Buf, what: &str) -> Result<(), FsError> {
+    match bytes.try_get_u8() {
+        Ok(FORMAT) => Ok(()),
+        Ok(found) => Err(FsError::Damaged(format!(
+            "{what}: format {found}; this version reads {FORMAT}"
+        ))),
+        Err(_) => Err(damaged(what)),
+    }
+}
+
+impl Inode {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(INODE_BYTES);
+        out.put_u8(FORMAT);
+        out.put_u8(self.kind.byte());
+        out.put_u16_le(self.mode);
+        out.put_u32_le(self.uid);
+        out.put_u32_le(self.gid);
+        out.put_u32_le(self.change);
+        out.put_u64_le(self.links);
+        out.put_u64_le(self.size);
+        out.put_u64_le(time_to_field(self.mtime));
+        out.put_u64_le(time_to_field(self.ctime));
+        out.put_u64_le(time_to_field(self.atime));
+        match &self.content {
+            Content::Empty => out.put_u8(0),
+            Content::Inline => out.put_u8(1),
+            Content::Pages(extents) => {
+                out.put_u8(2);
+                out.put_u8(u8::from(extents.sparse));
+                out.put_u8(u8::try_from(extents.firsts.len()).expect("at most EXTENTS_MAX"));
+                out.put_bytes(0, 5);
+                out.put_u64_le(extents.high);
+                for first in &extents.firsts {
+                    out.put_u64_le(first.0);
+                }
+            }
+            Content::Trie(root) => {
+                out.put_u8(3);
+                out.put_bytes(0, 7);
+                out.put_u64_le(root.0);
+            }
+        }
+        assert!(out.len() <= INODE_BYTES, "an inode record has a fixed size");
+        out.resize(INODE_BYTES, 0);
+        out.freeze()
+    }
+
+    /// From bytes.
+    pub fn decode(mut bytes: &[u8]) -> Result<Self, FsError> {
+        if bytes.len() != INODE_BYTES {
+            return Err(damaged("inode: length"));
+        }
+        version(&mut bytes, "inode")?;
+        let kind = Kind::from_byte(bytes.get_u8()).ok_or_else(|| damaged("inode: kind"))?;
+        let mode = bytes.get_u16_le();
+        let (uid, gid, change) = (bytes.get_u32_le(), bytes.get_u32_le(), bytes.get_u32_le());
+        let (links, size) = (bytes.get_u64_le(), bytes.get_u64_le());
+        let mut time = || time_from_field(bytes.get_u64_le());
+        let (mtime, ctime, atime) = (time(), time(), time());
+        let content = Self::decode_content(bytes)?;
+        if (kind == Kind::Directory) != matches!(content, Content::Trie(_)) {
+            return Err(damaged("inode: content of another kind"));
+        }
+        Ok(Self {
+            kind,
+            mode,
+            uid,
+            gid,
+            links,
+            size,
+            mtime,
+            ctime,
+            atime,
+            change,
+            content,
+        })
+    }
+
+    fn decode_content(mut bytes: &[u8]) -> Result<Content, FsError> {
+        let tag = bytes.get_u8();
+        let sparse = bytes.get_u8() != 0;
+        let count = usize::from(bytes.get_u8());
+        bytes.advance(5);
+        match tag {
+            0 => Ok(Content::Empty),
+            1 => Ok(Content::Inline),
+            2 if count <= EXTENTS_MAX => {
+                let high = bytes.get_u64_le();
+                let firsts = (0..count).map(|_| PageNo(bytes.get_u64_le())).collect();
+                if high > Extents::capacity(count) {
+                    return Err(damaged("inode: pages beyond its extents"));
+                }
+                Ok(Content::Pages(Extents {
+                    firsts,
+                    high,
+                    sparse,
+                }))
+            }
+            3 => Ok(Content::Trie(PageNo(bytes.get_u64_le()))),
+            _ => Err(damaged("inode: content")),
+        }
+    }
+
+    /// Its trie's root page.
+    pub fn trie(&self) -> Result<PageNo, FsError> {
+        match self.content {
+            Content::Trie(root) => Ok(root),
+            _ => Err(FsError::NotDirectory),
+        }
+    }
+}
+
+/// The root record of a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Root {
+    /// Key of the hash of names.
+    pub hash_key: [u8; 16],
+    /// The root directory.
+    pub root: InodeId,
+    /// The hidden directory of files that have no name but are still open somewhere, or whose
+    /// pages are still being freed.
+    pub orphans: InodeId,
+}
+
+impl Root {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_slice(b"\x01LFS");
+        out.put_slice(&self.hash_key);
+        put_id(&mut out, self.root);
+        put_id(&mut out, self.orphans);
+        out.freeze()
+    }
+
+    /// From bytes.
+    pub fn decode(mut bytes: &[u8]) -> Result<Self, FsError> {
+        version(&mut bytes, "root record")?;
+        if bytes.len() < 3 + 16 + 28 || &bytes[..3] != b"LFS" {
+            return Err(damaged("root record"));
+        }
+        bytes.advance(3);
+        let mut hash_key = [0; 16];
+        bytes.copy_to_slice(&mut hash_key);
+        Ok(Self {
+            hash_key,
+            root: get_id(&mut bytes)?,
+            orphans: get_id(&mut bytes)?,
+        })
+    }
+}
+
+fn put_id(out: &mut BytesMut, id: InodeId) {
+    out.put_u64_le(id.page.0);
+    out.put_u16_le(id.slot.0);
+    out.put_u32_le(id.generation.0);
+}
+
+fn get_id(bytes: &mut &[u8]) -> Result<InodeId, FsError> {
+    if bytes.len() < 14 {
+        return Err(damaged("reference to an inode"));
+    }
+    let page = bytes.get_u64_le();
+    if page == 0 || page >= PageNo::LIMIT {
+        return Err(damaged("reference to an inode: page"));
+    }
+    Ok(InodeId {
+        page: PageNo(page),
+        slot: Slot(bytes.get_u16_le()),
+        generation: Generation(bytes.get_u32_le()),
+    })
+}
+
+/// A name in a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The name.
+    pub name: Bytes,
+    /// What it leads to.
+    pub id: InodeId,
+    /// What that is.
+    pub kind: Kind,
+}
+
+/// The names of one slot of a bucket, as bytes.
+#[must_use]
+pub fn encode_entries(entries: &[Entry]) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_u8(FORMAT);
+    for entry in entries {
+        out.put_u8(entry.kind.byte());
+        put_id(&mut out, entry.id);
+        out.put_u8(u8::try_from(entry.name.len()).expect("names are checked to be short"));
+        out.put_slice(&entry.name);
+    }
+    out.freeze()
+}
+
+/// From bytes.
+pub fn decode_entries(bytes: &Bytes) -> Result<Vec<Entry>, FsError> {
+    let mut rest = &bytes[..];
+    version(&mut rest, "names")?;
+    let mut entries = Vec::with_capacity(1);
+    while rest.has_remaining() {
+        let kind = Kind::from_byte(rest.get_u8()).ok_or_else(|| damaged("names: kind"))?;
+        let id = get_id(&mut rest)?;
+        let length = usize::from(rest.try_get_u8().map_err(|_| damaged("names: length"))?);
+        if rest.len() < length {
+            return Err(damaged("names: length"));
+        }
+        let name = bytes.slice_ref(&rest[..length]);
+        rest.advance(length);
+        entries.push(Entry { name, id, kind });
+    }
+    Ok(entries)
+}
+
+/// The header of a page of a directory's trie, in slot 0.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TrieHeader {
+    /// In the root page: the directory that holds this one (the root directory holds itself).
+    pub parent: Option<InodeId>,
+    /// Of an interior page: its 32 children. Of a bucket: none.
+    pub children: Option<Vec<PageNo>>,
+}
+
+impl TrieHeader {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u8(FORMAT);
+        out.put_u8(u8::from(self.parent.is_some()) | u8::from(self.children.is_some()) << 1);
+        if let Some(parent) = self.parent {
+            put_id(&mut out, parent);
+        }
+        for child in self.children.iter().flatten() {
+            out.put_u64_le(child.0);
+        }
+        out.freeze()
+    }
+
+    /// From bytes.
+    pub fn decode(mut bytes: &[u8]) -> Result<Self, FsError> {
+        version(&mut bytes, "directory page")?;
+        let flags = bytes
+            .try_get_u8()
+            .map_err(|_| damaged("directory page: header"))?;
+        let parent = (flags & 1 != 0).then(|| get_id(&mut bytes)).transpose()?;
+        let children = if flags & 2 != 0 {
+            if bytes.len() != 8 * FAN_OUT {
+                return Err(damaged("directory page: children"));
+            }
+            Some((0..FAN_OUT).map(|_| PageNo(bytes.get_u64_le())).collect())
+        } else {
+            None
+        };
+        Ok(Self { parent, children })
+    }
+}

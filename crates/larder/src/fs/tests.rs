@@ -1,0 +1,398 @@
+//! The file layer over the store in memory.
+
+use super::memory::MemoryStore;
+use super::*;
+use bytes::Bytes;
+use std::sync::Arc;
+
+type Fs = Arc<FileSystem<MemoryStore>>;
+
+async fn fresh() -> (MemoryStore, Fs) {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let fs = open(&store).await;
+    (store, fs)
+}
+
+/// Another node on the same volume.
+async fn open(store: &MemoryStore) -> Fs {
+    let fs = FileSystem::open_or_format(store.clone(), FsOptions::default(), [7; 16]);
+    Arc::new(fs.await.unwrap())
+}
+
+fn file() -> Create {
+    kind(Kind::File)
+}
+
+fn directory() -> Create {
+    kind(Kind::Directory)
+}
+
+fn kind(kind: Kind) -> Create {
+    Create {
+        kind,
+        mode: 0o644,
+        uid: 1,
+        gid: 2,
+        target: Bytes::new(),
+    }
+}
+
+async fn make(fs: &Fs, parent: InodeId, name: &str, create: &Create) -> InodeId {
+    let found = fs.create(parent, name.as_bytes(), create).await.unwrap();
+    found.attr.unwrap().id
+}
+
+async fn write_file(fs: &Fs, id: InodeId, offset: u64, bytes: &[u8]) {
+    let (handle, _) = fs.open_file(id).await.unwrap();
+    fs.write(&handle, offset, Bytes::copy_from_slice(bytes)).await.unwrap();
+    fs.release(handle).await.unwrap();
+}
+
+async fn read_file(fs: &Fs, id: InodeId) -> Vec<u8> {
+    let (handle, attr) = fs.open_file(id).await.unwrap();
+    let bytes = fs.read(&handle, 0, attr.inode.size as usize + 10).await.unwrap();
+    fs.release(handle).await.unwrap();
+    bytes.to_vec()
+}
+
+async fn names(fs: &Fs, directory: InodeId) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut position = Position::default();
+    loop {
+        let batch = fs.read_dir(directory, &position, 10, true).await.unwrap();
+        let Some(last) = batch.last() else { break };
+        position = last.position.clone();
+        all.extend(batch.iter().map(|e| String::from_utf8_lossy(&e.entry.name).into_owned()));
+    }
+    all.sort();
+    all
+}
+
+async fn clean(fs: &Fs) {
+    let report = check::check(fs, &check::CheckOptions::default(), &mut |_| {}).await.unwrap();
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+fn pattern(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|i| ((i * 31 + seed * 7 + i / 251) % 256) as u8).collect()
+}
+
+#[tokio::test]
+async fn creates_and_finds() {
+    let (store, fs) = fresh().await;
+    let a = make(&fs, fs.root(), "a", &directory()).await;
+    let f = make(&fs, a, "f", &file()).await;
+    let other = open(&store).await;
+    assert_eq!(other.lookup(other.root(), b"a").await.unwrap().attr.unwrap().id, a);
+    let found = other.lookup(a, b"f").await.unwrap().attr.unwrap();
+    assert_eq!((found.id, found.inode.links), (f, 1));
+    assert_eq!(other.lookup(a, b"g").await.unwrap().attr, None);
+    assert_eq!(fs.create(a, b"f", &file()).await, Err(FsError::Exists));
+    let root = fs.getattr(fs.root()).await.unwrap().inode;
+    assert_eq!((root.links, root.size), (3, 1));
+    clean(&fs).await;
+}
+
+#[tokio::test]
+async fn many_names_split_the_trie() {
+    let (store, fs) = fresh().await;
+    let d = make(&fs, fs.root(), "d", &directory()).await;
+    let mut expected = Vec::new();
+    for i in 0..3000 {
+        let name = format!("file-with-a-rather-long-name-{i}");
+        make(&fs, d, &name, &file()).await;
+        expected.push(name);
+    }
+    expected.sort();
+    let other = open(&store).await;
+    assert_eq!(names(&other, d).await, expected);
+    clean(&other).await;
+    assert_eq!(fs.rmdir(fs.root(), b"d").await, Err(FsError::NotEmpty));
+    for name in &expected {
+        other.unlink(d, name.as_bytes()).await.unwrap();
+    }
+    assert_eq!(fs.getattr(d).await.unwrap().inode.size, 0);
+    fs.rmdir(fs.root(), b"d").await.unwrap();
+    assert_eq!(other.lookup(d, b"x").await, Err(FsError::NotFound));
+    clean(&fs).await;
+    // What is left: the root page, two tries, and pages that are being filled.
+    assert!(store.pages() < 25, "{} pages left", store.pages());
+}
+
+#[tokio::test]
+async fn contents_of_all_sizes() {
+    let (store, fs) = fresh().await;
+    let other = open(&store).await;
+    for length in [0, 1, 4095, 4096, 4097, 32768, 32769, 600_000, 20 << 20] {
+        let id = make(&fs, fs.root(), &format!("f{length}"), &file()).await;
+        let bytes = pattern(length, length);
+        write_file(&fs, id, 0, &bytes).await;
+        assert_eq!(read_file(&other, id).await, bytes, "length {length}");
+    }
+    clean(&fs).await;
+}
+
+#[tokio::test]
+async fn holes_read_as_zeros() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "sparse", &file()).await;
+    write_file(&fs, id, 5_000_000, b"end").await;
+    write_file(&fs, id, 100_000, b"middle").await;
+    let mut expected = vec![0; 5_000_003];
+    expected[5_000_000..].copy_from_slice(b"end");
+    expected[100_000..100_006].copy_from_slice(b"middle");
+    assert_eq!(read_file(&fs, id).await, expected);
+    clean(&fs).await;
+    let before = store.pages();
+    fs.unlink(fs.root(), b"sparse").await.unwrap();
+    assert_eq!(store.pages(), before - 2);
+    clean(&fs).await;
+}
+
+#[tokio::test]
+async fn resizes() {
+    let (_, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let bytes = pattern(12 << 20, 1);
+    write_file(&fs, id, 0, &bytes).await;
+    for size in [10_000_000_u64, 70_000, 40_000, 10, 0] {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        assert_eq!(fs.setattr(id, set).await.unwrap().inode.size, size);
+        assert_eq!(read_file(&fs, id).await, bytes[..size as usize], "size {size}");
+        let more = SetAttr { size: Some(size + 50_000), ..SetAttr::default() };
+        fs.setattr(id, more).await.unwrap();
+        let mut expected = bytes[..size as usize].to_vec();
+        expected.resize(size as usize + 50_000, 0);
+        assert_eq!(read_file(&fs, id).await, expected, "size {size} extended");
+        fs.setattr(id, set).await.unwrap();
+    }
+    fs.reap_waiting().await.unwrap();
+    clean(&fs).await;
+}
+
+#[tokio::test]
+async fn random_writes_match_a_model() {
+    let (store, fs) = fresh().await;
+    let other = open(&store).await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let mut model: Vec<u8> = Vec::new();
+    let (mut handle, _) = fs.open_file(id).await.unwrap();
+    let mut random = 12345_u64;
+    let mut next = move |limit: u64| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) % limit
+    };
+    for step in 0..400 {
+        let (offset, length) = (next(300_000) as usize, next(9000) as usize);
+        match next(20) {
+            0 => {
+                let size = next(300_000);
+                let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                fs.setattr(id, set).await.unwrap();
+                model.resize(size as usize, 0);
+            }
+            1 => fs.flush(&handle).await.unwrap(),
+            2 => {
+                fs.release(handle).await.unwrap();
+                assert_eq!(read_file(&other, id).await, model, "step {step}, other node");
+                handle = fs.open_file(id).await.unwrap().0;
+            }
+            _ if length > 0 => {
+                let bytes = pattern(length, step);
+                model.resize(model.len().max(offset + length), 0);
+                model[offset..offset + length].copy_from_slice(&bytes);
+                fs.write(&handle, offset as u64, bytes.into()).await.unwrap();
+            }
+            _ => {}
+        }
+        let from = next(300_000).min(model.len() as u64);
+        let read = fs.read(&handle, from, 50_000).await.unwrap();
+        let end = model.len().min(from as usize + 50_000);
+        assert_eq!(read, model[from as usize..end], "step {step}");
+    }
+    fs.release(handle).await.unwrap();
+    clean(&fs).await;
+}
+
+#[tokio::test]
+async fn removed_while_open_stays_until_closed() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, id, 0, &pattern(100_000, 3)).await;
+    let (handle, _) = fs.open_file(id).await.unwrap();
+    fs.unlink(fs.root(), b"f").await.unwrap();
+    assert_eq!(fs.read(&handle, 0, 200_000).await.unwrap(), pattern(100_000, 3));
+    assert_eq!(fs.orphans().await.unwrap().len(), 1);
+    clean(&fs).await;
+    let before = store.pages();
+    fs.release(handle).await.unwrap();
+    assert_eq!(fs.orphans().await.unwrap().len(), 0);
+    assert_eq!(store.pages(), before - 4);
+    clean(&fs).await;
+}
+
+#[tokio::test]
+async fn renames() {
+    let (_, fs) = fresh().await;
+    let root = fs.root();
+    let a = make(&fs, root, "a", &directory()).await;
+    let b = make(&fs, root, "b", &directory()).await;
+    let c = make(&fs, a, "c", &directory()).await;
+    let f = make(&fs, a, "f", &file()).await;
+    let g = make(&fs, b, "g", &file()).await;
+    let replace = RenameMode::Replace;
+    fs.rename((a, b"f"), (b, b"g"), replace).await.unwrap();
+    assert_eq!(fs.lookup(b, b"g").await.unwrap().attr.unwrap().id, f);
+    assert_eq!(fs.getattr(g).await, Err(FsError::NotFound));
+    assert!(matches!(fs.rename((root, b"a"), (c, b"x"), replace).await, Err(FsError::Invalid(_))));
+    assert_eq!(fs.rename((root, b"a"), (root, b"b"), replace).await, Err(FsError::NotEmpty));
+    assert_eq!(fs.rename((root, b"a"), (b, b"g"), replace).await, Err(FsError::NotDirectory));
+    assert_eq!(fs.rename((b, b"g"), (root, b"a"), replace).await, Err(FsError::IsDirectory));
+    fs.rename((root, b"a"), (b, b"a2"), replace).await.unwrap();
+    assert_eq!(fs.parent(a).await.unwrap(), b);
+    assert_eq!(fs.rename((b, b"a2"), (b, b"g"), RenameMode::NoReplace).await, Err(FsError::Exists));
+    fs.rename((b, b"a2"), (b, b"g"), RenameMode::Exchange).await.unwrap();
+    assert_eq!(fs.lookup(b, b"g").await.unwrap().attr.unwrap().id, a);
+    fs.rename((b, b"g"), (root, b"b2"), RenameMode::Exchange).await.unwrap_err();
+    let d = make(&fs, root, "d", &directory()).await;
+    fs.rename((b, b"g"), (root, b"d"), replace).await.unwrap();
+    assert_eq!(fs.getattr(d).await, Err(FsError::NotFound));
+    clean(&fs).await;
+}
+
+#[tokio::test]
+async fn links_and_symlinks() {
+    let (_, fs) = fresh().await;
+    let root = fs.root();
+    let f = make(&fs, root, "f", &file()).await;
+    assert_eq!(fs.link(f, root, b"g").await.unwrap().attr.unwrap().inode.links, 2);
+    fs.rename((root, b"f"), (root, b"g"), RenameMode::Replace).await.unwrap();
+    assert_eq!(names(&fs, root).await, ["f", "g"]);
+    fs.unlink(root, b"f").await.unwrap();
+    assert_eq!(fs.getattr(f).await.unwrap().inode.links, 1);
+    let link = Create { target: Bytes::from_static(b"../g"), ..kind(Kind::Symlink) };
+    let l = make(&fs, root, "l", &link).await;
+    assert_eq!(fs.readlink(l).await.unwrap(), "../g");
+    clean(&fs).await;
+}
+
+/// Creations in one directory commute: none of many at once from two nodes fails, and the
+/// directory's counts hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn creations_side_by_side() {
+    let (store, fs) = fresh().await;
+    let other = open(&store).await;
+    let d = make(&fs, fs.root(), "d", &directory()).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for i in 0..400 {
+        let fs = if i % 2 == 0 { fs.clone() } else { other.clone() };
+        tasks.spawn(async move {
+            make(&fs, d, &format!("n{i}"), &file()).await;
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(fs.getattr(d).await.unwrap().inode.size, 400);
+    assert_eq!(names(&fs, d).await.len(), 400);
+    clean(&fs).await;
+}
+
+/// A directory that is removed while a name is created in it: exactly one of the two happens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removal_against_creation() {
+    let (store, fs) = fresh().await;
+    let other = open(&store).await;
+    for i in 0..100 {
+        let name = format!("d{i}");
+        let d = make(&fs, fs.root(), &name, &directory()).await;
+        let creator = other.clone();
+        let created = tokio::spawn(async move { creator.create(d, b"f", &file()).await });
+        let removed = fs.rmdir(fs.root(), name.as_bytes()).await;
+        match created.await.unwrap() {
+            Ok(_) => assert_eq!(removed, Err(FsError::NotEmpty)),
+            Err(error) => assert_eq!((error, removed), (FsError::NotFound, Ok(()))),
+        }
+    }
+    clean(&fs).await;
+}
+
+/// Two sites move two directories into each other: one of them must fail, or both would be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn moves_into_each_other() {
+    let (store, fs) = fresh().await;
+    let other = open(&store).await;
+    for i in 0..100 {
+        let (a, b) = (format!("a{i}"), format!("b{i}"));
+        let (ida, idb) = (
+            make(&fs, fs.root(), &a, &directory()).await,
+            make(&fs, fs.root(), &b, &directory()).await,
+        );
+        let (mover, root, name) = (other.clone(), fs.root(), b.clone());
+        let first = tokio::spawn(async move {
+            mover.rename((root, name.as_bytes()), (ida, b"x"), RenameMode::Replace).await
+        });
+        let second = fs.rename((root, a.as_bytes()), (idb, b"x"), RenameMode::Replace).await;
+        assert!(first.await.unwrap().is_ok() != second.is_ok());
+    }
+    clean(&fs).await;
+}
+
+#[tokio::test]
+async fn failed_commits_are_reported_at_close() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(id).await.unwrap();
+    fs.write(&handle, 0, Bytes::from_static(b"lost")).await.unwrap();
+    store.fail_next_commit(TxError::Denied("no".into()));
+    assert_eq!(fs.flush(&handle).await, Err(TxError::Denied("no".into()).into()));
+    assert_eq!(handle.dirty_bytes(), 0);
+    fs.write(&handle, 0, Bytes::from_static(b"kept")).await.unwrap();
+    store.fail_next_commit(TxError::TimedOut);
+    assert_eq!(fs.flush(&handle).await, Err(TxError::TimedOut.into()));
+    fs.release(handle).await.unwrap();
+    assert_eq!(read_file(&fs, id).await, b"kept");
+}
+
+/// Times set after a write stay as set, although the write is committed at close.
+#[tokio::test]
+async fn times_survive_the_flush() {
+    let (_, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(id).await.unwrap();
+    fs.write(&handle, 0, Bytes::from_static(b"x")).await.unwrap();
+    let set = SetAttr { mtime: Some(-5), ..SetAttr::default() };
+    fs.setattr(id, set).await.unwrap();
+    fs.release(handle).await.unwrap();
+    let inode = fs.getattr(id).await.unwrap().inode;
+    assert_eq!((inode.mtime, inode.size), (-5, 1));
+}
+
+/// A pre-split deep trie: pages of 4 KiB fill soon.
+#[tokio::test]
+async fn small_pages() {
+    let store = MemoryStore::new(4096);
+    let fs = open(&store).await;
+    for i in 0..500 {
+        let id = make(&fs, fs.root(), &format!("name-{i}"), &file()).await;
+        write_file(&fs, id, 0, &pattern(i * 3, i)).await;
+    }
+    for i in 0..500 {
+        let found = fs.lookup(fs.root(), format!("name-{i}").as_bytes()).await.unwrap();
+        assert_eq!(read_file(&fs, found.attr.unwrap().id).await, pattern(i * 3, i));
+    }
+    clean(&fs).await;
+}
+
+#[test]
+fn reads_ahead_in_growing_steps() {
+    let mut ahead = ReadAhead::default();
+    let mut asked = Vec::new();
+    for i in 0..12 {
+        let range = ahead.note(i * 131_072, 131_072, 1 << 20);
+        if !range.is_empty() {
+            asked.push((range.start >> 17, range.end >> 17));
+        }
+    }
+    assert_eq!(asked[0], (1, 2));
+    assert!(asked.windows(2).all(|two| two[0].1 == two[1].0), "{asked:?}");
+    assert_eq!(ahead.note(0, 10, 1 << 20), 0..0);
+}

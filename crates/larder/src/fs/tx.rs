@@ -1,0 +1,180 @@
+//! What the file layer needs of transactions: a small trait, so that the layer runs over the
+//! client library, over the in-memory store of the tests, and in the simulator.
+
+use bytes::Bytes;
+use larder_core::commit::PageKind;
+use larder_core::id::{Generation, PageNo, Slot};
+use std::future::Future;
+use std::time::Duration;
+
+/// Why the store could not do it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TxError {
+    /// Something read was changed by another; nothing was done. Run it again.
+    #[error("conflict: {0}")]
+    Conflict(String),
+    /// The page has no room for the write; nothing was done. Put it elsewhere.
+    #[error("page {} is full", .0.0)]
+    Full(PageNo),
+    /// A page or object written to is not there (any more); nothing was done. Run it again: what
+    /// led there will be read anew.
+    #[error("page {} or an object of it is gone", .0.0)]
+    Gone(PageNo),
+    /// Over a limit of the store.
+    #[error("too large: {0}")]
+    TooLarge(String),
+    /// No answer within the limit.
+    #[error("no answer within the time limit")]
+    TimedOut,
+    /// The commit may have been done or not.
+    #[error("the outcome of the commit is not known")]
+    OutcomeUnknown,
+    /// The cached state is older than the session allows.
+    #[error("{0}")]
+    Stale(String),
+    /// The store cannot serve now.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// Bytes at the origin are damaged.
+    #[error("damaged: {0}")]
+    Damaged(String),
+    /// Not allowed.
+    #[error("not allowed: {0}")]
+    Denied(String),
+}
+
+/// What a transaction is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Reads and perhaps writes; serializable.
+    Normal,
+    /// Reads one state for as long as it takes, whatever changes meanwhile.
+    Snapshot,
+}
+
+/// One transaction. Reads see its own writes. Dropping it undoes it. Page numbers are of one
+/// volume; every method names what conflicts with it, in the words of `larder_core::commit`.
+pub trait Tx: Send + Sync {
+    /// The object in a slot. A value read, or, of an empty slot or absent page, a read of absence.
+    fn get(
+        &self,
+        page: PageNo,
+        slot: Slot,
+    ) -> impl Future<Output = Result<Option<(Generation, Bytes)>, TxError>> + Send;
+
+    /// All objects of a slotted page, ascending; none: no such page. A read of the whole page.
+    fn get_all(
+        &self,
+        page: PageNo,
+    ) -> impl Future<Output = Result<Option<Vec<(Slot, Generation, Bytes)>>, TxError>> + Send;
+
+    /// A raw page's bytes; none: no such page. A value read.
+    fn get_raw(&self, page: PageNo) -> impl Future<Output = Result<Option<Bytes>, TxError>> + Send;
+
+    /// Bytes of records a page has room for, own writes counted; none: no such page. A hint, not
+    /// a read.
+    fn room(&self, page: PageNo) -> impl Future<Output = Result<Option<usize>, TxError>> + Send;
+
+    /// Brings pages at hand in one request. Not a read.
+    fn fetch(&self, pages: &[PageNo]) -> impl Future<Output = Result<(), TxError>> + Send;
+
+    /// Makes a page with a number from [`TxStore::allocate`].
+    fn create_page(
+        &self,
+        page: PageNo,
+        kind: PageKind,
+    ) -> impl Future<Output = Result<(), TxError>> + Send;
+
+    /// Removes a page for good, without reading it.
+    fn delete_page(&self, page: PageNo) -> impl Future<Output = Result<(), TxError>> + Send;
+
+    /// Creates an object in a slot that must be empty.
+    fn create(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        value: Bytes,
+    ) -> impl Future<Output = Result<Generation, TxError>> + Send;
+
+    /// Overwrites an object, without reading its bytes.
+    fn put(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+        value: Bytes,
+    ) -> impl Future<Output = Result<(), TxError>> + Send;
+
+    /// Deletes an object.
+    fn delete(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+    ) -> impl Future<Output = Result<(), TxError>> + Send;
+
+    /// Adds to a 64-bit number of an object. Commutes with its like.
+    fn add(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+        offset: u32,
+        delta: i64,
+    ) -> impl Future<Output = Result<(), TxError>> + Send;
+
+    /// Raises a 64-bit number of an object. Commutes with its like.
+    fn max(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+        offset: u32,
+        value: u64,
+    ) -> impl Future<Output = Result<(), TxError>> + Send;
+
+    /// Writes into a raw page, without reading it.
+    fn write_raw(
+        &self,
+        page: PageNo,
+        offset: u32,
+        bytes: Bytes,
+    ) -> impl Future<Output = Result<(), TxError>> + Send;
+
+    /// Cuts or zero-extends a raw page, without reading it.
+    fn truncate_raw(
+        &self,
+        page: PageNo,
+        length: u32,
+    ) -> impl Future<Output = Result<(), TxError>> + Send;
+
+    /// Commits: durable when it returns. Without writes, says whether all it read still held.
+    fn commit(self) -> impl Future<Output = Result<(), TxError>> + Send;
+}
+
+/// One volume, as a source of transactions. A clone shares it.
+pub trait TxStore: Clone + Send + Sync + 'static {
+    /// Its transactions.
+    type Tx: Tx;
+
+    /// Bytes of a page.
+    fn page_bytes(&self) -> u32;
+
+    /// Begins a transaction, on a state that shows every earlier commit of this store.
+    fn begin(&self, mode: Mode) -> impl Future<Output = Result<Self::Tx, TxError>> + Send;
+
+    /// Page numbers never used before, for good: the first of a run of `count`.
+    fn allocate(&self, count: u64) -> impl Future<Output = Result<PageNo, TxError>> + Send;
+
+    /// Asks for pages that will be wanted soon; does not wait for them.
+    fn prefetch(&self, pages: &[PageNo]);
+
+    /// Waits before the next attempt (`attempt` counts from 1) after a conflict, with jitter.
+    fn pause(&self, attempt: u32) -> impl Future<Output = ()> + Send;
+
+    /// Nanoseconds since 1970 UTC: for the times of files.
+    fn now(&self) -> i64;
+
+    /// How long what is read now may be called current; none: no such limit, zero: not at all.
+    fn current_for(&self) -> Option<Duration>;
+}
