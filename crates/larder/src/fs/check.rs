@@ -26,10 +26,7 @@ pub struct CheckOptions {
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        Self {
-            data: true,
-            problems_max: 1000,
-        }
+        Self { data: true, problems_max: 1000 }
     }
 }
 
@@ -229,17 +226,8 @@ struct Walk<'a, S: TxStore> {
 
 impl<S: TxStore> Walk<'_, S> {
     fn root(&mut self, id: InodeId, path: &str, orphans: bool) {
-        self.waiting.push(Waiting {
-            id,
-            parent: id,
-            path: path.into(),
-            orphans,
-        });
-        let seen = Seen {
-            path: path.into(),
-            links: 0,
-            names: 0,
-        };
+        self.waiting.push(Waiting { id, parent: id, path: path.into(), orphans });
+        let seen = Seen { path: path.into(), links: 0, names: 0 };
         self.inodes.insert(id, seen);
     }
 
@@ -251,20 +239,14 @@ impl<S: TxStore> Walk<'_, S> {
     }
 
     fn damaged(&mut self, path: &str, error: &FsError) {
-        self.problem(Problem::Damaged {
-            path: path.into(),
-            detail: error.to_string(),
-        });
+        self.problem(Problem::Damaged { path: path.into(), detail: error.to_string() });
     }
 
     /// An inode, or none after noting why not. Errors of the store end the check.
     async fn inode(&mut self, id: InodeId, path: &str) -> Result<Option<Inode>, FsError> {
         match self.fs.inode(self.tx, id).await {
             Ok(inode) => return Ok(Some(inode)),
-            Err(FsError::NotFound) => self.problem(Problem::Missing {
-                path: path.into(),
-                id,
-            }),
+            Err(FsError::NotFound) => self.problem(Problem::Missing { path: path.into(), id }),
             Err(error @ FsError::Damaged(_)) => self.damaged(path, &error),
             Err(error) => return Err(error),
         }
@@ -325,10 +307,7 @@ impl<S: TxStore> Walk<'_, S> {
         directory: &Waiting,
     ) -> Result<Option<TrieHeader>, FsError> {
         let Some((_, bytes)) = self.tx.get(page, HEADER_SLOT).await? else {
-            self.problem(Problem::MissingPage {
-                path: directory.path.clone(),
-                page,
-            });
+            self.problem(Problem::MissingPage { path: directory.path.clone(), page });
             return Ok(None);
         };
         match TrieHeader::decode(&bytes) {
@@ -375,7 +354,8 @@ impl<S: TxStore> Walk<'_, S> {
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
                 let path = format!("{}/{name}", directory.path.trim_end_matches('/'));
                 let hash = self.fs.hash(&entry.name);
-                let way = (0..level).fold(0, |way, level| (way << 5) | child_of(hash, level) as u64);
+                let way =
+                    (0..level).fold(0, |way, level| (way << 5) | child_of(hash, level) as u64);
                 if slot != slot_of(hash) || way != prefix {
                     self.problem(Problem::Misplaced { path: path.clone() });
                 }
@@ -409,19 +389,11 @@ impl<S: TxStore> Walk<'_, S> {
         };
         if inode.kind != kind {
             let found = inode.kind;
-            self.problem(Problem::WrongKind {
-                path: path.clone(),
-                named: kind,
-                found,
-            });
+            self.problem(Problem::WrongKind { path: path.clone(), named: kind, found });
         }
         // A directory's links are those of its subdirectories: counted when it is walked.
         let links = if kind == Kind::Directory { 1 } else { inode.links };
-        let seen = Seen {
-            path: path.clone(),
-            links,
-            names: named,
-        };
+        let seen = Seen { path: path.clone(), links, names: named };
         self.inodes.insert(id, seen);
         if directory.orphans {
             self.report.orphans += 1;
@@ -472,14 +444,12 @@ impl<S: TxStore> Walk<'_, S> {
                 match self.tx.get_raw(*page).await {
                     Ok(Some(_)) => self.report.pages += 1,
                     Ok(None) if extents.sparse => {}
-                    Ok(None) => self.problem(Problem::MissingPage {
-                        path: path.into(),
-                        page: *page,
-                    }),
-                    Err(TxError::Damaged(detail)) => self.problem(Problem::Damaged {
-                        path: path.into(),
-                        detail,
-                    }),
+                    Ok(None) => {
+                        self.problem(Problem::MissingPage { path: path.into(), page: *page })
+                    }
+                    Err(TxError::Damaged(detail)) => {
+                        self.problem(Problem::Damaged { path: path.into(), detail })
+                    }
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -507,11 +477,7 @@ impl<S: TxStore> Walk<'_, S> {
         for page in pages {
             self.used.push((page.0, 1, "(inodes)".into()));
             for (slot, generation, _) in self.tx.get_all(page).await?.unwrap_or_default() {
-                let id = InodeId {
-                    page,
-                    slot: Slot(slot.0 & !1),
-                    generation,
-                };
+                let id = InodeId { page, slot: Slot(slot.0 & !1), generation };
                 let is_inode = slot.0 % 2 == 0 && (page, slot) != (ROOT_PAGE, ROOT_SLOT);
                 if is_inode && !self.inodes.contains_key(&id) {
                     self.problem(Problem::Unnamed { id });

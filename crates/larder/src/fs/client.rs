@@ -1,9 +1,7 @@
 //! The file layer's transactions over the client library.
 
 use super::tx::{Mode, Tx, TxError, TxStore};
-use crate::client::{
-    Consistency, Error, Freshness, Session, SessionOptions, Transaction, Volume,
-};
+use crate::client::{Consistency, Error, Freshness, Session, SessionOptions, Transaction, Volume};
 use bytes::Bytes;
 use larder_core::commit::{Op, PageKind};
 use larder_core::id::{Generation, ObjectId, PageId, PageNo, Slot};
@@ -62,9 +60,7 @@ impl VolumeStore {
 
 /// Nanoseconds since 1970 UTC by the host's clock; only for the times of files.
 pub(super) fn wall_time() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
@@ -93,11 +89,7 @@ impl VolumeTx {
     }
 
     fn object(&self, page: PageNo, slot: Slot, generation: Generation) -> ObjectId {
-        ObjectId {
-            page: self.id(page),
-            slot,
-            generation,
-        }
+        ObjectId { page: self.id(page), slot, generation }
     }
 }
 
@@ -218,10 +210,7 @@ impl TxStore for VolumeStore {
             Mode::Normal => self.normal.begin().await?,
             Mode::Snapshot => self.snapshots.begin_read().await?,
         };
-        Ok(VolumeTx {
-            volume: self.volume.clone(),
-            transaction,
-        })
+        Ok(VolumeTx { volume: self.volume.clone(), transaction })
     }
 
     async fn allocate(&self, count: u64) -> Result<PageNo, TxError> {

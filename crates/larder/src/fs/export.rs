@@ -1,1 +1,223 @@
-//! Export.
+//! `larder volume export`: a volume's tree into a folder of the host.
+
+use super::{Attr, DirEntry, FileSystem, FsError, InodeId, Kind, Mode, Position, Tx, TxStore};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::task::JoinSet;
+
+/// Names listed at a time.
+const LIST: usize = 1000;
+/// Files written side by side.
+const PIPELINE: usize = 16;
+/// Bytes of a file read at a time.
+const PART_BYTES: usize = 4 << 20;
+
+/// What has been done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ExportProgress {
+    /// Directories made.
+    pub directories: u64,
+    /// Files and links written.
+    pub files: u64,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// Exports the tree below `source` into `target`, which is made if it is not there. Files that
+/// are there are overwritten, others left alone. Each directory is read as one state; the whole
+/// is one state only if nobody changes it meanwhile. Owners are set if the host allows it.
+pub async fn export<S: TxStore>(
+    fs: &Arc<FileSystem<S>>,
+    source: InodeId,
+    target: &Path,
+    progress: &mut (dyn FnMut(&ExportProgress) + Send),
+) -> Result<ExportProgress, FsError> {
+    let mut done = ExportProgress::default();
+    let mut links: BTreeMap<InodeId, PathBuf> = BTreeMap::new();
+    let mut made = vec![(fs.getattr(source).await?, target.to_path_buf())];
+    let mut at = 0;
+    while at < made.len() {
+        let (attr, path) = made[at].clone();
+        at += 1;
+        make_directory(&path)?;
+        done.directories += 1;
+        let mut running = JoinSet::new();
+        let mut position = Position::default();
+        loop {
+            let listed = fs.read_dir(attr.id, &position, LIST, true).await?;
+            let Some(last) = listed.last() else { break };
+            position = last.position.clone();
+            for entry in listed {
+                let path = path.join(OsStr::from_bytes(&entry.entry.name));
+                let Some(attr) = entry.attr.clone() else { continue };
+                if attr.inode.kind == Kind::Directory {
+                    made.push((attr, path));
+                } else if let Some(first) = links.get(&attr.id) {
+                    // The first name must be written before it can be linked.
+                    finish(&mut running, 0, &mut done).await?;
+                    replace_by_link(first, &path)?;
+                    done.files += 1;
+                } else {
+                    if attr.inode.links > 1 {
+                        links.insert(attr.id, path.clone());
+                    }
+                    let fs = fs.clone();
+                    running.spawn(async move { write_file(&fs, &entry, &attr, &path).await });
+                    finish(&mut running, PIPELINE, &mut done).await?;
+                }
+            }
+            progress(&done);
+        }
+        finish(&mut running, 0, &mut done).await?;
+        progress(&done);
+    }
+    // Children before parents: making names changes times, and a mode may forbid it.
+    for (attr, path) in made.iter().rev() {
+        set_attributes(path, attr)?;
+    }
+    progress(&done);
+    Ok(done)
+}
+
+async fn finish(
+    running: &mut JoinSet<Result<u64, FsError>>,
+    leave: usize,
+    done: &mut ExportProgress,
+) -> Result<(), FsError> {
+    while running.len() > leave {
+        let result = running.join_next().await.expect("not empty");
+        done.bytes += result.expect("writing a file does not panic")?;
+        done.files += 1;
+    }
+    Ok(())
+}
+
+fn host(path: &Path) -> impl FnOnce(std::io::Error) -> FsError + '_ {
+    move |error| FsError::Host { path: path.into(), error: error.to_string() }
+}
+
+fn make_directory(path: &Path) -> Result<(), FsError> {
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        other => other.map_err(host(path)),
+    }
+}
+
+fn remove_if_there(path: &Path) -> Result<(), FsError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(host(path)),
+    }
+}
+
+fn replace_by_link(first: &Path, path: &Path) -> Result<(), FsError> {
+    remove_if_there(path)?;
+    std::fs::hard_link(first, path).map_err(host(path))
+}
+
+/// Writes one file or link; gives its bytes.
+async fn write_file<S: TxStore>(
+    fs: &FileSystem<S>,
+    entry: &DirEntry,
+    attr: &Attr,
+    path: &Path,
+) -> Result<u64, FsError> {
+    if attr.inode.kind == Kind::Symlink {
+        let target = fs.readlink(entry.entry.id).await?;
+        remove_if_there(path)?;
+        std::os::unix::fs::symlink(OsStr::from_bytes(&target), path).map_err(host(path))?;
+        own(path, attr);
+        return Ok(0);
+    }
+    remove_if_there(path)?;
+    let file = std::fs::File::create(path).map_err(host(path))?;
+    let mut offset = 0;
+    while offset < attr.inode.size {
+        let bytes = fs.read_part(attr.id, offset, PART_BYTES).await?;
+        if bytes.is_empty() {
+            break;
+        }
+        write_at(&file, offset, &bytes).map_err(host(path))?;
+        offset += bytes.len() as u64;
+    }
+    drop(file);
+    set_attributes(path, attr)?;
+    Ok(offset)
+}
+
+/// Pages of zeros are left out: they may be holes.
+fn write_at(file: &std::fs::File, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let end = offset + bytes.len() as u64;
+    for (i, part) in bytes.chunks(1 << 16).enumerate() {
+        if part.iter().any(|byte| *byte != 0) {
+            file.write_all_at(part, offset + ((i as u64) << 16))?;
+        }
+    }
+    if file.metadata()?.len() < end {
+        file.set_len(end)?;
+    }
+    Ok(())
+}
+
+fn system_time(nanos: i64) -> SystemTime {
+    let distance = Duration::from_nanos(nanos.unsigned_abs());
+    if nanos >= 0 { SystemTime::UNIX_EPOCH + distance } else { SystemTime::UNIX_EPOCH - distance }
+}
+
+/// Who may not give files away keeps them.
+fn own(path: &Path, attr: &Attr) {
+    let _refused = std::os::unix::fs::lchown(path, Some(attr.inode.uid), Some(attr.inode.gid));
+}
+
+fn set_attributes(path: &Path, attr: &Attr) -> Result<(), FsError> {
+    own(path, attr);
+    let times = std::fs::FileTimes::new()
+        .set_accessed(system_time(attr.inode.atime))
+        .set_modified(system_time(attr.inode.mtime));
+    let file = std::fs::File::open(path).map_err(host(path))?;
+    file.set_times(times).map_err(host(path))?;
+    let mode = std::fs::Permissions::from_mode(u32::from(attr.inode.mode));
+    file.set_permissions(mode).map_err(host(path))
+}
+
+impl<S: TxStore> FileSystem<S> {
+    /// A part of a file as committed, without opening it.
+    pub async fn read_part(
+        &self,
+        id: InodeId,
+        offset: u64,
+        length: usize,
+    ) -> Result<Bytes, FsError> {
+        super::transact!(self, tx => {
+            let inode = self.inode(&tx, id).await?;
+            let size = inode.size;
+            let next = offset + length as u64;
+            self.prefetch_content(&inode, next..size.min(next + length as u64));
+            self.read_content(&tx, id, &inode, offset, length).await
+        })
+    }
+
+    /// Walks names to an inode, from the root: `a/b/c`. Symbolic links are not followed.
+    pub async fn resolve(&self, path: &[u8]) -> Result<Attr, FsError> {
+        let mut attr = self.getattr(self.root()).await?;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            let found = self.lookup(attr.id, name).await?;
+            attr = found.attr.ok_or(FsError::NotFound)?;
+        }
+        Ok(attr)
+    }
+
+    /// Whether the volume can be read now: begins and ends a transaction.
+    pub async fn probe(&self) -> Result<(), FsError> {
+        let tx = self.store.begin(Mode::Normal).await?;
+        tx.get(super::ROOT_PAGE, super::ROOT_SLOT).await?;
+        Ok(())
+    }
+}

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use larder_core::commit::{Aspect, Op, PageKind, Target, conflicts};
 use larder_core::id::{Generation, PageNo, Slot};
 use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -35,7 +36,11 @@ struct Database {
     next_page: u64,
     /// The next commits fail with this.
     failures: Vec<TxError>,
+    watchers: Vec<Sender<Touches>>,
 }
+
+/// What one commit touched.
+pub type Touches = Vec<(PageNo, Target)>;
 
 /// A volume in memory. Clones share it.
 #[derive(Clone)]
@@ -62,17 +67,9 @@ impl MemoryStore {
     /// An empty volume: page 1 is there, slotted.
     #[must_use]
     pub fn new(page_bytes: u32) -> Self {
-        let mut database = Database {
-            next_page: 2,
-            ..Database::default()
-        };
-        database
-            .pages
-            .insert(PageNo(1), Some(Arc::new(Image::new(PageKind::Slotted))));
-        Self {
-            database: Arc::new(Mutex::new(database)),
-            page_bytes,
-        }
+        let mut database = Database { next_page: 2, ..Database::default() };
+        database.pages.insert(PageNo(1), Some(Arc::new(Image::new(PageKind::Slotted))));
+        Self { database: Arc::new(Mutex::new(database)), page_bytes }
     }
 
     /// Pages that are there.
@@ -87,38 +84,53 @@ impl MemoryStore {
         self.lock().log.len()
     }
 
+    /// What commits touch from now on.
+    #[must_use]
+    pub fn watch(&self) -> Receiver<Touches> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        self.lock().watchers.push(sender);
+        receiver
+    }
+
     /// Lets the next commit fail.
     pub fn fail_next_commit(&self, error: TxError) {
         self.lock().failures.push(error);
     }
 
     fn lock(&self) -> MutexGuard<'_, Database> {
-        self.database
-            .lock()
-            .expect("no holder of this lock panics in a passing test")
+        self.database.lock().expect("no holder of this lock panics in a passing test")
     }
 }
 
 impl Image {
     fn new(kind: PageKind) -> Self {
-        Self {
-            raw: (kind == PageKind::Raw).then(Vec::new),
-            ..Self::default()
-        }
+        Self { raw: (kind == PageKind::Raw).then(Vec::new), ..Self::default() }
     }
 
     fn next_generation(&self, slot: Slot) -> Generation {
         Generation(self.generations.get(&slot).map_or(0, |g| g.0) + 1)
     }
 
-    fn object(&mut self, page: PageNo, slot: Slot, generation: Generation) -> Result<&mut Bytes, TxError> {
+    fn object(
+        &mut self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+    ) -> Result<&mut Bytes, TxError> {
         match self.slots.get_mut(&slot) {
             Some((there, value)) if *there == generation => Ok(value),
             _ => Err(TxError::Gone(page)),
         }
     }
 
-    fn number(&mut self, page: PageNo, slot: Slot, generation: Generation, offset: u32, f: impl FnOnce(u64) -> u64) -> Result<(), TxError> {
+    fn number(
+        &mut self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+        offset: u32,
+        f: impl FnOnce(u64) -> u64,
+    ) -> Result<(), TxError> {
         let value = self.object(page, slot, generation)?;
         let mut bytes = value.to_vec();
         let at = offset as usize;
@@ -129,7 +141,14 @@ impl Image {
         Ok(())
     }
 
-    fn put(&mut self, page: PageNo, slot: Slot, generation: Generation, value: &Bytes, page_bytes: usize) -> Result<Aspect, TxError> {
+    fn put(
+        &mut self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+        value: &Bytes,
+        page_bytes: usize,
+    ) -> Result<Aspect, TxError> {
         let (freed, aspect) = match self.slots.get(&slot) {
             Some((there, old)) if *there == generation => (old.len() + SLOT_BYTES, Aspect::Value),
             None if self.next_generation(slot) == generation => (0, Aspect::Existence),
@@ -145,7 +164,12 @@ impl Image {
         Ok(aspect)
     }
 
-    fn apply(&mut self, page: PageNo, op: &Op, page_bytes: usize) -> Result<(Target, Aspect), TxError> {
+    fn apply(
+        &mut self,
+        page: PageNo,
+        op: &Op,
+        page_bytes: usize,
+    ) -> Result<(Target, Aspect), TxError> {
         match op {
             Op::CreatePage(_) | Op::DeletePage => unreachable!("applied to the table of pages"),
             Op::Put { slot, generation, value } => {
@@ -273,7 +297,10 @@ impl Tx for MemoryTx {
         })
     }
 
-    async fn get_all(&self, page: PageNo) -> Result<Option<Vec<(Slot, Generation, Bytes)>>, TxError> {
+    async fn get_all(
+        &self,
+        page: PageNo,
+    ) -> Result<Option<Vec<(Slot, Generation, Bytes)>>, TxError> {
         self.read(page, Some((Target::Page, Aspect::Value)), |image| {
             let slots = &image?.slots;
             Some(slots.iter().map(|(s, (g, b))| (*s, *g, b.clone())).collect())
@@ -313,19 +340,44 @@ impl Tx for MemoryTx {
         Ok(generation)
     }
 
-    async fn put(&self, page: PageNo, slot: Slot, generation: Generation, value: Bytes) -> Result<(), TxError> {
+    async fn put(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+        value: Bytes,
+    ) -> Result<(), TxError> {
         self.write(page, Op::Put { slot, generation, value })
     }
 
-    async fn delete(&self, page: PageNo, slot: Slot, generation: Generation) -> Result<(), TxError> {
+    async fn delete(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+    ) -> Result<(), TxError> {
         self.write(page, Op::Delete { slot, generation })
     }
 
-    async fn add(&self, page: PageNo, slot: Slot, generation: Generation, offset: u32, delta: i64) -> Result<(), TxError> {
+    async fn add(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+        offset: u32,
+        delta: i64,
+    ) -> Result<(), TxError> {
         self.write(page, Op::Add { slot, generation, offset, delta })
     }
 
-    async fn max(&self, page: PageNo, slot: Slot, generation: Generation, offset: u32, value: u64) -> Result<(), TxError> {
+    async fn max(
+        &self,
+        page: PageNo,
+        slot: Slot,
+        generation: Generation,
+        offset: u32,
+        value: u64,
+    ) -> Result<(), TxError> {
         self.write(page, Op::Max { slot, generation, offset, value })
     }
 
@@ -360,6 +412,8 @@ impl Tx for MemoryTx {
             touched.push((*page, target, aspect));
         }
         database.pages.extend(pages);
+        let touches: Touches = touched.iter().map(|(page, target, _)| (*page, *target)).collect();
+        database.watchers.retain(|watcher| watcher.send(touches.clone()).is_ok());
         database.log.push(touched);
         Ok(())
     }
@@ -382,10 +436,7 @@ impl TxStore for MemoryStore {
             overlay: BTreeMap::new(),
         };
         drop(database);
-        Ok(MemoryTx {
-            store: self.clone(),
-            state: Mutex::new(state),
-        })
+        Ok(MemoryTx { store: self.clone(), state: Mutex::new(state) })
     }
 
     async fn allocate(&self, count: u64) -> Result<PageNo, TxError> {

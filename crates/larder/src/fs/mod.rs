@@ -103,10 +103,7 @@ pub enum FsError {
 impl FsError {
     /// Whether running the transaction again may succeed.
     fn is_retryable(&self) -> bool {
-        matches!(
-            self,
-            Self::Store(TxError::Conflict(_) | TxError::Full(_) | TxError::Gone(_))
-        )
+        matches!(self, Self::Store(TxError::Conflict(_) | TxError::Full(_) | TxError::Gone(_)))
     }
 }
 
@@ -124,11 +121,7 @@ pub struct FsOptions {
 
 impl Default for FsOptions {
     fn default() -> Self {
-        Self {
-            attempts_max: 100,
-            dirty_bytes_max: 8 << 20,
-            read_ahead_bytes_max: 4 << 20,
-        }
+        Self { attempts_max: 100, dirty_bytes_max: 8 << 20, read_ahead_bytes_max: 4 << 20 }
     }
 }
 
@@ -174,9 +167,7 @@ pub struct FileSystem<S: TxStore> {
 
 /// Takes a lock whose holders cannot panic half-way.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .expect("no code that holds this lock can panic half-way")
+    mutex.lock().expect("no code that holds this lock can panic half-way")
 }
 
 impl<S: TxStore> FileSystem<S> {
@@ -242,19 +233,11 @@ impl<S: TxStore> FileSystem<S> {
                 content: Content::Trie(trie),
             };
             let generation = tx.create(ROOT_PAGE, slot, directory.encode()).await?;
-            let id = InodeId {
-                page: ROOT_PAGE,
-                slot,
-                generation,
-            };
+            let id = InodeId { page: ROOT_PAGE, slot, generation };
             trie::create(&tx, trie, id).await?;
             ids.push(id);
         }
-        let root = Root {
-            hash_key,
-            root: ids[0],
-            orphans: ids[1],
-        };
+        let root = Root { hash_key, root: ids[0], orphans: ids[1] };
         tx.create(ROOT_PAGE, ROOT_SLOT, root.encode()).await?;
         match tx.commit().await {
             // Somebody else was faster.
@@ -342,8 +325,6 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     async fn put_inode(&self, tx: &S::Tx, id: InodeId, inode: &Inode) -> Result<(), FsError> {
-        Ok(tx
-            .put(id.page, id.slot, id.generation, inode.encode())
-            .await?)
+        Ok(tx.put(id.page, id.slot, id.generation, inode.encode()).await?)
     }
 }

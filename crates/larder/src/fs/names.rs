@@ -48,7 +48,11 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), FsError> {
     if name.len() > NAME_BYTES_MAX {
         return Err(FsError::NameTooLong);
     }
-    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|b| matches!(b, 0 | b'/')) {
+    if name.is_empty()
+        || name == b"."
+        || name == b".."
+        || name.iter().any(|b| matches!(b, 0 | b'/'))
+    {
         return Err(FsError::Invalid("name"));
     }
     Ok(())
@@ -100,10 +104,7 @@ impl<S: TxStore> FileSystem<S> {
         if let Content::Trie(trie) = attr.inode.content {
             self.remember_trie(attr.id, trie);
         }
-        Ok(Found {
-            attr: Some(attr),
-            place,
-        })
+        Ok(Found { attr: Some(attr), place })
     }
 
     /// Creates a file and opens it.
@@ -146,11 +147,7 @@ impl<S: TxStore> FileSystem<S> {
         subdirectories: i64,
         now: i64,
     ) -> Result<(), FsError> {
-        let InodeId {
-            page,
-            slot,
-            generation,
-        } = directory;
+        let InodeId { page, slot, generation } = directory;
         if names != 0 {
             tx.add(page, slot, generation, SIZE_AT, names).await?;
         }
@@ -190,10 +187,7 @@ impl<S: TxStore> FileSystem<S> {
             Ok((Attr { id, inode }, place))
         });
         let (attr, place) = linked?;
-        Ok(Found {
-            attr: Some(self.with_dirty(attr)),
-            place,
-        })
+        Ok(Found { attr: Some(self.with_dirty(attr)), place })
     }
 
     /// Removes a name of a file or link; with its last name the file goes, or, while this node

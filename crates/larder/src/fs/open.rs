@@ -76,9 +76,7 @@ struct Dirty {
 
 impl Dirty {
     fn end(&self) -> u64 {
-        self.pieces
-            .last_key_value()
-            .map_or(0, |(offset, (bytes, _))| offset + bytes.len() as u64)
+        self.pieces.last_key_value().map_or(0, |(offset, (bytes, _))| offset + bytes.len() as u64)
     }
 
     fn put(&mut self, offset: u64, bytes: Bytes, now: i64) {
@@ -236,10 +234,7 @@ impl<S: TxStore> FileSystem<S> {
             })
         });
         lock(&file.state).handles += 1;
-        Handle {
-            file: file.clone(),
-            ahead: Mutex::default(),
-        }
+        Handle { file: file.clone(), ahead: Mutex::default() }
     }
 
     /// Unregisters a handle; says whether it was the last of a file without a name.
@@ -255,7 +250,12 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     /// Reads; fewer bytes at the end of the file.
-    pub async fn read(&self, handle: &Handle, offset: u64, length: usize) -> Result<Bytes, FsError> {
+    pub async fn read(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        length: usize,
+    ) -> Result<Bytes, FsError> {
         // The pieces are taken before the content is read: a commit between the two then shows
         // its bytes twice, never not at all.
         let (pieces, end) = {
@@ -302,11 +302,8 @@ impl<S: TxStore> FileSystem<S> {
             let content = self.read_content(&tx, id, &inode, offset, length).await?;
             Ok((inode, content))
         })?;
-        let ahead = lock(&handle.ahead).note(
-            offset,
-            length as u64,
-            self.options.read_ahead_bytes_max,
-        );
+        let ahead =
+            lock(&handle.ahead).note(offset, length as u64, self.options.read_ahead_bytes_max);
         self.prefetch_content(&inode, ahead);
         Ok((inode, content))
     }
@@ -344,11 +341,8 @@ impl<S: TxStore> FileSystem<S> {
     /// Gives a handle back; with the last one what was written is committed, and a file without a
     /// name is removed.
     pub async fn release(&self, handle: Handle) -> Result<(), FsError> {
-        let result = if lock(&handle.file.state).orphan {
-            Ok(())
-        } else {
-            self.flush(&handle).await
-        };
+        let result =
+            if lock(&handle.file.state).orphan { Ok(()) } else { self.flush(&handle).await };
         if self.let_go(&handle) {
             self.reap(handle.id()).await?;
         }
@@ -412,7 +406,12 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
-    async fn commit_batch(&self, id: InodeId, batch: &[Piece], modified: i64) -> Result<(), FsError> {
+    async fn commit_batch(
+        &self,
+        id: InodeId,
+        batch: &[Piece],
+        modified: i64,
+    ) -> Result<(), FsError> {
         transact!(self, tx => {
             let mut inode = self.inode(&tx, id).await?;
             self.write_content(&tx, id, &mut inode, batch).await?;

@@ -256,7 +256,5 @@ impl<S: TxStore> FileSystem<S> {
 
 async fn parent_of<T: Tx>(tx: &T, trie: PageNo) -> Result<InodeId, FsError> {
     let (_, header) = trie::header(tx, trie).await?;
-    header
-        .parent
-        .ok_or_else(|| FsError::Damaged(format!("directory page {}: no parent", trie.0)))
+    header.parent.ok_or_else(|| FsError::Damaged(format!("directory page {}: no parent", trie.0)))
 }

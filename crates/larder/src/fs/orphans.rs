@@ -16,11 +16,7 @@ impl<S: TxStore> FileSystem<S> {
     /// Enters an inode whose last name goes in this transaction.
     pub(super) async fn add_orphan(&self, tx: &S::Tx, id: InodeId) -> Result<(), FsError> {
         let trie = self.trie_of(self.root.orphans).await?;
-        let entry = Entry {
-            name: orphan_name(id),
-            id,
-            kind: Kind::File,
-        };
+        let entry = Entry { name: orphan_name(id), id, kind: Kind::File };
         self.insert_entry(tx, trie, entry).await?;
         Ok(())
     }
@@ -33,11 +29,7 @@ impl<S: TxStore> FileSystem<S> {
         orphan.links = 0;
         orphan.ctime = self.store.now();
         let generation = tx.create(page, slot, orphan.encode()).await?;
-        let id = InodeId {
-            page,
-            slot,
-            generation,
-        };
+        let id = InodeId { page, slot, generation };
         self.add_orphan(tx, id).await
     }
 

@@ -72,9 +72,7 @@ pub enum Kind {
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::File, Self::Directory, Self::Symlink]
-            .into_iter()
-            .find(|kind| kind.byte() == byte)
+        [Self::File, Self::Directory, Self::Symlink].into_iter().find(|kind| kind.byte() == byte)
     }
 
     fn byte(self) -> u8 {
@@ -182,9 +180,9 @@ fn damaged(what: &str) -> FsError {
 fn version(bytes: &mut impl Buf, what: &str) -> Result<(), FsError> {
     match bytes.try_get_u8() {
         Ok(FORMAT) => Ok(()),
-        Ok(found) => Err(FsError::Damaged(format!(
-            "{what}: format {found}; this version reads {FORMAT}"
-        ))),
+        Ok(found) => {
+            Err(FsError::Damaged(format!("{what}: format {found}; this version reads {FORMAT}")))
+        }
         Err(_) => Err(damaged(what)),
     }
 }
@@ -245,19 +243,7 @@ impl Inode {
         if (kind == Kind::Directory) != matches!(content, Content::Trie(_)) {
             return Err(damaged("inode: content of another kind"));
         }
-        Ok(Self {
-            kind,
-            mode,
-            uid,
-            gid,
-            links,
-            size,
-            mtime,
-            ctime,
-            atime,
-            change,
-            content,
-        })
+        Ok(Self { kind, mode, uid, gid, links, size, mtime, ctime, atime, change, content })
     }
 
     fn decode_content(mut bytes: &[u8]) -> Result<Content, FsError> {
@@ -274,11 +260,7 @@ impl Inode {
                 if high > Extents::capacity(count) {
                     return Err(damaged("inode: pages beyond its extents"));
                 }
-                Ok(Content::Pages(Extents {
-                    firsts,
-                    high,
-                    sparse,
-                }))
+                Ok(Content::Pages(Extents { firsts, high, sparse }))
             }
             3 => Ok(Content::Trie(PageNo(bytes.get_u64_le()))),
             _ => Err(damaged("inode: content")),
@@ -327,11 +309,7 @@ impl Root {
         bytes.advance(3);
         let mut hash_key = [0; 16];
         bytes.copy_to_slice(&mut hash_key);
-        Ok(Self {
-            hash_key,
-            root: get_id(&mut bytes)?,
-            orphans: get_id(&mut bytes)?,
-        })
+        Ok(Self { hash_key, root: get_id(&mut bytes)?, orphans: get_id(&mut bytes)? })
     }
 }
 
@@ -428,9 +406,7 @@ impl TrieHeader {
     /// From bytes.
     pub fn decode(mut bytes: &[u8]) -> Result<Self, FsError> {
         version(&mut bytes, "directory page")?;
-        let flags = bytes
-            .try_get_u8()
-            .map_err(|_| damaged("directory page: header"))?;
+        let flags = bytes.try_get_u8().map_err(|_| damaged("directory page: header"))?;
         let parent = (flags & 1 != 0).then(|| get_id(&mut bytes)).transpose()?;
         let children = if flags & 2 != 0 {
             if bytes.len() != 8 * FAN_OUT {

@@ -50,12 +50,7 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     async fn end<'a>(&self, (directory, name): (InodeId, &'a [u8])) -> Result<End<'a>, FsError> {
-        Ok(End {
-            directory,
-            trie: self.trie_of(directory).await?,
-            hash: self.hash(name),
-            name,
-        })
+        Ok(End { directory, trie: self.trie_of(directory).await?, hash: self.hash(name), name })
     }
 
     async fn rename_in(
@@ -160,11 +155,8 @@ impl<S: TxStore> FileSystem<S> {
         to: &End<'_>,
         now: i64,
     ) -> Result<(), FsError> {
-        let entry = Entry {
-            name: Bytes::copy_from_slice(to.name),
-            id: source.id,
-            kind: source.kind,
-        };
+        let entry =
+            Entry { name: Bytes::copy_from_slice(to.name), id: source.id, kind: source.kind };
         self.insert_entry(tx, to.trie, entry).await?;
         let subdirectories = i64::from(source.kind == Kind::Directory);
         self.touch_parent(tx, to.directory, 1, subdirectories, now).await?;
@@ -172,11 +164,7 @@ impl<S: TxStore> FileSystem<S> {
             let moved = self.inode(tx, source.id).await?.trie()?;
             trie::set_parent(tx, moved, to.directory).await?;
         }
-        let InodeId {
-            page,
-            slot,
-            generation,
-        } = source.id;
+        let InodeId { page, slot, generation } = source.id;
         Ok(tx.max(page, slot, generation, CTIME_AT, time_to_field(now)).await?)
     }
 }

@@ -28,13 +28,7 @@ fn directory() -> Create {
 }
 
 fn kind(kind: Kind) -> Create {
-    Create {
-        kind,
-        mode: 0o644,
-        uid: 1,
-        gid: 2,
-        target: Bytes::new(),
-    }
+    Create { kind, mode: 0o644, uid: 1, gid: 2, target: Bytes::new() }
 }
 
 async fn make(fs: &Fs, parent: InodeId, name: &str, create: &Create) -> InodeId {

@@ -7,9 +7,7 @@
 //! its header; a full bucket becomes an interior page, in the transaction that found it full, by
 //! rewriting the header that everybody below has read.
 
-use super::record::{
-    Entry, FAN_OUT, InodeId, TrieHeader, decode_entries, encode_entries,
-};
+use super::record::{Entry, FAN_OUT, InodeId, TrieHeader, decode_entries, encode_entries};
 use super::tx::{Tx, TxStore};
 use super::{FileSystem, FsError};
 use bytes::Bytes;
@@ -56,7 +54,10 @@ pub(super) fn slot_of(hash: u64) -> Slot {
     Slot(1 + u16::try_from((hash & 0xffff) % 0xffff).expect("below 2^16 - 1"))
 }
 
-pub(super) async fn header<T: Tx>(tx: &T, page: PageNo) -> Result<(Generation, TrieHeader), FsError> {
+pub(super) async fn header<T: Tx>(
+    tx: &T,
+    page: PageNo,
+) -> Result<(Generation, TrieHeader), FsError> {
     match tx.get(page, HEADER_SLOT).await? {
         Some((generation, bytes)) => Ok((generation, TrieHeader::decode(&bytes)?)),
         None => Err(FsError::NotFound),
@@ -74,12 +75,7 @@ async fn find_place<T: Tx>(tx: &T, root: PageNo, hash: u64) -> Result<Place, FsE
                     Some((generation, bytes)) => Some((generation, decode_entries(&bytes)?)),
                     None => None,
                 };
-                return Ok(Place {
-                    page,
-                    level,
-                    slot,
-                    held,
-                });
+                return Ok(Place { page, level, slot, held });
             }
         }
     }
@@ -101,16 +97,17 @@ pub(super) async fn find<T: Tx>(
 /// Creates an empty trie.
 pub(super) async fn create<T: Tx>(tx: &T, root: PageNo, parent: InodeId) -> Result<(), FsError> {
     tx.create_page(root, PageKind::Slotted).await?;
-    let header = TrieHeader {
-        parent: Some(parent),
-        children: None,
-    };
+    let header = TrieHeader { parent: Some(parent), children: None };
     tx.create(root, HEADER_SLOT, header.encode()).await?;
     Ok(())
 }
 
 /// Says which directory holds this one from now on.
-pub(super) async fn set_parent<T: Tx>(tx: &T, root: PageNo, parent: InodeId) -> Result<(), FsError> {
+pub(super) async fn set_parent<T: Tx>(
+    tx: &T,
+    root: PageNo,
+    parent: InodeId,
+) -> Result<(), FsError> {
     let (generation, mut header) = header(tx, root).await?;
     header.parent = Some(parent);
     tx.put(root, HEADER_SLOT, generation, header.encode()).await?;
@@ -128,10 +125,7 @@ pub(super) async fn remove<T: Tx>(
     let Some((generation, mut entries)) = place.held else {
         return Err(FsError::NotFound);
     };
-    let at = entries
-        .iter()
-        .position(|entry| entry.name == name)
-        .ok_or(FsError::NotFound)?;
+    let at = entries.iter().position(|entry| entry.name == name).ok_or(FsError::NotFound)?;
     let removed = entries.remove(at);
     if entries.is_empty() {
         tx.delete(place.page, place.slot, generation).await?;
@@ -268,10 +262,7 @@ impl<S: TxStore> FileSystem<S> {
                 parts[index].entry(slot).or_default().push(entry);
             }
         }
-        let bucket = TrieHeader {
-            parent: None,
-            children: None,
-        };
+        let bucket = TrieHeader { parent: None, children: None };
         for (child, part) in children.iter().zip(&parts) {
             tx.create_page(*child, PageKind::Slotted).await?;
             tx.create(*child, HEADER_SLOT, bucket.encode()).await?;
