@@ -7,9 +7,6 @@ use larder_core::commit::{Op, PageKind};
 use larder_core::id::{Generation, ObjectId, PageId, PageNo, Slot};
 use std::time::{Duration, SystemTime};
 
-/// Attempts to get a run of consecutive page numbers.
-const RUN_ATTEMPTS: u32 = 4;
-
 /// A volume, as the file layer uses it.
 #[derive(Clone)]
 pub struct VolumeStore {
@@ -214,14 +211,7 @@ impl TxStore for VolumeStore {
     }
 
     async fn allocate(&self, count: u64) -> Result<PageNo, TxError> {
-        for _ in 0..RUN_ATTEMPTS {
-            let numbers = self.volume.allocate_pages(count).await?;
-            let consecutive = numbers.windows(2).all(|two| two[1].0 == two[0].0 + 1);
-            if let (true, Some(first)) = (consecutive, numbers.first()) {
-                return Ok(*first);
-            }
-        }
-        Err(TxError::Unavailable("no run of page numbers".into()))
+        Ok(self.volume.allocate_pages(count).await?)
     }
 
     fn prefetch(&self, pages: &[PageNo]) {
