@@ -10,6 +10,11 @@ use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp,
 use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
 
+/// The newest protocol version spoken here.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// The oldest protocol version spoken here.
+pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
+
 /// Most pages in one `Fetch`, `Evicted` or `Holding`.
 pub const PAGES_PER_MESSAGE_MAX: usize = 4096;
 /// Most changes in one `Advance`.

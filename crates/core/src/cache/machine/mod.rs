@@ -1,15 +1,59 @@
-//! The cache machine of a node.
+//! The cache machine of a node: the link to the parent, the streams of its domains, fetches,
+//! commits, and what is held in memory.
+//!
+//! | file | what |
+//! |---|---|
+//! | `link` | handshake, limits, credits, the end of a link |
+//! | `domain` | the state of one domain |
+//! | `stream` | resume, advances, histories, ages |
+//! | `flights` | pages asked for, and their install (rules 4 to 7) |
+//! | `memory` | copies: put, changed, evicted; notices and page lists (rules 2, 17) |
+//! | `commits` | commits, retained writes, confirmations (rules 12, 15) |
+//! | `users` | what users ask, deadlines, volumes and page numbers |
 
-use super::io::{CacheInput, CacheOutput};
+mod commits;
+mod domain;
+mod flights;
+mod link;
+mod memory;
+mod stream;
+mod users;
+
+use super::io::{CacheInput, CacheOutput, CacheReply, Notice};
+use super::read::VolumeEntry;
 use super::{CacheConfig, ReadCache};
-use crate::machine::Machine;
-use crate::time::Instant;
+use crate::id::{DomainId, RequestId};
+use crate::machine::{LinkOutput, Machine};
+use crate::message::{CloseReason, Message};
+use crate::rng::Rng;
+use crate::time::{Duration, Instant};
+use domain::Domain;
+use link::Link;
+use memory::Memory;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use users::User;
+
+type Out = Vec<CacheOutput>;
 
 /// The cache machine: see the module.
 pub struct Cache {
     config: CacheConfig,
     shared: Arc<ReadCache>,
+    rng: Rng,
+    link: Option<Link>,
+    /// The last link's lease: how long a confirmed state may be called current.
+    lease: Duration,
+    domains: BTreeMap<DomainId, Domain>,
+    users: BTreeMap<RequestId, User>,
+    deadlines: BTreeSet<(Instant, RequestId)>,
+    /// Calls to be sent, in order; some wait no longer.
+    calls: VecDeque<RequestId>,
+    memory: Memory,
+    /// Link requests are numbered on over all links: an id never repeats (rule 6).
+    next_request: u64,
+    /// When the regular work is due: beats, notices, page lists, credits left over.
+    tick_at: Option<Instant>,
 }
 
 impl Cache {
@@ -21,8 +65,76 @@ impl Cache {
             Arc::clone(&config.clock),
             config.faults,
         ));
-        let cache = Self { config, shared: Arc::clone(&shared) };
+        let cache = Self {
+            rng: Rng::new(config.seed),
+            memory: Memory::new(config.policy, config.memory_bytes),
+            config,
+            shared: Arc::clone(&shared),
+            link: None,
+            lease: Duration::ZERO,
+            domains: BTreeMap::new(),
+            users: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            calls: VecDeque::new(),
+            next_request: 1,
+            tick_at: None,
+        };
         (cache, shared)
+    }
+
+    /// Bytes of copies in memory, their overhead included.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.used()
+    }
+
+    /// Commits whose outcome is not known yet, and user requests that wait.
+    #[must_use]
+    pub fn waiting(&self) -> (usize, usize) {
+        let commits = self.domains.values().map(|d| d.commits.unresolved()).sum();
+        (commits, self.users.len())
+    }
+
+    /// Whether the parent has welcomed the link.
+    #[must_use]
+    pub fn connected(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.limits.is_some())
+    }
+
+    fn request_id(&mut self) -> RequestId {
+        self.next_request += 1;
+        RequestId(self.next_request - 1)
+    }
+
+    fn send(&mut self, message: Message, out: &mut Out) {
+        let link = self.link.as_ref().expect("only called while a link stands").id;
+        out.push(CacheOutput::Link(LinkOutput::Send { link, message }));
+    }
+
+    /// The time between two rounds of regular work.
+    fn tick_every(&self) -> Duration {
+        (self.config.beat_every / 4).max(Duration::from_millis(1))
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Out) {
+        self.tick_at = None;
+        let Some(link) = &self.link else { return };
+        if now.since(link.heard) > self.config.silence_max {
+            self.close(CloseReason::Silent, out);
+            return;
+        }
+        self.tick_at = Some(now.after(self.tick_every()));
+        if link.limits.is_none() {
+            return;
+        }
+        self.return_credit(true, out);
+        let domains: Vec<DomainId> = self.domains.keys().copied().collect();
+        for domain in domains {
+            self.tick_stream(now, domain, out);
+            self.confirm(domain, out);
+            self.send_notices(domain, true, out);
+            self.send_holding(domain, out);
+        }
     }
 }
 
@@ -30,19 +142,49 @@ impl Machine for Cache {
     type Input = CacheInput;
     type Output = CacheOutput;
 
-    fn handle(&mut self, _now: Instant, _input: CacheInput, _out: &mut Vec<CacheOutput>) {
-        todo!()
+    fn handle(&mut self, now: Instant, input: CacheInput, out: &mut Vec<CacheOutput>) {
+        match input {
+            CacheInput::Link(input) => self.handle_link(now, input, out),
+            CacheInput::Request { id, op, deadline } => self.ask(now, id, op, deadline, out),
+            CacheInput::Cancel { id } => self.cancel(id),
+        }
+        self.pump(out);
+        self.shrink(out);
     }
 
-    fn handle_timeout(&mut self, _now: Instant, _out: &mut Vec<CacheOutput>) {
-        todo!()
+    fn handle_timeout(&mut self, now: Instant, out: &mut Vec<CacheOutput>) {
+        while let Some(&(deadline, id)) = self.deadlines.first() {
+            if deadline > now {
+                break;
+            }
+            self.expire(id, out);
+        }
+        self.lapse(now, out);
+        if self.tick_at.is_some_and(|at| at <= now) {
+            self.tick(now, out);
+        }
+        self.resume_commits(now);
+        self.pump(out);
+        self.shrink(out);
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        todo!()
+        let deadline = self.deadlines.first().map(|&(at, _)| at);
+        let lapse = self.domains.values().filter_map(|d| d.lapses_at(self.lease)).min();
+        let paused = self.domains.values().filter_map(|d| d.commits.resumes_at()).min();
+        [deadline, self.tick_at, lapse, paused].into_iter().flatten().min()
     }
 
     fn check(&self) {
-        todo!()
+        let mut used = 0;
+        for (id, domain) in &self.domains {
+            used += self.check_domain(*id, domain);
+        }
+        assert_eq!(used, self.memory.used(), "the memory's count is that of its copies");
+        for (at, id) in &self.deadlines {
+            let user = self.users.get(id).expect("a deadline belongs to a waiting request");
+            assert_eq!(user.deadline, *at, "each request has its one deadline");
+        }
+        assert_eq!(self.deadlines.len(), self.users.len(), "every wait has a limit");
     }
 }

@@ -291,6 +291,25 @@ impl DomainState {
 
     // ---- for the machine ----
 
+    /// Keeps a copy that is about to be replaced if a running snapshot may need it. `until` is the
+    /// valid-through up to which it is exact. To be called before it is replaced.
+    pub(crate) fn keep_for_snapshots(&self, copy: &Arc<PageCopy>, until: Stamp) {
+        let mut snapshots = self.lock_snapshots();
+        if copy.version > until
+            || snapshots.running.range(copy.version..=until).next().is_none()
+            || copy.cost() > snapshots.bytes_max
+        {
+            return;
+        }
+        snapshots.bytes += copy.cost();
+        snapshots.order.push_back(copy.id);
+        let copy = Arc::clone(copy);
+        snapshots.retained.entry(copy.id).or_default().push(Retained { until, copy });
+        while snapshots.bytes > snapshots.bytes_max {
+            snapshots.forget_oldest();
+        }
+    }
+
     pub(crate) fn set_confirmed(&self, at: Instant, lease: Duration) {
         self.lease.store(u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.confirmed_at.store(at.0.saturating_add(1), Ordering::Release);
@@ -326,28 +345,10 @@ impl Batch<'_> {
         recent.entries.push_back(change);
     }
 
-    /// Keeps a copy that is about to be replaced if a running snapshot may need it. `until` is the
-    /// valid-through before the batch.
-    pub(crate) fn keep_for_snapshots(&self, copy: &Arc<PageCopy>, until: Stamp) {
-        let mut snapshots = self.state.lock_snapshots();
-        if copy.version > until
-            || snapshots.running.range(copy.version..=until).next().is_none()
-            || copy.cost() > snapshots.bytes_max
-        {
-            return;
-        }
-        snapshots.bytes += copy.cost();
-        snapshots.order.push_back(copy.id);
-        let copy = Arc::clone(copy);
-        snapshots.retained.entry(copy.id).or_default().push(Retained { until, copy });
-        while snapshots.bytes > snapshots.bytes_max {
-            snapshots.forget_oldest();
-        }
-    }
-
-    /// Sets valid-through; visible when the batch is dropped.
-    pub(crate) fn set_through(&self, through: Stamp) {
-        self.state.through.store(through.0, Ordering::Release);
+    /// Sets valid-through, visible when the batch is dropped. None: nothing may be read for now.
+    pub(crate) fn set_through(&self, through: Option<Stamp>) {
+        let through = through.map_or(NONE, |stamp| stamp.0);
+        self.state.through.store(through, Ordering::Release);
     }
 
     /// Goes on under another history, in which the stamps of before still hold.

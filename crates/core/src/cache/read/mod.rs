@@ -8,7 +8,7 @@
 mod domain;
 mod running;
 
-pub(crate) use domain::{DomainState, Position, RecentChange, Recheck};
+pub(crate) use domain::{Batch, DomainState, Position, RecentChange, Recheck};
 pub(crate) use running::Ticket;
 
 use crate::cache::PageCopy;
@@ -43,7 +43,7 @@ impl Hasher for PageHasher {
         }
     }
     fn write_u64(&mut self, word: u64) {
-        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
         self.0 = (product as u64) ^ ((product >> 64) as u64);
     }
     fn write_u128(&mut self, word: u128) {

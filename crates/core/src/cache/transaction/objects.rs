@@ -202,7 +202,7 @@ impl Transaction {
         };
         let object = ObjectId { page, slot, generation };
         let page_bytes = self.page_bytes(page.volume)?;
-        let record = if 1 + value.len() <= page::record_bytes_max(page_bytes) {
+        let record = if value.len() < page::record_bytes_max(page_bytes) {
             Record::Inline(value.clone())
         } else {
             self.place_large(page.volume, value)?
@@ -215,7 +215,7 @@ impl Transaction {
         let old = self.home(object)?;
         let volume = object.page.volume;
         let page_bytes = self.page_bytes(volume)?;
-        if 1 + value.len() > page::record_bytes_max(page_bytes) {
+        if value.len() >= page::record_bytes_max(page_bytes) {
             self.free(volume, &old)?;
             let record = self.place_large(volume, value)?;
             return self.put_record(object, &record);

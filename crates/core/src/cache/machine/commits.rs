@@ -1,0 +1,347 @@
+//! Commits: under one id until an outcome is known (rule 15), their writes retained until the
+//! stream has passed them (rule 12).
+
+use super::link::violation;
+use super::{Cache, CacheReply, Out};
+use crate::commit::{CommitRequest, Op, Outcome, Read, Write};
+use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp};
+use crate::message::{CloseReason, Message, RequestError};
+use crate::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The pause before a commit that was put off is sent again; doubled each time.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+struct Pending {
+    history: HistoryId,
+    base: Stamp,
+    reads: Vec<Read>,
+    writes: Vec<Write>,
+    /// The user who waits, until its time is up.
+    user: Option<RequestId>,
+    /// On the link that stands now.
+    sent: bool,
+    /// On any link: whether it was done can only be told by its outcome.
+    ever_sent: bool,
+    pause: Duration,
+    /// Its stamp, once known; kept until valid-through has reached it.
+    stamp: Option<Stamp>,
+}
+
+/// A domain's commits.
+pub(super) struct Commits {
+    /// Whose life they are of; another than the node's once the domain has forgotten that.
+    boot: BootId,
+    /// The domain has the boot on record, durably.
+    registered: bool,
+    next: u64,
+    pending: BTreeMap<CommitId, Pending>,
+    unresolved: BTreeSet<CommitId>,
+    queue: VecDeque<CommitId>,
+    /// Put off by the parent, and until when.
+    paused: BTreeSet<(Instant, CommitId)>,
+    /// Confirmed to the parent on this link.
+    told: u64,
+}
+
+impl Commits {
+    pub(super) fn new(boot: BootId) -> Self {
+        Self {
+            boot,
+            registered: false,
+            next: 1,
+            pending: BTreeMap::new(),
+            unresolved: BTreeSet::new(),
+            queue: VecDeque::new(),
+            paused: BTreeSet::new(),
+            told: 0,
+        }
+    }
+
+    /// The boot to be registered. Once only: were it registered anew after it had expired, a
+    /// repeated commit could be done twice (decision 0004).
+    pub(super) fn wants_registration(&self) -> Option<BootId> {
+        (!self.registered).then_some(self.boot)
+    }
+
+    pub(super) fn unresolved(&self) -> usize {
+        self.unresolved.len()
+    }
+
+    /// When a commit that was put off is to be sent.
+    pub(super) fn resumes_at(&self) -> Option<Instant> {
+        self.paused.first().map(|&(at, _)| at)
+    }
+
+    pub(super) fn lose_link(&mut self) {
+        self.queue = self.unresolved.iter().copied().collect();
+        self.paused.clear();
+        self.told = 0;
+        for pending in self.pending.values_mut() {
+            pending.sent = false;
+            pending.pause = PAUSE;
+        }
+    }
+
+    /// A commit's writes by page, if it is one of ours (rule 12: matched by its id only).
+    pub(super) fn retained(&self, id: CommitId) -> Option<BTreeMap<PageId, Vec<Op>>> {
+        let pending = self.pending.get(&id)?;
+        let mut pages: BTreeMap<PageId, Vec<Op>> = BTreeMap::new();
+        for write in &pending.writes {
+            pages.entry(write.page).or_default().push(write.op.clone());
+        }
+        Some(pages)
+    }
+
+    /// Valid-through has passed them: nothing of them comes any more.
+    pub(super) fn release(&mut self, through: Stamp) {
+        self.pending.retain(|_, pending| pending.stamp.is_none_or(|stamp| stamp > through));
+    }
+
+    /// The user waits no longer, and the commit goes on.
+    pub(super) fn forget_user(&mut self, id: CommitId) {
+        if let Some(pending) = self.pending.get_mut(&id) {
+            pending.user = None;
+        }
+    }
+
+    /// Pages that commits under way write.
+    pub(super) fn pages(&self) -> BTreeSet<PageId> {
+        let writes = self.pending.values().flat_map(|pending| &pending.writes);
+        writes.map(|write| write.page).collect()
+    }
+
+    /// Whether a commit under way writes the page.
+    pub(super) fn writes(&self, page: PageId) -> bool {
+        let mut writes = self.pending.values().flat_map(|pending| &pending.writes);
+        writes.any(|write| write.page == page)
+    }
+
+    /// Every outcome up to this sequence has been received.
+    fn confirmed(&self) -> u64 {
+        let first = CommitId { boot: self.boot, sequence: 0 };
+        let own = self.unresolved.range(first..).next().filter(|id| id.boot == self.boot);
+        own.map_or(self.next, |id| id.sequence) - 1
+    }
+
+    /// Its outcome is known. What was not committed leaves nothing behind.
+    fn resolve(&mut self, id: CommitId, outcome: &Outcome, retained_max: usize) {
+        self.unresolved.remove(&id);
+        let Outcome::Committed(stamp) = outcome else {
+            self.pending.remove(&id);
+            return;
+        };
+        if let Some(pending) = self.pending.get_mut(&id) {
+            pending.stamp = Some(*stamp);
+            pending.reads = Vec::new();
+        }
+        // Past the bound the oldest fall back to invalidation.
+        if self.pending.len() - self.unresolved.len() > retained_max {
+            let oldest = self.pending.iter().find(|(_, p)| p.stamp.is_some()).map(|(&id, _)| id);
+            oldest.and_then(|id| self.pending.remove(&id));
+        }
+    }
+
+    fn request(&self, id: CommitId) -> CommitRequest {
+        let pending = &self.pending[&id];
+        CommitRequest {
+            id,
+            confirmed: if id.boot == self.boot { self.confirmed() } else { 0 },
+            history: pending.history,
+            base: pending.base,
+            reads: pending.reads.clone(),
+            writes: pending.writes.clone(),
+        }
+    }
+}
+
+/// A commit as its user asks for it.
+pub(super) struct Asked {
+    pub(super) history: HistoryId,
+    pub(super) base: Stamp,
+    pub(super) reads: Vec<Read>,
+    pub(super) writes: Vec<Write>,
+}
+
+impl Cache {
+    /// Takes a commit on. Gives its id.
+    pub(super) fn take_commit(
+        &mut self,
+        domain: DomainId,
+        user: RequestId,
+        asked: Asked,
+    ) -> Result<CommitId, RequestError> {
+        let max = self.config.commits_max;
+        let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
+        if commits.unresolved.len() >= max {
+            return Err(RequestError::Busy(format!("{max} commits have no outcome yet")));
+        }
+        let id = CommitId { boot: commits.boot, sequence: commits.next };
+        commits.next += 1;
+        commits.unresolved.insert(id);
+        commits.queue.push_back(id);
+        commits.pending.insert(
+            id,
+            Pending {
+                history: asked.history,
+                base: asked.base,
+                reads: asked.reads,
+                writes: asked.writes,
+                user: Some(user),
+                sent: false,
+                ever_sent: false,
+                pause: PAUSE,
+                stamp: None,
+            },
+        );
+        Ok(id)
+    }
+
+    /// The user waits no longer. A commit that was never sent is withdrawn; any other goes on.
+    pub(super) fn leave_commit(&mut self, domain: DomainId, id: CommitId) -> RequestError {
+        let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
+        let Some(pending) = commits.pending.get_mut(&id) else {
+            return RequestError::TimedOut;
+        };
+        pending.user = None;
+        if pending.ever_sent {
+            return RequestError::TimedOut;
+        }
+        commits.pending.remove(&id);
+        commits.unresolved.remove(&id);
+        RequestError::Unavailable("the commit was not sent, and is not done".into())
+    }
+
+    /// Sends what waits, as far as the parent's limits allow.
+    pub(super) fn send_commits(&mut self, domain: DomainId, out: &mut Out) {
+        loop {
+            let room = self.link.as_ref().map_or(0, super::Link::room);
+            let entry = self.domains.get_mut(&domain).expect("attached");
+            if room == 0 || !entry.live() || !entry.commits.registered {
+                return;
+            }
+            let Some(id) = entry.commits.queue.pop_front() else {
+                return;
+            };
+            let commits = &mut entry.commits;
+            let Some(pending) = commits.pending.get_mut(&id) else {
+                continue;
+            };
+            if pending.sent || !commits.unresolved.contains(&id) {
+                continue;
+            }
+            pending.sent = true;
+            pending.ever_sent = true;
+            let commit = commits.request(id);
+            commits.told = commits.told.max(commit.confirmed);
+            self.link.as_mut().expect("it has room").outstanding += 1;
+            self.send(Message::Commit { domain, commit }, out);
+        }
+    }
+
+    pub(super) fn on_registered(
+        &mut self,
+        domain: DomainId,
+        boot: BootId,
+    ) -> Result<(), CloseReason> {
+        let Some(entry) = self.domains.get_mut(&domain) else {
+            return violation("a registration in a domain that was not asked for");
+        };
+        if entry.commits.boot == boot {
+            entry.commits.registered = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_committed(
+        &mut self,
+        domain: DomainId,
+        id: CommitId,
+        outcome: Outcome,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let max = self.config.commits_max;
+        let Some(commits) = self.domains.get_mut(&domain).map(|entry| &mut entry.commits) else {
+            return violation("an outcome in a domain that was not asked for");
+        };
+        let Some(pending) = commits.pending.get_mut(&id).filter(|pending| pending.sent) else {
+            return violation("an outcome of no commit");
+        };
+        if !commits.unresolved.contains(&id) {
+            return violation("a second outcome of a commit");
+        }
+        let user = pending.user.take();
+        commits.resolve(id, &outcome, max);
+        if let Some(through) = self.domains[&domain].state.through() {
+            let commits = &mut self.domains.get_mut(&domain).expect("looked up above").commits;
+            commits.release(through);
+        }
+        self.link.as_mut().expect("it came on this link").outstanding -= 1;
+        let expired = outcome == Outcome::Unknown;
+        if let Some(user) = user {
+            self.reply(user, Ok(CacheReply::Outcome(outcome)), out);
+        }
+        if expired {
+            return self.renew_boot(domain, id.boot);
+        }
+        Ok(())
+    }
+
+    /// The domain has forgotten this boot: commits go on under a new one, registered by the next
+    /// link's resume.
+    fn renew_boot(&mut self, domain: DomainId, expired: BootId) -> Result<(), CloseReason> {
+        let boot = BootId(self.rng.next_u128());
+        let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
+        if commits.boot != expired {
+            return Ok(());
+        }
+        commits.boot = boot;
+        commits.registered = false;
+        commits.next = 1;
+        Err(CloseReason::OutOfService("this node's registration has expired".into()))
+    }
+
+    pub(super) fn on_deferred(
+        &mut self,
+        now: Instant,
+        domain: DomainId,
+        id: CommitId,
+    ) -> Result<(), CloseReason> {
+        let Some(commits) = self.domains.get_mut(&domain).map(|entry| &mut entry.commits) else {
+            return violation("a commit put off in a domain that was not asked for");
+        };
+        let Some(pending) = commits.pending.get_mut(&id).filter(|pending| pending.sent) else {
+            return violation("no commit to be put off");
+        };
+        pending.sent = false;
+        commits.paused.insert((now.after(pending.pause), id));
+        pending.pause = (pending.pause * 2).min(PAUSE_MAX);
+        self.link.as_mut().expect("it came on this link").outstanding -= 1;
+        Ok(())
+    }
+
+    /// Commits whose pause is over.
+    pub(super) fn resume_commits(&mut self, now: Instant) {
+        for entry in self.domains.values_mut() {
+            while let Some(&(at, id)) = entry.commits.paused.first()
+                && at <= now
+            {
+                entry.commits.paused.pop_first();
+                entry.commits.queue.push_back(id);
+            }
+        }
+    }
+
+    /// Regular work: outcomes received are confirmed, so that the origin may forget them.
+    pub(super) fn confirm(&mut self, domain: DomainId, out: &mut Out) {
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        let (upto, commits) = (entry.commits.confirmed(), &mut entry.commits);
+        let boot = commits.boot;
+        if entry.stream == super::domain::Stream::Live && upto > commits.told {
+            commits.told = upto;
+            self.send(Message::Confirm { domain, boot, upto }, out);
+        }
+    }
+}

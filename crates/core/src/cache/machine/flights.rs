@@ -1,0 +1,381 @@
+//! Pages asked for: joining, sending, keeping changes meanwhile, installing.
+
+use super::link::{SentFetch, violation};
+use super::{Cache, Out};
+use crate::cache::PageCopy;
+use crate::commit::{PageChange, Target};
+use crate::id::{DomainId, PageId, RequestId, Slot, Stamp};
+use crate::machine::Fault;
+use crate::message::{
+    CloseReason, Message, PAGES_PER_MESSAGE_MAX, PageAnswer, PageAsk, PageBody, RequestError,
+};
+use crate::page::Page;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// A page that does not check is asked for again this often.
+const DAMAGED_MAX: u32 = 2;
+
+/// A page asked for, or queued to be.
+#[derive(Default)]
+pub(super) struct Flight {
+    /// The fetch that asks for it on this link; none: queued.
+    sent: Option<RequestId>,
+    /// Users who wait.
+    waiters: BTreeSet<RequestId>,
+    /// The copy whose version was sent along.
+    have: Option<Arc<PageCopy>>,
+    /// Changes since the fetch was sent (rule 5), ascending.
+    kept: Vec<(Stamp, Vec<Target>)>,
+    /// An answer of a version that valid-through has not reached (rule 4).
+    answer: Option<PageAnswer>,
+    damaged: u32,
+}
+
+/// A domain's pages in flight.
+#[derive(Default)]
+pub(super) struct Flights {
+    flights: BTreeMap<PageId, Flight>,
+    demand: VecDeque<PageId>,
+    prefetch: VecDeque<PageId>,
+    /// Answers that wait, by the version they wait for.
+    waiting: BTreeSet<(Stamp, PageId)>,
+    /// Changes kept in all flights.
+    kept: usize,
+}
+
+impl Flights {
+    /// Whether an answer for the page is to come.
+    pub(super) fn sent(&self, page: PageId) -> bool {
+        self.flights.get(&page).is_some_and(|flight| flight.sent.is_some())
+    }
+
+    /// Pages asked for, ascending.
+    pub(super) fn pages(&self) -> impl Iterator<Item = PageId> + '_ {
+        self.flights.iter().filter(|(_, flight)| flight.sent.is_some()).map(|(&page, _)| page)
+    }
+
+    /// Nothing that was asked on the lost link is answered any more.
+    pub(super) fn lose_link(&mut self) {
+        self.flights.retain(|_, flight| !flight.waiters.is_empty());
+        self.demand = self.flights.keys().copied().collect();
+        self.prefetch.clear();
+        self.waiting.clear();
+        self.kept = 0;
+        for flight in self.flights.values_mut() {
+            flight.sent = None;
+            flight.have = None;
+            flight.kept.clear();
+            flight.answer = None;
+        }
+    }
+
+    fn remove(&mut self, page: PageId) -> Option<Flight> {
+        let flight = self.flights.remove(&page)?;
+        self.kept -= flight.kept.len();
+        if let Some(answer) = &flight.answer {
+            self.waiting.remove(&(answer.version, page));
+        }
+        Some(flight)
+    }
+
+    /// Asks for the page anew, for the same users.
+    fn again(&mut self, page: PageId, flight: Flight) {
+        let flight =
+            Flight { waiters: flight.waiters, damaged: flight.damaged, ..Flight::default() };
+        self.flights.insert(page, flight);
+        self.demand.push_front(page);
+    }
+
+    pub(super) fn check(&self) {
+        let kept: usize = self.flights.values().map(|flight| flight.kept.len()).sum();
+        assert_eq!(kept, self.kept, "kept changes are counted");
+        for (stamp, page) in &self.waiting {
+            let answer = self.flights.get(page).and_then(|flight| flight.answer.as_ref());
+            assert!(
+                answer.is_some_and(|answer| answer.version == *stamp),
+                "a waiting answer belongs to a flight"
+            );
+        }
+    }
+}
+
+impl Cache {
+    /// A user wants a page that is not here: joins its fetch, or queues one.
+    pub(super) fn want(&mut self, domain: DomainId, page: PageId, user: RequestId) {
+        let flights = &mut self.domains.get_mut(&domain).expect("attached").flights;
+        let queued = flights.flights.contains_key(&page);
+        let flight = flights.flights.entry(page).or_default();
+        // No notice is ever sent while a fetch is under way, so that joining it is safe (rule 7).
+        let promoted = flight.sent.is_none() && flight.waiters.is_empty();
+        flight.waiters.insert(user);
+        if !queued || promoted {
+            flights.demand.push_back(page);
+        }
+    }
+
+    /// Nobody waits for the page, but somebody will.
+    pub(super) fn prefetch(&mut self, domain: DomainId, page: PageId) {
+        let max = self.config.prefetch_max;
+        let flights = &mut self.domains.get_mut(&domain).expect("attached").flights;
+        if flights.prefetch.len() < max && !flights.flights.contains_key(&page) {
+            flights.flights.insert(page, Flight::default());
+            flights.prefetch.push_back(page);
+        }
+    }
+
+    /// A user waits no longer. A fetch that nobody waits for is given up: its answer, if it comes,
+    /// names a fetch that is no more (rule 6), and the parent is told that we do not hold the page.
+    pub(super) fn leave(&mut self, domain: DomainId, page: PageId, user: RequestId) {
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        let Some(flight) = entry.flights.flights.get_mut(&page) else {
+            return;
+        };
+        flight.waiters.remove(&user);
+        if !flight.waiters.is_empty() {
+            return;
+        }
+        let sent = flight.sent.is_some();
+        entry.flights.remove(page);
+        if sent && !entry.holdings.holds(page) {
+            self.owe_notice(domain, page);
+        }
+    }
+
+    /// Sends what is queued, demand before prefetch, as far as the parent's limits allow.
+    pub(super) fn send_fetches(&mut self, domain: DomainId, out: &mut Out) {
+        for prefetch in [false, true] {
+            loop {
+                let room = self.link.as_ref().map_or(0, super::Link::room);
+                let max = room.min(PAGES_PER_MESSAGE_MAX);
+                let entry = self.domains.get_mut(&domain).expect("attached");
+                if max == 0 || !entry.live() {
+                    return;
+                }
+                let asks = entry.take_queued(prefetch, max);
+                if asks.is_empty() {
+                    break;
+                }
+                let request = self.request_id();
+                let entry = self.domains.get_mut(&domain).expect("attached");
+                let mut pages = BTreeSet::new();
+                for ask in &asks {
+                    let flight = entry.flights.flights.get_mut(&ask.page).expect("just taken");
+                    flight.sent = Some(request);
+                    pages.insert(ask.page);
+                    // The fetch registers us anew: a notice owed is cancelled (rule 7).
+                    entry.holdings.cancel_notice(ask.page);
+                }
+                let link = self.link.as_mut().expect("it has room");
+                link.outstanding += asks.len();
+                link.fetches.insert(request, SentFetch { domain, pages });
+                let fetch = Message::Fetch { request, domain, pages: asks, prefetch };
+                self.send(fetch, out);
+            }
+        }
+    }
+
+    /// Keeps a change for a page in flight (rule 5). Past the bound its detail is forgotten.
+    pub(super) fn keep_for_flight(&mut self, domain: DomainId, stamp: Stamp, change: &PageChange) {
+        let max = self.config.kept_max;
+        let flights = &mut self.domains.get_mut(&domain).expect("attached").flights;
+        let Some(flight) = flights.flights.get_mut(&change.page) else {
+            return;
+        };
+        if flight.sent.is_none() || self.config.faults.has(Fault::ForgetBuffered) {
+            return;
+        }
+        let mut targets: Vec<Target> = change.touched.iter().map(|touched| touched.0).collect();
+        if flights.kept >= max || targets.contains(&Target::Page) {
+            // A whole-page change stands for all before it.
+            flights.kept -= flight.kept.len();
+            flight.kept.clear();
+            targets = vec![Target::Page];
+        }
+        flight.kept.push((stamp, targets));
+        flights.kept += 1;
+    }
+
+    pub(super) fn on_pages(
+        &mut self,
+        request: RequestId,
+        domain: DomainId,
+        pages: Vec<PageAnswer>,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        for answer in pages {
+            let link = self.link.as_mut().expect("it came on this link");
+            let pending = link
+                .fetches
+                .get_mut(&request)
+                .filter(|fetch| fetch.domain == domain)
+                .is_some_and(|fetch| fetch.pages.remove(&answer.page));
+            if !pending {
+                return violation("a page that was not asked for");
+            }
+            link.outstanding -= 1;
+            if link.fetches[&request].pages.is_empty() {
+                link.fetches.remove(&request);
+            }
+            if answer.version > answer.as_of {
+                return violation("a page that is newer than its as-of");
+            }
+            let ignore = self.config.faults.has(Fault::IgnoreRequestId);
+            let flights = &mut self.domains.get_mut(&domain).expect("asked for").flights;
+            let flight = flights.flights.get_mut(&answer.page);
+            // An answer to a fetch that was given up says nothing about the one under way
+            // (rule 6).
+            if let Some(flight) = flight.filter(|f| f.sent == Some(request) || ignore) {
+                let (version, page) = (answer.version, answer.page);
+                flight.answer = Some(answer);
+                flights.waiting.insert((version, page));
+            }
+        }
+        let through = self.domains.get(&domain).and_then(|entry| entry.position);
+        if let Some(through) = through {
+            self.install_waiting(domain, through, out);
+        }
+        Ok(())
+    }
+
+    /// Installs answers whose version valid-through has reached (rule 4).
+    pub(super) fn install_waiting(&mut self, domain: DomainId, through: Stamp, out: &mut Out) {
+        let ahead = self.config.faults.has(Fault::InstallAhead);
+        loop {
+            let entry = self.domains.get_mut(&domain).expect("attached");
+            let Some(&(version, page)) = entry.flights.waiting.first() else {
+                return;
+            };
+            if version > through && !ahead {
+                return;
+            }
+            let flight = entry.flights.remove(page).expect("its answer waits");
+            self.install(domain, page, flight, out);
+        }
+    }
+
+    fn install(&mut self, domain: DomainId, page: PageId, flight: Flight, out: &mut Out) {
+        let answer = flight.answer.as_ref().expect("installed when answered");
+        let image = match self.image(&flight, answer) {
+            Ok(image) => image,
+            Err(detail) => return self.damaged(domain, page, flight, detail, out),
+        };
+        let mut holes: BTreeSet<Slot> = BTreeSet::new();
+        for (_, targets) in flight.kept.iter().filter(|(stamp, _)| *stamp > answer.as_of) {
+            for target in targets {
+                match target {
+                    Target::Slot(slot) => {
+                        holes.insert(*slot);
+                    }
+                    Target::Page => {
+                        let entry = self.domains.get_mut(&domain).expect("attached");
+                        return entry.flights.again(page, flight);
+                    }
+                }
+            }
+        }
+        let copy = PageCopy {
+            id: page,
+            version: answer.version,
+            page: image,
+            holes: holes.into_iter().collect(),
+        };
+        self.put_fetched(domain, copy);
+        for user in flight.waiters {
+            self.arrived(user, page, out);
+        }
+    }
+
+    /// The page's bytes, checked before use (P9).
+    fn image(&self, flight: &Flight, answer: &PageAnswer) -> Result<Option<Page>, String> {
+        match &answer.body {
+            PageBody::Absent => Ok(None),
+            PageBody::Valid => match &flight.have {
+                Some(have) if have.version == answer.version => Ok(have.page.clone()),
+                _ => Err("the parent calls a version valid that was not named".into()),
+            },
+            PageBody::Data(bytes) => {
+                let volume = self.shared.volume(answer.page.volume);
+                let max = volume.map_or(crate::page::PAGE_BYTES_MAX, |volume| volume.page_bytes);
+                if bytes.len() > max as usize {
+                    return Err("longer than the volume's pages".into());
+                }
+                let page = Page::decode(answer.page, bytes.clone());
+                page.map(|page| Some(page.unpinned())).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    fn damaged(
+        &mut self,
+        domain: DomainId,
+        page: PageId,
+        mut flight: Flight,
+        detail: String,
+        out: &mut Out,
+    ) {
+        flight.damaged += 1;
+        if flight.damaged <= DAMAGED_MAX && !flight.waiters.is_empty() {
+            self.drop_suspect_of(domain, page);
+            let entry = self.domains.get_mut(&domain).expect("attached");
+            return entry.flights.again(page, flight);
+        }
+        self.owe_notice(domain, page);
+        for user in flight.waiters {
+            let detail = detail.clone();
+            self.reply(user, Err(RequestError::Damaged { page, detail }), out);
+        }
+    }
+
+    /// A fetch failed for the pages not answered.
+    pub(super) fn fetch_failed(
+        &mut self,
+        fetch: &SentFetch,
+        request: RequestId,
+        error: &RequestError,
+        out: &mut Out,
+    ) {
+        for &page in &fetch.pages {
+            let entry = self.domains.get_mut(&fetch.domain).expect("asked for");
+            let current = entry.flights.flights.get(&page).is_some_and(|f| f.sent == Some(request));
+            if !current {
+                continue;
+            }
+            let flight = entry.flights.remove(page).expect("looked up above");
+            // One damaged page is no reason for the others of its fetch to fail.
+            if matches!(error, RequestError::Damaged { page: bad, .. } if *bad != page) {
+                entry.flights.again(page, flight);
+                continue;
+            }
+            if !entry.holdings.holds(page) {
+                self.owe_notice(fetch.domain, page);
+            }
+            for user in flight.waiters {
+                self.reply(user, Err(error.clone()), out);
+            }
+        }
+    }
+}
+
+impl super::Domain {
+    /// Up to `max` queued pages that are still wanted, with the version held of each.
+    fn take_queued(&mut self, prefetch: bool, max: usize) -> Vec<PageAsk> {
+        let mut asks = Vec::new();
+        let mut seen = BTreeSet::new();
+        while asks.len() < max {
+            let queue =
+                if prefetch { &mut self.flights.prefetch } else { &mut self.flights.demand };
+            let Some(page) = queue.pop_front() else { break };
+            let Some(flight) = self.flights.flights.get_mut(&page) else {
+                continue;
+            };
+            if flight.sent.is_some() || !seen.insert(page) {
+                continue;
+            }
+            flight.have = self.holdings.suspect(page);
+            let have = flight.have.as_ref().map(|copy| copy.version);
+            asks.push(PageAsk { page, have });
+        }
+        asks
+    }
+}

@@ -1,0 +1,232 @@
+//! The link to the parent: handshake, limits, credits, the end of a link.
+
+use super::{Cache, CacheOutput, Notice, Out};
+use crate::id::{DomainId, LinkId, PageId, RequestId};
+use crate::machine::{LinkInput, LinkOutput};
+use crate::message::{
+    CloseReason, Lane, LinkLimits, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST, Role,
+};
+use crate::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A fetch sent on this link and not answered for all pages.
+pub(super) struct SentFetch {
+    pub(super) domain: DomainId,
+    pub(super) pages: BTreeSet<PageId>,
+}
+
+/// The link that stands now.
+pub(super) struct Link {
+    pub(super) id: LinkId,
+    /// Set by `Welcome`.
+    pub(super) limits: Option<LinkLimits>,
+    /// When anything came last.
+    pub(super) heard: Instant,
+    /// Fetches without an answer for all of their pages.
+    pub(super) fetches: BTreeMap<RequestId, SentFetch>,
+    /// Other requests, by their id here: the user who asked.
+    pub(super) calls: BTreeMap<RequestId, RequestId>,
+    /// Requests, commits and pages asked for that are not answered: at most `requests_max`.
+    pub(super) outstanding: usize,
+    /// Bytes handled and not yet given back.
+    stream_bytes: u32,
+    bulk_bytes: u32,
+}
+
+impl Link {
+    /// How many more requests may be sent.
+    pub(super) fn room(&self) -> usize {
+        let max = self.limits.map_or(0, |limits| limits.requests_max as usize);
+        max.saturating_sub(self.outstanding)
+    }
+}
+
+/// A parent that breaks the protocol.
+pub(super) fn violation<T>(what: &str) -> Result<T, CloseReason> {
+    Err(CloseReason::Protocol(what.into()))
+}
+
+impl Cache {
+    pub(super) fn handle_link(&mut self, now: Instant, input: LinkInput, out: &mut Out) {
+        match input {
+            LinkInput::UpOpened { link, .. } => self.opened(now, link, out),
+            LinkInput::DownOpened { link, .. } => {
+                let reason = CloseReason::Forbidden("a node has no children".into());
+                out.push(CacheOutput::Link(LinkOutput::Close { link, reason }));
+            }
+            LinkInput::Closed { link, reason } => {
+                if self.link.as_ref().is_some_and(|up| up.id == link) {
+                    self.lose_link(reason, out);
+                }
+            }
+            LinkInput::Received { link, message, bytes } => {
+                let Some(up) = self.link.as_mut().filter(|up| up.id == link) else {
+                    return;
+                };
+                up.heard = now;
+                match message.lane() {
+                    Lane::Control => {}
+                    Lane::Stream => up.stream_bytes = up.stream_bytes.saturating_add(bytes),
+                    Lane::Bulk => up.bulk_bytes = up.bulk_bytes.saturating_add(bytes),
+                }
+                match self.received(now, message, out) {
+                    Ok(()) => self.return_credit(false, out),
+                    Err(reason) => self.close(reason, out),
+                }
+            }
+        }
+    }
+
+    fn opened(&mut self, now: Instant, id: LinkId, out: &mut Out) {
+        if self.link.is_some() {
+            // The runtime connects anew when it knows the old connection dead before we do.
+            self.close(CloseReason::Silent, out);
+        }
+        self.link = Some(Link {
+            id,
+            limits: None,
+            heard: now,
+            fetches: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            outstanding: 0,
+            stream_bytes: 0,
+            bulk_bytes: 0,
+        });
+        self.tick_at = Some(now.after(self.tick_every()));
+        let hello = Message::Hello {
+            min_version: PROTOCOL_VERSION_OLDEST,
+            max_version: PROTOCOL_VERSION,
+            name: self.config.name.clone(),
+            boot: self.config.boot,
+            role: Role::Node,
+        };
+        self.send(hello, out);
+    }
+
+    /// Ends the link for a reason of ours.
+    pub(super) fn close(&mut self, reason: CloseReason, out: &mut Out) {
+        let link = self.link.as_ref().expect("only called while a link stands").id;
+        out.push(CacheOutput::Link(LinkOutput::Close { link, reason }));
+        self.lose_link(None, out);
+    }
+
+    /// The link is gone: what was under way on it is asked anew on the next one.
+    fn lose_link(&mut self, reason: Option<CloseReason>, out: &mut Out) {
+        self.link = None;
+        self.tick_at = None;
+        for domain in self.domains.values_mut() {
+            domain.lose_link();
+        }
+        self.requeue_calls();
+        let lasting = matches!(
+            reason,
+            Some(
+                CloseReason::Version { .. }
+                    | CloseReason::Identity(_)
+                    | CloseReason::Forked { .. }
+                    | CloseReason::Forbidden(_)
+            )
+        );
+        if let Some(reason) = reason.filter(|_| lasting) {
+            out.push(CacheOutput::Notice(Notice::Refused { reason }));
+        }
+    }
+
+    fn received(
+        &mut self,
+        now: Instant,
+        message: Message,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let welcomed = self.link.as_ref().is_some_and(|link| link.limits.is_some());
+        match message {
+            Message::Goodbye { reason } => {
+                let link = self.link.as_ref().expect("it came on this link").id;
+                self.lose_link(Some(reason.clone()), out);
+                out.push(CacheOutput::Link(LinkOutput::Close { link, reason }));
+                Ok(())
+            }
+            Message::Welcome { version, limits, .. } if !welcomed => {
+                self.welcomed(now, version, limits, out)
+            }
+            _ if !welcomed => violation("a message before Welcome"),
+            Message::Registered { domain, boot } => self.on_registered(domain, boot),
+            Message::Committed { domain, id, outcome } => {
+                self.on_committed(domain, id, outcome, out)
+            }
+            Message::CommitDeferred { domain, id, error: _ } => self.on_deferred(now, domain, id),
+            Message::Ids { request, range } => self.on_ids(request, range, out),
+            Message::Volume { request, info } => self.on_volume(request, info, now, out),
+            Message::Volumes { request, volumes, more } => {
+                self.on_volumes(request, volumes, more, out)
+            }
+            Message::Failed { request, error } => self.on_failed(request, error, out),
+            Message::Resumed { request, domain, epochs, answer, stale, through, time: _, done } => {
+                let part = super::stream::Resumed { request, epochs, answer, stale, through, done };
+                self.on_resumed(now, domain, part, out)
+            }
+            Message::Advance { domain, from, through, time: _, changes, stale, echo } => {
+                let advance = super::stream::Advance { from, through, changes, stale, echo };
+                self.on_advance(domain, advance, out)
+            }
+            Message::History { domain, epochs } => self.on_history(domain, epochs),
+            Message::Pages { request, domain, pages } => self.on_pages(request, domain, pages, out),
+            Message::Welcome { .. } => violation("a second Welcome"),
+            Message::Hello { .. }
+            | Message::Resume { .. }
+            | Message::Fetch { .. }
+            | Message::Evicted { .. }
+            | Message::Holding { .. }
+            | Message::Confirm { .. }
+            | Message::AllocateIds { .. }
+            | Message::OpenVolume { .. }
+            | Message::ListVolumes { .. }
+            | Message::CreateVolume { .. }
+            | Message::Beat { .. }
+            | Message::Credit { .. }
+            | Message::Commit { .. } => violation("a message that only a child sends"),
+        }
+    }
+
+    /// Every domain resumes in the first flight: one round trip for all (rule 17).
+    fn welcomed(
+        &mut self,
+        now: Instant,
+        version: u32,
+        limits: LinkLimits,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        if !(PROTOCOL_VERSION_OLDEST..=PROTOCOL_VERSION).contains(&version) {
+            return Err(CloseReason::Version {
+                min: PROTOCOL_VERSION_OLDEST,
+                max: PROTOCOL_VERSION,
+            });
+        }
+        self.link.as_mut().expect("it came on this link").limits = Some(limits);
+        self.lease = limits.lease;
+        let domains: Vec<DomainId> = self.domains.keys().copied().collect();
+        for domain in domains {
+            self.resume(now, domain, out);
+        }
+        Ok(())
+    }
+
+    /// Gives bytes back in parts of a quarter window; `all`: whatever is left, so that a message
+    /// as long as the window is not held up by a remainder.
+    pub(super) fn return_credit(&mut self, all: bool, out: &mut Out) {
+        let Some(link) = &mut self.link else { return };
+        let Some(limits) = link.limits else { return };
+        let id = link.id;
+        let lanes = [
+            (Lane::Stream, &mut link.stream_bytes, limits.stream_window_bytes),
+            (Lane::Bulk, &mut link.bulk_bytes, limits.bulk_window_bytes),
+        ];
+        for (lane, bytes, window) in lanes {
+            if *bytes > 0 && (all || *bytes >= window / 4) {
+                let bytes = std::mem::take(bytes);
+                let message = Message::Credit { lane, bytes };
+                out.push(CacheOutput::Link(LinkOutput::Send { link: id, message }));
+            }
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! Copies in memory: put, changed, evicted; the notices and page lists that follow.
+
+use super::{Cache, Domain, Out};
+use crate::cache::policy::{Policy, Use, policy};
+use crate::cache::{PageCopy, PolicyKind};
+use crate::commit::{Op, PageChange, PageKind, Target};
+use crate::id::{DomainId, PageId, RequestId, Slot, Stamp};
+use crate::machine::Fault;
+use crate::message::{Message, PAGES_PER_MESSAGE_MAX};
+use crate::page::Page;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// A copy with more holes than this is not worth its place.
+const HOLES_MAX: usize = 1024;
+/// Notices are sent at a tick, or when so many are owed.
+const NOTICES_BATCH: usize = 64;
+
+/// What all domains share: the budget and who goes first.
+pub(super) struct Memory {
+    policy: Box<dyn Policy>,
+    used: usize,
+    max: usize,
+    /// Pages that waiting requests have gathered, and which requests: they stay until the reply.
+    pins: BTreeMap<PageId, BTreeSet<RequestId>>,
+    /// Suspects, oldest first; some are suspects no more.
+    suspects: VecDeque<(DomainId, PageId)>,
+}
+
+impl Memory {
+    pub(super) fn new(kind: PolicyKind, max: usize) -> Self {
+        Self {
+            policy: policy(kind),
+            used: 0,
+            max,
+            pins: BTreeMap::new(),
+            suspects: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    pub(super) fn pin(&mut self, page: PageId, user: RequestId) {
+        self.pins.entry(page).or_default().insert(user);
+    }
+
+    pub(super) fn unpin(&mut self, page: PageId, user: RequestId) {
+        if let Some(users) = self.pins.get_mut(&page) {
+            users.remove(&user);
+            if users.is_empty() {
+                self.pins.remove(&page);
+            }
+        }
+    }
+}
+
+/// A page list under way to the parent.
+struct Listing {
+    pages: Vec<PageId>,
+    next: usize,
+}
+
+/// What a domain holds in memory, and what it owes the parent to know of that.
+#[derive(Default)]
+pub(super) struct Holdings {
+    /// Copies in the shared maps, and what each costs.
+    resident: BTreeMap<PageId, usize>,
+    /// Complete copies that may be stale as a whole: asked for with their version.
+    suspects: BTreeMap<PageId, Arc<PageCopy>>,
+    /// Pages no longer held of which the parent must hear, and the epoch of their eviction: not
+    /// before all transactions of that time have ended (rule 2).
+    owed: BTreeMap<PageId, u64>,
+    listing: Option<Listing>,
+    /// A page list is wanted, once all transactions of this epoch have ended.
+    relist: Option<u64>,
+}
+
+impl Holdings {
+    /// Whether the page is in memory, whole or with holes.
+    pub(super) fn holds(&self, page: PageId) -> bool {
+        self.resident.contains_key(&page)
+    }
+
+    pub(super) fn suspect(&self, page: PageId) -> Option<Arc<PageCopy>> {
+        self.suspects.get(&page).cloned()
+    }
+
+    pub(super) fn cancel_notice(&mut self, page: PageId) {
+        self.owed.remove(&page);
+    }
+
+    pub(super) fn relist(&mut self) {
+        self.relist = self.relist.max(Some(0));
+        self.listing = None;
+    }
+
+    pub(super) fn lose_link(&mut self) {
+        self.listing = None;
+    }
+}
+
+impl Cache {
+    // ---- changes ----
+
+    /// Others changed the page: holes, or it goes.
+    pub(super) fn invalidate(&mut self, domain: DomainId, from: Stamp, change: &PageChange) {
+        let Some(old) = self.shared.peek(change.page) else {
+            return;
+        };
+        let mut holes: BTreeSet<Slot> = old.holes.iter().copied().collect();
+        let slotted = old.page.as_ref().is_some_and(|page| page.kind() == PageKind::Slotted);
+        let mut whole = !slotted;
+        for (target, _) in &change.touched {
+            match target {
+                Target::Page => whole = true,
+                Target::Slot(slot) => {
+                    holes.insert(*slot);
+                }
+            }
+        }
+        self.keep_for_snapshots(domain, &old, from);
+        if whole || holes.len() > HOLES_MAX {
+            self.drop_copy(domain, change.page);
+            self.owe_notice(domain, change.page);
+            return;
+        }
+        self.put(
+            domain,
+            PageCopy {
+                id: old.id,
+                version: old.version,
+                page: old.page.clone(),
+                holes: holes.into_iter().collect(),
+            },
+        );
+    }
+
+    /// A commit of this node changed the page: its own writes are the update.
+    pub(super) fn update(
+        &mut self,
+        domain: DomainId,
+        from: Stamp,
+        page: PageId,
+        stamp: Stamp,
+        ops: &[Op],
+    ) {
+        let old = self.shared.peek(page);
+        if let Some(old) = &old {
+            self.keep_for_snapshots(domain, old, from);
+        }
+        let page_bytes = self.shared.volume(page.volume).map(|volume| volume.page_bytes);
+        let updated = page_bytes.and_then(|bytes| updated(old.as_deref(), page, stamp, ops, bytes));
+        match updated {
+            Some(copy) => self.put(domain, copy),
+            None if old.is_some() => {
+                self.drop_copy(domain, page);
+                self.owe_notice(domain, page);
+            }
+            None => {}
+        }
+    }
+
+    /// Nobody knows how the page changed, if it did: it is no longer served, and asked for with
+    /// its version when it is wanted.
+    pub(super) fn suspect(&mut self, domain: DomainId, page: PageId) {
+        let Some(old) = self.shared.peek(page) else {
+            return;
+        };
+        let entry = self.domains.get(&domain).expect("attached");
+        if let Some(until) = entry.position {
+            self.keep_for_snapshots(domain, &old, until);
+        }
+        self.drop_copy(domain, page);
+        if old.complete() && old.page.is_some() {
+            self.memory.used += old.cost();
+            self.memory.suspects.push_back((domain, page));
+            let entry = self.domains.get_mut(&domain).expect("looked up above");
+            if let Some(other) = entry.holdings.suspects.insert(page, old) {
+                self.memory.used -= other.cost();
+            }
+        }
+    }
+
+    /// Drops copies of versions above `from`; none: all of them. Nothing is asked with a version
+    /// of a lost branch.
+    pub(super) fn drop_above(&mut self, domain: DomainId, from: Option<Stamp>) {
+        let holdings = &mut self.domains.get_mut(&domain).expect("attached").holdings;
+        for (_, copy) in std::mem::take(&mut holdings.suspects) {
+            self.memory.used -= copy.cost();
+        }
+        let pages: Vec<PageId> = holdings.resident.keys().copied().collect();
+        for page in pages {
+            let copy = self.shared.peek(page).expect("resident pages are in the maps");
+            if from.is_none_or(|from| copy.version > from) {
+                self.drop_copy(domain, page);
+            }
+        }
+    }
+
+    fn keep_for_snapshots(&self, domain: DomainId, copy: &Arc<PageCopy>, until: Stamp) {
+        self.domains[&domain].state.keep_for_snapshots(copy, until);
+    }
+
+    // ---- in and out ----
+
+    /// A page that was asked for is exact at valid-through.
+    pub(super) fn put_fetched(&mut self, domain: DomainId, copy: PageCopy) {
+        self.drop_suspect_of(domain, copy.id);
+        let entry = self.domains.get_mut(&domain).expect("asked for");
+        entry.holdings.cancel_notice(copy.id);
+        let until = entry.position;
+        if let Some(old) = self.shared.peek(copy.id) {
+            // Both are exact; the one that knows more stays.
+            if old.holes.len() < copy.holes.len() {
+                return;
+            }
+            if let Some(until) = until {
+                self.keep_for_snapshots(domain, &old, until);
+            }
+        }
+        self.put(domain, copy);
+    }
+
+    fn put(&mut self, domain: DomainId, copy: PageCopy) {
+        let (page, cost) = (copy.id, copy.cost());
+        let holdings = &mut self.domains.get_mut(&domain).expect("attached").holdings;
+        match holdings.resident.insert(page, cost) {
+            Some(before) => self.memory.used -= before,
+            None => self.memory.policy.insert(page, cost),
+        }
+        self.memory.used += cost;
+        self.shared.put(Arc::new(copy));
+    }
+
+    /// Takes a copy out. Requests that had gathered it want it anew.
+    fn drop_copy(&mut self, domain: DomainId, page: PageId) {
+        self.shared.remove(page);
+        self.memory.policy.remove(page);
+        let holdings = &mut self.domains.get_mut(&domain).expect("attached").holdings;
+        if let Some(cost) = holdings.resident.remove(&page) {
+            self.memory.used -= cost;
+        }
+        for user in self.memory.pins.remove(&page).unwrap_or_default() {
+            self.departed(user, page);
+            self.want(domain, page, user);
+        }
+    }
+
+    pub(super) fn drop_suspect_of(&mut self, domain: DomainId, page: PageId) {
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        if let Some(copy) = entry.holdings.suspects.remove(&page) {
+            self.memory.used -= copy.cost();
+        }
+    }
+
+    /// Evicts until the budget holds. Pinned pages stay, so that a request larger than the cache
+    /// is answered all the same.
+    pub(super) fn shrink(&mut self, out: &mut Out) {
+        while self.memory.used > self.memory.max {
+            if let Some((domain, page)) = self.memory.suspects.pop_front() {
+                self.drop_suspect_of(domain, page);
+                continue;
+            }
+            let Memory { policy, pins, .. } = &mut self.memory;
+            let shared = &self.shared;
+            let victim = policy.evict(&mut |page| {
+                if pins.contains_key(&page) {
+                    Use::Pinned
+                } else {
+                    Use::Hits(shared.take_heat(page))
+                }
+            });
+            let Some(page) = victim else { break };
+            let volume = self.shared.volume(page.volume).expect("its pages were asked for");
+            let copy = self.shared.peek(page).expect("the policy knows what is in the maps");
+            self.drop_copy(volume.domain, page);
+            // The parent may go on thinking that we know of a page's absence: such a page is not
+            // made yet, and a notice could overtake the commit that makes it (bulk lane), which
+            // registers us for it.
+            if copy.page.is_some() {
+                self.owe_notice(volume.domain, page);
+            }
+        }
+        let domains: Vec<DomainId> = self.domains.keys().copied().collect();
+        for domain in domains {
+            self.send_notices(domain, false, out);
+        }
+    }
+
+    // ---- what the parent must hear ----
+
+    /// The page is held no longer. While it is being fetched nothing is owed: the answer makes it
+    /// held again (rule 7).
+    pub(super) fn owe_notice(&mut self, domain: DomainId, page: PageId) {
+        let max = self.config.notices_max;
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        if entry.flights.sent(page) && !self.config.faults.has(Fault::JoinAcrossNotice) {
+            return;
+        }
+        let epoch = self.shared.running().close_epoch();
+        entry.holdings.owed.insert(page, epoch);
+        if entry.holdings.owed.len() > max {
+            entry.holdings.owed.clear();
+            entry.holdings.listing = None;
+            entry.holdings.relist = Some(epoch);
+        }
+    }
+
+    /// Sends notices for pages that no running transaction can have read (rule 2).
+    pub(super) fn send_notices(&mut self, domain: DomainId, all: bool, out: &mut Out) {
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        let owed = entry.holdings.owed.len();
+        if !entry.live() || owed == 0 || (!all && owed < NOTICES_BATCH) {
+            return;
+        }
+        let unpinned = self.config.faults.has(Fault::UnpinnedNotice);
+        let oldest = self.shared.running().oldest();
+        let Holdings { owed, resident, .. } = &mut entry.holdings;
+        let mut pages = Vec::new();
+        owed.retain(|&page, &mut epoch| {
+            let free = epoch < oldest || unpinned;
+            if free && !resident.contains_key(&page) {
+                pages.push(page);
+            }
+            !free
+        });
+        for pages in pages.chunks(PAGES_PER_MESSAGE_MAX) {
+            let pages = pages.to_vec();
+            self.send(Message::Evicted { domain, pages }, out);
+        }
+    }
+
+    /// Sends the next part of the page list, when one is wanted (rule 17).
+    pub(super) fn send_holding(&mut self, domain: DomainId, out: &mut Out) {
+        let oldest = self.shared.running().oldest();
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        if !entry.live() {
+            return;
+        }
+        if entry.holdings.listing.is_none() {
+            if entry.holdings.relist.is_none_or(|epoch| epoch >= oldest) {
+                return;
+            }
+            entry.holdings.relist = None;
+            entry.begin_listing();
+        }
+        let (pages, done) = entry.next_part();
+        self.send(Message::Holding { domain, pages, done }, out);
+    }
+
+    /// Checks a domain's bookkeeping; gives the bytes it holds.
+    pub(super) fn check_domain(&self, id: DomainId, domain: &Domain) -> usize {
+        let holdings = &domain.holdings;
+        let mut used = 0;
+        for (page, cost) in &holdings.resident {
+            let copy = self.shared.peek(*page).expect("resident pages are in the maps");
+            assert_eq!(copy.cost(), *cost, "costs are those of the copies");
+            assert!(copy.holes.is_sorted(), "holes ascend");
+            let through = domain.position.expect("only a domain with a position holds pages");
+            assert!(copy.version <= through, "page {page} is above valid-through (rule 4)");
+            assert!(!holdings.suspects.contains_key(page), "a copy is no suspect of itself");
+            used += cost;
+        }
+        used += holdings.suspects.values().map(|copy| copy.cost()).sum::<usize>();
+        assert!(holdings.owed.len() <= self.config.notices_max, "owed notices are bounded");
+        if domain.position.is_some() && domain.live() {
+            assert_eq!(domain.state.through(), domain.position, "readers see the position");
+        }
+        assert_eq!(domain.state.id(), id, "domains are filed under their ids");
+        domain.flights.check();
+        used
+    }
+}
+
+impl Domain {
+    /// All that the parent must stay registered for: copies, pages that running transactions may
+    /// have read, pages in flight, pages of commits under way.
+    fn begin_listing(&mut self) {
+        let mut pages: BTreeSet<PageId> = self.holdings.resident.keys().copied().collect();
+        pages.extend(self.holdings.owed.keys());
+        pages.extend(self.flights.pages());
+        self.holdings.listing = Some(Listing { pages: pages.into_iter().collect(), next: 0 });
+    }
+
+    fn next_part(&mut self) -> (Vec<PageId>, bool) {
+        let commits = self.commits.pages();
+        let listing = self.holdings.listing.as_mut().expect("begun by the caller");
+        if listing.next >= listing.pages.len().saturating_sub(PAGES_PER_MESSAGE_MAX) {
+            // Pages that commits under way will make held, however late they were asked for.
+            listing.pages.extend(commits);
+        }
+        let end = listing.pages.len().min(listing.next + PAGES_PER_MESSAGE_MAX);
+        let part: Vec<PageId> = listing.pages[listing.next..end].to_vec();
+        listing.next = end;
+        let done = end == listing.pages.len();
+        let part = part.into_iter().filter(|&page| self.concerns(page)).collect();
+        if done {
+            self.holdings.listing = None;
+        }
+        (part, done)
+    }
+
+    /// Whether changes of the page still matter.
+    fn concerns(&self, page: PageId) -> bool {
+        self.holdings.holds(page)
+            || self.holdings.owed.contains_key(&page)
+            || self.flights.sent(page)
+            || self.commits.writes(page)
+    }
+}
+
+/// A copy after a commit of this node; none: it cannot be told.
+fn updated(
+    old: Option<&PageCopy>,
+    id: PageId,
+    stamp: Stamp,
+    ops: &[Op],
+    page_bytes: u32,
+) -> Option<PageCopy> {
+    if old.is_none() && !matches!(ops.first(), Some(Op::CreatePage(_))) {
+        return None;
+    }
+    let mut page = old.and_then(|copy| copy.page.clone());
+    let mut holes: BTreeSet<Slot> = old.into_iter().flat_map(|copy| copy.holes.clone()).collect();
+    for op in ops {
+        match (op, &mut page) {
+            (Op::CreatePage(kind), page @ None) => *page = Some(Page::empty(*kind)),
+            (Op::DeletePage, page) => {
+                *page = None;
+                holes.clear();
+            }
+            (Op::CreatePage(_), Some(_)) | (_, None) => return None,
+            (op, Some(page)) => update_slot(page, op, &mut holes, page_bytes)?,
+        }
+    }
+    Some(PageCopy { id, version: stamp, page, holes: holes.into_iter().collect() })
+}
+
+/// One op on a copy that may have holes. None: what the origin made of it cannot be told.
+fn update_slot(
+    page: &mut Page,
+    op: &Op,
+    holes: &mut BTreeSet<Slot>,
+    page_bytes: u32,
+) -> Option<()> {
+    let slot = match op {
+        Op::Put { slot, .. }
+        | Op::Delete { slot, .. }
+        | Op::Add { slot, .. }
+        | Op::Max { slot, .. } => *slot,
+        Op::WriteRaw { .. } | Op::TruncateRaw { .. } | Op::CreatePage(_) | Op::DeletePage => {
+            Slot(0)
+        }
+    };
+    let stale = holes.contains(&slot);
+    match page.apply(op, page_bytes) {
+        // A whole value fills a hole; anything else leaves it one.
+        Ok(_) if stale => {
+            if matches!(op, Op::Put { .. }) {
+                holes.remove(&slot);
+            }
+            Some(())
+        }
+        // Which generations a page with holes forgets the origin alone knows.
+        Ok((Target::Page, _)) if !holes.is_empty() => None,
+        Ok(_) => Some(()),
+        Err(_) if stale => Some(()),
+        Err(_) => None,
+    }
+}

@@ -1,0 +1,352 @@
+//! The streams: resume, advances, histories, ages.
+
+use super::domain::Stream;
+use super::link::violation;
+use super::{Cache, CacheOutput, CacheReply, Notice, Out};
+use crate::cache::read::{Batch, RecentChange};
+use crate::commit::{Aspect, Change, PageChange, Target};
+use crate::id::{DomainId, PageId, RequestId, Stamp};
+use crate::message::{CloseReason, EPOCHS_MAX, Echo, Epoch, Message, ResumeAnswer};
+use crate::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A part of the answer to a resume.
+pub(super) struct Resumed {
+    pub(super) request: RequestId,
+    pub(super) epochs: Vec<Epoch>,
+    pub(super) answer: ResumeAnswer,
+    pub(super) stale: Vec<PageId>,
+    pub(super) through: Stamp,
+    pub(super) done: bool,
+}
+
+/// An advance.
+pub(super) struct Advance {
+    pub(super) from: Stamp,
+    pub(super) through: Stamp,
+    pub(super) changes: Vec<Change>,
+    pub(super) stale: Vec<PageId>,
+    pub(super) echo: Option<Echo>,
+}
+
+/// What one message changed, page by page, for `Notice::Changed`.
+#[derive(Default)]
+struct Changed(BTreeMap<PageId, BTreeSet<(Target, Aspect)>>);
+
+impl Changed {
+    fn add(&mut self, change: &PageChange) {
+        self.0.entry(change.page).or_default().extend(&change.touched);
+    }
+
+    fn notice(self, domain: DomainId) -> Option<CacheOutput> {
+        let pages: Vec<PageChange> = self
+            .0
+            .into_iter()
+            .map(|(page, touched)| PageChange { page, touched: touched.into_iter().collect() })
+            .collect();
+        (!pages.is_empty()).then_some(CacheOutput::Notice(Notice::Changed { domain, pages }))
+    }
+}
+
+impl Cache {
+    // ---- resume ----
+
+    pub(super) fn resume(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
+        let link = self.link.as_ref().expect("only called while a link stands");
+        if link.room() == 0 {
+            // Asked at a tick, when answers have made room.
+            return;
+        }
+        let request = self.request_id();
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        let through = entry.position;
+        let epochs = if through.is_some() { entry.epochs.clone() } else { Vec::new() };
+        let register = entry.commits.wants_registration();
+        entry.stream = Stream::Asked(request);
+        entry.beat_at = now;
+        // Whatever is held is listed anew: the registration is for everything now.
+        if through.is_some() {
+            entry.holdings.relist();
+        }
+        self.link.as_mut().expect("looked at above").outstanding += 1;
+        let resume = Message::Resume { request, domain, epochs, through, register };
+        self.send(resume, out);
+    }
+
+    pub(super) fn on_resumed(
+        &mut self,
+        now: Instant,
+        domain: DomainId,
+        part: Resumed,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let Some(entry) = self.domains.get(&domain) else {
+            return violation("an answer for a domain that was not asked for");
+        };
+        let first = match entry.stream {
+            Stream::Asked(request) if request == part.request => true,
+            Stream::Begun(request) if request == part.request => false,
+            _ => return violation("an answer to no resume"),
+        };
+        let Some(epoch) = part.epochs.last().copied() else {
+            return violation("an answer without a history");
+        };
+        if part.epochs.len() > EPOCHS_MAX {
+            return violation("too many histories");
+        }
+        let mut notices = Out::new();
+        if first {
+            self.begin_resumed(domain, &part, &mut notices)?;
+        }
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
+        if entry.position.is_some_and(|position| part.through < position) {
+            return violation("a resume that ends below its beginning");
+        }
+        entry.stream = Stream::Begun(part.request);
+        entry.epochs = part.epochs;
+        let state = Arc::clone(&entry.state);
+        let mut changed = Changed::default();
+        let batch = state.batch();
+        batch.set_history(epoch.history);
+        self.note_stale(domain, &part.stale, part.through, &batch, &mut changed);
+        if part.done {
+            batch.set_through(Some(part.through));
+        }
+        drop(batch);
+        out.append(&mut notices);
+        out.extend(changed.notice(domain));
+        if part.done {
+            let entry = self.domains.get_mut(&domain).expect("looked up above");
+            entry.stream = Stream::Live;
+            entry.position = Some(part.through);
+            self.link.as_mut().expect("it came on this link").outstanding -= 1;
+            self.send_beat(now, domain, out);
+            self.advanced(domain, part.through, out);
+            self.open_users(domain, out);
+        }
+        Ok(())
+    }
+
+    /// The first part says what becomes of the copies as a whole.
+    fn begin_resumed(
+        &mut self,
+        domain: DomainId,
+        part: &Resumed,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        let Some(position) = entry.position else {
+            return Ok(());
+        };
+        let from = match part.answer {
+            ResumeAnswer::From(from) if from > position => {
+                return violation("a resume from above what was seen");
+            }
+            ResumeAnswer::From(from) if from == position => return Ok(()),
+            ResumeAnswer::From(from) => Some(from),
+            ResumeAnswer::Reset => None,
+        };
+        // A branch was lost, and the operator accepted it: stamps of before and after cannot be
+        // compared. Running transactions are doomed; sessions learn it at their next begin.
+        entry.position = from;
+        let state = Arc::clone(&entry.state);
+        let batch = state.batch();
+        batch.new_line(from.unwrap_or(part.through));
+        batch.set_through(None);
+        self.drop_above(domain, from);
+        drop(batch);
+        out.push(CacheOutput::Notice(Notice::Reset { domain }));
+        Ok(())
+    }
+
+    /// Pages changed, nobody knows how any more.
+    fn note_stale(
+        &mut self,
+        domain: DomainId,
+        pages: &[PageId],
+        stamp: Stamp,
+        batch: &Batch<'_>,
+        changed: &mut Changed,
+    ) {
+        for &page in pages {
+            let change = PageChange::whole(page);
+            batch.note(RecentChange { stamp, page, touched: change.touched.as_slice().into() });
+            self.keep_for_flight(domain, stamp, &change);
+            self.suspect(domain, page);
+            changed.add(&change);
+        }
+    }
+
+    // ---- advances ----
+
+    pub(super) fn on_advance(
+        &mut self,
+        domain: DomainId,
+        advance: Advance,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let Some(entry) = self.domains.get_mut(&domain).filter(|entry| entry.live()) else {
+            return violation("an advance of a domain whose stream has not begun");
+        };
+        if entry.position != Some(advance.from) || advance.through < advance.from {
+            return violation("an advance from another valid-through");
+        }
+        let mut last = advance.from;
+        for change in &advance.changes {
+            if change.stamp <= last || change.stamp > advance.through {
+                return violation("changes out of order");
+            }
+            last = change.stamp;
+        }
+        let state = Arc::clone(&entry.state);
+        let mut changed = Changed::default();
+        let batch = state.batch();
+        for change in &advance.changes {
+            self.apply(domain, advance.from, change, &batch, &mut changed);
+        }
+        self.note_stale(domain, &advance.stale, advance.through, &batch, &mut changed);
+        batch.set_through(Some(advance.through));
+        drop(batch);
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
+        entry.position = Some(advance.through);
+        if let Some(echo) = advance.echo {
+            self.on_echo(domain, echo, out)?;
+        }
+        self.advanced(domain, advance.through, out);
+        out.extend(changed.notice(domain));
+        Ok(())
+    }
+
+    /// One commit's changes: to the ring, to pages in flight, to the copies.
+    fn apply(
+        &mut self,
+        domain: DomainId,
+        from: Stamp,
+        change: &Change,
+        batch: &Batch<'_>,
+        changed: &mut Changed,
+    ) {
+        let entry = self.domains.get(&domain).expect("looked up by the caller");
+        let own = entry.commits.retained(change.id);
+        for page in &change.pages {
+            batch.note(RecentChange {
+                stamp: change.stamp,
+                page: page.page,
+                touched: page.touched.as_slice().into(),
+            });
+            self.keep_for_flight(domain, change.stamp, page);
+            let ops = own.as_ref().and_then(|own| own.get(&page.page));
+            match ops {
+                Some(ops) => self.update(domain, from, page.page, change.stamp, ops),
+                None => self.invalidate(domain, from, page),
+            }
+            changed.add(page);
+        }
+    }
+
+    /// What a new valid-through sets free: pages that waited for it, retained writes, users.
+    fn advanced(&mut self, domain: DomainId, through: Stamp, out: &mut Out) {
+        self.install_waiting(domain, through, out);
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        entry.commits.release(through);
+        let mut ready = Vec::new();
+        while let Some(&(stamp, user)) = entry.waits.first()
+            && stamp <= through
+        {
+            entry.waits.pop_first();
+            ready.push(user);
+        }
+        for user in ready {
+            self.reply(user, Ok(CacheReply::Through(through)), out);
+        }
+    }
+
+    pub(super) fn on_history(
+        &mut self,
+        domain: DomainId,
+        epochs: Vec<Epoch>,
+    ) -> Result<(), CloseReason> {
+        let Some(entry) = self.domains.get_mut(&domain).filter(|entry| entry.live()) else {
+            return violation("a history of a domain whose stream has not begun");
+        };
+        let Some(last) = epochs.last().filter(|_| epochs.len() <= EPOCHS_MAX) else {
+            return violation("no history, or too many");
+        };
+        if entry.position.is_some_and(|position| last.first <= position) {
+            return violation("a history that begins below what was seen");
+        }
+        entry.state.batch().set_history(last.history);
+        entry.epochs = epochs;
+        Ok(())
+    }
+
+    // ---- age ----
+
+    pub(super) fn send_beat(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
+        let every = self.config.beat_every;
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        entry.beat(now);
+        entry.beat_at = now.after(every);
+        self.send(Message::Beat { domain, sent: now }, out);
+    }
+
+    /// The state holds all that the origin had when the beat was sent, less the age of the
+    /// parent's own state.
+    fn on_echo(&mut self, domain: DomainId, echo: Echo, out: &mut Out) -> Result<(), CloseReason> {
+        let lease = self.lease;
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        if !entry.beats.contains(&echo.sent) {
+            return violation("the echo of no beat");
+        }
+        entry.beats.retain(|&sent| sent > echo.sent);
+        let age = u64::try_from(echo.age.as_nanos()).unwrap_or(u64::MAX);
+        let confirmed = Instant(echo.sent.0.saturating_sub(age));
+        let confirmed = entry.confirmed_at.map_or(confirmed, |at| at.max(confirmed));
+        entry.confirmed_at = Some(confirmed);
+        entry.state.set_confirmed(confirmed, lease);
+        let heard = self.link.as_ref().expect("it came on this link").heard;
+        if entry.lapsed && heard.since(confirmed) <= lease {
+            entry.lapsed = false;
+            out.push(CacheOutput::Notice(Notice::LeaseRegained { domain }));
+        }
+        let mut ready = Vec::new();
+        while let Some(&(asked, user)) = entry.refreshes.first()
+            && asked <= confirmed
+        {
+            entry.refreshes.pop_first();
+            ready.push(user);
+        }
+        let through = entry.position.expect("a live stream has a position");
+        for user in ready {
+            self.reply(user, Ok(CacheReply::Through(through)), out);
+        }
+        Ok(())
+    }
+
+    /// Tells of leases that have lapsed.
+    pub(super) fn lapse(&mut self, now: Instant, out: &mut Out) {
+        let lease = self.lease;
+        for (&domain, entry) in &mut self.domains {
+            if entry.lapses_at(lease).is_some_and(|at| at <= now) {
+                entry.lapsed = true;
+                out.push(CacheOutput::Notice(Notice::LeaseLapsed { domain }));
+            }
+        }
+    }
+
+    /// Regular work: a stream that did not begin is asked for again; beats.
+    pub(super) fn tick_stream(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
+        let entry = &self.domains[&domain];
+        match entry.stream {
+            Stream::Off => self.resume(now, domain, out),
+            Stream::Asked(_) | Stream::Begun(_) => {}
+            Stream::Live => {
+                // A refresh through a relay may need several beats: the first one's state was old.
+                if entry.beat_at <= now || !entry.refreshes.is_empty() {
+                    self.send_beat(now, domain, out);
+                }
+            }
+        }
+    }
+}

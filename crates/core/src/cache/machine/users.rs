@@ -1,0 +1,489 @@
+//! What users ask: deadlines, fetches, volumes, page numbers, waits.
+
+use super::commits::Asked;
+use super::link::violation;
+use super::{Cache, CacheOutput, CacheReply, Domain, Out, VolumeEntry};
+use crate::cache::io::CacheOp;
+use crate::cache::read::DomainState;
+use crate::commit::IdRange;
+use crate::id::{CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Stamp, VolumeId};
+use crate::message::{CloseReason, Message, RequestError, VolumeInfo, VolumeKey, VolumeSpec};
+use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+use crate::time::Instant;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Most pages of one request: a large object of 16 MiB in the smallest pages, and to spare.
+const FETCH_PAGES_MAX: usize = 1 << 13;
+/// Most volumes in one list.
+const VOLUMES_MAX: usize = 1 << 17;
+
+/// A request of a user that waits.
+pub(super) struct User {
+    pub(super) deadline: Instant,
+    kind: Kind,
+}
+
+enum Kind {
+    Fetch {
+        domain: DomainId,
+        /// As asked.
+        pages: Vec<PageId>,
+        /// Not gathered yet.
+        missing: BTreeSet<PageId>,
+    },
+    Commit {
+        domain: DomainId,
+        id: CommitId,
+    },
+    /// Asked of the parent as it is.
+    Call {
+        call: Call,
+        sent: bool,
+        /// Volumes listed so far.
+        volumes: Vec<VolumeInfo>,
+    },
+    Opening {
+        domain: DomainId,
+    },
+    Wait {
+        domain: DomainId,
+        stamp: Stamp,
+    },
+    Refresh {
+        domain: DomainId,
+        asked: Instant,
+    },
+}
+
+#[derive(Clone)]
+enum Call {
+    Open(VolumeKey),
+    List,
+    Create(VolumeSpec),
+    Ids(VolumeId, u64),
+}
+
+impl User {
+    pub(super) fn lose_link(&mut self) {
+        if let Kind::Call { sent, volumes, .. } = &mut self.kind {
+            *sent = false;
+            volumes.clear();
+        }
+    }
+}
+
+impl Cache {
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        op: CacheOp,
+        deadline: Instant,
+        out: &mut Out,
+    ) {
+        if self.users.len() >= self.config.requests_max {
+            let error = RequestError::Busy(format!("{} requests wait", self.users.len()));
+            return answer(id, Err(error), out);
+        }
+        match op {
+            CacheOp::OpenVolume(key) => self.call(id, deadline, Call::Open(key)),
+            CacheOp::ListVolumes => self.call(id, deadline, Call::List),
+            CacheOp::CreateVolume(spec) => self.call(id, deadline, Call::Create(spec)),
+            CacheOp::AllocateIds { volume, count } => {
+                self.call(id, deadline, Call::Ids(volume, count));
+            }
+            CacheOp::Fetch { domain, .. }
+            | CacheOp::Commit { domain, .. }
+            | CacheOp::WaitThrough { domain, .. }
+            | CacheOp::Refresh { domain }
+                if !self.domains.contains_key(&domain) =>
+            {
+                answer(id, Err(RequestError::NoDomain(domain)), out);
+            }
+            CacheOp::Fetch { domain, pages, prefetch } => {
+                self.ask_pages(id, deadline, domain, pages, prefetch, out)
+            }
+            CacheOp::Commit { domain, history, checked, reads, writes } => {
+                let asked = Asked { history, base: checked, reads, writes };
+                match self.take_commit(domain, id, asked) {
+                    Ok(commit) => self.wait(id, deadline, Kind::Commit { domain, id: commit }),
+                    Err(error) => answer(id, Err(error), out),
+                }
+            }
+            CacheOp::WaitThrough { domain, stamp } => {
+                let entry = self.domains.get_mut(&domain).expect("looked at above");
+                match entry.state.through() {
+                    Some(through) if through >= stamp => {
+                        answer(id, Ok(CacheReply::Through(through)), out);
+                    }
+                    _ => {
+                        entry.waits.insert((stamp, id));
+                        self.wait(id, deadline, Kind::Wait { domain, stamp });
+                    }
+                }
+            }
+            CacheOp::Refresh { domain } => {
+                let entry = self.domains.get_mut(&domain).expect("looked at above");
+                entry.refreshes.insert((now, id));
+                let beat = entry.live() && entry.beats.back() != Some(&now);
+                if beat {
+                    self.send_beat(now, domain, out);
+                }
+                self.wait(id, deadline, Kind::Refresh { domain, asked: now });
+            }
+        }
+    }
+
+    fn wait(&mut self, id: RequestId, deadline: Instant, kind: Kind) {
+        let fresh = self.users.insert(id, User { deadline, kind }).is_none();
+        assert!(fresh, "request ids are never used twice");
+        self.deadlines.insert((deadline, id));
+    }
+
+    fn call(&mut self, id: RequestId, deadline: Instant, call: Call) {
+        let kind = Kind::Call { call, sent: false, volumes: Vec::new() };
+        self.wait(id, deadline, kind);
+        self.calls.push_back(id);
+    }
+
+    /// Answers a request and forgets it.
+    pub(super) fn reply(
+        &mut self,
+        id: RequestId,
+        result: Result<CacheReply, RequestError>,
+        out: &mut Out,
+    ) {
+        if self.forget(id).is_some() {
+            answer(id, result, out);
+        }
+    }
+
+    /// The user is gone. A commit goes on all the same.
+    pub(super) fn cancel(&mut self, id: RequestId) {
+        let kind = self.forget(id);
+        if let Some(Kind::Commit { domain, id }) = kind
+            && let Some(pending) = self.domains.get_mut(&domain)
+        {
+            pending.commits.forget_user(id);
+        }
+    }
+
+    pub(super) fn expire(&mut self, id: RequestId, out: &mut Out) {
+        let error = match self.forget(id) {
+            Some(Kind::Commit { domain, id }) => self.leave_commit(domain, id),
+            _ if self.connected() => RequestError::TimedOut,
+            _ => RequestError::Unavailable("no link to the parent".into()),
+        };
+        answer(id, Err(error), out);
+    }
+
+    /// Takes a request out of everything that would answer it.
+    fn forget(&mut self, id: RequestId) -> Option<Kind> {
+        let user = self.users.remove(&id)?;
+        self.deadlines.remove(&(user.deadline, id));
+        match &user.kind {
+            Kind::Fetch { domain, pages, missing } => {
+                for &page in pages {
+                    if missing.contains(&page) {
+                        self.leave(*domain, page, id);
+                    } else {
+                        self.memory.unpin(page, id);
+                    }
+                }
+            }
+            Kind::Opening { domain } => {
+                self.domain_mut(*domain).openings.remove(&id);
+            }
+            Kind::Wait { domain, stamp } => {
+                self.domain_mut(*domain).waits.remove(&(*stamp, id));
+            }
+            Kind::Refresh { domain, asked } => {
+                self.domain_mut(*domain).refreshes.remove(&(*asked, id));
+            }
+            Kind::Commit { .. } | Kind::Call { .. } => {}
+        }
+        Some(user.kind)
+    }
+
+    fn domain_mut(&mut self, domain: DomainId) -> &mut Domain {
+        self.domains.get_mut(&domain).expect("users wait in attached domains only")
+    }
+
+    // ---- pages ----
+
+    fn ask_pages(
+        &mut self,
+        id: RequestId,
+        deadline: Instant,
+        domain: DomainId,
+        pages: Vec<PageId>,
+        prefetch: bool,
+        out: &mut Out,
+    ) {
+        let known = |page: &PageId| {
+            let volume = self.shared.volume(page.volume);
+            let number = page.page.0 > 0 && page.page.0 < PageNo::LIMIT;
+            number && volume.is_some_and(|volume| volume.domain == domain)
+        };
+        if pages.len() > FETCH_PAGES_MAX || !pages.iter().all(known) {
+            let what = "too many pages, or pages of no open volume of the domain";
+            return answer(id, Err(RequestError::Invalid(what.into())), out);
+        }
+        let whole = |page: &PageId| {
+            let copy = self.shared.peek(*page);
+            copy.is_some_and(|copy| copy.complete())
+        };
+        let missing: BTreeSet<PageId> = pages.iter().copied().filter(|p| !whole(p)).collect();
+        if prefetch {
+            for page in missing {
+                self.prefetch(domain, page);
+            }
+            let through = self.domains[&domain].position.unwrap_or(Stamp::ZERO);
+            let pages = Vec::new();
+            return answer(id, Ok(CacheReply::Fetched { through, pages }), out);
+        }
+        for &page in &pages {
+            if missing.contains(&page) {
+                self.want(domain, page, id);
+            } else {
+                self.memory.pin(page, id);
+            }
+        }
+        self.wait(id, deadline, Kind::Fetch { domain, pages, missing });
+        self.complete(id, out);
+    }
+
+    /// A page that the user waits for is here.
+    pub(super) fn arrived(&mut self, id: RequestId, page: PageId, out: &mut Out) {
+        if let Some(User { kind: Kind::Fetch { missing, .. }, .. }) = self.users.get_mut(&id) {
+            missing.remove(&page);
+            self.memory.pin(page, id);
+            self.complete(id, out);
+        }
+    }
+
+    /// A page that the user had gathered is gone again.
+    pub(super) fn departed(&mut self, id: RequestId, page: PageId) {
+        if let Some(User { kind: Kind::Fetch { missing, .. }, .. }) = self.users.get_mut(&id) {
+            missing.insert(page);
+        }
+    }
+
+    fn complete(&mut self, id: RequestId, out: &mut Out) {
+        let Some(User { kind: Kind::Fetch { domain, pages, missing }, .. }) = self.users.get(&id)
+        else {
+            return;
+        };
+        let Some(through) = self.domains[domain].position.filter(|_| missing.is_empty()) else {
+            return;
+        };
+        let copy = |page: &PageId| self.shared.peek(*page).expect("pinned pages stay");
+        let pages = pages.iter().map(copy).collect();
+        self.reply(id, Ok(CacheReply::Fetched { through, pages }), out);
+    }
+
+    // ---- calls ----
+
+    /// Sends calls, commits and fetches that wait, as far as the parent's limits allow.
+    pub(super) fn pump(&mut self, out: &mut Out) {
+        while self.link.as_ref().is_some_and(|link| link.room() > 0)
+            && let Some(user) = self.calls.pop_front()
+        {
+            self.send_call(user, out);
+        }
+        if !self.connected() {
+            return;
+        }
+        let domains: Vec<DomainId> = self.domains.keys().copied().collect();
+        for domain in domains {
+            self.send_commits(domain, out);
+            self.send_fetches(domain, out);
+        }
+    }
+
+    fn send_call(&mut self, id: RequestId, out: &mut Out) {
+        let request = self.request_id();
+        let Some(User { kind: Kind::Call { call, sent, volumes }, .. }) = self.users.get_mut(&id)
+        else {
+            return;
+        };
+        if std::mem::replace(sent, true) {
+            return;
+        }
+        let message = match call.clone() {
+            Call::Open(key) => Message::OpenVolume { request, key },
+            Call::List => Message::ListVolumes {
+                request,
+                after: volumes.last().map_or(String::new(), |volume| volume.name.clone()),
+            },
+            Call::Create(spec) => Message::CreateVolume { request, spec },
+            Call::Ids(volume, count) => Message::AllocateIds { request, volume, count },
+        };
+        let link = self.link.as_mut().expect("it has room");
+        link.calls.insert(request, id);
+        link.outstanding += 1;
+        self.send(message, out);
+    }
+
+    /// After a lost link every call is asked anew.
+    pub(super) fn requeue_calls(&mut self) {
+        for user in self.users.values_mut() {
+            user.lose_link();
+        }
+        let calls = self.users.iter().filter(|(_, user)| matches!(user.kind, Kind::Call { .. }));
+        self.calls = calls.map(|(&id, _)| id).collect();
+    }
+
+    /// The user whose call is answered; none: it waits no longer.
+    fn answered(&mut self, request: RequestId) -> Result<RequestId, CloseReason> {
+        let link = self.link.as_mut().expect("it came on this link");
+        let Some(user) = link.calls.remove(&request) else {
+            return violation("an answer to no request");
+        };
+        link.outstanding -= 1;
+        Ok(user)
+    }
+
+    pub(super) fn on_ids(
+        &mut self,
+        request: RequestId,
+        range: IdRange,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let user = self.answered(request)?;
+        let end = range.first.0.checked_add(range.count);
+        if range.first.0 == 0 || end.is_none_or(|end| end > PageNo::LIMIT) {
+            return violation("page numbers out of range");
+        }
+        match self.users.get(&user).map(|user| &user.kind) {
+            Some(Kind::Call { call: Call::Ids(volume, count), .. })
+                if *volume == range.volume && *count == range.count =>
+            {
+                self.reply(user, Ok(CacheReply::Ids(range)), out);
+                Ok(())
+            }
+            None => Ok(()),
+            Some(_) => violation("page numbers that were not asked for"),
+        }
+    }
+
+    pub(super) fn on_volume(
+        &mut self,
+        request: RequestId,
+        info: VolumeInfo,
+        now: Instant,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let user = self.answered(request)?;
+        let bytes = PAGE_BYTES_MIN..=PAGE_BYTES_MAX;
+        if !bytes.contains(&info.page_bytes) || !info.page_bytes.is_power_of_two() {
+            return violation("a volume with pages of no such size");
+        }
+        let entry = VolumeEntry { domain: info.domain, page_bytes: info.page_bytes };
+        if self.shared.volume(info.id).is_some_and(|known| known != entry) {
+            return violation("a volume that has become another");
+        }
+        match self.users.get_mut(&user).map(|user| &mut user.kind) {
+            Some(Kind::Call { call: Call::Open(_) | Call::Create(_), .. }) => {}
+            None => return Ok(()),
+            Some(_) => return violation("a volume that was not asked for"),
+        }
+        self.shared.set_volume(info.id, entry);
+        let domain = info.domain;
+        if !self.domains.contains_key(&domain) {
+            self.attach(domain);
+            self.resume(now, domain, out);
+        }
+        if self.domains[&domain].live() {
+            self.reply(user, Ok(CacheReply::Volume(info)), out);
+        } else if let Some(waiting) = self.users.get_mut(&user) {
+            waiting.kind = Kind::Opening { domain };
+            self.domain_mut(domain).openings.insert(user, info);
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, domain: DomainId) {
+        let state = Arc::new(DomainState::new(
+            domain,
+            HistoryId::default(),
+            self.config.recent_max,
+            self.config.snapshot_bytes,
+        ));
+        self.shared.attach(Arc::clone(&state));
+        let entry = Domain::new(state, self.config.boot);
+        self.domains.insert(domain, entry);
+    }
+
+    /// The domain's stream has begun: its volumes are open.
+    pub(super) fn open_users(&mut self, domain: DomainId, out: &mut Out) {
+        let openings = std::mem::take(&mut self.domain_mut(domain).openings);
+        for (user, info) in openings {
+            self.reply(user, Ok(CacheReply::Volume(info)), out);
+        }
+    }
+
+    pub(super) fn on_volumes(
+        &mut self,
+        request: RequestId,
+        mut listed: Vec<VolumeInfo>,
+        more: bool,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let user = self.answered(request)?;
+        let Some(User { kind: Kind::Call { call: Call::List, sent, volumes }, .. }) =
+            self.users.get_mut(&user)
+        else {
+            return Ok(());
+        };
+        if more && listed.is_empty() {
+            return violation("a list that does not end");
+        }
+        volumes.append(&mut listed);
+        if volumes.len() > VOLUMES_MAX {
+            let error = RequestError::Busy("the list of volumes is too long".into());
+            self.reply(user, Err(error), out);
+        } else if more {
+            *sent = false;
+            self.calls.push_back(user);
+        } else {
+            let volumes = std::mem::take(volumes);
+            self.reply(user, Ok(CacheReply::Volumes(volumes)), out);
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_failed(
+        &mut self,
+        request: RequestId,
+        error: RequestError,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let link = self.link.as_mut().expect("it came on this link");
+        if let Some(fetch) = link.fetches.remove(&request) {
+            link.outstanding -= fetch.pages.len();
+            self.fetch_failed(&fetch, request, &error, out);
+            return Ok(());
+        }
+        if link.calls.contains_key(&request) {
+            let user = self.answered(request)?;
+            self.reply(user, Err(error), out);
+            return Ok(());
+        }
+        let resumed = super::domain::Stream::Asked(request);
+        let Some(entry) = self.domains.values_mut().find(|entry| entry.stream == resumed) else {
+            return violation("the failure of no request");
+        };
+        entry.stream = super::domain::Stream::Off;
+        link.outstanding -= 1;
+        for (user, _) in std::mem::take(&mut entry.openings) {
+            self.reply(user, Err(error.clone()), out);
+        }
+        Ok(())
+    }
+}
+
+fn answer(id: RequestId, result: Result<CacheReply, RequestError>, out: &mut Out) {
+    out.push(CacheOutput::Reply { id, result });
+}

@@ -1,0 +1,59 @@
+//! Transcripts of the cache: stories in `stories/*.txt`, told to a cache by a hand-made parent.
+//!
+//! A story is blocks of commands, parted by empty lines; `#` begins a comment. The snapshot shows
+//! every block, `----`, and what the cache answered. Regenerate with `INSTA_UPDATE=always`, and
+//! review the difference.
+
+mod stage;
+
+use stage::Stage;
+
+fn told(story: &str) -> String {
+    let mut stage = Stage::new();
+    let mut text = String::new();
+    for block in story.split("\n\n").filter(|block| !block.trim().is_empty()) {
+        let block = block.trim_matches('\n');
+        text.push_str(block);
+        text.push('\n');
+        if block.lines().all(|line| line.starts_with('#')) {
+            text.push('\n');
+            continue;
+        }
+        text.push_str("----\n");
+        for line in block.lines().filter(|line| !line.starts_with('#')) {
+            for answer in stage.run(line) {
+                text.push_str(&answer);
+                text.push('\n');
+            }
+        }
+        text.push('\n');
+        stage.check();
+    }
+    text
+}
+
+macro_rules! stories {
+    ($($name:ident),* $(,)?) => {$(
+        #[test]
+        fn $name() {
+            let story = include_str!(concat!("stories/", stringify!($name), ".txt"));
+            insta::assert_snapshot!(stringify!($name), told(story));
+        }
+    )*};
+}
+
+stories! {
+    rule01_doom,
+    rule02_pinned_notices,
+    rule03_reader_threads,
+    rule04_interval,
+    rule05_buffer,
+    rule06_request_ids,
+    rule07_no_join_across_notice,
+    rule08_lease_after_copy,
+    rule09_absence,
+    rule15_exactly_once,
+    rule16_history,
+    rule17_resume,
+    rule18_generations,
+}

@@ -1,0 +1,528 @@
+//! The stage: one cache, its transactions, and the parent's lines.
+
+use bytes::Bytes;
+use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply};
+use larder_core::cache::{
+    AgeLimit, Cache, CacheConfig, Consistency, Finish, PageCopy, ReadCache, Session,
+    SessionOptions, Step, Transaction,
+};
+use larder_core::commit::{
+    Abort, Aspect, Change, IdRange, Op, Outcome, PageChange, PageKind, Target,
+};
+use larder_core::id::{
+    BootId, CommitId, DomainId, Generation, HistoryId, LinkId, ObjectId, PageId, PageNo, RequestId,
+    Slot, Stamp, VolumeId,
+};
+use larder_core::machine::{LinkInput, LinkOutput, Machine};
+use larder_core::message::{
+    CloseReason, Echo, Epoch, LinkLimits, Message, PageAnswer, PageBody, RequestError,
+    ResumeAnswer, VolumeInfo, VolumeKey,
+};
+use larder_core::page::{Page, Record};
+use larder_core::time::{Clock, Duration, Instant, WallTime};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const VOLUME: VolumeId = VolumeId(7);
+const DOMAIN: DomainId = DomainId(1);
+const BOOT: BootId = BootId(100);
+const PAGE_BYTES: u32 = 4096;
+
+struct StageClock(Arc<AtomicU64>);
+
+impl Clock for StageClock {
+    fn now(&self) -> Instant {
+        Instant(self.0.load(Ordering::Relaxed))
+    }
+}
+
+pub(crate) struct Stage {
+    now: Arc<AtomicU64>,
+    cache: Cache,
+    shared: Arc<ReadCache>,
+    session: Session,
+    transactions: BTreeMap<String, Transaction>,
+    asked: u64,
+    fetched: Option<(Stamp, Vec<Arc<PageCopy>>)>,
+    link: LinkId,
+}
+
+fn page(no: &str) -> PageId {
+    let page = PageNo(no.parse().expect("a page number"));
+    PageId { volume: VOLUME, page }
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_else(|_| panic!("a number, not {text}"))
+}
+
+fn slot(text: &str) -> Slot {
+    Slot(u16::try_from(number(text)).expect("a slot"))
+}
+
+fn range(text: &str) -> (Stamp, Stamp) {
+    let (from, to) = text.split_once("..").expect("FROM..TO");
+    (Stamp(number(from)), Stamp(number(to)))
+}
+
+fn list(text: &str) -> Vec<PageId> {
+    text.split(',').map(page).collect()
+}
+
+fn record(value: &str) -> Bytes {
+    Record::Inline(Bytes::copy_from_slice(value.as_bytes())).encode()
+}
+
+/// A slotted page, written as `0:apple 1:pear`; a slot `0#3:apple` has generation 3.
+fn image(words: &[&str]) -> Page {
+    let mut page = Page::empty(PageKind::Slotted);
+    for word in words {
+        let (at, value) = word.split_once(':').expect("SLOT:VALUE");
+        let (at, last) = at.split_once('#').map_or((at, 1), |(at, g)| (at, number(g) as u32));
+        for generation in (1..=last).map(Generation) {
+            let slot = slot(at);
+            let value = record(value);
+            let put = Op::Put { slot, generation, value };
+            page.apply(&put, PAGE_BYTES).expect("fits");
+            if generation.0 < last {
+                page.apply(&Op::Delete { slot, generation }, PAGE_BYTES).expect("there");
+            }
+        }
+    }
+    page
+}
+
+/// `5:0v` value of slot 0 of page 5; `5:0e` its existence; `5:*` all of the page.
+fn touched(words: &[&str]) -> Vec<PageChange> {
+    let mut pages: BTreeMap<PageId, Vec<(Target, Aspect)>> = BTreeMap::new();
+    for word in words {
+        let (no, what) = word.split_once(':').expect("PAGE:WHAT");
+        let what = match what {
+            "*" => (Target::Page, Aspect::Existence),
+            what if what.ends_with('e') => {
+                (Target::Slot(slot(&what[..what.len() - 1])), Aspect::Existence)
+            }
+            what => (Target::Slot(slot(&what[..what.len() - 1])), Aspect::Value),
+        };
+        pages.entry(page(no)).or_default().push(what);
+    }
+    let change = |(page, touched)| PageChange { page, touched };
+    pages.into_iter().map(change).collect()
+}
+
+fn text(record: &Bytes) -> String {
+    match Record::decode(record.clone()) {
+        Ok(Record::Inline(value)) => String::from_utf8_lossy(&value).into_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn epochs(histories: &[(u128, u64)]) -> Vec<Epoch> {
+    let epoch = |&(history, first)| Epoch { history: HistoryId(history), first: Stamp(first) };
+    histories.iter().map(epoch).collect()
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        let now = Arc::new(AtomicU64::new(0));
+        let clock = Arc::new(StageClock(Arc::clone(&now)));
+        let (cache, shared) = Cache::new(Self::config(clock, 1 << 20));
+        Self {
+            now,
+            cache,
+            shared,
+            session: Session::default(),
+            transactions: BTreeMap::new(),
+            asked: 0,
+            fetched: None,
+            link: LinkId(0),
+        }
+    }
+
+    fn config(clock: Arc<StageClock>, memory_bytes: usize) -> CacheConfig {
+        CacheConfig { memory_bytes, ..CacheConfig::new("node", BOOT, clock) }
+    }
+
+    pub(crate) fn check(&self) {
+        self.cache.check();
+    }
+
+    fn time(&self) -> Instant {
+        Instant(self.now.load(Ordering::Relaxed))
+    }
+
+    /// One line of a story; gives what the cache said.
+    pub(crate) fn run(&mut self, line: &str) -> Vec<String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let rest = &words[1..];
+        match words[0] {
+            "memory" => self.resize(number(rest[0]) as usize),
+            "setup" => self.setup(number(rest[0])),
+            "link" => self.link(rest),
+            "at" => self.at(number(rest[0])),
+            "fetch" | "prefetch" => {
+                let pages = list(rest[0]);
+                let prefetch = words[0] == "prefetch";
+                let domain = DOMAIN;
+                self.ask(CacheOp::Fetch { domain, pages, prefetch })
+            }
+            "refresh" => self.ask(CacheOp::Refresh { domain: DOMAIN }),
+            "wait" => {
+                self.ask(CacheOp::WaitThrough { domain: DOMAIN, stamp: Stamp(number(rest[0])) })
+            }
+            "cancel" => {
+                let id = RequestId(number(rest[0]));
+                self.input(CacheInput::Cancel { id })
+            }
+            "begin" | "read" | "exists" | "slots" | "put" | "delete" | "supply" | "finish"
+            | "commit" | "drop" | "object" | "age" => self.transaction(words[0], rest),
+            other => self.parent(other, rest),
+        }
+    }
+
+    fn resize(&mut self, bytes: usize) -> Vec<String> {
+        let clock = Arc::new(StageClock(Arc::clone(&self.now)));
+        (self.cache, self.shared) = Cache::new(Self::config(clock, bytes));
+        Vec::new()
+    }
+
+    /// A link, the volume open, the domain at `through`, the boot registered: said in one word.
+    fn setup(&mut self, through: u64) -> Vec<String> {
+        self.link(&["up", "1"]);
+        self.run("welcome");
+        self.ask(CacheOp::OpenVolume(VolumeKey::Name("v".into())));
+        self.run("volume 1");
+        self.run(&format!("resumed 2 from 0 through={through}"));
+        self.run("registered");
+        vec![format!("(link 1 is up, domain 1 stands at {through}, request 1 opened volume 7)")]
+    }
+
+    fn at(&mut self, milliseconds: u64) -> Vec<String> {
+        let to = Instant(milliseconds * 1_000_000);
+        let mut said = Vec::new();
+        while let Some(next) = self.cache.next_timeout().filter(|&next| next <= to) {
+            self.now.store(next.0.max(self.time().0), Ordering::Relaxed);
+            let mut out = Vec::new();
+            self.cache.handle_timeout(self.time(), &mut out);
+            said.extend(self.say(out));
+        }
+        self.now.store(to.0, Ordering::Relaxed);
+        // Beats of idle seconds say nothing after the first.
+        let mut beats = 0;
+        said.retain(|line| {
+            beats += usize::from(line.starts_with("send Beat"));
+            beats < 2 || !line.starts_with("send Beat")
+        });
+        said
+    }
+
+    fn link(&mut self, words: &[&str]) -> Vec<String> {
+        match words[0] {
+            "up" => {
+                self.link = LinkId(number(words[1]));
+                let link = self.link;
+                let peer = "origin".into();
+                self.input(CacheInput::Link(LinkInput::UpOpened { link, peer }))
+            }
+            "down" => {
+                let link = self.link;
+                let reason = None;
+                self.input(CacheInput::Link(LinkInput::Closed { link, reason }))
+            }
+            other => panic!("link {other}?"),
+        }
+    }
+
+    fn ask(&mut self, op: CacheOp) -> Vec<String> {
+        self.asked += 1;
+        let deadline = self.time().after(Duration::from_secs(30));
+        let id = RequestId(self.asked);
+        self.input(CacheInput::Request { id, op, deadline })
+    }
+
+    fn input(&mut self, input: CacheInput) -> Vec<String> {
+        let mut out = Vec::new();
+        self.cache.handle(self.time(), input, &mut out);
+        self.say(out)
+    }
+
+    fn message(&mut self, message: Message) -> Vec<String> {
+        let link = self.link;
+        let bytes = 100;
+        self.input(CacheInput::Link(LinkInput::Received { link, message, bytes }))
+    }
+
+    // ---- the parent ----
+
+    fn parent(&mut self, kind: &str, words: &[&str]) -> Vec<String> {
+        let option = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
+        let message = match kind {
+            "welcome" => Message::Welcome {
+                version: 1,
+                name: "origin".into(),
+                time: WallTime(0),
+                limits: LinkLimits {
+                    requests_max: 64,
+                    stream_window_bytes: 1 << 20,
+                    bulk_window_bytes: 1 << 20,
+                    lease: Duration::from_secs(3),
+                },
+                domains: Vec::new(),
+            },
+            "volume" => Message::Volume {
+                request: RequestId(number(words[0])),
+                info: VolumeInfo {
+                    id: VOLUME,
+                    domain: DOMAIN,
+                    name: "v".into(),
+                    page_bytes: PAGE_BYTES,
+                    root: PageKind::Slotted,
+                    version: Stamp::ZERO,
+                    pages: 1,
+                },
+            },
+            "registered" => Message::Registered { domain: DOMAIN, boot: BOOT },
+            "resumed" => Message::Resumed {
+                request: RequestId(number(words[0])),
+                domain: DOMAIN,
+                epochs: match option("history=") {
+                    Some(first) => epochs(&[(1, 1), (2, number(first))]),
+                    None => epochs(&[(1, 1)]),
+                },
+                answer: match words[1] {
+                    "from" => ResumeAnswer::From(Stamp(number(words[2]))),
+                    _ => ResumeAnswer::Reset,
+                },
+                stale: option("stale=").map_or(Vec::new(), list),
+                through: Stamp(number(option("through=").expect("through"))),
+                time: WallTime(0),
+                done: !words.contains(&"more"),
+            },
+            "history" => Message::History {
+                domain: DOMAIN,
+                epochs: epochs(&[(1, 1), (2, number(words[0]))]),
+            },
+            "advance" => self.advance(words),
+            "page" => self.answer(words),
+            "committed" => Message::Committed {
+                domain: DOMAIN,
+                id: CommitId { boot: BOOT, sequence: number(words[0]) },
+                outcome: match words[1] {
+                    "unknown" => Outcome::Unknown,
+                    "gone" => Outcome::Aborted(Abort::BadPage(page("1"))),
+                    stamp => Outcome::Committed(Stamp(number(stamp))),
+                },
+            },
+            "deferred" => Message::CommitDeferred {
+                domain: DOMAIN,
+                id: CommitId { boot: BOOT, sequence: number(words[0]) },
+                error: RequestError::Busy("log".into()),
+            },
+            "ids" => Message::Ids {
+                request: RequestId(number(words[0])),
+                range: IdRange {
+                    volume: VOLUME,
+                    first: PageNo(number(words[1])),
+                    count: number(words[2]),
+                },
+            },
+            "failed" => Message::Failed {
+                request: RequestId(number(words[0])),
+                error: RequestError::Unavailable("disk".into()),
+            },
+            "goodbye" => Message::Goodbye {
+                reason: CloseReason::Forked {
+                    domain: DOMAIN,
+                    seen: Stamp(number(words[0])),
+                    fork: Stamp(number(words[1])),
+                },
+            },
+            other => panic!("{other}?"),
+        };
+        self.message(message)
+    }
+
+    /// `advance 3..5 @4 5:0v @5 own=1 6:0v stale=9 echo=20`.
+    fn advance(&self, words: &[&str]) -> Message {
+        let (from, through) = range(words[0]);
+        let mut changes: Vec<Change> = Vec::new();
+        let (mut stale, mut echo) = (Vec::new(), None);
+        for word in &words[1..] {
+            if let Some(stamp) = word.strip_prefix('@') {
+                let id = CommitId { boot: BootId(200), sequence: number(stamp) };
+                changes.push(Change { stamp: Stamp(number(stamp)), id, pages: Vec::new() });
+            } else if let Some(pages) = word.strip_prefix("stale=") {
+                stale = list(pages);
+            } else if let Some(sent) = word.strip_prefix("echo=") {
+                echo = Some(Echo { sent: Instant(number(sent) * 1_000_000), age: Duration::ZERO });
+            } else if let Some(sequence) = word.strip_prefix("own=") {
+                let change = changes.last_mut().expect("a stamp first");
+                change.id = CommitId { boot: BOOT, sequence: number(sequence) };
+            } else {
+                let change = changes.last_mut().expect("a stamp first");
+                change.pages.extend(touched(&[word]));
+            }
+        }
+        Message::Advance { domain: DOMAIN, from, through, time: WallTime(0), changes, stale, echo }
+    }
+
+    /// `page 3 5 2..4 0:apple` answers request 3 with page 5, exact in 2..4.
+    fn answer(&self, words: &[&str]) -> Message {
+        let id = page(words[1]);
+        let (version, as_of) = range(words[2]);
+        let body = match words.get(3) {
+            Some(&"absent") => PageBody::Absent,
+            Some(&"valid") => PageBody::Valid,
+            Some(&"rotten") => PageBody::Data(Bytes::from_static(&[0; 64])),
+            _ => PageBody::Data(image(&words[3..]).encode(id)),
+        };
+        let answer = PageAnswer { page: id, version, as_of, body };
+        Message::Pages { request: RequestId(number(words[0])), domain: DOMAIN, pages: vec![answer] }
+    }
+
+    // ---- transactions ----
+
+    fn transaction(&mut self, what: &str, words: &[&str]) -> Vec<String> {
+        let name = words[0].to_string();
+        if what == "begin" {
+            let mut options = SessionOptions::default();
+            for word in &words[1..] {
+                match *word {
+                    "strict" => options.consistency = Consistency::Strict,
+                    "snapshot" => options.consistency = Consistency::Snapshot,
+                    "leased" => options.age_limit = AgeLimit::Lease,
+                    other => panic!("{other}?"),
+                }
+            }
+            let begun = Transaction::begin(&self.shared, options, &self.session.floors);
+            return match begun {
+                Ok(transaction) => {
+                    self.transactions.insert(name, transaction);
+                    Vec::new()
+                }
+                Err(error) => vec![format!("{name}: {error}")],
+            };
+        }
+        if matches!(what, "finish" | "commit" | "drop") {
+            return self.end(what, name);
+        }
+        let said = self.step(what, &name, &words[1..]);
+        vec![format!("{name}: {said}")]
+    }
+
+    fn step(&mut self, what: &str, name: &str, words: &[&str]) -> String {
+        let supplied = self.fetched.clone();
+        let transaction = self.transactions.get_mut(name).expect("begun before");
+        match what {
+            "read" => told(transaction.read_slot(page(words[0]), slot(words[1])), |held| {
+                held.map_or("nothing".into(), |(generation, record)| {
+                    format!("{} (generation {})", text(&record), generation.0)
+                })
+            }),
+            "exists" => {
+                told(transaction.exists(page(words[0]), slot(words[1])), |held| format!("{held:?}"))
+            }
+            "slots" => told(transaction.slots(page(words[0])), |slots| format!("{slots:?}")),
+            "object" => {
+                let object = ObjectId {
+                    page: page(words[0]),
+                    slot: slot(words[1]),
+                    generation: Generation(number(words[2]) as u32),
+                };
+                told(transaction.read_object(object), |value| match value {
+                    Some(value) => String::from_utf8_lossy(&value).into_owned(),
+                    None => "gone".into(),
+                })
+            }
+            "put" => {
+                let op = Op::Put {
+                    slot: slot(words[1]),
+                    generation: Generation(number(words[2]) as u32),
+                    value: record(words[3]),
+                };
+                told(transaction.write(page(words[0]), op), |()| "written".into())
+            }
+            "delete" => {
+                let op = Op::Delete {
+                    slot: slot(words[1]),
+                    generation: Generation(number(words[2]) as u32),
+                };
+                told(transaction.write(page(words[0]), op), |()| "deleted".into())
+            }
+            "supply" => {
+                let (through, pages) = supplied.expect("fetched before");
+                told(transaction.supply(through, &pages), |()| "supplied".into())
+            }
+            "age" => {
+                format!("{:?}", self.shared.age(DOMAIN, Instant(self.now.load(Ordering::Relaxed))))
+            }
+            other => panic!("{other}?"),
+        }
+    }
+
+    fn end(&mut self, what: &str, name: String) -> Vec<String> {
+        let transaction = self.transactions.remove(&name).expect("begun before");
+        if what == "drop" {
+            return Vec::new();
+        }
+        match transaction.finish() {
+            Finish::Local { seen, per_domain } => {
+                self.session.saw(&seen);
+                let stamps: Vec<u64> = seen.iter().map(|seen| seen.stamp.0).collect();
+                vec![format!("{name}: committed here, at {stamps:?}, per domain: {per_domain}")]
+            }
+            Finish::Send { parts, .. } if what == "commit" => {
+                let part = parts.into_iter().next().expect("one domain");
+                self.ask(part.into_op())
+            }
+            Finish::Send { parts, .. } => vec![format!("{name}: to be sent: {parts:?}")],
+            Finish::Doomed(doom) => vec![format!("{name}: doomed: {doom}")],
+            Finish::Refused(error) => vec![format!("{name}: refused: {error}")],
+        }
+    }
+
+    fn say(&mut self, out: Vec<CacheOutput>) -> Vec<String> {
+        out.into_iter().map(|output| self.say_one(output)).collect()
+    }
+
+    fn say_one(&mut self, output: CacheOutput) -> String {
+        match output {
+            CacheOutput::Link(LinkOutput::Send { message, .. }) => format!("send {message:?}"),
+            CacheOutput::Link(LinkOutput::Close { link, reason }) => {
+                format!("close link {}: {reason}", link.0)
+            }
+            CacheOutput::Reply { id, result: Ok(CacheReply::Fetched { through, pages }) } => {
+                let copies: Vec<String> = pages.iter().map(|copy| held(copy)).collect();
+                self.fetched = Some((through, pages));
+                format!("reply {}: through {through}: {}", id.0, copies.join("; "))
+            }
+            CacheOutput::Reply { id, result } => match result {
+                Ok(reply) => format!("reply {}: {reply:?}", id.0),
+                Err(error) => format!("reply {}: error: {error}", id.0),
+            },
+            CacheOutput::Notice(notice) => format!("notice {notice:?}"),
+        }
+    }
+}
+
+fn held(copy: &PageCopy) -> String {
+    let slots = copy.page.as_ref().map_or("absent".into(), |page| {
+        let slots = page.records().map(|(slot, _, record)| {
+            format!("{}:{}", slot.0, text(&Bytes::copy_from_slice(record)))
+        });
+        slots.collect::<Vec<_>>().join(" ")
+    });
+    let holes: Vec<u16> = copy.holes.iter().map(|slot| slot.0).collect();
+    format!("{} version {} [{slots}] holes {holes:?}", copy.id, copy.version)
+}
+
+fn told<T>(step: Step<T>, tell: impl FnOnce(T) -> String) -> String {
+    match step {
+        Step::Ready(value) => tell(value),
+        Step::Need { pages, .. } => format!("needs {pages:?}"),
+        Step::NeedIds { count, .. } => format!("needs {count} page numbers"),
+        Step::Doomed(doom) => format!("doomed: {doom}"),
+        Step::Refused(error) => format!("refused: {error}"),
+    }
+}
