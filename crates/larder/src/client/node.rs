@@ -241,6 +241,12 @@ impl Node {
         Notices::new(self.shared.events.subscribe())
     }
 
+    /// Waits until the node has ended: by [`Node::shutdown`], or because an invariant broke, when
+    /// its process should end with it.
+    pub async fn ended(&self) {
+        self.shared.inputs.gone().await;
+    }
+
     /// What the node knows of itself.
     #[must_use]
     pub fn status(&self) -> NodeStatus {

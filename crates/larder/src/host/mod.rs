@@ -97,6 +97,11 @@ impl<M: Machine> Inputs<M> {
         self.sender.blocking_send(Event::Input(input)).map_err(|_| Gone)
     }
 
+    /// Waits until the machine's task is gone: it was stopped, or it panicked.
+    pub(crate) async fn gone(&self) {
+        self.sender.closed().await;
+    }
+
     /// Whether the machine's task is gone.
     pub(crate) fn is_gone(&self) -> bool {
         self.sender.is_closed()

@@ -87,6 +87,11 @@ impl OriginServer {
         })
     }
 
+    /// Waits until it has ended: a broken invariant ends it, and its process should end with it.
+    pub async fn ended(&self) {
+        self.inputs.gone().await;
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {

@@ -90,6 +90,11 @@ impl RelayServer {
         Ok(Self { name: config.name, address, inputs, metrics, link, ready, tasks })
     }
 
+    /// Waits until it has ended: a broken invariant ends it, and its process should end with it.
+    pub async fn ended(&self) {
+        self.inputs.gone().await;
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {

@@ -66,7 +66,7 @@ impl Identity {
                 detail: e.to_string(),
             }
         })?;
-        check_certificate(&certificate_path, &chain[0], &ca_path, &ca[0], name)?;
+        check_certificate(&certificate_path, &chain[0], &ca_path, &ca, name)?;
         let mut roots = RootCertStore::empty();
         for certificate in ca {
             roots.add(certificate).map_err(|e| malformed(&ca_path, &e.to_string()))?;
@@ -185,15 +185,22 @@ fn check_certificate(
     path: &Path,
     certificate: &CertificateDer<'_>,
     ca_path: &Path,
-    ca: &CertificateDer<'_>,
+    authorities: &[CertificateDer<'_>],
     name: &str,
 ) -> Result<(), TlsError> {
     let (_, parsed) =
         X509Certificate::from_der(certificate).map_err(|e| malformed(path, &e.to_string()))?;
-    let (_, ca) = X509Certificate::from_der(ca).map_err(|e| malformed(ca_path, &e.to_string()))?;
-    if parsed.verify_signature(Some(ca.public_key())).is_err() {
-        return Err(TlsError::Foreign { path: path.to_owned(), ca: ca_path.to_owned() });
+    // Two authorities are trusted while one takes over from the other.
+    let mut issuer = None;
+    for ca in authorities {
+        let (_, ca) =
+            X509Certificate::from_der(ca).map_err(|e| malformed(ca_path, &e.to_string()))?;
+        if parsed.verify_signature(Some(ca.public_key())).is_ok() {
+            issuer = Some(ca);
+        }
     }
+    let ca = issuer
+        .ok_or_else(|| TlsError::Foreign { path: path.to_owned(), ca: ca_path.to_owned() })?;
     let found = peer_name(certificate).unwrap_or_default();
     if found != name {
         return Err(TlsError::WrongName {

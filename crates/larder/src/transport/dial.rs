@@ -129,7 +129,7 @@ impl Dialer {
             // TLS 1.3 tells only now that our certificate was refused.
             End::Broken(error) => match self.identity.explain(&self.parent, &error) {
                 refused @ TlsError::RefusedByPeer { .. } => LinkState::Untrusted(refused),
-                _ => LinkState::Down(Some(format!("the link broke: {error}"))),
+                _ => LinkState::Down(Some(broken(&error))),
             },
         })
     }
@@ -187,6 +187,14 @@ impl Dialer {
             }
             certificate => Failure::Tls(certificate),
         }
+    }
+}
+
+/// How a link broke, in words.
+pub(super) fn broken(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => "the other side ended it without a goodbye".into(),
+        _ => format!("the link broke: {error}"),
     }
 }
 

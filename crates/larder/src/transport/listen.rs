@@ -1,5 +1,6 @@
 //! Links from children.
 
+use super::dial::broken;
 use super::link::{End, LinkSetup};
 use super::prepare;
 use crate::config::LinkConfig;
@@ -110,7 +111,7 @@ impl Shared {
         let why = match end {
             End::Goodbye(reason) => format!("it said: {reason}"),
             End::Closed(reason) => format!("closed here: {reason}"),
-            End::Broken(error) => format!("the link broke: {error}"),
+            End::Broken(error) => broken(&error),
             End::Stopped => return,
         };
         tracing::info!(%address, %peer, link = link.0, why, "child gone");
