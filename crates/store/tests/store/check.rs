@@ -1,0 +1,138 @@
+//! The offline check sees every kind of damage that is planted.
+
+use crate::support::FaultDisk;
+use larder_core::commit::PageKind;
+use larder_core::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
+use larder_core::machine::Faults;
+use larder_core::page::Page;
+use larder_core::record::{
+    DomainMeta, InstallBatch, InstalledPage, LogRecord, Lsn, StoredPage, VolumeMeta,
+};
+use larder_core::rng::Rng;
+use larder_store::check::{Problem, Report, check, check_directory};
+use larder_store::driver::{DomainStore, OpenError, RealStore, StoreConfig};
+use larder_store::log::LogConfig;
+use larder_store::pages::{ModelPages, Pages};
+use std::sync::Arc;
+
+const DOMAIN: DomainId = DomainId(0xc);
+
+fn page(number: u64) -> PageId {
+    PageId { volume: VolumeId(2), page: PageNo(number) }
+}
+
+fn installed(number: u64, previous: u64, version: u64) -> InstalledPage {
+    let image = (number != 3).then(|| Page::empty(PageKind::Slotted).encode(page(number)));
+    InstalledPage {
+        page: page(number),
+        previous: Stamp(previous),
+        stored: StoredPage { version: Stamp(version), image },
+    }
+}
+
+fn batch(pages: Vec<InstalledPage>) -> InstallBatch {
+    InstallBatch {
+        pages,
+        meta: DomainMeta {
+            domain: DOMAIN,
+            installed_lsn: Lsn(0),
+            installed: Stamp(9),
+            volumes: vec![VolumeMeta {
+                id: VolumeId(2),
+                name: "two".into(),
+                page_bytes: 4096,
+                next_page: PageNo(10),
+                version: Stamp(9),
+                pages: 2,
+            }],
+            ..DomainMeta::default()
+        },
+    }
+}
+
+/// A store of two pages, a tombstone, and one log record.
+fn store() -> (FaultDisk, Arc<ModelPages>) {
+    let disk = FaultDisk::default();
+    let pages = Arc::new(ModelPages::new(Faults::NONE));
+    let config = LogConfig { segment_bytes: 8192, reserve_bytes: 0, ..LogConfig::default() };
+    let (store, _) =
+        DomainStore::create(disk.clone(), Arc::clone(&pages), config, DOMAIN, Rng::new(1))
+            .expect("nothing fails here");
+    let (mut log, _) = store.split();
+    let record = LogRecord::Boot { boot: larder_core::id::BootId(1) };
+    log.append(larder_core::origin::io::WriteId(1), &[(Lsn(1), record)]);
+    let all = vec![installed(1, 0, 4), installed(2, 0, 5), installed(3, 0, 6)];
+    pages.install(&batch(all)).expect("the model does not fail");
+    (disk, pages)
+}
+
+fn checked(disk: &FaultDisk, pages: &Arc<ModelPages>) -> Report {
+    check(disk, pages, &mut |_| {}).expect("it opens")
+}
+
+#[test]
+fn a_whole_store_is_clean() {
+    let (disk, pages) = store();
+    let report = checked(&disk, &pages);
+    assert!(report.is_clean(), "{:?}", report.problems);
+    assert_eq!((report.pages, report.tombstones), (2, 1));
+    assert_eq!((report.index_entries, report.log_records), (3, 1));
+}
+
+#[test]
+fn a_rotten_image_is_named() {
+    let (disk, pages) = store();
+    assert!(pages.rot(page(2), 77));
+    let report = checked(&disk, &pages);
+    assert!(
+        matches!(report.problems[..], [Problem::Page { page: found, .. }] if found == page(2)),
+        "{:?}",
+        report.problems
+    );
+}
+
+#[test]
+fn an_index_that_does_not_match_is_named() {
+    let (disk, pages) = store();
+    // The previous version is given wrongly: the old entry stays.
+    let wrong = batch(vec![installed(1, 3, 7)]);
+    pages.install(&wrong).expect("the model does not fail");
+    let stale = Problem::Superseded { page: page(1), stamp: Stamp(4) };
+    assert_eq!(checked(&disk, &pages).problems, [stale]);
+    // A batch names another page's entry as superseded: that page's last change is lost.
+    let (disk, pages) = store();
+    let mut wrong = batch(vec![installed(1, 4, 7)]);
+    wrong.pages[0].stored.version = Stamp(4);
+    wrong.pages[0].previous = Stamp(4);
+    pages.install(&wrong).expect("the model does not fail");
+    assert!(checked(&disk, &pages).is_clean());
+    let mut foreign = batch(vec![installed(1, 4, 8)]);
+    foreign.pages[0].page.volume = VolumeId(77);
+    pages.install(&foreign).expect("the model does not fail");
+    let mut lost = foreign.pages[0].page;
+    lost.page = PageNo(1);
+    assert_eq!(checked(&disk, &pages).problems, [Problem::NoVolume { page: lost }]);
+}
+
+#[test]
+fn a_damaged_log_is_named() {
+    let (disk, pages) = store();
+    disk.alter("log-0000000000000001.seg", |bytes| bytes[20] ^= 1);
+    let report = checked(&disk, &pages);
+    assert!(matches!(report.problems[..], [Problem::Log(_)]), "{:?}", report.problems);
+}
+
+#[test]
+fn a_directory_is_checked_and_an_empty_one_is_not_touched() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let refused = check_directory(place.path(), &mut |_| {});
+    assert_eq!(refused, Err(OpenError::NoDomain));
+    let left = std::fs::read_dir(place.path()).expect("it is there").count();
+    assert_eq!(left, 0);
+    let mut config = StoreConfig::default();
+    config.log.segment_bytes = 8192;
+    let made = RealStore::create_at(place.path(), &config, DOMAIN, Rng::new(1));
+    drop(made.expect("nothing is there"));
+    let report = check_directory(place.path(), &mut |_| {}).expect("it opens");
+    assert!(report.is_clean(), "{:?}", report.problems);
+}

@@ -1,0 +1,212 @@
+//! The page engines: the real one is held to what the model does.
+
+use larder_core::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
+use larder_core::machine::Faults;
+use larder_core::record::{DomainMeta, InstallBatch, InstalledPage, Lsn, StoredPage};
+use larder_store::pages::{FjallConfig, FjallPages, ModelPages, Pages, PagesError};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const VOLUMES: [VolumeId; 2] = [VolumeId(1), VolumeId(u128::MAX)];
+
+fn fjall(place: &Path) -> Result<FjallPages, PagesError> {
+    let config = FjallConfig { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, threads: 1 };
+    FjallPages::open(place, &config)
+}
+
+fn page(volume: usize, number: u64) -> PageId {
+    PageId { volume: VOLUMES[volume], page: PageNo(number) }
+}
+
+/// A batch as an origin would make it: the pages' versions rise, the previous ones are known.
+fn batch(
+    versions: &mut BTreeMap<PageId, Stamp>,
+    installed: &mut u64,
+    pages: BTreeMap<PageId, Option<usize>>,
+) -> InstallBatch {
+    let mut batch = InstallBatch { pages: Vec::new(), meta: DomainMeta::default() };
+    for (page, image) in pages {
+        *installed += 1;
+        let version = Stamp(*installed);
+        let previous = versions.insert(page, version).unwrap_or_default();
+        let image = image.map(|bytes| vec![*installed as u8; bytes].into());
+        batch.pages.push(InstalledPage { page, previous, stored: StoredPage { version, image } });
+    }
+    batch.meta = DomainMeta {
+        domain: DomainId(3),
+        installed_lsn: Lsn(*installed),
+        installed: Stamp(*installed),
+        ..DomainMeta::default()
+    };
+    batch
+}
+
+fn same(real: &FjallPages, model: &ModelPages, versions: &BTreeMap<PageId, Stamp>) {
+    assert_eq!(real.meta(), model.meta());
+    for page in versions.keys() {
+        assert_eq!(real.load(*page), model.load(*page));
+    }
+    assert_eq!(real.load(page(0, 999)), Ok(None));
+    for after in [0, 3, 17] {
+        for limit in [1, 5, 1000] {
+            let from = (Stamp(after), page(1, 2));
+            assert_eq!(real.changed_after(from, limit), model.changed_after(from, limit));
+            for volume in VOLUMES {
+                assert_eq!(
+                    real.pages_of(volume, PageNo(after), limit),
+                    model.pages_of(volume, PageNo(after), limit)
+                );
+            }
+        }
+    }
+}
+
+fn batches() -> impl Strategy<Value = Vec<BTreeMap<PageId, Option<usize>>>> {
+    let id = (0..2usize, 1..20u64).prop_map(|(volume, number)| page(volume, number));
+    let image = prop::option::weighted(0.9, prop_oneof![0..64usize, 1000..9000usize]);
+    let pages = prop::collection::btree_map(id, image, 1..8);
+    prop::collection::vec(pages, 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn fjall_does_what_the_model_does(batches in batches(), reopen in 0..12usize) {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let model = ModelPages::new(Faults::NONE);
+        let mut real = fjall(place.path()).expect("it is new");
+        assert_eq!(real.meta(), Ok(None));
+        let (mut versions, mut installed) = (BTreeMap::new(), 0);
+        for (index, pages) in batches.into_iter().enumerate() {
+            let batch = batch(&mut versions, &mut installed, pages);
+            assert_eq!(real.install(&batch), Ok(()));
+            assert_eq!(model.install(&batch), Ok(()));
+            if index == reopen {
+                drop(real);
+                real = fjall(place.path()).expect("nothing is wrong");
+            }
+            same(&real, &model, &versions);
+        }
+    }
+
+    /// The model forgets an unanswered install wholly or not at all, and a copy stays what it was.
+    #[test]
+    fn the_model_forgets_whole_installs(batches in batches(), forget in any::<bool>()) {
+        let model = ModelPages::new(Faults::NONE);
+        let (mut versions, mut installed) = (BTreeMap::new(), 0);
+        for pages in batches {
+            model.answered();
+            let before = model.clone();
+            let batch = batch(&mut versions, &mut installed, pages);
+            assert_eq!(model.install(&batch), Ok(()));
+            assert!(model.unanswered());
+            let crashed = model.clone();
+            crashed.crash(forget);
+            let expected = if forget { &before } else { &model };
+            assert_eq!(crashed.all(), expected.all());
+            assert_eq!(crashed.meta(), expected.meta());
+            let from = (Stamp::ZERO, PageId::default());
+            assert_eq!(
+                crashed.changed_after(from, 1000),
+                expected.changed_after(from, 1000)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_second_opening_of_the_engine_is_refused() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let _first = fjall(place.path()).expect("it is new");
+    let second = fjall(place.path()).expect_err("it is the first one's");
+    assert!(matches!(second, PagesError::Locked { .. }), "{second}");
+}
+
+/// Flips bits all over the engine's files. What is read afterwards is what was installed, or an
+/// error, or (where the end of the engine's journal is cut off) an earlier state, which the log
+/// covers or refuses; never other bytes.
+#[test]
+fn rot_in_the_engines_files_is_never_data() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let original = place.path().join("original");
+    let (mut versions, mut installed) = (BTreeMap::new(), 0);
+    let mut history = BTreeMap::new();
+    {
+        let real = fjall(&original).expect("it is new");
+        for round in 0..6 {
+            let pages = (1..9).map(|number| (page(0, number), Some(1500 + round)));
+            let batch = batch(&mut versions, &mut installed, pages.collect());
+            for page in &batch.pages {
+                history.insert((page.page, page.stored.version), page.stored.clone());
+            }
+            assert_eq!(real.install(&batch), Ok(()));
+        }
+    }
+    let files = files_of(&original);
+    for (file, length) in files {
+        for part in 0..6 {
+            let at = length * part / 6 + part;
+            let copy = place.path().join("copy");
+            copy_tree(&original, &copy);
+            flip(&copy.join(&file), at);
+            // The engine may panic on what it finds: that ends a process, not its data.
+            let found = std::panic::catch_unwind(|| {
+                let real = fjall(&copy)?;
+                for page in versions.keys() {
+                    if let Some(stored) = real.load(*page)? {
+                        let written = history.get(&(*page, stored.version));
+                        assert_eq!(written, Some(&stored), "{} byte {at}", file.display());
+                    }
+                }
+                real.meta()
+            });
+            match found {
+                Ok(Ok(_) | Err(_)) => {}
+                Err(_) => panic!("{} byte {at}: a panic", file.display()),
+            }
+            std::fs::remove_dir_all(&copy).expect("it is ours");
+        }
+    }
+}
+
+fn files_of(root: &Path) -> Vec<(std::path::PathBuf, usize)> {
+    let mut files = Vec::new();
+    let mut open = vec![root.to_path_buf()];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).expect("it is there") {
+            let entry = entry.expect("it is there");
+            let length = entry.metadata().expect("it is there").len() as usize;
+            if entry.path().is_dir() {
+                open.push(entry.path());
+            } else if length > 0 {
+                let path = entry.path();
+                let name = path.strip_prefix(root).expect("it is below");
+                files.push((name.to_path_buf(), length));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("it is ours");
+    for entry in std::fs::read_dir(from).expect("it is there") {
+        let entry = entry.expect("it is there");
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).expect("it is ours");
+        }
+    }
+}
+
+fn flip(file: &Path, at: usize) {
+    let mut bytes = std::fs::read(file).expect("it is there");
+    let at = at.min(bytes.len() - 1);
+    bytes[at] ^= 0x10;
+    std::fs::write(file, bytes).expect("it is ours");
+}
