@@ -300,3 +300,23 @@ fn fault(place: &Path, error: &fjall::Error) -> PagesError {
         _ => PagesError::Damaged { place, what: "something".into(), detail: error.to_string() },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Golden bytes of the keys and of the value header. A difference is a change of format.
+    #[test]
+    fn keys_and_values_are_as_documented() {
+        let page = PageId { volume: VolumeId(0x0102), page: PageNo(0x0304) };
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let key = page_key(page);
+        assert_eq!(hex(&key), "000000000000000000000000000001020000000000000304");
+        let index = index_key(Stamp(0x0506), page);
+        assert_eq!(hex(&index), format!("0000000000000506{}", hex(&key)));
+        let value = encode_value(&key, KIND_IMAGE, Stamp(0x0506), b"image");
+        assert_eq!(hex(&value), GOLDEN_VALUE);
+    }
+
+    const GOLDEN_VALUE: &str = "010000002ed38e110605000000000000696d616765";
+}

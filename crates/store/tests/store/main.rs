@@ -4,6 +4,7 @@
 mod check;
 mod driver;
 mod engines;
+mod golden;
 mod kill;
 mod log;
 mod support;
