@@ -6,6 +6,7 @@
 pub mod cache;
 pub mod commit;
 pub mod downlink;
+mod hash;
 pub mod id;
 pub mod machine;
 pub mod message;

@@ -1,6 +1,6 @@
 //! Golden files: the formats as they were released. Today's code must read every one, and write
 //! those of its own version byte for byte. `LARDER_GOLDEN=write cargo test -p larder-core --test
-//! golden` writes the current version's anew; a difference in them is a change of format, to be
+//! golden` writes the current version's anew, and the fuzz targets' seeds with them; a difference in them is a change of format, to be
 //! judged by `docs/formats/` and decision 0005.
 
 mod golden {
@@ -52,6 +52,16 @@ fn golden(kind: &str, name: &str, encoded: &Bytes) -> Bytes {
     bytes
 }
 
+/// Writes an input for a fuzz target when golden files are written.
+fn seed(target: &str, name: &str, parts: &[&[u8]]) {
+    if std::env::var("LARDER_GOLDEN").is_ok_and(|value| value == "write") {
+        let directory =
+            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
+        std::fs::create_dir_all(&directory).expect("writable");
+        std::fs::write(directory.join(name), parts.concat()).expect("writable");
+    }
+}
+
 /// Every file has its sample: none is left over from a kind that went.
 fn check_names(kind: &str, names: BTreeSet<String>) {
     let files: BTreeSet<String> = std::fs::read_dir(directory().join(kind))
@@ -67,6 +77,7 @@ fn messages_are_as_they_were() {
     let mut names = BTreeSet::new();
     for (name, message) in samples::messages() {
         let bytes = golden("message", name, &wire::encode(&message));
+        seed("message", name, &[&[message.lane() as u8], &bytes]);
         let read = wire::decode(message.lane(), bytes).expect("valid").expect("known");
         assert_eq!(read, message, "{name}");
         names.insert(name.to_owned());
@@ -86,6 +97,7 @@ fn records_are_as_they_were() {
     let mut names = BTreeSet::new();
     for (name, record) in samples::records() {
         let bytes = golden("record", name, &wire::encode_record(&record));
+        seed("record", name, &[&bytes]);
         assert_eq!(wire::decode_record(bytes), Ok(record), "{name}");
         names.insert(name.to_owned());
     }
@@ -96,6 +108,7 @@ fn records_are_as_they_were() {
 fn metadata_is_as_it_was() {
     let meta = samples::meta();
     let bytes = golden("meta", "domain", &wire::encode_meta(&meta));
+    seed("record", "meta", &[&bytes]);
     assert_eq!(wire::decode_meta(bytes), Ok(meta));
 }
 
@@ -105,6 +118,9 @@ fn pages_are_as_they_were() {
     for (name, page) in samples::pages() {
         let id = samples::page_id();
         let bytes = golden("page", name, &page.encode(id));
+        let length = u16::try_from(bytes.len()).expect("the samples are short");
+        let ops = wire::encode_record(&samples::page_ops());
+        seed("page", name, &[&length.to_le_bytes(), &bytes, &ops]);
         let read = Page::decode(id, bytes).expect("valid");
         assert_eq!(read, page, "{name}");
         names.insert(name.to_owned());
@@ -128,6 +144,7 @@ fn frames_are_as_they_were() {
         sent.extend_from_slice(&fragment.payload);
     }
     let bytes = golden("frames", "three-lanes", &sent.freeze());
+    seed("frames", "three-lanes", &[&[0], &bytes]);
     let mut input = bytes::BytesMut::from(&bytes[..]);
     let mut receiver = wire::LaneReceiver::new();
     let mut received = Vec::new();

@@ -1,5 +1,372 @@
 //! A parent's side of its links: what origin and relay share.
+//!
+//! [`Downlinks::handle`] takes what happens on links and gives back what the parent itself has to
+//! answer ([`Ask`]); [`Downlinks::pump`] sends a domain's stream down one link as far as its
+//! credits reach. A child that returns no credits is simply not pumped: it delays nobody (P7).
 
 mod config;
+mod follower;
+mod intake;
+mod link;
+mod pump;
+mod registration;
+mod resume;
+mod ring;
 
 pub use config::DownlinkConfig;
+pub(crate) use follower::{Answer, Follower, IndexWalk, Phase, Walk};
+pub(crate) use intake::is_page;
+pub(crate) use link::{Asked, Child, Greeting, Link};
+pub(crate) use pump::{Feed, Part};
+pub(crate) use registration::{PageSet, Registration};
+pub(crate) use resume::{Verdict, judge};
+pub(crate) use ring::{Recent, Ring};
+
+use crate::commit::{CommitRequest, Outcome};
+use crate::id::{BootId, CommitId, DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::machine::{Faults, LinkOutput};
+use crate::message::{
+    CloseReason, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError, VolumeKey, VolumeSpec,
+};
+use crate::time::{Instant, WallTime};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where link outputs go: the machine's own list of outputs.
+pub(crate) trait LinkSink {
+    /// Appends one.
+    fn link(&mut self, output: LinkOutput);
+}
+
+/// What the parent has to see to. Limits and registration are done already.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    /// A child said who it is: `welcome` it when the domains are ready.
+    Greeted(LinkId),
+    /// A link is gone.
+    Gone(LinkId, Box<Link>),
+    /// Start or answer.
+    Resume {
+        request: RequestId,
+        domain: DomainId,
+        epochs: Vec<Epoch>,
+        through: Option<Stamp>,
+        register: Option<BootId>,
+    },
+    /// Pages were queued on the link, or credit for them came.
+    Serve,
+    /// Stream credit came.
+    Pump,
+    /// A beat came.
+    Beat(DomainId, Instant),
+    /// The child's registration lost these pages.
+    Evicted(DomainId, Vec<PageId>),
+    /// The child's registration was narrowed to its list.
+    Narrowed(DomainId),
+    Confirm(DomainId, BootId, u64),
+    AllocateIds(RequestId, crate::id::VolumeId, u64),
+    OpenVolume(RequestId, VolumeKey),
+    ListVolumes(RequestId, String),
+    CreateVolume(RequestId, VolumeSpec),
+    Commit(DomainId, CommitRequest),
+}
+
+/// What a link waits for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum Timer {
+    /// The end of the handshake.
+    Hello,
+    /// To be heard.
+    Silence,
+    /// The next advance that says nothing but its stamp.
+    Quiet,
+}
+
+/// All links down.
+#[derive(Debug)]
+pub(crate) struct Downlinks {
+    config: DownlinkConfig,
+    faults: Faults,
+    links: BTreeMap<LinkId, Link>,
+    /// Links by the child's name; at most one each (decision 0004).
+    names: BTreeMap<String, LinkId>,
+    timers: BTreeSet<(Instant, LinkId, Timer)>,
+}
+
+impl Downlinks {
+    pub(crate) fn new(config: DownlinkConfig, faults: Faults) -> Self {
+        Self {
+            config,
+            faults,
+            links: BTreeMap::new(),
+            names: BTreeMap::new(),
+            timers: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn config(&self) -> &DownlinkConfig {
+        &self.config
+    }
+
+    pub(crate) fn get(&self, link: LinkId) -> Option<&Link> {
+        self.links.get(&link)
+    }
+
+    pub(crate) fn get_mut(&mut self, link: LinkId) -> Option<&mut Link> {
+        self.links.get_mut(&link)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkId, &Link)> + '_ {
+        self.links.iter().map(|(id, link)| (*id, link))
+    }
+
+    pub(crate) fn follower(&mut self, link: LinkId, domain: DomainId) -> Option<&mut Follower> {
+        self.links.get_mut(&link)?.followers.get_mut(&domain)
+    }
+
+    /// Links that follow a domain, ascending.
+    pub(crate) fn following(&self, domain: DomainId) -> Vec<LinkId> {
+        self.iter()
+            .filter(|(_, link)| link.followers.contains_key(&domain))
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    /// Links whose `Hello` is held, ascending.
+    pub(crate) fn held(&self) -> Vec<LinkId> {
+        self.iter()
+            .filter(|(_, link)| matches!(link.greeting, Greeting::Held(_)))
+            .map(|(id, _)| id)
+            .collect()
+    }
+
+    /// Whether a boot has a welcomed link of its own.
+    pub(crate) fn boots(&self) -> BTreeSet<BootId> {
+        self.iter().filter_map(|(_, link)| link.named().map(|child| child.boot)).collect()
+    }
+
+    /// Answers a held `Hello`.
+    pub(crate) fn welcome(
+        &mut self,
+        link: LinkId,
+        time: WallTime,
+        domains: Vec<DomainInfo>,
+        out: &mut dyn LinkSink,
+    ) {
+        let limits = self.config.limits;
+        let name = self.config.name.clone();
+        let Some(entry) = self.links.get_mut(&link) else {
+            return;
+        };
+        let Greeting::Held(child) = &entry.greeting else {
+            return;
+        };
+        let child = child.clone();
+        let version = child.version;
+        entry.greeting = Greeting::Done(child);
+        entry.stream_credit = i64::from(limits.stream_window_bytes);
+        entry.bulk_credit = i64::from(limits.bulk_window_bytes);
+        let message = Message::Welcome { version, name, time, limits, domains };
+        out.link(LinkOutput::Send { link, message });
+    }
+
+    /// Sends a message that answers nothing counted. Nothing happens when the link is gone.
+    pub(crate) fn send(&mut self, link: LinkId, message: Message, out: &mut dyn LinkSink) {
+        let Some(entry) = self.links.get_mut(&link) else {
+            return;
+        };
+        match message.lane() {
+            Lane::Control => {}
+            Lane::Stream => entry.stream_credit -= link::cost(&message),
+            Lane::Bulk => entry.bulk_credit -= link::cost(&message),
+        }
+        out.link(LinkOutput::Send { link, message });
+    }
+
+    /// Sends a message that answers one request.
+    pub(crate) fn reply(&mut self, link: LinkId, message: Message, out: &mut dyn LinkSink) {
+        self.forget_request(link);
+        self.send(link, message, out);
+    }
+
+    /// One request less: it was a repetition of one that is under way.
+    pub(crate) fn forget_request(&mut self, link: LinkId) {
+        if let Some(entry) = self.links.get_mut(&link) {
+            assert!(entry.unanswered > 0, "more answers than requests");
+            entry.unanswered -= 1;
+        }
+    }
+
+    /// Says how a commit ended.
+    pub(crate) fn outcome(
+        &mut self,
+        link: LinkId,
+        domain: DomainId,
+        id: CommitId,
+        outcome: Outcome,
+        out: &mut dyn LinkSink,
+    ) {
+        let message = Message::Committed { domain, id, outcome };
+        self.reply(link, message, out);
+    }
+
+    /// Says that a commit could not be taken on.
+    pub(crate) fn defer(
+        &mut self,
+        link: LinkId,
+        domain: DomainId,
+        id: CommitId,
+        error: RequestError,
+        out: &mut dyn LinkSink,
+    ) {
+        let message = Message::CommitDeferred { domain, id, error };
+        self.reply(link, message, out);
+    }
+
+    /// Says that a request failed.
+    pub(crate) fn fail(
+        &mut self,
+        link: LinkId,
+        request: RequestId,
+        error: RequestError,
+        out: &mut dyn LinkSink,
+    ) {
+        self.reply(link, Message::Failed { request, error }, out);
+    }
+
+    /// Answers pages of one fetch.
+    pub(crate) fn answer_pages(
+        &mut self,
+        link: LinkId,
+        request: RequestId,
+        domain: DomainId,
+        pages: Vec<PageAnswer>,
+        out: &mut dyn LinkSink,
+    ) {
+        let Some(entry) = self.links.get_mut(&link) else {
+            return;
+        };
+        let count = u32::try_from(pages.len()).expect("at most a fetch's pages");
+        assert!(entry.unanswered >= count, "more answers than pages asked for");
+        entry.unanswered -= count;
+        let mut failed = None;
+        for _ in 0..count {
+            failed = entry.page_done(request, None);
+        }
+        let message = Message::Pages { request, domain, pages };
+        self.send(link, message, out);
+        if let Some(error) = failed {
+            self.send(link, Message::Failed { request, error }, out);
+        }
+    }
+
+    /// A page of a fetch cannot be answered; its request fails when the others are done.
+    pub(crate) fn fail_page(
+        &mut self,
+        link: LinkId,
+        request: RequestId,
+        error: RequestError,
+        out: &mut dyn LinkSink,
+    ) {
+        let Some(entry) = self.links.get_mut(&link) else {
+            return;
+        };
+        if let Some(error) = entry.page_done(request, Some(error)) {
+            self.send(link, Message::Failed { request, error }, out);
+        }
+    }
+
+    /// Ends a link.
+    pub(crate) fn close(
+        &mut self,
+        link: LinkId,
+        reason: CloseReason,
+        out: &mut dyn LinkSink,
+    ) -> Option<Box<Link>> {
+        let gone = self.remove(link)?;
+        out.link(LinkOutput::Close { link, reason });
+        Some(gone)
+    }
+
+    fn remove(&mut self, link: LinkId) -> Option<Box<Link>> {
+        let gone = self.links.remove(&link)?;
+        if let Some(child) = gone.named()
+            && self.names.get(&child.name) == Some(&link)
+        {
+            self.names.remove(&child.name);
+        }
+        Some(Box::new(gone))
+    }
+
+    /// When `timeouts` is wanted next.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _, _)| *at)
+    }
+
+    /// Closes links that were silent for too long; gives those links, and those whose quiet
+    /// interval is over.
+    pub(crate) fn timeouts(
+        &mut self,
+        now: Instant,
+        out: &mut dyn LinkSink,
+    ) -> (Vec<(LinkId, Box<Link>)>, Vec<LinkId>) {
+        let mut gone = Vec::new();
+        let mut quiet = Vec::new();
+        while let Some(&(at, link, timer)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            let Some(entry) = self.links.get_mut(&link) else {
+                continue;
+            };
+            let silent_at = entry.heard.after(self.config.silence_max);
+            let close = match timer {
+                Timer::Quiet => {
+                    entry.quiet_armed = false;
+                    quiet.push(link);
+                    false
+                }
+                Timer::Hello => entry.child().is_none(),
+                Timer::Silence if silent_at > now => {
+                    self.timers.insert((silent_at, link, Timer::Silence));
+                    false
+                }
+                Timer::Silence => true,
+            };
+            if close && let Some(closed) = self.close(link, CloseReason::Silent, out) {
+                gone.push((link, closed));
+            }
+        }
+        (gone, quiet)
+    }
+
+    /// Panics when an invariant is broken: among them that a link takes constant memory.
+    pub(crate) fn check(&self) {
+        let requests_max = self.config.limits.requests_max as usize;
+        assert!(self.links.len() <= self.config.links_max, "too many links");
+        for (name, link) in &self.names {
+            let named = self.links.get(link).and_then(Link::named);
+            assert!(named.is_some_and(|child| child.name == *name), "a name without its link");
+        }
+        for link in self.links.values() {
+            assert!(link.unanswered as usize <= requests_max, "too many requests in flight");
+            let queued: usize = link.followers.values().map(Follower::queued).sum();
+            assert!(queued <= requests_max, "too many pages queued");
+            assert!(link.fetches.len() <= requests_max, "too many fetches");
+            let pages: u32 = link.fetches.values().map(|f| f.left + f.failed_pages).sum();
+            assert!(pages <= link.unanswered, "pages asked for are not counted");
+            assert!(
+                link.stream_credit <= i64::from(self.config.limits.stream_window_bytes)
+                    && link.bulk_credit <= i64::from(self.config.limits.bulk_window_bytes),
+                "more credit than the window"
+            );
+            for follower in link.followers.values() {
+                follower.check(requests_max);
+            }
+        }
+        assert!(
+            self.timers.len() <= 3 * (self.config.links_max + self.links.len()) + 64
+                || self.timers.len() <= 4 * self.links.len() + 4096,
+            "timers pile up"
+        );
+    }
+}

@@ -25,6 +25,8 @@ pub struct OriginConfig {
     pub append_records_max: usize,
     /// Bytes of writes at which an append is full. Default: 8 MiB (one commit may be larger).
     pub append_bytes_max: usize,
+    /// Most pages that one commit may write, and about as many one append. Default: 16 384.
+    pub commit_pages_max: usize,
     /// Most commits that wait for pages or for room in an append; a further one is answered
     /// `Busy`. Default: 4096.
     pub waiting_commits_max: usize,
@@ -63,6 +65,7 @@ impl Default for OriginConfig {
             install_pages_max: 1024,
             append_records_max: 1024,
             append_bytes_max: 8 << 20,
+            commit_pages_max: 16_384,
             waiting_commits_max: 4096,
             waiting_bytes_max: 128 << 20,
             loads_max: 256,

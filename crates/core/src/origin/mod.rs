@@ -1,18 +1,43 @@
-//! The origin machine.
+//! The origin machine: the server that makes commits durable.
+//!
+//! [`Origin`] is the front: links, volumes' names, routing. Each order domain behind it is a
+//! [`domain::Domain`] with a log and a page engine of its own. Nothing is shown to anyone before it
+//! is durable (rule 14), and children are welcomed only when every domain's new epoch is.
 
 mod config;
+mod domain;
 pub mod io;
+mod volumes;
 
 pub use config::{OriginConfig, RecoverError, RecoveredDomain};
 
+use crate::downlink::{Ask, Downlinks};
+use crate::id::{DomainId, LinkId, Stamp};
 use crate::machine::Machine;
+use crate::message::{CloseReason, RequestError};
 use crate::time::{Instant, WallTime};
+use domain::{Context, Domain, Event};
 use io::{OriginInput, OriginOutput};
+use std::collections::BTreeMap;
+use volumes::Volumes;
 
 /// The server that makes commits durable: the front of one or more order domains.
 #[derive(Debug)]
 pub struct Origin {
     config: OriginConfig,
+    links: Downlinks,
+    domains: BTreeMap<DomainId, Domain>,
+    volumes: Volumes,
+    wall: (WallTime, Instant),
+}
+
+/// What is shown to operators.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OriginStatus {
+    /// Links that are open.
+    pub links: usize,
+    /// Each domain: its name, whether it serves, its durable stamp.
+    pub domains: Vec<(DomainId, bool, Stamp)>,
 }
 
 impl Origin {
@@ -21,12 +46,185 @@ impl Origin {
     /// hang together.
     pub fn new(
         config: OriginConfig,
-        _now: Instant,
-        _wall: WallTime,
-        _domains: Vec<RecoveredDomain>,
-        _out: &mut Vec<OriginOutput>,
+        now: Instant,
+        wall: WallTime,
+        domains: Vec<RecoveredDomain>,
+        out: &mut Vec<OriginOutput>,
     ) -> Result<Self, RecoverError> {
-        Ok(Self { config })
+        let mut origin = Self {
+            links: Downlinks::new(config.downlink.clone(), config.faults),
+            domains: BTreeMap::new(),
+            volumes: Volumes::default(),
+            wall: (wall, now),
+            config,
+        };
+        for recovered in domains {
+            let domain = Domain::recover(&origin.config, now, wall, recovered)?;
+            origin.volumes.recovered(&domain)?;
+            let id = domain.id();
+            if origin.domains.insert(id, domain).is_some() {
+                return Err(RecoverError::Twice(format!("{id:?}")));
+            }
+        }
+        origin.settle(now, Vec::new(), out);
+        Ok(origin)
+    }
+
+    /// What it does, for operators.
+    #[must_use]
+    pub fn status(&self) -> OriginStatus {
+        let domains = self.domains.values();
+        OriginStatus {
+            links: self.links.iter().count(),
+            domains: domains.map(|d| (d.id(), d.is_open(), d.durable())).collect(),
+        }
+    }
+
+    /// Lets a domain work, with everything it needs beside itself.
+    fn with<R>(
+        &mut self,
+        now: Instant,
+        domain: DomainId,
+        events: &mut Vec<Event>,
+        out: &mut Vec<OriginOutput>,
+        work: impl FnOnce(&mut Domain, &mut Context<'_>) -> R,
+    ) -> Option<R> {
+        let domain = self.domains.get_mut(&domain)?;
+        let mut cx = Context { now, config: &self.config, links: &mut self.links, out, events };
+        Some(work(domain, &mut cx))
+    }
+
+    /// Ends a step: what waits goes on, what the domains tell is seen to.
+    fn settle(&mut self, now: Instant, mut events: Vec<Event>, out: &mut Vec<OriginOutput>) {
+        let ids: Vec<DomainId> = self.domains.keys().copied().collect();
+        for id in ids {
+            self.with(now, id, &mut events, out, |domain, cx| domain.settle(cx));
+        }
+        for event in events {
+            match event {
+                Event::VolumeMade(id) => {
+                    let info = self.domains.values().find_map(|domain| domain.volume(id));
+                    self.volumes.made(&mut self.links, info.expect("it was made"), out);
+                }
+                Event::VolumeNotMade(id, detail) => {
+                    self.volumes.not_made(&mut self.links, id, &detail, out);
+                }
+                Event::Ready | Event::Failed => self.welcome_held(now, out),
+            }
+        }
+    }
+
+    /// Welcomes those who said hello, once every domain serves (or has failed).
+    fn welcome_held(&mut self, now: Instant, out: &mut Vec<OriginOutput>) {
+        if !self.domains.values().all(|domain| domain.is_open() || domain.is_failed()) {
+            return;
+        }
+        for link in self.links.held() {
+            let open = self.domains.values().filter(|domain| domain.is_open());
+            let infos: Vec<_> = open.map(Domain::info).collect();
+            if infos.is_empty() {
+                let reason = CloseReason::OutOfService("no domain is in service".into());
+                self.links.close(link, reason, out);
+                continue;
+            }
+            let (wall, at) = self.wall;
+            let since = u64::try_from(now.since(at).as_nanos()).unwrap_or(u64::MAX);
+            let wall = WallTime(wall.0.saturating_add(since));
+            self.links.welcome(link, wall, infos, out);
+        }
+    }
+
+    fn ask(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        ask: Ask,
+        events: &mut Vec<Event>,
+        out: &mut Vec<OriginOutput>,
+    ) {
+        match ask {
+            Ask::Greeted(_) => self.welcome_held(now, out),
+            Ask::Gone(link, _) => {
+                for domain in self.domains.values_mut() {
+                    domain.gone(link);
+                }
+                self.volumes.gone(link);
+            }
+            Ask::Resume { request, domain, epochs, through, register } => {
+                if !self.domains.get(&domain).is_some_and(Domain::is_open) {
+                    self.links.fail(link, request, RequestError::NoDomain(domain), out);
+                    return;
+                }
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.resume(cx, link, request, (&epochs, through), register);
+                });
+            }
+            Ask::Serve | Ask::Pump => {
+                let serve = matches!(ask, Ask::Serve);
+                for domain in self.followed(link) {
+                    self.with(now, domain, events, out, |domain, cx| {
+                        if serve {
+                            domain.serve_pages(cx, link);
+                        } else {
+                            domain.pump(cx, link);
+                        }
+                    });
+                }
+            }
+            Ask::Beat(domain, sent) => {
+                self.with(now, domain, events, out, |domain, cx| domain.beat(cx, link, sent));
+            }
+            Ask::Evicted(..) | Ask::Narrowed(_) => {}
+            Ask::Confirm(domain, boot, upto) => {
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.confirm(boot, upto, cx.now);
+                });
+            }
+            Ask::Commit(domain, commit) => {
+                let id = commit.id;
+                let known = self.domains.get(&domain).is_some_and(Domain::is_open);
+                if !known {
+                    let error = RequestError::NoDomain(domain);
+                    self.links.defer(link, domain, id, error, out);
+                    return;
+                }
+                self.with(now, domain, events, out, |domain, cx| domain.commit(cx, link, commit));
+            }
+            Ask::AllocateIds(request, volume, count) => {
+                let Some(domain) = self.volumes.domain(volume) else {
+                    let error = RequestError::NoVolume(volume.to_string());
+                    self.links.fail(link, request, error, out);
+                    return;
+                };
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.allocate(cx, link, request, volume, count);
+                });
+            }
+            Ask::OpenVolume(request, key) => {
+                self.volumes.open(&mut self.links, &self.domains, (link, request), &key, out);
+            }
+            Ask::ListVolumes(request, after) => {
+                self.volumes.list(&mut self.links, &self.domains, (link, request), &after, out);
+            }
+            Ask::CreateVolume(request, spec) => {
+                let domains = &self.domains;
+                let volumes_max = self.config.volumes_max;
+                let asker = (link, request);
+                let made =
+                    self.volumes.create(&mut self.links, domains, asker, spec, volumes_max, out);
+                if let Some((domain, spec)) = made {
+                    self.with(now, domain, events, out, |domain, cx| {
+                        domain.create_volume(cx, spec);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Domains that a link follows, ascending.
+    fn followed(&self, link: LinkId) -> Vec<DomainId> {
+        let link = self.links.get(link);
+        link.map_or_else(Vec::new, |link| link.followers.keys().copied().collect())
     }
 }
 
@@ -34,17 +232,60 @@ impl Machine for Origin {
     type Input = OriginInput;
     type Output = OriginOutput;
 
-    fn handle(&mut self, _now: Instant, _input: OriginInput, _out: &mut Vec<OriginOutput>) {
-        todo!("{:?}", self.config)
+    fn handle(&mut self, now: Instant, input: OriginInput, out: &mut Vec<OriginOutput>) {
+        let mut events = Vec::new();
+        match input {
+            OriginInput::Link(input) => {
+                for (link, ask) in self.links.handle(now, input, out) {
+                    self.ask(now, link, ask, &mut events, out);
+                }
+            }
+            OriginInput::WallClock(wall) => {
+                self.wall = (wall, now);
+                for domain in self.domains.values_mut() {
+                    domain.set_wall(wall, now);
+                }
+            }
+            OriginInput::Appended { domain, write, result } => {
+                self.with(now, domain, &mut events, out, |domain, cx| {
+                    domain.appended(cx, write, result);
+                });
+            }
+            OriginInput::Loaded { domain, load, result } => {
+                self.with(now, domain, &mut events, out, |domain, cx| {
+                    domain.loaded(cx, load, result);
+                });
+            }
+            OriginInput::Installed { domain, write, result } => {
+                self.with(now, domain, &mut events, out, |domain, cx| {
+                    domain.installed(cx, write, result);
+                });
+            }
+        }
+        self.settle(now, events, out);
     }
 
-    fn handle_timeout(&mut self, _now: Instant, _out: &mut Vec<OriginOutput>) {
-        todo!()
+    fn handle_timeout(&mut self, now: Instant, out: &mut Vec<OriginOutput>) {
+        let mut events = Vec::new();
+        let (gone, quiet) = self.links.timeouts(now, out);
+        for (link, closed) in gone {
+            self.ask(now, link, Ask::Gone(link, closed), &mut events, out);
+        }
+        for link in quiet {
+            self.ask(now, link, Ask::Pump, &mut events, out);
+        }
+        self.settle(now, events, out);
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        todo!()
+        let domains = self.domains.values().filter_map(Domain::next_timeout);
+        domains.chain(self.links.next_timeout()).min()
     }
 
-    fn check(&self) {}
+    fn check(&self) {
+        self.links.check();
+        for domain in self.domains.values() {
+            domain.check(&self.config);
+        }
+    }
 }

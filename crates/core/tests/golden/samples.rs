@@ -468,6 +468,21 @@ pub(crate) fn pages() -> Vec<(&'static str, Page)> {
     ]
 }
 
+/// A commit whose ops apply to some sample page each.
+pub(crate) fn page_ops() -> LogRecord {
+    let mut writes = writes();
+    let object = |slot, text: &'static str| Op::Put {
+        slot: Slot(slot),
+        generation: Generation(1),
+        value: Record::Inline(Bytes::from_static(text.as_bytes())).encode(),
+    };
+    let delete = Op::Delete { slot: Slot(0), generation: Generation(1) };
+    for op in [object(0, "new"), object(1, "next"), delete, object(2, "longer than two")] {
+        writes.push(Write { page: page(9), op });
+    }
+    LogRecord::Commit { stamp: Stamp(1), id: commit_id(), time: TIME, writes }
+}
+
 /// A page that has seen so many objects come and go that it raised its generation floor.
 fn forgetful_page() -> Page {
     let mut page = Page::empty(PageKind::Slotted);

@@ -1,0 +1,230 @@
+//! Where a link stands in one domain's stream: a cursor, not a queue.
+
+use super::link::Asked;
+use super::registration::Registration;
+use crate::id::{PageId, RequestId, Stamp};
+use crate::message::{Echo, ResumeAnswer};
+use crate::time::{Duration, Instant};
+use std::collections::VecDeque;
+
+/// A link's place in one domain. Constant memory, apart from its registration and at most
+/// `requests_max` resumes not yet begun.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    /// What the child is believed to hold.
+    pub(crate) registration: Registration,
+    /// Everything up to it has been told.
+    pub(crate) cursor: Stamp,
+    /// Everything in (cursor, scanned] concerns pages not registered.
+    pub(crate) scanned: Stamp,
+    /// What the stream does.
+    pub(crate) phase: Phase,
+    /// Resumes to be answered at the cursor's place, once it has reached their `from`.
+    pub(crate) asked: VecDeque<Answer>,
+    /// The child's resume of this link: its request is named when the cursor fell off the ring.
+    pub(crate) request: RequestId,
+    /// The stamp at which this link's stream began. A transaction with a later base began after
+    /// the link did (rule 13).
+    pub(crate) began: Stamp,
+    /// The last commit sequence of the child's own boot on this link (rule 13).
+    pub(crate) sequence_max: u64,
+    /// Pages asked for and not answered: those just loaded, those that somebody waits for, others.
+    pub(crate) loaded: VecDeque<Asked>,
+    demand: VecDeque<Asked>,
+    prefetch: VecDeque<Asked>,
+    /// How many changes of the table of histories were told.
+    pub(crate) epochs_told: u64,
+    /// The child waits for an advance, though it may carry nothing.
+    pub(crate) hasten: bool,
+    /// When an advance was last sent.
+    pub(crate) sent_at: Instant,
+    /// The oldest beat not yet echoed, and the newest after it.
+    owed: Option<Owed>,
+    owed_next: Option<Owed>,
+    /// A beat that came before this parent knew its own age.
+    pub(crate) early_beat: Option<Instant>,
+}
+
+/// A beat to be echoed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Owed {
+    echo: Echo,
+    /// With an advance that reaches this stamp.
+    at: Stamp,
+}
+
+/// What a domain's stream on a link does.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// A resume came, its answer is not known yet (a relay asks its parent).
+    Waiting,
+    /// A resume is being answered, part by part.
+    Answering(Answer),
+    /// Advances.
+    Streaming,
+    /// The cursor fell off the ring and the parent has been asked (relay).
+    Fallen,
+}
+
+/// A resume being answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Answer {
+    /// The child's request.
+    pub(crate) request: RequestId,
+    /// What holds of its copies.
+    pub(crate) answer: ResumeAnswer,
+    /// Only registered pages are named: the stream goes on, its cursor had fallen off the ring.
+    pub(crate) filtered: bool,
+    /// It counts as one of the link's requests in flight.
+    pub(crate) counted: bool,
+    /// How far the walk over changed pages is.
+    pub(crate) walk: Walk,
+}
+
+impl Answer {
+    /// The stamp after which changed pages are named.
+    pub(crate) fn from(&self) -> Stamp {
+        match self.answer {
+            ResumeAnswer::From(from) => from,
+            ResumeAnswer::Reset => Stamp::ZERO,
+        }
+    }
+}
+
+/// A walk over the pages changed after a stamp. First those not installed, by page, then the
+/// index, by stamp: a page that is installed meanwhile was met by the first part or is in the
+/// index before the second begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Walk {
+    /// Pages changed and not installed, after this one.
+    Uninstalled(PageId),
+    /// The change index.
+    Index(IndexWalk),
+    /// A given list, from this position (relay).
+    List(Vec<PageId>, usize),
+    /// Nothing to tell.
+    Nothing,
+}
+
+/// A walk over the change index.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct IndexWalk {
+    /// Above this stamp and page.
+    pub(crate) after: (Stamp, PageId),
+    /// A load is under way.
+    pub(crate) asked: bool,
+    /// What the last load found, and whether there is more.
+    pub(crate) found: Option<(Vec<(Stamp, PageId)>, bool)>,
+}
+
+impl Follower {
+    /// A stream that has not begun.
+    pub(crate) fn new(request: RequestId, registration: Registration) -> Self {
+        Self {
+            registration,
+            cursor: Stamp::ZERO,
+            scanned: Stamp::ZERO,
+            phase: Phase::Waiting,
+            asked: VecDeque::new(),
+            request,
+            began: Stamp::ZERO,
+            sequence_max: 0,
+            loaded: VecDeque::new(),
+            demand: VecDeque::new(),
+            prefetch: VecDeque::new(),
+            epochs_told: 0,
+            hasten: false,
+            sent_at: Instant::default(),
+            owed: None,
+            owed_next: None,
+            early_beat: None,
+        }
+    }
+
+    /// Begins the stream at `at`, with the answer to the link's resume.
+    pub(crate) fn begin(&mut self, answer: Answer, at: Stamp) {
+        self.began = at;
+        self.answer(answer, at);
+    }
+
+    /// Answers a resume at `at`, where the stream then goes on.
+    pub(crate) fn answer(&mut self, answer: Answer, at: Stamp) {
+        assert!(at >= self.cursor, "a stream does not go back");
+        self.cursor = at;
+        self.scanned = at;
+        self.phase = Phase::Answering(answer);
+    }
+
+    /// The child was told of this stamp on another lane: it may wait until its stream is there.
+    pub(crate) fn told(&mut self, stamp: Stamp) {
+        self.hasten |= stamp > self.cursor;
+    }
+
+    /// Queues a page to be answered when there is credit.
+    pub(crate) fn queue(&mut self, asked: Asked) {
+        if asked.prefetch {
+            self.prefetch.push_back(asked);
+        } else {
+            self.demand.push_back(asked);
+        }
+    }
+
+    /// The next page to be answered.
+    pub(crate) fn take_asked(&mut self) -> Option<Asked> {
+        let first = self.loaded.pop_front().or_else(|| self.demand.pop_front());
+        first.or_else(|| self.prefetch.pop_front())
+    }
+
+    /// Pages queued.
+    pub(crate) fn queued(&self) -> usize {
+        self.loaded.len() + self.demand.len() + self.prefetch.len()
+    }
+
+    /// Registers a page; what was skipped as unregistered is looked at again.
+    pub(crate) fn register(&mut self, page: PageId) {
+        if self.registration.insert(page) {
+            self.scanned = self.cursor;
+        }
+    }
+
+    /// Registers for everything.
+    pub(crate) fn register_all(&mut self) {
+        self.registration.all();
+        self.scanned = self.cursor;
+    }
+
+    /// A beat came when the parent's state was `at` and of this age.
+    pub(crate) fn beat(&mut self, sent: Instant, at: Stamp, age: Duration) {
+        let owed = Owed { echo: Echo { sent, age }, at };
+        // The oldest is kept: were it replaced by every beat, a stream that lags by more than the
+        // time between beats would never echo.
+        if self.owed.is_none() {
+            self.owed = Some(owed);
+        } else {
+            self.owed_next = Some(owed);
+        }
+    }
+
+    /// Whether an advance up to `through` would complete a beat.
+    pub(crate) fn owes_echo(&self, through: Stamp) -> bool {
+        self.owed.is_some_and(|owed| owed.at <= through)
+    }
+
+    /// The echo that an advance up to `through` carries: the newest completed.
+    pub(crate) fn take_echo(&mut self, through: Stamp) -> Option<Echo> {
+        let mut echo = None;
+        while let Some(owed) = self.owed.filter(|owed| owed.at <= through) {
+            echo = Some(owed.echo);
+            self.owed = self.owed_next.take();
+        }
+        echo
+    }
+
+    /// Panics when an invariant is broken.
+    pub(crate) fn check(&self, requests_max: usize) {
+        self.registration.check();
+        assert!(self.cursor <= self.scanned, "scanned less than told");
+        assert!(self.asked.len() <= requests_max, "too many resumes wait");
+        assert!(self.owed.is_some() || self.owed_next.is_none(), "an echo is lost");
+    }
+}

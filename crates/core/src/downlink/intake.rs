@@ -1,0 +1,276 @@
+//! What comes from children: handshake, limits, registration, credits.
+
+use super::link::Fetching;
+use super::{Ask, Asked, Child, Downlinks, Greeting, Link, LinkSink, Timer};
+use crate::id::{DomainId, LinkId, PageId, RequestId};
+use crate::machine::{Fault, LinkInput};
+use crate::message::{CloseReason, Lane, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError};
+use crate::time::Instant;
+
+/// Longest name of a child, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+impl Downlinks {
+    /// Takes what happened on a link down; gives what the parent has to see to, in order.
+    pub(crate) fn handle(
+        &mut self,
+        now: Instant,
+        input: LinkInput,
+        out: &mut dyn LinkSink,
+    ) -> Vec<(LinkId, Ask)> {
+        match input {
+            LinkInput::DownOpened { link, peer } => {
+                self.opened(now, link, peer, out);
+                Vec::new()
+            }
+            LinkInput::Closed { link, .. } => {
+                let gone = self.remove(link);
+                gone.map(|gone| (link, Ask::Gone(link, gone))).into_iter().collect()
+            }
+            LinkInput::Received { link, message, .. } => {
+                let Some(entry) = self.links.get_mut(&link) else {
+                    return Vec::new();
+                };
+                entry.heard = now;
+                match self.received(now, link, message, out) {
+                    Ok(asks) => asks.into_iter().map(|ask| (link, ask)).collect(),
+                    Err(reason) => {
+                        let gone = self.close(link, reason, out);
+                        gone.map(|gone| (link, Ask::Gone(link, gone))).into_iter().collect()
+                    }
+                }
+            }
+            LinkInput::UpOpened { .. } => Vec::new(),
+        }
+    }
+
+    fn opened(&mut self, now: Instant, link: LinkId, peer: String, out: &mut dyn LinkSink) {
+        if self.links.len() >= self.config.links_max {
+            let reason = CloseReason::Limit(format!("{} links are open", self.links.len()));
+            out.link(crate::machine::LinkOutput::Close { link, reason });
+            return;
+        }
+        let fresh = self.links.insert(link, Link::new(peer, now)).is_none();
+        assert!(fresh, "a link number came twice");
+        self.timers.insert((now.after(self.config.hello_max), link, Timer::Hello));
+        self.timers.insert((now.after(self.config.silence_max), link, Timer::Silence));
+    }
+
+    fn received(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        message: Message,
+        out: &mut dyn LinkSink,
+    ) -> Result<Vec<Ask>, CloseReason> {
+        if let Message::Goodbye { reason } = message {
+            return Err(reason);
+        }
+        if let Message::Hello { min_version, max_version, name, boot, role } = message {
+            let version = crate::wire::negotiate(min_version, max_version)?;
+            let child = Child { name, boot, role, version };
+            return self.greeted(now, link, child, out);
+        }
+        let entry = self.links.get_mut(&link).expect("looked up by the caller");
+        if entry.child().is_none() {
+            return Err(CloseReason::Protocol("a message before the handshake".into()));
+        }
+        self.asked(link, message, out)
+    }
+
+    /// The identity rule (decision 0004): a second link of the same boot replaces the first;
+    /// another boot of the name is refused while the first is heard from.
+    fn greeted(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        child: Child,
+        out: &mut dyn LinkSink,
+    ) -> Result<Vec<Ask>, CloseReason> {
+        let entry = self.links.get_mut(&link).expect("looked up by the caller");
+        if entry.greeting != Greeting::Awaited {
+            return Err(CloseReason::Protocol("a second Hello".into()));
+        }
+        if child.name != entry.peer || child.name.len() > NAME_BYTES_MAX {
+            return Err(CloseReason::Forbidden(format!(
+                "the certificate names {}, the node calls itself {}",
+                entry.peer, child.name
+            )));
+        }
+        let mut asks = Vec::new();
+        if let Some(&first) = self.names.get(&child.name) {
+            let other = &self.links[&first];
+            let same = other.named().is_some_and(|named| named.boot == child.boot);
+            if !same && other.heard.after(self.config.silence_max) > now {
+                return Err(CloseReason::Identity(child.name));
+            }
+            let reason = CloseReason::Identity(child.name.clone());
+            let gone = self.close(first, reason, out).expect("named links are there");
+            asks.push(Ask::Gone(first, gone));
+        }
+        self.names.insert(child.name.clone(), link);
+        let entry = self.links.get_mut(&link).expect("looked up above");
+        entry.greeting = Greeting::Held(child);
+        asks.push(Ask::Greeted(link));
+        Ok(asks)
+    }
+
+    fn asked(
+        &mut self,
+        link: LinkId,
+        message: Message,
+        out: &mut dyn LinkSink,
+    ) -> Result<Vec<Ask>, CloseReason> {
+        let ask = match message {
+            Message::Resume { request, domain, epochs, through, register } => {
+                self.count(link, 1)?;
+                Ask::Resume { request, domain, epochs, through, register }
+            }
+            Message::Fetch { request, domain, pages, prefetch } => {
+                return self.fetch(link, request, domain, &pages, prefetch, out);
+            }
+            Message::Evicted { domain, pages } => {
+                check_count(pages.len())?;
+                let follower = self.known(link, domain)?;
+                for page in &pages {
+                    follower.registration.remove(*page);
+                }
+                Ask::Evicted(domain, pages)
+            }
+            Message::Holding { domain, pages, done } => {
+                check_count(pages.len())?;
+                let follower = self.known(link, domain)?;
+                follower.registration.holding(&pages, done);
+                follower.scanned = follower.cursor;
+                if !done {
+                    return Ok(Vec::new());
+                }
+                Ask::Narrowed(domain)
+            }
+            Message::Credit { lane, bytes } => return self.credit(link, lane, bytes),
+            Message::Beat { domain, sent } => Ask::Beat(domain, sent),
+            Message::Confirm { domain, boot, upto } => Ask::Confirm(domain, boot, upto),
+            Message::AllocateIds { request, volume, count } => {
+                self.count(link, 1)?;
+                Ask::AllocateIds(request, volume, count)
+            }
+            Message::OpenVolume { request, key } => {
+                self.count(link, 1)?;
+                Ask::OpenVolume(request, key)
+            }
+            Message::ListVolumes { request, after } => {
+                self.count(link, 1)?;
+                Ask::ListVolumes(request, after)
+            }
+            Message::CreateVolume { request, spec } => {
+                self.count(link, 1)?;
+                Ask::CreateVolume(request, spec)
+            }
+            Message::Commit { domain, commit } => {
+                self.count(link, 1)?;
+                if let Some(follower) = self.follower(link, domain) {
+                    for write in &commit.writes {
+                        follower.register(write.page);
+                    }
+                }
+                Ask::Commit(domain, commit)
+            }
+            _ => {
+                return Err(CloseReason::Protocol("a message that only a parent sends".into()));
+            }
+        };
+        Ok(vec![ask])
+    }
+
+    /// Counts requests against the limit.
+    fn count(&mut self, link: LinkId, requests: u32) -> Result<(), CloseReason> {
+        let requests_max = self.config.limits.requests_max;
+        let entry = self.links.get_mut(&link).expect("looked up by the caller");
+        if entry.unanswered + requests > requests_max {
+            return Err(CloseReason::Limit(format!(
+                "more than {requests_max} requests without an answer"
+            )));
+        }
+        entry.unanswered += requests;
+        Ok(())
+    }
+
+    fn known(
+        &mut self,
+        link: LinkId,
+        domain: DomainId,
+    ) -> Result<&mut super::Follower, CloseReason> {
+        self.follower(link, domain)
+            .ok_or_else(|| CloseReason::Protocol("a domain that was not resumed".into()))
+    }
+
+    /// Registers the child for the pages first (rule 10), then queues them.
+    fn fetch(
+        &mut self,
+        link: LinkId,
+        request: RequestId,
+        domain: DomainId,
+        pages: &[PageAsk],
+        prefetch: bool,
+        out: &mut dyn LinkSink,
+    ) -> Result<Vec<Ask>, CloseReason> {
+        check_count(pages.len())?;
+        let count = u32::try_from(pages.len()).expect("checked above");
+        self.count(link, count.max(1))?;
+        let register = !self.faults.has(Fault::RegisterLate);
+        let entry = self.links.get_mut(&link).expect("looked up by the caller");
+        let Some(follower) = entry.followers.get_mut(&domain) else {
+            entry.unanswered -= count.max(1) - 1;
+            self.fail(link, request, RequestError::NoDomain(domain), out);
+            return Ok(Vec::new());
+        };
+        if count == 0 {
+            let error = RequestError::Invalid("a fetch without pages".into());
+            self.fail(link, request, error, out);
+            return Ok(Vec::new());
+        }
+        if entry.fetches.contains_key(&request) {
+            return Err(CloseReason::Protocol("a request id came twice".into()));
+        }
+        if register {
+            for ask in pages {
+                follower.register(ask.page);
+            }
+        }
+        let fetching = Fetching { left: count, failed: None, failed_pages: 0 };
+        entry.fetches.insert(request, fetching);
+        for ask in pages {
+            follower.queue(Asked { request, page: ask.page, have: ask.have, prefetch });
+        }
+        Ok(vec![Ask::Serve])
+    }
+
+    fn credit(&mut self, link: LinkId, lane: Lane, bytes: u32) -> Result<Vec<Ask>, CloseReason> {
+        let limits = self.config.limits;
+        let entry = self.links.get_mut(&link).expect("looked up by the caller");
+        let (credit, window, ask) = match lane {
+            Lane::Stream => (&mut entry.stream_credit, limits.stream_window_bytes, Ask::Pump),
+            Lane::Bulk => (&mut entry.bulk_credit, limits.bulk_window_bytes, Ask::Serve),
+            Lane::Control => {
+                return Err(CloseReason::Protocol("credit for the control lane".into()));
+            }
+        };
+        // A child that returns more than it was sent gains nothing beyond its window.
+        *credit = (*credit + i64::from(bytes)).min(i64::from(window));
+        Ok(vec![ask])
+    }
+}
+
+fn check_count(pages: usize) -> Result<(), CloseReason> {
+    if pages > PAGES_PER_MESSAGE_MAX {
+        return Err(CloseReason::Limit(format!(
+            "{pages} pages in one message; at most {PAGES_PER_MESSAGE_MAX}"
+        )));
+    }
+    Ok(())
+}
+
+/// A page that is no page: number 0, or past the last.
+pub(crate) fn is_page(page: PageId) -> bool {
+    page.page.0 != 0 && page.page.0 < crate::id::PageNo::LIMIT
+}

@@ -1,0 +1,133 @@
+//! One link down: who is there, what it may still ask and be sent.
+
+use super::follower::Follower;
+use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
+use crate::message::{Message, RequestError, Role};
+use crate::time::Instant;
+use std::collections::BTreeMap;
+
+/// How far the handshake is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Greeting {
+    /// Nothing came yet.
+    Awaited,
+    /// `Hello` came, the parent is not ready yet.
+    Held(Child),
+    /// `Welcome` was sent.
+    Done(Child),
+}
+
+/// The child of a link.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Child {
+    pub(crate) name: String,
+    pub(crate) boot: BootId,
+    pub(crate) role: Role,
+    /// The protocol version both speak.
+    pub(crate) version: u32,
+}
+
+/// A page asked for and not yet answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asked {
+    pub(crate) request: RequestId,
+    pub(crate) page: PageId,
+    pub(crate) have: Option<Stamp>,
+    pub(crate) prefetch: bool,
+}
+
+/// A fetch of which pages are still to be answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Fetching {
+    pub(crate) left: u32,
+    /// Told when the other pages are answered.
+    pub(crate) failed: Option<RequestError>,
+    pub(crate) failed_pages: u32,
+}
+
+/// A link down. Constant memory: its queues hold ids only, at most `requests_max` of them.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) peer: String,
+    pub(crate) greeting: Greeting,
+    pub(crate) heard: Instant,
+    /// Bytes that may be sent; below zero by at most one message.
+    pub(crate) stream_credit: i64,
+    pub(crate) bulk_credit: i64,
+    /// Bulk bytes expected from above for this link (relay).
+    pub(crate) bulk_reserved: i64,
+    /// Requests and pages without an answer.
+    pub(crate) unanswered: u32,
+    pub(crate) fetches: BTreeMap<RequestId, Fetching>,
+    pub(crate) followers: BTreeMap<DomainId, Follower>,
+    /// A quiet timer is set.
+    pub(crate) quiet_armed: bool,
+}
+
+impl Link {
+    pub(crate) fn new(peer: String, now: Instant) -> Self {
+        Self {
+            peer,
+            greeting: Greeting::Awaited,
+            heard: now,
+            stream_credit: 0,
+            bulk_credit: 0,
+            bulk_reserved: 0,
+            unanswered: 0,
+            fetches: BTreeMap::new(),
+            followers: BTreeMap::new(),
+            quiet_armed: false,
+        }
+    }
+
+    /// The child, once welcomed.
+    pub(crate) fn child(&self) -> Option<&Child> {
+        match &self.greeting {
+            Greeting::Done(child) => Some(child),
+            Greeting::Awaited | Greeting::Held(_) => None,
+        }
+    }
+
+    /// The child, once it said who it is.
+    pub(crate) fn named(&self) -> Option<&Child> {
+        match &self.greeting {
+            Greeting::Done(child) | Greeting::Held(child) => Some(child),
+            Greeting::Awaited => None,
+        }
+    }
+
+    /// The next page of a domain to be answered, if the link may be sent pages.
+    pub(crate) fn take_asked(&mut self, domain: DomainId) -> Option<Asked> {
+        if self.bulk_credit - self.bulk_reserved <= 0 {
+            return None;
+        }
+        self.followers.get_mut(&domain)?.take_asked()
+    }
+
+    /// One page of a fetch is answered, or has failed. Gives the error to be told when it was the
+    /// last one.
+    pub(crate) fn page_done(
+        &mut self,
+        request: RequestId,
+        failed: Option<RequestError>,
+    ) -> Option<RequestError> {
+        let fetching = self.fetches.get_mut(&request)?;
+        if failed.is_some() {
+            fetching.failed = failed;
+            fetching.failed_pages += 1;
+        }
+        fetching.left -= 1;
+        if fetching.left > 0 {
+            return None;
+        }
+        let pages_failed = fetching.failed_pages;
+        let error = self.fetches.remove(&request).and_then(|fetching| fetching.failed);
+        self.unanswered -= pages_failed;
+        error
+    }
+}
+
+/// What a message costs in credits: its encoded bytes.
+pub(crate) fn cost(message: &Message) -> i64 {
+    i64::try_from(crate::wire::encoded_len(message)).expect("a message fits in memory")
+}

@@ -1,0 +1,239 @@
+//! Sending a domain's stream down a link, as far as its credits reach.
+
+use super::follower::{Answer, Follower, Phase};
+use super::registration::Registration;
+use super::ring::{Recent, change_bytes};
+use super::{DownlinkConfig, Downlinks, LinkSink, Ring, Timer, link};
+use crate::commit::Change;
+use crate::id::{DomainId, LinkId, PageId};
+use crate::machine::LinkOutput;
+use crate::message::{Epoch, Message};
+use crate::time::{Instant, WallTime};
+
+/// Part of a walk over changed pages.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// At most `PAGES_PER_MESSAGE_MAX` pages, and whether they were the last.
+    Pages(Vec<PageId>, bool),
+    /// To be had later: the walk's owner pumps the link again.
+    Wait,
+}
+
+/// A domain as its links' streams need it.
+pub(crate) trait Feed {
+    /// Its name.
+    fn domain(&self) -> DomainId;
+    /// Its recent commits, up to what may be told (rule 14: what is durable).
+    fn ring(&self) -> &Ring;
+    /// Its histories, and a number that rises whenever they change.
+    fn epochs(&self) -> (&[Epoch], u64);
+    /// The origin's wall clock now, as far as known.
+    fn wall(&self, now: Instant) -> WallTime;
+    /// Goes on with an answer's walk.
+    fn walk(&mut self, link: LinkId, answer: &mut Answer) -> Part;
+    /// The cursor fell off the ring: answers it (origin), or leaves it fallen (relay).
+    fn fallen(&mut self, follower: &mut Follower);
+}
+
+/// What one look at a stream led to.
+enum Step {
+    /// Something was sent, or changed: look again.
+    Again,
+    /// A resume that counts as a request was answered: look again.
+    Answered,
+    /// Nothing to do until something happens.
+    Idle,
+    /// Nothing to do until the quiet interval is over.
+    Quiet(Instant),
+}
+
+impl Downlinks {
+    /// Sends what there is and may be sent. Says whether the cursor fell off the ring just now
+    /// and the parent must ask upward.
+    pub(crate) fn pump(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        feed: &mut dyn Feed,
+        out: &mut dyn LinkSink,
+    ) -> bool {
+        let domain = feed.domain();
+        loop {
+            let Some(entry) = self.links.get_mut(&link) else {
+                return false;
+            };
+            let Some(follower) = entry.followers.get_mut(&domain) else {
+                return false;
+            };
+            if entry.stream_credit <= 0 || matches!(follower.phase, Phase::Fallen) {
+                return false;
+            }
+            let mut message = None;
+            let step = match follower.phase {
+                Phase::Waiting | Phase::Fallen => Step::Idle,
+                Phase::Answering(..) => answer_part(now, link, follower, feed, &mut message),
+                Phase::Streaming => stream(&self.config, now, follower, feed, &mut message),
+            };
+            let fell = matches!(follower.phase, Phase::Fallen);
+            if let Some(message) = message {
+                entry.stream_credit -= link::cost(&message);
+                out.link(LinkOutput::Send { link, message });
+            }
+            match step {
+                Step::Again if fell => return true,
+                Step::Again => {}
+                Step::Answered => entry.unanswered -= 1,
+                Step::Idle => return false,
+                Step::Quiet(at) => {
+                    if !entry.quiet_armed {
+                        entry.quiet_armed = true;
+                        self.timers.insert((at, link, Timer::Quiet));
+                    }
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+/// Sends the next part of a resume's answer.
+fn answer_part(
+    now: Instant,
+    link: LinkId,
+    follower: &mut Follower,
+    feed: &mut dyn Feed,
+    message: &mut Option<Message>,
+) -> Step {
+    let Phase::Answering(mut answer) = std::mem::replace(&mut follower.phase, Phase::Waiting)
+    else {
+        return Step::Idle;
+    };
+    let (mut stale, done) = match feed.walk(link, &mut answer) {
+        Part::Wait => {
+            follower.phase = Phase::Answering(answer);
+            return Step::Idle;
+        }
+        Part::Pages(stale, done) => (stale, done),
+    };
+    if answer.filtered {
+        stale.retain(|page| follower.registration.contains(*page));
+    }
+    if stale.is_empty() && !done {
+        follower.phase = Phase::Answering(answer);
+        return Step::Again;
+    }
+    let (epochs, version) = feed.epochs();
+    follower.epochs_told = version;
+    *message = Some(Message::Resumed {
+        request: answer.request,
+        domain: feed.domain(),
+        epochs: epochs.to_vec(),
+        answer: answer.answer.clone(),
+        stale,
+        through: follower.cursor,
+        time: feed.wall(now),
+        done,
+    });
+    if !done {
+        follower.phase = Phase::Answering(answer);
+        return Step::Again;
+    }
+    follower.phase = Phase::Streaming;
+    if answer.counted { Step::Answered } else { Step::Again }
+}
+
+/// Sends the stream's next message.
+fn stream(
+    config: &DownlinkConfig,
+    now: Instant,
+    follower: &mut Follower,
+    feed: &mut dyn Feed,
+    message: &mut Option<Message>,
+) -> Step {
+    let (epochs, version) = feed.epochs();
+    if follower.epochs_told != version {
+        follower.epochs_told = version;
+        *message = Some(Message::History { domain: feed.domain(), epochs: epochs.to_vec() });
+        return Step::Again;
+    }
+    if let Some(first) = follower.asked.front()
+        && first.from() <= follower.cursor
+    {
+        let answer = follower.asked.pop_front().expect("just seen");
+        follower.answer(answer, follower.cursor);
+        return Step::Again;
+    }
+    if follower.cursor < feed.ring().tail() {
+        follower.phase = Phase::Fallen;
+        feed.fallen(follower);
+        return Step::Again;
+    }
+    advance(config, now, follower, feed, message)
+}
+
+/// Raises the child's valid-through, if that is due.
+fn advance(
+    config: &DownlinkConfig,
+    now: Instant,
+    follower: &mut Follower,
+    feed: &dyn Feed,
+    message: &mut Option<Message>,
+) -> Step {
+    let ring = feed.ring();
+    if follower.cursor == ring.head() && !follower.owes_echo(ring.head()) {
+        return Step::Idle;
+    }
+    let mut changes = Vec::new();
+    let mut stale = Vec::new();
+    let mut bytes = 0;
+    let mut through = ring.head();
+    let mut last = follower.scanned;
+    for recent in ring.after(follower.scanned) {
+        // Cut between stamps only: half a stamp told must not raise valid-through to it.
+        if bytes >= config.advance_bytes && recent.stamp() > last {
+            through = last;
+            break;
+        }
+        last = recent.stamp();
+        match recent {
+            Recent::Change(change) => {
+                if let Some(change) = filtered(change, &follower.registration) {
+                    bytes += change_bytes(&change);
+                    changes.push(change);
+                }
+            }
+            Recent::Stale(_, pages) => {
+                let before = stale.len();
+                let held = |page: &&PageId| follower.registration.contains(**page);
+                stale.extend(pages.iter().filter(held));
+                bytes += (stale.len() - before) * size_of::<PageId>();
+            }
+        }
+    }
+    follower.scanned = through;
+    let carries = !changes.is_empty() || !stale.is_empty() || follower.owes_echo(through);
+    let quiet_until = follower.sent_at.after(config.quiet_interval);
+    if !carries && !follower.hasten && quiet_until > now {
+        return Step::Quiet(quiet_until);
+    }
+    *message = Some(Message::Advance {
+        domain: feed.domain(),
+        from: follower.cursor,
+        through,
+        time: feed.wall(now),
+        changes,
+        stale,
+        echo: follower.take_echo(through),
+    });
+    follower.cursor = through;
+    follower.hasten = false;
+    follower.sent_at = now;
+    Step::Again
+}
+
+/// The part of a change that concerns the child.
+fn filtered(change: &Change, registration: &Registration) -> Option<Change> {
+    let mut pages = change.pages.iter().filter(|page| registration.contains(page.page)).peekable();
+    pages.peek()?;
+    Some(Change { stamp: change.stamp, id: change.id, pages: pages.cloned().collect() })
+}

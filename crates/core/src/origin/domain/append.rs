@@ -1,0 +1,237 @@
+//! Group commit: one append under way, the next one gathers meanwhile.
+
+use super::batch::{Batch, Item};
+use super::volumes::Volume;
+use super::{Context, Domain, Event, Service};
+use crate::commit::{Change, IdRange, Outcome, PageChange};
+use crate::downlink::Recent;
+use crate::id::{BootId, CommitId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
+use crate::machine::Fault;
+use crate::message::{Message, RequestError, VolumeInfo};
+use crate::origin::io::{OriginOutput, StoreFault, WriteId};
+use crate::record::{LogRecord, Lsn, VolumeMeta};
+
+impl Domain {
+    /// Puts a record into the append being gathered.
+    pub(super) fn gather(&mut self, record: LogRecord, item: Item) -> Lsn {
+        let lsn = self.next_lsn;
+        self.next_lsn = Lsn(lsn.0 + 1);
+        self.gathering.push(lsn, record, item);
+        lsn
+    }
+
+    /// Sends the gathered append if none is under way.
+    pub(super) fn append(&mut self, cx: &mut Context<'_>) {
+        if self.is_failed() || self.flying.is_some() {
+            return;
+        }
+        self.gather_boots(cx);
+        if self.gathering.is_empty() {
+            assert!(self.gathering.withheld.is_empty(), "an answer waits for nothing");
+            return;
+        }
+        let mut batch = std::mem::take(&mut self.gathering);
+        for (page, _) in &batch.pages {
+            self.pages.fly(*page);
+        }
+        let write = self.write_id();
+        cx.out.push(OriginOutput::Append {
+            domain: self.id,
+            write,
+            records: std::mem::take(&mut batch.records),
+        });
+        if cx.config.faults.has(Fault::AcknowledgeEarly) {
+            self.promote(cx, batch);
+            batch = Batch::default();
+        }
+        self.flying = Some((write, batch));
+    }
+
+    /// Boots that wait to be registered; the longest unheard of make room.
+    fn gather_boots(&mut self, cx: &mut Context<'_>) {
+        let boots: Vec<BootId> = self.registering.keys().copied().collect();
+        let already = |item: &Item, boot| matches!(item, Item::Boot(b) if *b == boot);
+        for boot in boots {
+            if self.gathering.items.iter().any(|item| already(item, boot)) {
+                continue;
+            }
+            if self.boots.len() >= cx.config.boots_max {
+                let connected = cx.links.boots();
+                let after = cx.config.boot_forget_after;
+                let Some(oldest) = self.boots.oldest(cx.now, after, &connected) else {
+                    // Asked again by the node's next resume.
+                    self.registering.remove(&boot);
+                    continue;
+                };
+                self.boots.forget(oldest);
+                let upto = u64::MAX;
+                self.gather(LogRecord::Confirmed { boot: oldest, upto }, Item::Forgotten(oldest));
+            }
+            self.gather(LogRecord::Boot { boot }, Item::Boot(boot));
+        }
+    }
+
+    /// An append ended.
+    pub(in crate::origin) fn appended(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: WriteId,
+        result: Result<(), StoreFault>,
+    ) {
+        let Some((flying, _)) = &self.flying else {
+            return;
+        };
+        assert_eq!(*flying, write, "appends are answered in order");
+        let (_, batch) = self.flying.take().expect("just seen");
+        match result {
+            Ok(()) => self.promote(cx, batch),
+            Err(_) if cx.config.faults.has(Fault::IgnoreSyncError) => self.promote(cx, batch),
+            Err(StoreFault::Full(detail)) if self.service == Service::Open => {
+                self.roll_back(cx, batch, &detail);
+            }
+            Err(fault) => self.fail(cx, fault),
+        }
+    }
+
+    /// The batch is durable: it may be shown, told and acknowledged, in stamp order.
+    fn promote(&mut self, cx: &mut Context<'_>, batch: Batch) {
+        self.durable_lsn = self.durable_lsn.max(batch.last);
+        self.durable = batch.last_stamp(self.durable);
+        for (page, first) in batch.pages {
+            self.pages.promote(page, first);
+        }
+        let mut outcomes = Vec::with_capacity(batch.items.len());
+        let mut made = Vec::new();
+        for item in batch.items {
+            match item {
+                Item::Commit { stamp, id, changes, grown } => {
+                    for (volume, by) in grown {
+                        let volume = self.volumes.get_mut(&volume).expect("checked before");
+                        volume.grow(stamp, by);
+                    }
+                    self.boots.committed(id, stamp);
+                    let pages = changes;
+                    self.ring.push(Recent::Change(Change { stamp, id, pages }));
+                    outcomes.push((id, stamp));
+                }
+                Item::Boot(boot) => self.registered(cx, boot),
+                Item::Forgotten(_) => {}
+                Item::Ids { link, request, volume, first, count } => {
+                    let next = PageNo(first.0 + count);
+                    let given = &mut self.volumes.get_mut(&volume).expect("checked before").meta;
+                    given.next_page = given.next_page.max(next);
+                    let range = IdRange { volume, first, count };
+                    cx.links.reply(link, Message::Ids { request, range }, cx.out);
+                }
+                Item::Volume { stamp, info } => {
+                    made.push(info.id);
+                    self.made(stamp, info);
+                }
+                Item::Epoch => {
+                    self.service = Service::Open;
+                    cx.events.push(Event::Ready);
+                }
+            }
+        }
+        self.pump_all(cx);
+        for (id, stamp) in outcomes {
+            self.answer(cx, id, &Outcome::Committed(stamp));
+        }
+        for withheld in batch.withheld {
+            self.answer(cx, withheld.id, &withheld.outcome);
+        }
+        cx.events.extend(made.into_iter().map(Event::VolumeMade));
+    }
+
+    fn registered(&mut self, cx: &mut Context<'_>, boot: BootId) {
+        self.boots.register(boot, cx.now);
+        let domain = self.id;
+        for link in self.registering.remove(&boot).unwrap_or_default() {
+            cx.links.send(link, Message::Registered { domain, boot }, cx.out);
+        }
+    }
+
+    fn made(&mut self, stamp: Stamp, info: VolumeInfo) {
+        let root = PageId { volume: info.id, page: PageNo(1) };
+        self.ring.push(Recent::Change(Change {
+            stamp,
+            id: CommitId::default(),
+            pages: vec![PageChange::whole(root)],
+        }));
+        let volume = Volume::new(VolumeMeta {
+            id: info.id,
+            name: info.name,
+            page_bytes: info.page_bytes,
+            next_page: PageNo(2),
+            version: stamp,
+            pages: 1,
+        });
+        self.volumes.insert(info.id, volume);
+    }
+
+    /// The store is full and took nothing of the append: it is as if its commits had never been
+    /// executed, and so are those gathered since, which were validated on top of them.
+    fn roll_back(&mut self, cx: &mut Context<'_>, flying: Batch, detail: &str) {
+        let gathering = std::mem::take(&mut self.gathering);
+        self.stamped = self.durable;
+        self.next_lsn = Lsn(self.durable_lsn.0 + 1);
+        self.recent.roll_back(self.durable);
+        let error = RequestError::Unavailable(format!("the store is full: {detail}"));
+        for batch in [flying, gathering] {
+            for (page, _) in batch.pages {
+                self.pages.roll_back(page);
+            }
+            for item in batch.items {
+                match item {
+                    Item::Commit { id, .. } => self.defer(cx, id, &error),
+                    Item::Ids { link, request, .. } => {
+                        cx.links.fail(link, request, error.clone(), cx.out);
+                    }
+                    Item::Volume { info, .. } => {
+                        cx.events.push(Event::VolumeNotMade(info.id, error.to_string()));
+                    }
+                    // Nobody waits for these with a limit: they are gathered again with the next
+                    // append, or by the node's next resume.
+                    Item::Boot(boot) => {
+                        self.registering.remove(&boot);
+                    }
+                    Item::Forgotten(_) => {}
+                    Item::Epoch => unreachable!("a domain without its epoch does not go on"),
+                }
+            }
+            for withheld in batch.withheld {
+                self.defer(cx, withheld.id, &error);
+            }
+        }
+        self.install.hurry(cx.now);
+    }
+
+    /// Gives page numbers, once that is durable.
+    pub(in crate::origin) fn allocate(
+        &mut self,
+        cx: &mut Context<'_>,
+        link: LinkId,
+        request: RequestId,
+        volume: VolumeId,
+        count: u64,
+    ) {
+        let error = match self.volumes.get_mut(&volume) {
+            None => RequestError::NoVolume(volume.to_string()),
+            Some(_) if count == 0 || count > cx.config.ids_max => {
+                RequestError::Invalid(format!("1 to {} page numbers at a time", cx.config.ids_max))
+            }
+            Some(entry) if entry.given.0 + count > PageNo::LIMIT => {
+                RequestError::Unavailable("the volume's page numbers are used up".into())
+            }
+            Some(entry) => {
+                let first = entry.given;
+                entry.given = PageNo(first.0 + count);
+                let next = entry.given;
+                let item = Item::Ids { link, request, volume, first, count };
+                self.gather(LogRecord::Ids { volume, next }, item);
+                return;
+            }
+        };
+        cx.links.fail(link, request, error, cx.out);
+    }
+}

@@ -1,0 +1,82 @@
+//! What one append holds: log records, and what each of them leads to once it is durable.
+
+use crate::commit::{Outcome, PageChange};
+use crate::id::{BootId, CommitId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
+use crate::message::VolumeInfo;
+use crate::record::{LogRecord, Lsn};
+
+/// What a log record leads to once it is durable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Item {
+    /// A commit to be told and acknowledged.
+    Commit {
+        stamp: Stamp,
+        id: CommitId,
+        changes: Vec<PageChange>,
+        /// Pages made and removed, per volume written.
+        grown: Vec<(VolumeId, i64)>,
+    },
+    /// A boot may commit.
+    Boot(BootId),
+    /// A boot is forgotten.
+    Forgotten(BootId),
+    /// Page numbers are given.
+    Ids { link: LinkId, request: RequestId, volume: VolumeId, first: PageNo, count: u64 },
+    /// A volume is made.
+    Volume { stamp: Stamp, info: VolumeInfo },
+    /// The history begins.
+    Epoch,
+}
+
+impl Item {
+    /// The stamp it took, if it took one.
+    pub(super) fn stamp(&self) -> Option<Stamp> {
+        match self {
+            Self::Commit { stamp, .. } | Self::Volume { stamp, .. } => Some(*stamp),
+            Self::Boot(_) | Self::Forgotten(_) | Self::Ids { .. } | Self::Epoch => None,
+        }
+    }
+}
+
+/// An answer that would reveal a commit that is not durable yet: withheld until it is (rule 14).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Withheld {
+    pub(super) id: CommitId,
+    pub(super) outcome: Outcome,
+}
+
+/// One append: gathered, then under way.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// Emptied when the append is sent.
+    pub(super) records: Vec<(Lsn, LogRecord)>,
+    /// One per record, in the same order.
+    pub(super) items: Vec<Item>,
+    /// Pages changed, with the record and stamp that first did, each once.
+    pub(super) pages: Vec<(PageId, (Lsn, Stamp))>,
+    /// Answers that wait for it.
+    pub(super) withheld: Vec<Withheld>,
+    /// Bytes of its writes.
+    pub(super) bytes: usize,
+    /// Its last record.
+    pub(super) last: Lsn,
+}
+
+impl Batch {
+    /// Whether there is nothing to append.
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The stamp of its last commit; `before` when it has none.
+    pub(super) fn last_stamp(&self, before: Stamp) -> Stamp {
+        let stamps = self.items.iter().rev().find_map(Item::stamp);
+        stamps.unwrap_or(before)
+    }
+
+    pub(super) fn push(&mut self, lsn: Lsn, record: LogRecord, item: Item) {
+        self.records.push((lsn, record));
+        self.items.push(item);
+        self.last = lsn;
+    }
+}

@@ -1,0 +1,150 @@
+//! Boots and the outcomes of their commits: executed exactly once (rule 15, decision 0004).
+
+use crate::id::{BootId, CommitId, Stamp};
+use crate::record::BootMeta;
+use crate::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most outcomes of one boot that its node has not confirmed; further commits wait for it.
+const OUTCOMES_MAX: usize = 65_536;
+
+/// A node's life as this domain knows it.
+#[derive(Clone, Debug)]
+struct Boot {
+    /// Everything up to it is confirmed and forgotten.
+    confirmed: u64,
+    /// Committed after it.
+    committed: BTreeMap<u64, Stamp>,
+    heard: Instant,
+}
+
+/// What is known of a commit id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Known {
+    /// Never executed: it may be.
+    New,
+    /// Durable as this stamp.
+    Committed(Stamp),
+    /// Its boot or its outcome is forgotten.
+    Expired,
+    /// Its boot has too many outcomes unconfirmed.
+    Full,
+}
+
+/// All boots of a domain.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Boots {
+    boots: BTreeMap<BootId, Boot>,
+}
+
+impl Boots {
+    pub(super) fn recover(meta: &[BootMeta], now: Instant) -> Self {
+        let boots = meta.iter().map(|meta| {
+            let boot = Boot {
+                confirmed: meta.confirmed,
+                committed: meta.committed.iter().copied().collect(),
+                heard: now,
+            };
+            (meta.boot, boot)
+        });
+        Self { boots: boots.collect() }
+    }
+
+    pub(super) fn contains(&self, boot: BootId) -> bool {
+        self.boots.contains_key(&boot)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.boots.len()
+    }
+
+    /// A boot may commit (its record is durable).
+    pub(super) fn register(&mut self, boot: BootId, now: Instant) {
+        let entry = self.boots.entry(boot).or_insert_with(|| Boot {
+            confirmed: 0,
+            committed: BTreeMap::new(),
+            heard: now,
+        });
+        entry.heard = now;
+    }
+
+    pub(super) fn forget(&mut self, boot: BootId) {
+        self.boots.remove(&boot);
+    }
+
+    /// What is known of a commit; takes its word for what the node has received.
+    pub(super) fn look_up(&mut self, id: CommitId, confirmed: u64, now: Instant) -> Known {
+        self.confirm(id.boot, confirmed, now);
+        let Some(boot) = self.boots.get(&id.boot) else {
+            return Known::Expired;
+        };
+        if id.sequence <= boot.confirmed {
+            return Known::Expired;
+        }
+        match boot.committed.get(&id.sequence) {
+            Some(stamp) => Known::Committed(*stamp),
+            None if boot.committed.len() >= OUTCOMES_MAX => Known::Full,
+            None => Known::New,
+        }
+    }
+
+    /// The node has received every outcome up to `upto`.
+    pub(super) fn confirm(&mut self, boot: BootId, upto: u64, now: Instant) {
+        let Some(boot) = self.boots.get_mut(&boot) else {
+            return;
+        };
+        boot.heard = now;
+        // u64::MAX stands for the boot itself in the log, so no sequence reaches it.
+        let upto = upto.min(u64::MAX - 1);
+        if upto > boot.confirmed {
+            boot.confirmed = upto;
+            boot.committed = boot.committed.split_off(&(upto + 1));
+        }
+    }
+
+    /// A commit became durable.
+    pub(super) fn committed(&mut self, id: CommitId, stamp: Stamp) {
+        if let Some(boot) = self.boots.get_mut(&id.boot)
+            && id.sequence > boot.confirmed
+        {
+            boot.committed.insert(id.sequence, stamp);
+        }
+    }
+
+    /// The boot longest not heard of, if that is long enough and it has no link.
+    pub(super) fn oldest(
+        &self,
+        now: Instant,
+        forget_after: Duration,
+        connected: &BTreeSet<BootId>,
+    ) -> Option<BootId> {
+        self.boots
+            .iter()
+            .filter(|(id, boot)| boot.heard.after(forget_after) <= now && !connected.contains(id))
+            .min_by_key(|(_, boot)| boot.heard)
+            .map(|(id, _)| *id)
+    }
+
+    /// For the metadata, ascending.
+    pub(super) fn meta(&self) -> Vec<BootMeta> {
+        let meta = self.boots.iter().map(|(id, boot)| BootMeta {
+            boot: *id,
+            confirmed: boot.confirmed,
+            committed: boot.committed.iter().map(|(s, stamp)| (*s, *stamp)).collect(),
+        });
+        meta.collect()
+    }
+
+    pub(super) fn check(&self, durable: Stamp) {
+        for boot in self.boots.values() {
+            assert!(
+                boot.committed.len() <= OUTCOMES_MAX + 8192,
+                "outcomes of a boot outgrew their bound"
+            );
+            for (sequence, stamp) in &boot.committed {
+                assert!(*sequence > boot.confirmed, "a confirmed outcome is kept");
+                assert!(*stamp <= durable, "an outcome that is not durable");
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Executing a commit: validate, apply to tentative images, stamp, gather.
+
+use super::batch::{Batch, Item, Withheld};
+use super::{Context, Domain};
+use crate::commit::{Abort, Aspect, CommitRequest, Op, Outcome, PageChange, Read, Target, Write};
+use crate::id::{CommitId, PageId, Stamp, VolumeId};
+use crate::machine::{Fault, Faults};
+use crate::page::{OpError, Page};
+use crate::record::{LogRecord, Lsn};
+
+/// Why a commit is refused, and the stamp that this reveals.
+struct Refused {
+    abort: Abort,
+    reveals: Stamp,
+}
+
+impl Domain {
+    /// Executes a commit whose pages are in memory.
+    pub(super) fn execute(&mut self, cx: &mut Context<'_>, request: CommitRequest) {
+        let id = request.id;
+        if let Err(refused) = self.validate(&request) {
+            self.withhold(cx, id, Outcome::Aborted(refused.abort), refused.reveals);
+            return;
+        }
+        if request.writes.is_empty() {
+            // Valid at the latest stamp, which may not be durable yet.
+            self.withhold(cx, id, Outcome::Committed(self.stamped), self.stamped);
+            return;
+        }
+        let stamp = self.stamped.next();
+        let lsn = self.next_lsn;
+        let changes = match self.apply_all(&request.writes, (lsn, stamp), cx.config.faults) {
+            Ok(changes) => changes,
+            Err(refused) => {
+                self.withhold(cx, id, Outcome::Aborted(refused.abort), refused.reveals);
+                return;
+            }
+        };
+        self.stamped = stamp;
+        self.next_lsn = Lsn(lsn.0 + 1);
+        self.recent.record(stamp, &changes);
+        self.gathering.bytes +=
+            request.writes.iter().map(|write| 32 + write.op.payload_bytes()).sum::<usize>();
+        let item = Item::Commit { stamp, id, changes, grown: grown(&request.writes) };
+        let record =
+            LogRecord::Commit { stamp, id, time: self.wall_at(cx.now), writes: request.writes };
+        self.gathering.push(lsn, record, item);
+    }
+
+    /// Answers once everything that the answer reveals is durable (rule 14).
+    fn withhold(&mut self, cx: &mut Context<'_>, id: CommitId, outcome: Outcome, reveals: Stamp) {
+        if reveals <= self.durable {
+            self.answer(cx, id, &outcome);
+            return;
+        }
+        let last_flying = self.flying.as_ref().map(|(_, batch)| batch.last_stamp(self.durable));
+        let withheld = Withheld { id, outcome };
+        match (&mut self.flying, last_flying) {
+            (Some((_, flying)), Some(last)) if reveals <= last => flying.withheld.push(withheld),
+            _ => self.gathering.withheld.push(withheld),
+        }
+    }
+
+    /// Thor's validation: nothing read changed after the base, tentative commits included.
+    fn validate(&self, request: &CommitRequest) -> Result<(), Refused> {
+        let refuse = |read: &Read, reveals| Refused { abort: Abort::Conflict(*read), reveals };
+        let base = request.base;
+        for read in &request.reads {
+            if base >= self.recent.horizon() {
+                let conflict = self.recent.conflict(read.page, read.target, read.aspect, base);
+                if let Some(stamp) = conflict {
+                    return Err(refuse(read, stamp));
+                }
+            } else {
+                let latest = self.pages.get(read.page).and_then(|entry| entry.latest());
+                let version = latest.expect("loaded before a commit is executed").version;
+                if version > base {
+                    return Err(refuse(read, version));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies a commit's writes in their order, all or none; says what they touched.
+    fn apply_all(
+        &mut self,
+        writes: &[Write],
+        at: (Lsn, Stamp),
+        faults: Faults,
+    ) -> Result<Vec<PageChange>, Refused> {
+        let mut touched = Vec::with_capacity(writes.len());
+        for (index, write) in writes.iter().enumerate() {
+            match self.apply(write, at, faults) {
+                Ok((target, aspect)) => touched.push((write.page, target, aspect)),
+                Err(abort) => {
+                    let latest = self.pages.get(write.page).and_then(|entry| entry.latest());
+                    // Of this commit's own changes nothing is revealed.
+                    let mut reveals = latest.map_or(self.stamped, |image| image.version);
+                    if reveals == at.1 {
+                        reveals = self.stamped;
+                    }
+                    self.undo(&writes[..=index], at.1);
+                    return Err(Refused { abort, reveals });
+                }
+            }
+        }
+        Ok(page_changes(touched))
+    }
+
+    /// Applies one write to the gathered image of its page.
+    fn apply(
+        &mut self,
+        write: &Write,
+        at: (Lsn, Stamp),
+        faults: Faults,
+    ) -> Result<(Target, Aspect), Abort> {
+        let page = write.page;
+        let volume = self.volumes.get(&page.volume).ok_or(Abort::NoVolume(page.volume))?;
+        let (page_bytes, given) = (volume.meta.page_bytes, volume.meta.next_page);
+        let entry = self.pages.get_mut(page).expect("loaded before a commit is executed");
+        // A look before an image is made: an abort costs no copy.
+        let latest = entry.latest().expect("loaded before a commit is executed");
+        match (&write.op, &latest.page) {
+            (Op::CreatePage(_), Some(_)) => return Err(Abort::BadPage(page)),
+            (Op::CreatePage(_), None) if latest.version != Stamp::ZERO || page.page >= given => {
+                // Deleted for good (rule 18), or a number that was never given away.
+                return Err(Abort::BadPage(page));
+            }
+            (Op::CreatePage(_), None) | (_, Some(_)) => {}
+            (_, None) => return Err(Abort::BadPage(page)),
+        }
+        let (image, new) = entry.gather();
+        let result = apply_op(image, &write.op, page_bytes, faults);
+        if let Ok(_touched) = result {
+            image.version = at.1;
+        }
+        if new {
+            self.gathering.pages.push((page, at));
+        }
+        result.map_err(|error| refusal(write, error))
+    }
+
+    /// Takes back what a refused commit did to gathered images: they are made anew from the
+    /// images before them and the commits gathered so far.
+    fn undo(&mut self, writes: &[Write], stamp: Stamp) {
+        let mut pages: Vec<PageId> = writes.iter().map(|write| write.page).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let Self { pages: table, gathering, volumes, .. } = self;
+        pages.retain(|page| {
+            let gathered = table.get(*page).and_then(|entry| entry.gathering.as_ref());
+            // An image that this commit did not get to change is as it was, unless it was made
+            // for this commit.
+            gathered
+                .is_some_and(|image| image.version == stamp || made_for(gathering, *page, stamp))
+        });
+        for page in &pages {
+            table.get_mut(*page).expect("just seen").gathering = None;
+        }
+        gathering.pages.retain(|(page, first)| first.1 != stamp || !pages.contains(page));
+        if pages.is_empty() {
+            return;
+        }
+        for (_, record) in &gathering.records {
+            match record {
+                LogRecord::Commit { stamp, writes, .. } => {
+                    for write in writes.iter().filter(|w| pages.binary_search(&w.page).is_ok()) {
+                        let page_bytes = volumes[&write.page.volume].meta.page_bytes;
+                        let entry = table.get_mut(write.page).expect("just seen");
+                        let (image, _) = entry.gather();
+                        apply_op(image, &write.op, page_bytes, Faults::NONE)
+                            .expect("it applied the first time");
+                        image.version = *stamp;
+                    }
+                }
+                LogRecord::Volume { .. }
+                | LogRecord::Boot { .. }
+                | LogRecord::Confirmed { .. }
+                | LogRecord::Ids { .. }
+                | LogRecord::Epoch { .. } => {}
+            }
+        }
+    }
+}
+
+/// Whether the page's gathered image was made for the commit of this stamp: those come last.
+fn made_for(gathering: &Batch, page: PageId, stamp: Stamp) -> bool {
+    let mut last = gathering.pages.iter().rev().take_while(|(_, first)| first.1 == stamp);
+    last.any(|(made, _)| *made == page)
+}
+
+/// Applies an op to an image, page creation and deletion included.
+pub(super) fn apply_op(
+    image: &mut super::pages::Image,
+    op: &Op,
+    page_bytes: u32,
+    faults: Faults,
+) -> Result<(Target, Aspect), OpError> {
+    match (op, &mut image.page) {
+        (Op::CreatePage(kind), None) => {
+            image.page = Some(Page::empty(*kind));
+            Ok((Target::Page, Aspect::Existence))
+        }
+        (Op::DeletePage, Some(_)) => {
+            image.page = None;
+            Ok((Target::Page, Aspect::Existence))
+        }
+        (Op::CreatePage(_), Some(_)) | (_, None) => Err(OpError::Kind),
+        (op, Some(page)) => {
+            if faults.has(Fault::IgnoreGeneration) {
+                return page.apply(&with_current_generation(op, page), page_bytes);
+            }
+            page.apply(op, page_bytes)
+        }
+    }
+}
+
+/// The planted fault of rule 18: the op as if it named whatever object is there.
+fn with_current_generation(op: &Op, page: &Page) -> Op {
+    let mut op = op.clone();
+    if let Op::Put { slot, generation, .. }
+    | Op::Delete { slot, generation }
+    | Op::Add { slot, generation, .. }
+    | Op::Max { slot, generation, .. } = &mut op
+        && let Some((current, _)) = page.get_ref(*slot)
+    {
+        *generation = current;
+    }
+    op
+}
+
+fn refusal(write: &Write, error: OpError) -> Abort {
+    let page = write.page;
+    match (error, &write.op) {
+        (OpError::Full, _) => Abort::PageFull(page),
+        (OpError::Kind, _) => Abort::BadPage(page),
+        (
+            OpError::Gone,
+            Op::Put { slot, generation, .. }
+            | Op::Delete { slot, generation }
+            | Op::Add { slot, generation, .. }
+            | Op::Max { slot, generation, .. },
+        ) => Abort::Gone { page, slot: *slot, generation: *generation },
+        (OpError::Gone | OpError::Malformed, _) => Abort::BadWrite(page),
+    }
+}
+
+/// What a commit touched, per page; a target whose existence changed is named once.
+fn page_changes(mut touched: Vec<(PageId, Target, Aspect)>) -> Vec<PageChange> {
+    touched.sort_unstable();
+    touched.dedup();
+    let mut changes: Vec<PageChange> = Vec::new();
+    for (page, target, aspect) in touched {
+        match changes.last_mut() {
+            // `Page` sorts before every slot, `Existence` before `Value`: both cover what follows.
+            Some(last) if last.page == page => {
+                let whole = last.touched[0].0 == Target::Page;
+                let covered = last.touched.last().is_some_and(|(t, _)| *t == target);
+                if !whole && !covered {
+                    last.touched.push((target, aspect));
+                }
+            }
+            _ => changes.push(PageChange { page, touched: vec![(target, aspect)] }),
+        }
+    }
+    changes
+}
+
+/// How many pages a commit adds to each volume that it writes.
+fn grown(writes: &[Write]) -> Vec<(VolumeId, i64)> {
+    let mut grown: Vec<(VolumeId, i64)> = Vec::new();
+    for write in writes {
+        let by = match write.op {
+            Op::CreatePage(_) => 1,
+            Op::DeletePage => -1,
+            _ => 0,
+        };
+        match grown.iter_mut().find(|(volume, _)| *volume == write.page.volume) {
+            Some((_, sum)) => *sum += by,
+            None => grown.push((write.page.volume, by)),
+        }
+    }
+    grown
+}

@@ -1,0 +1,82 @@
+//! Answering fetches, from durable images only (rule 14).
+
+use super::{Context, Domain};
+use crate::downlink::Asked;
+use crate::id::LinkId;
+use crate::machine::Fault;
+use crate::message::{PageAnswer, PageBody, RequestError};
+
+/// Bytes of pages in one message, about.
+const PAGES_BYTES: usize = 256 << 10;
+
+impl Domain {
+    /// Answers what a link asked for, as far as its credits reach.
+    pub(in crate::origin) fn serve_pages(&mut self, cx: &mut Context<'_>, link: LinkId) {
+        let mut answers: Vec<PageAnswer> = Vec::new();
+        let mut bytes = 0;
+        let mut request = None;
+        loop {
+            let Some(entry) = cx.links.get_mut(link) else {
+                return;
+            };
+            // What is collected but not sent counts against the credit as well.
+            let covered = i64::try_from(bytes).expect("bounded by PAGES_BYTES");
+            let next = (entry.bulk_credit > covered).then(|| entry.take_asked(self.id)).flatten();
+            let cut = next.is_none_or(|asked| Some(asked.request) != request);
+            if (cut || bytes >= PAGES_BYTES)
+                && let Some(request) = request
+                && !answers.is_empty()
+            {
+                let pages = std::mem::take(&mut answers);
+                cx.links.answer_pages(link, request, self.id, pages, cx.out);
+                bytes = 0;
+            }
+            let Some(asked) = next else {
+                break;
+            };
+            request = Some(asked.request);
+            if let Some(answer) = self.page_answer(cx, link, asked) {
+                bytes += match &answer.body {
+                    PageBody::Data(image) => image.len(),
+                    PageBody::Valid | PageBody::Absent => 16,
+                };
+                answers.push(answer);
+            }
+        }
+        self.pump(cx, link);
+    }
+
+    /// The answer for one page; none: it is loaded first, or fails.
+    fn page_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        link: LinkId,
+        asked: Asked,
+    ) -> Option<PageAnswer> {
+        let page = asked.page;
+        if !self.volumes.contains_key(&page.volume) {
+            let error = RequestError::NoVolume(page.volume.to_string());
+            cx.links.fail_page(link, asked.request, error, cx.out);
+            return None;
+        }
+        if !self.pages.is_loaded(page) {
+            self.load(cx, page).fetches.push((link, asked));
+            return None;
+        }
+        if cx.config.faults.has(Fault::RegisterLate)
+            && let Some(follower) = cx.links.follower(link, self.id)
+        {
+            follower.register(page);
+        }
+        let version = self.pages.touch(page);
+        if let Some(follower) = cx.links.follower(link, self.id) {
+            follower.told(version);
+        }
+        let body = if asked.have == Some(version) {
+            PageBody::Valid
+        } else {
+            self.pages.seal(page).map_or(PageBody::Absent, PageBody::Data)
+        };
+        Some(PageAnswer { page, version, as_of: self.durable, body })
+    }
+}

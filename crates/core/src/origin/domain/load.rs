@@ -1,0 +1,151 @@
+//! Reading from the page engine.
+
+use super::pages::Image;
+use super::{Context, Domain, LoadFor, Loading};
+use crate::id::{PageId, Stamp};
+use crate::machine::Faults;
+use crate::message::{PAGES_PER_MESSAGE_MAX, RequestError};
+use crate::origin::io::{LoadId, LoadKey, Loaded, OriginOutput, StoreFault};
+use crate::page::Page;
+use crate::record::StoredPage;
+
+impl Domain {
+    /// Sees to it that a page is being loaded; gives those who wait for it.
+    pub(super) fn load(&mut self, cx: &mut Context<'_>, page: PageId) -> &mut Loading {
+        if !self.loading.contains_key(&page) {
+            self.loading.insert(page, Loading::default());
+            self.load_queue.push_back(page);
+            self.start_loads(cx);
+        }
+        self.loading.get_mut(&page).expect("inserted above")
+    }
+
+    fn start_loads(&mut self, cx: &mut Context<'_>) {
+        while self.page_loads < cx.config.loads_max
+            && let Some(page) = self.load_queue.pop_front()
+        {
+            let Some(loading) = self.loading.get_mut(&page) else {
+                continue;
+            };
+            loading.asked = true;
+            self.page_loads += 1;
+            let load = self.load_id();
+            self.loads.insert(load, LoadFor::Page(page));
+            cx.out.push(OriginOutput::Load { domain: self.id, load, key: LoadKey::Page(page) });
+        }
+    }
+
+    /// Starts the index loads that streams asked for.
+    pub(super) fn load_index(&mut self, cx: &mut Context<'_>) {
+        for (link, after) in std::mem::take(&mut self.index_wanted) {
+            let load = self.load_id();
+            self.loads.insert(load, LoadFor::Index(link));
+            let limit = PAGES_PER_MESSAGE_MAX;
+            cx.out.push(OriginOutput::Load {
+                domain: self.id,
+                load,
+                key: LoadKey::ChangedAfter { after, limit },
+            });
+        }
+    }
+
+    /// A load is done.
+    pub(in crate::origin) fn loaded(
+        &mut self,
+        cx: &mut Context<'_>,
+        load: LoadId,
+        result: Result<Loaded, StoreFault>,
+    ) {
+        if self.is_failed() {
+            return;
+        }
+        let what = self.loads.remove(&load).expect("a load is answered once");
+        match (what, result) {
+            (LoadFor::Page(page), Ok(Loaded::Page(stored))) => {
+                self.page_loads -= 1;
+                let result = self.materialise(page, stored);
+                self.page_loaded(cx, page, result);
+            }
+            (LoadFor::Page(page), Err(fault)) => {
+                self.page_loads -= 1;
+                self.page_loaded(cx, page, Err(load_error(page, fault)));
+            }
+            (LoadFor::Index(link), Ok(Loaded::Changed { entries, more })) => {
+                self.index_loaded(cx, link, entries, more);
+            }
+            (LoadFor::Index(link), Err(fault)) => {
+                let reason = crate::message::CloseReason::OutOfService(fault.to_string());
+                cx.links.close(link, reason, cx.out);
+            }
+            (what, Ok(found)) => panic!("asked for {what:?}, the driver answered {found:?}"),
+        }
+        self.start_loads(cx);
+    }
+
+    /// Checks what was stored and applies the recovered ops that are later.
+    fn materialise(
+        &mut self,
+        page: PageId,
+        stored: Option<StoredPage>,
+    ) -> Result<(), RequestError> {
+        let damaged = |detail: String| RequestError::Damaged { page, detail };
+        let (version, image) =
+            stored.map_or((Stamp::ZERO, None), |stored| (stored.version, stored.image));
+        let image = image
+            .map(|bytes| Page::decode(page, bytes))
+            .transpose()
+            .map_err(|error| damaged(error.to_string()))?;
+        let mut latest = Image { version, page: image };
+        let page_bytes = self.volumes.get(&page.volume).map(|volume| volume.meta.page_bytes);
+        for (stamp, op) in self.pages.lazy(page) {
+            if *stamp <= version {
+                continue;
+            }
+            // The op applied when it was committed: a page on which it does not is not the one
+            // that was installed.
+            let page_bytes = page_bytes.ok_or_else(|| damaged("its volume is gone".into()))?;
+            super::execute::apply_op(&mut latest, op, page_bytes, Faults::NONE)
+                .map_err(|error| damaged(format!("its commit {stamp} does not apply: {error}")))?;
+            latest.version = *stamp;
+        }
+        if version > self.durable {
+            return Err(damaged(format!("its version {version} was never committed")));
+        }
+        self.pages.loaded(page, version, latest);
+        Ok(())
+    }
+
+    /// Tells those who wait for a page.
+    fn page_loaded(
+        &mut self,
+        cx: &mut Context<'_>,
+        page: PageId,
+        result: Result<(), RequestError>,
+    ) {
+        let loading = self.loading.remove(&page).expect("a load has its waiters");
+        let failed = result.err();
+        for ticket in loading.commits {
+            self.commit_loaded(cx, ticket, failed.as_ref());
+        }
+        for (link, asked) in loading.fetches {
+            if let Some(error) = &failed {
+                cx.links.fail_page(link, asked.request, error.clone(), cx.out);
+            } else if let Some(follower) = cx.links.follower(link, self.id) {
+                follower.loaded.push_back(asked);
+                self.serve.insert(link);
+            }
+        }
+        if let Some(error) = failed {
+            self.install.skip(page, error.to_string());
+        }
+    }
+}
+
+fn load_error(page: PageId, fault: StoreFault) -> RequestError {
+    match fault {
+        StoreFault::Damaged(detail) => RequestError::Damaged { page, detail },
+        StoreFault::Failed(detail) | StoreFault::Full(detail) => {
+            RequestError::Unavailable(format!("page {page} cannot be read: {detail}"))
+        }
+    }
+}

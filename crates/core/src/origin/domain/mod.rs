@@ -1,0 +1,276 @@
+//! One order domain: one log, one page engine, one line of stamps.
+//!
+//! The way of a commit: `commit` (known outcome? limits? pages in memory?) → `execute` (validated
+//! against everything stamped, applied to tentative images, stamped, gathered) → `append` (one
+//! append under way; the next one gathers meanwhile) → `promote` (images, ring, streams, outcomes,
+//! acknowledgements in stamp order) → `install` (in the background, with the change index).
+
+mod append;
+mod batch;
+mod boots;
+mod commit;
+mod execute;
+mod fetch;
+mod install;
+mod load;
+mod pages;
+mod recent;
+mod recover;
+mod resume;
+mod volumes;
+
+use crate::downlink::{Asked, Downlinks, LinkSink, Ring};
+use crate::hash::FixedMap;
+use crate::id::{CommitId, DomainId, LinkId, PageId, RequestId, Stamp, VolumeId};
+use crate::machine::{Faults, LinkOutput};
+use crate::message::{CloseReason, DomainInfo, Epoch};
+use crate::origin::OriginConfig;
+use crate::origin::io::{LoadId, OriginOutput, StoreFault, WriteId};
+use crate::record::Lsn;
+use crate::time::{Instant, WallTime};
+use batch::Batch;
+use boots::Boots;
+use commit::Waiting;
+use pages::Pages;
+use recent::RecentWrites;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use volumes::Volume;
+
+/// What a domain works with while it handles one input.
+pub(super) struct Context<'a> {
+    pub(super) now: Instant,
+    pub(super) config: &'a OriginConfig,
+    pub(super) links: &'a mut Downlinks,
+    pub(super) out: &'a mut Vec<OriginOutput>,
+    /// What the front must hear of.
+    pub(super) events: &'a mut Vec<Event>,
+}
+
+impl LinkSink for Vec<OriginOutput> {
+    fn link(&mut self, output: LinkOutput) {
+        self.push(OriginOutput::Link(output));
+    }
+}
+
+/// What a domain tells the front.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// It serves from now on.
+    Ready,
+    /// Its service has ended.
+    Failed,
+    /// A volume is there.
+    VolumeMade(VolumeId),
+    /// A volume could not be made.
+    VolumeNotMade(VolumeId, String),
+}
+
+/// Whether it serves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Service {
+    /// Its epoch is not durable yet.
+    Starting,
+    Open,
+    /// Its store failed (P1).
+    Failed(StoreFault),
+}
+
+/// What a load is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LoadFor {
+    Page(PageId),
+    Index(LinkId),
+}
+
+/// Who waits for a page.
+#[derive(Debug, Default)]
+struct Loading {
+    /// A load is under way; else it waits for its turn.
+    asked: bool,
+    commits: Vec<u64>,
+    fetches: Vec<(LinkId, Asked)>,
+}
+
+/// An order domain.
+#[derive(Debug)]
+pub(super) struct Domain {
+    id: DomainId,
+    service: Service,
+    faults: Faults,
+    epochs: Vec<Epoch>,
+    /// The last stamp that is durable.
+    durable: Stamp,
+    /// The last stamp given, tentative ones included.
+    stamped: Stamp,
+    durable_lsn: Lsn,
+    next_lsn: Lsn,
+    installed_lsn: Lsn,
+    wall: (WallTime, Instant),
+
+    pages: Pages,
+    recent: RecentWrites,
+    volumes: BTreeMap<VolumeId, Volume>,
+    boots: Boots,
+    ring: Ring,
+
+    /// Commits taken on and not answered: the links that wait.
+    pending: FixedMap<CommitId, Vec<LinkId>>,
+    /// Commits that wait for pages, by ticket.
+    loading_commits: BTreeMap<u64, Waiting>,
+    /// Commits that wait for room in an append, in order.
+    ready: VecDeque<Waiting>,
+    waiting_bytes: usize,
+    next_ticket: u64,
+
+    gathering: Batch,
+    flying: Option<(WriteId, Batch)>,
+    /// Boots to be registered, with the links that wait for it.
+    registering: BTreeMap<crate::id::BootId, Vec<LinkId>>,
+
+    loading: BTreeMap<PageId, Loading>,
+    load_queue: VecDeque<PageId>,
+    loads: BTreeMap<LoadId, LoadFor>,
+    page_loads: usize,
+    /// Index walks that want a load, collected while streams are pumped.
+    index_wanted: Vec<(LinkId, (Stamp, PageId))>,
+
+    install: install::Installing,
+    next_write: u64,
+    next_load: u64,
+    /// Links whose pages came, to be served at the end of the step.
+    serve: BTreeSet<LinkId>,
+}
+
+impl Domain {
+    pub(super) fn id(&self) -> DomainId {
+        self.id
+    }
+
+    /// Whether children may be served.
+    pub(super) fn is_open(&self) -> bool {
+        self.service == Service::Open
+    }
+
+    /// Whether it neither serves nor will.
+    pub(super) fn is_failed(&self) -> bool {
+        matches!(self.service, Service::Failed(_))
+    }
+
+    pub(super) fn info(&self) -> DomainInfo {
+        DomainInfo { domain: self.id, epochs: self.epochs.clone() }
+    }
+
+    pub(super) fn durable(&self) -> Stamp {
+        self.durable
+    }
+
+    pub(super) fn set_wall(&mut self, wall: WallTime, now: Instant) {
+        self.wall = (wall, now);
+    }
+
+    fn write_id(&mut self) -> WriteId {
+        self.next_write += 1;
+        WriteId(self.next_write)
+    }
+
+    fn load_id(&mut self) -> LoadId {
+        self.next_load += 1;
+        LoadId(self.next_load)
+    }
+
+    /// Sends the stream to every link that follows.
+    fn pump_all(&mut self, cx: &mut Context<'_>) {
+        for link in cx.links.following(self.id) {
+            self.pump(cx, link);
+        }
+    }
+
+    /// Sends the stream to one link.
+    pub(super) fn pump(&mut self, cx: &mut Context<'_>, link: LinkId) {
+        if !self.is_open() {
+            return;
+        }
+        cx.links.pump(cx.now, link, self, cx.out);
+        self.load_index(cx);
+    }
+
+    /// The store failed: service ends and is never resumed by this process (P1).
+    fn fail(&mut self, cx: &mut Context<'_>, fault: StoreFault) {
+        if self.is_failed() {
+            return;
+        }
+        self.service = Service::Failed(fault.clone());
+        for link in cx.links.following(self.id) {
+            let reason = CloseReason::OutOfService(fault.to_string());
+            cx.links.close(link, reason, cx.out);
+        }
+        self.pending = FixedMap::default();
+        self.loading_commits.clear();
+        self.ready.clear();
+        self.waiting_bytes = 0;
+        self.loading.clear();
+        self.load_queue.clear();
+        self.registering.clear();
+        cx.out.push(OriginOutput::DomainFailed { domain: self.id, fault });
+        cx.events.push(Event::Failed);
+    }
+
+    /// What is left to do at the end of every step.
+    pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
+        if self.is_failed() {
+            return;
+        }
+        self.execute_ready(cx);
+        self.append(cx);
+        while let Some(link) = self.serve.pop_first() {
+            self.serve_pages(cx, link);
+        }
+        self.install(cx);
+        self.pages.trim();
+    }
+
+    /// A link is gone: nobody waits behind it.
+    pub(super) fn gone(&mut self, link: LinkId) {
+        for loading in self.loading.values_mut() {
+            loading.fetches.retain(|(waiting, _)| *waiting != link);
+        }
+        for links in self.registering.values_mut() {
+            links.retain(|waiting| *waiting != link);
+        }
+        self.serve.remove(&link);
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        if self.is_failed() {
+            return None;
+        }
+        self.install.due()
+    }
+
+    /// Panics when an invariant is broken.
+    pub(super) fn check(&self, config: &OriginConfig) {
+        if self.is_failed() {
+            return;
+        }
+        assert!(self.durable <= self.stamped, "durable before it was stamped");
+        assert!(self.durable_lsn < self.next_lsn, "a log record before its number");
+        assert_eq!(self.ring.head(), self.durable, "the ring is not at the durable stamp");
+        self.ring.check();
+        self.pages.check(self.durable);
+        self.recent.check(self.stamped);
+        self.boots.check(self.durable);
+        assert!(
+            self.ready.len() + self.loading_commits.len() <= config.waiting_commits_max,
+            "too many commits wait"
+        );
+        let bytes: usize =
+            self.ready.iter().chain(self.loading_commits.values()).map(|w| w.bytes).sum();
+        assert_eq!(bytes, self.waiting_bytes, "waiting bytes are miscounted");
+        assert!(self.page_loads <= config.loads_max, "too many loads");
+        let stamps = self.stamped.0 - self.durable.0;
+        let tentative =
+            |batch: &Batch| batch.items.iter().filter_map(batch::Item::stamp).count() as u64;
+        let flying = self.flying.as_ref().map_or(0, |(_, batch)| tentative(batch));
+        assert_eq!(stamps, flying + tentative(&self.gathering), "a stamp without its commit");
+    }
+}

@@ -1,0 +1,380 @@
+//! Pages in memory: the cache of clean ones and the modified object buffer (decision 0002).
+
+use crate::commit::Op;
+use crate::hash::FixedMap;
+use crate::id::{PageId, Stamp};
+use crate::page::Page;
+use crate::record::{InstalledPage, Lsn, StoredPage};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Memory of an entry beside its image, about.
+const ENTRY_BYTES: usize = 256;
+
+/// A page's state after some commit.
+#[derive(Clone, Debug)]
+pub(super) struct Image {
+    pub(super) version: Stamp,
+    /// None: it is not there (never made, or deleted).
+    pub(super) page: Option<Page>,
+}
+
+/// A page as far as it is known. Up to three images: what is durable, what the append under way
+/// makes of it, and what the commits gathered for the next append make of it. An image is copied
+/// once per append that changes it, never per commit.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// The durable state; none: not in memory.
+    durable: Option<Image>,
+    pub(super) flying: Option<Image>,
+    pub(super) gathering: Option<Image>,
+    /// The durable version, also when the image is not in memory (recovered, not yet loaded).
+    version: Stamp,
+    /// The version the engine holds, once it was loaded or installed.
+    stored: Stamp,
+    /// Recovered ops, to be applied to the stored image where they are later than it.
+    lazy: Vec<(Stamp, Op)>,
+    /// The first change that is not installed: the page is dirty.
+    since: Option<(Lsn, Stamp)>,
+    /// An install of this version is under way.
+    installing: Option<Stamp>,
+    /// The first change after that install was composed.
+    since_install: Option<(Lsn, Stamp)>,
+    /// Waiting commits that need it in memory.
+    pins: u32,
+    /// Read since the clock last passed.
+    used: bool,
+    /// In the clock.
+    queued: bool,
+}
+
+impl Entry {
+    fn new() -> Self {
+        Self {
+            durable: None,
+            flying: None,
+            gathering: None,
+            version: Stamp::ZERO,
+            stored: Stamp::ZERO,
+            lazy: Vec::new(),
+            since: None,
+            installing: None,
+            since_install: None,
+            pins: 0,
+            used: false,
+            queued: false,
+        }
+    }
+
+    /// The durable state, if in memory.
+    pub(super) fn durable(&self) -> Option<&Image> {
+        self.durable.as_ref()
+    }
+
+    /// The state after all commits, tentative ones included.
+    pub(super) fn latest(&self) -> Option<&Image> {
+        self.gathering.as_ref().or(self.flying.as_ref()).or(self.durable.as_ref())
+    }
+
+    /// The image that the gathered commits change; says whether it was made just now.
+    pub(super) fn gather(&mut self) -> (&mut Image, bool) {
+        let new = self.gathering.is_none();
+        if new {
+            let latest = self.latest().expect("pages are loaded before they are changed");
+            self.gathering = Some(latest.clone());
+        }
+        (self.gathering.as_mut().expect("made above"), new)
+    }
+
+    fn bytes(&self) -> usize {
+        let image = self.durable.as_ref().and_then(|image| image.page.as_ref());
+        ENTRY_BYTES + image.map_or(0, Page::size) + self.lazy.len() * size_of::<(Stamp, Op)>()
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.since.is_some() || self.installing.is_some()
+    }
+
+    fn evictable(&self) -> bool {
+        !self.is_dirty() && self.flying.is_none() && self.gathering.is_none() && self.pins == 0
+    }
+}
+
+/// All pages in memory, of one domain.
+#[derive(Debug)]
+pub(super) struct Pages {
+    entries: FixedMap<PageId, Entry>,
+    /// Clean pages, in the order the clock looks at them.
+    clock: VecDeque<PageId>,
+    /// Dirty pages by their first change that is not installed.
+    oldest: BTreeSet<(Lsn, PageId)>,
+    /// Dirty pages and those being installed, with their durable versions.
+    uninstalled: BTreeMap<PageId, Stamp>,
+    clean_bytes: usize,
+    dirty_bytes: usize,
+    clean_bytes_max: usize,
+}
+
+impl Pages {
+    pub(super) fn new(clean_bytes_max: usize) -> Self {
+        Self {
+            entries: FixedMap::default(),
+            clock: VecDeque::new(),
+            oldest: BTreeSet::new(),
+            uninstalled: BTreeMap::new(),
+            clean_bytes: 0,
+            dirty_bytes: 0,
+            clean_bytes_max,
+        }
+    }
+
+    pub(super) fn get(&self, page: PageId) -> Option<&Entry> {
+        self.entries.get(&page)
+    }
+
+    /// To read it, or to change its tentative images; everything else goes through `change`.
+    pub(super) fn get_mut(&mut self, page: PageId) -> Option<&mut Entry> {
+        self.entries.get_mut(&page)
+    }
+
+    /// Whether the page's state is in memory.
+    pub(super) fn is_loaded(&self, page: PageId) -> bool {
+        self.entries.get(&page).is_some_and(|entry| entry.durable.is_some())
+    }
+
+    /// The durable version as far as known without loading.
+    pub(super) fn dirty_bytes(&self) -> usize {
+        self.dirty_bytes
+    }
+
+    /// Dirty pages and those being installed, after `page`, with their versions.
+    pub(super) fn uninstalled_after(
+        &self,
+        page: PageId,
+    ) -> impl Iterator<Item = (PageId, Stamp)> + '_ {
+        use std::ops::Bound::{Excluded, Unbounded};
+        self.uninstalled.range((Excluded(page), Unbounded)).map(|(page, version)| (*page, *version))
+    }
+
+    /// Changes an entry and keeps the counts right.
+    fn change<R>(&mut self, page: PageId, change: impl FnOnce(&mut Entry) -> R) -> R {
+        let entry = self.entries.entry(page).or_insert_with(|| {
+            self.clean_bytes += ENTRY_BYTES;
+            Entry::new()
+        });
+        let (bytes, dirty, since) = (entry.bytes(), entry.is_dirty(), entry.since);
+        let result = change(entry);
+        let (bytes_after, dirty_after) = (entry.bytes(), entry.is_dirty());
+        let side = |dirty| if dirty { 1 } else { 0 };
+        let mut totals = [self.clean_bytes, self.dirty_bytes];
+        totals[side(dirty)] -= bytes;
+        totals[side(dirty_after)] += bytes_after;
+        [self.clean_bytes, self.dirty_bytes] = totals;
+        if since != entry.since {
+            if let Some((lsn, _)) = since {
+                self.oldest.remove(&(lsn, page));
+            }
+            if let Some((lsn, _)) = entry.since {
+                self.oldest.insert((lsn, page));
+            }
+        }
+        if dirty_after {
+            self.uninstalled.insert(page, entry.version);
+        } else if dirty {
+            self.uninstalled.remove(&page);
+        }
+        if !dirty_after && !entry.queued {
+            entry.queued = true;
+            self.clock.push_back(page);
+        }
+        result
+    }
+
+    /// A recovered op: the page is dirty and not in memory.
+    pub(super) fn recover_op(&mut self, page: PageId, lsn: Lsn, stamp: Stamp, op: Op) {
+        self.change(page, |entry| {
+            entry.version = stamp;
+            entry.lazy.push((stamp, op));
+            entry.since.get_or_insert((lsn, stamp));
+        });
+    }
+
+    /// Notes that a loaded page was read; gives its durable version.
+    pub(super) fn touch(&mut self, page: PageId) -> Stamp {
+        let entry = self.entries.get_mut(&page).expect("loaded");
+        entry.used = true;
+        entry.version
+    }
+
+    /// A loaded page's durable image, checksummed; none: it is not there.
+    pub(super) fn seal(&mut self, page: PageId) -> Option<Bytes> {
+        self.change(page, |entry| {
+            let image = entry.durable.as_mut().expect("loaded");
+            image.page.as_mut().map(|image| image.seal(page))
+        })
+    }
+
+    /// A loaded page as an install takes it.
+    pub(super) fn to_install(&mut self, page: PageId) -> InstalledPage {
+        let image = self.seal(page);
+        let entry = &self.entries[&page];
+        InstalledPage {
+            page,
+            previous: entry.stored,
+            stored: StoredPage { version: entry.version, image },
+        }
+    }
+
+    /// Recovered ops that wait for the page's stored image.
+    pub(super) fn lazy(&self, page: PageId) -> &[(Stamp, Op)] {
+        self.entries.get(&page).map_or(&[], |entry| &entry.lazy)
+    }
+
+    /// The page was loaded (and its recovered ops applied to `image`).
+    pub(super) fn loaded(&mut self, page: PageId, stored: Stamp, image: Image) {
+        self.change(page, |entry| {
+            assert!(entry.durable.is_none(), "a page in memory is not loaded");
+            entry.version = image.version;
+            entry.stored = stored;
+            entry.durable = Some(image);
+            entry.lazy = Vec::new();
+        });
+    }
+
+    /// The append under way is durable: its image is the durable one. `first` is the log record
+    /// and stamp that first changed the page in it.
+    pub(super) fn promote(&mut self, page: PageId, first: (Lsn, Stamp)) {
+        self.change(page, |entry| {
+            let image = entry.flying.take().expect("a page changed by the append");
+            assert!(image.version > entry.version, "versions rise");
+            entry.version = image.version;
+            entry.durable = Some(image);
+            if entry.installing.is_some() {
+                entry.since_install.get_or_insert(first);
+            } else {
+                entry.since.get_or_insert(first);
+            }
+        });
+    }
+
+    /// Gathered images become those of the append under way.
+    pub(super) fn fly(&mut self, page: PageId) {
+        let entry = self.entries.get_mut(&page).expect("a gathered page is in memory");
+        assert!(entry.flying.is_none(), "one append is under way at a time");
+        entry.flying = entry.gathering.take();
+    }
+
+    /// Tentative images are given up.
+    pub(super) fn roll_back(&mut self, page: PageId) {
+        if let Some(entry) = self.entries.get_mut(&page) {
+            entry.flying = None;
+            entry.gathering = None;
+        }
+    }
+
+    /// Dirty pages, those longest not installed first.
+    pub(super) fn oldest(&self) -> impl Iterator<Item = PageId> + '_ {
+        self.oldest.iter().map(|(_, page)| *page)
+    }
+
+    /// The first change that is not installed and not being installed.
+    pub(super) fn first_uninstalled(&self) -> Option<(Lsn, Stamp)> {
+        let (_, page) = self.oldest.first()?;
+        self.entries.get(page)?.since
+    }
+
+    /// An install of the page's durable state begins.
+    pub(super) fn begin_install(&mut self, page: PageId) {
+        self.change(page, |entry| {
+            entry.installing = Some(entry.version);
+            entry.since_install = None;
+            entry.since = None;
+        });
+    }
+
+    /// It is durable in the engine.
+    pub(super) fn installed(&mut self, page: PageId) {
+        self.change(page, |entry| {
+            entry.stored = entry.installing.take().expect("an install was under way");
+            entry.since = entry.since_install.take();
+        });
+    }
+
+    /// It failed; `first` is what it would have installed from.
+    pub(super) fn install_failed(&mut self, page: PageId, first: (Lsn, Stamp)) {
+        self.change(page, |entry| {
+            entry.installing = None;
+            entry.since_install = None;
+            entry.since = Some(first);
+        });
+    }
+
+    /// The first change that an install of this page would take with it.
+    pub(super) fn since(&self, page: PageId) -> Option<(Lsn, Stamp)> {
+        self.entries.get(&page)?.since
+    }
+
+    pub(super) fn pin(&mut self, page: PageId) {
+        self.change(page, |entry| entry.pins += 1);
+    }
+
+    pub(super) fn unpin(&mut self, page: PageId) {
+        self.change(page, |entry| {
+            assert!(entry.pins > 0, "unpinned more often than pinned");
+            entry.pins -= 1;
+        });
+    }
+
+    /// Drops clean pages beyond the budget: a clock with one second chance.
+    pub(super) fn trim(&mut self) {
+        let mut looks = 2 * self.clock.len();
+        while self.clean_bytes > self.clean_bytes_max && looks > 0 {
+            looks -= 1;
+            let Some(page) = self.clock.pop_front() else {
+                return;
+            };
+            let Some(entry) = self.entries.get_mut(&page) else {
+                continue;
+            };
+            entry.queued = false;
+            if entry.is_dirty() {
+                // It comes back when it is installed.
+                continue;
+            }
+            if entry.used || !entry.evictable() {
+                entry.used = false;
+                entry.queued = true;
+                self.clock.push_back(page);
+                continue;
+            }
+            self.clean_bytes -= entry.bytes();
+            self.entries.remove(&page);
+        }
+    }
+
+    pub(super) fn check(&self, durable: Stamp) {
+        let mut dirty_bytes = 0;
+        for (page, version) in &self.uninstalled {
+            let entry = &self.entries[page];
+            assert!(entry.is_dirty(), "an installed page counts as not installed");
+            assert_eq!(entry.version, *version, "an uninstalled page's version is behind");
+            assert!(entry.version <= durable, "an image that is not durable counts as such");
+            assert!(
+                entry.durable.is_some() || !entry.lazy.is_empty(),
+                "a dirty page lost its image"
+            );
+            dirty_bytes += entry.bytes();
+        }
+        assert_eq!(dirty_bytes, self.dirty_bytes, "dirty bytes are miscounted");
+        for (lsn, page) in &self.oldest {
+            assert_eq!(
+                self.entries[page].since.map(|s| s.0),
+                Some(*lsn),
+                "a dirty page lost its place"
+            );
+        }
+        for page in &self.clock {
+            assert!(self.entries[page].queued, "the clock holds a page twice");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A domain from what its store recovered. Pages are not read: recovered ops wait for their page.
+
+use super::batch::{Batch, Item};
+use super::boots::Boots;
+use super::install::Installing;
+use super::pages::Pages;
+use super::recent::RecentWrites;
+use super::volumes::Volume;
+use super::{Domain, Service};
+use crate::commit::{Op, PageKind, Write};
+use crate::downlink::Ring;
+use crate::hash::FixedMap;
+use crate::id::{PageId, PageNo, Stamp};
+use crate::machine::Fault;
+use crate::message::{EPOCHS_MAX, Epoch};
+use crate::origin::{OriginConfig, RecoverError, RecoveredDomain};
+use crate::record::{DomainMeta, LogRecord, Lsn, VolumeMeta};
+use crate::time::{Instant, WallTime};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+impl Domain {
+    /// Rebuilds the domain and gathers its new epoch; `settle` sends it.
+    pub(in crate::origin) fn recover(
+        config: &OriginConfig,
+        now: Instant,
+        wall: WallTime,
+        recovered: RecoveredDomain,
+    ) -> Result<Self, RecoverError> {
+        let RecoveredDomain { meta, records, history } = recovered;
+        let mut domain = Self::from_meta(config, now, wall, &meta);
+        for (lsn, record) in records {
+            if lsn != domain.next_lsn {
+                return Err(RecoverError::Gap { expected: domain.next_lsn, found: lsn });
+            }
+            domain.next_lsn = Lsn(lsn.0 + 1);
+            domain.durable_lsn = lsn;
+            domain.replay(config, now, lsn, record)?;
+        }
+        let downlink = &config.downlink;
+        domain.ring = Ring::new(domain.durable, downlink.ring_bytes_max, downlink.ring_commits_max);
+        domain.recent = RecentWrites::new(domain.durable, config.recent_writes_max);
+        domain.stamped = domain.durable;
+        let epoch = Epoch { history, first: domain.durable.next() };
+        assert!(
+            domain.epochs.iter().all(|known| known.history != history),
+            "a history's name is drawn anew at every start"
+        );
+        domain.add_epoch(epoch);
+        domain.gather(LogRecord::Epoch { epoch }, Item::Epoch);
+        Ok(domain)
+    }
+
+    fn from_meta(config: &OriginConfig, now: Instant, wall: WallTime, meta: &DomainMeta) -> Self {
+        let reuse = config.faults.has(Fault::ReuseIds);
+        let volumes = meta.volumes.iter().map(|meta| {
+            let mut volume = Volume::new(meta.clone());
+            if reuse {
+                volume = Volume::new(VolumeMeta { next_page: PageNo(2), ..meta.clone() });
+            }
+            (meta.id, volume)
+        });
+        let downlink = &config.downlink;
+        Self {
+            id: meta.domain,
+            service: Service::Starting,
+            faults: config.faults,
+            epochs: meta.epochs.clone(),
+            durable: meta.installed,
+            stamped: meta.installed,
+            durable_lsn: meta.installed_lsn,
+            next_lsn: Lsn(meta.installed_lsn.0 + 1),
+            installed_lsn: meta.installed_lsn,
+            wall: (wall, now),
+            pages: Pages::new(config.page_cache_bytes),
+            recent: RecentWrites::new(Stamp::ZERO, config.recent_writes_max),
+            volumes: volumes.collect(),
+            boots: Boots::recover(&meta.boots, now),
+            ring: Ring::new(Stamp::ZERO, downlink.ring_bytes_max, downlink.ring_commits_max),
+            pending: FixedMap::default(),
+            loading_commits: BTreeMap::new(),
+            ready: VecDeque::new(),
+            waiting_bytes: 0,
+            next_ticket: 0,
+            gathering: Batch::default(),
+            flying: None,
+            registering: BTreeMap::new(),
+            loading: BTreeMap::new(),
+            load_queue: VecDeque::new(),
+            loads: BTreeMap::new(),
+            page_loads: 0,
+            index_wanted: Vec::new(),
+            install: Installing::recovered(meta.installed_lsn),
+            next_write: 0,
+            next_load: 0,
+            serve: BTreeSet::new(),
+        }
+    }
+
+    /// Takes over one log record. The metadata may hold what it says already (it is written with
+    /// everything durable at the time of an install), so that each is taken at most once.
+    fn replay(
+        &mut self,
+        config: &OriginConfig,
+        now: Instant,
+        lsn: Lsn,
+        record: LogRecord,
+    ) -> Result<(), RecoverError> {
+        match record {
+            LogRecord::Commit { stamp, id, writes, .. } => {
+                self.replay_stamp(stamp)?;
+                for Write { page, op } in writes {
+                    let volume = self
+                        .volumes
+                        .get_mut(&page.volume)
+                        .ok_or(RecoverError::NoVolume(page.volume))?;
+                    volume.replayed(stamp, &op);
+                    self.pages.recover_op(page, lsn, stamp, op);
+                }
+                self.boots.committed(id, stamp);
+            }
+            LogRecord::Boot { boot } => self.boots.register(boot, now),
+            LogRecord::Confirmed { boot, upto } if upto == u64::MAX => self.boots.forget(boot),
+            LogRecord::Confirmed { boot, upto } => self.boots.confirm(boot, upto, now),
+            LogRecord::Ids { volume, next } => {
+                let entry = self.volumes.get_mut(&volume).ok_or(RecoverError::NoVolume(volume))?;
+                if !config.faults.has(Fault::ReuseIds) {
+                    entry.meta.next_page = entry.meta.next_page.max(next);
+                    entry.given = entry.meta.next_page;
+                }
+            }
+            LogRecord::Volume { stamp, volume } => {
+                self.replay_stamp(stamp)?;
+                let root = PageId { volume: volume.id, page: PageNo(1) };
+                let create = Op::CreatePage(PageKind::Slotted);
+                self.pages.recover_op(root, lsn, stamp, create);
+                let made = Volume::new(volume);
+                self.volumes.entry(made.meta.id).or_insert(made);
+            }
+            LogRecord::Epoch { epoch } => self.add_epoch(epoch),
+        }
+        Ok(())
+    }
+
+    fn replay_stamp(&mut self, stamp: Stamp) -> Result<(), RecoverError> {
+        let expected = self.durable.next();
+        if stamp != expected {
+            return Err(RecoverError::Stamp { expected, found: stamp });
+        }
+        self.durable = stamp;
+        Ok(())
+    }
+
+    fn add_epoch(&mut self, epoch: Epoch) {
+        if self.epochs.iter().any(|known| known.history == epoch.history) {
+            return;
+        }
+        self.epochs.push(epoch);
+        let surplus = self.epochs.len().saturating_sub(EPOCHS_MAX);
+        self.epochs.drain(..surplus);
+    }
+}

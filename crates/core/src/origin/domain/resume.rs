@@ -1,0 +1,286 @@
+//! The domain as the links' streams see it, and the answers to resumes (rule 17).
+
+use super::{Context, Domain};
+use crate::downlink::{
+    Answer, Feed, Follower, IndexWalk, Part, Phase, Registration, Ring, Verdict, Walk, judge,
+};
+use crate::id::{BootId, DomainId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
+use crate::machine::{Fault, Faults};
+use crate::message::{
+    CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, RequestError, ResumeAnswer, Role,
+};
+use crate::time::{Instant, WallTime};
+
+/// After every page of a stamp.
+const LAST_PAGE: PageId = PageId { volume: VolumeId(u128::MAX), page: PageNo(u64::MAX) };
+
+/// Most boots that wait to be registered.
+const REGISTERING_MAX: usize = 4096;
+
+impl Domain {
+    /// A child starts its stream, or a relay asks for one of its children.
+    pub(in crate::origin) fn resume(
+        &mut self,
+        cx: &mut Context<'_>,
+        link: LinkId,
+        request: RequestId,
+        claim: (&[Epoch], Option<Stamp>),
+        register: Option<BootId>,
+    ) {
+        if let Some(boot) = register
+            && !self.register(cx, link, boot)
+        {
+            return;
+        }
+        let verdict = match claim {
+            (epochs, Some(through)) => {
+                Some((judge(&self.epochs, self.durable, epochs, through), through))
+            }
+            (_, None) => None,
+        };
+        // Not judged: the child holds nothing.
+        let verdict = match verdict {
+            Some((Verdict::Forked(_), through)) if cx.config.faults.has(Fault::IgnoreFork) => {
+                Some(Verdict::From(through.min(self.durable)))
+            }
+            Some((Verdict::Forked(fork), _)) if cx.config.accept_fork => Some(Verdict::From(fork)),
+            Some((Verdict::Forked(fork), through)) => {
+                self.refuse(cx, link, request, fork, through);
+                return;
+            }
+            Some((verdict, _)) => Some(verdict),
+            None => None,
+        };
+        let pages_max = cx.config.downlink.registered_pages_max;
+        let faults = cx.config.faults;
+        let Some(entry) = cx.links.get_mut(link) else {
+            return;
+        };
+        if let Some(follower) = entry.followers.get_mut(&self.id) {
+            let answer = self.repeated(follower, request, verdict);
+            if matches!(verdict, Some(Verdict::From(_))) {
+                follower.register_all();
+            }
+            follower.asked.push_back(answer);
+        } else {
+            let mut follower = Follower::new(request, Registration::nothing(pages_max));
+            self.first(&mut follower, request, verdict, faults);
+            entry.followers.insert(self.id, follower);
+        }
+        self.pump(cx, link);
+    }
+
+    /// The child saw commits that this domain does not have.
+    fn refuse(
+        &mut self,
+        cx: &mut Context<'_>,
+        link: LinkId,
+        request: RequestId,
+        fork: Stamp,
+        seen: Stamp,
+    ) {
+        let reason = CloseReason::Forked { domain: self.id, seen, fork };
+        if cx.links.follower(link, self.id).is_some() {
+            // A relay asks for a child: the relay itself is on this line.
+            let error = RequestError::Forbidden(reason.to_string());
+            cx.links.fail(link, request, error, cx.out);
+        } else {
+            cx.links.close(link, reason, cx.out);
+            self.gone(link);
+        }
+    }
+
+    /// Whether the link may register this boot.
+    fn register(&mut self, cx: &mut Context<'_>, link: LinkId, boot: BootId) -> bool {
+        let Some(child) = cx.links.get(link).and_then(|link| link.child()) else {
+            return false;
+        };
+        if child.role == Role::Node && child.boot != boot {
+            let reason = CloseReason::Protocol("a node registers another node's boot".into());
+            cx.links.close(link, reason, cx.out);
+            self.gone(link);
+            return false;
+        }
+        if self.boots.contains(boot) {
+            self.boots.register(boot, cx.now);
+            let domain = self.id;
+            cx.links.send(link, Message::Registered { domain, boot }, cx.out);
+        } else if self.registering.len() < REGISTERING_MAX {
+            let links = self.registering.entry(boot).or_default();
+            if !links.contains(&link) {
+                links.push(link);
+            }
+        }
+        true
+    }
+
+    /// The answer to a link's first resume: its stream begins.
+    fn first(
+        &self,
+        follower: &mut Follower,
+        request: RequestId,
+        verdict: Option<Verdict>,
+        faults: Faults,
+    ) {
+        let mut answer = Answer {
+            request,
+            answer: ResumeAnswer::From(self.durable),
+            filtered: false,
+            counted: true,
+            walk: Walk::Nothing,
+        };
+        let mut at = self.durable;
+        match verdict {
+            None => {}
+            Some(Verdict::Reset | Verdict::Forked(_)) => answer.answer = ResumeAnswer::Reset,
+            Some(Verdict::From(from)) => {
+                answer.answer = ResumeAnswer::From(from);
+                if from >= self.ring.tail() {
+                    // All since is in the ring, in detail: the stream itself tells it.
+                    at = from;
+                } else {
+                    answer.walk = Walk::Uninstalled(PageId::default());
+                }
+                if !faults.has(Fault::ResumeRegistersNothing) {
+                    follower.register_all();
+                }
+            }
+        }
+        follower.begin(answer, at);
+    }
+
+    /// The answer to a further resume: a relay asks for a child, or has a boot registered.
+    fn repeated(
+        &self,
+        follower: &Follower,
+        request: RequestId,
+        verdict: Option<Verdict>,
+    ) -> Answer {
+        let (answer, walk) = match verdict {
+            None => (ResumeAnswer::From(follower.cursor), Walk::Nothing),
+            Some(Verdict::From(from)) => {
+                (ResumeAnswer::From(from), Walk::Uninstalled(PageId::default()))
+            }
+            Some(Verdict::Reset | Verdict::Forked(_)) => (ResumeAnswer::Reset, Walk::Nothing),
+        };
+        Answer { request, answer, filtered: false, counted: true, walk }
+    }
+
+    /// Part of the change index came for a link's walk.
+    pub(super) fn index_loaded(
+        &mut self,
+        cx: &mut Context<'_>,
+        link: LinkId,
+        mut entries: Vec<(Stamp, PageId)>,
+        more: bool,
+    ) {
+        if cx.config.faults.has(Fault::SkipIndex) {
+            entries.clear();
+        }
+        if let Some(follower) = cx.links.follower(link, self.id)
+            && let Phase::Answering(answer) = &mut follower.phase
+            && let Walk::Index(walk) = &mut answer.walk
+        {
+            walk.asked = false;
+            walk.found = Some((entries, more));
+            self.pump(cx, link);
+        }
+    }
+
+    /// A beat: the echo goes with the advance that completes what is known now.
+    pub(in crate::origin) fn beat(&mut self, cx: &mut Context<'_>, link: LinkId, sent: Instant) {
+        let durable = self.durable;
+        if let Some(follower) = cx.links.follower(link, self.id) {
+            follower.beat(sent, durable, crate::time::Duration::ZERO);
+            self.pump(cx, link);
+        }
+    }
+
+    /// Outcomes were received.
+    pub(in crate::origin) fn confirm(&mut self, boot: BootId, upto: u64, now: Instant) {
+        self.boots.confirm(boot, upto, now);
+    }
+
+    /// The wall clock now: the last reading carried on by the machine's clock.
+    pub(super) fn wall_at(&self, now: Instant) -> WallTime {
+        let (wall, at) = self.wall;
+        let since = u64::try_from(now.since(at).as_nanos()).unwrap_or(u64::MAX);
+        WallTime(wall.0.saturating_add(since))
+    }
+}
+
+impl Feed for Domain {
+    fn domain(&self) -> DomainId {
+        self.id
+    }
+
+    fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    fn epochs(&self) -> (&[Epoch], u64) {
+        // Histories change at starts only.
+        (&self.epochs, 1)
+    }
+
+    fn wall(&self, now: Instant) -> WallTime {
+        self.wall_at(now)
+    }
+
+    fn walk(&mut self, link: LinkId, answer: &mut Answer) -> Part {
+        let from = answer.from();
+        match &mut answer.walk {
+            Walk::Nothing => Part::Pages(Vec::new(), true),
+            Walk::Uninstalled(after) => {
+                let limit = PAGES_PER_MESSAGE_MAX;
+                let looked: Vec<_> = self.pages.uninstalled_after(*after).take(limit).collect();
+                match looked.last() {
+                    Some((last, _)) if looked.len() == limit => *after = *last,
+                    _ => answer.walk = self.index_walk(from),
+                }
+                let mut pages: Vec<PageId> = looked
+                    .iter()
+                    .filter(|(_, version)| *version > from)
+                    .map(|(page, _)| *page)
+                    .collect();
+                if self.faults.has(Fault::ResumeForgetsUninstalled) {
+                    pages.clear();
+                }
+                let done = matches!(answer.walk, Walk::Nothing);
+                Part::Pages(pages, done)
+            }
+            Walk::Index(walk) => {
+                if let Some((entries, more)) = walk.found.take() {
+                    walk.after = entries.last().copied().unwrap_or(walk.after);
+                    return Part::Pages(entries.into_iter().map(|(_, page)| page).collect(), !more);
+                }
+                if !walk.asked {
+                    walk.asked = true;
+                    self.index_wanted.push((link, walk.after));
+                }
+                Part::Wait
+            }
+            Walk::List(..) => unreachable!("only a relay answers from lists"),
+        }
+    }
+
+    fn fallen(&mut self, follower: &mut Follower) {
+        let answer = Answer {
+            request: follower.request,
+            answer: ResumeAnswer::From(follower.cursor),
+            filtered: true,
+            counted: false,
+            walk: Walk::Uninstalled(PageId::default()),
+        };
+        follower.answer(answer, self.durable);
+    }
+}
+
+impl Domain {
+    fn index_walk(&self, from: Stamp) -> Walk {
+        if !self.install.index_may_have(from) {
+            return Walk::Nothing;
+        }
+        Walk::Index(IndexWalk { after: (from, LAST_PAGE), asked: false, found: None })
+    }
+}

@@ -1,0 +1,6 @@
+//! Transcripts: the protocol's rules and named races as inputs and outputs that people review.
+
+mod notation;
+mod origin;
+mod parent;
+mod transcript;

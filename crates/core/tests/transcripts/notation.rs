@@ -1,0 +1,202 @@
+//! Messages as short text. Ids are written as small numbers: tests use small ones.
+
+use larder_core::commit::{Aspect, Change, CommitRequest, Op, Outcome, PageChange, Read, Target};
+use larder_core::id::{CommitId, PageId};
+use larder_core::message::{Epoch, Message, PageAnswer, PageBody, ResumeAnswer};
+use larder_core::page::{Page, Record};
+
+/// A message, on one line.
+pub(crate) fn message(message: &Message) -> String {
+    match message {
+        Message::Hello { name, boot, role, .. } => format!("Hello {name} boot {} {role:?}", boot.0),
+        Message::Welcome { name, domains, .. } => {
+            let domains = join(domains, |d| format!("d{} {}", d.domain.0, line(&d.epochs)));
+            format!("Welcome from {name}: {domains}")
+        }
+        Message::Goodbye { reason } => format!("Goodbye: {reason}"),
+        Message::Resume { request, domain, epochs, through, register } => {
+            let through = through.map_or("nothing".into(), |t| format!("{t} of {}", line(epochs)));
+            let register = register.map_or(String::new(), |b| format!(", register boot {}", b.0));
+            format!("Resume r{} d{} holding {through}{register}", request.0, domain.0)
+        }
+        Message::Fetch { request, pages, prefetch, .. } => {
+            let pages = join(pages, |ask| match ask.have {
+                Some(have) => format!("{}@{have}", ask.page),
+                None => ask.page.to_string(),
+            });
+            let kind = if *prefetch { "Prefetch" } else { "Fetch" };
+            format!("{kind} r{} [{pages}]", request.0)
+        }
+        Message::Evicted { pages, .. } => format!("Evicted [{}]", list(pages)),
+        Message::Holding { pages, done, .. } => {
+            format!("Holding [{}]{}", list(pages), if *done { " done" } else { "" })
+        }
+        Message::Confirm { boot, upto, .. } => format!("Confirm boot {} upto {upto}", boot.0),
+        Message::Beat { sent, .. } => format!("Beat sent {}", ms(sent.0)),
+        Message::Credit { lane, bytes } => format!("Credit {lane:?} {bytes}"),
+        Message::Commit { commit, .. } => request(commit),
+        Message::Registered { boot, .. } => format!("Registered boot {}", boot.0),
+        Message::Committed { id, outcome, .. } => {
+            format!("Committed {}: {}", commit_id(*id), ended(outcome))
+        }
+        Message::CommitDeferred { id, error, .. } => {
+            format!("CommitDeferred {}: {error}", commit_id(*id))
+        }
+        Message::Ids { request, range } => {
+            format!(
+                "Ids r{} volume {} from {} count {}",
+                request.0, range.volume.0, range.first.0, range.count
+            )
+        }
+        Message::Volume { request, info } => format!(
+            "Volume r{} {} id {} version {} pages {}",
+            request.0, info.name, info.id.0, info.version, info.pages
+        ),
+        Message::Failed { request, error } => format!("Failed r{}: {error}", request.0),
+        Message::Resumed { request, epochs, answer, stale, through, done, .. } => {
+            let answer = match answer {
+                ResumeAnswer::From(from) => format!("from {from}"),
+                ResumeAnswer::Reset => "reset".into(),
+            };
+            let done = if *done { " done" } else { " …" };
+            format!(
+                "Resumed r{} {answer} through {through} of {} stale [{}]{done}",
+                request.0,
+                line(epochs),
+                list(stale)
+            )
+        }
+        Message::Advance { from, through, changes, stale, echo, .. } => {
+            let changes = join(changes, change);
+            let stale =
+                if stale.is_empty() { String::new() } else { format!(" stale [{}]", list(stale)) };
+            let echo = echo.map_or(String::new(), |echo| {
+                format!(" echo of {} age {:?}", ms(echo.sent.0), echo.age)
+            });
+            format!("Advance {from}→{through} [{changes}]{stale}{echo}")
+        }
+        Message::History { epochs, .. } => format!("History {}", line(epochs)),
+        Message::Pages { request, pages, .. } => {
+            format!("Pages r{} [{}]", request.0, join(pages, answer))
+        }
+        Message::AllocateIds { .. }
+        | Message::OpenVolume { .. }
+        | Message::ListVolumes { .. }
+        | Message::CreateVolume { .. }
+        | Message::Volumes { .. } => format!("{message:?}"),
+    }
+}
+
+fn ms(nanoseconds: u64) -> String {
+    format!("{} ms", nanoseconds / 1_000_000)
+}
+
+fn join<T>(items: &[T], write: impl Fn(&T) -> String) -> String {
+    items.iter().map(write).collect::<Vec<_>>().join(", ")
+}
+
+fn list(pages: &[PageId]) -> String {
+    join(pages, ToString::to_string)
+}
+
+fn line(epochs: &[Epoch]) -> String {
+    let epochs = join(epochs, |e| format!("h{}:{}", e.history.0, e.first));
+    format!("({epochs})")
+}
+
+fn commit_id(id: CommitId) -> String {
+    format!("{}#{}", id.boot.0, id.sequence)
+}
+
+fn target((target, aspect): (Target, Aspect)) -> String {
+    let target = match target {
+        Target::Page => "all".into(),
+        Target::Slot(slot) => format!("s{}", slot.0),
+    };
+    match aspect {
+        Aspect::Existence => format!("{target}!"),
+        Aspect::Value => target,
+    }
+}
+
+fn page_change(change: &PageChange) -> String {
+    let touched: Vec<String> = change.touched.iter().map(|t| target(*t)).collect();
+    format!("{}:{}", change.page, touched.join("+"))
+}
+
+fn change(change: &Change) -> String {
+    let id = if change.id == CommitId::default() {
+        String::new()
+    } else {
+        format!(" {}", commit_id(change.id))
+    };
+    format!("{}{id} {{{}}}", change.stamp, join(&change.pages, page_change))
+}
+
+fn ended(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Committed(stamp) => format!("stamp {stamp}"),
+        Outcome::Aborted(abort) => format!("aborted, {abort}"),
+        Outcome::Unknown => "unknown".into(),
+    }
+}
+
+/// A page's answer, with what its slots hold.
+fn answer(answer: &PageAnswer) -> String {
+    let body = match &answer.body {
+        PageBody::Valid => "valid".into(),
+        PageBody::Absent => "absent".into(),
+        PageBody::Data(bytes) => match Page::decode(answer.page, bytes.clone()) {
+            Ok(page) => content(&page),
+            Err(error) => error.to_string(),
+        },
+    };
+    format!("{} [{}, {}] {body}", answer.page, answer.version, answer.as_of)
+}
+
+fn content(page: &Page) -> String {
+    if let Some(raw) = page.raw() {
+        return format!("raw {} bytes", raw.len());
+    }
+    let slots: Vec<String> = page
+        .slots()
+        .map(|(slot, generation)| {
+            let bytes = page.get(slot).map(|(_, bytes)| bytes).unwrap_or_default();
+            let value = match Record::decode(bytes) {
+                Ok(Record::Inline(value)) => String::from_utf8_lossy(&value).into_owned(),
+                Ok(other) => format!("{other:?}"),
+                Err(error) => error.to_string(),
+            };
+            format!("s{}g{}={value}", slot.0, generation.0)
+        })
+        .collect();
+    format!("{{{}}}", slots.join(" "))
+}
+
+/// A commit request.
+pub(crate) fn request(commit: &CommitRequest) -> String {
+    let reads = join(&commit.reads, |Read { page, target: t, aspect }| {
+        format!("{page}:{}", target((*t, *aspect)))
+    });
+    let writes = join(&commit.writes, |write| format!("{}:{}", write.page, op(&write.op)));
+    format!(
+        "Commit {} base {} of h{} reads [{reads}] writes [{writes}]",
+        commit_id(commit.id),
+        commit.base,
+        commit.history.0
+    )
+}
+
+fn op(op: &Op) -> String {
+    match op {
+        Op::Put { slot, generation, value } => {
+            let value = match Record::decode(value.clone()) {
+                Ok(Record::Inline(value)) => String::from_utf8_lossy(&value).into_owned(),
+                other => format!("{other:?}"),
+            };
+            format!("s{}g{}={value}", slot.0, generation.0)
+        }
+        Op::Delete { slot, generation } => format!("delete s{}g{}", slot.0, generation.0),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,173 @@
+//! Short ways to write what happens to a parent (origin or relay) and what an origin's store does.
+
+use bytes::Bytes;
+use larder_core::commit::{Aspect, CommitRequest, Op, Read, Target, Write};
+use larder_core::id::{
+    BootId, CommitId, DomainId, Generation, HistoryId, LinkId, PageId, PageNo, RequestId, Slot,
+    Stamp, VolumeId,
+};
+use larder_core::machine::LinkInput;
+use larder_core::message::{Epoch, Message, PageAsk, Role, VolumeSpec};
+use larder_core::page::Record;
+use larder_core::time::Instant;
+
+/// The one domain.
+pub(crate) const DOMAIN: DomainId = DomainId(1);
+/// The one volume.
+pub(crate) const VOLUME: VolumeId = VolumeId(7);
+
+/// Page `n` of the volume.
+pub(crate) fn page(n: u64) -> PageId {
+    PageId { volume: VOLUME, page: PageNo(n) }
+}
+
+/// A child's connection.
+pub(crate) fn opened(link: u64, peer: &str) -> (String, LinkInput) {
+    let input = LinkInput::DownOpened { link: LinkId(link), peer: peer.into() };
+    (format!("link {link} opened by {peer}"), input)
+}
+
+/// The end of a connection.
+pub(crate) fn closed(link: u64) -> (String, LinkInput) {
+    (format!("link {link} closed"), LinkInput::Closed { link: LinkId(link), reason: None })
+}
+
+/// A message from a link.
+pub(crate) fn received(link: u64, message: Message) -> (String, LinkInput) {
+    let bytes = u32::try_from(larder_core::wire::encoded_len(&message)).expect("small");
+    let written = format!("link {link} > {}", crate::notation::message(&message));
+    (written, LinkInput::Received { link: LinkId(link), message, bytes })
+}
+
+/// The handshake of a node.
+pub(crate) fn hello(link: u64, name: &str, boot: u128) -> (String, LinkInput) {
+    hello_as(link, name, boot, Role::Node)
+}
+
+/// The handshake of a relay or node.
+pub(crate) fn hello_as(link: u64, name: &str, boot: u128, role: Role) -> (String, LinkInput) {
+    let boot = BootId(boot);
+    received(link, Message::Hello { min_version: 1, max_version: 1, name: name.into(), boot, role })
+}
+
+/// A resume that holds nothing and registers the boot.
+pub(crate) fn resume_new(link: u64, request: u64, boot: u128) -> (String, LinkInput) {
+    let register = Some(BootId(boot));
+    resume_full(link, request, &[], None, register)
+}
+
+/// A resume from a valid-through on a line of (history, first stamp).
+pub(crate) fn resume(
+    link: u64,
+    request: u64,
+    line: &[(u128, u64)],
+    through: u64,
+) -> (String, LinkInput) {
+    resume_full(link, request, line, Some(through), None)
+}
+
+fn resume_full(
+    link: u64,
+    request: u64,
+    line: &[(u128, u64)],
+    through: Option<u64>,
+    register: Option<BootId>,
+) -> (String, LinkInput) {
+    let epoch = |&(history, first): &(u128, u64)| Epoch {
+        history: HistoryId(history),
+        first: Stamp(first),
+    };
+    let message = Message::Resume {
+        request: RequestId(request),
+        domain: DOMAIN,
+        epochs: line.iter().map(epoch).collect(),
+        through: through.map(Stamp),
+        register,
+    };
+    received(link, message)
+}
+
+/// A fetch.
+pub(crate) fn fetch(link: u64, request: u64, pages: &[u64]) -> (String, LinkInput) {
+    let ask = |n: &u64| PageAsk { page: page(*n), have: None };
+    let pages = pages.iter().map(ask).collect();
+    let request = RequestId(request);
+    received(link, Message::Fetch { request, domain: DOMAIN, pages, prefetch: false })
+}
+
+/// An eviction notice.
+pub(crate) fn evicted(link: u64, pages: &[u64]) -> (String, LinkInput) {
+    let pages = pages.iter().map(|n| page(*n)).collect();
+    received(link, Message::Evicted { domain: DOMAIN, pages })
+}
+
+/// The whole list of pages held.
+pub(crate) fn holding(link: u64, pages: &[u64]) -> (String, LinkInput) {
+    let pages = pages.iter().map(|n| page(*n)).collect();
+    received(link, Message::Holding { domain: DOMAIN, pages, done: true })
+}
+
+/// A beat.
+pub(crate) fn beat(link: u64, sent: Instant) -> (String, LinkInput) {
+    received(link, Message::Beat { domain: DOMAIN, sent })
+}
+
+/// A request for a volume.
+pub(crate) fn create_volume(link: u64, request: u64) -> (String, LinkInput) {
+    let spec = VolumeSpec { id: VOLUME, name: "v".into(), page_bytes: 4096, domain: None };
+    received(link, Message::CreateVolume { request: RequestId(request), spec })
+}
+
+/// A transaction to be committed, in history 1.
+#[derive(Clone)]
+pub(crate) struct Commit(pub(crate) CommitRequest);
+
+impl Commit {
+    /// The commit `boot#sequence` from `base`.
+    pub(crate) fn new(boot: u128, sequence: u64, base: u64) -> Self {
+        Self(CommitRequest {
+            id: CommitId { boot: BootId(boot), sequence },
+            confirmed: 0,
+            history: HistoryId(1),
+            base: Stamp(base),
+            reads: Vec::new(),
+            writes: Vec::new(),
+        })
+    }
+
+    /// It read the value of a slot.
+    pub(crate) fn read(mut self, n: u64, slot: u16) -> Self {
+        let target = Target::Slot(Slot(slot));
+        self.0.reads.push(Read { page: page(n), target, aspect: Aspect::Value });
+        self
+    }
+
+    /// It writes a slot's object of a generation.
+    pub(crate) fn put(self, n: u64, slot: u16, generation: u32, value: &str) -> Self {
+        let value = Record::Inline(Bytes::copy_from_slice(value.as_bytes())).encode();
+        let generation = Generation(generation);
+        self.op(n, Op::Put { slot: Slot(slot), generation, value })
+    }
+
+    /// It removes a slot's object.
+    pub(crate) fn delete(self, n: u64, slot: u16, generation: u32) -> Self {
+        self.op(n, Op::Delete { slot: Slot(slot), generation: Generation(generation) })
+    }
+
+    /// It does something to a page.
+    pub(crate) fn op(mut self, n: u64, op: Op) -> Self {
+        self.0.writes.push(Write { page: page(n), op });
+        self
+    }
+
+    /// Outcomes up to this sequence have been received.
+    pub(crate) fn confirmed(mut self, upto: u64) -> Self {
+        self.0.confirmed = upto;
+        self
+    }
+
+    /// Sent on a link.
+    pub(crate) fn on(self, link: u64) -> (String, LinkInput) {
+        received(link, Message::Commit { domain: DOMAIN, commit: self.0 })
+    }
+}
