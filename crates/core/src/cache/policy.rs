@@ -250,3 +250,6 @@ impl Policy for S3Fifo {
         self.places.len()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -591,3 +591,6 @@ impl Transaction {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

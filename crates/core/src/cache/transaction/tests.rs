@@ -1,0 +1,277 @@
+//! A transaction's own view of what it writes, against `Page::apply`; objects that outgrow pages.
+
+use super::*;
+use crate::cache::read::{RecentChange, VolumeEntry};
+use crate::commit::{Aspect, Op, PageKind, Target};
+use crate::id::{Generation, Slot};
+use crate::machine::Faults;
+use crate::page::{Page, Record};
+use crate::time::Clock;
+use bytes::Bytes;
+use proptest::prelude::*;
+
+const PAGE_BYTES: u32 = 4096;
+const DOMAIN: DomainId = DomainId(1);
+
+struct NoClock;
+
+impl Clock for NoClock {
+    fn now(&self) -> Instant {
+        Instant(0)
+    }
+}
+
+fn page(no: u64) -> PageId {
+    PageId { volume: VolumeId(7), page: PageNo(no) }
+}
+
+/// A read cache with one domain at stamp 1, without a machine.
+fn cache() -> (Arc<ReadCache>, Arc<DomainState>) {
+    let shared = Arc::new(ReadCache::new(8, Arc::new(NoClock), Faults::NONE));
+    let state = Arc::new(DomainState::new(DOMAIN, HistoryId(1), 64, 1 << 20));
+    shared.attach(Arc::clone(&state));
+    shared.set_volume(VolumeId(7), VolumeEntry { domain: DOMAIN, page_bytes: PAGE_BYTES });
+    state.batch().set_through(Some(Stamp(1)));
+    (shared, state)
+}
+
+fn put_page(shared: &ReadCache, no: u64, version: u64, image: Option<Page>) {
+    shared.put(Arc::new(PageCopy {
+        id: page(no),
+        version: Stamp(version),
+        page: image,
+        holes: Vec::new(),
+    }));
+}
+
+fn begin(shared: &Arc<ReadCache>) -> Transaction {
+    let options = SessionOptions::default();
+    Transaction::begin(shared, options, &Floors::default()).expect("few run")
+}
+
+fn inline(value: &[u8]) -> Bytes {
+    Record::Inline(Bytes::copy_from_slice(value)).encode()
+}
+
+fn ops() -> impl Strategy<Value = Op> {
+    let slot = (0..6u16).prop_map(Slot);
+    let generation = (1..4u32).prop_map(Generation);
+    let value = proptest::collection::vec(any::<u8>(), 0..900);
+    prop_oneof![
+        5 => (slot.clone(), generation.clone(), value).prop_map(|(slot, generation, value)| {
+            Op::Put { slot, generation, value: inline(&value) }
+        }),
+        2 => (slot.clone(), generation.clone())
+            .prop_map(|(slot, generation)| Op::Delete { slot, generation }),
+        2 => (slot.clone(), generation.clone(), 0..20u32, any::<i64>()).prop_map(
+            |(slot, generation, offset, delta)| Op::Add { slot, generation, offset, delta }
+        ),
+        1 => (slot, generation, 0..20u32, any::<u64>()).prop_map(
+            |(slot, generation, offset, value)| Op::Max { slot, generation, offset, value }
+        ),
+        1 => (0..5000u32).prop_map(|length| Op::TruncateRaw { length }),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Write(Op),
+    Savepoint,
+    Rollback,
+    /// Another transaction changed a slot that this one does not use.
+    Others(u8),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        12 => ops().prop_map(Act::Write),
+        1 => Just(Act::Savepoint),
+        1 => Just(Act::Rollback),
+        1 => any::<u8>().prop_map(Act::Others),
+    ];
+    proptest::collection::vec(act, 0..60)
+}
+
+/// The base and the writes up to now, applied by the page itself.
+fn expected(base: &Page, ops: &[Op]) -> Page {
+    let mut page = base.clone();
+    for op in ops {
+        page.apply(op, PAGE_BYTES).expect("it was accepted before");
+    }
+    page
+}
+
+proptest! {
+    /// What a transaction reads is exactly what the origin's page would hold after its writes.
+    #[test]
+    fn own_writes_read_as_applied(before in proptest::collection::vec(ops(), 0..12), acts in acts()) {
+        let (shared, state) = cache();
+        let mut base = Page::empty(PageKind::Slotted);
+        for op in &before {
+            let _ = base.apply(op, PAGE_BYTES);
+        }
+        put_page(&shared, 5, 1, Some(base.clone()));
+        let mut transaction = begin(&shared);
+        let (mut ops, mut saved, mut stamp): (Vec<Op>, _, u64) = (Vec::new(), Vec::new(), 1);
+        for act in acts {
+            match act {
+                Act::Write(op) => {
+                    let result = expected(&base, &ops).apply(&op, PAGE_BYTES);
+                    match transaction.write(page(5), op.clone()) {
+                        Step::Ready(()) => {
+                            prop_assert!(result.is_ok(), "{op:?} should fail");
+                            ops.push(op);
+                        }
+                        Step::Refused(_) => prop_assert!(result.is_err(), "{op:?} should apply"),
+                        other => prop_assert!(false, "{other:?}"),
+                    }
+                }
+                Act::Savepoint => saved.push((transaction.savepoint(), ops.len())),
+                Act::Rollback => {
+                    if let Some((savepoint, len)) = saved.pop() {
+                        transaction.rollback_to(savepoint);
+                        ops.truncate(len);
+                    }
+                }
+                Act::Others(value) => {
+                    let slot = Slot(100);
+                    let put = Op::Put { slot, generation: Generation(1), value: inline(&[value]) };
+                    let mut changed = base.clone();
+                    prop_assume!(changed.apply(&put, PAGE_BYTES).is_ok());
+                    // Otherwise the writes no longer fit, and the transaction is rightly doomed.
+                    let mut image = changed.clone();
+                    prop_assume!(ops.iter().all(|op| image.apply(op, PAGE_BYTES).is_ok()));
+                    stamp += 1;
+                    let batch = state.batch();
+                    let touched = [(Target::Slot(slot), Aspect::Value)].as_slice().into();
+                    batch.note(RecentChange { stamp: Stamp(stamp), page: page(5), touched });
+                    put_page(&shared, 5, stamp, Some(changed.clone()));
+                    batch.set_through(Some(Stamp(stamp)));
+                    base = changed;
+                }
+            }
+            let wanted = expected(&base, &ops);
+            for slot in (0..6).chain([100]).map(Slot) {
+                prop_assert_eq!(transaction.read_slot(page(5), slot), Step::Ready(wanted.get(slot)));
+                if slot.0 == 100 {
+                    break;
+                }
+            }
+            // Reading slot 100 makes later changes of others conflicts: begin anew, with the same
+            // writes.
+            let mut again = begin(&shared);
+            for op in &ops {
+                prop_assert_eq!(again.write(page(5), op.clone()), Step::Ready(()));
+            }
+            saved.clear();
+            transaction = again;
+        }
+        match transaction.finish() {
+            Finish::Send { parts, .. } => {
+                let sent: Vec<Op> = parts[0].writes.iter().map(|write| write.op.clone()).collect();
+                prop_assert_eq!(sent, ops);
+                prop_assert!(parts[0].reads.is_sorted());
+            }
+            Finish::Local { .. } => prop_assert!(ops.is_empty()),
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
+}
+
+fn ready<T>(step: Step<T>) -> T {
+    match step {
+        Step::Ready(value) => value,
+        Step::Need { pages, .. } => panic!("needs {pages:?}"),
+        Step::NeedIds { count, .. } => panic!("needs {count} page numbers"),
+        Step::Doomed(doom) => panic!("{doom}"),
+        Step::Refused(error) => panic!("{error}"),
+    }
+}
+
+fn ids(transaction: &mut Transaction, first: u64, count: u64) {
+    transaction.supply_ids(IdRange { volume: VolumeId(7), first: PageNo(first), count });
+}
+
+#[test]
+fn an_object_outgrows_its_page_and_moves_and_comes_home() {
+    let (shared, _) = cache();
+    put_page(&shared, 5, 1, Some(Page::empty(PageKind::Slotted)));
+    let mut transaction = begin(&shared);
+    let small = ready(transaction.create_object(page(5), None, Bytes::from_static(b"small")));
+    let other = vec![1; 3900];
+    ready(transaction.create_object(page(5), None, other.into()));
+    let long = Bytes::from(vec![2; 1000]);
+    // No half of it is done while page numbers are missing.
+    let writes = transaction.writes().len();
+    let step = transaction.update_object(small, long.clone());
+    assert!(matches!(step, Step::NeedIds { count: 1, .. }));
+    assert_eq!(transaction.writes().len(), writes);
+    ids(&mut transaction, 20, 10);
+    ready(transaction.update_object(small, long.clone()));
+    assert_eq!(ready(transaction.read_object(small)), Some(long));
+    // The number at offset 0 is changed where the object lives now.
+    ready(transaction.add_to_object(small, 0, 1));
+    assert_eq!(ready(transaction.read_object(small)).expect("there")[0], 3);
+    // Large: over raw pages, and back to a few bytes.
+    let large = Bytes::from(vec![3; 10_000]);
+    ready(transaction.update_object(small, large.clone()));
+    assert_eq!(ready(transaction.read_object(small)), Some(large));
+    ready(transaction.update_object(small, Bytes::from_static(b"home")));
+    assert_eq!(ready(transaction.read_object(small)), Some(Bytes::from_static(b"home")));
+    ready(transaction.delete_object(small));
+    assert_eq!(ready(transaction.read_object(small)), None);
+    let left: u64 = transaction.take_unused_ids().iter().map(|range| range.count).sum();
+    assert_eq!(left, 6, "one page for the move, three for the large object");
+}
+
+#[test]
+fn reading_again_costs_no_memory_and_the_stronger_read_stays() {
+    let (shared, _) = cache();
+    let mut image = Page::empty(PageKind::Slotted);
+    let put = Op::Put { slot: Slot(0), generation: Generation(1), value: inline(b"x") };
+    image.apply(&put, PAGE_BYTES).expect("fits");
+    put_page(&shared, 5, 1, Some(image));
+    let options = SessionOptions { consistency: Consistency::Strict, ..SessionOptions::default() };
+    let mut strict = Transaction::begin(&shared, options, &Floors::default()).expect("few run");
+    for _ in 0..100 {
+        ready(strict.exists(page(5), Slot(0)));
+        ready(strict.read_slot(page(5), Slot(0)));
+        ready(strict.read_slot(page(5), Slot(9)));
+    }
+    assert_eq!(strict.reads_len(), 2);
+    let Finish::Send { parts, .. } = strict.finish() else {
+        panic!("strict transactions are validated at the origin");
+    };
+    let aspects: Vec<_> = parts[0].reads.iter().map(|read| (read.target, read.aspect)).collect();
+    let value = (Target::Slot(Slot(0)), Aspect::Value);
+    let absence = (Target::Slot(Slot(9)), Aspect::Existence);
+    assert_eq!(aspects, [value, absence]);
+}
+
+/// A snapshot goes on reading its state from copies kept beside the new ones.
+#[test]
+fn a_snapshot_reads_the_state_of_its_begin() {
+    let (shared, state) = cache();
+    put_page(&shared, 4, 1, Some(Page::empty(PageKind::Slotted)));
+    put_page(&shared, 5, 1, Some(Page::empty(PageKind::Slotted)));
+    let options =
+        SessionOptions { consistency: Consistency::Snapshot, ..SessionOptions::default() };
+    let mut snapshot = Transaction::begin(&shared, options, &Floors::default()).expect("few run");
+    assert_eq!(ready(snapshot.read_slot(page(4), Slot(0))), None);
+    let mut changed = Page::empty(PageKind::Slotted);
+    let put = Op::Put { slot: Slot(0), generation: Generation(1), value: inline(b"new") };
+    changed.apply(&put, PAGE_BYTES).expect("fits");
+    let batch = state.batch();
+    let old = shared.peek(page(5)).expect("put above");
+    state.keep_for_snapshots(&old, Stamp(1));
+    put_page(&shared, 5, 2, Some(changed.clone()));
+    put_page(&shared, 6, 2, Some(changed));
+    batch.set_through(Some(Stamp(2)));
+    drop(batch);
+    assert_eq!(ready(snapshot.read_slot(page(5), Slot(0))), None);
+    let write = snapshot.write(page(5), put);
+    assert_eq!(write, Step::Refused(TransactionError::ReadOnly));
+    // Page 6 was never here as it was.
+    let late = snapshot.read_slot(page(6), Slot(0));
+    assert_eq!(late, Step::Doomed(Doom::SnapshotTooOld(page(6))));
+}
