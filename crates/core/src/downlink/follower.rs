@@ -75,6 +75,8 @@ pub(crate) struct Answer {
     pub(crate) answer: ResumeAnswer,
     /// Only registered pages are named: the stream goes on, its cursor had fallen off the ring.
     pub(crate) filtered: bool,
+    /// The stamp up to which a given list tells all: the stream stops there for it (relay).
+    pub(crate) at: Option<Stamp>,
     /// It counts as one of the link's requests in flight.
     pub(crate) counted: bool,
     /// How far the walk over changed pages is.
@@ -82,6 +84,11 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// Whether the stream is where this answer belongs.
+    pub(crate) fn is_due(&self, cursor: Stamp) -> bool {
+        self.from() <= cursor && self.at.is_none_or(|at| at <= cursor)
+    }
+
     /// The stamp after which changed pages are named.
     pub(crate) fn from(&self) -> Stamp {
         match self.answer {

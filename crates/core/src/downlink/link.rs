@@ -4,7 +4,7 @@ use super::follower::Follower;
 use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
 use crate::message::{Message, RequestError, Role};
 use crate::time::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How far the handshake is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +60,8 @@ pub(crate) struct Link {
     pub(crate) unanswered: u32,
     pub(crate) fetches: BTreeMap<RequestId, Fetching>,
     pub(crate) followers: BTreeMap<DomainId, Follower>,
+    /// Boots whose registration was asked of the relay's parent.
+    pub(crate) registering: BTreeSet<(DomainId, BootId)>,
     /// A quiet timer is set.
     pub(crate) quiet_armed: bool,
 }
@@ -76,6 +78,7 @@ impl Link {
             unanswered: 0,
             fetches: BTreeMap::new(),
             followers: BTreeMap::new(),
+            registering: BTreeSet::new(),
             quiet_armed: false,
         }
     }

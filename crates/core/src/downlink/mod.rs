@@ -18,7 +18,7 @@ pub(crate) use follower::{Answer, Follower, IndexWalk, Phase, Walk};
 pub(crate) use intake::is_page;
 pub(crate) use link::{Asked, Child, Greeting, Link};
 pub(crate) use pump::{Feed, Part};
-pub(crate) use registration::{PageSet, Registration};
+pub(crate) use registration::Registration;
 pub(crate) use resume::{Verdict, judge};
 pub(crate) use ring::{Recent, Ring};
 

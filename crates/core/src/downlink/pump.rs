@@ -157,7 +157,7 @@ fn stream(
         return Step::Again;
     }
     if let Some(first) = follower.asked.front()
-        && first.from() <= follower.cursor
+        && first.is_due(follower.cursor)
     {
         let answer = follower.asked.pop_front().expect("just seen");
         follower.answer(answer, follower.cursor);
@@ -180,15 +180,23 @@ fn advance(
     message: &mut Option<Message>,
 ) -> Step {
     let ring = feed.ring();
-    if follower.cursor == ring.head() && !follower.owes_echo(ring.head()) {
+    // A list that tells all up to a stamp must not be overtaken by the stream.
+    let lists = follower.asked.iter().filter_map(|answer| answer.at);
+    let head = lists.min().map_or(ring.head(), |at| at.min(ring.head()));
+    // A planted fault may have put the cursor ahead of the ring.
+    let head = head.max(follower.cursor);
+    if follower.cursor == head && !follower.owes_echo(head) {
         return Step::Idle;
     }
     let mut changes = Vec::new();
     let mut stale = Vec::new();
     let mut bytes = 0;
-    let mut through = ring.head();
+    let mut through = head;
     let mut last = follower.scanned;
     for recent in ring.after(follower.scanned) {
+        if recent.stamp() > head {
+            break;
+        }
         // Cut between stamps only: half a stamp told must not raise valid-through to it.
         if bytes >= config.advance_bytes && recent.stamp() > last {
             through = last;

@@ -19,9 +19,6 @@ pub struct RelayConfig {
     /// A child's request that is not answered for this long fails with `Unavailable`.
     /// Default: 10 s.
     pub request_max: Duration,
-    /// Bytes of commits that wait for the parent's limit; a further one is answered `Busy`.
-    /// Default: 128 MiB.
-    pub waiting_bytes_max: usize,
     /// Most pages gathered for one child's resume; beyond it the child is answered `Reset`.
     /// Default: 65 536 (32 bytes each while the resume lasts).
     pub resume_pages_max: usize,
@@ -40,7 +37,6 @@ impl Default for RelayConfig {
             beat_interval: Duration::from_secs(2),
             silence_max: Duration::from_secs(20),
             request_max: Duration::from_secs(10),
-            waiting_bytes_max: 128 << 20,
             resume_pages_max: 65_536,
             narrow_delay: Duration::from_secs(5),
             faults: Faults::NONE,

@@ -1,25 +1,295 @@
 //! The relay machine: one link up, many down, the same protocol on both sides.
+//!
+//! A relay keeps no pages. It keeps the ring of recent commits, so that its children's streams
+//! cost its parent one; it registers a child before it asks for it (rule 10); it never holds bytes
+//! for a child that has no credit for them, since it asks only for pages that the child may be
+//! sent at once (P7). A relay under a relay is a child like others.
 
+mod children;
 mod config;
+mod domain;
 pub mod io;
+mod parent;
+mod pending;
 
 pub use config::RelayConfig;
 
-use crate::machine::Machine;
+use crate::downlink::{Ask, Downlinks, LinkSink};
+use crate::hash::FixedMap;
+use crate::id::{CommitId, DomainId, LinkId, RequestId, VolumeId};
+use crate::machine::{LinkInput, LinkOutput, Machine};
+use crate::message::{CloseReason, LinkLimits, Message, RequestError, Role};
 use crate::time::Instant;
-use io::{RelayInput, RelayOutput};
+use domain::RelayDomain;
+use io::{RelayInput, RelayNotice, RelayOutput};
+use pending::{Pending, What};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+impl LinkSink for Vec<RelayOutput> {
+    fn link(&mut self, output: LinkOutput) {
+        self.push(RelayOutput::Link(output));
+    }
+}
+
+/// The link to the parent.
+#[derive(Debug)]
+struct Up {
+    link: LinkId,
+    /// The parent's bounds, once it welcomed us.
+    limits: Option<LinkLimits>,
+    heard: Instant,
+    beat_at: Instant,
+    /// Requests that the parent has not answered.
+    unanswered: u32,
+    /// Bytes handled and not yet returned as credit.
+    stream_handled: u32,
+    bulk_handled: u32,
+}
 
 /// A relay.
 #[derive(Debug)]
 pub struct Relay {
     config: RelayConfig,
+    links: Downlinks,
+    up: Option<Up>,
+    domains: BTreeMap<DomainId, RelayDomain>,
+    pending: BTreeMap<RequestId, Pending>,
+    /// Requests to be sent, in order.
+    waiting: VecDeque<RequestId>,
+    deadlines: BTreeSet<(Instant, RequestId)>,
+    last_request: u64,
+    /// Commits passed on, with the links that wait for them.
+    commits: BTreeMap<(DomainId, CommitId), Vec<LinkId>>,
+    /// Bytes of a page, as last seen per volume: what is reserved for one asked for.
+    page_bytes: FixedMap<VolumeId, i64>,
+    told_ready: bool,
 }
 
 impl Relay {
     /// A relay without links; it holds nothing.
     #[must_use]
     pub fn new(config: RelayConfig) -> Self {
-        Self { config }
+        Self {
+            links: Downlinks::new(config.downlink.clone(), config.faults),
+            up: None,
+            domains: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            deadlines: BTreeSet::new(),
+            last_request: 0,
+            commits: BTreeMap::new(),
+            page_bytes: FixedMap::default(),
+            told_ready: false,
+            config,
+        }
+    }
+
+    /// Whether the parent's domains are followed now.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let welcomed = self.up.as_ref().is_some_and(|up| up.limits.is_some());
+        welcomed && self.domains.values().all(|domain| domain.following)
+    }
+
+    /// Links to children that are open.
+    #[must_use]
+    pub fn children(&self) -> usize {
+        self.links.iter().count()
+    }
+
+    fn send_up(&self, message: Message, out: &mut Vec<RelayOutput>) {
+        if let Some(up) = &self.up {
+            out.link(LinkOutput::Send { link: up.link, message });
+        }
+    }
+
+    fn up_opened(&mut self, now: Instant, link: LinkId, out: &mut Vec<RelayOutput>) {
+        if self.up.is_some() {
+            self.lost(now, None, out);
+        }
+        self.up = Some(Up {
+            link,
+            limits: None,
+            heard: now,
+            beat_at: now,
+            unanswered: 0,
+            stream_handled: 0,
+            bulk_handled: 0,
+        });
+        let hello = Message::Hello {
+            min_version: crate::wire::PROTOCOL_MIN,
+            max_version: crate::wire::PROTOCOL_MAX,
+            name: self.config.downlink.name.clone(),
+            boot: self.config.boot,
+            role: Role::Relay,
+        };
+        self.send_up(hello, out);
+    }
+
+    /// The link up is gone: what was asked is asked again on the next one, until its limit;
+    /// commits are the children's to repeat.
+    fn lost(&mut self, now: Instant, reason: Option<CloseReason>, out: &mut Vec<RelayOutput>) {
+        if self.up.take().is_none() {
+            return;
+        }
+        out.push(RelayOutput::Notice(RelayNotice::Lost));
+        self.told_ready = false;
+        for domain in self.domains.values_mut() {
+            domain.following = false;
+            domain.resume = None;
+        }
+        for ((domain, id), links) in std::mem::take(&mut self.commits) {
+            for link in links {
+                let error = RequestError::Unavailable("the link to the parent is down".into());
+                self.links.defer(link, domain, id, error, out);
+            }
+        }
+        let pending = std::mem::take(&mut self.pending);
+        self.waiting.clear();
+        self.deadlines.clear();
+        for (_, mut pending) in pending {
+            // Own resumes begin anew with the next link, and nobody waits for abandoned requests.
+            if matches!(pending.what, What::Own { .. }) || pending.asker.is_none() {
+                self.drop_pending(&pending);
+                continue;
+            }
+            match &mut pending.what {
+                What::Child { gathered, .. } => *gathered = pending::Gathered::default(),
+                What::Register { resumed, .. } => *resumed = false,
+                What::Fetch { .. } | What::Own { .. } | What::Other(_) => {}
+            }
+            pending.sent = false;
+            self.enqueue(pending);
+        }
+        match reason {
+            Some(CloseReason::Forked { domain, seen, fork }) => {
+                for link in self.links.following(domain) {
+                    let reason = CloseReason::Forked { domain, seen, fork };
+                    self.close_child(now, link, reason, out);
+                }
+                let reason = CloseReason::Forked { domain, seen, fork };
+                out.push(RelayOutput::Notice(RelayNotice::Refused { reason }));
+            }
+            Some(
+                reason @ (CloseReason::Identity(_)
+                | CloseReason::Version { .. }
+                | CloseReason::Forbidden(_)),
+            ) => out.push(RelayOutput::Notice(RelayNotice::Refused { reason })),
+            _ => {}
+        }
+    }
+
+    /// The parent does what the protocol does not allow.
+    fn refuse_parent(&mut self, now: Instant, reason: CloseReason, out: &mut Vec<RelayOutput>) {
+        if let Some(up) = &self.up {
+            out.link(LinkOutput::Close { link: up.link, reason });
+        }
+        self.lost(now, None, out);
+    }
+
+    /// Puts a request in the queue under a new id.
+    fn enqueue(&mut self, pending: Pending) -> RequestId {
+        self.last_request += 1;
+        let request = RequestId(self.last_request);
+        if pending.asker.is_some() && pending.deadline < Instant(u64::MAX) {
+            self.deadlines.insert((pending.deadline, request));
+        }
+        self.pending.insert(request, pending);
+        self.waiting.push_back(request);
+        request
+    }
+
+    /// Sends what waits and may be sent.
+    fn flush(&mut self, out: &mut Vec<RelayOutput>) {
+        let Some(limits) = self.up.as_ref().and_then(|up| up.limits) else {
+            return;
+        };
+        // A quarter of what the parent allows is kept for commits.
+        let most = limits.requests_max - limits.requests_max / 4;
+        let mut kept = VecDeque::new();
+        while let Some(request) = self.waiting.pop_front() {
+            let Some(pending) = self.pending.get_mut(&request) else {
+                continue;
+            };
+            let domain = pending.what.domain();
+            let follows = |id| self.domains.get(&id).is_some_and(|domain| domain.following);
+            if domain.is_some_and(|domain| !follows(domain)) {
+                kept.push_back(request);
+                continue;
+            }
+            let up = self.up.as_mut().expect("seen above");
+            let count = pending.what.count();
+            if up.unanswered + count > most && up.unanswered > 0 {
+                kept.push_back(request);
+                break;
+            }
+            up.unanswered += count;
+            pending.sent = true;
+            let mut message = pending.what.message(request, &[]);
+            if let (What::Own { domain, .. }, Message::Resume { epochs, through, .. }) =
+                (&pending.what, &mut message)
+                && let Some(domain) = self.domains.get(domain).filter(|domain| domain.begun)
+            {
+                epochs.clone_from(&domain.epochs);
+                *through = Some(domain.through());
+            }
+            out.link(LinkOutput::Send { link: up.link, message });
+        }
+        kept.append(&mut self.waiting);
+        self.waiting = kept;
+    }
+
+    /// A request is over; what was counted for it is taken back.
+    fn drop_pending(&mut self, pending: &Pending) {
+        match &pending.what {
+            What::Fetch { domain, pages, .. } => {
+                for (ask, reserved) in pages {
+                    if let Some(domain) = self.domains.get_mut(domain) {
+                        domain.fetch_ends(ask.page);
+                    }
+                    self.unreserve(pending.asker.map(|(link, _)| link), *reserved);
+                }
+            }
+            What::Child { domain, .. } => {
+                if let Some(domain) = self.domains.get_mut(domain) {
+                    domain.resuming -= 1;
+                }
+            }
+            What::Own { .. } | What::Register { .. } | What::Other(_) => {}
+        }
+    }
+
+    fn unreserve(&mut self, link: Option<LinkId>, bytes: i64) {
+        if let Some(entry) = link.and_then(|link| self.links.get_mut(link)) {
+            entry.bulk_reserved -= bytes;
+            assert!(entry.bulk_reserved >= 0, "more credit given back than reserved");
+        }
+    }
+
+    /// Sends a domain's stream to a child; asks upward when its cursor fell off the ring.
+    fn pump(&mut self, now: Instant, domain: DomainId, link: LinkId, out: &mut Vec<RelayOutput>) {
+        let Some(entry) = self.domains.get_mut(&domain).filter(|entry| entry.begun) else {
+            return;
+        };
+        if self.links.pump(now, link, entry, out) {
+            self.child_fell(now, domain, link, out);
+        }
+    }
+
+    fn pump_all(&mut self, now: Instant, domain: DomainId, out: &mut Vec<RelayOutput>) {
+        for link in self.links.following(domain) {
+            self.pump(now, domain, link, out);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let up = self.up.as_ref().map(|up| {
+            let silent = up.heard.after(self.config.silence_max);
+            if up.limits.is_some() { silent.min(up.beat_at) } else { silent }
+        });
+        let narrow = self.domains.values().filter_map(|domain| domain.narrow_at).min();
+        let request = self.deadlines.first().map(|(at, _)| *at);
+        [up, narrow, request, self.links.next_timeout()].into_iter().flatten().min()
     }
 }
 
@@ -27,17 +297,74 @@ impl Machine for Relay {
     type Input = RelayInput;
     type Output = RelayOutput;
 
-    fn handle(&mut self, _now: Instant, _input: RelayInput, _out: &mut Vec<RelayOutput>) {
-        todo!("{:?}", self.config)
+    fn handle(&mut self, now: Instant, input: RelayInput, out: &mut Vec<RelayOutput>) {
+        let RelayInput::Link(input) = input else {
+            return;
+        };
+        let up = self.up.as_ref().map(|up| up.link);
+        match input {
+            LinkInput::UpOpened { link, .. } => self.up_opened(now, link, out),
+            LinkInput::Closed { link, reason } if Some(link) == up => self.lost(now, reason, out),
+            LinkInput::Received { link, message, bytes } if Some(link) == up => {
+                self.from_parent(now, message, bytes, out);
+            }
+            input => {
+                for (link, ask) in self.links.handle(now, input, out) {
+                    self.ask(now, link, ask, out);
+                }
+            }
+        }
+        self.flush(out);
     }
 
-    fn handle_timeout(&mut self, _now: Instant, _out: &mut Vec<RelayOutput>) {
-        todo!()
+    fn handle_timeout(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+        let (gone, quiet) = self.links.timeouts(now, out);
+        for (link, closed) in gone {
+            self.ask(now, link, Ask::Gone(link, closed), out);
+        }
+        for link in quiet {
+            self.ask(now, link, Ask::Pump, out);
+        }
+        if let Some(up) = &self.up
+            && up.heard.after(self.config.silence_max) <= now
+        {
+            self.refuse_parent(now, CloseReason::Silent, out);
+        }
+        self.beat_up(now, out);
+        while let Some(&(at, request)) = self.deadlines.first()
+            && at <= now
+        {
+            self.deadlines.pop_first();
+            self.give_up(now, request, out);
+        }
+        let due = |domain: &RelayDomain| domain.narrow_at.is_some_and(|at| at <= now);
+        let narrow: Vec<DomainId> =
+            self.domains.values().filter(|d| due(d)).map(|domain| domain.id).collect();
+        for domain in narrow {
+            self.narrow(now, domain, out);
+        }
+        self.flush(out);
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        todo!()
+        self.next_deadline()
     }
 
-    fn check(&self) {}
+    fn check(&self) {
+        self.links.check();
+        for domain in self.domains.values() {
+            domain.ring.check();
+            let asked = self.pending.values().filter(
+                |pending| matches!(&pending.what, What::Child { domain: d, .. } if *d == domain.id),
+            );
+            assert_eq!(asked.count(), domain.resuming as usize, "resumes are miscounted");
+        }
+        for request in &self.waiting {
+            let sent = self.pending.get(request).is_some_and(|pending| pending.sent);
+            assert!(!sent, "a request waits that was sent");
+        }
+        for (_, link) in self.links.iter() {
+            assert!(link.bulk_reserved >= 0, "more credit given back than reserved");
+        }
+    }
 }

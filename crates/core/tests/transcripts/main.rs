@@ -3,4 +3,5 @@
 mod notation;
 mod origin;
 mod parent;
+mod relay;
 mod transcript;

@@ -21,7 +21,7 @@ mod volumes;
 
 use crate::downlink::{Asked, Downlinks, LinkSink, Ring};
 use crate::hash::FixedMap;
-use crate::id::{CommitId, DomainId, LinkId, PageId, RequestId, Stamp, VolumeId};
+use crate::id::{CommitId, DomainId, LinkId, PageId, Stamp, VolumeId};
 use crate::machine::{Faults, LinkOutput};
 use crate::message::{CloseReason, DomainInfo, Epoch};
 use crate::origin::OriginConfig;

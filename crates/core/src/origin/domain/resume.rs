@@ -126,6 +126,7 @@ impl Domain {
             request,
             answer: ResumeAnswer::From(self.durable),
             filtered: false,
+            at: None,
             counted: true,
             walk: Walk::Nothing,
         };
@@ -163,7 +164,7 @@ impl Domain {
             }
             Some(Verdict::Reset | Verdict::Forked(_)) => (ResumeAnswer::Reset, Walk::Nothing),
         };
-        Answer { request, answer, filtered: false, counted: true, walk }
+        Answer { request, answer, filtered: false, at: None, counted: true, walk }
     }
 
     /// Part of the change index came for a link's walk.
@@ -269,6 +270,7 @@ impl Feed for Domain {
             request: follower.request,
             answer: ResumeAnswer::From(follower.cursor),
             filtered: true,
+            at: None,
             counted: false,
             walk: Walk::Uninstalled(PageId::default()),
         };

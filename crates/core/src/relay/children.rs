@@ -1,0 +1,442 @@
+//! What comes from children.
+
+use super::Relay;
+use super::io::RelayOutput;
+use super::pending::{Gathered, Pending, What};
+use crate::commit::{Abort, CommitRequest, Outcome, conflicts};
+use crate::downlink::{Answer, Ask, Follower, Phase, Recent, Registration, Walk};
+use crate::id::{BootId, DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::machine::Fault;
+use crate::message::{
+    CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError, ResumeAnswer, Role,
+};
+use crate::time::Instant;
+use std::collections::BTreeSet;
+
+/// Bytes reserved for a page of a volume of which none was seen yet.
+const PAGE_BYTES_GUESS: i64 = 64 << 10;
+
+/// Most recent commits that are looked at for an early answer.
+const EARLY_LOOKS_MAX: usize = 4096;
+
+impl Relay {
+    pub(super) fn ask(&mut self, now: Instant, link: LinkId, ask: Ask, out: &mut Vec<RelayOutput>) {
+        match ask {
+            Ask::Greeted(_) => self.welcome_held(out),
+            Ask::Gone(link, _) => self.child_gone(now, link),
+            Ask::Resume { request, domain, epochs, through, register } => {
+                self.resume(now, link, (request, domain), (epochs, through), register, out);
+            }
+            Ask::Serve => self.serve(now, link, out),
+            Ask::Pump => {
+                for domain in self.followed(link) {
+                    self.pump(now, domain, link, out);
+                }
+            }
+            Ask::Beat(domain, sent) => {
+                let Some(entry) = self.domains.get(&domain) else {
+                    return;
+                };
+                let (age, through) = (entry.age(now), entry.through());
+                if let Some(follower) = self.links.follower(link, domain) {
+                    match age {
+                        Some(age) => follower.beat(sent, through, age),
+                        None => follower.early_beat = Some(sent),
+                    }
+                    self.pump(now, domain, link, out);
+                }
+            }
+            Ask::Evicted(domain, pages) => self.evicted(domain, pages, out),
+            Ask::Narrowed(domain) => self.narrow_later(now, domain),
+            Ask::Confirm(domain, boot, upto) => {
+                self.send_up(Message::Confirm { domain, boot, upto }, out);
+            }
+            Ask::AllocateIds(request, volume, count) => {
+                self.pass_on(now, link, request, Message::AllocateIds { request, volume, count });
+            }
+            Ask::OpenVolume(request, key) => {
+                self.pass_on(now, link, request, Message::OpenVolume { request, key });
+            }
+            Ask::ListVolumes(request, after) => {
+                self.pass_on(now, link, request, Message::ListVolumes { request, after });
+            }
+            Ask::CreateVolume(request, spec) => {
+                self.pass_on(now, link, request, Message::CreateVolume { request, spec });
+            }
+            Ask::Commit(domain, commit) => self.commit(link, domain, commit, out),
+        }
+    }
+
+    fn followed(&self, link: LinkId) -> Vec<DomainId> {
+        let link = self.links.get(link);
+        link.map_or_else(Vec::new, |link| link.followers.keys().copied().collect())
+    }
+
+    fn pass_on(&mut self, now: Instant, link: LinkId, request: RequestId, message: Message) {
+        self.request(now, What::Other(message), Some((link, request)));
+    }
+
+    fn request(&mut self, now: Instant, what: What, asker: Option<(LinkId, RequestId)>) {
+        // Nobody waits for a registration as such: a commit before it has a limit of its own.
+        let patient = matches!(what, What::Register { .. });
+        let deadline = if patient { Instant(u64::MAX) } else { now.after(self.config.request_max) };
+        self.enqueue(Pending { what, asker, sent: false, deadline });
+    }
+
+    /// Welcomes those who said hello, once there is something to follow.
+    pub(super) fn welcome_held(&mut self, out: &mut Vec<RelayOutput>) {
+        if self.domains.is_empty() || !self.domains.values().all(|domain| domain.begun) {
+            return;
+        }
+        let wall = self.domains.values().map(|domain| domain.wall).max().unwrap_or_default();
+        for link in self.links.held() {
+            let infos = self.domains.values().map(super::domain::RelayDomain::info).collect();
+            self.links.welcome(link, wall, infos, out);
+        }
+    }
+
+    /// A child's resume: answered here when it holds nothing, else the parent knows.
+    fn resume(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        (request, domain): (RequestId, DomainId),
+        (epochs, through): (Vec<Epoch>, Option<Stamp>),
+        register: Option<BootId>,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let Some(entry) = self.domains.get_mut(&domain).filter(|entry| entry.begun) else {
+            self.links.fail(link, request, RequestError::NoDomain(domain), out);
+            return;
+        };
+        let at = entry.through();
+        let pages_max = self.config.downlink.registered_pages_max;
+        let Some(child) = self.links.get_mut(link) else {
+            return;
+        };
+        let node = child.child().filter(|child| child.role == Role::Node).map(|child| child.boot);
+        if let (Some(boot), Some(own)) = (register, node)
+            && boot != own
+        {
+            let reason = CloseReason::Protocol("a node registers another node's boot".into());
+            self.close_child(now, link, reason, out);
+            return;
+        }
+        let first = !child.followers.contains_key(&domain);
+        let follower = child
+            .followers
+            .entry(domain)
+            .or_insert_with(|| Follower::new(request, Registration::nothing(pages_max)));
+        match through {
+            None => {
+                let answer = Answer {
+                    request,
+                    answer: ResumeAnswer::From(if first { at } else { follower.cursor }),
+                    filtered: false,
+                    at: None,
+                    counted: true,
+                    walk: Walk::Nothing,
+                };
+                if first {
+                    follower.begin(answer, at);
+                } else {
+                    follower.asked.push_back(answer);
+                }
+            }
+            Some(through) => {
+                // In the step that takes the question the child counts as holding everything.
+                if !self.config.faults.has(Fault::ResumeRegistersNothing) {
+                    follower.register_all();
+                }
+                entry.resuming += 1;
+                let gathered = Gathered::default();
+                let what = What::Child { domain, epochs, through, fallen: false, gathered };
+                self.request(now, what, Some((link, request)));
+            }
+        }
+        if let Some(boot) = register {
+            let child = self.links.get_mut(link).expect("looked up above");
+            if child.registering.insert((domain, boot)) {
+                self.request(
+                    now,
+                    What::Register { domain, boot, resumed: false },
+                    Some((link, request)),
+                );
+            }
+        }
+        self.pump(now, domain, link, out);
+    }
+
+    /// A child's cursor fell off the ring: the parent is asked what changed since.
+    pub(super) fn child_fell(
+        &mut self,
+        now: Instant,
+        domain: DomainId,
+        link: LinkId,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        let follower = self.links.follower(link, domain).expect("looked up by the caller");
+        assert!(matches!(follower.phase, Phase::Fallen), "it fell just now");
+        if !follower.asked.is_empty() {
+            // A relay's question for its own child has its place in the stream that is lost now.
+            let reason = CloseReason::Limit("the stream was not taken in time".into());
+            self.close_child(now, link, reason, out);
+            return;
+        }
+        let what = What::Child {
+            domain,
+            epochs: entry.epochs.clone(),
+            through: follower.cursor,
+            fallen: true,
+            gathered: Gathered::default(),
+        };
+        entry.resuming += 1;
+        let request = follower.request;
+        self.request(now, what, Some((link, request)));
+    }
+
+    /// Asks the parent for what the child may be sent: its credit is reserved for the answer, so
+    /// that no bytes ever wait here.
+    pub(super) fn serve(&mut self, now: Instant, link: LinkId, out: &mut Vec<RelayOutput>) {
+        for domain in self.followed(link) {
+            let mut batch: Vec<(PageAsk, i64)> = Vec::new();
+            let mut of: Option<(RequestId, bool)> = None;
+            loop {
+                let next = self.links.get_mut(link).and_then(|entry| entry.take_asked(domain));
+                let same = next.is_some_and(|next| of == Some((next.request, next.prefetch)));
+                if !same
+                    && let Some((request, prefetch)) = of
+                    && !batch.is_empty()
+                {
+                    let pages = std::mem::take(&mut batch);
+                    let what = What::Fetch { domain, pages, prefetch };
+                    self.request(now, what, Some((link, request)));
+                }
+                let Some(asked) = next else {
+                    break;
+                };
+                of = Some((asked.request, asked.prefetch));
+                let volume = asked.page.volume;
+                let bytes = self.page_bytes.get(&volume).copied().unwrap_or(PAGE_BYTES_GUESS);
+                let entry = self.links.get_mut(link).expect("it was asked just now");
+                entry.bulk_reserved += bytes;
+                if let Some(entry) = self.domains.get_mut(&domain) {
+                    entry.fetch_begins(asked.page);
+                }
+                batch.push((PageAsk { page: asked.page, have: asked.have }, bytes));
+            }
+        }
+        self.flush(out);
+    }
+
+    /// Passes an eviction on when no child holds the page and nobody is being brought it (rule 7).
+    fn evicted(&mut self, domain: DomainId, mut pages: Vec<PageId>, out: &mut Vec<RelayOutput>) {
+        let Some(entry) = self.domains.get(&domain).filter(|entry| entry.following) else {
+            return;
+        };
+        let held = |page: PageId| {
+            let mut links = self.links.iter();
+            links.any(|(_, link)| {
+                link.followers.get(&domain).is_some_and(|f| f.registration.contains(page))
+            })
+        };
+        let joins = self.config.faults.has(Fault::JoinAcrossNotice);
+        pages.retain(|page| !held(*page) && (joins || !entry.fetching.contains_key(page)));
+        if !pages.is_empty() {
+            self.send_up(Message::Evicted { domain, pages }, out);
+        }
+    }
+
+    fn narrow_later(&mut self, now: Instant, domain: DomainId) {
+        if let Some(entry) = self.domains.get_mut(&domain) {
+            entry.narrow_at.get_or_insert(now.after(self.config.narrow_delay));
+        }
+    }
+
+    /// Narrows the relay's own registration to what its children hold and what is on the way.
+    pub(super) fn narrow(&mut self, now: Instant, domain: DomainId, out: &mut Vec<RelayOutput>) {
+        let delay = self.config.narrow_delay;
+        let Some(entry) = self.domains.get_mut(&domain) else {
+            return;
+        };
+        entry.narrow_at = None;
+        if !entry.following {
+            return;
+        }
+        if entry.resuming > 0 {
+            // What the returning child holds is not known yet.
+            entry.narrow_at = Some(now.after(delay));
+            return;
+        }
+        let mut pages: BTreeSet<PageId> = entry.fetching.keys().copied().collect();
+        for (_, link) in self.links.iter() {
+            let Some(follower) = link.followers.get(&domain) else {
+                continue;
+            };
+            // A child that holds an unknown lot will narrow itself, or leave: looked at again then.
+            let Some(set) = follower.registration.pages() else {
+                return;
+            };
+            pages.extend(set.iter());
+        }
+        let pages: Vec<PageId> = pages.into_iter().collect();
+        for part in pages.chunks(PAGES_PER_MESSAGE_MAX) {
+            let pages = part.to_vec();
+            self.send_up(Message::Holding { domain, pages, done: false }, out);
+        }
+        self.send_up(Message::Holding { domain, pages: Vec::new(), done: true }, out);
+    }
+
+    /// Passes a commit on, or answers it early (rule 13).
+    fn commit(
+        &mut self,
+        link: LinkId,
+        domain: DomainId,
+        commit: CommitRequest,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let id = commit.id;
+        if let Some(links) = self.commits.get_mut(&(domain, id)) {
+            if links.contains(&link) {
+                self.links.forget_request(link);
+            } else {
+                links.push(link);
+            }
+            return;
+        }
+        if let Some(abort) = self.early(link, domain, &commit) {
+            self.links.outcome(link, domain, id, Outcome::Aborted(abort), out);
+            return;
+        }
+        let following = self.domains.get(&domain).is_some_and(|domain| domain.following);
+        let up = self.up.as_mut().filter(|_| following);
+        let Some((up, limits)) = up.and_then(|up| up.limits.map(|limits| (up, limits))) else {
+            let error = RequestError::Unavailable("the link to the parent is down".into());
+            self.links.defer(link, domain, id, error, out);
+            return;
+        };
+        if up.unanswered >= limits.requests_max {
+            let error = RequestError::Busy("the parent's limit of requests is reached".into());
+            self.links.defer(link, domain, id, error, out);
+            return;
+        }
+        up.unanswered += 1;
+        self.commits.insert((domain, id), vec![link]);
+        self.send_up(Message::Commit { domain, commit }, out);
+    }
+
+    /// The conflict that the relay knows of already. Only for a commit that cannot have been sent
+    /// before: a repeated one may have been committed, and its outcome is the origin's to tell.
+    /// It is the node's own, its number is new on this link, and its base lies after the stamp at
+    /// which the link's stream began: the transaction is younger than the link.
+    fn early(&mut self, link: LinkId, domain: DomainId, commit: &CommitRequest) -> Option<Abort> {
+        let own = self.links.get(link)?.child()?;
+        let own = own.role == Role::Node && own.boot == commit.id.boot;
+        let follower = self.links.follower(link, domain)?;
+        let new = commit.id.sequence > follower.sequence_max;
+        follower.sequence_max = follower.sequence_max.max(commit.id.sequence);
+        let mut base = commit.base;
+        if !own || !new || base <= follower.began {
+            return None;
+        }
+        let entry = &self.domains[&domain];
+        if self.config.faults.has(Fault::EarlyAnswerWrong) {
+            base = entry.ring.tail();
+        }
+        let current = entry.epochs.last().is_some_and(|epoch| epoch.history == commit.history);
+        if base < entry.ring.tail() || !current {
+            return None;
+        }
+        for recent in entry.ring.after(base).take(EARLY_LOOKS_MAX) {
+            // Pages known only by name may be named in vain.
+            let Recent::Change(change) = recent else {
+                continue;
+            };
+            for page in &change.pages {
+                let first = commit.reads.partition_point(|read| read.page < page.page);
+                let reads = commit.reads[first..].iter().take_while(|r| r.page == page.page);
+                for read in reads {
+                    let asked = (read.target, read.aspect);
+                    if page.touched.iter().any(|touched| conflicts(asked, *touched)) {
+                        return Some(Abort::Conflict(*read));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Closes a child's link and forgets it.
+    pub(super) fn close_child(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        reason: CloseReason,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        if self.links.close(link, reason, out).is_some() {
+            self.child_gone(now, link);
+        }
+    }
+
+    /// A child's link is gone: nobody waits behind it.
+    fn child_gone(&mut self, now: Instant, link: LinkId) {
+        let of_link = |pending: &Pending| pending.asker.is_some_and(|(asker, _)| asker == link);
+        let requests: Vec<RequestId> =
+            self.pending.iter().filter(|(_, p)| of_link(p)).map(|(id, _)| *id).collect();
+        for request in requests {
+            self.abandon(request);
+        }
+        let domains: Vec<DomainId> = self.domains.keys().copied().collect();
+        for domain in domains {
+            self.narrow_later(now, domain);
+        }
+    }
+
+    /// Nobody waits for a request any more. Sent, it counts until it is answered.
+    fn abandon(&mut self, request: RequestId) -> Option<Pending> {
+        let pending = self.pending.get_mut(&request)?;
+        self.deadlines.remove(&(pending.deadline, request));
+        if !pending.sent {
+            let pending = self.pending.remove(&request)?;
+            self.drop_pending(&pending);
+            return Some(pending);
+        }
+        let asker = pending.asker.take();
+        let reserved = match &mut pending.what {
+            What::Fetch { pages, .. } => {
+                pages.iter_mut().map(|(_, reserved)| std::mem::take(reserved)).sum()
+            }
+            _ => 0,
+        };
+        self.unreserve(asker.map(|(link, _)| link), reserved);
+        None
+    }
+
+    /// A request has waited for its limit.
+    pub(super) fn give_up(&mut self, now: Instant, request: RequestId, out: &mut Vec<RelayOutput>) {
+        let Some(pending) = self.pending.get(&request) else {
+            return;
+        };
+        let Some((link, asked)) = pending.asker else {
+            return;
+        };
+        let error = RequestError::Unavailable("the parent does not answer".into());
+        let (pages, closes) = match &pending.what {
+            What::Fetch { pages, .. } => (pages.len(), false),
+            What::Child { .. } => (0, true),
+            What::Own { .. } | What::Register { .. } | What::Other(_) => (0, false),
+        };
+        self.abandon(request);
+        if closes {
+            self.close_child(now, link, CloseReason::OutOfService(error.to_string()), out);
+        } else if pages > 0 {
+            for _ in 0..pages {
+                self.links.fail_page(link, asked, error.clone(), out);
+            }
+        } else {
+            self.links.fail(link, asked, error, out);
+        }
+    }
+}

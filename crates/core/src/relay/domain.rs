@@ -1,0 +1,129 @@
+//! A domain as a relay follows it and passes it on.
+
+use super::config::RelayConfig;
+use crate::downlink::{Answer, Feed, Follower, Part, Ring, Walk};
+use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::message::{DomainInfo, Echo, Epoch, PAGES_PER_MESSAGE_MAX};
+use crate::time::{Duration, Instant, WallTime};
+use std::collections::BTreeMap;
+
+/// A domain at a relay: no pages, only the stream.
+#[derive(Debug)]
+pub(super) struct RelayDomain {
+    pub(super) id: DomainId,
+    pub(super) epochs: Vec<Epoch>,
+    epochs_version: u64,
+    /// Recent commits; its head is the relay's valid-through.
+    pub(super) ring: Ring,
+    /// The stream began once: children may be served.
+    pub(super) begun: bool,
+    /// The stream runs on the link that is up now.
+    pub(super) following: bool,
+    /// The relay's own resume on this link: an answer to it may be repeated in the stream.
+    pub(super) resume: Option<RequestId>,
+    /// The newest echo: this relay's own age.
+    anchor: Option<Echo>,
+    pub(super) wall: WallTime,
+    /// Pages asked of the parent and not answered, with how often.
+    pub(super) fetching: BTreeMap<PageId, u32>,
+    /// Resumes asked of the parent for children.
+    pub(super) resuming: u32,
+    /// When the relay's own registration is narrowed.
+    pub(super) narrow_at: Option<Instant>,
+    /// The highest as-of that pages brought (planted fault of rule 11).
+    pub(super) ahead: Stamp,
+}
+
+impl RelayDomain {
+    pub(super) fn new(config: &RelayConfig, info: DomainInfo) -> Self {
+        let down = &config.downlink;
+        Self {
+            id: info.domain,
+            epochs: info.epochs,
+            epochs_version: 1,
+            ring: Ring::new(Stamp::ZERO, down.ring_bytes_max, down.ring_commits_max),
+            begun: false,
+            following: false,
+            resume: None,
+            anchor: None,
+            wall: WallTime::default(),
+            fetching: BTreeMap::new(),
+            resuming: 0,
+            narrow_at: None,
+            ahead: Stamp::ZERO,
+        }
+    }
+
+    /// Everything up to it has come from the parent.
+    pub(super) fn through(&self) -> Stamp {
+        self.ring.head()
+    }
+
+    pub(super) fn info(&self) -> DomainInfo {
+        DomainInfo { domain: self.id, epochs: self.epochs.clone() }
+    }
+
+    /// The parent's histories now.
+    pub(super) fn set_epochs(&mut self, epochs: Vec<Epoch>) {
+        if epochs != self.epochs {
+            self.epochs = epochs;
+            self.epochs_version += 1;
+        }
+    }
+
+    /// The parent confirmed what was known at `echo.sent`.
+    pub(super) fn confirmed(&mut self, echo: Echo) {
+        self.anchor = Some(echo);
+    }
+
+    /// How old the relay's state is; none: it was never confirmed.
+    pub(super) fn age(&self, now: Instant) -> Option<Duration> {
+        self.anchor.map(|echo| now.since(echo.sent).saturating_add(echo.age))
+    }
+
+    /// A page was asked of the parent.
+    pub(super) fn fetch_begins(&mut self, page: PageId) {
+        *self.fetching.entry(page).or_default() += 1;
+    }
+
+    /// A page asked of the parent was answered, or will not be.
+    pub(super) fn fetch_ends(&mut self, page: PageId) {
+        let count = self.fetching.get_mut(&page).expect("it was begun");
+        *count -= 1;
+        if *count == 0 {
+            self.fetching.remove(&page);
+        }
+    }
+}
+
+impl Feed for RelayDomain {
+    fn domain(&self) -> DomainId {
+        self.id
+    }
+
+    fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    fn epochs(&self) -> (&[Epoch], u64) {
+        (&self.epochs, self.epochs_version)
+    }
+
+    fn wall(&self, _now: Instant) -> WallTime {
+        self.wall
+    }
+
+    fn walk(&mut self, _link: LinkId, answer: &mut Answer) -> Part {
+        let Walk::List(pages, next) = &mut answer.walk else {
+            return Part::Pages(Vec::new(), true);
+        };
+        let end = pages.len().min(*next + PAGES_PER_MESSAGE_MAX);
+        let part = pages[*next..end].to_vec();
+        *next = end;
+        Part::Pages(part, end == pages.len())
+    }
+
+    fn fallen(&mut self, _follower: &mut Follower) {
+        // The relay asks its parent: it has no index.
+    }
+}

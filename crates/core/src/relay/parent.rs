@@ -1,0 +1,544 @@
+//! What comes from the parent.
+
+use super::Relay;
+use super::domain::RelayDomain;
+use super::io::{RelayNotice, RelayOutput};
+use super::pending::{Gathered, Pending, What, renumbered};
+use crate::commit::Outcome;
+use crate::downlink::{Answer, Phase, Recent, Verdict, Walk, judge};
+use crate::id::{BootId, CommitId, DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::machine::Fault;
+use crate::message::{
+    CloseReason, DomainInfo, Echo, Epoch, Lane, LinkLimits, Message, PageAnswer, PageBody,
+    RequestError, ResumeAnswer,
+};
+use crate::time::Instant;
+
+/// One part of an answer to a resume.
+struct Part {
+    domain: DomainId,
+    answer: ResumeAnswer,
+    stale: Vec<PageId>,
+    through: Stamp,
+    done: bool,
+}
+
+/// What the parent did that the protocol does not allow.
+fn violation<T>(what: &str) -> Result<T, CloseReason> {
+    Err(CloseReason::Protocol(what.into()))
+}
+
+impl Relay {
+    pub(super) fn from_parent(
+        &mut self,
+        now: Instant,
+        message: Message,
+        bytes: u32,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let lane = message.lane();
+        if let Some(up) = &mut self.up {
+            up.heard = now;
+        }
+        match self.parent_says(now, message, out) {
+            Ok(()) => self.handled(lane, bytes, out),
+            Err(reason) => self.refuse_parent(now, reason, out),
+        }
+    }
+
+    /// Gives back credit. All is handled at once: a child without credits is not waited for (P7).
+    fn handled(&mut self, lane: Lane, bytes: u32, out: &mut Vec<RelayOutput>) {
+        let Some(up) = &mut self.up else {
+            return;
+        };
+        let Some(limits) = up.limits else {
+            return;
+        };
+        let (handled, window) = match lane {
+            Lane::Control => return,
+            Lane::Stream => (&mut up.stream_handled, limits.stream_window_bytes),
+            Lane::Bulk => (&mut up.bulk_handled, limits.bulk_window_bytes),
+        };
+        *handled = handled.saturating_add(bytes);
+        if *handled >= window / 8 {
+            let bytes = std::mem::take(handled);
+            self.send_up(Message::Credit { lane, bytes }, out);
+        }
+    }
+
+    fn parent_says(
+        &mut self,
+        now: Instant,
+        message: Message,
+        out: &mut Vec<RelayOutput>,
+    ) -> Result<(), CloseReason> {
+        match message {
+            Message::Goodbye { reason } => {
+                let link = self.up.as_ref().map(|up| up.link);
+                self.lost(now, Some(reason), out);
+                if let Some(link) = link {
+                    let reason = CloseReason::Shutdown;
+                    out.push(RelayOutput::Link(crate::machine::LinkOutput::Close { link, reason }));
+                }
+            }
+            Message::Welcome { limits, domains, .. } => {
+                return self.welcomed(now, limits, domains);
+            }
+            Message::Registered { domain, boot } => {
+                self.registered(domain, boot, out);
+            }
+            Message::Committed { domain, id, outcome } => {
+                self.commit_ended(now, domain, id, Ok(outcome), out);
+            }
+            Message::CommitDeferred { domain, id, error } => {
+                self.commit_ended(now, domain, id, Err(error), out);
+            }
+            Message::Ids { request, .. }
+            | Message::Volume { request, .. }
+            | Message::Volumes { request, .. } => {
+                if let Some(pending) = self.answered(request)
+                    && let Some((link, asked)) = pending.asker
+                {
+                    self.links.reply(link, renumbered(message, asked), out);
+                }
+            }
+            Message::Failed { request, error } => self.failed(now, request, error, out),
+            Message::Resumed { request, domain, epochs, answer, stale, through, time, done } => {
+                let Some(entry) = self.domains.get_mut(&domain) else {
+                    return violation("a domain that was not asked for");
+                };
+                entry.set_epochs(epochs);
+                entry.wall = time;
+                let part = Part { domain, answer, stale, through, done };
+                return self.resumed(now, request, part, out);
+            }
+            Message::Advance { domain, from, through, time, changes, stale, echo } => {
+                let Some(entry) = self.domains.get_mut(&domain).filter(|d| d.following) else {
+                    return violation("an advance before the stream began");
+                };
+                entry.wall = time;
+                if from != entry.through() || through < from {
+                    return violation("an advance from another stamp");
+                }
+                let mut last = from;
+                for change in changes {
+                    if change.stamp <= last || change.stamp > through {
+                        return violation("changes out of order");
+                    }
+                    last = change.stamp;
+                    entry.ring.push(Recent::Change(change));
+                }
+                if !stale.is_empty() && through == from {
+                    return violation("stale pages without an advance");
+                }
+                if !stale.is_empty() {
+                    entry.ring.push(Recent::Stale(through, stale));
+                }
+                entry.ring.raise(through);
+                self.told(now, domain, echo, out);
+            }
+            Message::History { domain, epochs } => {
+                if let Some(entry) = self.domains.get_mut(&domain) {
+                    entry.set_epochs(epochs);
+                    self.pump_all(now, domain, out);
+                }
+            }
+            Message::Pages { request, domain, pages } => {
+                self.pages(now, request, domain, pages, out);
+            }
+            _ => return violation("a message that only a child sends"),
+        }
+        Ok(())
+    }
+
+    /// A child's boot may commit.
+    fn registered(&mut self, domain: DomainId, boot: BootId, out: &mut Vec<RelayOutput>) {
+        let asked = |pending: &Pending| matches!(pending.what, What::Register { domain: d, boot: b, .. } if (d, b) == (domain, boot));
+        let requests: Vec<RequestId> =
+            self.pending.iter().filter(|(_, p)| asked(p)).map(|(id, _)| *id).collect();
+        for request in requests {
+            let pending = self.answered(request).expect("listed above");
+            if let Some((link, _)) = pending.asker {
+                if let Some(entry) = self.links.get_mut(link) {
+                    entry.registering.remove(&(domain, boot));
+                }
+                self.links.send(link, Message::Registered { domain, boot }, out);
+            }
+        }
+    }
+
+    /// Follows every domain of the parent.
+    fn welcomed(
+        &mut self,
+        now: Instant,
+        limits: LinkLimits,
+        domains: Vec<DomainInfo>,
+    ) -> Result<(), CloseReason> {
+        let Some(up) = self.up.as_mut().filter(|up| up.limits.is_none()) else {
+            return violation("a second Welcome");
+        };
+        up.limits = Some(limits);
+        let others = std::mem::take(&mut self.waiting);
+        for info in domains {
+            let domain = info.domain;
+            let config = &self.config;
+            self.domains.entry(domain).or_insert_with(|| RelayDomain::new(config, info));
+            let own = Pending {
+                what: What::Own { domain, gathered: Gathered::default() },
+                asker: None,
+                sent: false,
+                deadline: now,
+            };
+            let request = self.enqueue(own);
+            self.domains.get_mut(&domain).expect("inserted above").resume = Some(request);
+        }
+        self.waiting.extend(others);
+        Ok(())
+    }
+
+    /// A request was answered: it counts no longer.
+    pub(super) fn answered(&mut self, request: RequestId) -> Option<Pending> {
+        let pending = self.pending.remove(&request)?;
+        self.deadlines.remove(&(pending.deadline, request));
+        if pending.sent {
+            self.count_answers(pending.what.count());
+        }
+        self.drop_pending(&pending);
+        Some(pending)
+    }
+
+    fn count_answers(&mut self, count: u32) {
+        if let Some(up) = &mut self.up {
+            up.unanswered = up.unanswered.saturating_sub(count);
+        }
+    }
+
+    /// Part of an answer to a resume: the relay's own, or one asked for a child.
+    fn resumed(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        part: Part,
+        out: &mut Vec<RelayOutput>,
+    ) -> Result<(), CloseReason> {
+        let entry = &self.domains[&part.domain];
+        let own = entry.resume == Some(request);
+        if own && !self.pending.contains_key(&request) {
+            // The cursor fell off the parent's ring: our resume is answered again.
+            let domain = part.domain;
+            let again = Pending {
+                what: What::Own { domain, gathered: Gathered::default() },
+                asker: None,
+                sent: false,
+                deadline: now,
+            };
+            self.pending.insert(request, again);
+        }
+        let pages_max = self.config.resume_pages_max;
+        let Some(pending) = self.pending.get_mut(&request) else {
+            return Ok(());
+        };
+        match &mut pending.what {
+            What::Own { gathered, .. } | What::Child { gathered, .. } => {
+                gathered.add(part.stale, pages_max);
+            }
+            // The stream's part says nothing; `Registered` comes when it is durable.
+            What::Register { resumed, .. } => {
+                if !std::mem::replace(resumed, true) {
+                    self.count_answers(1);
+                }
+                return Ok(());
+            }
+            What::Fetch { .. } | What::Other(_) => return Ok(()),
+        }
+        if !part.done {
+            return Ok(());
+        }
+        let Some(pending) = self.answered(request) else {
+            return Ok(());
+        };
+        match pending.what {
+            What::Own { gathered, .. } => {
+                self.own_resumed(now, part.domain, &part.answer, part.through, gathered, out);
+                Ok(())
+            }
+            What::Child { fallen, gathered, .. } => {
+                if part.through != self.domains[&part.domain].through() {
+                    return violation("an answer away from the stream's position");
+                }
+                if let Some((link, asked)) = pending.asker {
+                    let answer = child_answer(asked, part.answer, gathered, part.through);
+                    self.child_resumed(now, part.domain, link, answer, fallen, out);
+                }
+                Ok(())
+            }
+            What::Fetch { .. } | What::Register { .. } | What::Other(_) => Ok(()),
+        }
+    }
+
+    /// The relay's own stream begins, or goes on after a gap.
+    fn own_resumed(
+        &mut self,
+        now: Instant,
+        domain: DomainId,
+        answer: &ResumeAnswer,
+        through: Stamp,
+        mut gathered: Gathered,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        let seen = entry.through();
+        let continues = matches!(answer, ResumeAnswer::From(from) if *from == seen);
+        if entry.begun && !continues {
+            // Our line is not the parent's: what the children hold is judged when they resume.
+            let fork = match answer {
+                ResumeAnswer::From(from) => *from,
+                ResumeAnswer::Reset => Stamp::ZERO,
+            };
+            entry.ring.reset(through);
+            for link in self.links.following(domain) {
+                let reason = CloseReason::Forked { domain, seen, fork };
+                self.close_child(now, link, reason, out);
+            }
+        } else if !entry.begun || gathered.over {
+            // All cursors are off the ring now: each child's copies are asked about one by one.
+            entry.ring.reset(through);
+        } else if through > seen {
+            if !gathered.pages.is_empty() {
+                gathered.pages.sort_unstable();
+                gathered.pages.dedup();
+                entry.ring.push(Recent::Stale(through, gathered.pages));
+            }
+            entry.ring.raise(through);
+        }
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
+        entry.begun = true;
+        entry.following = true;
+        entry.narrow_at = Some(now.after(self.config.narrow_delay));
+        if let Some(up) = &mut self.up {
+            up.beat_at = now;
+        }
+        self.beat_up(now, out);
+        self.pump_all(now, domain, out);
+        if self.is_ready() && !self.told_ready {
+            self.told_ready = true;
+            out.push(RelayOutput::Notice(RelayNotice::Ready));
+        }
+        self.welcome_held(out);
+    }
+
+    /// A child's resume was answered by the parent, at the relay's own position.
+    fn child_resumed(
+        &mut self,
+        now: Instant,
+        domain: DomainId,
+        link: LinkId,
+        mut answer: Answer,
+        fallen: bool,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let entry = &self.domains[&domain];
+        let mut at = entry.through();
+        if self.config.faults.has(Fault::HelpOvertakes) && !fallen {
+            at = at.max(entry.ahead);
+        }
+        let Some(follower) = self.links.follower(link, domain) else {
+            return;
+        };
+        match follower.phase {
+            Phase::Waiting => follower.begin(answer, at),
+            Phase::Fallen if fallen => {
+                answer.filtered = true;
+                answer.counted = false;
+                answer.at = None;
+                follower.answer(answer, at);
+            }
+            Phase::Answering(_) | Phase::Streaming => follower.asked.push_back(answer),
+            Phase::Fallen => {
+                // The answer's place is in the part of the stream that is lost.
+                let reason = CloseReason::Limit("the stream was not taken in time".into());
+                self.close_child(now, link, reason, out);
+                return;
+            }
+        }
+        self.pump(now, domain, link, out);
+    }
+
+    /// What the stream brought is passed on.
+    fn told(
+        &mut self,
+        now: Instant,
+        domain: DomainId,
+        echo: Option<Echo>,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        if let Some(echo) = echo {
+            entry.confirmed(echo);
+            let (age, through) = (entry.age(now), entry.through());
+            for link in self.links.following(domain) {
+                let follower = self.links.follower(link, domain).expect("listed above");
+                if let (Some(sent), Some(age)) = (follower.early_beat.take(), age) {
+                    follower.beat(sent, through, age);
+                }
+            }
+        }
+        self.pump_all(now, domain, out);
+    }
+
+    /// Pages go to the child that asked: it has the credit for them.
+    fn pages(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        domain: DomainId,
+        answers: Vec<PageAnswer>,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let Some(pending) = self.pending.get_mut(&request) else {
+            return;
+        };
+        let asker = pending.asker;
+        let What::Fetch { pages: asked, .. } = &mut pending.what else {
+            return;
+        };
+        let mut known = Vec::new();
+        let mut done = Vec::new();
+        for answer in answers {
+            // An answer for a page that was not asked is of no use to anybody.
+            if let Some(place) = asked.iter().position(|(ask, _)| ask.page == answer.page) {
+                done.push(asked.swap_remove(place));
+                known.push(answer);
+            }
+        }
+        let over = asked.is_empty();
+        self.count_answers(u32::try_from(done.len()).expect("at most a message's"));
+        for (ask, reserved) in done {
+            if let Some(entry) = self.domains.get_mut(&domain) {
+                entry.fetch_ends(ask.page);
+            }
+            self.unreserve(asker.map(|(link, _)| link), reserved);
+        }
+        if over {
+            self.answered(request);
+        }
+        for answer in &known {
+            if let PageBody::Data(bytes) = &answer.body {
+                let bytes = i64::try_from(bytes.len()).expect("a page fits");
+                let most = self.page_bytes.entry(answer.page.volume).or_default();
+                *most = bytes.max(*most);
+            }
+            if let Some(entry) = self.domains.get_mut(&domain) {
+                entry.ahead = entry.ahead.max(answer.as_of);
+            }
+        }
+        if let Some((link, asked)) = asker
+            && !known.is_empty()
+        {
+            if self.config.faults.has(Fault::RegisterLate)
+                && let Some(follower) = self.links.follower(link, domain)
+            {
+                known.iter().for_each(|answer| follower.register(answer.page));
+            }
+            self.links.answer_pages(link, asked, domain, known, out);
+            self.serve(now, link, out);
+        }
+    }
+
+    /// A request failed at the parent.
+    fn failed(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        error: RequestError,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let Some(pending) = self.answered(request) else {
+            return;
+        };
+        let Some((link, asked)) = pending.asker else {
+            return;
+        };
+        match pending.what {
+            What::Fetch { pages, .. } => {
+                for _ in pages {
+                    self.links.fail_page(link, asked, error.clone(), out);
+                }
+            }
+            What::Child { domain, epochs, through, .. } => {
+                let ours: &[Epoch] = &self.domains[&domain].epochs;
+                let reason = match judge(ours, Stamp(u64::MAX), &epochs, through) {
+                    Verdict::Forked(fork) => CloseReason::Forked { domain, seen: through, fork },
+                    Verdict::From(_) | Verdict::Reset => {
+                        CloseReason::OutOfService(error.to_string())
+                    }
+                };
+                self.close_child(now, link, reason, out);
+            }
+            What::Other(_) => self.links.fail(link, asked, error, out),
+            What::Own { .. } | What::Register { .. } => {}
+        }
+    }
+
+    fn commit_ended(
+        &mut self,
+        now: Instant,
+        domain: DomainId,
+        id: CommitId,
+        ended: Result<Outcome, RequestError>,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let Some(links) = self.commits.remove(&(domain, id)) else {
+            return;
+        };
+        self.count_answers(1);
+        for link in links {
+            match &ended {
+                Ok(outcome) => {
+                    self.links.outcome(link, domain, id, outcome.clone(), out);
+                    if let (Outcome::Committed(stamp), Some(follower)) =
+                        (outcome, self.links.follower(link, domain))
+                    {
+                        follower.told(*stamp);
+                        self.pump(now, domain, link, out);
+                    }
+                }
+                Err(error) => self.links.defer(link, domain, id, error.clone(), out),
+            }
+        }
+    }
+
+    /// Asks every followed domain for an echo, when that is due.
+    pub(super) fn beat_up(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+        let interval = self.config.beat_interval;
+        let Some(up) = self.up.as_mut().filter(|up| up.limits.is_some() && up.beat_at <= now)
+        else {
+            return;
+        };
+        up.beat_at = now.after(interval);
+        let domains: Vec<DomainId> = self.domains.keys().copied().collect();
+        for domain in domains {
+            // Before its stream runs a beat only keeps the link alive.
+            self.send_up(Message::Beat { domain, sent: now }, out);
+        }
+    }
+}
+
+/// What a child is told of its copies.
+fn child_answer(
+    request: RequestId,
+    answer: ResumeAnswer,
+    gathered: Gathered,
+    through: Stamp,
+) -> Answer {
+    let (answer, pages) =
+        if gathered.over { (ResumeAnswer::Reset, Vec::new()) } else { (answer, gathered.pages) };
+    Answer {
+        request,
+        answer,
+        filtered: false,
+        at: Some(through),
+        counted: true,
+        walk: Walk::List(pages, 0),
+    }
+}

@@ -1,0 +1,120 @@
+//! What a relay has asked of its parent, under request ids of its own (rule 6).
+
+use crate::id::{BootId, DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::message::{Epoch, Message, PageAsk};
+use crate::time::Instant;
+
+/// A request to the parent.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) what: What,
+    /// Who is to be answered; none: nobody waits any more, but the parent has not answered.
+    pub(super) asker: Option<(LinkId, RequestId)>,
+    /// It was sent on the link that is up now.
+    pub(super) sent: bool,
+    pub(super) deadline: Instant,
+}
+
+/// What was asked.
+#[derive(Debug)]
+pub(super) enum What {
+    /// Pages not yet answered, each with the credit reserved for it.
+    Fetch { domain: DomainId, pages: Vec<(PageAsk, i64)>, prefetch: bool },
+    /// The relay's own stream.
+    Own { domain: DomainId, gathered: Gathered },
+    /// A child's copies (its first resume, one through it, or its cursor fell off the ring).
+    Child { domain: DomainId, epochs: Vec<Epoch>, through: Stamp, fallen: bool, gathered: Gathered },
+    /// A child's boot; the stream's part of the answer says nothing.
+    Register { domain: DomainId, boot: BootId, resumed: bool },
+    /// A message about ids or volumes, to be sent with an id of the relay's own.
+    Other(Message),
+}
+
+/// Stale pages gathered from the parts of an answer; bounded.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    pub(super) pages: Vec<PageId>,
+    /// There were more than the bound.
+    pub(super) over: bool,
+}
+
+impl Gathered {
+    pub(super) fn add(&mut self, pages: Vec<PageId>, pages_max: usize) {
+        if self.over || self.pages.len() + pages.len() > pages_max {
+            self.over = true;
+            self.pages = Vec::new();
+        } else {
+            self.pages.extend(pages);
+        }
+    }
+}
+
+impl What {
+    /// The domain whose stream must run before it is sent.
+    pub(super) fn domain(&self) -> Option<DomainId> {
+        match self {
+            Self::Fetch { domain, .. }
+            | Self::Child { domain, .. }
+            | Self::Register { domain, .. } => Some(*domain),
+            Self::Own { .. } | Self::Other(_) => None,
+        }
+    }
+
+    /// How many requests it counts for at the parent.
+    pub(super) fn count(&self) -> u32 {
+        match self {
+            Self::Fetch { pages, .. } => u32::try_from(pages.len()).expect("at most a message's"),
+            Self::Register { resumed: true, .. } => 0,
+            _ => 1,
+        }
+    }
+
+    /// The message that asks, under `request`.
+    pub(super) fn message(&self, request: RequestId, line: &[Epoch]) -> Message {
+        match self {
+            Self::Fetch { domain, pages, prefetch } => Message::Fetch {
+                request,
+                domain: *domain,
+                pages: pages.iter().map(|(ask, _)| *ask).collect(),
+                prefetch: *prefetch,
+            },
+            Self::Own { domain, .. } => Message::Resume {
+                request,
+                domain: *domain,
+                epochs: line.to_vec(),
+                through: None,
+                register: None,
+            },
+            Self::Child { domain, epochs, through, .. } => Message::Resume {
+                request,
+                domain: *domain,
+                epochs: epochs.clone(),
+                through: Some(*through),
+                register: None,
+            },
+            Self::Register { domain, boot, .. } => Message::Resume {
+                request,
+                domain: *domain,
+                epochs: Vec::new(),
+                through: None,
+                register: Some(*boot),
+            },
+            Self::Other(message) => renumbered(message.clone(), request),
+        }
+    }
+}
+
+/// The same message under another request id.
+pub(super) fn renumbered(mut message: Message, to: RequestId) -> Message {
+    match &mut message {
+        Message::AllocateIds { request, .. }
+        | Message::OpenVolume { request, .. }
+        | Message::ListVolumes { request, .. }
+        | Message::CreateVolume { request, .. }
+        | Message::Ids { request, .. }
+        | Message::Volume { request, .. }
+        | Message::Volumes { request, .. } => *request = to,
+        other => unreachable!("{other:?} is not passed on by number"),
+    }
+    message
+}

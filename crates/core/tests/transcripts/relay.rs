@@ -1,0 +1,266 @@
+//! Transcripts of the relay.
+
+use crate::parent::*;
+use crate::transcript::Transcript;
+use larder_core::commit::{Aspect, Change, Outcome, PageChange, Target};
+use larder_core::id::{BootId, CommitId, HistoryId, LinkId, RequestId, Slot, Stamp};
+use larder_core::machine::{LinkInput, LinkOutput, Machine};
+use larder_core::message::{
+    DomainInfo, Echo, Epoch, LinkLimits, Message, PageAnswer, PageBody, ResumeAnswer,
+};
+use larder_core::relay::io::{RelayInput, RelayOutput};
+use larder_core::relay::{Relay, RelayConfig};
+use larder_core::time::{Duration, WallTime};
+
+fn show(output: &RelayOutput) -> Option<String> {
+    Some(match output {
+        RelayOutput::Link(LinkOutput::Send { link: LinkId(9), message }) => {
+            format!("up < {}", crate::notation::message(message))
+        }
+        RelayOutput::Link(LinkOutput::Send { link, message }) => {
+            format!("link {} < {}", link.0, crate::notation::message(message))
+        }
+        RelayOutput::Link(LinkOutput::Close { link, reason }) => {
+            format!("link {} closed: {reason}", link.0)
+        }
+        RelayOutput::Notice(notice) => format!("notice {notice:?}"),
+    })
+}
+
+/// A relay; its link up is number 9.
+struct Run(Transcript<Relay>);
+
+fn up(message: Message) -> (String, LinkInput) {
+    let (_, input) = received(9, message.clone());
+    (format!("up > {}", crate::notation::message(&message)), input)
+}
+
+fn line() -> Vec<Epoch> {
+    vec![Epoch { history: HistoryId(1), first: Stamp(1) }]
+}
+
+fn resumed(request: u64, from: u64, through: u64, stale: &[u64]) -> (String, LinkInput) {
+    up(Message::Resumed {
+        request: RequestId(request),
+        domain: DOMAIN,
+        epochs: line(),
+        answer: ResumeAnswer::From(Stamp(from)),
+        stale: stale.iter().map(|n| page(*n)).collect(),
+        through: Stamp(through),
+        time: WallTime(0),
+        done: true,
+    })
+}
+
+/// An advance with one change of a page's slot 1 at `through`.
+fn advance(from: u64, through: u64, n: u64) -> (String, LinkInput) {
+    let touched = vec![(Target::Slot(Slot(1)), Aspect::Value)];
+    let id = CommitId { boot: BootId(99), sequence: through };
+    let change =
+        Change { stamp: Stamp(through), id, pages: vec![PageChange { page: page(n), touched }] };
+    up(Message::Advance {
+        domain: DOMAIN,
+        from: Stamp(from),
+        through: Stamp(through),
+        time: WallTime(0),
+        changes: vec![change],
+        stale: Vec::new(),
+        echo: None,
+    })
+}
+
+fn pages(request: u64, n: u64, version: u64, as_of: u64) -> (String, LinkInput) {
+    let answer = PageAnswer {
+        page: page(n),
+        version: Stamp(version),
+        as_of: Stamp(as_of),
+        body: PageBody::Absent,
+    };
+    up(Message::Pages { request: RequestId(request), domain: DOMAIN, pages: vec![answer] })
+}
+
+impl Run {
+    /// A relay that follows domain 1 at stamp 5; the first free request of its own is 2.
+    fn new(prose: &str) -> Self {
+        let mut run = Self(Transcript::new(Relay::new(RelayConfig::default()), prose, show));
+        run.connect();
+        run.quietly(vec![resumed(1, 5, 5, &[])]);
+        run
+    }
+
+    fn connect(&mut self) {
+        let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into() };
+        let limits = LinkLimits {
+            requests_max: 8192,
+            stream_window_bytes: 1 << 20,
+            bulk_window_bytes: 4 << 20,
+            lease: Duration::from_secs(15),
+        };
+        let welcome = Message::Welcome {
+            version: 1,
+            name: "origin".into(),
+            time: WallTime(0),
+            limits,
+            domains: vec![DomainInfo { domain: DOMAIN, epochs: line() }],
+        };
+        self.quietly(vec![(String::new(), opened), up(welcome)]);
+    }
+
+    fn quietly(&mut self, inputs: Vec<(String, LinkInput)>) {
+        for (_, input) in inputs {
+            let mut out = Vec::new();
+            self.0.machine.handle(self.0.now, RelayInput::Link(input), &mut out);
+        }
+    }
+
+    fn step(&mut self, inputs: Vec<(String, LinkInput)>) {
+        self.0.step(inputs.into_iter().map(|(s, i)| (s, RelayInput::Link(i))).collect());
+    }
+
+    /// Nodes a (link 1, boot 10) and b (link 2, boot 20), holding nothing. The registrations of
+    /// their boots are requests 2 and 3 of the relay's own.
+    fn two_nodes(&mut self) {
+        for (link, name, boot) in [(1, "a", 10), (2, "b", 20)] {
+            self.quietly(vec![
+                opened(link, name),
+                hello(link, name, boot),
+                resume_new(link, 1, boot),
+                up(Message::Registered { domain: DOMAIN, boot: BootId(boot) }),
+            ]);
+        }
+    }
+}
+
+#[test]
+fn rule_7_no_notice_while_a_fetch_is_pending() {
+    let mut run = Run::new(
+        "Rule 7 at a relay. a fetches page 3, is answered, and evicts it while b's fetch of it is \
+         on its way up: a notice now would follow b's fetch and unregister the relay for what b is \
+         about to hold. None is sent. When b has evicted it too, and nothing is pending, it goes up.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(1, 5, &[3])]);
+    run.step(vec![pages(4, 3, 2, 5)]);
+    run.step(vec![fetch(2, 5, &[3])]);
+    run.step(vec![evicted(1, &[3])]);
+    run.step(vec![evicted(2, &[3])]);
+    run.0.say("b gave the page up before it came: still no notice, its fetch is pending.");
+    run.step(vec![pages(5, 3, 2, 5)]);
+    run.step(vec![fetch(1, 6, &[3])]);
+    run.step(vec![pages(6, 3, 2, 5)]);
+    run.step(vec![evicted(1, &[3])]);
+    run.0.end("relay_rule_7_no_notice_while_a_fetch_is_pending");
+}
+
+#[test]
+fn rule_10_registered_before_it_is_asked() {
+    let mut run = Run::new(
+        "Rule 10 at a relay. a fetches page 3; before the page comes, change 6 names it. The relay \
+         has registered a before it asked: the change goes down, and a applies it to the page \
+         as-of 5 that comes after it.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(1, 5, &[3])]);
+    run.step(vec![advance(5, 6, 3)]);
+    run.step(vec![pages(4, 3, 2, 5)]);
+    run.0.end("relay_rule_10_registered_before_it_is_asked");
+}
+
+#[test]
+fn rule_13_early_answer() {
+    let mut run = Run::new(
+        "Rule 13. The relay has seen change 7 to page 3. A transaction of a with base 6 that read it \
+         cannot commit: a hears it from the relay. One with base 7 goes up. And the relay says \
+         nothing about a commit that may have been sent before: one whose number is not new on this \
+         link, or whose base is not later than the stamp at which the link's stream began.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(1, 5, &[3]), advance(5, 6, 4), advance(6, 7, 3)]);
+    run.step(vec![Commit::new(10, 1, 6).read(3, 1).put(3, 1, 1, "x").on(1)]);
+    run.step(vec![Commit::new(10, 2, 7).read(3, 1).put(3, 1, 1, "x").on(1)]);
+    run.step(vec![Commit::new(10, 1, 6).read(3, 1).put(3, 1, 1, "x").on(1)]);
+    run.step(vec![Commit::new(10, 3, 5).read(3, 1).put(3, 1, 1, "x").on(1)]);
+    let id = CommitId { boot: BootId(10), sequence: 2 };
+    let outcome = Outcome::Committed(Stamp(8));
+    run.step(vec![up(Message::Committed { domain: DOMAIN, id, outcome })]);
+    run.0.end("relay_rule_13_early_answer");
+}
+
+#[test]
+fn rule_11_answers_wait_for_the_stream() {
+    let mut run = Run::new(
+        "Rules 11 and 17 at a relay. a returns with copies up to 4. The relay does not know what a \
+         holds, so it asks; change 6 passes meanwhile. The answer comes in the stream, at the \
+         relay's own position: a's cursor starts there, and a gets what changed since from the \
+         stream, for whatever page. Pages that ran ahead (as-of 9) do not move it.",
+    );
+    run.step(vec![opened(1, "a"), hello(1, "a", 10)]);
+    run.step(vec![resume(1, 1, &[(1, 1)], 4)]);
+    run.step(vec![advance(5, 6, 3)]);
+    run.step(vec![resumed(2, 4, 6, &[8])]);
+    run.step(vec![fetch(1, 5, &[3]), pages(3, 3, 8, 9)]);
+    run.step(vec![advance(6, 7, 44)]);
+    run.step(vec![holding(1, &[3])]);
+    run.0.wait(Duration::from_secs(6));
+    run.0.end("relay_rule_11_answers_wait_for_the_stream");
+}
+
+#[test]
+fn the_link_up_is_lost() {
+    let mut run = Run::new(
+        "The link up goes away. Children stay; a commit is answered as deferred, at once also the \
+         one in flight; a fetch in flight is asked again when the parent is back, and what changed \
+         meanwhile goes down as stale pages, without any child's resume. A fetch that waits for \
+         longer than its limit fails.",
+    );
+    run.two_nodes();
+    run.step(vec![
+        fetch(1, 5, &[3]),
+        fetch(2, 5, &[4]),
+        Commit::new(10, 1, 5).put(3, 1, 1, "x").on(1),
+    ]);
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.step(vec![Commit::new(20, 1, 5).put(4, 1, 1, "x").on(2)]);
+    run.0.wait(Duration::from_secs(9));
+    run.connect();
+    run.step(vec![resumed(8, 5, 9, &[4])]);
+    run.0.wait(Duration::from_secs(2));
+    run.0.end("relay_the_link_up_is_lost");
+}
+
+#[test]
+fn a_child_without_credits_delays_nobody() {
+    let mut run = Run::new(
+        "P7. a returns no credit. It is sent pages as far as its window goes; the rest of its fetch \
+         is not even asked for, so that nothing waits at the relay, and b is served.",
+    );
+    run.two_nodes();
+    let many: Vec<u64> = (100..200).collect();
+    run.step(vec![fetch(1, 5, &many)]);
+    run.step(vec![fetch(2, 5, &[3])]);
+    run.0.end("relay_a_child_without_credits_delays_nobody");
+}
+
+#[test]
+fn ages_add_up() {
+    let mut run = Run::new(
+        "The relay's state was confirmed by its parent 3 s ago (and was 1 s old then). A child's \
+         beat is echoed with an age of 4 s, not with none.",
+    );
+    run.two_nodes();
+    let sent = run.0.now;
+    let echo = Some(Echo { sent, age: Duration::from_secs(1) });
+    run.quietly(vec![up(Message::Advance {
+        domain: DOMAIN,
+        from: Stamp(5),
+        through: Stamp(5),
+        time: WallTime(0),
+        changes: Vec::new(),
+        stale: Vec::new(),
+        echo,
+    })]);
+    run.0.wait(Duration::from_secs(3));
+    let now = run.0.now;
+    run.step(vec![beat(1, now)]);
+    run.0.end("relay_ages_add_up");
+}
