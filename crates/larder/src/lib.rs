@@ -5,9 +5,9 @@
 //! relay. `examples/counter.rs` is a whole program to copy.
 
 pub mod client;
-pub mod fs;
 pub mod clock;
 pub mod config;
+pub mod fs;
 mod host;
 pub mod http;
 pub mod log;

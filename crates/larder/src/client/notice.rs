@@ -71,3 +71,22 @@ impl Notices {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slow_watcher_is_told_that_everything_may_have_changed() {
+        let (sender, receiver) = broadcast::channel(2);
+        let mut notices = Notices::new(receiver);
+        for domain in 1..=5 {
+            sender.send(Event::Reset { domain: DomainId(domain) }).expect("one watches");
+        }
+        assert_eq!(notices.next().await, Some(Event::Overflow));
+        assert_eq!(notices.next().await, Some(Event::Reset { domain: DomainId(4) }));
+        assert_eq!(notices.next().await, Some(Event::Reset { domain: DomainId(5) }));
+        drop(sender);
+        assert_eq!(notices.next().await, None);
+    }
+}

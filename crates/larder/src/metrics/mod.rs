@@ -67,6 +67,21 @@ struct DomainLabels {
     domain: String,
 }
 
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct StoreLabels {
+    domain: String,
+    part: &'static str,
+}
+
+/// A part of a domain's store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StorePart {
+    /// The commit log.
+    Log,
+    /// The page engine.
+    Pages,
+}
+
 /// Messages and bytes of one kind and direction.
 struct Tally {
     messages: Counter,
@@ -92,6 +107,7 @@ pub struct Metrics {
     install_pages: Counter,
     install_seconds: Histogram,
     loads: Counter,
+    store_bytes: Family<StoreLabels, Gauge<u64, AtomicU64>>,
     domains_failed: Gauge,
 }
 
@@ -128,6 +144,7 @@ impl Metrics {
             install_pages: Counter::default(),
             install_seconds: seconds(),
             loads: Counter::default(),
+            store_bytes: Family::default(),
             domains_failed: Gauge::default(),
         };
         metrics.register(&mut registry);
@@ -158,6 +175,7 @@ impl Metrics {
         r.register("append_records", "Log records appended", self.append_records.clone());
         r.register("install_pages", "Pages installed", self.install_pages.clone());
         r.register("loads", "Loads from the page engine", self.loads.clone());
+        r.register_with_unit("store", "Bytes of files", Unit::Bytes, self.store_bytes.clone());
         let failed = self.domains_failed.clone();
         r.register("domains_failed", "Domains whose store failed", failed);
         for (name, help, histogram) in [
@@ -275,6 +293,16 @@ impl Metrics {
     /// A load from the page engine.
     pub fn load(&self) {
         self.loads.inc();
+    }
+
+    /// A part of a domain's store takes so many bytes.
+    pub fn store(&self, domain: DomainId, part: StorePart, bytes: u64) {
+        let part = match part {
+            StorePart::Log => "log",
+            StorePart::Pages => "pages",
+        };
+        let labels = StoreLabels { domain: format!("{:016x}", domain.0), part };
+        self.store_bytes.get_or_create(&labels).set(bytes);
     }
 
     /// A domain's store failed.

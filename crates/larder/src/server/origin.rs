@@ -32,7 +32,7 @@ pub struct OriginServer {
     metrics: Arc<Metrics>,
     domains: Vec<DomainId>,
     failed: Failed,
-    host: Option<JoinHandle<()>>,
+    host: Mutex<Option<JoinHandle<()>>>,
     tasks: Vec<AbortHandle>,
 }
 
@@ -83,7 +83,7 @@ impl OriginServer {
             domains: ids,
             failed,
             tasks: vec![accept.abort_handle(), clock.abort_handle(), host.abort_handle()],
-            host: Some(host),
+            host: Mutex::new(Some(host)),
         })
     }
 
@@ -105,20 +105,21 @@ impl OriginServer {
     }
 
     /// Says goodbye to the children and closes the store; it may be opened anew when this returns.
-    pub async fn shutdown(mut self) {
+    pub async fn shutdown(&self) {
         self.inputs.stop().await;
         self.close().await;
     }
 
     /// Ends like a crash, without a goodbye; the store may be opened anew when this returns.
-    pub async fn kill(mut self) {
+    pub async fn kill(&self) {
         self.abort();
         self.close().await;
     }
 
-    async fn close(&mut self) {
+    async fn close(&self) {
         self.abort();
-        if let Some(host) = self.host.take() {
+        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(host) = host {
             // Aborted or ended: either way the outlet, and so the store's threads, are gone.
             let _ = host.await;
         }

@@ -34,9 +34,7 @@ pub struct RelayServer {
 
 impl Drop for RelayServer {
     fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
-        }
+        self.abort();
     }
 }
 
@@ -102,8 +100,15 @@ impl RelayServer {
     }
 
     /// Says goodbye to its children and its parent, and ends.
-    pub async fn shutdown(self) {
+    pub async fn shutdown(&self) {
         self.inputs.stop().await;
+        self.abort();
+    }
+
+    fn abort(&self) {
+        for task in &self.tasks {
+            task.abort();
+        }
     }
 }
 

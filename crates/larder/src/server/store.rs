@@ -4,7 +4,7 @@
 use super::ServerError;
 use crate::clock::{now, random_u64, random_u128};
 use crate::host::Inputs;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, StorePart};
 use larder_core::id::{DomainId, HistoryId};
 use larder_core::origin::io::{LoadId, LoadKey, OriginInput, OriginOutput, WriteId};
 use larder_core::origin::{Origin, RecoveredDomain};
@@ -93,14 +93,16 @@ impl StoreThreads {
         let pages = Arc::new(domain.pages);
         let load_jobs = Arc::new(Mutex::new(load_jobs));
         let mut threads = Vec::new();
+        let id = domain.recovered.meta.domain;
         let appender = Appender {
+            domain: id,
             log: domain.log,
             jobs: log_jobs,
             inputs: inputs.clone(),
             metrics: metrics.clone(),
         };
         threads.push(Builder::new().name("larder-log".into()).spawn(|| appender.run())?);
-        let worker = Worker { pages, inputs: inputs.clone(), metrics: metrics.clone() };
+        let worker = Worker { domain: id, pages, inputs: inputs.clone(), metrics: metrics.clone() };
         let installer = worker.clone();
         threads.push(
             Builder::new()
@@ -148,6 +150,7 @@ impl StoreThreads {
 }
 
 struct Appender {
+    domain: DomainId,
     log: LogHalf<RealDisk>,
     jobs: Receiver<LogJob>,
     inputs: Inputs<Origin>,
@@ -180,6 +183,7 @@ impl Appender {
                         return;
                     }
                     more_to_prepare = self.log.maintain();
+                    self.metrics.store(self.domain, StorePart::Log, self.log.disk_bytes());
                 }
                 LogJob::Trim(through) => self.log.trim(through),
             }
@@ -189,6 +193,7 @@ impl Appender {
 
 #[derive(Clone)]
 struct Worker {
+    domain: DomainId,
     pages: Arc<PagesHalf<FjallPages>>,
     inputs: Inputs<Origin>,
     metrics: Arc<Metrics>,
@@ -200,6 +205,10 @@ impl Worker {
             let begun = now();
             let answer: OriginInput = self.pages.install(write, &batch);
             self.metrics.install(batch.pages.len(), now().since(begun));
+            // Without the figure the engine still works; what fails here fails there too.
+            if let Ok(bytes) = self.pages.engine().disk_bytes() {
+                self.metrics.store(self.domain, StorePart::Pages, bytes);
+            }
             if self.inputs.send_blocking(answer).is_err() {
                 return;
             }

@@ -276,3 +276,35 @@ async fn the_state_has_an_age_and_sessions_choose_how_old() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scan_finds_every_object_of_a_volume() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let parent = origin.address().to_string();
+    let (one, two) = (site.node("one", &parent).await, site.node("two", &parent).await);
+    let volume = create(&one, "shared").await;
+    let id = volume.id();
+    let mut made = session(&volume)
+        .transact(|tx| async move {
+            let mut made = Vec::new();
+            for number in 0..200u64 {
+                let kind = if number % 5 == 0 { PageKind::Raw } else { PageKind::Slotted };
+                let page = tx.create_page(id, kind).await?;
+                if kind == PageKind::Slotted {
+                    made.push(tx.create(page, number.to_le_bytes().to_vec()).await?);
+                }
+            }
+            Ok::<_, Error>(made)
+        })
+        .await
+        .expect("commits");
+    let there = two.volume("shared").await.expect("it was made");
+    let mut scan = there.scan(&session(&there)).await.expect("begins");
+    let mut found = Vec::new();
+    while let Some((_, objects)) = scan.next().await.expect("reads") {
+        found.extend(objects.into_iter().map(|object| object.id));
+    }
+    made.sort_unstable();
+    assert_eq!(found, made);
+}
