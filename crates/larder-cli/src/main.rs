@@ -1,2 +1,5 @@
 //! The `larder` binary.
+
+mod mount;
+
 fn main() {}

@@ -550,7 +550,7 @@ impl<S: TxStore> FileSystem<S> {
             self.write(&handle, offset, bytes).await?;
             offset += length;
         }
-        self.release(handle).await?;
+        self.release(&handle).await?;
         let set = SetAttr {
             mode: Some((item.meta.mode() & 0o7777) as u16),
             uid: Some(item.meta.uid()),

@@ -13,6 +13,7 @@ use super::{Attr, FileSystem, FsError, TxStore, lock, transact};
 use crate::fs::Tx;
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -159,6 +160,7 @@ impl Dirty {
 pub struct Handle {
     file: Arc<OpenFile>,
     ahead: Mutex<ReadAhead>,
+    given_back: AtomicBool,
 }
 
 impl Handle {
@@ -234,11 +236,14 @@ impl<S: TxStore> FileSystem<S> {
             })
         });
         lock(&file.state).handles += 1;
-        Handle { file: file.clone(), ahead: Mutex::default() }
+        Handle { file: file.clone(), ahead: Mutex::default(), given_back: AtomicBool::new(false) }
     }
 
     /// Unregisters a handle; says whether it was the last of a file without a name.
     fn let_go(&self, handle: &Handle) -> bool {
+        if handle.given_back.swap(true, Ordering::Relaxed) {
+            return false;
+        }
         let mut files = lock(&self.open_files.files);
         let mut state = lock(&handle.file.state);
         state.handles -= 1;
@@ -339,11 +344,11 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     /// Gives a handle back; with the last one what was written is committed, and a file without a
-    /// name is removed.
-    pub async fn release(&self, handle: Handle) -> Result<(), FsError> {
+    /// name is removed. Once is enough; more do nothing.
+    pub async fn release(&self, handle: &Handle) -> Result<(), FsError> {
         let result =
-            if lock(&handle.file.state).orphan { Ok(()) } else { self.flush(&handle).await };
-        if self.let_go(&handle) {
+            if lock(&handle.file.state).orphan { Ok(()) } else { self.flush(handle).await };
+        if self.let_go(handle) {
             self.reap(handle.id()).await?;
         }
         result

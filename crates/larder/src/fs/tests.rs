@@ -39,13 +39,13 @@ async fn make(fs: &Fs, parent: InodeId, name: &str, create: &Create) -> InodeId 
 async fn write_file(fs: &Fs, id: InodeId, offset: u64, bytes: &[u8]) {
     let (handle, _) = fs.open_file(id).await.unwrap();
     fs.write(&handle, offset, Bytes::copy_from_slice(bytes)).await.unwrap();
-    fs.release(handle).await.unwrap();
+    fs.release(&handle).await.unwrap();
 }
 
 async fn read_file(fs: &Fs, id: InodeId) -> Vec<u8> {
     let (handle, attr) = fs.open_file(id).await.unwrap();
     let bytes = fs.read(&handle, 0, attr.inode.size as usize + 10).await.unwrap();
-    fs.release(handle).await.unwrap();
+    fs.release(&handle).await.unwrap();
     bytes.to_vec()
 }
 
@@ -187,7 +187,7 @@ async fn random_writes_match_a_model() {
             }
             1 => fs.flush(&handle).await.unwrap(),
             2 => {
-                fs.release(handle).await.unwrap();
+                fs.release(&handle).await.unwrap();
                 assert_eq!(read_file(&other, id).await, model, "step {step}, other node");
                 handle = fs.open_file(id).await.unwrap().0;
             }
@@ -204,7 +204,7 @@ async fn random_writes_match_a_model() {
         let end = model.len().min(from as usize + 50_000);
         assert_eq!(read, model[from as usize..end], "step {step}");
     }
-    fs.release(handle).await.unwrap();
+    fs.release(&handle).await.unwrap();
     clean(&fs).await;
 }
 
@@ -219,7 +219,7 @@ async fn removed_while_open_stays_until_closed() {
     assert_eq!(fs.orphans().await.unwrap().len(), 1);
     clean(&fs).await;
     let before = store.pages();
-    fs.release(handle).await.unwrap();
+    fs.release(&handle).await.unwrap();
     assert_eq!(fs.orphans().await.unwrap().len(), 0);
     assert_eq!(store.pages(), before - 4);
     clean(&fs).await;
@@ -342,7 +342,7 @@ async fn failed_commits_are_reported_at_close() {
     fs.write(&handle, 0, Bytes::from_static(b"kept")).await.unwrap();
     store.fail_next_commit(TxError::TimedOut);
     assert_eq!(fs.flush(&handle).await, Err(TxError::TimedOut.into()));
-    fs.release(handle).await.unwrap();
+    fs.release(&handle).await.unwrap();
     assert_eq!(read_file(&fs, id).await, b"kept");
 }
 
@@ -355,7 +355,7 @@ async fn times_survive_the_flush() {
     fs.write(&handle, 0, Bytes::from_static(b"x")).await.unwrap();
     let set = SetAttr { mtime: Some(-5), ..SetAttr::default() };
     fs.setattr(id, set).await.unwrap();
-    fs.release(handle).await.unwrap();
+    fs.release(&handle).await.unwrap();
     let inode = fs.getattr(id).await.unwrap().inode;
     assert_eq!((inode.mtime, inode.size), (-5, 1));
 }

@@ -24,13 +24,22 @@ const LEVELS_MAX: u32 = 9;
 /// What a new slot costs beside its bytes, and some room so that two creators seldom overfill.
 const SLACK_BYTES: usize = 64;
 
-/// Where a directory listing goes on: after this hash and name.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+/// Where a directory listing goes on: after this hash and name. The default is before all names.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position {
     /// The hash.
     pub hash: u64,
     /// The name; none: after every name of this hash.
     pub name: Option<Bytes>,
+}
+
+impl Default for Position {
+    fn default() -> Self {
+        Self {
+            hash: 0,
+            name: Some(Bytes::new()),
+        }
+    }
 }
 
 /// A name listed: where it is kept, its hash, the entry.

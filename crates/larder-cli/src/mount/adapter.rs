@@ -1,0 +1,762 @@
+//! Answers to the kernel's requests.
+
+use super::attributes::{absent, attributes, errno, file_type, nanos};
+use super::known::Place;
+use super::{Open, Shared};
+use bytes::Bytes;
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use larder::fs::{
+    Attr, Create, DirEntry, Found, FsError, Handle, InodeId, Kind, Position, RenameMode, SetAttr,
+    TxError, TxStore,
+};
+use std::ffi::OsStr;
+use std::future::Future;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+use tokio::runtime::Handle as Runtime;
+
+/// Names given per listing request; the kernel's buffer holds about as many.
+const LIST: usize = 128;
+/// Cookies of `.` and `..`; those of names come after.
+const DOTS: u64 = 2;
+/// Bytes of one write request at most.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Requests that the kernel may send in the background, reading ahead mostly.
+const BACKGROUND_MAX: u16 = 64;
+/// What `statfs` calls free: a volume has no size of its own.
+const CAPACITY_BYTES: u64 = 1 << 50;
+
+pub(super) struct Adapter<S: TxStore> {
+    shared: Arc<Shared<S>>,
+    runtime: Runtime,
+}
+
+/// A result for the kernel.
+type Answer<T> = Result<T, Errno>;
+
+impl<S: TxStore> Adapter<S> {
+    pub(super) fn new(shared: Arc<Shared<S>>, runtime: Runtime) -> Self {
+        Self { shared, runtime }
+    }
+
+    /// Runs an operation in a task of its own, and answers within the limit whatever happens.
+    fn run<T, Op, Fut>(&self, op: Op, answer: impl FnOnce(&Shared<S>, Answer<T>) + Send + 'static)
+    where
+        T: Send + 'static,
+        Op: FnOnce(Arc<Shared<S>>) -> Fut,
+        Fut: Future<Output = Answer<T>> + Send + 'static,
+    {
+        let shared = self.shared.clone();
+        let operation = op(shared.clone());
+        self.runtime.spawn(async move {
+            let limit = shared.options.operation_limit;
+            let result = match tokio::time::timeout(limit, operation).await {
+                Ok(result) => result,
+                Err(_) => Err(Errno::ETIMEDOUT),
+            };
+            answer(&shared, result);
+        });
+    }
+}
+
+impl<S: TxStore> Shared<S> {
+    fn id(&self, number: INodeNo) -> Answer<InodeId> {
+        self.known().id(number.0).ok_or(Errno::ESTALE)
+    }
+
+    fn file(&self, handle: FileHandle) -> Answer<Arc<Handle>> {
+        match self.handles().get(&handle.0) {
+            Some(Open::File(file)) => Ok(file.clone()),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    fn fuse_attr(&self, attr: &Attr) -> fuser::FileAttr {
+        let number = self.known().number(attr.id);
+        attributes(number, attr, self.fs.store().page_bytes())
+    }
+
+    /// Tells the kernel a name.
+    fn tell(&self, told: &Told, found: &Found, reply: ReplyEntry) {
+        let ttl = self.time_to_live();
+        let (attr_ttl, name_ttl) = self.known().tell_name(
+            told.position,
+            (told.parent, &told.name),
+            found.place,
+            found.attr.as_ref(),
+            ttl,
+        );
+        match &found.attr {
+            Some(attr) => {
+                let generation = Generation(u64::from(attr.id.generation.0));
+                reply.entry_with_ttls(&attr_ttl, &name_ttl, &self.fuse_attr(attr), generation);
+            }
+            None if name_ttl.is_zero() => reply.error(Errno::ENOENT),
+            None => reply.entry_with_ttls(&name_ttl, &name_ttl, &absent(), Generation(0)),
+        }
+    }
+
+    fn tell_attr(&self, position: u64, attr: &Attr, reply: ReplyAttr) {
+        let ttl = self.time_to_live();
+        let ttl = self.known().tell_attr(position, attr, ttl);
+        reply.attr(&ttl, &self.fuse_attr(attr));
+    }
+}
+
+/// A name being told, and the position before it was read.
+struct Told {
+    position: u64,
+    parent: u64,
+    name: Vec<u8>,
+}
+
+impl Told {
+    fn new<S: TxStore>(shared: &Shared<S>, parent: INodeNo, name: &OsStr) -> Self {
+        Self {
+            position: shared.known().position(),
+            parent: parent.0,
+            name: name.as_bytes().to_vec(),
+        }
+    }
+}
+
+fn failed<T>(result: Result<T, FsError>) -> Answer<T> {
+    result.map_err(|error| {
+        if matches!(
+            error,
+            FsError::Damaged(_) | FsError::Store(TxError::Damaged(_) | TxError::Unavailable(_))
+        ) {
+            tracing::warn!(%error, "a file operation failed");
+        }
+        errno(&error)
+    })
+}
+
+fn new_thing(kind: Kind, mode: u32, umask: u32, req: &Request) -> Create {
+    Create {
+        kind,
+        mode: (mode & !umask & 0o7777) as u16,
+        uid: req.uid(),
+        gid: req.gid(),
+        target: Bytes::new(),
+    }
+}
+
+fn reply_empty<S: TxStore>(reply: ReplyEmpty) -> impl FnOnce(&Shared<S>, Answer<()>) + Send {
+    move |_, result| match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
+    }
+}
+
+fn reply_entry<S: TxStore>(
+    told: Told,
+    reply: ReplyEntry,
+) -> impl FnOnce(&Shared<S>, Answer<Found>) + Send {
+    move |shared, result| match result {
+        Ok(found) => shared.tell(&told, &found, reply),
+        Err(error) => reply.error(error),
+    }
+}
+
+impl<S: TxStore> Adapter<S> {
+    fn create_entry(&self, parent: INodeNo, name: &OsStr, create: Create, reply: ReplyEntry) {
+        let told = Told::new(&self.shared, parent, name);
+        let name = told.name.clone();
+        self.run(
+            |shared| async move {
+                let parent = shared.id(parent)?;
+                failed(shared.fs.create(parent, &name, &create).await)
+            },
+            reply_entry(told, reply),
+        );
+    }
+
+    /// Lists from a cookie on; `attributes` as well if asked.
+    fn list<R: Send + 'static>(
+        &self,
+        number: INodeNo,
+        handle: FileHandle,
+        cookie: u64,
+        attributes: bool,
+        reply: R,
+        answer: impl FnOnce(&Shared<S>, Listing, R) + Send + 'static,
+        error: impl FnOnce(R, Errno) + Send + 'static,
+    ) {
+        self.run(
+            move |shared| async move {
+                let directory = shared.id(number)?;
+                let Some(Open::Directory(state)) = shared.handles().get(&handle.0).cloned() else {
+                    return Err(Errno::EBADF);
+                };
+                let after = {
+                    let state = state.lock().expect("holders of this lock do not panic");
+                    match cookie {
+                        0..=DOTS => Position::default(),
+                        // In the middle of names with one cookie, the handle knows where.
+                        _ if state.0 == cookie => state.1.clone(),
+                        _ => Position { hash: hash_of(cookie), name: None },
+                    }
+                };
+                let position = shared.known().position();
+                let entries = shared.fs.read_dir(directory, &after, LIST, attributes).await;
+                let parent = failed(shared.fs.parent(directory).await)?;
+                let dots = [(number.0, "."), (shared.known().number(parent), "..")];
+                Ok(Listing {
+                    parent: number.0,
+                    cookie,
+                    dots,
+                    entries: failed(entries)?,
+                    position,
+                    state,
+                })
+            },
+            |shared, result| match result {
+                Ok(listing) => answer(shared, listing, reply),
+                Err(errno) => error(reply, errno),
+            },
+        );
+    }
+}
+
+/// What a listing request found.
+struct Listing {
+    parent: u64,
+    cookie: u64,
+    dots: [(u64, &'static str); 2],
+    entries: Vec<DirEntry>,
+    position: u64,
+    state: Arc<Mutex<(u64, Position)>>,
+}
+
+impl Listing {
+    /// Notes the last name given.
+    fn stands_at(&self, entry: &DirEntry) {
+        let mut state = self.state.lock().expect("holders of this lock do not panic");
+        *state = (cookie_of(entry.position.hash), entry.position.clone());
+    }
+}
+
+/// A name's cookie, from 62 bits of its hash: the kernel wants it below 2^63, in order, and above
+/// those of the dots. Names that share them follow one another, and the handle knows which of
+/// them was given last.
+fn cookie_of(hash: u64) -> u64 {
+    (hash >> 2) + DOTS + 1
+}
+
+/// The last hash with this cookie.
+fn hash_of(cookie: u64) -> u64 {
+    ((cookie - DOTS - 1) << 2) | 3
+}
+
+impl<S: TxStore> Filesystem for Adapter<S> {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for wanted in [
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_AUTO_INVAL_DATA,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+        ] {
+            if config.add_capabilities(wanted).is_err() {
+                tracing::debug!(?wanted, "the kernel lacks this");
+            }
+        }
+        let _nearest = config.set_max_write(WRITE_BYTES_MAX);
+        let _nearest = config.set_max_readahead(WRITE_BYTES_MAX);
+        let _nearest = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let told = Told::new(&self.shared, parent, name);
+        let name = told.name.clone();
+        self.run(
+            |shared| async move {
+                let parent = shared.id(parent)?;
+                failed(shared.fs.lookup(parent, &name).await)
+            },
+            reply_entry(told, reply),
+        );
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.shared.known().forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let position = self.shared.known().position();
+        self.run(
+            move |shared| async move { failed(shared.fs.getattr(shared.id(ino)?).await) },
+            move |shared, result| match result {
+                Ok(attr) => shared.tell_attr(position, &attr, reply),
+                Err(error) => reply.error(error),
+            },
+        );
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let position = self.shared.known().position();
+        let now = self.shared.fs.store().now();
+        let set = SetAttr {
+            mode: mode.map(|mode| (mode & 0o7777) as u16),
+            uid,
+            gid,
+            size,
+            atime: atime.map(|time| nanos(time, now)),
+            mtime: mtime.map(|time| nanos(time, now)),
+        };
+        self.run(
+            move |shared| async move { failed(shared.fs.setattr(shared.id(ino)?, set).await) },
+            move |shared, result| match result {
+                Ok(attr) => shared.tell_attr(position, &attr, reply),
+                Err(error) => reply.error(error),
+            },
+        );
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.run(
+            move |shared| async move { failed(shared.fs.readlink(shared.id(ino)?).await) },
+            |_, result| match result {
+                Ok(target) => reply.data(&target),
+                Err(error) => reply.error(error),
+            },
+        );
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        // The type bits of a regular file, or none.
+        if !matches!(mode & 0o170_000, 0 | 0o100_000) {
+            return reply.error(Errno::EPERM);
+        }
+        self.create_entry(parent, name, new_thing(Kind::File, mode, umask, req), reply);
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let create = new_thing(Kind::Directory, mode, umask, req);
+        self.create_entry(parent, name, create, reply);
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let mut create = new_thing(Kind::Symlink, 0o777, 0, req);
+        create.target = Bytes::copy_from_slice(target.as_os_str().as_bytes());
+        self.create_entry(parent, link_name, create, reply);
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.run(
+            move |shared| async move { failed(shared.fs.unlink(shared.id(parent)?, &name).await) },
+            reply_empty(reply),
+        );
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.run(
+            move |shared| async move { failed(shared.fs.rmdir(shared.id(parent)?, &name).await) },
+            reply_empty(reply),
+        );
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let mode = if flags.is_empty() {
+            RenameMode::Replace
+        } else if flags == RenameFlags::RENAME_NOREPLACE {
+            RenameMode::NoReplace
+        } else if flags == RenameFlags::RENAME_EXCHANGE {
+            RenameMode::Exchange
+        } else {
+            return reply.error(Errno::EINVAL);
+        };
+        let (from, to) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
+        self.run(
+            move |shared| async move {
+                let (parent, newparent) = (shared.id(parent)?, shared.id(newparent)?);
+                failed(shared.fs.rename((parent, &from), (newparent, &to), mode).await)
+            },
+            reply_empty(reply),
+        );
+    }
+
+    fn link(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let told = Told::new(&self.shared, newparent, newname);
+        let name = told.name.clone();
+        self.run(
+            move |shared| async move {
+                let (id, parent) = (shared.id(ino)?, shared.id(newparent)?);
+                failed(shared.fs.link(id, parent, &name).await)
+            },
+            reply_entry(told, reply),
+        );
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.run(
+            move |shared| async move { failed(shared.fs.open_file(shared.id(ino)?).await) },
+            move |shared, result| match result {
+                Ok((handle, attr)) => {
+                    // The kernel may keep the bytes it read before if they are still the same.
+                    let same = shared.known().told(ino.0).is_some_and(|told| {
+                        (told.change, told.size) == (attr.inode.change, attr.inode.size)
+                    });
+                    let flags =
+                        if same { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+                    let number = shared.add_handle(Open::File(Arc::new(handle)));
+                    reply.opened(FileHandle(number), flags);
+                }
+                Err(error) => reply.error(error),
+            },
+        );
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let told = Told::new(&self.shared, parent, name);
+        let name = told.name.clone();
+        let create = new_thing(Kind::File, mode, umask, req);
+        self.run(
+            |shared| async move {
+                let parent = shared.id(parent)?;
+                failed(shared.fs.create_file(parent, &name, &create).await)
+            },
+            move |shared, result| match result {
+                Ok((handle, found)) => shared.tell_created(&told, handle, &found, reply),
+                Err(error) => reply.error(error),
+            },
+        );
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.run(
+            move |shared| async move {
+                let file = shared.file(fh)?;
+                failed(shared.fs.read(&file, offset, size as usize).await)
+            },
+            |_, result| match result {
+                Ok(bytes) => reply.data(&bytes),
+                Err(error) => reply.error(error),
+            },
+        );
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let bytes = Bytes::copy_from_slice(data);
+        self.run(
+            move |shared| async move {
+                let file = shared.file(fh)?;
+                let written = bytes.len() as u32;
+                failed(shared.fs.write(&file, offset, bytes).await)?;
+                Ok(written)
+            },
+            |_, result| match result {
+                Ok(written) => reply.written(written),
+                Err(error) => reply.error(error),
+            },
+        );
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        self.commit(fh, reply);
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.commit(fh, reply);
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        // Not cut off at the limit, or the file would stay open here: the kernel does not wait
+        // for it, and each step of it has a limit of its own.
+        let (shared, open) = (self.shared.clone(), self.shared.handles().remove(&fh.0));
+        self.runtime.spawn(async move {
+            let result = match open {
+                Some(Open::File(file)) => failed(shared.fs.release(&file).await),
+                _ => Err(Errno::EBADF),
+            };
+            match result {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let number = self.shared.add_handle(Open::Directory(Arc::default()));
+        reply.opened(FileHandle(number), FopenFlags::empty());
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
+        let answer = |_: &Shared<S>, listing: Listing, mut reply: ReplyDirectory| {
+            for (i, (number, name)) in listing.dots.iter().enumerate().skip(listing.cookie as usize)
+            {
+                let cookie = i as u64 + 1;
+                if reply.add(INodeNo(*number), cookie, FileType::Directory, name) {
+                    return reply.ok();
+                }
+            }
+            for entry in &listing.entries {
+                let cookie = cookie_of(entry.position.hash);
+                let number = INodeNo(entry.entry.id.number());
+                let name = OsStr::from_bytes(&entry.entry.name);
+                if reply.add(number, cookie, file_type(entry.entry.kind), name) {
+                    break;
+                }
+                listing.stands_at(entry);
+            }
+            reply.ok();
+        };
+        self.list(ino, fh, offset, false, reply, answer, |reply, errno| reply.error(errno));
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        self.list(ino, fh, offset, true, reply, Shared::tell_listing, |reply, errno| {
+            reply.error(errno);
+        });
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.shared.handles().remove(&fh.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        // Names are durable when they are made.
+        reply.ok();
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let usage = self.shared.fs.usage();
+        let blocks = CAPACITY_BYTES / u64::from(usage.page_bytes);
+        let (block, name) = (usage.page_bytes, usage.name_bytes_max);
+        reply.statfs(blocks, blocks, blocks, blocks, blocks, block, name, block);
+    }
+
+    fn getxattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _size: u32,
+        reply: ReplyXattr,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn listxattr(&self, _req: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+}
+
+impl<S: TxStore> Adapter<S> {
+    fn commit(&self, fh: FileHandle, reply: ReplyEmpty) {
+        self.run(
+            move |shared| async move {
+                let file = shared.file(fh)?;
+                failed(shared.fs.flush(&file).await)
+            },
+            reply_empty(reply),
+        );
+    }
+}
+
+impl<S: TxStore> Shared<S> {
+    fn tell_created(&self, told: &Told, handle: Handle, found: &Found, reply: ReplyCreate) {
+        let attr = found.attr.as_ref().expect("just created");
+        let number = self.add_handle(Open::File(Arc::new(handle)));
+        let ttl = self.time_to_live();
+        let name = (told.parent, &told.name[..]);
+        let (attr_ttl, name_ttl) =
+            self.known().tell_name(told.position, name, found.place, Some(attr), ttl);
+        reply.created(
+            &attr_ttl.min(name_ttl),
+            &self.fuse_attr(attr),
+            Generation(u64::from(attr.id.generation.0)),
+            FileHandle(number),
+            FopenFlags::FOPEN_KEEP_CACHE,
+        );
+    }
+
+    fn tell_listing(&self, listing: Listing, mut reply: ReplyDirectoryPlus) {
+        let never = Duration::ZERO;
+        for (i, (number, name)) in listing.dots.iter().enumerate().skip(listing.cookie as usize) {
+            let mut attr = absent();
+            attr.ino = INodeNo(*number);
+            attr.kind = FileType::Directory;
+            let cookie = i as u64 + 1;
+            if reply.add(attr.ino, cookie, name, &never, &attr, Generation(0)) {
+                return reply.ok();
+            }
+        }
+        let ttl = self.time_to_live();
+        for entry in &listing.entries {
+            let Some(attr) = &entry.attr else { continue };
+            let cookie = cookie_of(entry.position.hash);
+            let place: Place = entry.place;
+            let name = (listing.parent, &entry.entry.name[..]);
+            let (attr_ttl, name_ttl) =
+                self.known().tell_name(listing.position, name, place, Some(attr), ttl);
+            let fuse_attr = self.fuse_attr(attr);
+            let full = reply.add(
+                fuse_attr.ino,
+                cookie,
+                OsStr::from_bytes(&entry.entry.name),
+                &attr_ttl.min(name_ttl),
+                &fuse_attr,
+                Generation(u64::from(attr.id.generation.0)),
+            );
+            if full {
+                // It was not told: the kernel does not refer to it.
+                self.known().forget(fuse_attr.ino.0, 1);
+                break;
+            }
+            listing.stands_at(entry);
+        }
+        reply.ok();
+    }
+}

@@ -1,0 +1,97 @@
+//! Between the file layer's words and the kernel's.
+
+use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
+use larder::fs::{Attr, FsError, Kind, TxError};
+use std::time::{Duration, SystemTime};
+
+/// Bytes of a block in `st_blocks`, by definition.
+const BLOCK_BYTES: u64 = 512;
+
+pub(super) fn errno(error: &FsError) -> Errno {
+    match error {
+        FsError::NotFound => Errno::ENOENT,
+        FsError::Exists => Errno::EEXIST,
+        FsError::NotDirectory => Errno::ENOTDIR,
+        FsError::IsDirectory => Errno::EISDIR,
+        FsError::NotEmpty => Errno::ENOTEMPTY,
+        FsError::NameTooLong => Errno::ENAMETOOLONG,
+        FsError::Invalid(_) => Errno::EINVAL,
+        FsError::TooLarge | FsError::Store(TxError::TooLarge(_)) => Errno::EFBIG,
+        FsError::NoSpace | FsError::Store(TxError::Full(_)) => Errno::ENOSPC,
+        FsError::Store(TxError::TimedOut | TxError::OutcomeUnknown) => Errno::ETIMEDOUT,
+        FsError::Store(TxError::Conflict(_)) => Errno::EAGAIN,
+        FsError::Store(TxError::Gone(_)) => Errno::ESTALE,
+        FsError::Store(TxError::Denied(_)) => Errno::EACCES,
+        FsError::Unformatted
+        | FsError::Damaged(_)
+        | FsError::Host { .. }
+        | FsError::Store(TxError::Stale(_) | TxError::Unavailable(_) | TxError::Damaged(_)) => {
+            Errno::EIO
+        }
+    }
+}
+
+pub(super) fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::RegularFile,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+    }
+}
+
+pub(super) fn attributes(number: u64, attr: &Attr, page_bytes: u32) -> FileAttr {
+    let inode = &attr.inode;
+    FileAttr {
+        ino: INodeNo(number),
+        size: inode.size,
+        blocks: inode.size.div_ceil(BLOCK_BYTES),
+        atime: system_time(inode.atime),
+        mtime: system_time(inode.mtime),
+        ctime: system_time(inode.ctime),
+        crtime: SystemTime::UNIX_EPOCH,
+        kind: file_type(inode.kind),
+        perm: inode.mode,
+        nlink: u32::try_from(inode.links).unwrap_or(u32::MAX),
+        uid: inode.uid,
+        gid: inode.gid,
+        rdev: 0,
+        blksize: page_bytes,
+        flags: 0,
+    }
+}
+
+/// What the kernel is given for a name that is not there, to believe in its absence.
+pub(super) fn absent() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: SystemTime::UNIX_EPOCH,
+        mtime: SystemTime::UNIX_EPOCH,
+        ctime: SystemTime::UNIX_EPOCH,
+        crtime: SystemTime::UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}
+
+fn system_time(nanos: i64) -> SystemTime {
+    let distance = Duration::from_nanos(nanos.unsigned_abs());
+    if nanos >= 0 { SystemTime::UNIX_EPOCH + distance } else { SystemTime::UNIX_EPOCH - distance }
+}
+
+pub(super) fn nanos(time: TimeOrNow, now: i64) -> i64 {
+    let TimeOrNow::SpecificTime(time) = time else {
+        return now;
+    };
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(i64::MIN, |nanos| -nanos),
+    }
+}

@@ -1,0 +1,255 @@
+//! What the kernel has been told and may still believe: inodes, names, and for how long.
+//!
+//! Names are remembered by the slot in which the volume keeps them, for as long as the kernel may
+//! believe them; inodes while the kernel refers to them. A change that arrives while an operation
+//! is under way may be missing from its answer, so the last changes are kept: an answer that one
+//! of them concerns is given with no time to live.
+
+use larder::core::commit::Target;
+use larder::core::id::{PageNo, Slot};
+use larder::fs::record::Inode;
+use larder::fs::{Attr, InodeId};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// The kernel's number of the root directory.
+pub(super) const ROOT: u64 = 1;
+/// Changes remembered for answers under way.
+const RECENT_MAX: usize = 4096;
+/// Names remembered; further ones are told with no time to live.
+const ENTRIES_MAX: usize = 1 << 20;
+/// Slot of a directory page's header: when it changes, names below may have moved.
+const HEADER: Slot = Slot(0);
+
+/// Where the volume keeps a name.
+pub(super) type Place = (PageNo, Slot);
+
+/// A name the kernel may believe in, or in whose absence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct KnownName {
+    pub(super) parent: u64,
+    pub(super) name: Vec<u8>,
+    /// None: that it is not there.
+    pub(super) id: Option<InodeId>,
+    pub(super) place: Place,
+    until: Instant,
+}
+
+struct KnownInode {
+    id: InodeId,
+    lookups: u64,
+    told: Option<Inode>,
+}
+
+/// What a change concerns of what the kernel believes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Concern {
+    /// An inode, and what was told of it.
+    Inode { number: u64, id: InodeId, told: Option<Inode> },
+    /// A name.
+    Name(KnownName),
+}
+
+/// See the module's documentation.
+pub(super) struct Known {
+    root: InodeId,
+    inodes: HashMap<u64, KnownInode>,
+    /// Kernel numbers of inodes by page.
+    by_page: BTreeMap<(PageNo, Slot), u64>,
+    names: BTreeMap<Place, Vec<KnownName>>,
+    names_count: usize,
+    expiry: VecDeque<(Instant, Place)>,
+    sequence: u64,
+    recent: VecDeque<(u64, PageNo, Target)>,
+}
+
+impl Known {
+    pub(super) fn new(root: InodeId) -> Self {
+        let mut known = Self {
+            root,
+            inodes: HashMap::new(),
+            by_page: BTreeMap::new(),
+            names: BTreeMap::new(),
+            names_count: 0,
+            expiry: VecDeque::new(),
+            sequence: 0,
+            recent: VecDeque::new(),
+        };
+        known.count(ROOT, root, 1);
+        known
+    }
+
+    /// The kernel's number for an inode.
+    pub(super) fn number(&self, id: InodeId) -> u64 {
+        if id == self.root { ROOT } else { id.number() }
+    }
+
+    /// The inode the kernel means.
+    pub(super) fn id(&self, number: u64) -> Option<InodeId> {
+        self.inodes.get(&number).map(|inode| inode.id)
+    }
+
+    /// What was last told of an inode.
+    pub(super) fn told(&self, number: u64) -> Option<&Inode> {
+        self.inodes.get(&number)?.told.as_ref()
+    }
+
+    /// To be taken before an operation reads, and given back to `tell_…`.
+    pub(super) fn position(&self) -> u64 {
+        self.sequence
+    }
+
+    fn count(&mut self, number: u64, id: InodeId, lookups: u64) {
+        let known = self.inodes.entry(number).or_insert(KnownInode { id, lookups: 0, told: None });
+        if known.id != id {
+            // The slot was used anew: what was told of its old inode is of no use.
+            (known.id, known.told) = (id, None);
+        }
+        known.lookups += lookups;
+        self.by_page.insert((id.page, id.slot), number);
+    }
+
+    /// The kernel refers to an inode by `lookups` less.
+    pub(super) fn forget(&mut self, number: u64, lookups: u64) {
+        if number == ROOT {
+            return;
+        }
+        if let Some(known) = self.inodes.get_mut(&number) {
+            known.lookups = known.lookups.saturating_sub(lookups);
+            if known.lookups == 0 {
+                let id = known.id;
+                self.inodes.remove(&number);
+                self.by_page.remove(&(id.page, id.slot));
+            }
+        }
+    }
+
+    fn changed_since(&self, position: u64, place: Place, header: bool) -> bool {
+        if position == self.sequence {
+            return false;
+        }
+        if self.recent.front().is_none_or(|(first, ..)| *first > position + 1) {
+            return true;
+        }
+        self.recent.iter().any(|(sequence, page, target)| {
+            *sequence > position
+                && *page == place.0
+                && match target {
+                    Target::Page => true,
+                    Target::Slot(slot) => *slot == place.1 || (header && *slot == HEADER),
+                }
+        })
+    }
+
+    /// The kernel is about to be told attributes; gives how long it may believe them.
+    pub(super) fn tell_attr(&mut self, position: u64, attr: &Attr, ttl: Duration) -> Duration {
+        let number = self.number(attr.id);
+        let changed = self.changed_since(position, (attr.id.page, attr.id.slot), false);
+        match self.inodes.get_mut(&number) {
+            Some(known) if known.id == attr.id => {
+                known.told = (!changed).then(|| attr.inode.clone());
+            }
+            _ => return Duration::ZERO,
+        }
+        if changed { Duration::ZERO } else { ttl }
+    }
+
+    /// The kernel is about to be told a name and will refer to its inode once more; gives how
+    /// long it may believe the attributes and the name.
+    pub(super) fn tell_name(
+        &mut self,
+        position: u64,
+        (parent, name): (u64, &[u8]),
+        place: Place,
+        attr: Option<&Attr>,
+        ttl: Duration,
+    ) -> (Duration, Duration) {
+        let mut attr_ttl = ttl;
+        if let Some(attr) = attr {
+            self.count(self.number(attr.id), attr.id, 1);
+            attr_ttl = self.tell_attr(position, attr, ttl);
+        }
+        let now = Instant::now();
+        self.expire(now);
+        if ttl.is_zero()
+            || self.names_count >= ENTRIES_MAX
+            || self.changed_since(position, place, true)
+        {
+            return (attr_ttl, Duration::ZERO);
+        }
+        let until = now + ttl;
+        let known =
+            KnownName { parent, name: name.to_vec(), id: attr.map(|attr| attr.id), place, until };
+        let names = self.names.entry(place).or_default();
+        names.retain(|old| (old.parent, &old.name[..]) != (parent, name));
+        names.push(known);
+        self.names_count += 1;
+        self.expiry.push_back((until, place));
+        (attr_ttl, ttl)
+    }
+
+    /// Forgets names that the kernel believes no longer.
+    fn expire(&mut self, now: Instant) {
+        while let Some((until, place)) = self.expiry.front().copied() {
+            if until > now {
+                break;
+            }
+            self.expiry.pop_front();
+            self.names_count -= 1;
+            if let Some(names) = self.names.get_mut(&place) {
+                names.retain(|name| name.until > now);
+                if names.is_empty() {
+                    self.names.remove(&place);
+                }
+            }
+        }
+    }
+
+    /// Notes changes; gives what they concern.
+    pub(super) fn change(&mut self, changes: &[(PageNo, Target)]) -> Vec<Concern> {
+        self.sequence += 1;
+        let mut concerns = Vec::new();
+        for (page, target) in changes {
+            self.recent.push_back((self.sequence, *page, *target));
+            let (from, to) = match target {
+                Target::Page | Target::Slot(HEADER) => (Slot(0), Slot(u16::MAX)),
+                Target::Slot(slot) => (*slot, *slot),
+            };
+            for names in self.names.range((*page, from)..=(*page, to)) {
+                concerns.extend(names.1.iter().cloned().map(Concern::Name));
+            }
+            let inodes = if *target == Target::Slot(HEADER) { (from, from) } else { (from, to) };
+            for (_, number) in self.by_page.range((*page, inodes.0)..=(*page, inodes.1)) {
+                concerns.extend(self.inode_concern(*number));
+            }
+        }
+        while self.recent.len() > RECENT_MAX {
+            self.recent.pop_front();
+        }
+        concerns
+    }
+
+    fn inode_concern(&self, number: u64) -> Option<Concern> {
+        let known = self.inodes.get(&number)?;
+        Some(Concern::Inode { number, id: known.id, told: known.told.clone() })
+    }
+
+    /// Everything may have changed; gives all that the kernel believes.
+    pub(super) fn change_all(&mut self) -> Vec<Concern> {
+        self.sequence += 2;
+        self.recent.clear();
+        let names = self.names.values().flatten().cloned().map(Concern::Name);
+        let mut all: Vec<Concern> = names.collect();
+        all.extend(self.inodes.keys().filter_map(|number| self.inode_concern(*number)));
+        all
+    }
+
+    /// The kernel was told to believe this of an inode no longer.
+    pub(super) fn dropped(&mut self, number: u64, told: &Option<Inode>) {
+        if let Some(known) = self.inodes.get_mut(&number)
+            && known.told == *told
+        {
+            known.told = None;
+        }
+    }
+}

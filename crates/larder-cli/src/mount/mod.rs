@@ -1,0 +1,244 @@
+//! The mount: a volume's tree of files, given to the kernel over `/dev/fuse`.
+//!
+//! [`adapter`] answers the kernel's requests, each in a task of its own with a deadline, so that
+//! none waits for another and none for ever. [`known`] remembers what the kernel was told;
+//! [`invalidate`] takes it back when it changes, from threads that hold no lock: the kernel may
+//! make such a thread wait for an operation under way in the same directory.
+//!
+//! What the kernel believes has a time to live that ends with the link lease, so that nothing is
+//! believed longer than it may be called current, even by a kernel that nobody could tell.
+
+mod adapter;
+mod attributes;
+mod invalidate;
+mod known;
+#[cfg(test)]
+mod tests;
+
+use adapter::Adapter;
+use fuser::{BackgroundSession, Config, MountOption, SessionACL};
+use invalidate::Invalidator;
+use known::Known;
+use larder::client::{Event, Notices};
+use larder::core::commit::Target;
+use larder::core::id::{DomainId, PageNo, VolumeId};
+use larder::fs::{FileSystem, Handle, Position, TxStore};
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::runtime::Handle as Runtime;
+use tokio::task::JoinHandle;
+
+/// How the mount works.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// The name shown in the table of mounts.
+    pub name: String,
+    /// How long an operation may take before the kernel is answered `ETIMEDOUT`.
+    pub operation_limit: Duration,
+    /// How long the kernel may believe what it was told, at most; less when the lease ends sooner.
+    pub time_to_live_max: Duration,
+    /// How long written bytes wait for a commit at most, unless fsync or close come before.
+    pub write_back_age: Duration,
+    /// Users other than the one who mounts may use it.
+    pub allow_other: bool,
+    /// Nothing can be changed through it.
+    pub read_only: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            name: "larder".into(),
+            operation_limit: Duration::from_secs(30),
+            time_to_live_max: Duration::from_secs(60),
+            write_back_age: Duration::from_secs(5),
+            allow_other: true,
+            read_only: false,
+        }
+    }
+}
+
+/// Something the kernel's caches must follow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Signal {
+    /// These parts of the volume's pages changed.
+    Changed(Vec<(PageNo, Target)>),
+    /// Anything may have changed, or nothing may be called current any more.
+    Everything,
+}
+
+/// Turns a node's events into signals for one volume. Blocks; none: the node has ended.
+pub fn next_signal(notices: &mut Notices, domain: DomainId, volume: VolumeId) -> Option<Signal> {
+    loop {
+        match notices.next_blocking()? {
+            Event::Changed { domain: at, pages } if at == domain => {
+                let changes: Vec<_> = pages
+                    .iter()
+                    .filter(|change| change.page.volume == volume)
+                    .flat_map(|change| {
+                        let touched = change.touched.iter();
+                        touched.map(|(target, _)| (change.page.page, *target))
+                    })
+                    .collect();
+                if !changes.is_empty() {
+                    return Some(Signal::Changed(changes));
+                }
+            }
+            Event::Reset { domain: at } | Event::LeaseLapsed { domain: at } if at == domain => {
+                return Some(Signal::Everything);
+            }
+            Event::Overflow => return Some(Signal::Everything),
+            Event::Changed { .. }
+            | Event::Reset { .. }
+            | Event::LeaseLapsed { .. }
+            | Event::LeaseRegained { .. }
+            | Event::Refused { .. } => {}
+        }
+    }
+}
+
+/// What the threads and tasks of a mount share.
+struct Shared<S: TxStore> {
+    fs: Arc<FileSystem<S>>,
+    options: MountOptions,
+    known: Mutex<Known>,
+    handles: Mutex<HashMap<u64, Open>>,
+    next_handle: AtomicU64,
+}
+
+/// What a file handle of the kernel stands for.
+#[derive(Clone)]
+enum Open {
+    File(Arc<Handle>),
+    /// Where a listing stands after the name it gave last, with that name's cookie.
+    Directory(Arc<Mutex<(u64, Position)>>),
+}
+
+impl<S: TxStore> Shared<S> {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect("holders of this lock do not panic")
+    }
+
+    fn handles(&self) -> MutexGuard<'_, HashMap<u64, Open>> {
+        self.handles.lock().expect("holders of this lock do not panic")
+    }
+
+    fn add_handle(&self, open: Open) -> u64 {
+        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.handles().insert(number, open);
+        number
+    }
+
+    /// How long the kernel may believe what is read now.
+    fn time_to_live(&self) -> Duration {
+        let most = self.options.time_to_live_max;
+        self.fs.store().current_for().map_or(most, |left| left.min(most))
+    }
+}
+
+/// A mounted volume. Unmount it with [`Mounted::unmount`]; dropping it unmounts too, but does not
+/// wait for what was written to be committed.
+pub struct Mounted<S: TxStore> {
+    shared: Arc<Shared<S>>,
+    session: Option<BackgroundSession>,
+    ticker: JoinHandle<()>,
+}
+
+impl<S: TxStore> Mounted<S> {
+    /// Mounts. `signals` is asked for the next signal by a thread of the mount, until it gives
+    /// none. Must be called within a tokio runtime.
+    pub fn mount(
+        fs: Arc<FileSystem<S>>,
+        mountpoint: &Path,
+        options: MountOptions,
+        signals: impl FnMut() -> Option<Signal> + Send + 'static,
+    ) -> io::Result<Self> {
+        let runtime = Runtime::current();
+        let shared = Arc::new(Shared {
+            known: Mutex::new(Known::new(fs.root())),
+            fs,
+            options,
+            handles: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+        });
+        let adapter = Adapter::new(shared.clone(), runtime.clone());
+        let config = config(&shared.options);
+        let session = fuser::spawn_mount(adapter, mountpoint, &config)?;
+        Invalidator::start(shared.clone(), session.notifier(), runtime.clone(), signals)?;
+        let ticker = runtime.spawn(tick(shared.clone()));
+        Ok(Self { shared, session: Some(session), ticker })
+    }
+
+    /// Whether the kernel has ended the mount (somebody called `umount`).
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.session.as_ref().is_none_or(|session| session.guard.is_finished())
+    }
+
+    /// Unmounts, and commits whatever was written and waits; an error says that some of it could
+    /// not be committed, or that the mount is busy.
+    pub async fn unmount(mut self) -> io::Result<()> {
+        self.ticker.abort();
+        if let Some(session) = self.session.take() {
+            tokio::task::spawn_blocking(move || {
+                if session.guard.is_finished() {
+                    return session.join();
+                }
+                session.umount_and_join()
+            })
+            .await
+            .map_err(io::Error::other)??;
+        }
+        let handles: Vec<Open> = self.shared.handles().drain().map(|(_, open)| open).collect();
+        let mut result = Ok(());
+        for open in handles {
+            if let Open::File(handle) = open
+                && let Err(error) = self.shared.fs.flush(&handle).await
+            {
+                result = Err(io::Error::other(error));
+            }
+        }
+        if let Err(error) = self.shared.fs.reap_waiting().await {
+            tracing::warn!(%error, "removed files are left for `volume check` to find");
+        }
+        result
+    }
+}
+
+impl<S: TxStore> Drop for Mounted<S> {
+    fn drop(&mut self) {
+        self.ticker.abort();
+    }
+}
+
+fn config(options: &MountOptions) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(options.name.clone()),
+        MountOption::Subtype("larder".into()),
+        MountOption::DefaultPermissions,
+        if options.read_only { MountOption::RO } else { MountOption::RW },
+    ];
+    if options.allow_other {
+        config.acl = SessionACL::All;
+    }
+    config.n_threads = Some(2);
+    config
+}
+
+/// Commits what has waited long, and frees what was removed.
+async fn tick<S: TxStore>(shared: Arc<Shared<S>>) {
+    let age = shared.options.write_back_age;
+    let mut interval = tokio::time::interval((age / 4).max(Duration::from_millis(100)));
+    loop {
+        interval.tick().await;
+        shared.fs.flush_aged(age).await;
+        if let Err(error) = shared.fs.reap_waiting().await {
+            tracing::warn!(%error, "a removed file could not be freed; `volume check` finds it");
+        }
+    }
+}

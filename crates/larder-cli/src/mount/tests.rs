@@ -1,0 +1,155 @@
+//! Real mounts, over the store in memory: two nodes on one volume, each with a mount of its own.
+
+use super::*;
+use larder::fs::check::{CheckOptions, check};
+use larder::fs::memory::MemoryStore;
+use larder::fs::{FsOptions, PAGE_BYTES};
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::Command;
+
+struct Mount {
+    path: PathBuf,
+    fs: Arc<FileSystem<MemoryStore>>,
+    mounted: Mounted<MemoryStore>,
+}
+
+/// None where the machine lets nobody mount.
+async fn mount(store: &MemoryStore, name: &str) -> Option<Mount> {
+    if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        eprintln!("no /dev/fuse: not tested");
+        return None;
+    }
+    let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
+    fs::create_dir_all(&path).unwrap();
+    let files = FileSystem::open_or_format(store.clone(), FsOptions::default(), [3; 16]);
+    let files = Arc::new(files.await.unwrap());
+    let changes = store.watch();
+    let signals = move || changes.recv().ok().map(Signal::Changed);
+    let mounted = Mounted::mount(files.clone(), &path, MountOptions::default(), signals).unwrap();
+    Some(Mount { path, fs: files, mounted })
+}
+
+impl Mount {
+    async fn end(self) {
+        self.mounted.unmount().await.unwrap();
+        let report = check(&self.fs, &CheckOptions::default(), &mut |_| {}).await.unwrap();
+        assert!(report.is_clean(), "{report:#?}");
+        fs::remove_dir(&self.path).unwrap();
+    }
+}
+
+/// Runs what blocks beside the runtime that serves the mount.
+async fn host<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(f).await.unwrap()
+}
+
+/// Invalidations follow a commit at their own pace; they must come.
+fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if check() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("never came true: {what}");
+}
+
+fn run(command: &str) {
+    let status = Command::new("sh").args(["-ec", command]).status().unwrap();
+    assert!(status.success(), "{command}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behaves_like_a_file_system() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let Some(mount) = mount(&store, "posix").await else { return };
+    let path = mount.path.clone();
+    host(move || {
+        let p = path.display();
+        run(&format!(
+            "cd {p}; mkdir -p a/b/c; echo one > a/one; echo two >> a/one; ln -s one a/link;
+             test \"$(cat a/link)\" = \"one
+two\"; ln a/one a/b/hard; test $(stat -c %h a/one) = 2; mv a/one a/b/c/moved;
+             test -e a/b/hard; test ! -e a/one; rm a/b/hard; test $(stat -c %h a/b/c/moved) = 1;
+             chmod 600 a/b/c/moved; test $(stat -c %a a/b/c/moved) = 600;
+             touch -d 2001-02-03T04:05:06Z a/b/c/moved; test $(stat -c %Y a/b/c/moved) = 981173106;
+             if rmdir a/b 2>/dev/null; then false; fi; mkdir d; rmdir d; test ! -e d;
+             dd if=/dev/urandom of=big bs=1M count=20 status=none; cp big big2; cmp big big2;
+             truncate -s 5000000 big2; cmp -n 5000000 big big2; truncate -s 0 big2; rm big big2;
+             seq 1 2000 | (cd a && xargs touch); test $(ls a | wc -l) = 2002;
+             test $(find a -type f | wc -l) = 2001; rm -r a; test -z \"$(ls -A)\""
+        ));
+        // Open although removed.
+        let file = fs::File::options().read(true).write(true).create(true).open(path.join("x"));
+        let file = file.unwrap();
+        file.write_all_at(b"still here", 0).unwrap();
+        fs::remove_file(path.join("x")).unwrap();
+        let mut bytes = [0; 10];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"still here");
+    })
+    .await;
+    mount.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_a_tree_and_compares() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let Some(mount) = mount(&store, "tree").await else { return };
+    let path = mount.path.clone();
+    host(move || {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let p = path.display();
+        run(&format!("cp -a {source} {p}/tree; diff -r {source} {p}/tree; rm -r {p}/tree"));
+    })
+    .await;
+    mount.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_mount_sees_what_the_other_changes() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let Some(one) = mount(&store, "one").await else { return };
+    let Some(two) = mount(&store, "two").await else { return };
+    let (a, b) = (one.path.clone(), two.path.clone());
+    host(move || {
+        // A name looked up in vain, then made.
+        assert!(!b.join("f").exists());
+        fs::write(a.join("f"), "first").unwrap();
+        eventually("the name", || b.join("f").exists());
+        eventually("the bytes", || fs::read(b.join("f")).unwrap() == b"first");
+        // Bytes that the other's kernel holds, with the file kept open.
+        let open = fs::File::open(b.join("f")).unwrap();
+        fs::write(a.join("f"), "other").unwrap();
+        eventually("new bytes of the same length", || {
+            let mut bytes = [0; 5];
+            open.read_exact_at(&mut bytes, 0).is_ok() && &bytes == b"other"
+        });
+        fs::set_permissions(a.join("f"), fs::Permissions::from_mode(0o640)).unwrap();
+        eventually("the mode", || {
+            fs::metadata(b.join("f")).unwrap().permissions().mode() & 0o777 == 0o640
+        });
+        fs::rename(a.join("f"), a.join("g")).unwrap();
+        eventually("the rename", || !b.join("f").exists() && b.join("g").exists());
+        let inode = fs::metadata(b.join("g")).unwrap().ino();
+        fs::write(a.join("h"), "replacement").unwrap();
+        fs::rename(a.join("h"), a.join("g")).unwrap();
+        eventually("the replacement", || fs::metadata(b.join("g")).unwrap().ino() != inode);
+        for i in 0..700 {
+            assert!(!b.join(format!("many-names-that-split-a-bucket-{i}")).exists());
+        }
+        for i in 0..700 {
+            fs::write(a.join(format!("many-names-that-split-a-bucket-{i}")), "").unwrap();
+        }
+        eventually("every one of many names", || {
+            (0..700).all(|i| b.join(format!("many-names-that-split-a-bucket-{i}")).exists())
+        });
+        fs::remove_file(a.join("g")).unwrap();
+        eventually("the removal", || !b.join("g").exists());
+    })
+    .await;
+    two.end().await;
+    one.end().await;
+}
