@@ -10,7 +10,7 @@
 
 mod alloc;
 pub mod check;
-mod client;
+pub mod client;
 mod content;
 pub mod export;
 pub mod import;
