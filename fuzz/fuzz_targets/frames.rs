@@ -3,8 +3,8 @@
 #![no_main]
 
 use bytes::{Bytes, BytesMut};
-use larder_core::message::Lane;
-use larder_core::wire::{FrameHeader, LaneReceiver};
+use larder_core::message::{Lane, Message};
+use larder_core::wire::{FrameHeader, LaneReceiver, WireError};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let input = if mode % 2 == 0 { Bytes::copy_from_slice(data) } else { framed(data) };
     // All at once, and in pieces: the same messages.
-    let piece = usize::from(*mode).max(1);
+    let piece = 256 - usize::from(*mode);
     assert_eq!(receive(&input, input.len().max(1)), receive(&input, piece));
 });
 
@@ -37,19 +37,20 @@ fn framed(mut data: &[u8]) -> Bytes {
     frames.freeze()
 }
 
-fn receive(input: &[u8], piece: usize) -> String {
+/// The messages with their sizes, and the error that ended them.
+fn receive(input: &[u8], piece: usize) -> (Vec<(Message, u32)>, Option<WireError>) {
     let mut receiver = LaneReceiver::new();
     let mut buffer = BytesMut::new();
-    let mut log = String::new();
+    let mut messages = Vec::new();
     for piece in input.chunks(piece) {
         buffer.extend_from_slice(piece);
         loop {
             match receiver.receive(&mut buffer) {
-                Ok(Some(message)) => log += &format!("{message:?}\n"),
+                Ok(Some(message)) => messages.push(message),
                 Ok(None) => break,
-                Err(error) => return log + &format!("{error:?}"),
+                Err(error) => return (messages, Some(error)),
             }
         }
     }
-    log
+    (messages, None)
 }

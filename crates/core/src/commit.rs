@@ -20,7 +20,7 @@ pub const COMMIT_WRITES_MAX: usize = 1 << 18;
 
 /// The limits that [`Abort::TooLarge`] names. A name that is not among these is told to the other
 /// side as "a limit of the origin".
-pub const LIMIT_NAMES: [&str; 4] = ["reads", "writes", "bytes", "object"];
+pub const LIMIT_NAMES: [&str; 5] = ["reads", "writes", "bytes", "object", "pages"];
 
 /// What part of a page a read or a change names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

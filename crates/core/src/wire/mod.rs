@@ -27,16 +27,16 @@ pub use lanes::{Fragment, LaneReceiver, LaneSender, Overflow, QueueLimits};
 pub use message::{decode, encode, encoded_len};
 pub use record::{decode_meta, decode_record, encode_meta, encode_record};
 
-use crate::message::{CloseReason, Lane};
+use crate::message::{CloseReason, Lane, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST};
 
 /// The oldest protocol version that this code speaks.
-pub const PROTOCOL_MIN: u32 = 1;
+pub const PROTOCOL_MIN: u32 = PROTOCOL_VERSION_OLDEST;
 /// The newest protocol version that this code speaks.
 ///
 /// When it rises to N, N − 1 stays spoken: a field new in N is optional and has a meaning when it
 /// is absent, so that decoding needs no version; a kind new in N is sent only on a link whose
 /// `Welcome` said N, or has a number in [`KINDS_IGNORED`].
-pub const PROTOCOL_MAX: u32 = 1;
+pub const PROTOCOL_MAX: u32 = PROTOCOL_VERSION;
 /// Kinds of control message with these numbers are skipped by a receiver that does not know them.
 pub const KINDS_IGNORED: std::ops::Range<u32> = 1000..2000;
 /// Longest name or explanation in a message, in bytes. Longer explanations are cut when sent.
