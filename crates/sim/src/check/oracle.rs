@@ -5,9 +5,10 @@ use super::history::Branch;
 use super::seen::Seen;
 use crate::agenda::Time;
 use crate::net::Proc;
-use larder_core::commit::{CommitRequest, IdRange, Outcome, Write};
+use larder_core::cache::CommitPart;
+use larder_core::commit::{CommitRequest, IdRange, Outcome, Read, Write};
 use larder_core::id::{CommitId, DomainId, HistoryId, PageId, PageNo, Stamp, VolumeId};
-use larder_core::message::Message;
+use larder_core::message::{EPOCHS_MAX, Message};
 use larder_core::record::LogRecord;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -37,6 +38,8 @@ pub struct Truth {
     failed: bool,
     /// The origin was started from an old copy: the next epoch begins another branch.
     restored: bool,
+    /// An append was taken back: until the origin starts again it may see conflicts with it.
+    taken_back: bool,
     /// One past the last page number given to anybody, by volume.
     ids_given: BTreeMap<VolumeId, u64>,
     volumes: BTreeSet<VolumeId>,
@@ -54,7 +57,11 @@ pub struct Intent {
     /// In which domain.
     pub domain: DomainId,
     /// What it saw.
-    pub reads: Vec<Seen>,
+    pub seen: Vec<Seen>,
+    /// The stamp at which it asked to be validated, and the reads it named.
+    pub base: Stamp,
+    /// See `base`.
+    pub reads: Vec<Read>,
     /// What it asked to be written, in order; empty until it asked.
     pub writes: Vec<Write>,
     /// What became of it.
@@ -93,6 +100,7 @@ impl Oracle {
             answered: Stamp::ZERO,
             failed: false,
             restored: false,
+            taken_back: false,
             ids_given: BTreeMap::new(),
             volumes: BTreeSet::new(),
         };
@@ -121,6 +129,8 @@ impl Oracle {
             domain,
             node,
             id: None,
+            seen: Vec::new(),
+            base: Stamp::ZERO,
             reads: Vec::new(),
             writes: Vec::new(),
             fate: Fate::Open,
@@ -131,10 +141,12 @@ impl Oracle {
     }
 
     /// The transaction is about to ask for its commit.
-    pub fn asks(&mut self, tag: u64, reads: Vec<Seen>, writes: Vec<Write>) {
+    pub fn asks(&mut self, tag: u64, seen: Vec<Seen>, part: &CommitPart) {
         let intent = &mut self.intents[tag as usize - 1];
-        intent.reads = reads;
-        intent.writes = writes;
+        intent.seen = seen;
+        intent.base = part.checked;
+        intent.reads = part.reads.clone();
+        intent.writes = part.writes.clone();
         self.asked.entry((intent.node, intent.domain)).or_default().push(tag);
     }
 
@@ -153,7 +165,7 @@ impl Oracle {
             return;
         }
         let asked = self.asked.entry((node, domain)).or_default();
-        let mine = |tag: &u64| self.intents[*tag as usize - 1].writes == commit.writes;
+        let mine = |tag: &u64| self.intents[*tag as usize - 1].is_asked_by(commit);
         let place = asked
             .iter()
             .position(mine)
@@ -249,11 +261,13 @@ impl Oracle {
         let truth = self.truth_mut(domain);
         let branch = truth.branches.last_mut().expect("a domain has a branch");
         let lost = branch.truncate(branch.durable());
+        truth.taken_back = true;
         self.forget(&lost, false);
     }
 
     /// The origin's process starts again.
     pub fn restarted(&mut self, domain: DomainId) {
+        self.truth_mut(domain).taken_back = false;
         self.truth_mut(domain).failed = false;
     }
 
@@ -314,8 +328,33 @@ impl Oracle {
         *given = range.first.0 + range.count;
     }
 
+    /// Two transactions of a node that asked for the very same (to delete one object, say) are told
+    /// apart by which of them is answered.
+    fn tell_apart(&mut self, tag: u64, stamp: Stamp) {
+        let mine = self.intent(tag);
+        if mine.id.is_some() {
+            return;
+        }
+        let same = |other: &Intent| {
+            other.fate == Fate::Logged(stamp)
+                && (other.node, other.domain) == (mine.node, mine.domain)
+                && (&other.writes, &other.reads, other.base) == (&mine.writes, &mine.reads, mine.base)
+        };
+        let Some(other) = self.intents.iter().position(same) else {
+            return;
+        };
+        let (id, fate) = (self.intents[other].id.take(), self.intents[other].fate);
+        self.intents[other].fate = Fate::Open;
+        self.ids.extend(id.map(|id| ((self.intents[other].domain, id), tag)));
+        let mine = &mut self.intents[tag as usize - 1];
+        (mine.id, mine.fate) = (id, fate);
+    }
+
     /// A transaction's user is told how it ended.
     pub fn answered(&mut self, tag: u64, outcome: &Outcome) {
+        if let Outcome::Committed(stamp) = outcome {
+            self.tell_apart(tag, *stamp);
+        }
         let intent = &mut self.intents[tag as usize - 1];
         let truth = self.domains.get_mut(&intent.domain).expect("domains are added at the start");
         match outcome {
@@ -410,6 +449,19 @@ impl Truth {
         self.failed
     }
 
+    /// Whether a child may find nothing in common: the origin was restored, or has had more
+    /// histories since than it tells its children.
+    #[must_use]
+    pub fn may_lose_line(&self) -> bool {
+        self.branches.len() > 1 || self.histories.len() > EPOCHS_MAX
+    }
+
+    /// Whether the origin may report conflicts with commits that it took back.
+    #[must_use]
+    pub fn has_taken_back(&self) -> bool {
+        self.taken_back
+    }
+
     fn acknowledged(&self, id: CommitId, stamp: Stamp) {
         // A validation without writes is answered with the stamp that it holds at.
         if let Some(logged) = self.current().stamp_of(id) {
@@ -419,6 +471,10 @@ impl Truth {
 }
 
 impl Intent {
+    fn is_asked_by(&self, commit: &CommitRequest) -> bool {
+        self.writes == commit.writes && self.reads == commit.reads && self.base == commit.base
+    }
+
     fn logged(
         &mut self,
         branch: &Branch,
@@ -432,8 +488,8 @@ impl Intent {
             "P11: executed as commit {stamp} ({id:?}), and before: {self:?}"
         );
         assert!(writes == self.writes, "commit {stamp} writes {writes:?}, asked was {self:?}");
-        for read in &self.reads {
-            read.assert_at(branch, before, "P2 (a writing transaction)", &self.who);
+        for seen in &self.seen {
+            seen.assert_at(branch, before, "P2 (a writing transaction)", &self.who);
         }
         self.fate = Fate::Logged(stamp);
     }

@@ -19,7 +19,10 @@ impl World {
         self.disarm_clock();
         match finish {
             Finish::Local { seen, .. } => {
-                assert!(!kind.strict, "P2: a strict transaction is committed without its origin");
+                assert!(
+                    !kind.strict || reads.is_empty(),
+                    "P2: a strict transaction is committed without its origin"
+                );
                 self.check_parts(index, &reads, &seen);
                 self.raise_floors(index, &seen);
                 self.tally.committed += 1;
@@ -63,7 +66,7 @@ impl World {
         }
         let tag = tag.expect("only writers write");
         let seen = reads.get(&part.domain).map_or(Vec::new(), |reads| reads.seen.clone());
-        self.oracle.asks(tag, seen, part.writes.clone());
+        self.oracle.asks(tag, seen, part);
     }
 
     /// Asks for the commit of the part whose turn it is.
@@ -188,7 +191,7 @@ impl World {
         let Abort::Conflict(read) = abort else {
             return;
         };
-        if truth.branch_count() != ending.branches {
+        if truth.branch_count() != ending.branches || truth.has_taken_back() {
             return;
         }
         let branch = truth.current();
@@ -204,6 +207,9 @@ impl World {
 
     /// Objects and pages that others may aim at from now on.
     fn remember(&mut self, ending: &Ending) {
+        if self.oracle.truth(ending.sent.domain).branch_count() != ending.branches {
+            return;
+        }
         for object in &ending.made {
             let volumes = &mut self.volumes;
             let volume = volumes.iter_mut().find(|volume| volume.spec.id == object.page.volume);

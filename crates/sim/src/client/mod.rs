@@ -6,6 +6,7 @@ mod begin;
 mod ends;
 
 use crate::agenda::MILLI;
+use crate::check::history::Branch;
 use crate::check::seen::Seen;
 use crate::net::Proc;
 use crate::plan::{PAGE_BYTES, Plan};
@@ -65,6 +66,14 @@ pub fn plan_volumes(plan: &Plan, domains: &[DomainId], rng: &mut Rng) -> Vec<Vol
 }
 
 impl VolumePlan {
+    /// The origin was restored: what was lost may come again as something else.
+    pub fn forget_lost(&mut self, branch: &Branch) {
+        let there = |page: &PageId| branch.kind(*page, branch.last()).is_some();
+        self.slotted.retain(|page| page.page.0 == 1 || there(page));
+        self.raw.retain(there);
+        self.references.clear();
+    }
+
     fn remember(&mut self, object: ObjectId) {
         if self.references.len() == REFERENCES_MAX {
             self.references.remove(0);

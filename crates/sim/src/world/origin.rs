@@ -213,10 +213,13 @@ impl World {
                 }
                 OriginOutput::Load { domain, .. } => self.enter_store(domain, Queue::Load, output),
                 OriginOutput::DomainFailed { domain, fault } => {
+                    // A disk that is full at the start is as good as none.
+                    let full = matches!(fault, StoreFault::Full(_));
                     assert!(
-                        self.oracle.truth(domain).has_failed(),
+                        full || self.oracle.truth(domain).has_failed(),
                         "{domain:?} ends its service for no reason: {fault}"
                     );
+                    self.oracle.store_failed(domain);
                     self.operator_restarts();
                 }
             }
@@ -326,11 +329,16 @@ impl World {
     /// The next syncs of a domain fail.
     pub(super) fn fail_syncs(&mut self) {
         let number = self.rng.below(self.domains.len() as u64) as usize;
-        self.processes[0].origin().stores[number].disk.fail_syncs(1);
+        if self.process(ORIGIN).is_up() {
+            self.processes[0].origin().stores[number].disk.fail_syncs(1);
+        }
     }
 
     /// The disk of a domain has no more room, or has again.
     pub(super) fn set_full(&mut self, number: usize, full: bool) {
+        if !self.process(ORIGIN).is_up() {
+            return;
+        }
         let disk = &self.processes[0].origin().stores[number].disk;
         let quota = full.then(|| disk.allocated_bytes());
         disk.set_quota(quota);
@@ -363,6 +371,10 @@ impl World {
             store.disk = backup.disk;
             store.pages = Arc::new(backup.pages);
             self.oracle.restored(domain, backup.durable);
+            let branch = self.oracle.truth(domain).current();
+            for volume in self.volumes.iter_mut().filter(|volume| volume.domain == domain) {
+                volume.forget_lost(branch);
+            }
         }
     }
 

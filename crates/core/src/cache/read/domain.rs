@@ -152,8 +152,13 @@ impl DomainState {
     }
 
     pub(crate) fn age(&self, now: Instant) -> Option<Duration> {
+        self.confirmed().map(|confirmed| now.since(confirmed))
+    }
+
+    /// When the state was last confirmed, by this process's clock.
+    pub(crate) fn confirmed(&self) -> Option<Instant> {
         let confirmed = self.confirmed_at.load(Ordering::Acquire);
-        (confirmed != 0).then(|| now.since(Instant(confirmed - 1)))
+        (confirmed != 0).then(|| Instant(confirmed - 1))
     }
 
     pub(crate) fn lease(&self) -> Duration {

@@ -249,6 +249,8 @@ struct Attached {
     at: Position,
     /// The stamp registered as a running snapshot, given back at the end.
     snapshot: bool,
+    /// When the state of a snapshot's begin was last confirmed.
+    confirmed: Option<Instant>,
 }
 
 impl Drop for Attached {
@@ -556,8 +558,10 @@ impl Transaction {
         } else {
             let snapshot = self.options.consistency == Consistency::Snapshot;
             let attached = self.cache.domain(entry.domain).and_then(|state| {
+                // Before the position: a confirmation that comes between belongs to a later state.
+                let confirmed = state.confirmed();
                 let at = if snapshot { state.open_snapshot() } else { state.position() }?;
-                Some(Attached { state, at, snapshot })
+                Some(Attached { state, at, snapshot, confirmed })
             });
             let Some(attached) = attached else {
                 return refused(TransactionError::NotAttached(entry.domain));
@@ -576,6 +580,17 @@ impl Transaction {
         Ok(known.expect("attached just above").2)
     }
 
+    /// How old the state is that a transaction reads. A snapshot's grows older as soon as the domain
+    /// has moved on from it, however often that is confirmed.
+    fn age_of(&self, domain: usize, now: Instant) -> Option<Duration> {
+        let Attached { state, at, snapshot, confirmed } = &self.domains[domain];
+        let age = state.age(now);
+        if *snapshot && state.through() != Some(at.through) {
+            return confirmed.map(|confirmed| now.since(confirmed));
+        }
+        age
+    }
+
     /// Checks the age of what was read, after the copy (rule 8).
     #[inline]
     fn check_age(&self, domain: usize) -> Try<()> {
@@ -585,7 +600,7 @@ impl Transaction {
             AgeLimit::Lease => state.lease(),
             AgeLimit::AtMost(limit) => limit,
         };
-        match state.age(self.cache.now()) {
+        match self.age_of(domain, self.cache.now()) {
             Some(age) if age <= limit => Ok(()),
             age => Err(Stop::Refused(TransactionError::TooOld(age))),
         }
