@@ -15,12 +15,12 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// The oldest protocol version spoken here.
 pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
 
-/// Most pages in one `Fetch`, `Evicted` or `Holding`.
+/// Most pages in one `Fetch`, `Pages`, `Evicted`, `Holding` or `Resumed`.
 pub const PAGES_PER_MESSAGE_MAX: usize = 4096;
 /// Most changes in one `Advance`.
 pub const CHANGES_PER_ADVANCE_MAX: usize = 1 << 16;
-/// Most things named ([`crate::commit::PageChange::touched`]) in one `Advance`: more than one
-/// commit can write.
+/// Most things named ([`crate::commit::PageChange::touched`]) in one `Advance`, which is more than
+/// one commit can write; and most of its stale pages: those of one stamp are never parted.
 pub const TOUCHED_PER_ADVANCE_MAX: usize = 1 << 19;
 /// Most volumes in one `Volumes`.
 pub const VOLUMES_PER_MESSAGE_MAX: usize = 1024;

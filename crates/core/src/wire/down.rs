@@ -10,8 +10,8 @@ use super::reason::{
 use crate::commit::{IdRange, PageKind};
 use crate::id::{BootId, CommitId, DomainId, PageNo, RequestId, Stamp, VolumeId};
 use crate::message::{
-    DOMAINS_MAX, DomainInfo, Echo, LinkLimits, Message, ResumeAnswer, VOLUMES_PER_MESSAGE_MAX,
-    VolumeInfo,
+    DOMAINS_MAX, DomainInfo, Echo, LinkLimits, Message, PAGES_PER_MESSAGE_MAX, ResumeAnswer,
+    TOUCHED_PER_ADVANCE_MAX, VOLUMES_PER_MESSAGE_MAX, VolumeInfo,
 };
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::time::{Duration, Instant, WallTime};
@@ -188,7 +188,7 @@ pub(super) fn flow_message(kind: u32, body: Bytes) -> Result<Message, WireError>
                 answer: head
                     .from
                     .map_or(ResumeAnswer::Reset, |stamp| ResumeAnswer::From(Stamp(stamp))),
-                stale: packed::read_pages(head.stale)?,
+                stale: packed::read_pages(head.stale, PAGES_PER_MESSAGE_MAX)?,
                 through: Stamp(head.through),
                 time: WallTime(head.time),
                 done: head.done,
@@ -202,7 +202,7 @@ pub(super) fn flow_message(kind: u32, body: Bytes) -> Result<Message, WireError>
                 through: Stamp(head.through),
                 time: WallTime(head.time),
                 changes: packed::read_changes(head.changes)?,
-                stale: packed::read_pages(head.stale)?,
+                stale: packed::read_pages(head.stale, TOUCHED_PER_ADVANCE_MAX)?,
                 echo: head.echo_sent.map(|sent| Echo {
                     sent: Instant(sent),
                     age: Duration::from_nanos(head.echo_age_ns),

@@ -137,9 +137,9 @@ fn read_runs<T, R>(
     Ok(items)
 }
 
-pub(super) fn read_pages(bytes: Bytes) -> Result<Vec<PageId>, WireError> {
+pub(super) fn read_pages(bytes: Bytes, limit: usize) -> Result<Vec<PageId>, WireError> {
     let read = |reader: &mut Reader| Ok((reader.varint()?, ()));
-    read_runs(bytes, PAGES_PER_MESSAGE_MAX, read, |page, ()| page)
+    read_runs(bytes, limit, read, |page, ()| page)
 }
 
 pub(super) fn read_asks(bytes: Bytes) -> Result<Vec<PageAsk>, WireError> {

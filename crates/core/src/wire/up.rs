@@ -7,7 +7,7 @@ use super::packed::{self, Packed};
 use super::reason::text;
 use crate::commit::CommitRequest;
 use crate::id::{BootId, CommitId, DomainId, HistoryId, RequestId, Stamp, VolumeId};
-use crate::message::{Lane, Message, Role, VolumeKey, VolumeSpec};
+use crate::message::{Lane, Message, PAGES_PER_MESSAGE_MAX, Role, VolumeKey, VolumeSpec};
 use crate::time::Instant;
 use bytes::Bytes;
 
@@ -170,7 +170,7 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
         kind::EVICTED | kind::HOLDING => {
             let head: head::Held = head::read(body)?;
             let (domain, done) = (DomainId(head.domain), head.done);
-            let pages = packed::read_pages(head.pages)?;
+            let pages = packed::read_pages(head.pages, PAGES_PER_MESSAGE_MAX)?;
             if kind == kind::EVICTED {
                 Message::Evicted { domain, pages }
             } else {

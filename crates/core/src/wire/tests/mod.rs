@@ -200,6 +200,25 @@ fn limits_are_kept() {
     ));
 }
 
+/// A relay that resumed far behind its parent tells its children all that is stale at one stamp,
+/// and stamps are not parted: with the limit of a page list, such a link closed again and again.
+#[test]
+fn an_advance_carries_what_a_relay_missed() {
+    let advance = |pages| Message::Advance {
+        domain: DomainId(1),
+        from: Stamp(1),
+        through: Stamp(2),
+        time: crate::time::WallTime(0),
+        changes: Vec::new(),
+        stale: (1..=pages).map(page).collect(),
+        echo: None,
+    };
+    let message = advance(65_536);
+    assert_eq!(read_back(&message), message);
+    let refused = decode(Lane::Stream, encode(&advance((1 << 19) + 1)));
+    assert!(matches!(refused, Err(WireError::Limit { .. })));
+}
+
 #[test]
 fn long_explanations_are_cut_at_a_character() {
     let message = Message::Goodbye { reason: CloseReason::Protocol("é".repeat(600) + "x") };
