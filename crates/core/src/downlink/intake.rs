@@ -25,7 +25,7 @@ impl Downlinks {
             }
             LinkInput::Closed { link, .. } => {
                 let gone = self.remove(link);
-                gone.map(|gone| (link, Ask::Gone(link, gone))).into_iter().collect()
+                if gone { vec![(link, Ask::Gone(link))] } else { Vec::new() }
             }
             LinkInput::Received { link, message, .. } => {
                 let Some(entry) = self.links.get_mut(&link) else {
@@ -36,7 +36,7 @@ impl Downlinks {
                     Ok(asks) => asks.into_iter().map(|ask| (link, ask)).collect(),
                     Err(reason) => {
                         let gone = self.close(link, reason, out);
-                        gone.map(|gone| (link, Ask::Gone(link, gone))).into_iter().collect()
+                        if gone { vec![(link, Ask::Gone(link))] } else { Vec::new() }
                     }
                 }
             }
@@ -105,13 +105,13 @@ impl Downlinks {
                 return Err(CloseReason::Identity(child.name));
             }
             let reason = CloseReason::Identity(child.name.clone());
-            let gone = self.close(first, reason, out).expect("named links are there");
-            asks.push(Ask::Gone(first, gone));
+            self.close(first, reason, out);
+            asks.push(Ask::Gone(first));
         }
         self.names.insert(child.name.clone(), link);
         let entry = self.links.get_mut(&link).expect("looked up above");
         entry.greeting = Greeting::Held(child);
-        asks.push(Ask::Greeted(link));
+        asks.push(Ask::Greeted);
         Ok(asks)
     }
 

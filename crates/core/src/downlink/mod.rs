@@ -41,9 +41,9 @@ pub(crate) trait LinkSink {
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// A child said who it is: `welcome` it when the domains are ready.
-    Greeted(LinkId),
+    Greeted,
     /// A link is gone.
-    Gone(LinkId, Box<Link>),
+    Gone(LinkId),
     /// Start or answer.
     Resume {
         request: RequestId,
@@ -101,10 +101,6 @@ impl Downlinks {
             names: BTreeMap::new(),
             timers: BTreeSet::new(),
         }
-    }
-
-    pub(crate) fn config(&self) -> &DownlinkConfig {
-        &self.config
     }
 
     pub(crate) fn get(&self, link: LinkId) -> Option<&Link> {
@@ -275,26 +271,30 @@ impl Downlinks {
         }
     }
 
-    /// Ends a link.
+    /// Ends a link; says whether it was there.
     pub(crate) fn close(
         &mut self,
         link: LinkId,
         reason: CloseReason,
         out: &mut dyn LinkSink,
-    ) -> Option<Box<Link>> {
-        let gone = self.remove(link)?;
-        out.link(LinkOutput::Close { link, reason });
-        Some(gone)
+    ) -> bool {
+        let gone = self.remove(link);
+        if gone {
+            out.link(LinkOutput::Close { link, reason });
+        }
+        gone
     }
 
-    fn remove(&mut self, link: LinkId) -> Option<Box<Link>> {
-        let gone = self.links.remove(&link)?;
+    fn remove(&mut self, link: LinkId) -> bool {
+        let Some(gone) = self.links.remove(&link) else {
+            return false;
+        };
         if let Some(child) = gone.named()
             && self.names.get(&child.name) == Some(&link)
         {
             self.names.remove(&child.name);
         }
-        Some(Box::new(gone))
+        true
     }
 
     /// When `timeouts` is wanted next.
@@ -308,7 +308,7 @@ impl Downlinks {
         &mut self,
         now: Instant,
         out: &mut dyn LinkSink,
-    ) -> (Vec<(LinkId, Box<Link>)>, Vec<LinkId>) {
+    ) -> (Vec<LinkId>, Vec<LinkId>) {
         let mut gone = Vec::new();
         let mut quiet = Vec::new();
         while let Some(&(at, link, timer)) = self.timers.first()
@@ -332,8 +332,8 @@ impl Downlinks {
                 }
                 Timer::Silence => true,
             };
-            if close && let Some(closed) = self.close(link, CloseReason::Silent, out) {
-                gone.push((link, closed));
+            if close && self.close(link, CloseReason::Silent, out) {
+                gone.push(link);
             }
         }
         (gone, quiet)

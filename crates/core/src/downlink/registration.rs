@@ -103,11 +103,6 @@ impl Registration {
         };
     }
 
-    /// Whether it is for everything.
-    pub(crate) fn is_all(&self) -> bool {
-        self.exact.is_none()
-    }
-
     /// Whether changes to the page are to be sent.
     #[inline]
     pub(crate) fn contains(&self, page: PageId) -> bool {

@@ -143,8 +143,8 @@ impl Origin {
         out: &mut Vec<OriginOutput>,
     ) {
         match ask {
-            Ask::Greeted(_) => self.welcome_held(now, out),
-            Ask::Gone(link, _) => {
+            Ask::Greeted => self.welcome_held(now, out),
+            Ask::Gone(link) => {
                 for domain in self.domains.values_mut() {
                     domain.gone(link);
                 }
@@ -268,8 +268,8 @@ impl Machine for Origin {
     fn handle_timeout(&mut self, now: Instant, out: &mut Vec<OriginOutput>) {
         let mut events = Vec::new();
         let (gone, quiet) = self.links.timeouts(now, out);
-        for (link, closed) in gone {
-            self.ask(now, link, Ask::Gone(link, closed), &mut events, out);
+        for link in gone {
+            self.ask(now, link, Ask::Gone(link), &mut events, out);
         }
         for link in quiet {
             self.ask(now, link, Ask::Pump, &mut events, out);

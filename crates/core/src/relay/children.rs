@@ -22,8 +22,8 @@ const EARLY_LOOKS_MAX: usize = 4096;
 impl Relay {
     pub(super) fn ask(&mut self, now: Instant, link: LinkId, ask: Ask, out: &mut Vec<RelayOutput>) {
         match ask {
-            Ask::Greeted(_) => self.welcome_held(out),
-            Ask::Gone(link, _) => self.child_gone(now, link),
+            Ask::Greeted => self.welcome_held(out),
+            Ask::Gone(link) => self.child_gone(now, link),
             Ask::Resume { request, domain, epochs, through, register } => {
                 self.resume(now, link, (request, domain), (epochs, through), register, out);
             }
@@ -375,7 +375,7 @@ impl Relay {
         reason: CloseReason,
         out: &mut Vec<RelayOutput>,
     ) {
-        if self.links.close(link, reason, out).is_some() {
+        if self.links.close(link, reason, out) {
             self.child_gone(now, link);
         }
     }

@@ -306,7 +306,7 @@ impl Machine for Relay {
             LinkInput::UpOpened { link, .. } => self.up_opened(now, link, out),
             LinkInput::Closed { link, reason } if Some(link) == up => self.lost(now, reason, out),
             LinkInput::Received { link, message, bytes } if Some(link) == up => {
-                self.from_parent(now, message, bytes, out);
+                self.hear_parent(now, message, bytes, out);
             }
             input => {
                 for (link, ask) in self.links.handle(now, input, out) {
@@ -319,8 +319,8 @@ impl Machine for Relay {
 
     fn handle_timeout(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
         let (gone, quiet) = self.links.timeouts(now, out);
-        for (link, closed) in gone {
-            self.ask(now, link, Ask::Gone(link, closed), out);
+        for link in gone {
+            self.ask(now, link, Ask::Gone(link), out);
         }
         for link in quiet {
             self.ask(now, link, Ask::Pump, out);

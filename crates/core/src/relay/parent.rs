@@ -29,7 +29,7 @@ fn violation<T>(what: &str) -> Result<T, CloseReason> {
 }
 
 impl Relay {
-    pub(super) fn from_parent(
+    pub(super) fn hear_parent(
         &mut self,
         now: Instant,
         message: Message,

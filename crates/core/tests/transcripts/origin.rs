@@ -103,6 +103,17 @@ impl Store {
     }
 }
 
+/// Recovers an origin; its first work is the store's queue.
+fn open(config: &OriginConfig, now: Instant, store: &mut Store, history: u128) -> Origin {
+    let first = Lsn(store.meta.installed_lsn.0 + 1);
+    let records = store.log.iter().filter(|(lsn, _)| *lsn >= first).cloned().collect();
+    let recovered =
+        RecoveredDomain { meta: store.meta.clone(), records, history: HistoryId(history) };
+    store.queue.clear();
+    Origin::new(config.clone(), now, WallTime(0), vec![recovered], &mut store.queue)
+        .expect("it recovers")
+}
+
 impl Run {
     /// An origin with domain 1 in history 1, its epoch durable.
     fn new(prose: &str, config: OriginConfig) -> Self {
@@ -113,24 +124,23 @@ impl Run {
 
     /// An origin started from a store.
     fn start(prose: &str, config: OriginConfig, mut store: Store, history: u128) -> Self {
-        let first = Lsn(store.meta.installed_lsn.0 + 1);
-        let records = store.log.iter().filter(|(lsn, _)| *lsn >= first).cloned().collect();
-        let recovered =
-            RecoveredDomain { meta: store.meta.clone(), records, history: HistoryId(history) };
-        let mut out = Vec::new();
-        let origin =
-            Origin::new(config.clone(), Instant::default(), WallTime(0), vec![recovered], &mut out)
-                .expect("it recovers");
-        store.queue = out;
+        let origin = open(&config, Instant::default(), &mut store, history);
         let mut run = Self { t: Transcript::new(origin, prose, show), store, config };
         run.carry_out_quietly();
         run
     }
 
-    /// The store is killed: what was appended and synced is there, the machine is new.
-    fn restart(self, history: u128) -> Self {
-        let store = Store { queue: Vec::new(), ..self.store };
-        Self::start("", self.config, store, history)
+    /// The origin is killed: what was appended and synced is there, the machine is new.
+    fn restart(&mut self, history: u128) {
+        self.t.say("the origin is started again");
+        self.t.machine = open(&self.config, self.t.now, &mut self.store, history);
+        self.carry_out_quietly();
+    }
+
+    /// Lets time pass and the store do its work.
+    fn wait(&mut self, seconds: u64) {
+        let out = self.t.wait(Duration::from_secs(seconds));
+        self.keep(&out);
     }
 
     fn link(&mut self, inputs: Vec<(String, LinkInput)>) -> Vec<OriginOutput> {
@@ -258,4 +268,227 @@ fn rule_14_only_the_durable_is_shown() {
     run.link(vec![fetch(2, 5, &[1]), Commit::new(20, 1, 2).read(1, 1).put(1, 1, 1, "z").on(2)]);
     run.store(None);
     run.t.end("origin_rule_14_only_the_durable_is_shown");
+}
+
+#[test]
+fn rule_14_a_failed_sync_ends_service() {
+    let mut run = Run::new(
+        "Rule 14. The sync of a's commit fails. Whether it is on the disk cannot be known: nobody is \
+         told anything of it, the links are closed, and the domain serves no more.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    run.link(vec![Commit::new(10, 2, 2).put(1, 1, 1, "y").on(1)]);
+    run.store(Some(StoreFault::Failed("log/000001: input/output error".into())));
+    run.link(vec![opened(3, "c"), hello(3, "c", 30)]);
+    run.t.end("origin_rule_14_a_failed_sync_ends_service");
+}
+
+#[test]
+fn a_full_store_rolls_back() {
+    let mut run = Run::new(
+        "a's commit x = y is in the append under way; b's commit, validated on top of it, is \
+         gathered. The store is full and took nothing. Both are rolled back and may be asked for \
+         again; c's abort, which would have revealed a's commit, is taken back as well. When there \
+         is room again the same commit passes, under the same stamp and log number.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    run.link(vec![Commit::new(10, 2, 2).read(1, 1).put(1, 1, 1, "y").on(1)]);
+    run.link(vec![
+        Commit::new(20, 1, 2).put(1, 2, 1, "z").on(2),
+        Commit::new(20, 2, 2).read(1, 1).put(1, 1, 1, "w").on(2),
+    ]);
+    run.store(Some(StoreFault::Full("no segment left".into())));
+    run.settle();
+    run.link(vec![Commit::new(10, 2, 2).read(1, 1).put(1, 1, 1, "y").on(1)]);
+    run.settle();
+    run.t.end("origin_a_full_store_rolls_back");
+}
+
+#[test]
+fn rule_15_exactly_once() {
+    let mut run = Run::new(
+        "Rule 15. a's commit is durable, but its link dies before the answer is there. On its next \
+         link a asks again, with the old base: validated anew it would conflict with itself. It is \
+         answered from its outcome. The same after the origin was killed and recovered from its \
+         log. Once a has confirmed it, or under a boot that was never registered, the answer is \
+         'unknown', never 'aborted'.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    let commit = Commit::new(10, 2, 2).read(1, 1).put(1, 1, 1, "y");
+    run.link(vec![commit.clone().on(1)]);
+    run.link(vec![closed(1)]);
+    run.store(None);
+    run.node(3, "a", 10);
+    run.link(vec![commit.clone().on(3)]);
+    run.restart(2);
+    run.node(1, "a", 10);
+    run.link(vec![commit.clone().on(1)]);
+    run.link(vec![Commit::new(10, 3, 3).confirmed(2).put(1, 1, 1, "z").on(1)]);
+    run.link(vec![commit.on(1)]);
+    run.link(vec![Commit::new(77, 1, 3).put(1, 1, 1, "z").on(1)]);
+    run.t.end("origin_rule_15_exactly_once");
+}
+
+#[test]
+fn rule_16_a_restored_origin_is_refused() {
+    let mut run = Run::new(
+        "Rule 16. Node a saw stamp 3 of history 1. The origin's disk is then restored from a copy \
+         that was made at stamp 2, and started: history 2 begins at stamp 3. Answered 'nothing \
+         changed', a would keep an x that never was. It is refused by name; node b, at stamp 2, \
+         goes on. A domain that a never knew resets it.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    let copy = run.store.clone();
+    run.quietly(vec![Commit::new(10, 2, 2).put(1, 1, 1, "y").on(1)]);
+    run.store = copy;
+    run.restart(2);
+    run.link(vec![opened(1, "a"), hello(1, "a", 10), resume(1, 1, &[(1, 1)], 3)]);
+    run.link(vec![opened(2, "b"), hello(2, "b", 20), resume(2, 1, &[(1, 1)], 2)]);
+    run.link(vec![opened(3, "c"), hello(3, "c", 30), resume(3, 1, &[(9, 1)], 2)]);
+    run.t.end("origin_rule_16_a_restored_origin_is_refused");
+}
+
+#[test]
+fn rule_17_resume_names_what_is_not_installed() {
+    let mut run = Run::new(
+        "Rules 17 and 20. Page 1 was installed with stamp 2. Commits 3 (page 1) and 4 (page 2, new) \
+         follow; only page 1 is installed again, so that the index names it alone. The origin is \
+         restarted. a returns at 2: the answer names both, and in the same step a is registered \
+         for everything: change 5 to page 2 goes down at once. a's list narrows it.",
+        OriginConfig { install_pages_max: 1, ..OriginConfig::default() },
+    );
+    run.two_nodes();
+    run.wait(3);
+    run.settle();
+    let create = larder_core::commit::Op::CreatePage(larder_core::commit::PageKind::Slotted);
+    run.quietly(vec![
+        Commit::new(10, 2, 2).put(1, 1, 1, "y").on(1),
+        Commit::new(10, 3, 3).op(2, create).put(2, 1, 1, "n").on(1),
+    ]);
+    run.wait(3);
+    run.store(None);
+    run.restart(2);
+    run.link(vec![opened(1, "a"), hello(1, "a", 10), resume(1, 1, &[(1, 1)], 2)]);
+    run.settle();
+    run.node(2, "b", 20);
+    run.link(vec![Commit::new(20, 1, 4).put(2, 1, 1, "o").on(2)]);
+    run.settle();
+    run.link(vec![holding(1, &[1])]);
+    run.link(vec![Commit::new(20, 2, 5).in_history(2).put(2, 1, 1, "p").on(2)]);
+    run.settle();
+    run.t.end("origin_rule_17_resume_names_what_is_not_installed");
+}
+
+#[test]
+fn rule_18_a_name_removed_and_created_again() {
+    let mut run = Run::new(
+        "Rule 18. a removes object (1, 1, generation 1) and makes another in its slot. b, which \
+         still refers to generation 1 and read nothing else, writes it: gone, not the new object \
+         overwritten. Page 2 is made, removed, and cannot be made again. After a restart page \
+         numbers go on where they were.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    let create = larder_core::commit::Op::CreatePage(larder_core::commit::PageKind::Slotted);
+    let delete = larder_core::commit::Op::DeletePage;
+    run.quietly(vec![
+        Commit::new(10, 2, 2).delete(1, 1, 1).on(1),
+        Commit::new(10, 3, 3).put(1, 1, 2, "new").op(2, create.clone()).on(1),
+        Commit::new(10, 4, 4).op(2, delete).on(1),
+    ]);
+    run.link(vec![Commit::new(20, 1, 5).put(1, 1, 1, "old").on(2)]);
+    run.link(vec![Commit::new(20, 2, 5).op(2, create).on(2)]);
+    run.restart(2);
+    run.node(1, "a", 10);
+    let ids = |request| larder_core::message::Message::AllocateIds {
+        request: larder_core::id::RequestId(request),
+        volume: VOLUME,
+        count: 10,
+    };
+    run.link(vec![received(1, ids(7))]);
+    run.settle();
+    run.t.end("origin_rule_18_a_name_removed_and_created_again");
+}
+
+#[test]
+fn a_refused_commit_leaves_nothing() {
+    let mut run = Run::new(
+        "b's commit writes slot 2, then an object that is gone: all of it is taken back from the \
+         gathered images, and what a's commit of the same append wrote to the page stays.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    run.link(vec![Commit::new(10, 2, 2).put(1, 9, 1, "first").on(1)]);
+    run.link(vec![
+        Commit::new(10, 3, 2).put(1, 3, 1, "a").on(1),
+        Commit::new(20, 1, 2).put(1, 2, 1, "b").put(1, 1, 9, "gone").on(2),
+    ]);
+    run.settle();
+    run.link(vec![fetch(2, 8, &[1])]);
+    run.t.end("origin_a_refused_commit_leaves_nothing");
+}
+
+#[test]
+fn race_a_fetch_overtaken_by_a_change() {
+    let mut run = Run::new(
+        "Rule 10 and the race of a fetch overtaken by an invalidation. The page must be loaded \
+         first. While it is, a commit to it becomes durable: the change goes to the asker, which is \
+         registered already, and the page comes after it, as of the later stamp.",
+        OriginConfig { page_cache_bytes: 0, install_bytes: 0, ..OriginConfig::default() },
+    );
+    run.two_nodes();
+    run.node(3, "c", 30);
+    run.link(vec![fetch(3, 5, &[1])]);
+    run.link(vec![Commit::new(10, 2, 2).put(1, 1, 1, "y").on(1)]);
+    run.settle();
+    run.t.end("origin_race_a_fetch_overtaken_by_a_change");
+}
+
+#[test]
+fn race_a_holder_that_never_answers() {
+    let mut config = OriginConfig::default();
+    config.downlink.limits.stream_window_bytes = 100;
+    config.downlink.ring_commits_max = 4;
+    let mut run = Run::new(
+        "P7. b holds page 1 and returns no credits. a's commits go on; nothing is kept for b but \
+         its cursor. When credit comes, b's cursor is off the ring of 4 commits: its resume is \
+         answered again, from where it was, and the stream goes on from there.",
+        config,
+    );
+    run.two_nodes();
+    for sequence in 2..14 {
+        let credit = larder_core::message::Message::Credit {
+            lane: larder_core::message::Lane::Stream,
+            bytes: 100,
+        };
+        run.quietly(vec![Commit::new(10, sequence, sequence).put(1, 1, 1, "y").on(1)]);
+        run.quietly(vec![received(1, credit)]);
+    }
+    let credit = larder_core::message::Message::Credit {
+        lane: larder_core::message::Lane::Stream,
+        bytes: 100,
+    };
+    run.link(vec![received(2, credit)]);
+    run.settle();
+    run.t.end("origin_race_a_holder_that_never_answers");
+}
+
+#[test]
+fn two_nodes_of_one_identity() {
+    let mut run = Run::new(
+        "Decision 0004. A second link of the same boot replaces the first. Another boot under the \
+         name is refused while the first is heard from, and so is a name that is not the \
+         certificate's.",
+        OriginConfig::default(),
+    );
+    run.link(vec![opened(1, "a"), hello(1, "a", 10)]);
+    run.link(vec![opened(2, "a"), hello(2, "a", 10)]);
+    run.link(vec![opened(3, "a"), hello(3, "a", 11)]);
+    run.link(vec![opened(4, "b"), hello(4, "a", 10)]);
+    run.wait(30);
+    run.t.end("origin_two_nodes_of_one_identity");
 }

@@ -160,6 +160,12 @@ impl Commit {
         self
     }
 
+    /// Its base was seen in this history.
+    pub(crate) fn in_history(mut self, history: u128) -> Self {
+        self.0.history = HistoryId(history);
+        self
+    }
+
     /// Outcomes up to this sequence have been received.
     pub(crate) fn confirmed(mut self, upto: u64) -> Self {
         self.0.confirmed = upto;

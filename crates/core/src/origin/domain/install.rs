@@ -86,7 +86,7 @@ impl Domain {
             self.install.due_at = Some(cx.now.after(interval));
             return;
         }
-        let installed = pages.iter().map(|page| self.pages.to_install(*page)).collect();
+        let installed = pages.iter().map(|page| self.pages.take_for_install(*page)).collect();
         for page in &pages {
             self.pages.begin_install(*page);
         }

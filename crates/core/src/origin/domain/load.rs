@@ -8,12 +8,13 @@ use crate::message::{PAGES_PER_MESSAGE_MAX, RequestError};
 use crate::origin::io::{LoadId, LoadKey, Loaded, OriginOutput, StoreFault};
 use crate::page::Page;
 use crate::record::StoredPage;
+use std::collections::btree_map::Entry;
 
 impl Domain {
     /// Sees to it that a page is being loaded; gives those who wait for it.
     pub(super) fn load(&mut self, cx: &mut Context<'_>, page: PageId) -> &mut Loading {
-        if !self.loading.contains_key(&page) {
-            self.loading.insert(page, Loading::default());
+        if let Entry::Vacant(vacant) = self.loading.entry(page) {
+            vacant.insert(Loading::default());
             self.load_queue.push_back(page);
             self.start_loads(cx);
         }

@@ -66,11 +66,6 @@ impl Entry {
         }
     }
 
-    /// The durable state, if in memory.
-    pub(super) fn durable(&self) -> Option<&Image> {
-        self.durable.as_ref()
-    }
-
     /// The state after all commits, tentative ones included.
     pub(super) fn latest(&self) -> Option<&Image> {
         self.gathering.as_ref().or(self.flying.as_ref()).or(self.durable.as_ref())
@@ -215,7 +210,7 @@ impl Pages {
     }
 
     /// A loaded page as an install takes it.
-    pub(super) fn to_install(&mut self, page: PageId) -> InstalledPage {
+    pub(super) fn take_for_install(&mut self, page: PageId) -> InstalledPage {
         let image = self.seal(page);
         let entry = &self.entries[&page];
         InstalledPage {
