@@ -1,5 +1,41 @@
-//! The `larder` binary.
+//! The `larder` command.
 
+mod args;
+mod ca;
+mod exit;
 mod mount;
+mod mounting;
+mod serve;
+mod settings;
+mod status;
+mod store;
+mod tree;
+mod volume;
 
-fn main() {}
+use anyhow::Result;
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Cli::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("larder: {error:#}");
+            ExitCode::from(exit::code(&error))
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<()> {
+    match &cli.command {
+        Command::Ca(command) => ca::run(command),
+        Command::Origin(arguments) => serve::origin(arguments, &cli.common).await,
+        Command::Relay(arguments) => serve::relay(arguments, &cli.common).await,
+        Command::Node(arguments) => serve::node(arguments, &cli.common).await,
+        Command::Mount(arguments) => mounting::run(arguments, &cli.common).await,
+        Command::Volume(command) => volume::run(command, &cli.common).await,
+        Command::Status(arguments) => status::run(arguments, &cli.common).await,
+    }
+}

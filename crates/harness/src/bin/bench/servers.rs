@@ -1,0 +1,74 @@
+//! An origin process for a benchmark, and nodes at it.
+
+use anyhow::{Context, Result, ensure};
+use larder::client::Node;
+use larder::config::{NodeConfig, Size};
+use larder_harness::process::{Folder, Process, free_port, http_get, wait_until};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+pub struct Origin {
+    // Ended before the folder is removed: fields drop in their order.
+    process: Process,
+    folder: Folder,
+    port: u16,
+}
+
+fn larder(binary: &Path, words: &[&str]) -> Result<()> {
+    let output = Command::new(binary).args(words).output()?;
+    ensure!(output.status.success(), "larder {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+impl Origin {
+    /// An origin process with certificates for `nodes` nodes, named `node-0`, `node-1`, ….
+    pub fn start(name: &str, nodes: usize) -> Result<Self> {
+        let binary = larder_harness::larder_binary()?;
+        let folder = Folder::new(name, false)?;
+        let tls = folder.path().join("tls").display().to_string();
+        larder(&binary, &["ca", "init", "--tls", &tls])?;
+        larder(&binary, &["ca", "issue", "origin", "--role", "origin", "--tls", &tls])?;
+        for node in 0..nodes {
+            larder(&binary, &["ca", "issue", &format!("node-{node}"), "--tls", &tls])?;
+        }
+        let (port, http) = (free_port()?, free_port()?);
+        let data = folder.path().join("data").display().to_string();
+        let arguments = [
+            "origin".to_owned(),
+            "--data".to_owned(),
+            data,
+            "--tls".to_owned(),
+            tls,
+            "--name".to_owned(),
+            "origin".to_owned(),
+            "--listen".to_owned(),
+            format!("127.0.0.1:{port}"),
+            "--http".to_owned(),
+            format!("127.0.0.1:{http}"),
+        ];
+        let mut process = Process::start("origin", &binary, &arguments, folder.path())?;
+        wait_until("the origin", Duration::from_secs(30), || {
+            process.alive()?;
+            http_get(http, "/readyz")
+        })
+        .with_context(|| process.tail())?;
+        Ok(Self { process, folder, port })
+    }
+
+    pub async fn node(&self, number: usize) -> Result<Node> {
+        let tls = self.folder.path().join("tls");
+        let mut config = NodeConfig::new(&format!("node-{number}"), tls, &format!("localhost:{}", self.port));
+        config.node.memory = Size(4 << 30);
+        Ok(Node::connect(config).await?)
+    }
+
+    /// Where the store is: a rival writes beside it, to the same file system.
+    pub fn folder(&self) -> PathBuf {
+        self.folder.path().to_path_buf()
+    }
+
+    pub fn alive(&mut self) -> Result<()> {
+        self.process.alive()
+    }
+}

@@ -1,0 +1,263 @@
+//! The command line: what can be asked, with its help.
+
+use clap::{Args, Parser, Subcommand};
+use larder::tls::Role;
+use std::path::PathBuf;
+
+/// A coherent wide-area cache for shared, changing data.
+#[derive(Parser, Debug)]
+#[command(name = "larder", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused, \
+  5 unavailable or timed out, 6 damaged data.")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Options of every command.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// TOML file with settings; LARDER_ variables (e.g. LARDER_NODE_PARENT) and flags go over it
+    #[arg(long, global = true, env = "LARDER_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What to log, e.g. `info` or `larder=debug,warn`
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub log: Option<String>,
+    /// Log one JSON object a line
+    #[arg(long, global = true)]
+    pub log_json: bool,
+    /// Print results as JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Set any key of the configuration, e.g. `--set link.silence_max=20s`; may be repeated
+    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// Who this process is.
+#[derive(Args, Clone, Debug)]
+pub struct Identity {
+    /// Folder with ca.pem, NAME.pem and NAME-key.pem
+    #[arg(long, value_name = "DIR")]
+    pub tls: Option<PathBuf>,
+    /// This process's name, as its certificate proves it
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+/// The link to the parent.
+#[derive(Args, Clone, Debug)]
+pub struct Uplink {
+    #[command(flatten)]
+    pub identity: Identity,
+    /// Address of the origin or relay above
+    #[arg(long, value_name = "HOST:PORT")]
+    pub parent: Option<String>,
+    /// The name the parent's certificate must have [default: any of the authority]
+    #[arg(long, value_name = "NAME")]
+    pub parent_name: Option<String>,
+    /// Longest wait for an answer, e.g. `30s`
+    #[arg(long, value_name = "DURATION")]
+    pub request_limit: Option<String>,
+}
+
+/// A process that serves for long.
+#[derive(Args, Clone, Debug)]
+pub struct Serve {
+    /// Address for /metrics, /healthz, /readyz and /status
+    #[arg(long, value_name = "HOST:PORT")]
+    pub http: Option<String>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Make a certificate authority, and certificates by it
+    #[command(subcommand)]
+    Ca(CaCommand),
+    /// Serve volumes: keep them durable, make commits
+    Origin(OriginArgs),
+    /// Serve children below one link to a parent
+    Relay(RelayArgs),
+    /// Run a node by itself: a cache that is warm and watched
+    Node(NodeArgs),
+    /// Mount a volume's tree of files
+    Mount(MountArgs),
+    /// Make, list, fill, copy out and check volumes
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Show a running process's state, from its HTTP endpoint
+    Status(StatusArgs),
+}
+
+#[derive(Subcommand, Debug)]
+pub enum CaCommand {
+    /// Make a new authority: ca.pem and ca-key.pem
+    Init {
+        /// Where to put them
+        #[arg(long, value_name = "DIR", default_value = "tls")]
+        tls: PathBuf,
+        /// What to call the authority
+        #[arg(long, default_value = "larder")]
+        name: String,
+    },
+    /// Issue a certificate: NAME.pem and NAME-key.pem
+    Issue {
+        /// The Larder name of the process or user
+        name: String,
+        /// What it may be: `node` connects, `relay` connects and serves, `origin` serves
+        #[arg(long, default_value = "node")]
+        role: Role,
+        /// Folder of the authority
+        #[arg(long, value_name = "DIR", default_value = "tls")]
+        tls: PathBuf,
+        /// Days until it expires
+        #[arg(long, default_value_t = 365)]
+        days: u32,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct OriginArgs {
+    /// Folder of the store; made when it is not there
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Address to serve at
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// How many order domains a new store gets
+    #[arg(long, value_name = "N")]
+    pub domains: Option<u32>,
+    /// Serve children that saw commits which this store lost: they drop what they saw after the
+    /// fork. For a store restored from a backup, once its loss is accepted
+    #[arg(long)]
+    pub accept_fork: bool,
+    #[command(flatten)]
+    pub identity: Identity,
+    #[command(flatten)]
+    pub serve: Serve,
+}
+
+#[derive(Args, Debug)]
+pub struct RelayArgs {
+    /// Address to serve at
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    #[command(flatten)]
+    pub uplink: Uplink,
+    #[command(flatten)]
+    pub serve: Serve,
+}
+
+/// The cache in memory.
+#[derive(Args, Clone, Debug)]
+pub struct Memory {
+    /// Memory for cached pages, e.g. `1GiB`
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct NodeArgs {
+    /// Volumes to keep attached; may be repeated
+    #[arg(long = "volume", value_name = "NAME")]
+    pub volumes: Vec<String>,
+    #[command(flatten)]
+    pub memory: Memory,
+    #[command(flatten)]
+    pub uplink: Uplink,
+    #[command(flatten)]
+    pub serve: Serve,
+}
+
+#[derive(Args, Debug)]
+pub struct MountArgs {
+    /// The volume
+    pub volume: String,
+    /// Where to mount it: an empty folder
+    pub point: PathBuf,
+    /// Refuse every write
+    #[arg(long)]
+    pub read_only: bool,
+    /// When the link lease has lapsed: `serve` what is cached, its age known, or `refuse`
+    #[arg(long, value_name = "WHAT", value_parser = ["serve", "refuse"], default_value = "serve")]
+    pub when_stale: String,
+    #[command(flatten)]
+    pub memory: Memory,
+    #[command(flatten)]
+    pub uplink: Uplink,
+    #[command(flatten)]
+    pub serve: Serve,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum VolumeCommand {
+    /// Make a volume with an empty tree of files
+    Create {
+        /// Its name: letters, digits, `-`, `_`, `.`
+        name: String,
+        /// Bytes of a page: a power of two from 4KiB to 1MiB
+        #[arg(long, value_name = "SIZE", default_value = "32KiB")]
+        page_size: String,
+        /// Make no tree: a bare volume for programs that use the library
+        #[arg(long)]
+        bare: bool,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
+    /// List all volumes
+    List {
+        #[command(flatten)]
+        uplink: Uplink,
+    },
+    /// Show one volume
+    Info {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
+    /// Copy a folder into a volume; run it again to go on after an interruption
+    Import {
+        /// The volume
+        name: String,
+        /// The folder
+        source: PathBuf,
+        /// Make the volume if it is not there
+        #[arg(long)]
+        create: bool,
+        /// Bytes of a page of a volume to be made
+        #[arg(long, value_name = "SIZE", default_value = "32KiB")]
+        page_size: String,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
+    /// Copy a volume's tree, as of one moment, into a folder
+    Export {
+        /// The volume
+        name: String,
+        /// The folder: made when it is not there, else it must be empty
+        target: PathBuf,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
+    /// Check a volume's tree (through its origin), or a store that is not running (`--data`)
+    Check {
+        /// The volume
+        #[arg(required_unless_present = "data")]
+        name: Option<String>,
+        /// Check the store in this folder instead: log, pages and change index
+        #[arg(long, value_name = "DIR", conflicts_with = "name")]
+        data: Option<PathBuf>,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// The process's HTTP endpoint
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:4790")]
+    pub http: String,
+}

@@ -1,0 +1,67 @@
+//! `larder mount`.
+
+use crate::args::{Common, MountArgs};
+use crate::mount::{MountOptions, Mounted, next_signal};
+use crate::serve;
+use crate::settings::Flags;
+use anyhow::{Context, Result, ensure};
+use larder::client::{Freshness, Node};
+use larder::fs::client::VolumeStore;
+use larder::fs::{FileSystem, FsOptions};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often it is looked whether somebody unmounted from outside.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+pub async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
+    let config = Flags::default()
+        .uplink("node", &arguments.uplink)
+        .set("node.memory", arguments.memory.memory.as_ref())
+        .set("http.listen", arguments.serve.http.as_ref())
+        .load(common)?;
+    larder::log::init(&config.log)?;
+    let point = &arguments.point;
+    ensure!(point.is_dir(), "{} is not a folder", point.display());
+
+    let node = Node::connect(config.node()).await?;
+    let _endpoint = serve::http(&config, Arc::new(node.clone())).await?;
+    let volume = node.volume(&arguments.volume).await?;
+    let freshness = match arguments.when_stale.as_str() {
+        "refuse" => Freshness::Leased,
+        _ => Freshness::Any,
+    };
+    let mut options = MountOptions {
+        name: format!("larder:{}", arguments.volume),
+        read_only: arguments.read_only,
+        ..MountOptions::default()
+    };
+    options.operation_limit = config.node.request_limit.0;
+    let limit = options.operation_limit;
+    let store = VolumeStore::new(volume.clone(), freshness, limit, options.time_to_live_max);
+    // Events from here on: nothing that changes after the first look-up is missed.
+    let mut notices = node.notices();
+    let tree = FileSystem::open(store, FsOptions::default())
+        .await
+        .with_context(|| format!("volume {}", arguments.volume))?;
+    let (domain, id) = (volume.domain(), volume.id());
+    let mounted = Mounted::mount(Arc::new(tree), point, options, move || next_signal(&mut notices, domain, id))
+        .with_context(|| format!("mounting at {}: is /dev/fuse there, and are you root?", point.display()))?;
+    tracing::info!(volume = %arguments.volume, point = %point.display(), "mounted");
+
+    let stopped = serve::until_stopped();
+    tokio::pin!(stopped);
+    loop {
+        tokio::select! {
+            result = &mut stopped => break result?,
+            () = tokio::time::sleep(LOOK_EVERY) => {
+                if mounted.is_ended() {
+                    break;
+                }
+            }
+        }
+    }
+    mounted.unmount().await.with_context(|| format!("unmounting {}", point.display()))?;
+    node.shutdown().await;
+    Ok(())
+}

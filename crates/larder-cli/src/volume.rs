@@ -1,0 +1,144 @@
+//! `larder volume`.
+
+use crate::args::{Common, Uplink, VolumeCommand};
+use crate::settings::Flags;
+use anyhow::{Context, Result, bail};
+use comfy_table::Table;
+use larder::client::{Error, Node, Volume, VolumeOptions};
+use larder::config::Size;
+use larder_core::message::VolumeInfo;
+use serde_json::{Value, json};
+
+pub async fn run(command: &VolumeCommand, common: &Common) -> Result<()> {
+    match command {
+        VolumeCommand::Create { name, page_size, bare, uplink } => {
+            let node = connect(uplink, common).await?;
+            let volume = create(&node, name, page_size).await?;
+            if !bare {
+                crate::tree::format(&volume).await?;
+            }
+            show(&volume_json(volume.info()), common, &format!("volume {name} made"));
+            node.shutdown().await;
+        }
+        VolumeCommand::List { uplink } => {
+            let node = connect(uplink, common).await?;
+            list(&node.volumes().await?, common);
+            node.shutdown().await;
+        }
+        VolumeCommand::Info { name, uplink } => {
+            let node = connect(uplink, common).await?;
+            let volume = node.volume(name).await?;
+            let value = volume_json(volume.info());
+            show(&value, common, &format!("{value:#}"));
+            node.shutdown().await;
+        }
+        VolumeCommand::Import { name, source, create: make, page_size, uplink } => {
+            let node = connect(uplink, common).await?;
+            let volume = match node.volume(name).await {
+                Err(Error::NoVolume(_)) if *make => {
+                    let volume = create(&node, name, page_size).await?;
+                    crate::tree::format(&volume).await?;
+                    volume
+                }
+                other => other?,
+            };
+            let report = crate::tree::import(&volume, source, common.json).await?;
+            show(&report, common, &summary("imported", &report));
+            node.shutdown().await;
+        }
+        VolumeCommand::Export { name, target, uplink } => {
+            let node = connect(uplink, common).await?;
+            let volume = node.volume(name).await?;
+            let report = crate::tree::export(&volume, target, common.json).await?;
+            show(&report, common, &summary("exported", &report));
+            node.shutdown().await;
+        }
+        VolumeCommand::Check { data: Some(data), .. } => check_store(data, common)?,
+        VolumeCommand::Check { name, uplink, .. } => {
+            let name = name.as_ref().context("a volume's name, or --data, is needed")?;
+            let node = connect(uplink, common).await?;
+            let volume = node.volume(name).await?;
+            let (report, faults) = crate::tree::check(&volume).await?;
+            node.shutdown().await;
+            verdict(&report, &faults, common)?;
+        }
+    }
+    Ok(())
+}
+
+async fn connect(uplink: &Uplink, common: &Common) -> Result<Node> {
+    let config = Flags::default().uplink("node", uplink).load(common)?;
+    larder::log::init(&config.log)?;
+    Ok(Node::connect(config.node()).await?)
+}
+
+async fn create(node: &Node, name: &str, page_size: &str) -> Result<Volume> {
+    let size: Size = page_size.parse().map_err(|why| anyhow::anyhow!("--page-size {page_size}: {why}"))?;
+    let page_bytes = u32::try_from(size.0).context("--page-size: at most 1MiB")?;
+    Ok(node.create_volume(VolumeOptions { page_bytes, ..VolumeOptions::new(name) }).await?)
+}
+
+fn volume_json(info: &VolumeInfo) -> Value {
+    json!({
+        "name": info.name,
+        "id": info.id.to_string(),
+        "domain": format!("{:016x}", info.domain.0),
+        "page_bytes": info.page_bytes,
+        "pages": info.pages,
+        "version": info.version.0,
+    })
+}
+
+fn list(volumes: &[VolumeInfo], common: &Common) {
+    if common.json {
+        println!("{}", Value::from_iter(volumes.iter().map(volume_json)));
+        return;
+    }
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_header(["NAME", "PAGES", "PAGE SIZE", "VERSION", "ID"]);
+    for info in volumes {
+        table.add_row([
+            info.name.clone(),
+            info.pages.to_string(),
+            info.page_bytes.to_string(),
+            info.version.to_string(),
+            info.id.to_string(),
+        ]);
+    }
+    println!("{table}");
+}
+
+fn show(value: &Value, common: &Common, text: &str) {
+    if common.json {
+        println!("{value}");
+    } else {
+        println!("{text}");
+    }
+}
+
+fn summary(verb: &str, report: &Value) -> String {
+    let parts: Vec<String> = report
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{} {value}", key.replace('_', " ")))
+        .collect();
+    format!("{verb}: {}", parts.join(", "))
+}
+
+fn check_store(data: &std::path::Path, common: &Common) -> Result<()> {
+    let (report, faults) = crate::store::check(data)?;
+    verdict(&report, &faults, common)
+}
+
+fn verdict(report: &Value, faults: &[String], common: &Common) -> Result<()> {
+    show(report, common, &summary(if faults.is_empty() { "clean" } else { "damaged" }, report));
+    for fault in faults.iter().take(100) {
+        eprintln!("{fault}");
+    }
+    if !faults.is_empty() {
+        bail!(crate::exit::Damaged(faults.len()));
+    }
+    Ok(())
+}
