@@ -6,6 +6,7 @@ use super::{FileSystem, FsError, TxStore};
 use bytes::{Bytes, BytesMut};
 use larder_core::commit::PageKind;
 use larder_core::id::PageNo;
+use larder_core::page::HEADER_BYTES;
 
 /// Pages freed or cut in one transaction: the origin holds every page of a commit in memory.
 pub(super) const PAGES_FREED_MAX: u64 = 256;
@@ -16,8 +17,9 @@ const OBJECT_OVERHEAD: u64 = 64;
 pub(super) type Piece = (u64, Bytes);
 
 impl<S: TxStore> FileSystem<S> {
-    fn page_size(&self) -> u64 {
-        u64::from(self.store.page_bytes())
+    /// Bytes of content in a raw page: what its header leaves.
+    pub(super) fn page_size(&self) -> u64 {
+        u64::from(self.store.page_bytes()) - HEADER_BYTES as u64
     }
 
     /// Bytes of a file, fewer at its end.
@@ -341,7 +343,7 @@ impl<S: TxStore> FileSystem<S> {
                     }
                 }
                 extents.high = from;
-                inode.size = inode.size.min(from * u64::from(self.store.page_bytes()));
+                inode.size = inode.size.min(from * self.page_size());
                 return Ok(from == 0);
             }
         }

@@ -2,6 +2,7 @@
 
 use super::{Attr, DirEntry, FileSystem, FsError, InodeId, Kind, Mode, Position, Tx, TxStore};
 use bytes::Bytes;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -133,6 +134,7 @@ async fn write_file<S: TxStore>(
         remove_if_there(path)?;
         std::os::unix::fs::symlink(OsStr::from_bytes(&target), path).map_err(host(path))?;
         own(path, attr);
+        set_link_times(path, attr)?;
         return Ok(0);
     }
     remove_if_there(path)?;
@@ -174,6 +176,19 @@ fn system_time(nanos: i64) -> SystemTime {
 /// Who may not give files away keeps them.
 fn own(path: &Path, attr: &Attr) {
     let _refused = std::os::unix::fs::lchown(path, Some(attr.inode.uid), Some(attr.inode.gid));
+}
+
+fn set_link_times(path: &Path, attr: &Attr) -> Result<(), FsError> {
+    let time = |nanos: i64| Timespec {
+        tv_sec: nanos.div_euclid(1_000_000_000),
+        tv_nsec: nanos.rem_euclid(1_000_000_000),
+    };
+    let times = Timestamps {
+        last_access: time(attr.inode.atime),
+        last_modification: time(attr.inode.mtime),
+    };
+    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|error| host(path)(error.into()))
 }
 
 fn set_attributes(path: &Path, attr: &Attr) -> Result<(), FsError> {

@@ -190,7 +190,7 @@ impl Image {
             Op::WriteRaw { offset, bytes } => {
                 let raw = self.raw.as_mut().ok_or(TxError::Gone(page))?;
                 let (at, end) = (*offset as usize, *offset as usize + bytes.len());
-                if end > page_bytes {
+                if end + HEADER_BYTES > page_bytes {
                     return Err(TxError::Full(page));
                 }
                 raw.resize(raw.len().max(end), 0);

@@ -278,6 +278,8 @@ impl<S: TxStore> FileSystem<S> {
         }
         if let FsError::Store(TxError::Full(page) | TxError::Gone(page)) = &error {
             self.inode_pages.retire(*page);
+        }
+        if let FsError::Store(TxError::Full(page)) = &error {
             let mut full = lock(&self.full);
             if full.len() >= REMEMBERED_MAX {
                 full.clear();

@@ -338,6 +338,8 @@ impl<S: TxStore> FileSystem<S> {
         let result = self.commit_writes(&handle.file).await;
         let earlier = lock(&handle.file.state).error.take();
         match (earlier, result) {
+            // What failed for want of an answer has been committed since.
+            (Some(error), Ok(())) if may_pass(&error) => Ok(()),
             (Some(error), _) | (None, Err(error)) => Err(error),
             (None, Ok(())) => Ok(()),
         }

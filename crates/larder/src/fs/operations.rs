@@ -174,7 +174,7 @@ impl<S: TxStore> FileSystem<S> {
             }
             let mut listed = Vec::with_capacity(entries.len());
             for (place, hash, entry) in entries {
-                let attr = if attributes { Some(self.attr(&tx, entry.id).await?) } else { None };
+                let attr = if attributes { self.attr_if_there(&tx, entry.id).await? } else { None };
                 let position = Position { hash, name: Some(entry.name.clone()) };
                 listed.push(DirEntry { entry, position, attr, place });
             }
@@ -185,6 +185,15 @@ impl<S: TxStore> FileSystem<S> {
             entry.attr = entry.attr.take().map(|attr| self.with_dirty(attr));
         }
         Ok(listed)
+    }
+
+    /// None for a name that leads nowhere: damage, for `check` to tell, which must not keep the
+    /// other names from being listed.
+    async fn attr_if_there(&self, tx: &S::Tx, id: InodeId) -> Result<Option<Attr>, FsError> {
+        match self.attr(tx, id).await {
+            Err(FsError::NotFound) => Ok(None),
+            attr => attr.map(Some),
+        }
     }
 
     async fn fetch_inode_pages(
@@ -206,7 +215,7 @@ impl<S: TxStore> FileSystem<S> {
         let Content::Pages(extents) = &inode.content else {
             return;
         };
-        let size = u64::from(self.store.page_bytes());
+        let size = self.page_size();
         let end = range.end.min(inode.size).div_ceil(size).min(extents.high);
         let pages: Vec<PageNo> = (range.start / size..end)
             .take(PREFETCH_PAGES_MAX)

@@ -35,10 +35,7 @@ pub struct Position {
 
 impl Default for Position {
     fn default() -> Self {
-        Self {
-            hash: 0,
-            name: Some(Bytes::new()),
-        }
+        Self { hash: 0, name: Some(Bytes::new()) }
     }
 }
 

@@ -3,4 +3,5 @@
 mod common;
 mod end_to_end;
 mod faults;
+mod files;
 mod hostile;

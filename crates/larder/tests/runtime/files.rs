@@ -1,0 +1,150 @@
+//! The file layer over real nodes: what one site imports and changes, another reads.
+
+use crate::common::{Site, eventually};
+use bytes::Bytes;
+use larder::client::{Freshness, Node, Volume, VolumeOptions};
+use larder::fs::check::{CheckOptions, check};
+use larder::fs::client::VolumeStore;
+use larder::fs::export::export;
+use larder::fs::import::{ImportProgress, import};
+use larder::fs::{Create, FileSystem, FsOptions, Kind, PAGE_BYTES, RenameMode};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+type Tree = Arc<FileSystem<VolumeStore>>;
+
+async fn make_volume(node: &Node) -> Volume {
+    let options = VolumeOptions { page_bytes: PAGE_BYTES, ..VolumeOptions::new("files") };
+    node.create_volume(options).await.expect("a new volume")
+}
+
+async fn tree(volume: &Volume) -> Tree {
+    let limit = Duration::from_secs(20);
+    let store = VolumeStore::new(volume.clone(), Freshness::Leased, limit, limit);
+    let tree = FileSystem::open_or_format(store, FsOptions::default(), [9; 16]);
+    Arc::new(tree.await.expect("the volume answers"))
+}
+
+/// A folder with small, middling and large files, links, and odd modes and times.
+fn make_folder(path: &Path) {
+    for i in 0..40 {
+        let folder = path.join(format!("d{}/e{i}", i % 5));
+        std::fs::create_dir_all(&folder).expect("a new folder");
+        for j in 0..10_usize {
+            let bytes = vec![(i + j) as u8; j * j * 300];
+            std::fs::write(folder.join(format!("f{j}")), bytes).expect("room");
+        }
+    }
+    std::fs::write(path.join("large"), vec![7; 9 << 20]).expect("room");
+    symlink("d1/e1/f3", path.join("link")).expect("a new link");
+    std::fs::hard_link(path.join("large"), path.join("d1/hard")).expect("a new link");
+    let mode = std::fs::Permissions::from_mode(0o4750);
+    std::fs::set_permissions(path.join("d2/e2/f2"), mode).expect("own file");
+    let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let file = std::fs::File::open(path.join("d3")).expect("a folder");
+    file.set_times(std::fs::FileTimes::new().set_modified(time)).expect("own folder");
+}
+
+/// What `find` says of everything below a folder, but for times of access and change.
+fn listing(path: &Path) -> Vec<String> {
+    let output = Command::new("find")
+        .arg(path)
+        .args(["-mindepth", "1", "-type", "d", "-printf", "%P %m %T@\\n"])
+        .args(["-o", "-mindepth", "1", "-printf", "%P %y %m %n %s %T@ %l\\n"])
+        .output()
+        .expect("find is there");
+    let text = String::from_utf8(output.stdout).expect("plain names");
+    let mut lines: Vec<String> = text.lines().map(Into::into).collect();
+    lines.sort_unstable();
+    lines
+}
+
+fn assert_same(one: &Path, other: &Path) {
+    let (one, other) = (listing(one), listing(other));
+    for (one, other) in one.iter().zip(&other) {
+        assert_eq!(one, other);
+    }
+    assert_eq!(one.len(), other.len());
+}
+
+async fn clean(tree: &Tree) {
+    let report = check(tree, &CheckOptions::default(), &mut |_| {}).await.expect("checks");
+    assert!(report.is_clean(), "{report:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_imported_tree_is_exported_unchanged_elsewhere() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let relay = site.relay(&origin.address().to_string()).await;
+    let one = site.node("one", &origin.address().to_string()).await;
+    let two = site.node("two", &relay.address().to_string()).await;
+    let source = site.dir.join("source");
+    make_folder(&source);
+
+    let near = tree(&make_volume(&one).await).await;
+    let done = import(&near, &source, near.root(), &mut |_| {}).await.expect("imports");
+    assert_eq!((done.files, done.directories, done.skipped), (403, 46, 0));
+    // A second time there is nothing to do.
+    let again = import(&near, &source, near.root(), &mut |_| {}).await.expect("imports");
+    let expected = ImportProgress { files: 0, skipped: 403, bytes: 0, ..done };
+    assert_eq!(again, expected);
+
+    let volume = two.volume("files").await.expect("it was made");
+    volume.refresh().await.expect("answers");
+    let far = tree(&volume).await;
+    let target = site.dir.join("target");
+    let out = export(&far, far.root(), &target, &mut |_| {}).await.expect("exports");
+    assert_eq!((out.files, out.directories), (403, 46));
+    assert_same(&target, &source);
+    let same = Command::new("diff").arg("-r").arg(&source).arg(&target).status();
+    assert!(same.expect("diff is there").success());
+    clean(&far).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_sites_work_in_one_directory() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let parent = origin.address().to_string();
+    let (one, two) = (site.node("one", &parent).await, site.node("two", &parent).await);
+    let near = tree(&make_volume(&one).await).await;
+    let far = tree(&two.volume("files").await.expect("it was made")).await;
+    let create = Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new() };
+    let work = |tree: Tree, site: &'static str, create: Create| async move {
+        for i in 0..60 {
+            let name = format!("{site}{i}");
+            let (handle, _) = tree
+                .create_file(tree.root(), name.as_bytes(), &create)
+                .await
+                .expect("names differ");
+            let bytes = Bytes::from(name.repeat(i * 40));
+            tree.write(&handle, 0, bytes).await.expect("buffered");
+            tree.release(&handle).await.expect("commits");
+            if i % 3 == 0 {
+                let (from, to) = (name.as_bytes(), format!("{name}-moved"));
+                let root = tree.root();
+                tree.rename((root, from), (root, to.as_bytes()), RenameMode::NoReplace)
+                    .await
+                    .expect("the name is free");
+            }
+        }
+    };
+    let first = tokio::spawn(work(near.clone(), "near", create.clone()));
+    let second = tokio::spawn(work(far.clone(), "far", create));
+    first.await.expect("no panic");
+    second.await.expect("no panic");
+    for tree in [&near, &far] {
+        eventually("all names are seen", || async {
+            tree.getattr(tree.root()).await.is_ok_and(|root| root.inode.size == 120)
+        })
+        .await;
+        let found = tree.resolve(b"far57-moved").await.expect("renamed there");
+        let bytes = tree.read_part(found.id, 0, 1 << 20).await.expect("reads");
+        assert_eq!(bytes, "far57".repeat(57 * 40));
+        clean(tree).await;
+    }
+}
