@@ -1,7 +1,8 @@
 //! A disk in memory with the faults that the log must live with.
 //!
 //! The fault model, by sector of 512 bytes and by name:
-//! - Written and not synced: at a power cut each sector is kept, lost, or kept rotten.
+//! - Written and not synced: at a power cut each sector is kept, lost, or kept with a bit flipped
+//!   among the bytes that the write changed. What the sector held before stays whole.
 //! - Made, renamed or removed and the directory not synced: at a power cut each such step is kept
 //!   or lost by itself.
 //! - A failed sync: some of the sectors reached the disk, the others never will, and a later sync
@@ -87,6 +88,8 @@ impl SimDisk {
         }
         state.names = state.names_durable.clone();
         state.steps.clear();
+        state.sync_fails = 0;
+        state.quota_bytes = None;
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -227,11 +230,10 @@ impl Inode {
     fn cut_power(&mut self, rng: &mut Rng, kept_percent: u64, rot: bool) {
         for sector in std::mem::take(&mut self.dirty) {
             if rng.below(100) < kept_percent {
+                let before = self.durable.sectors.get(&sector).copied();
                 self.persist(sector);
-                if let (true, Some(bytes)) =
-                    (rot && rng.chance(1, 3), self.durable.sectors.get_mut(&sector))
-                {
-                    bytes[rng.below(SECTOR_BYTES as u64) as usize] ^= 1 << rng.below(8);
+                if rot && rng.chance(1, 3) {
+                    self.rot(rng, sector, before.unwrap_or([0; SECTOR_BYTES]));
                 }
             }
         }
@@ -239,6 +241,18 @@ impl Inode {
             self.durable.length = self.now.length;
         }
         self.now = self.durable.clone();
+    }
+
+    /// Flips a bit of a byte that the unsynced write changed.
+    fn rot(&mut self, rng: &mut Rng, sector: u64, before: [u8; SECTOR_BYTES]) {
+        let Some(bytes) = self.durable.sectors.get_mut(&sector) else {
+            return;
+        };
+        let changed: Vec<usize> =
+            (0..SECTOR_BYTES).filter(|place| bytes[*place] != before[*place]).collect();
+        if !changed.is_empty() {
+            bytes[changed[rng.below(changed.len() as u64) as usize]] ^= 1 << rng.below(8);
+        }
     }
 }
 

@@ -111,12 +111,14 @@ impl Relay {
         };
         let at = entry.through();
         let pages_max = self.config.downlink.registered_pages_max;
+        let anothers = register.is_some_and(|boot| self.links.boots().contains(&boot));
         let Some(child) = self.links.get_mut(link) else {
             return;
         };
         let node = child.child().filter(|child| child.role == Role::Node).map(|child| child.boot);
         if let (Some(boot), Some(own)) = (register, node)
             && boot != own
+            && anothers
         {
             let reason = CloseReason::Protocol("a node registers another node's boot".into());
             self.close_child(now, link, reason, out);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use larder_core::cache::io::CacheOp;
 use larder_core::cache::{Step, TransactionError};
 use larder_core::commit::{Op, PageKind};
-use larder_core::id::{ObjectId, PageId, Slot, VolumeId};
+use larder_core::id::{DomainId, ObjectId, PageId, Slot, Stamp, VolumeId};
 use larder_core::rng::Rng;
 
 /// Where in a value additions go.
@@ -241,6 +241,20 @@ impl World {
         Ok(Did::Done)
     }
 
+    /// The branch of history that a state of `stamp` belongs to, if it is what the client's node
+    /// shows now: a transaction may go on past a fork above all that it has seen.
+    pub(super) fn branch_at_node(
+        &self,
+        index: usize,
+        domain: DomainId,
+        stamp: Stamp,
+    ) -> Option<usize> {
+        let read = self.processes_read(index);
+        let current = read.through(domain) == Some(stamp);
+        let history = read.history(domain).filter(|_| current)?;
+        Some(self.oracle.truth(domain).branch_number(history))
+    }
+
     /// Remembers what was seen, and compares it and all that was seen before with the oracle, at
     /// the one stamp at which the transaction says that all of it holds (P5).
     fn saw(&mut self, index: usize, run: &mut Run, seen: Seen) {
@@ -251,13 +265,15 @@ impl World {
         if run.own.hides(&seen) {
             return;
         }
-        let history = self.processes_read(index).history(domain).expect("attached");
+        let now = self.branch_at_node(index, domain, stamp);
         let truth = self.oracle.truth(domain);
+        let history = self.processes_read(index).history(domain).expect("attached");
         let reads = run.reads.entry(domain).or_insert_with(|| Reads {
             branch: truth.branch_number(history),
             checked: stamp,
             seen: Vec::new(),
         });
+        reads.branch = now.unwrap_or(reads.branch);
         let branch = truth.branch_at(reads.branch);
         let who = format_args!("client {index}");
         seen.assert_at(branch, stamp, "P5", &who);

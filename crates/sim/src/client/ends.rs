@@ -126,8 +126,10 @@ impl World {
             let Some(reads) = reads.get(&floor.domain) else {
                 continue;
             };
+            let now = self.branch_at_node(index, floor.domain, floor.stamp);
+            let number = now.unwrap_or(reads.branch);
             let truth = self.oracle.truth(floor.domain);
-            let branch = truth.branch_at(reads.branch);
+            let branch = truth.branch_at(number);
             for read in &reads.seen {
                 read.assert_at(
                     branch,
@@ -138,7 +140,7 @@ impl World {
             }
             if let Some((branch, stamp)) = self.clients[index].floors.get(&floor.domain) {
                 assert!(
-                    *branch != reads.branch || floor.stamp >= *stamp,
+                    *branch != number || floor.stamp >= *stamp,
                     "P4: client {index} reads {:?} at {} after it saw {stamp}",
                     floor.domain,
                     floor.stamp
@@ -191,7 +193,8 @@ impl World {
         let Abort::Conflict(read) = abort else {
             return;
         };
-        if truth.branch_count() != ending.branches || truth.has_taken_back() {
+        let number = truth.branch_number(ending.sent.history);
+        if truth.branch_count() != number + 1 || truth.has_taken_back() {
             return;
         }
         let branch = truth.current();

@@ -347,9 +347,11 @@ impl World {
     /// Makes a copy of all stores, as a backup would.
     pub(super) fn back_up(&mut self) {
         for number in 0..self.domains.len() {
-            let durable = self.oracle.truth(self.domains[number]).current().durable();
+            let branch = self.oracle.truth(self.domains[number]).current();
+            let (durable, last) = (branch.durable(), branch.last());
             let store = &mut self.processes[0].origin().stores[number];
-            if !store.made {
+            // While an append is under way nobody can say which of its records a copy has.
+            if !store.made || durable != last {
                 continue;
             }
             let pages = (*store.pages).clone();

@@ -49,6 +49,18 @@ impl Changed {
     }
 }
 
+/// Whether `position`, reached in the last of `known`, lies on the line that a resume tells of.
+fn on_line(known: &[Epoch], position: Stamp, part: &Resumed) -> bool {
+    let Some(last) = known.last() else {
+        return false;
+    };
+    let Some(place) = part.epochs.iter().position(|epoch| epoch.history == last.history) else {
+        return false;
+    };
+    let went_on = part.epochs.get(place + 1).is_none_or(|next| position < next.first);
+    went_on && position <= part.through
+}
+
 impl Cache {
     // ---- resume ----
 
@@ -145,6 +157,17 @@ impl Cache {
             }
             ResumeAnswer::From(from) if from == position => return Ok(()),
             ResumeAnswer::From(from) => Some(from),
+            ResumeAnswer::Reset if on_line(&entry.epochs, position, part) => {
+                // The parent could not name the changes, but it is the same line still: sessions
+                // keep their floors (P4). Running transactions can no longer be checked.
+                let state = Arc::clone(&entry.state);
+                let batch = state.batch();
+                batch.forget_recent(part.through);
+                self.drop_above(domain, None);
+                drop(batch);
+                out.push(CacheOutput::Notice(Notice::Reset { domain }));
+                return Ok(());
+            }
             ResumeAnswer::Reset => None,
         };
         // A branch was lost, and the operator accepted it: stamps of before and after cannot be

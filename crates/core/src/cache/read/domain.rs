@@ -361,6 +361,17 @@ impl Batch<'_> {
         self.state.recent.write().unwrap_or_else(PoisonError::into_inner).history = history;
     }
 
+    /// Forgets all recent changes up to `floor`: running transactions can no longer be checked.
+    pub(crate) fn forget_recent(&self, floor: Stamp) {
+        let mut recent = self.state.recent.write().unwrap_or_else(PoisonError::into_inner);
+        // One more than there were, so that whoever looked at all of them notices too.
+        recent.dropped += recent.entries.len() as u64 + 1;
+        recent.entries.clear();
+        recent.floor = floor;
+        drop(recent);
+        self.state.lock_snapshots().clear();
+    }
+
     /// Ends the line: stamps of before cannot be compared with those to come, and every running
     /// transaction is doomed. The new line's changes are kept from `floor` on.
     pub(crate) fn new_line(&self, floor: Stamp) {

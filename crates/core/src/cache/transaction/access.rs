@@ -63,7 +63,8 @@ impl Transaction {
     /// Writes. The page is looked at, so that what the origin would refuse is refused here; a
     /// write to an object carries a read of its existence (decision 0002).
     pub fn write(&mut self, page: PageId, op: Op) -> Step<()> {
-        self.put_op(page, op).into()
+        // All or nothing: it may be refused for the age of the state after it was taken.
+        self.atomically(|tx| tx.put_op(page, op)).into()
     }
 
     // ---- reads ----

@@ -83,7 +83,7 @@ impl Transaction {
     }
 
     /// Runs an operation of several writes: all of them, or none and the page numbers back.
-    fn atomically<T>(&mut self, run: impl FnOnce(&mut Self) -> Try<T>) -> Try<T> {
+    pub(super) fn atomically<T>(&mut self, run: impl FnOnce(&mut Self) -> Try<T>) -> Try<T> {
         self.alive()?;
         let (savepoint, ids, overflow) = (self.savepoint(), self.ids.clone(), self.overflow);
         let result = run(self);

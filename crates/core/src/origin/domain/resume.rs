@@ -90,12 +90,14 @@ impl Domain {
         }
     }
 
-    /// Whether the link may register this boot.
+    /// Whether the link may register this boot. A node's is its own, or, for a domain that has
+    /// forgotten that one, a new one drawn for it (decision 0004): no other link's, in any case.
     fn register(&mut self, cx: &mut Context<'_>, link: LinkId, boot: BootId) -> bool {
         let Some(child) = cx.links.get(link).and_then(|link| link.child()) else {
             return false;
         };
-        if child.role == Role::Node && child.boot != boot {
+        let own = child.role == Role::Relay || child.boot == boot;
+        if !own && cx.links.boots().contains(&boot) {
             let reason = CloseReason::Protocol("a node registers another node's boot".into());
             cx.links.close(link, reason, cx.out);
             self.gone(link);
