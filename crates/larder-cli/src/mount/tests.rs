@@ -1,9 +1,14 @@
 //! Real mounts, over the store in memory: two nodes on one volume, each with a mount of its own.
 
 use super::*;
+use larder::client::{Freshness, Node, NodeConfig, VolumeOptions};
+use larder::config::{LinkConfig, OriginConfig, OriginSection};
 use larder::fs::check::{CheckOptions, check};
+use larder::fs::client::VolumeStore;
 use larder::fs::memory::MemoryStore;
 use larder::fs::{FsOptions, PAGE_BYTES};
+use larder::server::OriginServer;
+use larder::tls::{Role, init};
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
@@ -152,4 +157,78 @@ async fn one_mount_sees_what_the_other_changes() {
     .await;
     two.end().await;
     one.end().await;
+}
+
+/// A mount over a real node, its signals the node's own.
+async fn mount_node(node: &Node, name: &str) -> (PathBuf, Mounted<VolumeStore>) {
+    let limit = Duration::from_secs(20);
+    let volume = node.volume("files").await.unwrap();
+    let store = VolumeStore::new(volume.clone(), Freshness::Leased, limit, limit);
+    let mut notices = node.notices();
+    let files = FileSystem::open_or_format(store, FsOptions::default(), [5; 16]).await.unwrap();
+    let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
+    fs::create_dir_all(&path).unwrap();
+    let (domain, id) = (volume.domain(), volume.id());
+    let signals = move || next_signal(&mut notices, domain, id);
+    let mounted = Mounted::mount(Arc::new(files), &path, MountOptions::default(), signals);
+    (path, mounted.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_sites_share_a_tree_over_tls() {
+    if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        eprintln!("no /dev/fuse: not tested");
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("larder-sites-{}", std::process::id()));
+    let tls = dir.join("tls");
+    let authority = init(&tls, "test").unwrap();
+    authority.issue(&tls, "origin", Role::Origin, 1).unwrap();
+    for node in ["one", "two"] {
+        authority.issue(&tls, node, Role::Node, 1).unwrap();
+    }
+    let config = OriginConfig {
+        name: "origin".into(),
+        tls_dir: tls.clone(),
+        origin: OriginSection {
+            listen: "127.0.0.1:0".into(),
+            data: dir.join("data"),
+            ..OriginSection::default()
+        },
+        link: LinkConfig::default(),
+    };
+    let origin = OriginServer::start(config).await.unwrap();
+    let parent = origin.address().to_string();
+    let one = Node::connect(NodeConfig::new("one", tls.clone(), &parent)).await.unwrap();
+    let two = Node::connect(NodeConfig::new("two", tls.clone(), &parent)).await.unwrap();
+    let options = VolumeOptions { page_bytes: PAGE_BYTES, ..VolumeOptions::new("files") };
+    one.create_volume(options).await.unwrap();
+    let (a, here) = mount_node(&one, "here").await;
+    let (b, there) = mount_node(&two, "there").await;
+    let (p, q) = (a.clone(), b.clone());
+    host(move || {
+        assert!(!q.join("tree").exists());
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        run(&format!("cp -a {source} {}/tree; diff -r {source} {0}/tree", p.display()));
+        eventually("the tree", || q.join("tree").exists());
+        run(&format!("diff -r {source} {}/tree", q.display()));
+        fs::write(p.join("tree/main.rs"), "edited").unwrap();
+        eventually("the edit", || fs::read(q.join("tree/main.rs")).unwrap() == b"edited");
+        fs::rename(q.join("tree/main.rs"), q.join("moved")).unwrap();
+        eventually("the move", || {
+            !p.join("tree/main.rs").exists() && fs::read(p.join("moved")).is_ok()
+        });
+        run(&format!("rm -r {}/*", q.display()));
+        eventually("the removal", || fs::read_dir(&p).unwrap().count() == 0);
+    })
+    .await;
+    here.unmount().await.unwrap();
+    there.unmount().await.unwrap();
+    for path in [a, b] {
+        fs::remove_dir(path).unwrap();
+    }
+    one.shutdown().await;
+    two.shutdown().await;
+    drop(origin);
+    fs::remove_dir_all(dir).unwrap();
 }
