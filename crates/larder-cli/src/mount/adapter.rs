@@ -1,32 +1,27 @@
 //! Answers to the kernel's requests.
 
-use super::attributes::{absent, attributes, errno, file_type, nanos};
-use super::known::Place;
+use super::attributes::{absent, attributes, errno, nanos};
+use super::listing::{Ask, list};
 use super::{Open, Shared};
 use bytes::Bytes;
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use larder::fs::{
-    Attr, Create, DirEntry, Found, FsError, Handle, InodeId, Kind, Position, RenameMode, SetAttr,
-    TxError, TxStore,
+    Attr, Create, Found, FsError, Handle, InodeId, Kind, RenameMode, SetAttr, TxError, TxStore,
 };
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 use tokio::runtime::Handle as Runtime;
 
-/// Names given per listing request; the kernel's buffer holds about as many.
-const LIST: usize = 128;
-/// Cookies of `.` and `..`; those of names come after.
-const DOTS: u64 = 2;
 /// Bytes of one write request at most.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may send in the background, reading ahead mostly.
@@ -40,7 +35,7 @@ pub(super) struct Adapter<S: TxStore> {
 }
 
 /// A result for the kernel.
-type Answer<T> = Result<T, Errno>;
+pub(super) type Answer<T> = Result<T, Errno>;
 
 impl<S: TxStore> Adapter<S> {
     pub(super) fn new(shared: Arc<Shared<S>>, runtime: Runtime) -> Self {
@@ -68,7 +63,7 @@ impl<S: TxStore> Adapter<S> {
 }
 
 impl<S: TxStore> Shared<S> {
-    fn id(&self, number: INodeNo) -> Answer<InodeId> {
+    pub(super) fn id(&self, number: INodeNo) -> Answer<InodeId> {
         self.known().id(number.0).ok_or(Errno::ESTALE)
     }
 
@@ -79,7 +74,7 @@ impl<S: TxStore> Shared<S> {
         }
     }
 
-    fn fuse_attr(&self, attr: &Attr) -> fuser::FileAttr {
+    pub(super) fn fuse_attr(&self, attr: &Attr) -> fuser::FileAttr {
         let number = self.known().number(attr.id);
         attributes(number, attr, self.fs.store().page_bytes())
     }
@@ -128,7 +123,7 @@ impl Told {
     }
 }
 
-fn failed<T>(result: Result<T, FsError>) -> Answer<T> {
+pub(super) fn failed<T>(result: Result<T, FsError>) -> Answer<T> {
     result.map_err(|error| {
         if matches!(
             error,
@@ -179,82 +174,6 @@ impl<S: TxStore> Adapter<S> {
             reply_entry(told, reply),
         );
     }
-
-    /// Lists from a cookie on; `attributes` as well if asked.
-    fn list<R: Send + 'static>(
-        &self,
-        number: INodeNo,
-        handle: FileHandle,
-        cookie: u64,
-        attributes: bool,
-        reply: R,
-        answer: impl FnOnce(&Shared<S>, Listing, R) + Send + 'static,
-        error: impl FnOnce(R, Errno) + Send + 'static,
-    ) {
-        self.run(
-            move |shared| async move {
-                let directory = shared.id(number)?;
-                let Some(Open::Directory(state)) = shared.handles().get(&handle.0).cloned() else {
-                    return Err(Errno::EBADF);
-                };
-                let after = {
-                    let state = state.lock().expect("holders of this lock do not panic");
-                    match cookie {
-                        0..=DOTS => Position::default(),
-                        // In the middle of names with one cookie, the handle knows where.
-                        _ if state.0 == cookie => state.1.clone(),
-                        _ => Position { hash: hash_of(cookie), name: None },
-                    }
-                };
-                let position = shared.known().position();
-                let entries = shared.fs.read_dir(directory, &after, LIST, attributes).await;
-                let parent = failed(shared.fs.parent(directory).await)?;
-                let dots = [(number.0, "."), (shared.known().number(parent), "..")];
-                Ok(Listing {
-                    parent: number.0,
-                    cookie,
-                    dots,
-                    entries: failed(entries)?,
-                    position,
-                    state,
-                })
-            },
-            |shared, result| match result {
-                Ok(listing) => answer(shared, listing, reply),
-                Err(errno) => error(reply, errno),
-            },
-        );
-    }
-}
-
-/// What a listing request found.
-struct Listing {
-    parent: u64,
-    cookie: u64,
-    dots: [(u64, &'static str); 2],
-    entries: Vec<DirEntry>,
-    position: u64,
-    state: Arc<Mutex<(u64, Position)>>,
-}
-
-impl Listing {
-    /// Notes the last name given.
-    fn stands_at(&self, entry: &DirEntry) {
-        let mut state = self.state.lock().expect("holders of this lock do not panic");
-        *state = (cookie_of(entry.position.hash), entry.position.clone());
-    }
-}
-
-/// A name's cookie, from 62 bits of its hash: the kernel wants it below 2^63, in order, and above
-/// those of the dots. Names that share them follow one another, and the handle knows which of
-/// them was given last.
-fn cookie_of(hash: u64) -> u64 {
-    (hash >> 2) + DOTS + 1
-}
-
-/// The last hash with this cookie.
-fn hash_of(cookie: u64) -> u64 {
-    ((cookie - DOTS - 1) << 2) | 3
 }
 
 impl<S: TxStore> Filesystem for Adapter<S> {
@@ -611,26 +530,14 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        let answer = |_: &Shared<S>, listing: Listing, mut reply: ReplyDirectory| {
-            for (i, (number, name)) in listing.dots.iter().enumerate().skip(listing.cookie as usize)
-            {
-                let cookie = i as u64 + 1;
-                if reply.add(INodeNo(*number), cookie, FileType::Directory, name) {
-                    return reply.ok();
-                }
-            }
-            for entry in &listing.entries {
-                let cookie = cookie_of(entry.position.hash);
-                let number = INodeNo(entry.entry.id.number());
-                let name = OsStr::from_bytes(&entry.entry.name);
-                if reply.add(number, cookie, file_type(entry.entry.kind), name) {
-                    break;
-                }
-                listing.stands_at(entry);
-            }
-            reply.ok();
-        };
-        self.list(ino, fh, offset, false, reply, answer, |reply, errno| reply.error(errno));
+        let ask = Ask { directory: ino, handle: fh, cookie: offset, attributes: false };
+        self.run(
+            |shared| list(shared, ask),
+            |_, result| match result {
+                Ok(listing) => listing.names(reply),
+                Err(error) => reply.error(error),
+            },
+        );
     }
 
     fn readdirplus(
@@ -641,9 +548,14 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.list(ino, fh, offset, true, reply, Shared::tell_listing, |reply, errno| {
-            reply.error(errno);
-        });
+        let ask = Ask { directory: ino, handle: fh, cookie: offset, attributes: true };
+        self.run(
+            |shared| list(shared, ask),
+            |shared, result| match result {
+                Ok(listing) => listing.tell(shared, reply),
+                Err(error) => reply.error(error),
+            },
+        );
     }
 
     fn releasedir(
@@ -720,43 +632,5 @@ impl<S: TxStore> Shared<S> {
             FileHandle(number),
             FopenFlags::FOPEN_KEEP_CACHE,
         );
-    }
-
-    fn tell_listing(&self, listing: Listing, mut reply: ReplyDirectoryPlus) {
-        let never = Duration::ZERO;
-        for (i, (number, name)) in listing.dots.iter().enumerate().skip(listing.cookie as usize) {
-            let mut attr = absent();
-            attr.ino = INodeNo(*number);
-            attr.kind = FileType::Directory;
-            let cookie = i as u64 + 1;
-            if reply.add(attr.ino, cookie, name, &never, &attr, Generation(0)) {
-                return reply.ok();
-            }
-        }
-        let ttl = self.time_to_live();
-        for entry in &listing.entries {
-            let Some(attr) = &entry.attr else { continue };
-            let cookie = cookie_of(entry.position.hash);
-            let place: Place = entry.place;
-            let name = (listing.parent, &entry.entry.name[..]);
-            let (attr_ttl, name_ttl) =
-                self.known().tell_name(listing.position, name, place, Some(attr), ttl);
-            let fuse_attr = self.fuse_attr(attr);
-            let full = reply.add(
-                fuse_attr.ino,
-                cookie,
-                OsStr::from_bytes(&entry.entry.name),
-                &attr_ttl.min(name_ttl),
-                &fuse_attr,
-                Generation(u64::from(attr.id.generation.0)),
-            );
-            if full {
-                // It was not told: the kernel does not refer to it.
-                self.known().forget(fuse_attr.ino.0, 1);
-                break;
-            }
-            listing.stands_at(entry);
-        }
-        reply.ok();
     }
 }

@@ -1,7 +1,7 @@
 //! The mount: a volume's tree of files, given to the kernel over `/dev/fuse`.
 //!
 //! [`adapter`] answers the kernel's requests, each in a task of its own with a deadline, so that
-//! none waits for another and none for ever. [`known`] remembers what the kernel was told;
+//! none waits for another and none for ever; [`listing`] those that list. [`known`] remembers what the kernel was told;
 //! [`invalidate`] takes it back when it changes, from threads that hold no lock: the kernel may
 //! make such a thread wait for an operation under way in the same directory.
 //!
@@ -12,6 +12,7 @@ mod adapter;
 mod attributes;
 mod invalidate;
 mod known;
+mod listing;
 #[cfg(test)]
 mod tests;
 
@@ -34,19 +35,19 @@ use tokio::task::JoinHandle;
 
 /// How the mount works.
 #[derive(Clone, Debug)]
-pub struct MountOptions {
+pub(crate) struct MountOptions {
     /// The name shown in the table of mounts.
-    pub name: String,
+    pub(crate) name: String,
     /// How long an operation may take before the kernel is answered `ETIMEDOUT`.
-    pub operation_limit: Duration,
+    pub(crate) operation_limit: Duration,
     /// How long the kernel may believe what it was told, at most; less when the lease ends sooner.
-    pub time_to_live_max: Duration,
+    pub(crate) time_to_live_max: Duration,
     /// How long written bytes wait for a commit at most, unless fsync or close come before.
-    pub write_back_age: Duration,
+    pub(crate) write_back_age: Duration,
     /// Users other than the one who mounts may use it.
-    pub allow_other: bool,
+    pub(crate) allow_other: bool,
     /// Nothing can be changed through it.
-    pub read_only: bool,
+    pub(crate) read_only: bool,
 }
 
 impl Default for MountOptions {
@@ -64,7 +65,7 @@ impl Default for MountOptions {
 
 /// Something the kernel's caches must follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Signal {
+pub(crate) enum Signal {
     /// These parts of the volume's pages changed.
     Changed(Vec<(PageNo, Target)>),
     /// Anything may have changed, or nothing may be called current any more.
@@ -72,7 +73,11 @@ pub enum Signal {
 }
 
 /// Turns a node's events into signals for one volume. Blocks; none: the node has ended.
-pub fn next_signal(notices: &mut Notices, domain: DomainId, volume: VolumeId) -> Option<Signal> {
+pub(crate) fn next_signal(
+    notices: &mut Notices,
+    domain: DomainId,
+    volume: VolumeId,
+) -> Option<Signal> {
     loop {
         match notices.next_blocking()? {
             Event::Changed { domain: at, pages } if at == domain => {
@@ -142,7 +147,7 @@ impl<S: TxStore> Shared<S> {
 
 /// A mounted volume. Unmount it with [`Mounted::unmount`]; dropping it unmounts too, but does not
 /// wait for what was written to be committed.
-pub struct Mounted<S: TxStore> {
+pub(crate) struct Mounted<S: TxStore> {
     shared: Arc<Shared<S>>,
     session: Option<BackgroundSession>,
     ticker: JoinHandle<()>,
@@ -151,7 +156,7 @@ pub struct Mounted<S: TxStore> {
 impl<S: TxStore> Mounted<S> {
     /// Mounts. `signals` is asked for the next signal by a thread of the mount, until it gives
     /// none. Must be called within a tokio runtime.
-    pub fn mount(
+    pub(crate) fn mount(
         fs: Arc<FileSystem<S>>,
         mountpoint: &Path,
         options: MountOptions,
@@ -175,13 +180,13 @@ impl<S: TxStore> Mounted<S> {
 
     /// Whether the kernel has ended the mount (somebody called `umount`).
     #[must_use]
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
 
     /// Unmounts, and commits whatever was written and waits; an error says that some of it could
     /// not be committed, or that the mount is busy.
-    pub async fn unmount(mut self) -> io::Result<()> {
+    pub(crate) async fn unmount(mut self) -> io::Result<()> {
         self.ticker.abort();
         if let Some(session) = self.session.take() {
             tokio::task::spawn_blocking(move || {

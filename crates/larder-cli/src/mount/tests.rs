@@ -27,27 +27,29 @@ async fn mount(store: &MemoryStore, name: &str) -> Option<Mount> {
         return None;
     }
     let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
-    fs::create_dir_all(&path).unwrap();
+    fs::create_dir_all(&path).expect("it works");
     let files = FileSystem::open_or_format(store.clone(), FsOptions::default(), [3; 16]);
-    let files = Arc::new(files.await.unwrap());
+    let files = Arc::new(files.await.expect("it works"));
     let changes = store.watch();
     let signals = move || changes.recv().ok().map(Signal::Changed);
-    let mounted = Mounted::mount(files.clone(), &path, MountOptions::default(), signals).unwrap();
+    let mounted =
+        Mounted::mount(files.clone(), &path, MountOptions::default(), signals).expect("it works");
     Some(Mount { path, fs: files, mounted })
 }
 
 impl Mount {
     async fn end(self) {
-        self.mounted.unmount().await.unwrap();
-        let report = check(&self.fs, &CheckOptions::default(), &mut |_| {}).await.unwrap();
+        self.mounted.unmount().await.expect("it works");
+        let report =
+            check(&self.fs, &CheckOptions::default(), &mut |_| {}).await.expect("it works");
         assert!(report.is_clean(), "{report:#?}");
-        fs::remove_dir(&self.path).unwrap();
+        fs::remove_dir(&self.path).expect("it works");
     }
 }
 
 /// Runs what blocks beside the runtime that serves the mount.
 async fn host<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(f).await.unwrap()
+    tokio::task::spawn_blocking(f).await.expect("it works")
 }
 
 /// Invalidations follow a commit at their own pace; they must come.
@@ -62,7 +64,7 @@ fn eventually(what: &str, mut check: impl FnMut() -> bool) {
 }
 
 fn run(command: &str) {
-    let status = Command::new("sh").args(["-ec", command]).status().unwrap();
+    let status = Command::new("sh").args(["-ec", command]).status().expect("it works");
     assert!(status.success(), "{command}");
 }
 
@@ -87,12 +89,12 @@ two\"; ln a/one a/b/hard; test $(stat -c %h a/one) = 2; mv a/one a/b/c/moved;
              test $(find a -type f | wc -l) = 2001; rm -r a; test -z \"$(ls -A)\""
         ));
         // Open although removed.
-        let file = fs::File::options().read(true).write(true).create(true).open(path.join("x"));
-        let file = file.unwrap();
-        file.write_all_at(b"still here", 0).unwrap();
-        fs::remove_file(path.join("x")).unwrap();
+        let file = fs::File::options().read(true).write(true).create_new(true).open(path.join("x"));
+        let file = file.expect("it works");
+        file.write_all_at(b"still here", 0).expect("it works");
+        fs::remove_file(path.join("x")).expect("it works");
         let mut bytes = [0; 10];
-        file.read_exact_at(&mut bytes, 0).unwrap();
+        file.read_exact_at(&mut bytes, 0).expect("it works");
         assert_eq!(&bytes, b"still here");
     })
     .await;
@@ -122,36 +124,38 @@ async fn one_mount_sees_what_the_other_changes() {
     host(move || {
         // A name looked up in vain, then made.
         assert!(!b.join("f").exists());
-        fs::write(a.join("f"), "first").unwrap();
+        fs::write(a.join("f"), "first").expect("it works");
         eventually("the name", || b.join("f").exists());
-        eventually("the bytes", || fs::read(b.join("f")).unwrap() == b"first");
+        eventually("the bytes", || fs::read(b.join("f")).expect("it works") == b"first");
         // Bytes that the other's kernel holds, with the file kept open.
-        let open = fs::File::open(b.join("f")).unwrap();
-        fs::write(a.join("f"), "other").unwrap();
+        let open = fs::File::open(b.join("f")).expect("it works");
+        fs::write(a.join("f"), "other").expect("it works");
         eventually("new bytes of the same length", || {
             let mut bytes = [0; 5];
             open.read_exact_at(&mut bytes, 0).is_ok() && &bytes == b"other"
         });
-        fs::set_permissions(a.join("f"), fs::Permissions::from_mode(0o640)).unwrap();
+        fs::set_permissions(a.join("f"), fs::Permissions::from_mode(0o640)).expect("it works");
         eventually("the mode", || {
-            fs::metadata(b.join("f")).unwrap().permissions().mode() & 0o777 == 0o640
+            fs::metadata(b.join("f")).expect("it works").permissions().mode() & 0o777 == 0o640
         });
-        fs::rename(a.join("f"), a.join("g")).unwrap();
+        fs::rename(a.join("f"), a.join("g")).expect("it works");
         eventually("the rename", || !b.join("f").exists() && b.join("g").exists());
-        let inode = fs::metadata(b.join("g")).unwrap().ino();
-        fs::write(a.join("h"), "replacement").unwrap();
-        fs::rename(a.join("h"), a.join("g")).unwrap();
-        eventually("the replacement", || fs::metadata(b.join("g")).unwrap().ino() != inode);
+        let inode = fs::metadata(b.join("g")).expect("it works").ino();
+        fs::write(a.join("h"), "replacement").expect("it works");
+        fs::rename(a.join("h"), a.join("g")).expect("it works");
+        eventually("the replacement", || {
+            fs::metadata(b.join("g")).expect("it works").ino() != inode
+        });
         for i in 0..700 {
             assert!(!b.join(format!("many-names-that-split-a-bucket-{i}")).exists());
         }
         for i in 0..700 {
-            fs::write(a.join(format!("many-names-that-split-a-bucket-{i}")), "").unwrap();
+            fs::write(a.join(format!("many-names-that-split-a-bucket-{i}")), "").expect("it works");
         }
         eventually("every one of many names", || {
             (0..700).all(|i| b.join(format!("many-names-that-split-a-bucket-{i}")).exists())
         });
-        fs::remove_file(a.join("g")).unwrap();
+        fs::remove_file(a.join("g")).expect("it works");
         eventually("the removal", || !b.join("g").exists());
     })
     .await;
@@ -162,16 +166,17 @@ async fn one_mount_sees_what_the_other_changes() {
 /// A mount over a real node, its signals the node's own.
 async fn mount_node(node: &Node, name: &str) -> (PathBuf, Mounted<VolumeStore>) {
     let limit = Duration::from_secs(20);
-    let volume = node.volume("files").await.unwrap();
+    let volume = node.volume("files").await.expect("it works");
     let store = VolumeStore::new(volume.clone(), Freshness::Leased, limit, limit);
     let mut notices = node.notices();
-    let files = FileSystem::open_or_format(store, FsOptions::default(), [5; 16]).await.unwrap();
+    let files =
+        FileSystem::open_or_format(store, FsOptions::default(), [5; 16]).await.expect("it works");
     let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
-    fs::create_dir_all(&path).unwrap();
+    fs::create_dir_all(&path).expect("it works");
     let (domain, id) = (volume.domain(), volume.id());
     let signals = move || next_signal(&mut notices, domain, id);
     let mounted = Mounted::mount(Arc::new(files), &path, MountOptions::default(), signals);
-    (path, mounted.unwrap())
+    (path, mounted.expect("it works"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -182,10 +187,10 @@ async fn two_sites_share_a_tree_over_tls() {
     }
     let dir = std::env::temp_dir().join(format!("larder-sites-{}", std::process::id()));
     let tls = dir.join("tls");
-    let authority = init(&tls, "test").unwrap();
-    authority.issue(&tls, "origin", Role::Origin, 1).unwrap();
+    let authority = init(&tls, "test").expect("it works");
+    authority.issue(&tls, "origin", Role::Origin, 1).expect("it works");
     for node in ["one", "two"] {
-        authority.issue(&tls, node, Role::Node, 1).unwrap();
+        authority.issue(&tls, node, Role::Node, 1).expect("it works");
     }
     let config = OriginConfig {
         name: "origin".into(),
@@ -197,12 +202,12 @@ async fn two_sites_share_a_tree_over_tls() {
         },
         link: LinkConfig::default(),
     };
-    let origin = OriginServer::start(config).await.unwrap();
+    let origin = OriginServer::start(config).await.expect("it works");
     let parent = origin.address().to_string();
-    let one = Node::connect(NodeConfig::new("one", tls.clone(), &parent)).await.unwrap();
-    let two = Node::connect(NodeConfig::new("two", tls.clone(), &parent)).await.unwrap();
+    let one = Node::connect(NodeConfig::new("one", tls.clone(), &parent)).await.expect("it works");
+    let two = Node::connect(NodeConfig::new("two", tls.clone(), &parent)).await.expect("it works");
     let options = VolumeOptions { page_bytes: PAGE_BYTES, ..VolumeOptions::new("files") };
-    one.create_volume(options).await.unwrap();
+    one.create_volume(options).await.expect("it works");
     let (a, here) = mount_node(&one, "here").await;
     let (b, there) = mount_node(&two, "there").await;
     let (p, q) = (a.clone(), b.clone());
@@ -212,23 +217,23 @@ async fn two_sites_share_a_tree_over_tls() {
         run(&format!("cp -a {source} {}/tree; diff -r {source} {0}/tree", p.display()));
         eventually("the tree", || q.join("tree").exists());
         run(&format!("diff -r {source} {}/tree", q.display()));
-        fs::write(p.join("tree/main.rs"), "edited").unwrap();
-        eventually("the edit", || fs::read(q.join("tree/main.rs")).unwrap() == b"edited");
-        fs::rename(q.join("tree/main.rs"), q.join("moved")).unwrap();
+        fs::write(p.join("tree/main.rs"), "edited").expect("it works");
+        eventually("the edit", || fs::read(q.join("tree/main.rs")).expect("it works") == b"edited");
+        fs::rename(q.join("tree/main.rs"), q.join("moved")).expect("it works");
         eventually("the move", || {
             !p.join("tree/main.rs").exists() && fs::read(p.join("moved")).is_ok()
         });
         run(&format!("rm -r {}/*", q.display()));
-        eventually("the removal", || fs::read_dir(&p).unwrap().count() == 0);
+        eventually("the removal", || fs::read_dir(&p).expect("it works").count() == 0);
     })
     .await;
-    here.unmount().await.unwrap();
-    there.unmount().await.unwrap();
+    here.unmount().await.expect("it works");
+    there.unmount().await.expect("it works");
     for path in [a, b] {
-        fs::remove_dir(path).unwrap();
+        fs::remove_dir(path).expect("it works");
     }
     one.shutdown().await;
     two.shutdown().await;
     drop(origin);
-    fs::remove_dir_all(dir).unwrap();
+    fs::remove_dir_all(dir).expect("it works");
 }

@@ -34,7 +34,7 @@ pub use operations::{Attr, DirEntry, Found, SetAttr, Usage};
 pub use record::{InodeId, Kind};
 pub use rename::RenameMode;
 pub use trie::Position;
-pub use tx::{Mode, Tx, TxError, TxStore};
+pub use tx::{Mode, Object, Tx, TxError, TxStore};
 
 use alloc::{InodePages, Numbers};
 use open::OpenFiles;

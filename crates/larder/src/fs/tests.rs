@@ -16,7 +16,7 @@ async fn fresh() -> (MemoryStore, Fs) {
 /// Another node on the same volume.
 async fn open(store: &MemoryStore) -> Fs {
     let fs = FileSystem::open_or_format(store.clone(), FsOptions::default(), [7; 16]);
-    Arc::new(fs.await.unwrap())
+    Arc::new(fs.await.expect("it works"))
 }
 
 fn file() -> Create {
@@ -32,20 +32,20 @@ fn kind(kind: Kind) -> Create {
 }
 
 async fn make(fs: &Fs, parent: InodeId, name: &str, create: &Create) -> InodeId {
-    let found = fs.create(parent, name.as_bytes(), create).await.unwrap();
-    found.attr.unwrap().id
+    let found = fs.create(parent, name.as_bytes(), create).await.expect("it works");
+    found.attr.expect("it works").id
 }
 
 async fn write_file(fs: &Fs, id: InodeId, offset: u64, bytes: &[u8]) {
-    let (handle, _) = fs.open_file(id).await.unwrap();
-    fs.write(&handle, offset, Bytes::copy_from_slice(bytes)).await.unwrap();
-    fs.release(&handle).await.unwrap();
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    fs.write(&handle, offset, Bytes::copy_from_slice(bytes)).await.expect("it works");
+    fs.release(&handle).await.expect("it works");
 }
 
 async fn read_file(fs: &Fs, id: InodeId) -> Vec<u8> {
-    let (handle, attr) = fs.open_file(id).await.unwrap();
-    let bytes = fs.read(&handle, 0, attr.inode.size as usize + 10).await.unwrap();
-    fs.release(&handle).await.unwrap();
+    let (handle, attr) = fs.open_file(id).await.expect("it works");
+    let bytes = fs.read(&handle, 0, attr.inode.size as usize + 10).await.expect("it works");
+    fs.release(&handle).await.expect("it works");
     bytes.to_vec()
 }
 
@@ -53,7 +53,7 @@ async fn names(fs: &Fs, directory: InodeId) -> Vec<String> {
     let mut all = Vec::new();
     let mut position = Position::default();
     loop {
-        let batch = fs.read_dir(directory, &position, 10, true).await.unwrap();
+        let batch = fs.read_dir(directory, &position, 10, true).await.expect("it works");
         let Some(last) = batch.last() else { break };
         position = last.position.clone();
         all.extend(batch.iter().map(|e| String::from_utf8_lossy(&e.entry.name).into_owned()));
@@ -63,7 +63,8 @@ async fn names(fs: &Fs, directory: InodeId) -> Vec<String> {
 }
 
 async fn clean(fs: &Fs) {
-    let report = check::check(fs, &check::CheckOptions::default(), &mut |_| {}).await.unwrap();
+    let report =
+        check::check(fs, &check::CheckOptions::default(), &mut |_| {}).await.expect("it works");
     assert!(report.is_clean(), "{report:#?}");
 }
 
@@ -77,12 +78,15 @@ async fn creates_and_finds() {
     let a = make(&fs, fs.root(), "a", &directory()).await;
     let f = make(&fs, a, "f", &file()).await;
     let other = open(&store).await;
-    assert_eq!(other.lookup(other.root(), b"a").await.unwrap().attr.unwrap().id, a);
-    let found = other.lookup(a, b"f").await.unwrap().attr.unwrap();
+    assert_eq!(
+        other.lookup(other.root(), b"a").await.expect("it works").attr.expect("it works").id,
+        a
+    );
+    let found = other.lookup(a, b"f").await.expect("it works").attr.expect("it works");
     assert_eq!((found.id, found.inode.links), (f, 1));
-    assert_eq!(other.lookup(a, b"g").await.unwrap().attr, None);
+    assert_eq!(other.lookup(a, b"g").await.expect("it works").attr, None);
     assert_eq!(fs.create(a, b"f", &file()).await, Err(FsError::Exists));
-    let root = fs.getattr(fs.root()).await.unwrap().inode;
+    let root = fs.getattr(fs.root()).await.expect("it works").inode;
     assert_eq!((root.links, root.size), (3, 1));
     clean(&fs).await;
 }
@@ -103,10 +107,10 @@ async fn many_names_split_the_trie() {
     clean(&other).await;
     assert_eq!(fs.rmdir(fs.root(), b"d").await, Err(FsError::NotEmpty));
     for name in &expected {
-        other.unlink(d, name.as_bytes()).await.unwrap();
+        other.unlink(d, name.as_bytes()).await.expect("it works");
     }
-    assert_eq!(fs.getattr(d).await.unwrap().inode.size, 0);
-    fs.rmdir(fs.root(), b"d").await.unwrap();
+    assert_eq!(fs.getattr(d).await.expect("it works").inode.size, 0);
+    fs.rmdir(fs.root(), b"d").await.expect("it works");
     assert_eq!(other.lookup(d, b"x").await, Err(FsError::NotFound));
     clean(&fs).await;
     // What is left: the root page, two tries, and pages that are being filled.
@@ -138,7 +142,7 @@ async fn holes_read_as_zeros() {
     assert_eq!(read_file(&fs, id).await, expected);
     clean(&fs).await;
     let before = store.pages();
-    fs.unlink(fs.root(), b"sparse").await.unwrap();
+    fs.unlink(fs.root(), b"sparse").await.expect("it works");
     assert_eq!(store.pages(), before - 2);
     clean(&fs).await;
 }
@@ -151,16 +155,16 @@ async fn resizes() {
     write_file(&fs, id, 0, &bytes).await;
     for size in [10_000_000_u64, 70_000, 40_000, 10, 0] {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        assert_eq!(fs.setattr(id, set).await.unwrap().inode.size, size);
+        assert_eq!(fs.setattr(id, set).await.expect("it works").inode.size, size);
         assert_eq!(read_file(&fs, id).await, bytes[..size as usize], "size {size}");
         let more = SetAttr { size: Some(size + 50_000), ..SetAttr::default() };
-        fs.setattr(id, more).await.unwrap();
+        fs.setattr(id, more).await.expect("it works");
         let mut expected = bytes[..size as usize].to_vec();
         expected.resize(size as usize + 50_000, 0);
         assert_eq!(read_file(&fs, id).await, expected, "size {size} extended");
-        fs.setattr(id, set).await.unwrap();
+        fs.setattr(id, set).await.expect("it works");
     }
-    fs.reap_waiting().await.unwrap();
+    fs.reap_waiting().await.expect("it works");
     clean(&fs).await;
 }
 
@@ -170,7 +174,7 @@ async fn random_writes_match_a_model() {
     let other = open(&store).await;
     let id = make(&fs, fs.root(), "f", &file()).await;
     let mut model: Vec<u8> = Vec::new();
-    let (mut handle, _) = fs.open_file(id).await.unwrap();
+    let (mut handle, _) = fs.open_file(id).await.expect("it works");
     let mut random = 12345_u64;
     let mut next = move |limit: u64| {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -182,29 +186,29 @@ async fn random_writes_match_a_model() {
             0 => {
                 let size = next(300_000);
                 let set = SetAttr { size: Some(size), ..SetAttr::default() };
-                fs.setattr(id, set).await.unwrap();
+                fs.setattr(id, set).await.expect("it works");
                 model.resize(size as usize, 0);
             }
-            1 => fs.flush(&handle).await.unwrap(),
+            1 => fs.flush(&handle).await.expect("it works"),
             2 => {
-                fs.release(&handle).await.unwrap();
+                fs.release(&handle).await.expect("it works");
                 assert_eq!(read_file(&other, id).await, model, "step {step}, other node");
-                handle = fs.open_file(id).await.unwrap().0;
+                handle = fs.open_file(id).await.expect("it works").0;
             }
             _ if length > 0 => {
                 let bytes = pattern(length, step);
                 model.resize(model.len().max(offset + length), 0);
                 model[offset..offset + length].copy_from_slice(&bytes);
-                fs.write(&handle, offset as u64, bytes.into()).await.unwrap();
+                fs.write(&handle, offset as u64, bytes.into()).await.expect("it works");
             }
             _ => {}
         }
         let from = next(300_000).min(model.len() as u64);
-        let read = fs.read(&handle, from, 50_000).await.unwrap();
+        let read = fs.read(&handle, from, 50_000).await.expect("it works");
         let end = model.len().min(from as usize + 50_000);
         assert_eq!(read, model[from as usize..end], "step {step}");
     }
-    fs.release(&handle).await.unwrap();
+    fs.release(&handle).await.expect("it works");
     clean(&fs).await;
 }
 
@@ -213,14 +217,14 @@ async fn removed_while_open_stays_until_closed() {
     let (store, fs) = fresh().await;
     let id = make(&fs, fs.root(), "f", &file()).await;
     write_file(&fs, id, 0, &pattern(100_000, 3)).await;
-    let (handle, _) = fs.open_file(id).await.unwrap();
-    fs.unlink(fs.root(), b"f").await.unwrap();
-    assert_eq!(fs.read(&handle, 0, 200_000).await.unwrap(), pattern(100_000, 3));
-    assert_eq!(fs.orphans().await.unwrap().len(), 1);
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    fs.unlink(fs.root(), b"f").await.expect("it works");
+    assert_eq!(fs.read(&handle, 0, 200_000).await.expect("it works"), pattern(100_000, 3));
+    assert_eq!(fs.orphans().await.expect("it works").len(), 1);
     clean(&fs).await;
     let before = store.pages();
-    fs.release(&handle).await.unwrap();
-    assert_eq!(fs.orphans().await.unwrap().len(), 0);
+    fs.release(&handle).await.expect("it works");
+    assert_eq!(fs.orphans().await.expect("it works").len(), 0);
     assert_eq!(store.pages(), before - 4);
     clean(&fs).await;
 }
@@ -235,21 +239,21 @@ async fn renames() {
     let f = make(&fs, a, "f", &file()).await;
     let g = make(&fs, b, "g", &file()).await;
     let replace = RenameMode::Replace;
-    fs.rename((a, b"f"), (b, b"g"), replace).await.unwrap();
-    assert_eq!(fs.lookup(b, b"g").await.unwrap().attr.unwrap().id, f);
+    fs.rename((a, b"f"), (b, b"g"), replace).await.expect("it works");
+    assert_eq!(fs.lookup(b, b"g").await.expect("it works").attr.expect("it works").id, f);
     assert_eq!(fs.getattr(g).await, Err(FsError::NotFound));
     assert!(matches!(fs.rename((root, b"a"), (c, b"x"), replace).await, Err(FsError::Invalid(_))));
     assert_eq!(fs.rename((root, b"a"), (root, b"b"), replace).await, Err(FsError::NotEmpty));
     assert_eq!(fs.rename((root, b"a"), (b, b"g"), replace).await, Err(FsError::NotDirectory));
     assert_eq!(fs.rename((b, b"g"), (root, b"a"), replace).await, Err(FsError::IsDirectory));
-    fs.rename((root, b"a"), (b, b"a2"), replace).await.unwrap();
-    assert_eq!(fs.parent(a).await.unwrap(), b);
+    fs.rename((root, b"a"), (b, b"a2"), replace).await.expect("it works");
+    assert_eq!(fs.parent(a).await.expect("it works"), b);
     assert_eq!(fs.rename((b, b"a2"), (b, b"g"), RenameMode::NoReplace).await, Err(FsError::Exists));
-    fs.rename((b, b"a2"), (b, b"g"), RenameMode::Exchange).await.unwrap();
-    assert_eq!(fs.lookup(b, b"g").await.unwrap().attr.unwrap().id, a);
-    fs.rename((b, b"g"), (root, b"b2"), RenameMode::Exchange).await.unwrap_err();
+    fs.rename((b, b"a2"), (b, b"g"), RenameMode::Exchange).await.expect("it works");
+    assert_eq!(fs.lookup(b, b"g").await.expect("it works").attr.expect("it works").id, a);
+    fs.rename((b, b"g"), (root, b"b2"), RenameMode::Exchange).await.expect_err("it is refused");
     let d = make(&fs, root, "d", &directory()).await;
-    fs.rename((b, b"g"), (root, b"d"), replace).await.unwrap();
+    fs.rename((b, b"g"), (root, b"d"), replace).await.expect("it works");
     assert_eq!(fs.getattr(d).await, Err(FsError::NotFound));
     clean(&fs).await;
 }
@@ -259,14 +263,17 @@ async fn links_and_symlinks() {
     let (_, fs) = fresh().await;
     let root = fs.root();
     let f = make(&fs, root, "f", &file()).await;
-    assert_eq!(fs.link(f, root, b"g").await.unwrap().attr.unwrap().inode.links, 2);
-    fs.rename((root, b"f"), (root, b"g"), RenameMode::Replace).await.unwrap();
+    assert_eq!(
+        fs.link(f, root, b"g").await.expect("it works").attr.expect("it works").inode.links,
+        2
+    );
+    fs.rename((root, b"f"), (root, b"g"), RenameMode::Replace).await.expect("it works");
     assert_eq!(names(&fs, root).await, ["f", "g"]);
-    fs.unlink(root, b"f").await.unwrap();
-    assert_eq!(fs.getattr(f).await.unwrap().inode.links, 1);
+    fs.unlink(root, b"f").await.expect("it works");
+    assert_eq!(fs.getattr(f).await.expect("it works").inode.links, 1);
     let link = Create { target: Bytes::from_static(b"../g"), ..kind(Kind::Symlink) };
     let l = make(&fs, root, "l", &link).await;
-    assert_eq!(fs.readlink(l).await.unwrap(), "../g");
+    assert_eq!(fs.readlink(l).await.expect("it works"), "../g");
     clean(&fs).await;
 }
 
@@ -285,7 +292,7 @@ async fn creations_side_by_side() {
         });
     }
     tasks.join_all().await;
-    assert_eq!(fs.getattr(d).await.unwrap().inode.size, 400);
+    assert_eq!(fs.getattr(d).await.expect("it works").inode.size, 400);
     assert_eq!(names(&fs, d).await.len(), 400);
     clean(&fs).await;
 }
@@ -301,7 +308,7 @@ async fn removal_against_creation() {
         let creator = other.clone();
         let created = tokio::spawn(async move { creator.create(d, b"f", &file()).await });
         let removed = fs.rmdir(fs.root(), name.as_bytes()).await;
-        match created.await.unwrap() {
+        match created.await.expect("it works") {
             Ok(_) => assert_eq!(removed, Err(FsError::NotEmpty)),
             Err(error) => assert_eq!((error, removed), (FsError::NotFound, Ok(()))),
         }
@@ -325,7 +332,7 @@ async fn moves_into_each_other() {
             mover.rename((root, name.as_bytes()), (ida, b"x"), RenameMode::Replace).await
         });
         let second = fs.rename((root, a.as_bytes()), (idb, b"x"), RenameMode::Replace).await;
-        assert!(first.await.unwrap().is_ok() != second.is_ok());
+        assert!(first.await.expect("it works").is_ok() != second.is_ok());
     }
     clean(&fs).await;
 }
@@ -334,15 +341,15 @@ async fn moves_into_each_other() {
 async fn failed_commits_are_reported_at_close() {
     let (store, fs) = fresh().await;
     let id = make(&fs, fs.root(), "f", &file()).await;
-    let (handle, _) = fs.open_file(id).await.unwrap();
-    fs.write(&handle, 0, Bytes::from_static(b"lost")).await.unwrap();
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    fs.write(&handle, 0, Bytes::from_static(b"lost")).await.expect("it works");
     store.fail_next_commit(TxError::Denied("no".into()));
     assert_eq!(fs.flush(&handle).await, Err(TxError::Denied("no".into()).into()));
     assert_eq!(handle.dirty_bytes(), 0);
-    fs.write(&handle, 0, Bytes::from_static(b"kept")).await.unwrap();
+    fs.write(&handle, 0, Bytes::from_static(b"kept")).await.expect("it works");
     store.fail_next_commit(TxError::TimedOut);
     assert_eq!(fs.flush(&handle).await, Err(TxError::TimedOut.into()));
-    fs.release(&handle).await.unwrap();
+    fs.release(&handle).await.expect("it works");
     assert_eq!(read_file(&fs, id).await, b"kept");
 }
 
@@ -351,12 +358,12 @@ async fn failed_commits_are_reported_at_close() {
 async fn times_survive_the_flush() {
     let (_, fs) = fresh().await;
     let id = make(&fs, fs.root(), "f", &file()).await;
-    let (handle, _) = fs.open_file(id).await.unwrap();
-    fs.write(&handle, 0, Bytes::from_static(b"x")).await.unwrap();
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    fs.write(&handle, 0, Bytes::from_static(b"x")).await.expect("it works");
     let set = SetAttr { mtime: Some(-5), ..SetAttr::default() };
-    fs.setattr(id, set).await.unwrap();
-    fs.release(&handle).await.unwrap();
-    let inode = fs.getattr(id).await.unwrap().inode;
+    fs.setattr(id, set).await.expect("it works");
+    fs.release(&handle).await.expect("it works");
+    let inode = fs.getattr(id).await.expect("it works").inode;
     assert_eq!((inode.mtime, inode.size), (-5, 1));
 }
 
@@ -370,8 +377,8 @@ async fn small_pages() {
         write_file(&fs, id, 0, &pattern(i * 3, i)).await;
     }
     for i in 0..500 {
-        let found = fs.lookup(fs.root(), format!("name-{i}").as_bytes()).await.unwrap();
-        assert_eq!(read_file(&fs, found.attr.unwrap().id).await, pattern(i * 3, i));
+        let found = fs.lookup(fs.root(), format!("name-{i}").as_bytes()).await.expect("it works");
+        assert_eq!(read_file(&fs, found.attr.expect("it works").id).await, pattern(i * 3, i));
     }
     clean(&fs).await;
 }

@@ -52,6 +52,9 @@ pub enum Mode {
     Snapshot,
 }
 
+/// An object of a page: its slot, which of the slot's objects it is, its bytes.
+pub type Object = (Slot, Generation, Bytes);
+
 /// One transaction. Reads see its own writes. Dropping it undoes it. Page numbers are of one
 /// volume; every method names what conflicts with it, in the words of `larder_core::commit`.
 pub trait Tx: Send + Sync {
@@ -66,7 +69,7 @@ pub trait Tx: Send + Sync {
     fn get_all(
         &self,
         page: PageNo,
-    ) -> impl Future<Output = Result<Option<Vec<(Slot, Generation, Bytes)>>, TxError>> + Send;
+    ) -> impl Future<Output = Result<Option<Vec<Object>>, TxError>> + Send;
 
     /// A raw page's bytes; none: no such page. A value read.
     fn get_raw(&self, page: PageNo) -> impl Future<Output = Result<Option<Bytes>, TxError>> + Send;
