@@ -86,6 +86,13 @@ impl Volume {
         self.node.shared().cache.age(self.domain(), now())
     }
 
+    /// How long the cached state may be called current, if nothing is confirmed meanwhile; zero:
+    /// it may not.
+    #[must_use]
+    pub fn lease_left(&self) -> Duration {
+        self.node.shared().cache.lease_left(self.domain(), now())
+    }
+
     /// The stamp up to which every change that concerns this cache is applied.
     #[must_use]
     pub fn valid_through(&self) -> Stamp {

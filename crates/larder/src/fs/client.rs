@@ -230,7 +230,6 @@ impl TxStore for VolumeStore {
     }
 
     fn current_for(&self) -> Option<Duration> {
-        let age = self.volume.age();
-        Some(age.map_or(Duration::ZERO, |age| self.current_max.saturating_sub(age)))
+        Some(self.volume.lease_left().min(self.current_max))
     }
 }

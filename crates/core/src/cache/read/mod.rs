@@ -120,6 +120,14 @@ impl ReadCache {
         self.domain(domain).is_some_and(|d| d.age(now).is_some_and(|age| age <= d.lease()))
     }
 
+    /// How long the domain's state may be called current from `now` on, if nothing is confirmed
+    /// meanwhile; zero: it may not.
+    #[must_use]
+    pub fn lease_left(&self, domain: DomainId, now: Instant) -> Duration {
+        let left = |d: Arc<DomainState>| Some(d.lease().saturating_sub(d.age(now)?));
+        self.domain(domain).and_then(left).unwrap_or_default()
+    }
+
     /// Domains attached, ascending.
     #[must_use]
     pub fn domains(&self) -> Vec<DomainId> {
