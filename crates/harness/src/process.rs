@@ -169,18 +169,20 @@ pub fn wait_until<T>(
     }
 }
 
-/// A metric's value, summed over its labels, from `/metrics`.
+/// A metric's value from `/metrics`, summed over the lines that carry all of `labels`
+/// (`kind="resume"`); 0 when there is no such line.
 ///
 /// # Errors
-/// When the endpoint does not answer or does not have it.
-pub fn metric(port: u16, name: &str) -> Result<f64> {
+/// When the endpoint does not answer.
+pub fn metric(port: u16, name: &str, labels: &[&str]) -> Result<f64> {
     let text = http_get(port, "/metrics")?;
-    let mut sum = None;
+    let mut sum = 0.0;
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let Some((key, value)) = line.rsplit_once(' ') else { continue };
-        if key == name || key.split_once('{').is_some_and(|(metric, _)| metric == name) {
-            *sum.get_or_insert(0.0) += value.parse::<f64>()?;
+        let metric = key.split('{').next().unwrap_or_default();
+        if metric == name && labels.iter().all(|label| key.contains(label)) {
+            sum += value.parse::<f64>()?;
         }
     }
-    sum.with_context(|| format!("no metric {name} at port {port}"))
+    Ok(sum)
 }

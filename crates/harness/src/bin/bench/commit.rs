@@ -25,7 +25,8 @@ pub async fn run() -> Result<Value> {
     origin.alive()?;
 
     let bare_us = larder_store::bench::bare_sync_median(&origin.folder(), OBJECT_BYTES, 2_000)?
-        .as_secs_f64() * 1e6;
+        .as_secs_f64()
+        * 1e6;
     let alone = clients.swap_remove(0);
     let (one, alone) = commits(alone, Duration::from_secs(SECONDS)).await?;
     clients.push(alone);

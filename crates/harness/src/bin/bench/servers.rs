@@ -17,7 +17,11 @@ pub struct Origin {
 
 fn larder(binary: &Path, words: &[&str]) -> Result<()> {
     let output = Command::new(binary).args(words).output()?;
-    ensure!(output.status.success(), "larder {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "larder {words:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(())
 }
 
@@ -58,7 +62,8 @@ impl Origin {
 
     pub async fn node(&self, number: usize) -> Result<Node> {
         let tls = self.folder.path().join("tls");
-        let mut config = NodeConfig::new(&format!("node-{number}"), tls, &format!("localhost:{}", self.port));
+        let mut config =
+            NodeConfig::new(&format!("node-{number}"), tls, &format!("localhost:{}", self.port));
         config.node.memory = Size(4 << 30);
         Ok(Node::connect(config).await?)
     }

@@ -58,12 +58,13 @@ impl Cluster {
         run(binary, &strings(&["ca", "init", "--tls", &tls]))?;
         for name in ["origin", "relay", "site-one", "site-two", "admin", "ledger-one", "ledger-two"]
         {
-            let issue =
-                ["ca", "issue", name, "--tls", &tls, "--host", "localhost", "--host", "127.0.0.1"];
+            let role = if matches!(name, "origin" | "relay") { name } else { "node" };
+            let issue = ["ca", "issue", name, "--tls", &tls, "--role", role];
             run(binary, &strings(&issue))?;
         }
         let (origin_port, relay_port) = (free_port()?, free_port()?);
-        let proxy = Proxy::start("127.0.0.1:0", &format!("127.0.0.1:{origin_port}"), ONE_WAY).await?;
+        let proxy =
+            Proxy::start("127.0.0.1:0", &format!("127.0.0.1:{origin_port}"), ONE_WAY).await?;
         let mut cluster = Self {
             binary: binary.into(),
             folder: folder.into(),

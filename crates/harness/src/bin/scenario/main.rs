@@ -220,10 +220,7 @@ impl Run {
     /// trip, and nothing fetched again that did not change.
     async fn cut_and_heal(&mut self, figures: &mut Figures) -> Result<()> {
         const CHANGED: usize = 10;
-        let relay = self.cluster.http(Part::Relay);
-        let resumed = |name: &str| metric(relay, name);
-        let trips = resumed("larder_resume_round_trips_total")?;
-        let bytes = resumed("larder_resume_bytes_total")?;
+        let (trips, bytes) = self.resumes()?;
         let fetched = self.fetched_pages()?;
         self.cluster.proxy.cut();
         say("cut the line");
@@ -245,8 +242,8 @@ impl Run {
                 Ok(std::fs::read(&path)?)
             })?;
         }
-        figures.resume_round_trips = resumed("larder_resume_round_trips_total")? - trips;
-        figures.resume_bytes = resumed("larder_resume_bytes_total")? - bytes;
+        let after = self.resumes()?;
+        (figures.resume_round_trips, figures.resume_bytes) = (after.0 - trips, after.1 - bytes);
         self.same_at(Part::SiteOne)?;
         self.same_at(Part::SiteTwo)?;
         let refetched = self.fetched_pages()? - fetched;
@@ -263,10 +260,20 @@ impl Run {
         Ok(())
     }
 
+    /// Resumes that the relay has asked for, and their bytes both ways.
+    fn resumes(&self) -> Result<(f64, f64)> {
+        let relay = self.cluster.http(Part::Relay);
+        let sent = "direction=\"sent\"";
+        let asked = metric(relay, "larder_messages_total", &["kind=\"resume\"", sent])?;
+        let up = metric(relay, "larder_message_bytes_total", &["kind=\"resume\"", sent])?;
+        let received = ["kind=\"resumed\"", "direction=\"received\""];
+        let down = metric(relay, "larder_message_bytes_total", &received)?;
+        Ok((asked, up + down))
+    }
+
     fn fetched_pages(&self) -> Result<f64> {
-        let one = metric(self.cluster.http(Part::SiteOne), "larder_fetched_pages_total")?;
-        let two = metric(self.cluster.http(Part::SiteTwo), "larder_fetched_pages_total")?;
-        Ok(one + two)
+        let pages = |part| metric(self.cluster.http(part), "larder_pages_received_total", &[]);
+        Ok(pages(Part::SiteOne)? + pages(Part::SiteTwo)?)
     }
 
     /// Kills origin, relay and node in turn while two writers commit and files are written.
