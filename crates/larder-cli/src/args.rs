@@ -9,70 +9,70 @@ use std::path::PathBuf;
 #[command(name = "larder", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused, \
   5 unavailable or timed out, 6 damaged data.")]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
     #[command(flatten)]
-    pub common: Common,
+    pub(crate) common: Common,
 }
 
 /// Options of every command.
 #[derive(Args, Clone, Debug)]
-pub struct Common {
+pub(crate) struct Common {
     /// TOML file with settings; LARDER_ variables (e.g. LARDER_NODE_PARENT) and flags go over it
     #[arg(long, global = true, env = "LARDER_CONFIG", value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// What to log, e.g. `info` or `larder=debug,warn`
     #[arg(long, global = true, value_name = "FILTER")]
-    pub log: Option<String>,
+    pub(crate) log: Option<String>,
     /// Log one JSON object a line
     #[arg(long, global = true)]
-    pub log_json: bool,
+    pub(crate) log_json: bool,
     /// Print results as JSON
     #[arg(long, global = true)]
-    pub json: bool,
+    pub(crate) json: bool,
     /// Set any key of the configuration, e.g. `--set link.silence_max=20s`; may be repeated
     #[arg(long, global = true, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
+    pub(crate) set: Vec<String>,
 }
 
 /// Who this process is.
 #[derive(Args, Clone, Debug)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// Folder with ca.pem, NAME.pem and NAME-key.pem
     #[arg(long, value_name = "DIR")]
-    pub tls: Option<PathBuf>,
+    pub(crate) tls: Option<PathBuf>,
     /// This process's name, as its certificate proves it
     #[arg(long)]
-    pub name: Option<String>,
+    pub(crate) name: Option<String>,
 }
 
 /// The link to the parent.
 #[derive(Args, Clone, Debug)]
-pub struct Uplink {
+pub(crate) struct Uplink {
     #[command(flatten)]
-    pub identity: Identity,
+    pub(crate) identity: Identity,
     /// Address of the origin or relay above
     #[arg(long, value_name = "HOST:PORT")]
-    pub parent: Option<String>,
+    pub(crate) parent: Option<String>,
     /// The name the parent's certificate must have [default: any of the authority]
     #[arg(long, value_name = "NAME")]
-    pub parent_name: Option<String>,
+    pub(crate) parent_name: Option<String>,
     /// Longest wait for an answer, e.g. `30s`
     #[arg(long, value_name = "DURATION")]
-    pub request_limit: Option<String>,
+    pub(crate) request_limit: Option<String>,
 }
 
 /// A process that serves for long.
 #[derive(Args, Clone, Debug)]
-pub struct Serve {
+pub(crate) struct Serve {
     /// Address for /metrics, /healthz, /readyz and /status
     #[arg(long, value_name = "HOST:PORT")]
-    pub http: Option<String>,
+    pub(crate) http: Option<String>,
 }
 
 #[derive(Subcommand, Debug)]
-pub enum Command {
+pub(crate) enum Command {
     /// Make a certificate authority, and certificates by it
     #[command(subcommand)]
     Ca(CaCommand),
@@ -92,7 +92,7 @@ pub enum Command {
 }
 
 #[derive(Subcommand, Debug)]
-pub enum CaCommand {
+pub(crate) enum CaCommand {
     /// Make a new authority: ca.pem and ca-key.pem
     Init {
         /// Where to put them
@@ -119,84 +119,84 @@ pub enum CaCommand {
 }
 
 #[derive(Args, Debug)]
-pub struct OriginArgs {
+pub(crate) struct OriginArgs {
     /// Folder of the store; made when it is not there
     #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Address to serve at
     #[arg(long, value_name = "HOST:PORT")]
-    pub listen: Option<String>,
+    pub(crate) listen: Option<String>,
     /// How many order domains a new store gets
     #[arg(long, value_name = "N")]
-    pub domains: Option<u32>,
+    pub(crate) domains: Option<u32>,
     /// Serve children that saw commits which this store lost: they drop what they saw after the
     /// fork. For a store restored from a backup, once its loss is accepted
     #[arg(long)]
-    pub accept_fork: bool,
+    pub(crate) accept_fork: bool,
     #[command(flatten)]
-    pub identity: Identity,
+    pub(crate) identity: Identity,
     #[command(flatten)]
-    pub serve: Serve,
+    pub(crate) serve: Serve,
 }
 
 #[derive(Args, Debug)]
-pub struct RelayArgs {
+pub(crate) struct RelayArgs {
     /// Address to serve at
     #[arg(long, value_name = "HOST:PORT")]
-    pub listen: Option<String>,
+    pub(crate) listen: Option<String>,
     #[command(flatten)]
-    pub uplink: Uplink,
+    pub(crate) uplink: Uplink,
     #[command(flatten)]
-    pub serve: Serve,
+    pub(crate) serve: Serve,
 }
 
 /// The cache in memory.
 #[derive(Args, Clone, Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// Memory for cached pages, e.g. `1GiB`
     #[arg(long, value_name = "SIZE")]
-    pub memory: Option<String>,
+    pub(crate) memory: Option<String>,
 }
 
 #[derive(Args, Debug)]
-pub struct NodeArgs {
+pub(crate) struct NodeArgs {
     /// Volumes to keep attached; may be repeated
     #[arg(long = "volume", value_name = "NAME")]
-    pub volumes: Vec<String>,
+    pub(crate) volumes: Vec<String>,
     #[command(flatten)]
-    pub memory: Memory,
+    pub(crate) memory: Memory,
     #[command(flatten)]
-    pub uplink: Uplink,
+    pub(crate) uplink: Uplink,
     #[command(flatten)]
-    pub serve: Serve,
+    pub(crate) serve: Serve,
 }
 
 #[derive(Args, Debug)]
-pub struct MountArgs {
+pub(crate) struct MountArgs {
     /// The volume
-    pub volume: String,
+    pub(crate) volume: String,
     /// Where to mount it: an empty folder
-    pub point: PathBuf,
+    pub(crate) point: PathBuf,
     /// Refuse every write
     #[arg(long)]
-    pub read_only: bool,
+    pub(crate) read_only: bool,
     /// When the link lease has lapsed: `serve` what is cached, its age known, or `refuse`
     #[arg(long, value_name = "WHAT", value_parser = ["serve", "refuse"], default_value = "serve")]
-    pub when_stale: String,
+    pub(crate) when_stale: String,
     #[command(flatten)]
-    pub memory: Memory,
+    pub(crate) memory: Memory,
     #[command(flatten)]
-    pub uplink: Uplink,
+    pub(crate) uplink: Uplink,
     #[command(flatten)]
-    pub serve: Serve,
+    pub(crate) serve: Serve,
 }
 
 #[derive(Subcommand, Debug)]
-pub enum VolumeCommand {
+pub(crate) enum VolumeCommand {
     /// Make a volume with an empty tree of files
     Create {
         /// Its name: letters, digits, `-`, `_`, `.`
-        name: String,
+        volume: String,
         /// Bytes of a page: a power of two from 4KiB to 1MiB
         #[arg(long, value_name = "SIZE", default_value = "32KiB")]
         page_size: String,
@@ -214,14 +214,14 @@ pub enum VolumeCommand {
     /// Show one volume
     Info {
         /// Its name
-        name: String,
+        volume: String,
         #[command(flatten)]
         uplink: Uplink,
     },
     /// Copy a folder into a volume; run it again to go on after an interruption
     Import {
         /// The volume
-        name: String,
+        volume: String,
         /// The folder
         source: PathBuf,
         /// Make the volume if it is not there
@@ -236,7 +236,7 @@ pub enum VolumeCommand {
     /// Copy a volume's tree, as of one moment, into a folder
     Export {
         /// The volume
-        name: String,
+        volume: String,
         /// The folder: made when it is not there, else it must be empty
         target: PathBuf,
         #[command(flatten)]
@@ -246,9 +246,9 @@ pub enum VolumeCommand {
     Check {
         /// The volume
         #[arg(required_unless_present = "data")]
-        name: Option<String>,
+        volume: Option<String>,
         /// Check the store in this folder instead: log, pages and change index
-        #[arg(long, value_name = "DIR", conflicts_with = "name")]
+        #[arg(long, value_name = "DIR", conflicts_with = "volume")]
         data: Option<PathBuf>,
         #[command(flatten)]
         uplink: Uplink,
@@ -256,8 +256,20 @@ pub enum VolumeCommand {
 }
 
 #[derive(Args, Debug)]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// The process's HTTP endpoint
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:4790")]
-    pub http: String,
+    pub(crate) http: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    /// `volume import NAME` once clashed with `--name`, and only at run time: clap checks a
+    /// command's definition when it is used.
+    #[test]
+    fn every_command_is_well_defined() {
+        super::Cli::command().debug_assert();
+    }
 }

@@ -6,10 +6,10 @@ use larder::config::ConfigError;
 /// A check found faults.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} fault(s) found")]
-pub struct Damaged(pub usize);
+pub(crate) struct Damaged(pub(crate) usize);
 
 /// The code for an error: by the first of its causes that says something of its kind.
-pub fn code(error: &anyhow::Error) -> u8 {
+pub(crate) fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
         if cause.is::<Damaged>() {
             return 6;

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// How often it is looked whether somebody unmounted from outside.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-pub async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
+pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
     let config = Flags::default()
         .uplink("node", &arguments.uplink)
         .set("node.memory", arguments.memory.memory.as_ref())
@@ -45,8 +45,12 @@ pub async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
         .await
         .with_context(|| format!("volume {}", arguments.volume))?;
     let (domain, id) = (volume.domain(), volume.id());
-    let mounted = Mounted::mount(Arc::new(tree), point, options, move || next_signal(&mut notices, domain, id))
-        .with_context(|| format!("mounting at {}: is /dev/fuse there, and are you root?", point.display()))?;
+    let mounted = Mounted::mount(Arc::new(tree), point, options, move || {
+        next_signal(&mut notices, domain, id)
+    })
+    .with_context(|| {
+        format!("mounting at {}: is /dev/fuse there, and are you root?", point.display())
+    })?;
     tracing::info!(volume = %arguments.volume, point = %point.display(), "mounted");
 
     let stopped = serve::until_stopped();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Starts the HTTP endpoint if the configuration names an address for it.
-pub async fn http(config: &Config, probe: Arc<dyn Probe>) -> Result<Option<HttpServer>> {
+pub(crate) async fn http(config: &Config, probe: Arc<dyn Probe>) -> Result<Option<HttpServer>> {
     let listen = &config.http.listen;
     if listen.is_empty() {
         return Ok(None);
@@ -24,7 +24,7 @@ pub async fn http(config: &Config, probe: Arc<dyn Probe>) -> Result<Option<HttpS
 }
 
 /// Waits for SIGINT or SIGTERM.
-pub async fn until_stopped() -> Result<()> {
+pub(crate) async fn until_stopped() -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         result = tokio::signal::ctrl_c() => result?,
@@ -48,7 +48,7 @@ async fn sole<T>(mut shared: Arc<T>) -> Result<T> {
 }
 
 /// `larder origin`.
-pub async fn origin(arguments: &OriginArgs, common: &Common) -> Result<()> {
+pub(crate) async fn origin(arguments: &OriginArgs, common: &Common) -> Result<()> {
     let config = Flags::default()
         .identity(&arguments.identity)
         .set("origin.data", arguments.data.as_ref().map(|path| path.display()))
@@ -67,7 +67,7 @@ pub async fn origin(arguments: &OriginArgs, common: &Common) -> Result<()> {
 }
 
 /// `larder relay`.
-pub async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> {
+pub(crate) async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> {
     let config = Flags::default()
         .uplink("relay", &arguments.uplink)
         .set("relay.listen", arguments.listen.as_ref())
@@ -83,7 +83,7 @@ pub async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> {
 }
 
 /// `larder node`.
-pub async fn node(arguments: &NodeArgs, common: &Common) -> Result<()> {
+pub(crate) async fn node(arguments: &NodeArgs, common: &Common) -> Result<()> {
     let config = Flags::default()
         .uplink("node", &arguments.uplink)
         .set("node.memory", arguments.memory.memory.as_ref())

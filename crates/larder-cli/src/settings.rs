@@ -6,23 +6,23 @@ use larder::config::Config;
 
 /// Flags as configuration keys, in the order given.
 #[derive(Default)]
-pub struct Flags(Vec<(String, String)>);
+pub(crate) struct Flags(Vec<(String, String)>);
 
 impl Flags {
     /// Lays a flag over its key, if the flag was given.
-    pub fn set(mut self, key: &str, value: Option<impl ToString>) -> Self {
+    pub(crate) fn set(mut self, key: &str, value: Option<impl ToString>) -> Self {
         self.0.extend(value.map(|value| (key.to_owned(), value.to_string())));
         self
     }
 
     /// Who this process is.
-    pub fn identity(self, identity: &Identity) -> Self {
+    pub(crate) fn identity(self, identity: &Identity) -> Self {
         let tls = identity.tls.as_ref().map(|path| path.display());
         self.set("tls_dir", tls).set("name", identity.name.as_ref())
     }
 
     /// The link to the parent, of section `section`.
-    pub fn uplink(self, section: &str, uplink: &Uplink) -> Self {
+    pub(crate) fn uplink(self, section: &str, uplink: &Uplink) -> Self {
         self.identity(&uplink.identity)
             .set(&format!("{section}.parent"), uplink.parent.as_ref())
             .set(&format!("{section}.parent_name"), uplink.parent_name.as_ref())
@@ -30,11 +30,13 @@ impl Flags {
     }
 
     /// The configuration: defaults, file, environment, these flags, each over the one before.
-    pub fn load(mut self, common: &Common) -> Result<Config> {
+    pub(crate) fn load(mut self, common: &Common) -> Result<Config> {
         self = self.set("log.filter", common.log.as_ref());
         self = self.set("log.json", common.log_json.then_some(true));
         for pair in &common.set {
-            let (key, value) = pair.split_once('=').with_context(|| format!("--set {pair}: KEY=VALUE is wanted"))?;
+            let (key, value) = pair
+                .split_once('=')
+                .with_context(|| format!("--set {pair}: KEY=VALUE is wanted"))?;
             self.0.push((key.trim().to_owned(), value.trim().to_owned()));
         }
         Ok(Config::load(common.config.as_deref(), std::env::vars(), self.0)?)

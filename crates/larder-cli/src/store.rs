@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// Checks every domain of a store; the report, and what does not hold.
-pub fn check(data: &Path) -> Result<(Value, Vec<String>)> {
+pub(crate) fn check(data: &Path) -> Result<(Value, Vec<String>)> {
     let mut faults = Vec::new();
     let mut domains = Vec::new();
     let entries = std::fs::read_dir(data).with_context(|| data.display().to_string())?;
@@ -14,7 +14,8 @@ pub fn check(data: &Path) -> Result<(Value, Vec<String>)> {
     folders.sort_by_key(std::fs::DirEntry::file_name);
     for entry in folders.iter().filter(|entry| entry.path().is_dir()) {
         let path = entry.path();
-        let report = check_directory(&path, &mut |_| {}).with_context(|| path.display().to_string())?;
+        let report =
+            check_directory(&path, &mut |_| {}).with_context(|| path.display().to_string())?;
         let name = entry.file_name().to_string_lossy().into_owned();
         faults.extend(report.problems.iter().map(|problem| format!("{name}: {problem}")));
         if report.problems_more > 0 {

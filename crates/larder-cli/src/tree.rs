@@ -23,7 +23,7 @@ fn store(volume: &Volume) -> VolumeStore {
 }
 
 /// Makes an empty tree in an empty volume.
-pub async fn format(volume: &Volume) -> Result<()> {
+pub(crate) async fn format(volume: &Volume) -> Result<()> {
     let mut key = [0; 16];
     getrandom::fill(&mut key).map_err(|why| anyhow::anyhow!("no random numbers: {why}"))?;
     FileSystem::open_or_format(store(volume), FsOptions::default(), key).await?;
@@ -56,7 +56,7 @@ fn rate(bytes: u64, started: Instant) -> String {
 }
 
 /// Imports a host folder into the root of a volume's tree.
-pub async fn import(volume: &Volume, source: &Path, quiet: bool) -> Result<Value> {
+pub(crate) async fn import(volume: &Volume, source: &Path, quiet: bool) -> Result<Value> {
     ensure!(source.is_dir(), "{} is not a folder", source.display());
     let tree = open(volume).await?;
     let (started, shown) = (Instant::now(), bar(quiet, Some(0)));
@@ -78,7 +78,7 @@ pub async fn import(volume: &Volume, source: &Path, quiet: bool) -> Result<Value
 }
 
 /// Exports a volume's tree into a folder.
-pub async fn export(volume: &Volume, target: &Path, quiet: bool) -> Result<Value> {
+pub(crate) async fn export(volume: &Volume, target: &Path, quiet: bool) -> Result<Value> {
     if let Ok(mut entries) = std::fs::read_dir(target) {
         ensure!(entries.next().is_none(), "{} is not empty", target.display());
     }
@@ -98,7 +98,7 @@ pub async fn export(volume: &Volume, target: &Path, quiet: bool) -> Result<Value
 }
 
 /// Checks a volume's tree; the report, and what does not hold.
-pub async fn check(volume: &Volume) -> Result<(Value, Vec<String>)> {
+pub(crate) async fn check(volume: &Volume) -> Result<(Value, Vec<String>)> {
     let tree = open(volume).await?;
     let (started, shown) = (Instant::now(), bar(false, None));
     let report = check_tree(&tree, &CheckOptions::default(), &mut |progress| {

@@ -9,9 +9,9 @@ use larder::config::Size;
 use larder_core::message::VolumeInfo;
 use serde_json::{Value, json};
 
-pub async fn run(command: &VolumeCommand, common: &Common) -> Result<()> {
+pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> {
     match command {
-        VolumeCommand::Create { name, page_size, bare, uplink } => {
+        VolumeCommand::Create { volume: name, page_size, bare, uplink } => {
             let node = connect(uplink, common).await?;
             let volume = create(&node, name, page_size).await?;
             if !bare {
@@ -25,14 +25,14 @@ pub async fn run(command: &VolumeCommand, common: &Common) -> Result<()> {
             list(&node.volumes().await?, common);
             node.shutdown().await;
         }
-        VolumeCommand::Info { name, uplink } => {
+        VolumeCommand::Info { volume: name, uplink } => {
             let node = connect(uplink, common).await?;
             let volume = node.volume(name).await?;
             let value = volume_json(volume.info());
             show(&value, common, &format!("{value:#}"));
             node.shutdown().await;
         }
-        VolumeCommand::Import { name, source, create: make, page_size, uplink } => {
+        VolumeCommand::Import { volume: name, source, create: make, page_size, uplink } => {
             let node = connect(uplink, common).await?;
             let volume = match node.volume(name).await {
                 Err(Error::NoVolume(_)) if *make => {
@@ -46,7 +46,7 @@ pub async fn run(command: &VolumeCommand, common: &Common) -> Result<()> {
             show(&report, common, &summary("imported", &report));
             node.shutdown().await;
         }
-        VolumeCommand::Export { name, target, uplink } => {
+        VolumeCommand::Export { volume: name, target, uplink } => {
             let node = connect(uplink, common).await?;
             let volume = node.volume(name).await?;
             let report = crate::tree::export(&volume, target, common.json).await?;
@@ -54,7 +54,7 @@ pub async fn run(command: &VolumeCommand, common: &Common) -> Result<()> {
             node.shutdown().await;
         }
         VolumeCommand::Check { data: Some(data), .. } => check_store(data, common)?,
-        VolumeCommand::Check { name, uplink, .. } => {
+        VolumeCommand::Check { volume: name, uplink, .. } => {
             let name = name.as_ref().context("a volume's name, or --data, is needed")?;
             let node = connect(uplink, common).await?;
             let volume = node.volume(name).await?;
@@ -73,7 +73,8 @@ async fn connect(uplink: &Uplink, common: &Common) -> Result<Node> {
 }
 
 async fn create(node: &Node, name: &str, page_size: &str) -> Result<Volume> {
-    let size: Size = page_size.parse().map_err(|why| anyhow::anyhow!("--page-size {page_size}: {why}"))?;
+    let size: Size =
+        page_size.parse().map_err(|why| anyhow::anyhow!("--page-size {page_size}: {why}"))?;
     let page_bytes = u32::try_from(size.0).context("--page-size: at most 1MiB")?;
     Ok(node.create_volume(VolumeOptions { page_bytes, ..VolumeOptions::new(name) }).await?)
 }

@@ -5,7 +5,7 @@ mod kind;
 pub use kind::Kind;
 
 use larder_core::id::{DomainId, Stamp};
-use larder_core::message::{Lane, Message};
+use larder_core::message::{Lane, Message, PageBody};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -102,6 +102,7 @@ pub struct Metrics {
     fetch_seconds: Histogram,
     through: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     age_seconds: Family<DomainLabels, Gauge<f64, AtomicU64>>,
+    pages_received: Counter,
     append_records: Counter,
     append_seconds: Histogram,
     install_pages: Counter,
@@ -139,6 +140,7 @@ impl Metrics {
             fetch_seconds: seconds(),
             through: Family::default(),
             age_seconds: Family::default(),
+            pages_received: Counter::default(),
             append_records: Counter::default(),
             append_seconds: seconds(),
             install_pages: Counter::default(),
@@ -172,6 +174,8 @@ impl Metrics {
             Unit::Seconds,
             self.age_seconds.clone(),
         );
+        let pages = self.pages_received.clone();
+        r.register("pages_received", "Pages whose bytes came from a parent", pages);
         r.register("append_records", "Log records appended", self.append_records.clone());
         r.register("install_pages", "Pages installed", self.install_pages.clone());
         r.register("loads", "Loads from the page engine", self.loads.clone());
@@ -202,6 +206,10 @@ impl Metrics {
         let tally = &self.tallies[direction as usize][Kind::of(message) as usize];
         tally.messages.inc();
         tally.bytes.inc_by(bytes);
+        if let (Direction::Received, Message::Pages { pages, .. }) = (direction, message) {
+            let with_bytes = pages.iter().filter(|page| matches!(page.body, PageBody::Data(_)));
+            self.pages_received.inc_by(with_bytes.count() as u64);
+        }
     }
 
     /// Messages of a kind and their bytes so far.

@@ -13,7 +13,7 @@ const CLIENTS: usize = 64;
 const OBJECT_BYTES: usize = 100;
 const SECONDS: u64 = 5;
 
-pub async fn run() -> Result<Value> {
+pub(crate) async fn run() -> Result<Value> {
     let mut origin = Origin::start("bench-commit", CLIENTS)?;
     let first = origin.node(0).await?;
     let options = VolumeOptions { name: "objects".into(), page_bytes: 8192, domain: None };

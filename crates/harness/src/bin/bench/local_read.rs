@@ -26,7 +26,7 @@ const OBJECTS_PER_TRANSACTION: usize = 500;
 const BATCH: usize = 100;
 const BATCHES: usize = 2_000;
 
-pub async fn run() -> Result<Value> {
+pub(crate) async fn run() -> Result<Value> {
     let mut origin = Origin::start("bench-local-read", 1)?;
     let node = origin.node(0).await?;
     let options = VolumeOptions { name: "objects".into(), page_bytes: 8192, domain: None };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-pub struct Origin {
+pub(crate) struct Origin {
     // Ended before the folder is removed: fields drop in their order.
     process: Process,
     folder: Folder,
@@ -27,7 +27,7 @@ fn larder(binary: &Path, words: &[&str]) -> Result<()> {
 
 impl Origin {
     /// An origin process with certificates for `nodes` nodes, named `node-0`, `node-1`, ….
-    pub fn start(name: &str, nodes: usize) -> Result<Self> {
+    pub(crate) fn start(name: &str, nodes: usize) -> Result<Self> {
         let binary = larder_harness::larder_binary()?;
         let folder = Folder::new(name, false)?;
         let tls = folder.path().join("tls").display().to_string();
@@ -60,7 +60,7 @@ impl Origin {
         Ok(Self { process, folder, port })
     }
 
-    pub async fn node(&self, number: usize) -> Result<Node> {
+    pub(crate) async fn node(&self, number: usize) -> Result<Node> {
         let tls = self.folder.path().join("tls");
         let mut config =
             NodeConfig::new(&format!("node-{number}"), tls, &format!("localhost:{}", self.port));
@@ -69,11 +69,11 @@ impl Origin {
     }
 
     /// Where the store is: a rival writes beside it, to the same file system.
-    pub fn folder(&self) -> PathBuf {
+    pub(crate) fn folder(&self) -> PathBuf {
         self.folder.path().to_path_buf()
     }
 
-    pub fn alive(&mut self) -> Result<()> {
+    pub(crate) fn alive(&mut self) -> Result<()> {
         self.process.alive()
     }
 }

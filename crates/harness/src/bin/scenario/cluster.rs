@@ -13,7 +13,7 @@ const READY: Duration = Duration::from_secs(30);
 
 /// One of the processes that are killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub(crate) enum Part {
     Origin,
     Relay,
     SiteOne,
@@ -27,13 +27,13 @@ struct Member {
     process: Option<Process>,
 }
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     binary: PathBuf,
     folder: PathBuf,
     members: Vec<Member>,
-    pub proxy: Proxy,
-    pub origin_port: u16,
-    pub relay_port: u16,
+    pub(crate) proxy: Proxy,
+    pub(crate) origin_port: u16,
+    pub(crate) relay_port: u16,
 }
 
 fn strings(words: &[&str]) -> Vec<String> {
@@ -41,7 +41,7 @@ fn strings(words: &[&str]) -> Vec<String> {
 }
 
 impl Part {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Origin => "origin",
             Self::Relay => "relay",
@@ -53,7 +53,7 @@ impl Part {
 
 impl Cluster {
     /// Makes the certificates and starts the origin and the relay.
-    pub async fn start(binary: &Path, folder: &Path) -> Result<Self> {
+    pub(crate) async fn start(binary: &Path, folder: &Path) -> Result<Self> {
         let tls = folder.join("tls").display().to_string();
         run(binary, &strings(&["ca", "init", "--tls", &tls]))?;
         for name in ["origin", "relay", "site-one", "site-two", "admin", "ledger-one", "ledger-two"]
@@ -93,7 +93,7 @@ impl Cluster {
     }
 
     /// Mounts `volume` as one of the two sites, through the relay.
-    pub fn mount(&mut self, part: Part, volume: &str) -> Result<()> {
+    pub(crate) fn mount(&mut self, part: Part, volume: &str) -> Result<()> {
         let point = self.mount_point(part);
         std::fs::create_dir_all(&point)?;
         let parent = format!("127.0.0.1:{}", self.relay_port);
@@ -101,11 +101,11 @@ impl Cluster {
         self.add(part, &["mount", volume, &point, "--parent", &parent])
     }
 
-    pub fn mount_point(&self, part: Part) -> PathBuf {
+    pub(crate) fn mount_point(&self, part: Part) -> PathBuf {
         self.folder.join(part.name())
     }
 
-    pub fn http(&self, part: Part) -> u16 {
+    pub(crate) fn http(&self, part: Part) -> u16 {
         self.member(part).http
     }
 
@@ -114,7 +114,7 @@ impl Cluster {
     }
 
     /// Kills a part as a power cut would.
-    pub fn kill(&mut self, part: Part) {
+    pub(crate) fn kill(&mut self, part: Part) {
         let member = self.members.iter_mut().find(|m| m.part == part).expect("the part was added");
         if let Some(mut process) = member.process.take() {
             process.kill();
@@ -125,7 +125,7 @@ impl Cluster {
     }
 
     /// Starts a part and waits until it is ready.
-    pub fn restart(&mut self, part: Part) -> Result<()> {
+    pub(crate) fn restart(&mut self, part: Part) -> Result<()> {
         let (binary, folder) = (self.binary.clone(), self.folder.clone());
         let member = self.members.iter_mut().find(|m| m.part == part).expect("the part was added");
         let mut process = Process::start(part.name(), &binary, &member.arguments, &folder)?;
@@ -147,7 +147,7 @@ impl Cluster {
     }
 
     /// Every part must still run.
-    pub fn alive(&mut self) -> Result<()> {
+    pub(crate) fn alive(&mut self) -> Result<()> {
         self.members
             .iter_mut()
             .filter_map(|member| member.process.as_mut())
@@ -155,7 +155,7 @@ impl Cluster {
     }
 
     /// Runs `larder volume ...` as the administrator, straight at the origin.
-    pub fn volume(&self, words: &[&str]) -> Result<String> {
+    pub(crate) fn volume(&self, words: &[&str]) -> Result<String> {
         let tls = self.folder.join("tls").display().to_string();
         let parent = format!("127.0.0.1:{}", self.origin_port);
         let mut arguments = strings(&["volume"]);
@@ -165,7 +165,7 @@ impl Cluster {
     }
 
     /// Ends everything in order: mounts, relay, origin.
-    pub fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(mut self) -> Result<()> {
         while let Some(mut member) = self.members.pop() {
             if let Some(process) = member.process.take() {
                 process.stop(Duration::from_secs(20))?;
@@ -202,7 +202,7 @@ fn unmount(point: &Path) {
 }
 
 /// Runs the binary to its end; its output.
-pub fn run(binary: &Path, arguments: &[String]) -> Result<String> {
+pub(crate) fn run(binary: &Path, arguments: &[String]) -> Result<String> {
     let output = Command::new(binary).args(arguments).output()?;
     ensure!(
         output.status.success(),

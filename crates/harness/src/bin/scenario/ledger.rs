@@ -13,19 +13,19 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-pub const VOLUME: &str = "ledger";
+pub(crate) const VOLUME: &str = "ledger";
 
 /// Where a writer's counter and last number are: two slots of the root page.
 fn slots(writer: u16) -> (Slot, Slot) {
     (Slot(writer * 2), Slot(writer * 2 + 1))
 }
 
-pub async fn connect(tls: &Path, name: &str, parent: &str) -> Result<Node> {
+pub(crate) async fn connect(tls: &Path, name: &str, parent: &str) -> Result<Node> {
     Ok(Node::connect(NodeConfig::new(name, tls, parent)).await?)
 }
 
 /// Makes the ledger with a zeroed pair for each writer.
-pub async fn create(tls: &Path, parent: &str, writers: u16) -> Result<()> {
+pub(crate) async fn create(tls: &Path, parent: &str, writers: u16) -> Result<()> {
     let node = connect(tls, "admin", parent).await?;
     let options = VolumeOptions { name: VOLUME.into(), page_bytes: 8192, domain: None };
     let volume = node.create_volume(options).await?;
@@ -62,7 +62,7 @@ async fn pair(volume: &Volume, writer: u16) -> Result<(u64, u64)> {
 }
 
 /// Commits until killed. A line of `journal` names each commit acknowledged.
-pub async fn write(
+pub(crate) async fn write(
     tls: &Path,
     name: &str,
     parent: &str,
@@ -105,7 +105,12 @@ pub async fn write(
 }
 
 /// Compares the ledger with a writer's journal: (commits acknowledged, commits lost).
-pub async fn verify(tls: &Path, parent: &str, writer: u16, journal: &Path) -> Result<(u64, u64)> {
+pub(crate) async fn verify(
+    tls: &Path,
+    parent: &str,
+    writer: u16,
+    journal: &Path,
+) -> Result<(u64, u64)> {
     let node = connect(tls, "admin", parent).await?;
     let volume = node.volume(VOLUME).await?;
     volume.refresh().await?;
