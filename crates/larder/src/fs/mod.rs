@@ -8,6 +8,7 @@
 //! the inode page each directory is being filled into, open files with what was written to them
 //! and not yet committed. None of it is needed for correctness; all of it is bounded.
 
+mod ahead;
 mod alloc;
 pub mod check;
 pub mod client;

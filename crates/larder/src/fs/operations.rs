@@ -1,13 +1,13 @@
 //! Looking: names, attributes, listings; and setting attributes.
 
-use super::record::{Content, Entry, Extents, Inode, InodeId, Kind};
+use super::record::{Entry, Inode, InodeId, Kind};
 use super::tx::Tx;
 use super::{FileSystem, FsError, Position, TxStore, transact, trie};
 use bytes::Bytes;
 use larder_core::id::{PageNo, Slot};
 
 /// Pages asked for ahead in one request.
-const PREFETCH_PAGES_MAX: usize = 1024;
+pub(super) const PREFETCH_PAGES_MAX: usize = 1024;
 /// Steps between a directory and the root at most: deeper is a loop.
 const DEPTH_MAX: usize = 4096;
 
@@ -184,6 +184,7 @@ impl<S: TxStore> FileSystem<S> {
         for entry in &mut listed {
             entry.attr = entry.attr.take().map(|attr| self.with_dirty(attr));
         }
+        self.prefetch_listed(&listed);
         Ok(listed)
     }
 
@@ -208,22 +209,6 @@ impl<S: TxStore> FileSystem<S> {
             tx.fetch(batch).await?;
         }
         Ok(())
-    }
-
-    /// Asks for the pages of a range of a file, and does not wait.
-    pub(super) fn prefetch_content(&self, inode: &Inode, range: std::ops::Range<u64>) {
-        let Content::Pages(extents) = &inode.content else {
-            return;
-        };
-        let size = self.page_size();
-        let end = range.end.min(inode.size).div_ceil(size).min(extents.high);
-        let pages: Vec<PageNo> = (range.start / size..end)
-            .take(PREFETCH_PAGES_MAX)
-            .filter_map(|index| Extents::page(extents, index))
-            .collect();
-        if !pages.is_empty() {
-            self.store.prefetch(&pages);
-        }
     }
 
     /// The directory that holds a directory; the root holds itself.
