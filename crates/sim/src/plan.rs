@@ -249,9 +249,12 @@ impl Plan {
         let nodes = 1 + pick(rng, &[0, 1, 1, 1, 2, 2, 3, 5]);
         let nodes: Vec<u16> = (0..nodes).map(|_| pick_parent(rng, relays.len() as u64)).collect();
         let even = rng.chance(1, 2).then(|| crate::net::draw_line(rng));
-        let lines = (0..relays.len() + nodes.len())
+        let lines: Vec<Line> = (0..relays.len() + nodes.len())
             .map(|_| even.unwrap_or_else(|| crate::net::draw_line(rng)))
             .collect();
+        let store_nanos = pick(rng, &[100 * MICRO, MILLI, 20 * MILLI, 200 * MILLI]);
+        let mut limits = Limits::draw(rng);
+        limits.silence = limits.silence.max(silence_min(&lines, store_nanos));
         Self {
             seed,
             faults,
@@ -264,12 +267,19 @@ impl Plan {
             wire: rng.chance(1, 8),
             mix: Mix::draw(rng),
             troubles: draw_troubles(rng),
-            limits: Limits::draw(rng),
+            limits,
             drift_ppm: pick(rng, &[0, 50, 500]),
             lines,
-            store_nanos: pick(rng, &[100 * MICRO, MILLI, 20 * MILLI, 200 * MILLI]),
+            store_nanos,
         }
     }
+}
+
+/// The shortest silence after which a link may be given up: answers cross three lines at most,
+/// there and back, and wait for the store.
+fn silence_min(lines: &[Line], store_nanos: u64) -> Duration {
+    let slowest = lines.iter().map(|line| line.latency + line.jitter).max().unwrap_or_default();
+    Duration::from_nanos(2 * (6 * slowest + 3 * store_nanos))
 }
 
 fn pick_parent(rng: &mut Rng, relays: u64) -> u16 {

@@ -92,6 +92,12 @@ impl Branch {
         self.commits.get(index)
     }
 
+    /// It was another transaction's commit after all.
+    pub fn set_tag(&mut self, stamp: Stamp, tag: u64) {
+        let index = usize::try_from(stamp.0).expect("stamps fit");
+        self.commits[index - 1].tag = Some(tag);
+    }
+
     /// The stamp of a commit id, if it is in the log.
     #[must_use]
     pub fn stamp_of(&self, id: CommitId) -> Option<Stamp> {

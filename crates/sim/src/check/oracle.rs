@@ -348,6 +348,8 @@ impl Oracle {
         self.ids.extend(id.map(|id| ((self.intents[other].domain, id), tag)));
         let mine = &mut self.intents[tag as usize - 1];
         (mine.id, mine.fate) = (id, fate);
+        let truth = self.domains.get_mut(&mine.domain).expect("domains are added at the start");
+        truth.branches.last_mut().expect("a domain has a branch").set_tag(stamp, tag);
     }
 
     /// A transaction's user is told how it ended.

@@ -261,10 +261,10 @@ impl World {
         let page = seen.page();
         let domain = self.domain_of(page.volume);
         let stamp = run.tx.stamp(domain).expect("a domain that was read is attached");
-        self.check_clock(index, run.kind.aged, domain, stamp);
         if run.own.hides(&seen) {
             return;
         }
+        self.check_clock(index, run.kind.aged, domain, stamp);
         let now = self.branch_at_node(index, domain, stamp);
         let truth = self.oracle.truth(domain);
         let history = self.processes_read(index).history(domain).expect("attached");
@@ -273,7 +273,9 @@ impl World {
             checked: stamp,
             seen: Vec::new(),
         });
-        reads.branch = now.unwrap_or(reads.branch);
+        if !run.kind.snapshot {
+            reads.branch = now.unwrap_or(reads.branch);
+        }
         let branch = truth.branch_at(reads.branch);
         let who = format_args!("client {index}");
         seen.assert_at(branch, stamp, "P5", &who);

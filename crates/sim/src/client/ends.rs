@@ -1,6 +1,6 @@
 //! How a client's transaction ends, and what the checkers make of it.
 
-use super::{Ending, Reads, Run, Stage};
+use super::{Ending, Kind, Reads, Run, Stage};
 use crate::world::World;
 use larder_core::cache::io::CacheReply;
 use larder_core::cache::{CommitPart, Finish, Seen as Floor};
@@ -23,13 +23,13 @@ impl World {
                     !kind.strict || reads.is_empty(),
                     "P2: a strict transaction is committed without its origin"
                 );
-                self.check_parts(index, &reads, &seen);
+                self.check_parts(index, kind, &reads, &seen);
                 self.raise_floors(index, &seen);
                 self.tally.committed += 1;
                 self.client_thinks(index);
             }
             Finish::Send { mut parts, seen, .. } => {
-                self.check_parts(index, &reads, &seen);
+                self.check_parts(index, kind, &reads, &seen);
                 self.raise_floors(index, &seen);
                 parts.reverse();
                 let sent = parts.pop().expect("something is to be sent");
@@ -119,6 +119,7 @@ impl World {
     fn check_parts(
         &mut self,
         index: usize,
+        kind: Kind,
         reads: &std::collections::BTreeMap<DomainId, Reads>,
         seen: &[Floor],
     ) {
@@ -127,7 +128,7 @@ impl World {
                 continue;
             };
             let now = self.branch_at_node(index, floor.domain, floor.stamp);
-            let number = now.unwrap_or(reads.branch);
+            let number = now.filter(|_| !kind.snapshot).unwrap_or(reads.branch);
             let truth = self.oracle.truth(floor.domain);
             let branch = truth.branch_at(number);
             for read in &reads.seen {
