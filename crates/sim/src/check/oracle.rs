@@ -328,35 +328,43 @@ impl Oracle {
         *given = range.first.0 + range.count;
     }
 
-    /// Two transactions of a node that asked for the very same (to delete one object, say) are told
-    /// apart by which of them is answered.
-    fn tell_apart(&mut self, tag: u64, stamp: Stamp) {
+    /// Transactions of a node that asked for the very same (to delete one object, say) are told
+    /// apart by how each of them is answered.
+    fn tell_apart(&mut self, tag: u64, outcome: &Outcome) {
         let mine = self.intent(tag);
-        if mine.id.is_some() {
+        let fits = |fate: Fate| match outcome {
+            Outcome::Committed(stamp) => fate == Fate::Logged(*stamp),
+            Outcome::Aborted(_) => fate == Fate::Open,
+            Outcome::Unknown => true,
+        };
+        if fits(mine.fate) || !matches!(mine.fate, Fate::Open | Fate::Logged(_)) {
             return;
         }
-        let same = |other: &Intent| {
-            other.fate == Fate::Logged(stamp)
-                && (other.node, other.domain) == (mine.node, mine.domain)
-                && (&other.writes, &other.reads, other.base) == (&mine.writes, &mine.reads, mine.base)
-        };
+        let same = |other: &Intent| fits(other.fate) && other.asked_the_same(mine);
         let Some(other) = self.intents.iter().position(same) else {
             return;
         };
-        let (id, fate) = (self.intents[other].id.take(), self.intents[other].fate);
-        self.intents[other].fate = Fate::Open;
-        self.ids.extend(id.map(|id| ((self.intents[other].domain, id), tag)));
-        let mine = &mut self.intents[tag as usize - 1];
-        (mine.id, mine.fate) = (id, fate);
-        let truth = self.domains.get_mut(&mine.domain).expect("domains are added at the start");
-        truth.branches.last_mut().expect("a domain has a branch").set_tag(stamp, tag);
+        let other_tag = other as u64 + 1;
+        let domain = mine.domain;
+        let (mine, theirs) = (&self.intents[tag as usize - 1], &self.intents[other]);
+        let (ids, fates) = ((mine.id, theirs.id), (mine.fate, theirs.fate));
+        self.settle_intent(tag, domain, ids.1, fates.1);
+        self.settle_intent(other_tag, domain, ids.0, fates.0);
+    }
+
+    fn settle_intent(&mut self, tag: u64, domain: DomainId, id: Option<CommitId>, fate: Fate) {
+        let intent = &mut self.intents[tag as usize - 1];
+        (intent.id, intent.fate) = (id, fate);
+        self.ids.extend(id.map(|id| ((domain, id), tag)));
+        if let Fate::Logged(stamp) = fate {
+            let branch = self.truth_mut(domain).branches.last_mut();
+            branch.expect("a domain has a branch").set_tag(stamp, tag);
+        }
     }
 
     /// A transaction's user is told how it ended.
     pub fn answered(&mut self, tag: u64, outcome: &Outcome) {
-        if let Outcome::Committed(stamp) = outcome {
-            self.tell_apart(tag, *stamp);
-        }
+        self.tell_apart(tag, outcome);
         let intent = &mut self.intents[tag as usize - 1];
         let truth = self.domains.get_mut(&intent.domain).expect("domains are added at the start");
         match outcome {
@@ -455,7 +463,13 @@ impl Truth {
     /// histories since than it tells its children.
     #[must_use]
     pub fn may_lose_line(&self) -> bool {
-        self.branches.len() > 1 || self.histories.len() > EPOCHS_MAX
+        self.branches.len() > 1 || self.may_forget_line()
+    }
+
+    /// Whether there were more histories than the origin tells its children.
+    #[must_use]
+    pub fn may_forget_line(&self) -> bool {
+        self.histories.len() > EPOCHS_MAX
     }
 
     /// Whether the origin may report conflicts with commits that it took back.
@@ -473,6 +487,12 @@ impl Truth {
 }
 
 impl Intent {
+    fn asked_the_same(&self, other: &Self) -> bool {
+        (self.node, self.domain, self.base) == (other.node, other.domain, other.base)
+            && self.writes == other.writes
+            && self.reads == other.reads
+    }
+
     fn is_asked_by(&self, commit: &CommitRequest) -> bool {
         self.writes == commit.writes && self.reads == commit.reads && self.base == commit.base
     }

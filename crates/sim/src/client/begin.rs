@@ -86,7 +86,8 @@ impl World {
         });
         let mut real_time = BTreeMap::new();
         for domain in &self.domains {
-            real_time.insert(*domain, self.oracle.truth(*domain).real_time_floor());
+            let truth = self.oracle.truth(*domain);
+            real_time.insert(*domain, (truth.branch_count(), truth.real_time_floor()));
         }
         Run {
             tx,

@@ -7,6 +7,7 @@ use larder_core::cache::{CommitPart, Finish, Seen as Floor};
 use larder_core::commit::{Abort, Outcome};
 use larder_core::id::{DomainId, Stamp};
 use larder_core::message::RequestError;
+use std::collections::BTreeMap;
 
 impl World {
     /// Ends the transaction: here, or by asking for its commit.
@@ -24,13 +25,13 @@ impl World {
                     "P2: a strict transaction is committed without its origin"
                 );
                 self.check_parts(index, kind, &reads, &seen);
-                self.raise_floors(index, &seen);
+                self.raise_floors(index, kind, &reads, &seen);
                 self.tally.committed += 1;
                 self.client_thinks(index);
             }
             Finish::Send { mut parts, seen, .. } => {
                 self.check_parts(index, kind, &reads, &seen);
-                self.raise_floors(index, &seen);
+                self.raise_floors(index, kind, &reads, &seen);
                 parts.reverse();
                 let sent = parts.pop().expect("something is to be sent");
                 let branches = self.oracle.truth(sent.domain).branch_count();
@@ -58,7 +59,7 @@ impl World {
     fn note_asked(
         &mut self,
         tag: Option<u64>,
-        reads: &std::collections::BTreeMap<DomainId, Reads>,
+        reads: &BTreeMap<DomainId, Reads>,
         part: &CommitPart,
     ) {
         if part.writes.is_empty() {
@@ -97,7 +98,9 @@ impl World {
             Outcome::Committed(stamp) => {
                 self.check_committed(index, &ending, *stamp);
                 let floor = ending.sent.seen(*stamp);
-                self.raise_floors(index, &[floor]);
+                self.clients[index].session.saw(&[floor]);
+                let number = self.oracle.truth(floor.domain).branch_count() - 1;
+                self.clients[index].raise_floor(floor, number);
                 if let Some(next) = ending.rest.pop() {
                     ending.sent = next;
                     self.note_asked(ending.tag, &ending.reads, &ending.sent);
@@ -120,15 +123,14 @@ impl World {
         &mut self,
         index: usize,
         kind: Kind,
-        reads: &std::collections::BTreeMap<DomainId, Reads>,
+        reads: &BTreeMap<DomainId, Reads>,
         seen: &[Floor],
     ) {
         for floor in seen {
             let Some(reads) = reads.get(&floor.domain) else {
                 continue;
             };
-            let now = self.branch_at_node(index, floor.domain, floor.stamp);
-            let number = now.filter(|_| !kind.snapshot).unwrap_or(reads.branch);
+            let number = self.branch_of(index, kind, reads, floor);
             let truth = self.oracle.truth(floor.domain);
             let branch = truth.branch_at(number);
             for read in &reads.seen {
@@ -150,18 +152,26 @@ impl World {
         }
     }
 
-    fn raise_floors(&mut self, index: usize, seen: &[Floor]) {
-        let client = &mut self.clients[index];
-        client.session.saw(seen);
+    fn raise_floors(
+        &mut self,
+        index: usize,
+        kind: Kind,
+        reads: &BTreeMap<DomainId, Reads>,
+        seen: &[Floor],
+    ) {
+        self.clients[index].session.saw(seen);
         for floor in seen {
-            let number = self.oracle.truth(floor.domain).branch_count() - 1;
-            let known = client.floors.entry(floor.domain).or_insert((number, floor.stamp));
-            *known = if known.0 == number {
-                (number, known.1.max(floor.stamp))
-            } else {
-                (number, floor.stamp)
-            };
+            if let Some(reads) = reads.get(&floor.domain) {
+                let number = self.branch_of(index, kind, reads, floor);
+                self.clients[index].raise_floor(*floor, number);
+            }
         }
+    }
+
+    /// The branch of history that what a transaction saw belongs to.
+    fn branch_of(&self, index: usize, kind: Kind, reads: &Reads, floor: &Floor) -> usize {
+        let now = self.branch_at_node(index, floor.domain, floor.stamp);
+        now.filter(|_| !kind.snapshot).unwrap_or(reads.branch)
     }
 
     /// An acknowledged part: its reads held, and real time is respected.
@@ -178,9 +188,9 @@ impl World {
                 read.assert_at(truth.current(), stamp, "P2 (validated)", &who);
             }
         }
-        let floor = ending.real_time[&domain];
+        let (branches, floor) = ending.real_time[&domain];
         assert!(
-            !ending.kind.strict || stamp >= floor,
+            !ending.kind.strict || stamp >= floor || branches != truth.branch_count(),
             "P2: {who} is ordered at {stamp} of {domain:?}, after {floor} was acknowledged"
         );
         if ending.kind.strict {

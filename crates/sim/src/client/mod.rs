@@ -13,7 +13,7 @@ use crate::plan::{PAGE_BYTES, Plan};
 use crate::world::World;
 use acts::Intention;
 use larder_core::cache::io::{CacheOp, CacheReply};
-use larder_core::cache::{CommitPart, Session, Transaction};
+use larder_core::cache::{CommitPart, Seen as Floor, Session, Transaction};
 use larder_core::commit::IdRange;
 use larder_core::id::{DomainId, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
 use larder_core::message::{RequestError, VolumeSpec};
@@ -129,8 +129,8 @@ struct Run {
     /// References to remember when it commits, and pages made and removed.
     made: Vec<ObjectId>,
     pages_made: Vec<(PageId, bool)>,
-    /// What a strict transaction must not be ordered before.
-    real_time: BTreeMap<DomainId, Stamp>,
+    /// What a strict transaction must not be ordered before, as long as there are no more branches.
+    real_time: BTreeMap<DomainId, (usize, Stamp)>,
 }
 
 /// What was seen of a domain.
@@ -168,7 +168,7 @@ struct Ending {
     reads: BTreeMap<DomainId, Reads>,
     made: Vec<ObjectId>,
     pages_made: Vec<(PageId, bool)>,
-    real_time: BTreeMap<DomainId, Stamp>,
+    real_time: BTreeMap<DomainId, (usize, Stamp)>,
     /// The part that was sent, and those still to be sent.
     sent: CommitPart,
     rest: Vec<CommitPart>,
@@ -202,6 +202,14 @@ impl Client {
         let step = self.step + 1;
         *self = Self::new(self.node);
         self.step = step;
+    }
+
+    fn raise_floor(&mut self, floor: Floor, branch: usize) {
+        let known = self.floors.entry(floor.domain).or_insert((branch, floor.stamp));
+        if known.0 != branch {
+            *known = (branch, floor.stamp);
+        }
+        known.1 = known.1.max(floor.stamp);
     }
 
     /// Whether it is about nothing.
