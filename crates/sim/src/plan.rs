@@ -255,6 +255,13 @@ impl Plan {
         let store_nanos = pick(rng, &[100 * MICRO, MILLI, 20 * MILLI, 200 * MILLI]);
         let mut limits = Limits::draw(rng);
         limits.silence = limits.silence.max(silence_min(&lines, store_nanos));
+        let mut mix = Mix::draw(rng);
+        let mut lines = lines;
+        if rng.chance(1, 10) {
+            mix.aim_at_evictions(rng);
+            limits.aim_at_evictions(rng);
+            lines.iter_mut().for_each(|line| line.latency = line.latency.max(60 * MILLI));
+        }
         Self {
             seed,
             faults,
@@ -265,7 +272,7 @@ impl Plan {
             clients: pick(rng, &[1, 2, 3]),
             events: pick(rng, &[2_000, 5_000, 10_000]),
             wire: rng.chance(1, 8),
-            mix: Mix::draw(rng),
+            mix,
             troubles: draw_troubles(rng),
             limits,
             drift_ppm: pick(rng, &[0, 50, 500]),
@@ -332,7 +339,44 @@ impl Mix {
     }
 }
 
+impl Mix {
+    /// Short transactions over more pages than fit, many of them asked for ahead: pages leave while
+    /// they are on their way back (rules 2 and 7).
+    fn aim_at_evictions(&mut self, rng: &mut Rng) {
+        let more = [
+            (Action::Prefetch, 8),
+            (Action::Put, 4),
+            (Action::Read, 4),
+            (Action::Create, 3),
+            (Action::CreatePage, 1),
+        ];
+        self.actions = more.to_vec();
+        self.consistency = [0, 1, 0];
+        self.length = 1;
+        self.pages = pick(rng, &[4, 12]);
+        self.value_bytes = 60;
+        self.think = 20 * MILLI;
+        self.linger_percent = 0;
+        self.patience = pick(rng, &[50 * MILLI, SECOND]);
+    }
+}
+
 impl Limits {
+    /// Small memory, everything else ample.
+    fn aim_at_evictions(&mut self, rng: &mut Rng) {
+        self.memory_bytes = pick(rng, &[800, 2_000]);
+        self.notices_max = 1 << 10;
+        self.kept_max = 1 << 10;
+        self.recent_max = 1 << 10;
+        self.requests_max = 1 << 10;
+        self.stream_window_bytes = 1 << 20;
+        self.bulk_window_bytes = 1 << 20;
+        self.registered_pages_max = 1 << 10;
+        self.ring_commits_max = 1 << 12;
+        self.ring_bytes_max = 1 << 20;
+        self.beat = Duration::from_millis(100);
+    }
+
     fn draw(rng: &mut Rng) -> Self {
         let lease = pick(rng, &[1, 3, 15]);
         Self {

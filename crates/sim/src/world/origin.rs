@@ -381,8 +381,8 @@ impl World {
     }
 
     /// From the next start on the origin accepts children that saw more than it has.
-    pub(super) fn accept_fork(&mut self, accept: bool) {
-        self.processes[0].origin().accept_fork = accept;
+    pub(super) fn accept_fork(&mut self) {
+        self.processes[0].origin().accept_fork = true;
     }
 
     /// Whole-state invariants of the origin.

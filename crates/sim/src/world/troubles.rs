@@ -169,8 +169,10 @@ impl World {
             Mend::Restore => {
                 self.kill_origin(true);
                 self.restore();
-                let accept = self.rng.chance(1, 3);
-                self.accept_fork(accept);
+                // Once accepted, forks stay accepted: an answer to an old resume may be late.
+                if self.rng.chance(1, 3) {
+                    self.accept_fork();
+                }
             }
             Mend::Fork(child) => self.mend_fork(child),
         }
@@ -184,7 +186,7 @@ impl World {
                 _ => self.kill_node(child),
             }
         } else if !self.accepts_fork() {
-            self.accept_fork(true);
+            self.accept_fork();
             self.kill_origin(false);
         }
     }
