@@ -16,5 +16,6 @@ pub mod net;
 pub mod plan;
 pub mod planted;
 pub mod run;
+pub mod scenario;
 pub mod trace;
 pub mod world;

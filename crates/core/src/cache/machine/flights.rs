@@ -163,8 +163,6 @@ impl Cache {
                     let flight = entry.flights.flights.get_mut(&ask.page).expect("just taken");
                     flight.sent = Some(request);
                     pages.insert(ask.page);
-                    // The fetch registers us anew: a notice owed is cancelled (rule 7).
-                    entry.holdings.cancel_notice(ask.page);
                 }
                 let link = self.link.as_mut().expect("it has room");
                 link.outstanding += asks.len();

@@ -291,14 +291,11 @@ impl Cache {
 
     // ---- what the parent must hear ----
 
-    /// The page is held no longer. While it is being fetched nothing is owed: the answer makes it
-    /// held again (rule 7).
+    /// The page is held no longer. Its notice waits while the page is being fetched, and the answer
+    /// cancels it (rule 7).
     pub(super) fn owe_notice(&mut self, domain: DomainId, page: PageId) {
         let max = self.config.notices_max;
         let entry = self.domains.get_mut(&domain).expect("attached");
-        if entry.flights.sent(page) && !self.config.faults.has(Fault::JoinAcrossNotice) {
-            return;
-        }
         let epoch = self.shared.running().close_epoch();
         entry.holdings.owed.insert(page, epoch);
         if entry.holdings.owed.len() > max {
@@ -316,11 +313,16 @@ impl Cache {
             return;
         }
         let unpinned = self.config.faults.has(Fault::UnpinnedNotice);
+        let across = self.config.faults.has(Fault::JoinAcrossNotice);
         let oldest = self.shared.running().oldest();
-        let Holdings { owed, resident, .. } = &mut entry.holdings;
+        let Domain { holdings, flights, .. } = entry;
+        let Holdings { owed, resident, .. } = holdings;
         let mut pages = Vec::new();
         owed.retain(|&page, &mut epoch| {
-            let free = epoch < oldest || unpinned;
+            // Were it forgotten when the fetch is sent, and the fetch lost with its link, a page that
+            // a running transaction has read would be missing from the list that follows (rule 2).
+            let fetched = flights.sent(page) && !across;
+            let free = (epoch < oldest || unpinned) && !fetched;
             if free && !resident.contains_key(&page) {
                 pages.push(page);
             }
