@@ -41,7 +41,7 @@ fn from_hex(text: &str) -> Bytes {
 /// Compares with the golden file, or writes it; returns the file's bytes.
 fn golden(kind: &str, name: &str, encoded: &Bytes) -> Bytes {
     let path = directory().join(kind).join(format!("{name}.hex"));
-    if std::env::var("LARDER_GOLDEN").is_ok_and(|value| value == "write") {
+    if std::env::var_os("LARDER_GOLDEN").is_some_and(|value| value == "write") {
         std::fs::create_dir_all(path.parent().expect("it is in a directory")).expect("writable");
         std::fs::write(&path, to_hex(encoded)).expect("writable");
     }
@@ -54,7 +54,7 @@ fn golden(kind: &str, name: &str, encoded: &Bytes) -> Bytes {
 
 /// Writes an input for a fuzz target when golden files are written.
 fn seed(target: &str, name: &str, parts: &[&[u8]]) {
-    if std::env::var("LARDER_GOLDEN").is_ok_and(|value| value == "write") {
+    if std::env::var_os("LARDER_GOLDEN").is_some_and(|value| value == "write") {
         let directory =
             PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
         std::fs::create_dir_all(&directory).expect("writable");
