@@ -82,7 +82,7 @@ fn files_and_functions_are_short() {
 
 #[test]
 fn the_length_check_sees_long_functions() {
-    let body = "    let x = 1;\n".repeat(120);
+    let body = "        let x = 1;\n".repeat(120);
     let source = format!(
         "impl A {{\n    pub(crate) async fn f(\n        a: u8,\n    ) {{\n{body}    }}\n}}\n"
     );
