@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 /// Lines kept for the report of a failure.
-const TAIL_LINES: usize = 40000;
+const TAIL_LINES: usize = 4000;
 
 /// Hashes all events; keeps the last lines only when they will be read, since formatting costs
 /// more than simulating.

@@ -107,7 +107,11 @@ impl Relay {
                 let Some(entry) = self.domains.get_mut(&domain) else {
                     return violation("a domain that was not asked for");
                 };
-                entry.set_epochs(epochs);
+                // With the last part: told before, children that a fork leaves behind would take
+                // the new history for their own and keep the copies of the lost branch (rule 16).
+                if done {
+                    entry.set_epochs(epochs);
+                }
                 entry.wall = time;
                 let part = Part { domain, answer, stale, through, done };
                 return self.resumed(now, request, part, out);
