@@ -184,9 +184,13 @@ impl Relay {
         up.limits = Some(limits);
         let others = std::mem::take(&mut self.waiting);
         for info in domains {
-            let domain = info.domain;
             let config = &self.config;
-            self.domains.entry(domain).or_insert_with(|| RelayDomain::new(config, info));
+            self.domains.entry(info.domain).or_insert_with(|| RelayDomain::new(config, info));
+        }
+        // A domain that the parent does not list is out of service there, and will be told of on
+        // this link when it is back: asked for all the same, as a node does.
+        let known: Vec<DomainId> = self.domains.keys().copied().collect();
+        for domain in known {
             let own = Pending {
                 what: What::Own { domain, gathered: Gathered::default() },
                 asker: None,
@@ -194,7 +198,7 @@ impl Relay {
                 deadline: now,
             };
             let request = self.enqueue(own);
-            self.domains.get_mut(&domain).expect("inserted above").resume = Some(request);
+            self.domains.get_mut(&domain).expect("just listed").resume = Some(request);
         }
         self.waiting.extend(others);
         Ok(())
