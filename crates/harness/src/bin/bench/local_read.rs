@@ -16,7 +16,7 @@ use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
 #[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+pub(crate) static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const HOT: usize = 1_000;
 const WIDE: usize = 100_000;

@@ -62,10 +62,12 @@ impl Origin {
 
     pub(crate) async fn node(&self, number: usize) -> Result<Node> {
         let tls = self.folder.path().join("tls");
-        let mut config =
-            NodeConfig::new(&format!("node-{number}"), tls, &format!("localhost:{}", self.port));
-        config.node.memory = Size(4 << 30);
-        Ok(Node::connect(config).await?)
+        connect(&tls, &format!("node-{number}"), &self.parent()).await
+    }
+
+    /// Its address.
+    pub(crate) fn parent(&self) -> String {
+        format!("localhost:{}", self.port)
     }
 
     /// Where the store is: a rival writes beside it, to the same file system.
@@ -76,4 +78,11 @@ impl Origin {
     pub(crate) fn alive(&mut self) -> Result<()> {
         self.process.alive()
     }
+}
+
+/// A node with room for everything that a benchmark makes.
+pub(crate) async fn connect(tls: &Path, name: &str, parent: &str) -> Result<Node> {
+    let mut config = NodeConfig::new(name, tls, parent);
+    config.node.memory = Size(4 << 30);
+    Ok(Node::connect(config).await?)
 }
