@@ -1,7 +1,7 @@
 //! A parent's side of its links: what origin and relay share.
 //!
-//! [`Downlinks::handle`] takes what happens on links and gives back what the parent itself has to
-//! answer ([`Ask`]); [`Downlinks::pump`] sends a domain's stream down one link as far as its
+//! `Downlinks::handle` takes what happens on links and gives back what the parent itself has to
+//! answer (`Ask`); `Downlinks::pump` sends a domain's stream down one link as far as its
 //! credits reach. A child that returns no credits is simply not pumped: it delays nobody (P7).
 
 mod config;

@@ -1,7 +1,7 @@
 //! The origin machine: the server that makes commits durable.
 //!
 //! [`Origin`] is the front: links, volumes' names, routing. Each order domain behind it is a
-//! [`domain::Domain`] with a log and a page engine of its own. Nothing is shown to anyone before it
+//! `domain::Domain` with a log and a page engine of its own. Nothing is shown to anyone before it
 //! is durable (rule 14), and children are welcomed only when every domain's new epoch is.
 
 mod config;

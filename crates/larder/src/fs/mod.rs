@@ -2,7 +2,7 @@
 //!
 //! `docs/decisions/0006-file-layer.md` says how and why, `docs/formats/files.md` is the format.
 //! Every operation is one serializable transaction, run again by itself when it met a conflict.
-//! The layer is generic over [`TxStore`], so that tests run it over [`memory::MemoryStore`].
+//! The layer is generic over [`TxStore`], so that tests run it over `memory::MemoryStore`.
 //!
 //! [`FileSystem`] holds what this node remembers between operations: page numbers to hand out,
 //! the inode page each directory is being filled into, open files with what was written to them
