@@ -26,7 +26,8 @@ use crate::commit::{CommitRequest, Outcome};
 use crate::id::{BootId, CommitId, DomainId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::{Faults, LinkOutput};
 use crate::message::{
-    CloseReason, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError, VolumeKey, VolumeSpec,
+    CloseReason, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError, Role, VolumeKey,
+    VolumeSpec,
 };
 use crate::time::{Instant, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,6 +126,16 @@ impl Downlinks {
             .filter(|(_, link)| link.followers.contains_key(&domain))
             .map(|(id, _)| id)
             .collect()
+    }
+
+    /// Links to relays that were welcomed, ascending.
+    pub(crate) fn relays(&self) -> Vec<LinkId> {
+        let role = |link: &Link| match &link.greeting {
+            Greeting::Done(child) => Some(child.role),
+            Greeting::Awaited | Greeting::Held(_) => None,
+        };
+        let relays = self.iter().filter(|(_, link)| role(link) == Some(Role::Relay));
+        relays.map(|(id, _)| id).collect()
     }
 
     /// Links whose `Hello` is held, ascending.

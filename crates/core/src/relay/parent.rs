@@ -320,19 +320,32 @@ impl Relay {
             entry.ring.raise(through);
         }
         let entry = self.domains.get_mut(&domain).expect("looked up above");
-        entry.begun = true;
+        let new = !std::mem::replace(&mut entry.begun, true);
         entry.following = true;
         entry.narrow_at = Some(now.after(self.config.narrow_delay));
         if let Some(up) = &mut self.up {
             up.beat_at = now;
         }
         self.beat_up(now, out);
+        if new {
+            self.tell_of_domain(now, domain, out);
+        }
         self.pump_all(now, domain, out);
         if self.is_ready() && !self.told_ready {
             self.told_ready = true;
             out.push(RelayOutput::Notice(RelayNotice::Ready));
         }
         self.welcome_held(out);
+    }
+
+    /// A domain came up that no child was told of: the parent listed it only on this link. A node
+    /// asks for the domains of its volumes; a relay follows what its `Welcome` listed and would
+    /// refuse the domain to its own children for ever, so it is made to ask for a new one.
+    fn tell_of_domain(&mut self, now: Instant, domain: DomainId, out: &mut Vec<RelayOutput>) {
+        for link in self.links.relays() {
+            let reason = CloseReason::OutOfService(format!("domain {} came up", domain.0));
+            self.close_child(now, link, reason, out);
+        }
     }
 
     /// A child's resume was answered by the parent, at the relay's own position.

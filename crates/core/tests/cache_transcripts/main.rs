@@ -43,6 +43,7 @@ macro_rules! stories {
 }
 
 stories! {
+    bug08_fork_before_first_use,
     rule01_doom,
     rule02_pinned_notices,
     rule03_reader_threads,

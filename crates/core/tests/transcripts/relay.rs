@@ -3,10 +3,10 @@
 use crate::parent::*;
 use crate::transcript::Transcript;
 use larder_core::commit::{Aspect, Change, Outcome, PageChange, Target};
-use larder_core::id::{BootId, CommitId, HistoryId, LinkId, RequestId, Slot, Stamp};
+use larder_core::id::{BootId, CommitId, DomainId, HistoryId, LinkId, RequestId, Slot, Stamp};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{
-    DomainInfo, Echo, Epoch, LinkLimits, Message, PageAnswer, PageBody, ResumeAnswer,
+    DomainInfo, Echo, Epoch, LinkLimits, Message, PageAnswer, PageBody, ResumeAnswer, Role,
 };
 use larder_core::relay::io::{RelayInput, RelayOutput};
 use larder_core::relay::{Relay, RelayConfig};
@@ -40,9 +40,19 @@ fn line() -> Vec<Epoch> {
 }
 
 fn resumed(request: u64, from: u64, through: u64, stale: &[u64]) -> (String, LinkInput) {
+    resumed_in(DOMAIN, request, from, through, stale)
+}
+
+fn resumed_in(
+    domain: DomainId,
+    request: u64,
+    from: u64,
+    through: u64,
+    stale: &[u64],
+) -> (String, LinkInput) {
     up(Message::Resumed {
         request: RequestId(request),
-        domain: DOMAIN,
+        domain,
         epochs: line(),
         answer: ResumeAnswer::From(Stamp(from)),
         stale: stale.iter().map(|n| page(*n)).collect(),
@@ -89,6 +99,11 @@ impl Run {
     }
 
     fn connect(&mut self) {
+        self.connect_to(&[DOMAIN]);
+    }
+
+    /// The parent welcomes the relay with a list of its domains.
+    fn connect_to(&mut self, domains: &[DomainId]) {
         let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into() };
         let limits = LinkLimits {
             requests_max: 8192,
@@ -101,7 +116,7 @@ impl Run {
             name: "origin".into(),
             time: WallTime(0),
             limits,
-            domains: vec![DomainInfo { domain: DOMAIN, epochs: line() }],
+            domains: domains.iter().map(|&domain| DomainInfo { domain, epochs: line() }).collect(),
         };
         self.quietly(vec![(String::new(), opened), up(welcome)]);
     }
@@ -263,4 +278,24 @@ fn ages_add_up() {
     let now = run.0.now;
     run.step(vec![beat(1, now)]);
     run.0.end("relay_ages_add_up");
+}
+
+#[test]
+fn bug_09_a_domain_that_comes_up_later() {
+    let mut run = Run::new(
+        "Found by the simulator. One of an origin's two domains was out of service when this relay \
+         was welcomed, and so the relay below it (link 2) was welcomed with a list of one. The origin \
+         started again with both; this relay learnt of the second with its next link, but nobody told \
+         the relay below, which followed what its Welcome had listed and refused domain 2 to its \
+         children for ever. Its link is closed now when domain 2 begins here: it connects again and \
+         is told. The node (link 1) asks for the domains of its volumes, and stays.",
+    );
+    run.quietly(vec![opened(1, "a"), hello(1, "a", 10), opened(2, "r")]);
+    run.quietly(vec![hello_as(2, "r", 20, Role::Relay)]);
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.connect_to(&[DOMAIN, DomainId(2)]);
+    run.step(vec![resumed(2, 5, 5, &[])]);
+    run.step(vec![resumed_in(DomainId(2), 3, 1, 1, &[])]);
+    run.step(vec![opened(3, "r"), hello_as(3, "r", 20, Role::Relay)]);
+    run.0.end("relay_bug_09_a_domain_that_comes_up_later");
 }

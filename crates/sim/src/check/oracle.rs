@@ -58,6 +58,8 @@ pub struct Intent {
     pub domain: DomainId,
     /// What it saw.
     pub seen: Vec<Seen>,
+    /// The history in which it asked to be validated: the same stamp is another state in another.
+    pub history: HistoryId,
     /// The stamp at which it asked to be validated, and the reads it named.
     pub base: Stamp,
     /// See `base`.
@@ -130,6 +132,7 @@ impl Oracle {
             node,
             id: None,
             seen: Vec::new(),
+            history: HistoryId(0),
             base: Stamp::ZERO,
             reads: Vec::new(),
             writes: Vec::new(),
@@ -144,6 +147,7 @@ impl Oracle {
     pub fn asks(&mut self, tag: u64, seen: Vec<Seen>, part: &CommitPart) {
         let intent = &mut self.intents[tag as usize - 1];
         intent.seen = seen;
+        intent.history = part.history;
         intent.base = part.checked;
         intent.reads = part.reads.clone();
         intent.writes = part.writes.clone();
@@ -421,6 +425,19 @@ impl Truth {
         &self.branches[number]
     }
 
+    /// The last branch that has the commit, as `stamp`.
+    #[must_use]
+    pub fn branch_of(&self, id: CommitId, stamp: Stamp) -> Option<usize> {
+        self.branches.iter().rposition(|branch| branch.stamp_of(id) == Some(stamp))
+    }
+
+    /// The last stamp that two branches have in common.
+    #[must_use]
+    pub fn common(&self, one: usize, other: usize) -> Stamp {
+        let between = one.min(other) + 1..=one.max(other);
+        self.forks[between].iter().copied().min().unwrap_or(Stamp(u64::MAX))
+    }
+
     /// How many branches there were.
     #[must_use]
     pub fn branch_count(&self) -> usize {
@@ -488,13 +505,16 @@ impl Truth {
 
 impl Intent {
     fn asked_the_same(&self, other: &Self) -> bool {
-        (self.node, self.domain, self.base) == (other.node, other.domain, other.base)
+        (self.node, self.domain, self.history, self.base)
+            == (other.node, other.domain, other.history, other.base)
             && self.writes == other.writes
             && self.reads == other.reads
     }
 
     fn is_asked_by(&self, commit: &CommitRequest) -> bool {
-        self.writes == commit.writes && self.reads == commit.reads && self.base == commit.base
+        (self.history, self.base) == (commit.history, commit.base)
+            && self.writes == commit.writes
+            && self.reads == commit.reads
     }
 
     fn logged(

@@ -99,8 +99,9 @@ impl World {
                 self.check_committed(index, &ending, *stamp);
                 let floor = ending.sent.seen(*stamp);
                 self.clients[index].session.saw(&[floor]);
-                let number = self.oracle.truth(floor.domain).branch_count() - 1;
-                self.clients[index].raise_floor(floor, number);
+                if let Some(number) = self.branch_of_commit(&ending, *stamp) {
+                    self.clients[index].raise_floor(floor, number);
+                }
                 if let Some(next) = ending.rest.pop() {
                     ending.sent = next;
                     self.note_asked(ending.tag, &ending.reads, &ending.sent);
@@ -143,8 +144,9 @@ impl World {
             }
             if let Some((branch, stamp)) = self.clients[index].floors.get(&floor.domain) {
                 assert!(
-                    *branch != number || floor.stamp >= *stamp,
-                    "P4: client {index} reads {:?} at {} after it saw {stamp}",
+                    floor.stamp >= *stamp && truth.common(*branch, number) >= *stamp,
+                    "P4: client {index} reads {:?} at {} of branch {number} after it saw {stamp} \
+                     of branch {branch}",
                     floor.domain,
                     floor.stamp
                 );
@@ -172,6 +174,18 @@ impl World {
     fn branch_of(&self, index: usize, kind: Kind, reads: &Reads, floor: &Floor) -> usize {
         let now = self.branch_at_node(index, floor.domain, floor.stamp);
         now.filter(|_| !kind.snapshot).unwrap_or(reads.branch)
+    }
+
+    /// The branch that an acknowledged part belongs to: its acknowledgement may have been under way
+    /// when the origin was restored. None: nobody can tell.
+    fn branch_of_commit(&self, ending: &Ending, stamp: Stamp) -> Option<usize> {
+        let truth = self.oracle.truth(ending.sent.domain);
+        if ending.sent.writes.is_empty() {
+            let last = truth.branch_count();
+            return (last == ending.branches).then(|| last - 1);
+        }
+        let tag = ending.tag.expect("only writers write");
+        truth.branch_of(self.oracle.intent(tag).id?, stamp)
     }
 
     /// An acknowledged part: its reads held, and real time is respected.

@@ -296,6 +296,8 @@ impl Supplied {
 pub struct Transaction {
     cache: Arc<ReadCache>,
     options: SessionOptions,
+    /// The floors of its begin: a domain may end its line before it is first used.
+    floors: Vec<(DomainId, Line)>,
     /// Domains touched, in the order of their first use.
     domains: Vec<Attached>,
     /// Volumes touched: id, place in `domains`, bytes of a page.
@@ -331,6 +333,7 @@ impl Transaction {
         Ok(Self {
             cache: Arc::clone(cache),
             options,
+            floors: floors.stamps.iter().map(|(&domain, &(line, _))| (domain, line)).collect(),
             domains: Vec::new(),
             volumes: Vec::new(),
             reads: ReadSet::default(),
@@ -566,6 +569,12 @@ impl Transaction {
             let Some(attached) = attached else {
                 return refused(TransactionError::NotAttached(entry.domain));
             };
+            // Within a line the floor looked at in the beginning still holds. On another one the
+            // session must be told before it sees less than it has seen (P4, P12).
+            let floor = self.floors.iter().find(|(domain, _)| *domain == entry.domain);
+            if floor.is_some_and(|(_, line)| line.0 != attached.at.line) {
+                return self.doom_with(Doom::HistoryLost(entry.domain));
+            }
             self.domains.push(attached);
             self.domains.len() - 1
         };
