@@ -43,6 +43,10 @@ macro_rules! stories {
 }
 
 stories! {
+    bug01_age_of_a_snapshot,
+    bug02_reset_of_the_same_line,
+    bug04_refused_write,
+    bug05_notice_lost_with_a_fetch,
     bug08_fork_before_first_use,
     rule01_doom,
     rule02_pinned_notices,

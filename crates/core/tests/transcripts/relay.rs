@@ -89,6 +89,41 @@ fn pages(request: u64, n: u64, version: u64, as_of: u64) -> (String, LinkInput) 
     up(Message::Pages { request: RequestId(request), domain: DOMAIN, pages: vec![answer] })
 }
 
+/// The parent's link opens, and welcomes the relay with a list of its domains.
+fn welcomed(domains: &[DomainId]) -> Vec<(String, LinkInput)> {
+    let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into() };
+    let limits = LinkLimits {
+        requests_max: 8192,
+        stream_window_bytes: 1 << 20,
+        bulk_window_bytes: 4 << 20,
+        lease: Duration::from_secs(15),
+    };
+    let welcome = Message::Welcome {
+        version: 1,
+        name: "origin".into(),
+        time: WallTime(0),
+        limits,
+        domains: domains.iter().map(|&domain| DomainInfo { domain, epochs: line() }).collect(),
+    };
+    vec![("up opened".into(), opened), up(welcome)]
+}
+
+/// A part of the answer of an origin that was restored from a copy at 4 and went on to 6.
+fn forked(request: u64, done: bool) -> (String, LinkInput) {
+    let mut epochs = line();
+    epochs.push(Epoch { history: HistoryId(2), first: Stamp(5) });
+    up(Message::Resumed {
+        request: RequestId(request),
+        domain: DOMAIN,
+        epochs,
+        answer: ResumeAnswer::From(Stamp(4)),
+        stale: vec![page(3)],
+        through: Stamp(6),
+        time: WallTime(0),
+        done,
+    })
+}
+
 impl Run {
     /// A relay that follows domain 1 at stamp 5; the first free request of its own is 2.
     fn new(prose: &str) -> Self {
@@ -102,23 +137,8 @@ impl Run {
         self.connect_to(&[DOMAIN]);
     }
 
-    /// The parent welcomes the relay with a list of its domains.
     fn connect_to(&mut self, domains: &[DomainId]) {
-        let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into() };
-        let limits = LinkLimits {
-            requests_max: 8192,
-            stream_window_bytes: 1 << 20,
-            bulk_window_bytes: 4 << 20,
-            lease: Duration::from_secs(15),
-        };
-        let welcome = Message::Welcome {
-            version: 1,
-            name: "origin".into(),
-            time: WallTime(0),
-            limits,
-            domains: domains.iter().map(|&domain| DomainInfo { domain, epochs: line() }).collect(),
-        };
-        self.quietly(vec![(String::new(), opened), up(welcome)]);
+        self.quietly(welcomed(domains));
     }
 
     fn quietly(&mut self, inputs: Vec<(String, LinkInput)>) {
@@ -298,4 +318,50 @@ fn bug_09_a_domain_that_comes_up_later() {
     run.step(vec![resumed_in(DomainId(2), 3, 1, 1, &[])]);
     run.step(vec![opened(3, "r"), hello_as(3, "r", 20, Role::Relay)]);
     run.0.end("relay_bug_09_a_domain_that_comes_up_later");
+}
+
+#[test]
+fn bug_03_a_node_with_a_new_boot() {
+    let mut run = Run::new(
+        "Found by the simulator. The origin was restored from a copy older than the registration of \
+         node a; a was told that its boot was unknown, drew a new one for the domain (decision 0004) \
+         and registered that with its next link. It was taken for another node's boot, and the link \
+         closed, every time. Only a boot that another link uses is refused.",
+    );
+    run.quietly(vec![opened(1, "a"), hello(1, "a", 10), opened(2, "b"), hello(2, "b", 20)]);
+    run.step(vec![resume_new(1, 1, 77)]);
+    run.step(vec![resume_new(2, 1, 10)]);
+    run.0.end("relay_bug_03_a_node_with_a_new_boot");
+}
+
+#[test]
+fn bug_06_a_fork_told_in_two_parts() {
+    let mut run = Run::new(
+        "Found by the simulator (rule 16). The origin was restored from a copy at 4 and accepts forks; \
+         its answer to this relay, at 5, comes in two parts. With the first the relay took over the \
+         new table of histories and told it to its children, which stood at 5 of the lost branch and \
+         showed that as the new one; only with the last did it compare stamps and close their links.",
+    );
+    run.two_nodes();
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.connect();
+    run.step(vec![forked(4, false)]);
+    run.step(vec![forked(4, true)]);
+    run.0.end("relay_bug_06_a_fork_told_in_two_parts");
+}
+
+#[test]
+fn bug_07_a_domain_that_is_not_listed() {
+    let mut run = Run::new(
+        "Found by the simulator. One of an origin's two domains failed and came back; this relay, \
+         which follows both, was welcomed in between by a list with the other alone, and resumed only \
+         that. Its children stayed where they were in the domain not listed, on a link that was well. \
+         It resumes every domain that it knows.",
+    );
+    run.quietly(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.connect_to(&[DOMAIN, DomainId(2)]);
+    run.quietly(vec![resumed(2, 5, 5, &[]), resumed_in(DomainId(2), 3, 1, 1, &[])]);
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.step(welcomed(&[DOMAIN]));
+    run.0.end("relay_bug_07_a_domain_that_is_not_listed");
 }
