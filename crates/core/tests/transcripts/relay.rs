@@ -346,6 +346,9 @@ fn bug_06_a_fork_told_in_two_parts() {
     run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
     run.connect();
     run.step(vec![forked(4, false)]);
+    run.0.say("Whatever makes it look at a's stream: nothing of the new history goes down yet.");
+    let now = run.0.now;
+    run.step(vec![beat(1, now)]);
     run.step(vec![forked(4, true)]);
     run.0.end("relay_bug_06_a_fork_told_in_two_parts");
 }
