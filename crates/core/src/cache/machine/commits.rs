@@ -337,9 +337,10 @@ impl Cache {
     /// Regular work: outcomes received are confirmed, so that the origin may forget them.
     pub(super) fn confirm(&mut self, domain: DomainId, out: &mut Out) {
         let entry = self.domains.get_mut(&domain).expect("attached");
+        let live = entry.live();
         let (upto, commits) = (entry.commits.confirmed(), &mut entry.commits);
         let boot = commits.boot;
-        if entry.stream == super::domain::Stream::Live && upto > commits.told {
+        if live && upto > commits.told {
             commits.told = upto;
             self.send(Message::Confirm { domain, boot, upto }, out);
         }

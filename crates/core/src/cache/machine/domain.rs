@@ -19,8 +19,10 @@ pub(super) enum Stream {
     Asked(RequestId),
     /// Parts of the answer came.
     Begun(RequestId),
-    /// Advances come.
-    Live,
+    /// Advances come. The parent may answer this resume again, when it lost its place (0003).
+    Live(RequestId),
+    /// Parts of that further answer came.
+    Again(RequestId),
 }
 
 /// One domain.
@@ -74,7 +76,7 @@ impl Domain {
     }
 
     pub(super) fn live(&self) -> bool {
-        self.stream == Stream::Live
+        matches!(self.stream, Stream::Live(_))
     }
 
     /// When the lease lapses, unless it has or there never was one.

@@ -96,9 +96,14 @@ impl Cache {
         let Some(entry) = self.domains.get(&domain) else {
             return violation("an answer for a domain that was not asked for");
         };
-        let first = match entry.stream {
-            Stream::Asked(request) if request == part.request => true,
-            Stream::Begun(request) if request == part.request => false,
+        let (first, stream) = match entry.stream {
+            Stream::Asked(request) if request == part.request => (true, Stream::Begun(request)),
+            Stream::Live(request) if request == part.request => (true, Stream::Again(request)),
+            same @ (Stream::Begun(request) | Stream::Again(request))
+                if request == part.request =>
+            {
+                (false, same)
+            }
             _ => return violation("an answer to no resume"),
         };
         let Some(epoch) = part.epochs.last().copied() else {
@@ -115,7 +120,7 @@ impl Cache {
         if entry.position.is_some_and(|position| part.through < position) {
             return violation("a resume that ends below its beginning");
         }
-        entry.stream = Stream::Begun(part.request);
+        entry.stream = stream;
         entry.epochs = part.epochs;
         let state = Arc::clone(&entry.state);
         let mut changed = Changed::default();
@@ -130,9 +135,11 @@ impl Cache {
         out.extend(changed.notice(domain));
         if part.done {
             let entry = self.domains.get_mut(&domain).expect("looked up above");
-            entry.stream = Stream::Live;
+            entry.stream = Stream::Live(part.request);
             entry.position = Some(part.through);
-            self.link.as_mut().expect("it came on this link").outstanding -= 1;
+            if stream == Stream::Begun(part.request) {
+                self.link.as_mut().expect("it came on this link").outstanding -= 1;
+            }
             self.send_beat(now, domain, out);
             self.advanced(domain, part.through, out);
             self.open_users(domain, out);
@@ -363,8 +370,8 @@ impl Cache {
         let entry = &self.domains[&domain];
         match entry.stream {
             Stream::Off => self.resume(now, domain, out),
-            Stream::Asked(_) | Stream::Begun(_) => {}
-            Stream::Live => {
+            Stream::Asked(_) | Stream::Begun(_) | Stream::Again(_) => {}
+            Stream::Live(_) => {
                 // A refresh through a relay may need several beats: the first one's state was old.
                 if entry.beat_at <= now || !entry.refreshes.is_empty() {
                     self.send_beat(now, domain, out);
