@@ -48,7 +48,7 @@ stories! {
     bug04_refused_write,
     bug05_notice_lost_with_a_fetch,
     bug08_fork_before_first_use,
-    bug_fell_off_the_ring,
+    bug10_fell_off_the_ring,
     rule01_doom,
     rule02_pinned_notices,
     rule03_reader_threads,
