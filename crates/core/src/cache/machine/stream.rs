@@ -99,9 +99,7 @@ impl Cache {
         let (first, stream) = match entry.stream {
             Stream::Asked(request) if request == part.request => (true, Stream::Begun(request)),
             Stream::Live(request) if request == part.request => (true, Stream::Again(request)),
-            same @ (Stream::Begun(request) | Stream::Again(request))
-                if request == part.request =>
-            {
+            same @ (Stream::Begun(request) | Stream::Again(request)) if request == part.request => {
                 (false, same)
             }
             _ => return violation("an answer to no resume"),
