@@ -98,7 +98,13 @@ impl Cache {
         };
         let (first, stream) = match entry.stream {
             Stream::Asked(request) if request == part.request => (true, Stream::Begun(request)),
-            Stream::Live(request) if request == part.request => (true, Stream::Again(request)),
+            // A reset in the middle names no pages, so what overtook a fetch in flight would be
+            // lost: only a new link, which loses its fetches, can begin with one.
+            Stream::Live(request)
+                if request == part.request && matches!(part.answer, ResumeAnswer::From(_)) =>
+            {
+                (true, Stream::Again(request))
+            }
             same @ (Stream::Begun(request) | Stream::Again(request)) if request == part.request => {
                 (false, same)
             }
