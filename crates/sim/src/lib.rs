@@ -10,7 +10,6 @@ pub mod check;
 pub mod client;
 pub mod clock;
 pub mod digest;
-pub mod disk;
 pub mod fleet;
 pub mod net;
 pub mod plan;

@@ -11,3 +11,5 @@ pub mod disk;
 pub mod driver;
 pub mod log;
 pub mod pages;
+#[cfg(feature = "testing")]
+pub mod testing;

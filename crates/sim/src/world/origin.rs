@@ -4,7 +4,6 @@ use super::troubles::Mend;
 use super::{Event, World};
 use crate::agenda::MILLI;
 use crate::check::oracle::Oracle;
-use crate::disk::SimDisk;
 use crate::net::Proc;
 use crate::plan::Plan;
 use larder_core::id::{DomainId, HistoryId, Stamp};
@@ -16,6 +15,7 @@ use larder_core::time::WallTime;
 use larder_store::driver::DomainStore;
 use larder_store::log::LogConfig;
 use larder_store::pages::ModelPages;
+use larder_store::testing::FaultDisk;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ pub struct StoreHost {
     /// The domain.
     pub domain: DomainId,
     /// Its log's disk.
-    pub disk: SimDisk,
+    pub disk: FaultDisk,
     pages: Arc<ModelPages>,
-    open: Option<DomainStore<SimDisk, Arc<ModelPages>>>,
+    open: Option<DomainStore<FaultDisk, Arc<ModelPages>>>,
     made: bool,
     config: LogConfig,
     log: VecDeque<OriginOutput>,
@@ -41,7 +41,7 @@ pub struct StoreHost {
 /// A copy of a domain's store, made while it ran.
 #[derive(Debug)]
 struct Backup {
-    disk: SimDisk,
+    disk: FaultDisk,
     pages: ModelPages,
     durable: Stamp,
 }
@@ -63,7 +63,7 @@ impl StoreHost {
         let segment_bytes = 4096 * crate::plan::pick(rng, &[8, 16, 64]);
         Self {
             domain,
-            disk: SimDisk::new(Rng::new(rng.next_u64())),
+            disk: FaultDisk::new(Rng::new(rng.next_u64())),
             pages: Arc::new(ModelPages::new(plan.faults)),
             open: None,
             made: false,
@@ -319,7 +319,7 @@ impl World {
                 store.disk.cut_power();
             }
             store.disk.fail_syncs(0);
-            store.disk.set_quota(None);
+            store.disk.set_capacity(None);
         }
         self.trace.mix(0xdead);
         self.trace.line(|| format!("the origin dies (power: {power})"));
@@ -340,8 +340,8 @@ impl World {
             return;
         }
         let disk = &self.processes[0].origin().stores[number].disk;
-        let quota = full.then(|| disk.allocated_bytes());
-        disk.set_quota(quota);
+        let quota = full.then(|| disk.used());
+        disk.set_capacity(quota);
     }
 
     /// Makes a copy of all stores, as a backup would.

@@ -1,6 +1,5 @@
 //! The offline check sees every kind of damage that is planted.
 
-use crate::support::FaultDisk;
 use larder_core::commit::PageKind;
 use larder_core::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::machine::Faults;
@@ -13,6 +12,7 @@ use larder_store::check::{Problem, Report, check, check_directory};
 use larder_store::driver::{DomainStore, OpenError, RealStore, StoreConfig};
 use larder_store::log::LogConfig;
 use larder_store::pages::{ModelPages, Pages};
+use larder_store::testing::FaultDisk;
 use std::sync::Arc;
 
 const DOMAIN: DomainId = DomainId(0xc);

@@ -1,6 +1,5 @@
 //! The driver: a domain's store from creation through crashes, as the origin machine drives it.
 
-use crate::support::FaultDisk;
 use larder_core::commit::{Op, PageKind, Write};
 use larder_core::id::{BootId, CommitId, DomainId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::machine::Faults;
@@ -16,6 +15,7 @@ use larder_store::disk::{Disk, RealDisk};
 use larder_store::driver::{DomainStore, OpenError, Recovered, domain_of};
 use larder_store::log::{LogConfig, LogError};
 use larder_store::pages::{FjallConfig, FjallPages, ModelPages, Pages};
+use larder_store::testing::FaultDisk;
 use std::sync::Arc;
 
 const DOMAIN: DomainId = DomainId(0xd0);
@@ -270,7 +270,7 @@ fn faults_of_the_store_are_told_apart() {
     assert!(matches!(full, Err(StoreFault::Full(_))), "{full:?}");
     disk.set_capacity(None);
     assert_eq!(result(store.carry_out(append(1, 20))), Ok(()));
-    disk.fail_next_sync();
+    disk.fail_syncs(1);
     let failed = result(store.carry_out(append(21, 21)));
     assert!(matches!(failed, Err(StoreFault::Failed(_))), "{failed:?}");
     let failed = result(store.carry_out(append(21, 21)));

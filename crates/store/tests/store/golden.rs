@@ -2,7 +2,6 @@
 //! own format byte for byte. `LARDER_GOLDEN=write cargo test -p larder-store golden` writes them
 //! anew; a difference is a change of format, to be judged by `docs/formats/disk.md`.
 
-use crate::support::FaultDisk;
 use bytes::Bytes;
 use larder_core::id::DomainId;
 use larder_core::record::Lsn;
@@ -11,6 +10,7 @@ use larder_store::disk::{Disk, DiskFile};
 use larder_store::driver::{DomainStore, domain_of};
 use larder_store::log::{FIRST, Log, LogConfig};
 use larder_store::pages::ModelPages;
+use larder_store::testing::FaultDisk;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 

@@ -1,12 +1,12 @@
 //! The commit log under faults: what was answered is there, in order, and nothing else.
 
-use crate::support::FaultDisk;
 use bytes::Bytes;
 use larder_core::id::DomainId;
 use larder_core::record::Lsn;
 use larder_core::rng::Rng;
 use larder_store::disk::{Disk, DiskError};
 use larder_store::log::{FIRST, Log, LogConfig, LogError};
+use larder_store::testing::FaultDisk;
 use proptest::prelude::*;
 
 const DOMAIN: DomainId = DomainId(7);
@@ -327,7 +327,7 @@ fn a_failed_sync_ends_the_log_and_a_restart_writes_again_what_it_read() {
     let disk = FaultDisk::default();
     let mut log = create(&disk);
     log.append(&batch(1, 1, 100)).expect("no fault");
-    disk.fail_next_sync();
+    disk.fail_syncs(1);
     let failed = log.append(&batch(2, 1, 100));
     assert!(matches!(failed, Err(LogError::Disk(DiskError::Failed { .. }))));
     for lsn in [2, 3] {
@@ -355,7 +355,7 @@ fn a_segment_whose_header_was_not_synced_is_made_sure_of_by_recovery() {
     let mut log = create(&disk);
     log.append(&batch(1, 1, 9000)).expect("no fault");
     while log.maintain().expect("no fault") {}
-    disk.fail_next_sync();
+    disk.fail_syncs(1);
     log.append(&batch(2, 1, 9000)).expect_err("a sync failed");
     let (mut log, records) = open(&disk, FIRST).expect("it can be read");
     assert_eq!(records, batch(1, 1, 9000));
@@ -372,7 +372,7 @@ fn recovery_whose_sync_fails_serves_nothing() {
     let disk = FaultDisk::default();
     let mut log = create(&disk);
     log.append(&batch(1, 1, 100)).expect("no fault");
-    disk.fail_next_sync();
+    disk.fail_syncs(1);
     let error = open(&disk, FIRST).map(|_| ()).expect_err("its sync failed");
     assert!(matches!(error, LogError::Disk(DiskError::Failed { .. })));
 }

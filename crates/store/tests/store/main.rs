@@ -7,4 +7,3 @@ mod engines;
 mod golden;
 mod kill;
 mod log;
-mod support;
