@@ -5,10 +5,43 @@ use super::record::{Content, Extents, Inode};
 use super::{DirEntry, FileSystem, TxStore};
 use larder_core::id::PageNo;
 
+/// First step of reading ahead.
+const READ_AHEAD_FIRST: u64 = 128 << 10;
 /// A file up to this size comes with the listing of its directory: who lists, reads.
 const LISTED_FILE_BYTES_MAX: u64 = 256 << 10;
 /// Bytes of files that one part of a listing asks for.
 const LISTED_BYTES_MAX: u64 = 16 << 20;
+
+/// Finds sequential readers and says what to ask for ahead of them.
+#[derive(Default, Debug)]
+pub struct ReadAhead {
+    next: u64,
+    window: u64,
+    asked: u64,
+}
+
+impl ReadAhead {
+    /// Notes a read of `offset .. offset + length`; gives the bytes to ask for now. The window
+    /// starts at 128 KiB, doubles with every sequential read up to `window_max`, and is dropped
+    /// by a jump.
+    pub fn note(&mut self, offset: u64, length: u64, window_max: u64) -> std::ops::Range<u64> {
+        let end = offset + length;
+        if offset != self.next {
+            (self.window, self.asked) = (0, 0);
+        } else {
+            self.window = (self.window * 2).clamp(READ_AHEAD_FIRST, window_max);
+        }
+        self.next = end;
+        let until = end + self.window;
+        let from = self.asked.max(end);
+        // Asked in steps of half a window, so that requests are few and large.
+        if until < from + self.window / 2 || until <= from {
+            return 0..0;
+        }
+        self.asked = until;
+        from..until
+    }
+}
 
 impl<S: TxStore> FileSystem<S> {
     /// Asks for the pages of a range of a file, and does not wait.

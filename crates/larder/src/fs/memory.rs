@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Bytes a slot costs beside its record, as in the page format.
 const SLOT_BYTES: usize = 16;
@@ -47,6 +48,19 @@ pub type Touches = Vec<(PageNo, Target)>;
 pub struct MemoryStore {
     database: Arc<Mutex<Database>>,
     page_bytes: u32,
+    stall: Arc<watch::Sender<Stall>>,
+}
+
+/// Where commits wait, so that something else may happen meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Stall {
+    /// Nowhere.
+    #[default]
+    Nowhere,
+    /// Before anything is done.
+    Before,
+    /// When all is done, and nobody knows.
+    After,
 }
 
 /// A transaction on a [`MemoryStore`].
@@ -69,7 +83,8 @@ impl MemoryStore {
     pub fn new(page_bytes: u32) -> Self {
         let mut database = Database { next_page: 2, ..Database::default() };
         database.pages.insert(PageNo(1), Some(Arc::new(Image::new(PageKind::Slotted))));
-        Self { database: Arc::new(Mutex::new(database)), page_bytes }
+        let stall = Arc::new(watch::Sender::new(Stall::default()));
+        Self { database: Arc::new(Mutex::new(database)), page_bytes, stall }
     }
 
     /// Pages that are there.
@@ -95,6 +110,25 @@ impl MemoryStore {
     /// Lets the next commit fail.
     pub fn fail_next_commit(&self, error: TxError) {
         self.lock().failures.push(error);
+    }
+
+    /// Lets commits that write wait from now on, and lets go those that wait elsewhere.
+    pub fn stall(&self, stall: Stall) {
+        self.stall.send_replace(stall);
+    }
+
+    /// Commits that wait.
+    #[must_use]
+    pub fn stalled(&self) -> usize {
+        self.stall.receiver_count()
+    }
+
+    async fn pass(&self, stall: Stall) {
+        let at_once = *self.stall.borrow() != stall;
+        if !at_once {
+            let passed = self.stall.subscribe().wait_for(|now| *now != stall).await.is_ok();
+            assert!(passed, "the store holds the sender");
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Database> {
@@ -390,6 +424,20 @@ impl Tx for MemoryTx {
     }
 
     async fn commit(self) -> Result<(), TxError> {
+        let writes = !self.state.lock().expect("see MemoryStore::lock").ops.is_empty();
+        if writes {
+            self.store.pass(Stall::Before).await;
+        }
+        self.commit_now()?;
+        if writes {
+            self.store.pass(Stall::After).await;
+        }
+        Ok(())
+    }
+}
+
+impl MemoryTx {
+    fn commit_now(&self) -> Result<(), TxError> {
         let mut database = self.store.lock();
         let mut state = self.state.lock().expect("see MemoryStore::lock");
         recheck(&database, &mut state)?;

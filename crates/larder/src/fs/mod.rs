@@ -13,6 +13,7 @@ mod alloc;
 pub mod check;
 pub mod client;
 mod content;
+mod dirty;
 pub mod export;
 pub mod import;
 #[cfg(any(test, feature = "memory-store"))]
@@ -27,10 +28,12 @@ mod rename;
 mod tests;
 mod trie;
 mod tx;
+mod write;
 
+pub use ahead::ReadAhead;
 pub use client::VolumeStore;
 pub use names::Create;
-pub use open::{Handle, ReadAhead};
+pub use open::{Handle, Read};
 pub use operations::{Attr, DirEntry, Found, SetAttr, Usage};
 pub use record::{InodeId, Kind};
 pub use rename::RenameMode;
@@ -43,7 +46,8 @@ use record::{Content, Inode, ROOT_PAGE, ROOT_SLOT, Root};
 use siphasher::sip::SipHasher13;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use larder_core::id::{PageNo, Slot};
 
@@ -113,16 +117,26 @@ impl FsError {
 pub struct FsOptions {
     /// How often an operation is tried before its conflict is reported.
     pub attempts_max: u32,
-    /// Bytes written to one open file that may wait for their commit; the writer that passes this
-    /// commits them.
+    /// Bytes written to one open file that may wait for their commit; the writer that would pass
+    /// this commits them first.
     pub dirty_bytes_max: usize,
+    /// The same for all open files together.
+    pub dirty_total_max: usize,
+    /// How long a writer may wait for room before it is refused.
+    pub write_limit: Duration,
     /// Most bytes asked for ahead of a sequential reader.
     pub read_ahead_bytes_max: u64,
 }
 
 impl Default for FsOptions {
     fn default() -> Self {
-        Self { attempts_max: 100, dirty_bytes_max: 8 << 20, read_ahead_bytes_max: 4 << 20 }
+        Self {
+            attempts_max: 100,
+            dirty_bytes_max: 8 << 20,
+            dirty_total_max: 128 << 20,
+            write_limit: Duration::from_secs(30),
+            read_ahead_bytes_max: 4 << 20,
+        }
     }
 }
 
@@ -157,7 +171,7 @@ pub struct FileSystem<S: TxStore> {
     options: FsOptions,
     numbers: Numbers,
     inode_pages: InodePages,
-    open_files: OpenFiles,
+    open_files: Arc<OpenFiles>,
     /// Pages that the origin found full although they looked otherwise here.
     full: Mutex<BTreeSet<PageNo>>,
     /// Trie root pages of directories: fixed for an inode's life.
@@ -201,10 +215,10 @@ impl<S: TxStore> FileSystem<S> {
         Self {
             store,
             root,
+            open_files: Arc::new(OpenFiles::new(options.dirty_total_max)),
             options,
             numbers: Numbers::default(),
             inode_pages: InodePages::default(),
-            open_files: OpenFiles::default(),
             full: Mutex::default(),
             tries: Mutex::default(),
             to_reap: Mutex::default(),
@@ -257,6 +271,13 @@ impl<S: TxStore> FileSystem<S> {
     #[must_use]
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    /// Memory taken by what was written and waits for its commit, of all open files: at most
+    /// [`FsOptions::dirty_total_max`].
+    #[must_use]
+    pub fn waiting_bytes(&self) -> usize {
+        self.open_files.room.used()
     }
 
     /// Bytes up to which a file is kept beside its inode.

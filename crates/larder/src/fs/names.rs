@@ -4,6 +4,7 @@
 //! by `Add` and `Max`: two creations in one directory do not conflict. A removal of the directory
 //! reads all of its pages and deletes its inode, and so conflicts with every creation in it.
 
+use super::open::DropMark;
 use super::record::{
     CTIME_AT, Content, Entry, Inode, InodeId, Kind, LINKS_AT, MTIME_AT, NAME_BYTES_MAX, SIZE_AT,
     time_to_field,
@@ -34,11 +35,13 @@ pub struct Create {
     pub target: Bytes,
 }
 
+/// What was created, where its name is kept, and a handle of it if it is to be open.
+type Created = (Attr, (PageNo, Slot), Option<Handle>);
+
 /// What became of an inode that lost a name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Dropped {
-    /// It has other names, or it is removed.
-    Settled,
+    /// It has other names, or it is removed: nobody opens it before the commit is done.
+    Settled(Option<DropMark>),
     /// It has no name and is kept: open on this node, or too large to be freed at once.
     Orphan(InodeId),
 }
@@ -66,6 +69,30 @@ impl<S: TxStore> FileSystem<S> {
         name: &[u8],
         create: &Create,
     ) -> Result<Found, FsError> {
+        let (found, _) = self.create_held(directory, name, create, false).await?;
+        Ok(found)
+    }
+
+    /// Creates a file and opens it.
+    pub async fn create_file(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        create: &Create,
+    ) -> Result<(Handle, Found), FsError> {
+        let (found, handle) = self.create_held(directory, name, create, true).await?;
+        Ok((handle.ok_or(FsError::Invalid("what was created cannot be open"))?, found))
+    }
+
+    /// Creates, and holds what was created open if so asked: from before the commit, so that a
+    /// removal here cannot come between.
+    async fn create_held(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        create: &Create,
+        hold: bool,
+    ) -> Result<(Found, Option<Handle>), FsError> {
         check_name(name)?;
         if create.target.len() > LINK_BYTES_MAX {
             return Err(FsError::NameTooLong);
@@ -78,7 +105,7 @@ impl<S: TxStore> FileSystem<S> {
             inode.content = Content::Trie(self.numbers.take(&self.store, 1).await?);
         }
         let mut place = None;
-        let created: Result<(Attr, (PageNo, Slot)), FsError> = transact!(self, tx => {
+        let created: Result<Created, FsError> = transact!(self, tx => {
             let at = match place {
                 Some((page, slot)) if self.inode_pages.is_current(page) => (page, slot),
                 _ => self.new_inode_place(directory).await?,
@@ -98,25 +125,14 @@ impl<S: TxStore> FileSystem<S> {
             }
             let subdirectories = i64::from(create.kind == Kind::Directory);
             self.touch_parent(&tx, directory, 1, subdirectories, inode.ctime).await?;
-            Ok((Attr { id, inode }, place))
+            let handle = if hold { Some(self.open_files.hold(id).await) } else { None };
+            Ok((Attr { id, inode }, place, handle))
         });
-        let (attr, place) = created?;
+        let (attr, place, handle) = created?;
         if let Content::Trie(trie) = attr.inode.content {
             self.remember_trie(attr.id, trie);
         }
-        Ok(Found { attr: Some(attr), place })
-    }
-
-    /// Creates a file and opens it.
-    pub async fn create_file(
-        &self,
-        directory: InodeId,
-        name: &[u8],
-        create: &Create,
-    ) -> Result<(Handle, Found), FsError> {
-        let found = self.create(directory, name, create).await?;
-        let id = found.attr.as_ref().expect("just created").id;
-        Ok((self.hold(id), found))
+        Ok((Found { attr: Some(attr), place }, handle))
     }
 
     pub(super) fn new_inode(&self, create: &Create, parent: &Inode) -> Inode {
@@ -219,11 +235,13 @@ impl<S: TxStore> FileSystem<S> {
         inode.ctime = now;
         if inode.links > 0 {
             self.put_inode(tx, id, &inode).await?;
-            return Ok(Dropped::Settled);
+            return Ok(Dropped::Settled(None));
         }
-        if Self::is_small(&inode) && !self.open_files.is_open(id) {
+        if Self::is_small(&inode)
+            && let Some(mark) = self.open_files.mark_dropping(id)
+        {
             self.remove_inode(tx, id, &mut inode).await?;
-            return Ok(Dropped::Settled);
+            return Ok(Dropped::Settled(Some(mark)));
         }
         self.put_inode(tx, id, &inode).await?;
         self.add_orphan(tx, id).await?;
@@ -232,9 +250,15 @@ impl<S: TxStore> FileSystem<S> {
 
     /// After the commit: a file without a name is freed at its last close, or soon.
     pub(super) fn settle(&self, dropped: Dropped) {
-        if let Dropped::Orphan(id) = dropped
-            && !self.open_files.mark_orphan(id)
-        {
+        match dropped {
+            Dropped::Settled(mark) => drop(mark),
+            Dropped::Orphan(id) => self.reap_later(id),
+        }
+    }
+
+    /// Frees a file without a name at its last close here, or soon.
+    pub(super) fn reap_later(&self, id: InodeId) {
+        if !self.open_files.mark_orphan(id) {
             let mut waiting = lock(&self.to_reap);
             if waiting.len() < TO_REAP_MAX {
                 waiting.push(id);

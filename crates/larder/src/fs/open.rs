@@ -1,164 +1,176 @@
-//! Open files: what was written and not yet committed, and reading ahead.
+//! Open files: who holds which, and reading through what waits for its commit.
 //!
-//! Writes gather per file on this node and are committed at fsync, close, when there are many, or
-//! when they are old; every handle of the node reads through them. A commit that fails for good is
-//! reported at the next fsync or close of each handle's file, and the bytes are dropped; one that
-//! fails because the origin cannot be reached is reported too, and the bytes are kept and tried
-//! again until the last handle goes.
+//! A file that this node holds open keeps its content when its last name goes; so a removal and an
+//! opening here must not pass each other. A removal marks the inode until its outcome is known
+//! ([`DropMark`]); an opening waits for that.
 
-use super::content::Piece;
+use super::dirty::{Dirty, Lost, Room};
 use super::record::{Inode, InodeId, Kind};
-use super::tx::TxError;
-use super::{Attr, FileSystem, FsError, TxStore, lock, transact};
-use crate::fs::Tx;
+use super::tx::Tx;
+use super::{Attr, FileSystem, FsError, ReadAhead, TxStore, lock, transact};
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-/// Bytes committed in one transaction.
-const COMMIT_BYTES: usize = 4 << 20;
-/// First step of reading ahead.
-const READ_AHEAD_FIRST: u64 = 128 << 10;
+use tokio::sync::Notify;
 
 /// The files that this node holds open.
-#[derive(Default)]
 pub(super) struct OpenFiles {
-    files: Mutex<BTreeMap<InodeId, Arc<OpenFile>>>,
+    table: Mutex<Table>,
+    /// A mark was taken away.
+    unmarked: Notify,
+    pub(super) room: Room,
+}
+
+#[derive(Default)]
+struct Table {
+    files: BTreeMap<InodeId, Arc<OpenFile>>,
+    /// Inodes that a removal under way may take, with the number of removals.
+    dropping: BTreeMap<InodeId, u32>,
+}
+
+/// Says that a removal under way takes an inode that nobody here holds open.
+#[must_use = "the inode may be opened again when this is dropped"]
+pub(super) struct DropMark {
+    files: Arc<OpenFiles>,
+    id: InodeId,
+}
+
+impl Drop for DropMark {
+    fn drop(&mut self) {
+        let mut table = lock(&self.files.table);
+        if let Some(count) = table.dropping.get_mut(&self.id) {
+            *count -= 1;
+            if *count == 0 {
+                table.dropping.remove(&self.id);
+            }
+        }
+        drop(table);
+        self.files.unmarked.notify_waiters();
+    }
 }
 
 impl OpenFiles {
-    pub(super) fn is_open(&self, id: InodeId) -> bool {
-        lock(&self.files).contains_key(&id)
+    pub(super) fn new(dirty_bytes_max: usize) -> Self {
+        Self { table: Mutex::default(), unmarked: Notify::new(), room: Room::new(dirty_bytes_max) }
     }
 
-    fn get(&self, id: InodeId) -> Option<Arc<OpenFile>> {
-        lock(&self.files).get(&id).cloned()
+    /// Keeps an inode from being opened until the mark is dropped; none: it is open.
+    pub(super) fn mark_dropping(self: &Arc<Self>, id: InodeId) -> Option<DropMark> {
+        let mut table = lock(&self.table);
+        if table.files.contains_key(&id) {
+            return None;
+        }
+        *table.dropping.entry(id).or_default() += 1;
+        Some(DropMark { files: self.clone(), id })
+    }
+
+    pub(super) fn is_open(&self, id: InodeId) -> bool {
+        lock(&self.table).files.contains_key(&id)
+    }
+
+    pub(super) fn get(&self, id: InodeId) -> Option<Arc<OpenFile>> {
+        lock(&self.table).files.get(&id).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<OpenFile>> {
+        lock(&self.table).files.values().cloned().collect()
     }
 
     /// Says that the file has lost its last name; false: it is not open, nobody keeps it.
     pub(super) fn mark_orphan(&self, id: InodeId) -> bool {
-        match self.get(id) {
-            Some(file) => {
-                lock(&file.state).orphan = true;
-                true
-            }
-            None => false,
+        let table = lock(&self.table);
+        let Some(file) = table.files.get(&id) else { return false };
+        lock(&file.state).orphan = true;
+        true
+    }
+
+    /// Registers a handle, unless a removal under way may take the inode.
+    fn try_hold(self: &Arc<Self>, id: InodeId) -> Option<Handle> {
+        let mut table = lock(&self.table);
+        if table.dropping.contains_key(&id) {
+            return None;
         }
+        let file = table.files.entry(id).or_insert_with(|| Arc::new(OpenFile::new(id)));
+        let mut state = lock(&file.state);
+        state.handles += 1;
+        let told = Mutex::new(state.lost.begin());
+        drop(state);
+        Some(Handle {
+            file: file.clone(),
+            files: self.clone(),
+            told,
+            ahead: Mutex::default(),
+            given_back: AtomicBool::new(false),
+        })
+    }
+
+    /// Registers a handle, after any removal under way.
+    pub(super) async fn hold(self: &Arc<Self>, id: InodeId) -> Handle {
+        loop {
+            let unmarked = self.unmarked.notified();
+            if let Some(handle) = self.try_hold(id) {
+                return handle;
+            }
+            unmarked.await;
+        }
+    }
+
+    /// Forgets a file that nobody holds, with whatever still waits, or only if nothing is left to
+    /// do for it; says whether it is one without a name.
+    pub(super) fn forget_unheld(&self, file: &OpenFile, if_done: bool) -> bool {
+        let mut table = lock(&self.table);
+        let mut state = lock(&file.state);
+        let done = state.dirty.is_empty() && !state.orphan;
+        if state.handles > 0 || state.forgotten || (if_done && !done) {
+            return false;
+        }
+        state.forgotten = true;
+        table.files.remove(&file.id);
+        let (left, cost) = (state.dirty.bytes(), state.dirty.cost());
+        state.dirty.clear();
+        self.room.give_back(cost);
+        if left > 0 && !state.orphan {
+            tracing::warn!(inode = %file.id, bytes = left, "closed before it could be committed");
+        }
+        if let Some(error) = state.lost.untold() {
+            tracing::warn!(inode = %file.id, %error, "lost what was written; nobody asked");
+        }
+        state.orphan
     }
 }
 
-struct OpenFile {
-    id: InodeId,
-    state: Mutex<OpenState>,
+/// A file that somebody here holds open.
+pub(super) struct OpenFile {
+    pub(super) id: InodeId,
+    pub(super) state: Mutex<OpenState>,
     /// Held while the file's writes are committed, so that they keep their order.
-    commit: tokio::sync::Mutex<()>,
+    pub(super) commit: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct OpenState {
-    handles: u32,
-    dirty: Dirty,
-    error: Option<FsError>,
-    orphan: bool,
+pub(super) struct OpenState {
+    pub(super) handles: u32,
+    pub(super) dirty: Dirty,
+    pub(super) lost: Lost,
+    pub(super) orphan: bool,
+    /// It is out of the table of open files: nothing more may be kept here.
+    pub(super) forgotten: bool,
 }
 
-/// Bytes written and not yet committed: no two pieces overlap.
-#[derive(Default)]
-struct Dirty {
-    pieces: BTreeMap<u64, (Bytes, u64)>,
-    bytes: usize,
-    /// Counts writes; every piece knows the write it came from.
-    sequence: u64,
-    since: Option<Instant>,
-    modified: i64,
-}
-
-impl Dirty {
-    fn end(&self) -> u64 {
-        self.pieces.last_key_value().map_or(0, |(offset, (bytes, _))| offset + bytes.len() as u64)
-    }
-
-    fn put(&mut self, offset: u64, bytes: Bytes, now: i64) {
-        self.cut(offset, offset + bytes.len() as u64);
-        self.sequence += 1;
-        self.bytes += bytes.len();
-        self.pieces.insert(offset, (bytes, self.sequence));
-        self.since.get_or_insert_with(Instant::now);
-        self.modified = now;
-    }
-
-    /// Forgets what lies in `from .. to`.
-    fn cut(&mut self, from: u64, to: u64) {
-        let first = match self.pieces.range(..from).next_back() {
-            Some((offset, (bytes, _))) if offset + bytes.len() as u64 > from => *offset,
-            _ => from,
-        };
-        let hit: Vec<u64> = self.pieces.range(first..to).map(|(offset, _)| *offset).collect();
-        for offset in hit {
-            let (bytes, sequence) = self.pieces.remove(&offset).expect("just seen");
-            self.bytes -= bytes.len();
-            let end = offset + bytes.len() as u64;
-            let mut keep = |at: u64, part: Bytes| {
-                self.bytes += part.len();
-                self.pieces.insert(at, (part, sequence));
-            };
-            if offset < from {
-                keep(offset, bytes.slice(..(from - offset) as usize));
-            }
-            if end > to {
-                keep(to, bytes.slice((to - offset) as usize..));
-            }
-        }
-    }
-
-    /// The next pieces to commit, with the count of writes they include.
-    fn batch(&self) -> (Vec<Piece>, u64) {
-        let mut bytes = 0;
-        let mut batch = Vec::new();
-        for (offset, (piece, _)) in &self.pieces {
-            if bytes > 0 && bytes + piece.len() > COMMIT_BYTES {
-                break;
-            }
-            bytes += piece.len();
-            batch.push((*offset, piece.clone()));
-        }
-        (batch, self.sequence)
-    }
-
-    /// Forgets committed pieces, but nothing written over them since.
-    fn committed(&mut self, batch: &[Piece], sequence: u64) {
-        let (Some((from, _)), Some((last, bytes))) = (batch.first(), batch.last()) else {
-            return;
-        };
-        let to = last + bytes.len() as u64;
-        let done: Vec<u64> = self
-            .pieces
-            .range(*from..to)
-            .filter(|(_, (_, written))| *written <= sequence)
-            .map(|(offset, _)| *offset)
-            .collect();
-        for offset in done {
-            if let Some((bytes, _)) = self.pieces.remove(&offset) {
-                self.bytes -= bytes.len();
-            }
-        }
-        if self.pieces.is_empty() {
-            self.since = None;
-        }
-    }
-
-    fn clear(&mut self) {
-        self.pieces.clear();
-        self.bytes = 0;
-        self.since = None;
+impl OpenFile {
+    fn new(id: InodeId) -> Self {
+        Self { id, state: Mutex::default(), commit: tokio::sync::Mutex::default() }
     }
 }
 
-/// An open file. Give it back with [`FileSystem::release`].
+/// An open file. Give it back with [`FileSystem::release`]; one that is dropped is given back too,
+/// and what it wrote is committed soon.
 pub struct Handle {
-    file: Arc<OpenFile>,
+    pub(super) file: Arc<OpenFile>,
+    files: Arc<OpenFiles>,
+    /// Up to which number it was told of losses.
+    pub(super) told: Mutex<u64>,
     ahead: Mutex<ReadAhead>,
     given_back: AtomicBool,
 }
@@ -173,85 +185,44 @@ impl Handle {
     /// Bytes written and not yet committed.
     #[must_use]
     pub fn dirty_bytes(&self) -> usize {
-        lock(&self.file.state).dirty.bytes
+        lock(&self.file.state).dirty.bytes()
+    }
+
+    /// Gives it back, once.
+    pub(super) fn give_back(&self) {
+        if !self.given_back.swap(true, Ordering::Relaxed) {
+            lock(&self.file.state).handles -= 1;
+        }
     }
 }
 
-/// Finds sequential readers and says what to ask for ahead of them.
-#[derive(Default, Debug)]
-pub struct ReadAhead {
-    next: u64,
-    window: u64,
-    asked: u64,
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.give_back();
+        // What is left to do takes a transaction: `flush_aged` finds it.
+        self.files.forget_unheld(&self.file, true);
+    }
 }
 
-impl ReadAhead {
-    /// Notes a read of `offset .. offset + length`; gives the bytes to ask for now. The window
-    /// starts at 128 KiB, doubles with every sequential read up to `window_max`, and is dropped
-    /// by a jump.
-    pub fn note(&mut self, offset: u64, length: u64, window_max: u64) -> std::ops::Range<u64> {
-        let end = offset + length;
-        if offset != self.next {
-            (self.window, self.asked) = (0, 0);
-        } else {
-            self.window = (self.window * 2).clamp(READ_AHEAD_FIRST, window_max);
-        }
-        self.next = end;
-        let until = end + self.window;
-        let from = self.asked.max(end);
-        // Asked in steps of half a window, so that requests are few and large.
-        if until < from + self.window / 2 || until <= from {
-            return 0..0;
-        }
-        self.asked = until;
-        from..until
-    }
+/// Bytes read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Read {
+    /// Fewer than asked for at the end of the file.
+    pub bytes: Bytes,
+    /// The count of updates of the content they are of ([`Inode::change`]); what this node wrote
+    /// and did not commit yet is in them as well.
+    pub change: u32,
 }
 
 impl<S: TxStore> FileSystem<S> {
     /// Opens a file.
     pub async fn open_file(&self, id: InodeId) -> Result<(Handle, Attr), FsError> {
-        let handle = self.hold(id);
-        match self.getattr(id).await {
-            Ok(attr) if attr.inode.kind == Kind::Directory => {
-                self.let_go(&handle);
-                Err(FsError::IsDirectory)
-            }
-            Ok(attr) => Ok((handle, attr)),
-            Err(error) => {
-                self.let_go(&handle);
-                Err(error)
-            }
+        let handle = self.open_files.hold(id).await;
+        let attr = self.getattr(id).await?;
+        if attr.inode.kind == Kind::Directory {
+            return Err(FsError::IsDirectory);
         }
-    }
-
-    /// Registers a handle.
-    pub(super) fn hold(&self, id: InodeId) -> Handle {
-        let mut files = lock(&self.open_files.files);
-        let file = files.entry(id).or_insert_with(|| {
-            Arc::new(OpenFile {
-                id,
-                state: Mutex::default(),
-                commit: tokio::sync::Mutex::default(),
-            })
-        });
-        lock(&file.state).handles += 1;
-        Handle { file: file.clone(), ahead: Mutex::default(), given_back: AtomicBool::new(false) }
-    }
-
-    /// Unregisters a handle; says whether it was the last of a file without a name.
-    fn let_go(&self, handle: &Handle) -> bool {
-        if handle.given_back.swap(true, Ordering::Relaxed) {
-            return false;
-        }
-        let mut files = lock(&self.open_files.files);
-        let mut state = lock(&handle.file.state);
-        state.handles -= 1;
-        if state.handles > 0 {
-            return false;
-        }
-        files.remove(&handle.id());
-        state.orphan
+        Ok((handle, attr))
     }
 
     /// Reads; fewer bytes at the end of the file.
@@ -261,24 +232,27 @@ impl<S: TxStore> FileSystem<S> {
         offset: u64,
         length: usize,
     ) -> Result<Bytes, FsError> {
+        Ok(self.read_counted(handle, offset, length).await?.bytes)
+    }
+
+    /// Reads, and says which update of the content it saw.
+    pub async fn read_counted(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        length: usize,
+    ) -> Result<Read, FsError> {
         // The pieces are taken before the content is read: a commit between the two then shows
         // its bytes twice, never not at all.
         let (pieces, end) = {
             let state = lock(&handle.file.state);
-            let pieces: Vec<Piece> = state
-                .dirty
-                .pieces
-                .iter()
-                .map(|(at, (bytes, _))| (*at, bytes.clone()))
-                .filter(|(at, bytes)| {
-                    *at < offset + length as u64 && at + bytes.len() as u64 > offset
-                })
-                .collect();
-            (pieces, state.dirty.end())
+            let until = offset.saturating_add(length as u64);
+            (state.dirty.within(offset, until), state.dirty.end())
         };
         let (inode, content) = self.read_committed(handle, offset, length).await?;
+        let change = inode.change;
         if pieces.is_empty() && end <= inode.size {
-            return Ok(content);
+            return Ok(Read { bytes: content, change });
         }
         let size = inode.size.max(end).saturating_sub(offset);
         let length = usize::try_from(size).unwrap_or(usize::MAX).min(length);
@@ -292,7 +266,7 @@ impl<S: TxStore> FileSystem<S> {
                     .copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
             }
         }
-        Ok(out.freeze())
+        Ok(Read { bytes: out.freeze(), change })
     }
 
     async fn read_committed(
@@ -313,76 +287,11 @@ impl<S: TxStore> FileSystem<S> {
         Ok((inode, content))
     }
 
-    /// Writes: into the buffer, and commits when that holds much.
-    pub async fn write(&self, handle: &Handle, offset: u64, bytes: Bytes) -> Result<(), FsError> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
-            return Err(FsError::TooLarge);
-        }
-        let much = {
-            let mut state = lock(&handle.file.state);
-            state.dirty.put(offset, bytes, self.store.now());
-            state.dirty.bytes >= self.options.dirty_bytes_max
-        };
-        if much {
-            self.commit_writes(&handle.file).await?;
-        }
-        Ok(())
-    }
-
-    /// Commits what was written to the file, by any handle of this node, and reports what failed
-    /// since the last report.
-    pub async fn flush(&self, handle: &Handle) -> Result<(), FsError> {
-        let result = self.commit_writes(&handle.file).await;
-        let earlier = lock(&handle.file.state).error.take();
-        match (earlier, result) {
-            // What failed for want of an answer has been committed since.
-            (Some(error), Ok(())) if may_pass(&error) => Ok(()),
-            (Some(error), _) | (None, Err(error)) => Err(error),
-            (None, Ok(())) => Ok(()),
-        }
-    }
-
-    /// Gives a handle back; with the last one what was written is committed, and a file without a
-    /// name is removed. Once is enough; more do nothing.
-    pub async fn release(&self, handle: &Handle) -> Result<(), FsError> {
-        let result =
-            if lock(&handle.file.state).orphan { Ok(()) } else { self.flush(handle).await };
-        if self.let_go(handle) {
-            self.reap(handle.id()).await?;
-        }
-        result
-    }
-
-    /// Commits what waits in files written to more than `age` ago. Errors are kept for fsync and
-    /// close.
-    pub async fn flush_aged(&self, age: Duration) {
-        let files: Vec<Arc<OpenFile>> = lock(&self.open_files.files).values().cloned().collect();
-        for file in files {
-            let since = lock(&file.state).dirty.since;
-            if since.is_some_and(|since| since.elapsed() >= age)
-                && let Err(error) = self.commit_writes(&file).await
-            {
-                lock(&file.state).error.get_or_insert(error);
-            }
-        }
-    }
-
-    /// Commits what waits in a file that may be open, so that a transaction sees it.
-    pub(super) async fn flush_id(&self, id: InodeId) -> Result<(), FsError> {
-        match self.open_files.get(id) {
-            Some(file) => self.commit_writes(&file).await,
-            None => Ok(()),
-        }
-    }
-
     /// Adds what waits for its commit to a file's attributes.
     pub(super) fn with_dirty(&self, mut attr: Attr) -> Attr {
         if let Some(file) = self.open_files.get(attr.id) {
             let state = lock(&file.state);
-            if !state.dirty.pieces.is_empty() {
+            if !state.dirty.is_empty() {
                 attr.inode.size = attr.inode.size.max(state.dirty.end());
                 attr.inode.mtime = attr.inode.mtime.max(state.dirty.modified);
                 attr.inode.ctime = attr.inode.ctime.max(state.dirty.modified);
@@ -390,55 +299,4 @@ impl<S: TxStore> FileSystem<S> {
         }
         attr
     }
-
-    async fn commit_writes(&self, file: &OpenFile) -> Result<(), FsError> {
-        let _ordered = file.commit.lock().await;
-        loop {
-            let ((batch, sequence), modified) = {
-                let state = lock(&file.state);
-                (state.dirty.batch(), state.dirty.modified)
-            };
-            if batch.is_empty() {
-                return Ok(());
-            }
-            match self.commit_batch(file.id, &batch, modified).await {
-                Ok(()) => lock(&file.state).dirty.committed(&batch, sequence),
-                Err(error) => {
-                    if !may_pass(&error) {
-                        lock(&file.state).dirty.clear();
-                    }
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    async fn commit_batch(
-        &self,
-        id: InodeId,
-        batch: &[Piece],
-        modified: i64,
-    ) -> Result<(), FsError> {
-        transact!(self, tx => {
-            let mut inode = self.inode(&tx, id).await?;
-            self.write_content(&tx, id, &mut inode, batch).await?;
-            inode.mtime = modified;
-            inode.ctime = inode.ctime.max(modified);
-            self.put_inode(&tx, id, &inode).await
-        })
-    }
-}
-
-/// Whether the same commit may succeed later.
-fn may_pass(error: &FsError) -> bool {
-    matches!(
-        error,
-        FsError::Store(
-            TxError::TimedOut
-                | TxError::OutcomeUnknown
-                | TxError::Stale(_)
-                | TxError::Unavailable(_)
-                | TxError::Conflict(_)
-        )
-    )
 }

@@ -62,6 +62,11 @@ impl<S: TxStore> FileSystem<S> {
 
     /// Frees one orphan, in as many transactions as it takes.
     pub(super) async fn reap(&self, id: InodeId) -> Result<(), FsError> {
+        let Some(_mark) = self.open_files.mark_dropping(id) else {
+            // Opened again meanwhile, by its number: freed at the last close.
+            self.reap_later(id);
+            return Ok(());
+        };
         let trie = self.trie_of(self.root.orphans).await?;
         let name = orphan_name(id);
         loop {

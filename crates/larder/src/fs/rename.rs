@@ -61,7 +61,7 @@ impl<S: TxStore> FileSystem<S> {
         mode: RenameMode,
         now: i64,
     ) -> Result<(Dropped, Option<InodeId>), FsError> {
-        let nothing = (Dropped::Settled, None);
+        let nothing = (Dropped::Settled(None), None);
         let (source, _) = trie::find(tx, from.trie, from.hash, from.name).await?;
         let source = source.ok_or(FsError::NotFound)?;
         let (target, _) = trie::find(tx, to.trie, to.hash, to.name).await?;
@@ -123,7 +123,7 @@ impl<S: TxStore> FileSystem<S> {
         if target.kind == Kind::Directory {
             self.remove_directory(tx, target.id).await?;
             self.touch_parent(tx, to.directory, -1, -1, now).await?;
-            return Ok((Dropped::Settled, Some(target.id)));
+            return Ok((Dropped::Settled(None), Some(target.id)));
         }
         self.touch_parent(tx, to.directory, -1, 0, now).await?;
         Ok((self.drop_name(tx, target.id, now).await?, None))

@@ -1,5 +1,7 @@
 //! The file layer over the store in memory.
 
+mod open;
+
 use super::memory::MemoryStore;
 use super::*;
 use bytes::Bytes;

@@ -1,0 +1,214 @@
+//! What was written to open files and waits for its commit: pieces per file, errors of those that
+//! were lost, and one budget for all files of the node.
+
+use super::content::Piece;
+use super::{FsError, lock};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Instant;
+use tokio::sync::Notify;
+
+/// Bytes committed in one transaction.
+pub(super) const COMMIT_BYTES: usize = 4 << 20;
+/// What a piece costs in memory beside its bytes, generously.
+const PIECE_COST: usize = 128;
+
+/// What a write may cost at most: its bytes, its own piece, and one more where it parts another.
+pub(super) fn cost_max(length: usize) -> usize {
+    length + 2 * PIECE_COST
+}
+
+/// Bytes written and not yet committed: no two pieces overlap.
+#[derive(Default)]
+pub(super) struct Dirty {
+    pieces: BTreeMap<u64, (Bytes, u64)>,
+    bytes: usize,
+    /// Counts writes; every piece knows the write it came from.
+    sequence: u64,
+    pub(super) since: Option<Instant>,
+    pub(super) modified: i64,
+}
+
+impl Dirty {
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What it costs in memory.
+    pub(super) fn cost(&self) -> usize {
+        self.bytes + self.pieces.len() * PIECE_COST
+    }
+
+    /// Where the last byte ends.
+    pub(super) fn end(&self) -> u64 {
+        self.pieces.last_key_value().map_or(0, |(offset, (bytes, _))| offset + bytes.len() as u64)
+    }
+
+    /// The pieces that touch `from .. to`.
+    pub(super) fn within(&self, from: u64, to: u64) -> Vec<Piece> {
+        self.pieces
+            .range(self.first_over(from)..to)
+            .map(|(at, (bytes, _))| (*at, bytes.clone()))
+            .collect()
+    }
+
+    /// Where the piece begins that holds `at`, if one does; else `at`.
+    fn first_over(&self, at: u64) -> u64 {
+        match self.pieces.range(..at).next_back() {
+            Some((offset, (bytes, _))) if offset + bytes.len() as u64 > at => *offset,
+            _ => at,
+        }
+    }
+
+    pub(super) fn put(&mut self, offset: u64, bytes: Bytes, now: i64) {
+        self.cut(offset, offset + bytes.len() as u64);
+        self.sequence += 1;
+        self.bytes += bytes.len();
+        self.pieces.insert(offset, (bytes, self.sequence));
+        self.since.get_or_insert_with(Instant::now);
+        self.modified = now;
+    }
+
+    /// Forgets what lies in `from .. to`. What is left of a piece is copied, or a byte of it would
+    /// hold all of it in memory.
+    fn cut(&mut self, from: u64, to: u64) {
+        let hit: Vec<u64> =
+            self.pieces.range(self.first_over(from)..to).map(|(offset, _)| *offset).collect();
+        for offset in hit {
+            let Some((bytes, sequence)) = self.pieces.remove(&offset) else { continue };
+            self.bytes -= bytes.len();
+            let end = offset + bytes.len() as u64;
+            let mut keep = |at: u64, part: &[u8]| {
+                self.bytes += part.len();
+                self.pieces.insert(at, (Bytes::copy_from_slice(part), sequence));
+            };
+            if offset < from {
+                keep(offset, &bytes[..(from - offset) as usize]);
+            }
+            if end > to {
+                keep(to, &bytes[(to - offset) as usize..]);
+            }
+        }
+    }
+
+    /// The next pieces to commit, with the count of writes they include.
+    pub(super) fn batch(&self) -> (Vec<Piece>, u64) {
+        let mut bytes = 0;
+        let mut batch = Vec::new();
+        for (offset, (piece, _)) in &self.pieces {
+            if bytes > 0 && bytes + piece.len() > COMMIT_BYTES {
+                break;
+            }
+            bytes += piece.len();
+            batch.push((*offset, piece.clone()));
+        }
+        (batch, self.sequence)
+    }
+
+    /// Forgets the pieces of a batch that was committed, or that never can be, but nothing written
+    /// over them since.
+    pub(super) fn forget(&mut self, batch: &[Piece], sequence: u64) {
+        let (Some((from, _)), Some((last, bytes))) = (batch.first(), batch.last()) else {
+            return;
+        };
+        let to = last + bytes.len() as u64;
+        let done: Vec<u64> = self
+            .pieces
+            .range(*from..to)
+            .filter(|(_, (_, written))| *written <= sequence)
+            .map(|(offset, _)| *offset)
+            .collect();
+        for offset in done {
+            if let Some((bytes, _)) = self.pieces.remove(&offset) {
+                self.bytes -= bytes.len();
+            }
+        }
+        if self.pieces.is_empty() {
+            self.since = None;
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.pieces.clear();
+        self.bytes = 0;
+        self.since = None;
+    }
+}
+
+/// The last error for which bytes of a file were lost. It has a number, and every handle knows
+/// the number up to which it has been told: each is told once (Linux has this as `errseq_t`).
+#[derive(Default)]
+pub(super) struct Lost {
+    number: u64,
+    error: Option<FsError>,
+    /// Some handle has been told the last one.
+    told: bool,
+}
+
+impl Lost {
+    pub(super) fn note(&mut self, error: FsError) {
+        self.number += 1;
+        self.error = Some(error);
+        self.told = false;
+    }
+
+    /// The number a new handle begins with: an error that nobody was told is still to be told.
+    pub(super) fn begin(&self) -> u64 {
+        if self.told { self.number } else { self.number.saturating_sub(1) }
+    }
+
+    /// The error that a handle is to be told, which has been told those up to `told`.
+    pub(super) fn tell(&mut self, told: &mut u64) -> Option<FsError> {
+        if *told == self.number {
+            return None;
+        }
+        *told = self.number;
+        self.told = true;
+        self.error.clone()
+    }
+
+    /// The error that nobody was told.
+    pub(super) fn untold(&self) -> Option<&FsError> {
+        self.error.as_ref().filter(|_| !self.told)
+    }
+}
+
+/// The budget of memory for what waits in all open files of the node.
+pub(super) struct Room {
+    max: usize,
+    used: Mutex<usize>,
+    /// Some of it was given back.
+    pub(super) freed: Notify,
+}
+
+impl Room {
+    pub(super) fn new(max: usize) -> Self {
+        Self { max, used: Mutex::new(0), freed: Notify::new() }
+    }
+
+    /// Takes some if there is so much. One that wants more than there can ever be is served when
+    /// nobody else holds any.
+    pub(super) fn take(&self, cost: usize) -> bool {
+        let mut used = lock(&self.used);
+        if *used > 0 && *used + cost > self.max {
+            return false;
+        }
+        *used += cost;
+        true
+    }
+
+    pub(super) fn give_back(&self, cost: usize) {
+        *lock(&self.used) -= cost;
+        self.freed.notify_waiters();
+    }
+
+    /// What is taken.
+    pub(super) fn used(&self) -> usize {
+        *lock(&self.used)
+    }
+}

@@ -1,0 +1,234 @@
+//! Open files: what is told of lost writes, how much may wait, and removals beside openings.
+
+use super::super::memory::Stall;
+use super::*;
+use std::time::{Duration, Instant};
+
+async fn with(options: FsOptions) -> (MemoryStore, Fs) {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let fs = FileSystem::open_or_format(store.clone(), options, [7; 16]).await.expect("it works");
+    (store, Arc::new(fs))
+}
+
+async fn written(fs: &Fs, handle: &Handle, offset: u64, length: usize) -> Result<(), FsError> {
+    fs.write(handle, offset, vec![1; length].into()).await
+}
+
+/// Waits until a commit is stalled.
+async fn stalled(store: &MemoryStore) {
+    while store.stalled() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn denied() -> FsError {
+    TxError::Denied("no".into()).into()
+}
+
+/// One process lost bytes for good; another, that had the file open as well, synced and was told
+/// that all was well: the first to ask had taken the error away.
+#[tokio::test]
+async fn every_handle_is_told_once_of_what_was_lost() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (one, _) = fs.open_file(id).await.expect("it works");
+    let (two, _) = fs.open_file(id).await.expect("it works");
+    written(&fs, &one, 0, 10).await.expect("it works");
+    store.fail_next_commit(TxError::Denied("no".into()));
+    fs.flush_aged(Duration::ZERO).await;
+    // Nobody was told yet: neither may an opener of now miss it.
+    let (three, _) = fs.open_file(id).await.expect("it works");
+    for handle in [&one, &two, &three] {
+        assert_eq!(fs.flush(handle).await, Err(denied()));
+        assert_eq!(fs.flush(handle).await, Ok(()));
+    }
+    let (four, _) = fs.open_file(id).await.expect("it works");
+    assert_eq!(fs.flush(&four).await, Ok(()));
+    // The next loss is another one.
+    written(&fs, &four, 0, 10).await.expect("it works");
+    store.fail_next_commit(TxError::Denied("no".into()));
+    assert_eq!(fs.release(&four).await, Err(denied()));
+    for handle in [&one, &two, &three] {
+        assert_eq!(fs.release(handle).await, Err(denied()));
+    }
+}
+
+/// A commit of old bytes was refused for good while newer ones were being written: they were
+/// thrown away with the old ones, though their own commit would have succeeded.
+#[tokio::test]
+async fn a_lost_batch_takes_nothing_newer_with_it() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, id, 0, &[0; 30]).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    fs.write(&handle, 0, Bytes::from_static(b"oldoldold")).await.expect("it works");
+    store.fail_next_commit(TxError::Denied("no".into()));
+    store.stall(Stall::Before);
+    let flusher = fs.clone();
+    let flushing = tokio::spawn(async move { flusher.flush_aged(Duration::ZERO).await });
+    stalled(&store).await;
+    fs.write(&handle, 3, Bytes::from_static(b"new")).await.expect("it works");
+    fs.write(&handle, 20, Bytes::from_static(b"more")).await.expect("it works");
+    store.stall(Stall::Nowhere);
+    flushing.await.expect("it works");
+    assert_eq!(fs.release(&handle).await, Err(denied()));
+    let mut expected = vec![0; 30];
+    expected[3..6].copy_from_slice(b"new");
+    expected[20..24].copy_from_slice(b"more");
+    assert_eq!(read_file(&fs, id).await, expected);
+}
+
+/// A writer was refused since the origin could not be reached, and went elsewhere with its bytes;
+/// minutes later they were committed over what others had written since.
+#[tokio::test]
+async fn what_was_refused_is_never_committed() {
+    let (store, fs) = with(FsOptions { dirty_bytes_max: 10_000, ..FsOptions::default() }).await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    written(&fs, &handle, 0, 9000).await.expect("it works");
+    store.fail_next_commit(TxError::TimedOut);
+    assert_eq!(written(&fs, &handle, 9000, 5000).await, Err(TxError::TimedOut.into()));
+    assert_eq!(handle.dirty_bytes(), 9000);
+    fs.release(&handle).await.expect("it works");
+    assert_eq!(fs.getattr(id).await.expect("it works").inode.size, 9000);
+}
+
+/// Cut off for an hour, a node kept eight megabytes for each of thousands of files that were
+/// written meanwhile, and was killed for want of memory.
+#[tokio::test]
+async fn what_waits_in_all_files_is_bounded() {
+    let options = FsOptions {
+        dirty_total_max: 100_000,
+        write_limit: Duration::from_millis(200),
+        ..FsOptions::default()
+    };
+    let (store, fs) = with(options).await;
+    let mut handles = Vec::new();
+    for i in 0..20 {
+        let id = make(&fs, fs.root(), &format!("f{i}"), &file()).await;
+        handles.push(fs.open_file(id).await.expect("it works").0);
+    }
+    // Nothing is answered any more.
+    store.stall(Stall::Before);
+    let (mut kept, mut refused) = (0, 0);
+    for handle in &handles {
+        let begun = Instant::now();
+        match written(&fs, handle, 0, 10_000).await {
+            Ok(()) => kept += 1,
+            Err(error) => {
+                assert_eq!(error, TxError::TimedOut.into());
+                assert!(begun.elapsed() < Duration::from_secs(5), "within its limit");
+                assert_eq!(handle.dirty_bytes(), 0);
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((kept, refused), (9, 11));
+    assert!(fs.waiting_bytes() <= 100_000);
+    // Small pieces cost more than their bytes, and are counted so.
+    store.stall(Stall::Nowhere);
+    for handle in &handles {
+        written(&fs, handle, 0, 10_000).await.expect("there is room again");
+    }
+    for handle in &handles {
+        fs.release(handle).await.expect("it works");
+    }
+    assert_eq!(fs.waiting_bytes(), 0);
+}
+
+/// One byte left of an overwritten piece held all of the piece in memory.
+#[tokio::test]
+async fn pieces_cost_what_they_are_counted() {
+    let (_, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    for i in 0..100_u64 {
+        written(&fs, &handle, i * 2, 50_000).await.expect("it works");
+    }
+    let used = fs.waiting_bytes();
+    assert_eq!(handle.dirty_bytes(), 50_198);
+    assert!((50_198 + 100 * 64..50_198 + 101 * 200).contains(&used), "{used}");
+    fs.release(&handle).await.expect("it works");
+    assert_eq!(fs.waiting_bytes(), 0);
+}
+
+/// A file was opened here between the look whether anybody has it open and the commit of its
+/// removal: its content went while it was being read.
+#[tokio::test]
+async fn a_removal_and_an_opening_do_not_pass_each_other() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, id, 0, &pattern(100_000, 3)).await;
+    store.stall(Stall::Before);
+    let remover = fs.clone();
+    let removing = tokio::spawn(async move { remover.unlink(remover.root(), b"f").await });
+    stalled(&store).await;
+    let opener = fs.clone();
+    let opening = tokio::spawn(async move {
+        let (handle, attr) = opener.open_file(id).await?;
+        Ok::<_, FsError>((handle, attr.inode.size))
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    store.stall(Stall::Nowhere);
+    removing.await.expect("it works").expect("nothing else removes it");
+    match opening.await.expect("it works") {
+        Err(error) => assert_eq!(error, FsError::NotFound),
+        Ok((handle, _)) => {
+            let bytes = fs.read(&handle, 0, 200_000).await.expect("it is open");
+            assert_eq!(bytes, pattern(100_000, 3));
+        }
+    }
+    // A removal that came to nothing keeps nobody from opening.
+    let id = make(&fs, fs.root(), "g", &file()).await;
+    store.fail_next_commit(TxError::Denied("no".into()));
+    assert_eq!(fs.unlink(fs.root(), b"g").await, Err(denied()));
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    fs.unlink(fs.root(), b"g").await.expect("it works");
+    assert_eq!(fs.read(&handle, 0, 10).await.expect("it is open"), Bytes::new());
+    fs.release(&handle).await.expect("it works");
+    clean(&fs).await;
+}
+
+/// Removed and freed later, as large files are; opened again meanwhile by somebody who still knew
+/// its number: the freeing took the content from under the reader.
+#[tokio::test]
+async fn what_is_opened_again_is_not_freed() {
+    let (_, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, id, 0, &pattern(12 << 20, 3)).await;
+    fs.unlink(fs.root(), b"f").await.expect("it works");
+    let (handle, _) = fs.open_file(id).await.expect("it is only without a name");
+    fs.reap_waiting().await.expect("it works");
+    assert_eq!(fs.read(&handle, 0, 1000).await.expect("it is open"), pattern(1000, 3));
+    fs.release(&handle).await.expect("it works");
+    assert!(fs.orphans().await.expect("it works").is_empty());
+}
+
+/// An operation passed its limit after it had taken a handle, and was thrown away: the file
+/// counted as open until the node ended, and was never freed when it was removed.
+#[tokio::test]
+async fn a_handle_that_is_dropped_is_given_back() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    store.stall(Stall::After);
+    let kind = file();
+    let creating = fs.create_file(fs.root(), b"g", &kind);
+    assert!(tokio::time::timeout(Duration::from_millis(50), creating).await.is_err());
+    store.stall(Stall::Nowhere);
+    let found = fs.lookup(fs.root(), b"g").await.expect("it works").attr.expect("it was made");
+    assert!(!fs.open_files.is_open(found.id));
+    // What it wrote is committed, and a file without a name is freed.
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    written(&fs, &handle, 0, 100).await.expect("it works");
+    drop(handle);
+    fs.flush_aged(Duration::from_secs(1000)).await;
+    assert!(!fs.open_files.is_open(id));
+    assert_eq!(read_file(&fs, id).await, vec![1; 100]);
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    fs.unlink(fs.root(), b"f").await.expect("it works");
+    drop(handle);
+    fs.flush_aged(Duration::from_secs(1000)).await;
+    fs.reap_waiting().await.expect("it works");
+    assert_eq!(fs.getattr(id).await, Err(FsError::NotFound));
+    clean(&fs).await;
+}
