@@ -42,7 +42,8 @@ impl<S: TxStore> Adapter<S> {
         Self { shared, runtime }
     }
 
-    /// Runs an operation in a task of its own, and answers within the limit whatever happens.
+    /// Runs an operation that only looks in a task of its own, and answers within the limit
+    /// whatever happens; past that the operation is given up where it stands.
     fn run<T, Op, Fut>(&self, op: Op, answer: impl FnOnce(&Shared<S>, Answer<T>) + Send + 'static)
     where
         T: Send + 'static,
@@ -59,6 +60,37 @@ impl<S: TxStore> Adapter<S> {
             };
             answer(&shared, result);
         });
+    }
+
+    /// The same for one that changes something: past the limit nobody waits for it, but it is
+    /// done to its end, since there are things to do after its commit. Such operations are
+    /// bounded: with too many of them under way, further ones wait, and are not begun past their
+    /// limit.
+    fn run_to_its_end<T, Op, Fut>(
+        &self,
+        op: Op,
+        answer: impl FnOnce(&Shared<S>, Answer<T>) + Send + 'static,
+    ) where
+        T: Send + 'static,
+        Op: FnOnce(Arc<Shared<S>>) -> Fut,
+        Fut: Future<Output = Answer<T>> + Send + 'static,
+    {
+        let begun = self.shared.operations.clone();
+        let operation = op(self.shared.clone());
+        self.run(
+            |_| async move {
+                let permit = begun.acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
+                let task = tokio::spawn(async move {
+                    let _begun = permit;
+                    operation.await
+                });
+                task.await.unwrap_or_else(|error| {
+                    tracing::error!(%error, "a file operation ended by a panic");
+                    Err(Errno::EIO)
+                })
+            },
+            answer,
+        );
     }
 }
 
@@ -166,7 +198,7 @@ impl<S: TxStore> Adapter<S> {
     fn create_entry(&self, parent: INodeNo, name: &OsStr, create: Create, reply: ReplyEntry) {
         let told = Told::new(&self.shared, parent, name);
         let name = told.name.clone();
-        self.run(
+        self.run_to_its_end(
             |shared| async move {
                 let parent = shared.id(parent)?;
                 failed(shared.fs.create(parent, &name, &create).await)
@@ -250,7 +282,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             atime: atime.map(|time| nanos(time, now)),
             mtime: mtime.map(|time| nanos(time, now)),
         };
-        self.run(
+        self.run_to_its_end(
             move |shared| async move { failed(shared.fs.setattr(shared.id(ino)?, set).await) },
             move |shared, result| match result {
                 Ok(attr) => shared.tell_attr(position, &attr, reply),
@@ -314,7 +346,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.run(
+        self.run_to_its_end(
             move |shared| async move { failed(shared.fs.unlink(shared.id(parent)?, &name).await) },
             reply_empty(reply),
         );
@@ -322,7 +354,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.run(
+        self.run_to_its_end(
             move |shared| async move { failed(shared.fs.rmdir(shared.id(parent)?, &name).await) },
             reply_empty(reply),
         );
@@ -348,7 +380,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             return reply.error(Errno::EINVAL);
         };
         let (from, to) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
-        self.run(
+        self.run_to_its_end(
             move |shared| async move {
                 let (parent, newparent) = (shared.id(parent)?, shared.id(newparent)?);
                 failed(shared.fs.rename((parent, &from), (newparent, &to), mode).await)
@@ -367,7 +399,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     ) {
         let told = Told::new(&self.shared, newparent, newname);
         let name = told.name.clone();
-        self.run(
+        self.run_to_its_end(
             move |shared| async move {
                 let (id, parent) = (shared.id(ino)?, shared.id(newparent)?);
                 failed(shared.fs.link(id, parent, &name).await)
@@ -381,10 +413,9 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             move |shared| async move { failed(shared.fs.open_file(shared.id(ino)?).await) },
             move |shared, result| match result {
                 Ok((handle, attr)) => {
-                    // The kernel may keep the bytes it read before if they are still the same.
-                    let same = shared.known().told(ino.0).is_some_and(|told| {
-                        (told.change, told.size) == (attr.inode.change, attr.inode.size)
-                    });
+                    // The kernel may keep the bytes it read before if they are still the same;
+                    // else it drops them now.
+                    let same = shared.known().open_pages(ino.0, attr.inode.change);
                     let flags =
                         if same { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
                     let number = shared.add_handle(Open::File(Arc::new(handle)));
@@ -408,7 +439,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         let told = Told::new(&self.shared, parent, name);
         let name = told.name.clone();
         let create = new_thing(Kind::File, mode, umask, req);
-        self.run(
+        self.run_to_its_end(
             |shared| async move {
                 let parent = shared.id(parent)?;
                 failed(shared.fs.create_file(parent, &name, &create).await)
@@ -423,7 +454,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     fn read(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         size: u32,
@@ -434,10 +465,13 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         self.run(
             move |shared| async move {
                 let file = shared.file(fh)?;
-                failed(shared.fs.read(&file, offset, size as usize).await)
+                failed(shared.fs.read_counted(&file, offset, size as usize).await)
             },
-            |_, result| match result {
-                Ok(bytes) => reply.data(&bytes),
+            move |shared, result| match result {
+                Ok(read) => {
+                    shared.known().tell_pages(ino.0, read.change);
+                    reply.data(&read.bytes);
+                }
                 Err(error) => reply.error(error),
             },
         );
@@ -446,7 +480,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     fn write(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
@@ -455,6 +489,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        self.shared.known().take_pages(ino.0);
         let bytes = Bytes::copy_from_slice(data);
         self.run(
             move |shared| async move {
@@ -607,7 +642,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
 impl<S: TxStore> Adapter<S> {
     fn commit(&self, fh: FileHandle, reply: ReplyEmpty) {
-        self.run(
+        self.run_to_its_end(
             move |shared| async move {
                 let file = shared.file(fh)?;
                 failed(shared.fs.flush(&file).await)

@@ -5,7 +5,7 @@
 //! No lock is held meanwhile, and no thread that answers the kernel waits for them. Their queues
 //! are bounded; when one is full, everything is taken back as soon as there is room.
 
-use super::known::{Concern, Place};
+use super::known::{Concern, Place, TakeBack};
 use super::{Shared, Signal};
 use fuser::{INodeNo, Notifier};
 use larder::fs::record::Inode;
@@ -117,15 +117,11 @@ impl<S: TxStore> Caller<S> {
         match concern {
             Concern::Inode { number, id, told } => {
                 let now = at_hand(fs, *id);
-                if now.is_some() && now == *told {
-                    return Ok(());
-                }
-                let content_kept = match (&now, told) {
-                    (Some(now), Some(told)) => (now.change, now.size) == (told.change, told.size),
-                    _ => false,
+                let offset = match self.shared.known().take_back(*number, told, now.as_ref()) {
+                    TakeBack::Nothing => return Ok(()),
+                    TakeBack::Attributes => -1,
+                    TakeBack::All => 0,
                 };
-                self.shared.known().dropped(*number, told);
-                let offset = if content_kept { -1 } else { 0 };
                 self.notifier.inval_inode(INodeNo(*number), offset, 0)
             }
             Concern::Name(name) => {

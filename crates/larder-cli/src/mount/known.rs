@@ -39,6 +39,37 @@ struct KnownInode {
     id: InodeId,
     lookups: u64,
     told: Option<Inode>,
+    pages: Pages,
+}
+
+/// Which update of a file's content the bytes are of that the kernel keeps. It is known apart from
+/// the attributes that were told: those may be new while the bytes are old.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Pages {
+    /// It keeps none.
+    #[default]
+    None,
+    /// This one.
+    Of(u32),
+    /// Several, or bytes of its own.
+    Mixed,
+}
+
+impl Pages {
+    fn are_of(self, change: u32) -> bool {
+        matches!(self, Self::None) || self == Self::Of(change)
+    }
+}
+
+/// What to take back of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TakeBack {
+    /// It is as the kernel believes.
+    Nothing,
+    /// The attributes alone.
+    Attributes,
+    /// The bytes as well.
+    All,
 }
 
 /// What a change concerns of what the kernel believes.
@@ -89,21 +120,21 @@ impl Known {
         self.inodes.get(&number).map(|inode| inode.id)
     }
 
-    /// What was last told of an inode.
-    pub(super) fn told(&self, number: u64) -> Option<&Inode> {
-        self.inodes.get(&number)?.told.as_ref()
-    }
-
     /// To be taken before an operation reads, and given back to `tell_…`.
     pub(super) fn position(&self) -> u64 {
         self.sequence
     }
 
     fn count(&mut self, number: u64, id: InodeId, lookups: u64) {
-        let known = self.inodes.entry(number).or_insert(KnownInode { id, lookups: 0, told: None });
+        let known = self.inodes.entry(number).or_insert(KnownInode {
+            id,
+            lookups: 0,
+            told: None,
+            pages: Pages::None,
+        });
         if known.id != id {
             // The slot was used anew: what was told of its old inode is of no use.
-            (known.id, known.told) = (id, None);
+            (known.id, known.told, known.pages) = (id, None, Pages::Mixed);
         }
         known.lookups += lookups;
         self.by_page.insert((id.page, id.slot), number);
@@ -152,6 +183,60 @@ impl Known {
             _ => return Duration::ZERO,
         }
         if changed { Duration::ZERO } else { ttl }
+    }
+
+    /// The kernel is about to be given bytes of this update of the content.
+    pub(super) fn tell_pages(&mut self, number: u64, change: u32) {
+        if let Some(known) = self.inodes.get_mut(&number) {
+            let kept = known.pages.are_of(change);
+            known.pages = if kept { Pages::Of(change) } else { Pages::Mixed };
+        }
+    }
+
+    /// The kernel keeps bytes that it writes: of no update yet.
+    pub(super) fn take_pages(&mut self, number: u64) {
+        if let Some(known) = self.inodes.get_mut(&number) {
+            known.pages = Pages::Mixed;
+        }
+    }
+
+    /// The kernel is about to open a file whose content is of this update; says whether it may
+    /// keep the bytes it has. Else it drops them.
+    pub(super) fn open_pages(&mut self, number: u64, change: u32) -> bool {
+        let Some(known) = self.inodes.get_mut(&number) else {
+            return false;
+        };
+        if known.pages.are_of(change) {
+            return true;
+        }
+        // An answer to a read on its way comes before: the kernel waits for it and drops it too.
+        known.pages = Pages::None;
+        false
+    }
+
+    /// What to take back of an inode that `now` is like this, as far as is known here; it is
+    /// noted as taken back.
+    pub(super) fn take_back(
+        &mut self,
+        number: u64,
+        told: &Option<Inode>,
+        now: Option<&Inode>,
+    ) -> TakeBack {
+        let Some(known) = self.inodes.get_mut(&number) else {
+            return TakeBack::Nothing;
+        };
+        let pages_kept = now.is_some_and(|now| known.pages.are_of(now.change));
+        if pages_kept && now == told.as_ref() {
+            return TakeBack::Nothing;
+        }
+        if known.told == *told {
+            known.told = None;
+        }
+        if pages_kept {
+            return TakeBack::Attributes;
+        }
+        known.pages = Pages::None;
+        TakeBack::All
     }
 
     /// The kernel is about to be told a name and will refer to its inode once more; gives how
@@ -242,14 +327,5 @@ impl Known {
         let mut all: Vec<Concern> = names.collect();
         all.extend(self.inodes.keys().filter_map(|number| self.inode_concern(*number)));
         all
-    }
-
-    /// The kernel was told to believe this of an inode no longer.
-    pub(super) fn dropped(&mut self, number: u64, told: &Option<Inode>) {
-        if let Some(known) = self.inodes.get_mut(&number)
-            && known.told == *told
-        {
-            known.told = None;
-        }
     }
 }

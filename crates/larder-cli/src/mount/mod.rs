@@ -31,7 +31,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+
+/// Operations that change something and are under way at once: some of them past their limits.
+const OPERATIONS_MAX: usize = 1024;
 
 /// How the mount works.
 #[derive(Clone, Debug)]
@@ -113,6 +117,8 @@ struct Shared<S: TxStore> {
     known: Mutex<Known>,
     handles: Mutex<HashMap<u64, Open>>,
     next_handle: AtomicU64,
+    /// Operations under way that change something.
+    operations: Arc<Semaphore>,
 }
 
 /// What a file handle of the kernel stands for.
@@ -169,6 +175,7 @@ impl<S: TxStore> Mounted<S> {
             options,
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
+            operations: Arc::new(Semaphore::new(OPERATIONS_MAX)),
         });
         let adapter = Adapter::new(shared.clone(), runtime.clone());
         let config = config(&shared.options);

@@ -5,8 +5,9 @@ use larder::client::{Freshness, Node, NodeConfig, VolumeOptions};
 use larder::config::{LinkConfig, OriginConfig, OriginSection};
 use larder::fs::check::{CheckOptions, check};
 use larder::fs::client::VolumeStore;
-use larder::fs::memory::MemoryStore;
-use larder::fs::{FsOptions, PAGE_BYTES};
+use larder::fs::memory::{MemoryStore, Stall};
+use larder::fs::record::{Content, Inode};
+use larder::fs::{Attr, Create, FsOptions, InodeId, Kind, PAGE_BYTES, SetAttr};
 use larder::server::OriginServer;
 use larder::tls::{Role, init};
 use std::fs;
@@ -22,6 +23,10 @@ struct Mount {
 
 /// None where the machine lets nobody mount.
 async fn mount(store: &MemoryStore, name: &str) -> Option<Mount> {
+    mount_with(store, name, MountOptions::default()).await
+}
+
+async fn mount_with(store: &MemoryStore, name: &str, options: MountOptions) -> Option<Mount> {
     if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
         eprintln!("no /dev/fuse: not tested");
         return None;
@@ -32,8 +37,7 @@ async fn mount(store: &MemoryStore, name: &str) -> Option<Mount> {
     let files = Arc::new(files.await.expect("it works"));
     let changes = store.watch();
     let signals = move || changes.recv().ok().map(Signal::Changed);
-    let mounted =
-        Mounted::mount(files.clone(), &path, MountOptions::default(), signals).expect("it works");
+    let mounted = Mounted::mount(files.clone(), &path, options, signals).expect("it works");
     Some(Mount { path, fs: files, mounted })
 }
 
@@ -160,6 +164,120 @@ async fn one_mount_sees_what_the_other_changes() {
     })
     .await;
     two.end().await;
+    one.end().await;
+}
+
+/// A removal passed its limit when its commit was done and the answer was not: what comes after
+/// the commit was thrown away with it, and a large file without a name was freed by nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_passes_its_limit_is_done_to_its_end() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let options = MountOptions {
+        operation_limit: Duration::from_millis(500),
+        write_back_age: Duration::from_millis(400),
+        ..MountOptions::default()
+    };
+    let Some(mount) = mount_with(&store, "limit", options).await else { return };
+    let (path, stalled) = (mount.path.clone(), store.clone());
+    host(move || {
+        fs::write(path.join("large"), vec![1; 12 << 20]).expect("it works");
+        stalled.stall(Stall::After);
+        let error = fs::remove_file(path.join("large")).expect_err("nothing is answered");
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        // The same while a handle is on its way.
+        let error = fs::write(path.join("made"), "").expect_err("nothing is answered");
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        stalled.stall(Stall::Nowhere);
+    })
+    .await;
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if mount.fs.orphans().await.expect("it works").is_empty() {
+            break;
+        }
+    }
+    assert_eq!(mount.fs.orphans().await.expect("it works"), []);
+    let path = mount.path.clone();
+    host(move || fs::remove_file(path.join("made")).expect("it was made")).await;
+    mount.end().await;
+}
+
+fn told(id: InodeId, change: u32) -> Attr {
+    let content = Content::Empty;
+    let (mode, uid, gid, links, size, atime) = (0o644, 0, 0, 1, 5, 0);
+    // Size and times are kept as they were, as `cp -p` and build tools do.
+    let (mtime, ctime) = (1, 2);
+    let kind = Kind::File;
+    let inode = Inode { kind, mode, uid, gid, links, size, mtime, ctime, atime, change, content };
+    Attr { id, inode }
+}
+
+/// A file's bytes changed, its size and time did not. A look at its attributes came between the
+/// change and the taking back: the attributes were as told, so nothing was taken back, and the
+/// kernel served the old bytes for as long as it had memory.
+#[test]
+fn bytes_are_taken_back_though_the_attributes_are_as_told() {
+    use super::known::{Concern, TakeBack};
+    use larder::core::id::{Generation, Slot};
+    let id = |slot| InodeId { page: PageNo(9), slot: Slot(slot), generation: Generation(1) };
+    let ttl = Duration::from_secs(60);
+    let mut known = Known::new(id(2));
+    let (file, old, new) = (id(4), told(id(4), 7), told(id(4), 8));
+    let number = known.number(file);
+    let place = (PageNo(3), Slot(77));
+    known.tell_name(known.position(), (1, b"f"), place, Some(&old), ttl);
+    assert!(known.open_pages(number, 7), "there is nothing to drop");
+    known.tell_pages(number, 7);
+    assert!(known.open_pages(number, 7), "they are the same");
+    let concerns = known.change(&[(PageNo(9), Target::Slot(Slot(4)))]);
+    let [Concern::Inode { told: before, .. }] = &concerns[..] else { panic!("{concerns:?}") };
+    // Before it is taken back, the new attributes are told.
+    known.tell_attr(known.position(), &new, ttl);
+    assert_eq!(before.as_ref(), Some(&old.inode));
+    let concerns = known.change(&[(PageNo(9), Target::Slot(Slot(4)))]);
+    let [Concern::Inode { told: now, .. }] = &concerns[..] else { panic!("{concerns:?}") };
+    assert_eq!(known.take_back(number, now, Some(&new.inode)), TakeBack::All);
+    assert_eq!(known.take_back(number, &None, Some(&new.inode)), TakeBack::Attributes);
+    // New bytes, read after that, are good, also when the file is opened anew.
+    known.tell_pages(number, 8);
+    assert!(known.open_pages(number, 8));
+    // Bytes of two updates: dropped when it is opened, and good from then on.
+    known.tell_pages(number, 9);
+    assert!(!known.open_pages(number, 9));
+    known.tell_pages(number, 9);
+    assert!(known.open_pages(number, 9));
+    // Bytes that the kernel wrote itself are of no update that another could have seen.
+    known.take_pages(number);
+    let told = Some(new.inode.clone());
+    assert_eq!(known.take_back(number, &told, Some(&new.inode)), TakeBack::All);
+}
+
+/// The same through two real mounts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn new_bytes_with_an_old_time_are_seen() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let Some(one) = mount(&store, "old-time").await else { return };
+    let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
+    let (uid, gid, target) = (0, 0, bytes::Bytes::new());
+    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target };
+    let (handle, found) = other.create_file(other.root(), b"f", &create).await.expect("it works");
+    let id = found.attr.expect("it was made").id;
+    for round in 0..20_u64 {
+        let text = format!("{round:08}");
+        other.write(&handle, 0, text.clone().into()).await.expect("it works");
+        other.flush(&handle).await.expect("it works");
+        let set = SetAttr { mtime: Some(1), ..SetAttr::default() };
+        other.setattr(id, set).await.expect("it works");
+        let path = one.path.join("f");
+        host(move || {
+            eventually("the new bytes", || {
+                fs::metadata(&path).expect("it works").len() == 8
+                    && fs::read_to_string(&path).expect("it works") == text
+            });
+        })
+        .await;
+    }
+    other.release(&handle).await.expect("it works");
     one.end().await;
 }
 
