@@ -120,13 +120,17 @@ pub(crate) enum CaCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct OriginArgs {
-    /// Folder of the store; made when it is not there
+    /// Folder of the store
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
+    /// Make the store if the folder holds none: for the first start. Without it a folder that
+    /// holds no store is refused, since its disk may not be mounted
+    #[arg(long)]
+    pub(crate) create: bool,
     /// Address to serve at
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,
-    /// How many order domains a new store gets
+    /// How many order domains the store has; more than there are are made
     #[arg(long, value_name = "N")]
     pub(crate) domains: Option<u32>,
     /// Serve children that saw commits which this store lost: they drop what they saw after the

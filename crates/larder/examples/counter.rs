@@ -1,9 +1,9 @@
 //! A counter that many nodes raise at once: a whole program to copy.
 //!
 //! ```sh
-//! larder ca init --dir tls && larder ca issue origin --role origin --dir tls
-//! larder ca issue node-one --role node --dir tls
-//! larder origin --name origin --tls-dir tls --data /tmp/larder &
+//! larder ca init --tls tls && larder ca issue origin --role origin --tls tls
+//! larder ca issue node-one --role node --tls tls
+//! larder origin --name origin --tls tls --data /tmp/larder --create &
 //! cargo run --example counter -- tls node-one localhost:4780
 //! ```
 

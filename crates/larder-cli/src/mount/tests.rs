@@ -316,6 +316,7 @@ async fn two_sites_share_a_tree_over_tls() {
         origin: OriginSection {
             listen: "127.0.0.1:0".into(),
             data: dir.join("data"),
+            create: true,
             ..OriginSection::default()
         },
         link: LinkConfig::default(),

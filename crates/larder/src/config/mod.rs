@@ -161,7 +161,10 @@ pub struct OriginSection {
     pub listen: String,
     /// Folder of the store; one folder per domain in it.
     pub data: PathBuf,
-    /// Order domains to make in a new store; an old one keeps what it has.
+    /// Make the store if the folder holds none. Off: a folder without a store is refused, since
+    /// its disk may not be mounted.
+    pub create: bool,
+    /// Order domains of the store; more than it has are made, and none is ever left out.
     pub domains: u32,
     /// Serve children that have seen commits this store does not have: it was restored from an
     /// old copy, and that is known and wanted.
@@ -177,6 +180,7 @@ impl Default for OriginSection {
         Self {
             listen: "0.0.0.0:4780".into(),
             data: "/var/lib/larder".into(),
+            create: false,
             domains: 1,
             accept_fork: false,
             memory: Size(1 << 30),

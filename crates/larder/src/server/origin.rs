@@ -1,6 +1,7 @@
 //! An origin: domains' stores, the machine, and links from children.
 
-use super::store::{OpenDomain, StoreThreads, open_all};
+use super::data::{OpenDomain, open_all};
+use super::store::StoreThreads;
 use super::{FIRST_DOWN_LINK, ServerError};
 use crate::clock::{now, wall_time};
 use crate::config::OriginConfig;
@@ -138,8 +139,8 @@ impl OriginServer {
 }
 
 async fn open_domains(config: &OriginConfig) -> Result<Vec<OpenDomain>, ServerError> {
-    let (data, domains) = (config.origin.data.clone(), config.origin.domains);
-    let opened = tokio::task::spawn_blocking(move || open_all(&data, domains)).await;
+    let section = config.origin.clone();
+    let opened = tokio::task::spawn_blocking(move || open_all(&section)).await;
     opened.expect("opening ends in a result, and is not cancelled")
 }
 

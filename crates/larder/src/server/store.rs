@@ -1,69 +1,23 @@
 //! The threads that carry out what an origin asks of a domain's store. They block; the machine and
 //! the runtime's workers never do.
 
-use super::ServerError;
-use crate::clock::{now, random_u64, random_u128};
+use super::data::OpenDomain;
+use crate::clock::now;
 use crate::host::Inputs;
 use crate::metrics::{Metrics, StorePart};
-use larder_core::id::{DomainId, HistoryId};
+use larder_core::id::DomainId;
+use larder_core::origin::Origin;
 use larder_core::origin::io::{LoadId, LoadKey, OriginInput, OriginOutput, WriteId};
-use larder_core::origin::{Origin, RecoveredDomain};
 use larder_core::record::{InstallBatch, LogRecord, Lsn};
-use larder_core::rng::Rng;
 use larder_store::disk::RealDisk;
-use larder_store::driver::{DomainStore, LogHalf, OpenError, PagesHalf, domain_of};
-use larder_store::log::LogConfig;
-use larder_store::pages::{FjallConfig, FjallPages};
-use std::path::{Path, PathBuf};
+use larder_store::driver::{LogHalf, PagesHalf};
+use larder_store::pages::FjallPages;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 /// Threads that load pages, per domain.
 const LOADERS: usize = 2;
-
-/// A domain's store, open, and not yet at work.
-pub(super) struct OpenDomain {
-    log: LogHalf<RealDisk>,
-    pages: PagesHalf<FjallPages>,
-    pub(super) recovered: RecoveredDomain,
-}
-
-/// Opens all domains in `data`, and makes new ones until there are `at_least`. Blocks.
-pub(super) fn open_all(data: &Path, at_least: u32) -> Result<Vec<OpenDomain>, ServerError> {
-    let folder = |number: u32| data.join(format!("domain-{number}"));
-    std::fs::create_dir_all(data)
-        .map_err(|error| ServerError::Data { path: data.to_owned(), detail: error.to_string() })?;
-    let mut domains = Vec::new();
-    for number in 0.. {
-        let path = folder(number);
-        if number >= at_least && !path.exists() {
-            break;
-        }
-        let opened = open_one(&path).map_err(|error| ServerError::Store { path, error })?;
-        domains.push(opened);
-    }
-    Ok(domains)
-}
-
-fn open_one(path: &PathBuf) -> Result<OpenDomain, OpenError> {
-    let disk = RealDisk::open(path)?;
-    let pages = FjallPages::open(path.join("pages"), &FjallConfig::default())?;
-    let rng = Rng::new(random_u64());
-    let config = LogConfig::default();
-    let (store, recovered) = if domain_of(&disk)?.is_some() {
-        DomainStore::open(disk, pages, config, rng)?
-    } else {
-        DomainStore::create(disk, pages, config, DomainId(random_u64()), rng)?
-    };
-    let (log, pages) = store.split();
-    let recovered = RecoveredDomain {
-        meta: recovered.meta,
-        records: recovered.records,
-        history: HistoryId(random_u128()),
-    };
-    Ok(OpenDomain { log, pages, recovered })
-}
 
 enum LogJob {
     Append(WriteId, Vec<(Lsn, LogRecord)>),

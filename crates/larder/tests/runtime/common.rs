@@ -64,6 +64,7 @@ impl Site {
             origin: OriginSection {
                 listen: listen.into(),
                 data: self.dir.join("data"),
+                create: true,
                 lease: Period(Duration::from_secs(2)),
                 ..OriginSection::default()
             },

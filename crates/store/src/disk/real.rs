@@ -25,13 +25,13 @@ pub struct RealFile {
 }
 
 impl RealDisk {
-    /// Opens a directory, making it if it is not there, and locks it.
+    /// Opens a directory, making it (durably) if it is not there, and locks it.
     ///
     /// # Errors
     /// [`DiskError::Locked`] when another process (or another `RealDisk` of this one) has it open.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, DiskError> {
         let path = path.into();
-        std::fs::create_dir_all(&path).map_err(|error| failed(&path, "create", &error))?;
+        make_folder(&path, &mut sync_folder)?;
         let lock_path = path.join(LOCK_NAME);
         let lock = OpenOptions::new()
             .read(true)
@@ -106,9 +106,7 @@ impl Disk for RealDisk {
     }
 
     fn sync_directory(&self) -> Result<(), DiskError> {
-        File::open(&self.path)
-            .and_then(|directory| directory.sync_all())
-            .map_err(|error| failed(&self.path, "sync", &error))
+        sync_folder(&self.path)
     }
 
     fn free_bytes(&self) -> Result<u64, DiskError> {
@@ -158,6 +156,38 @@ impl DiskFile for RealFile {
     }
 }
 
+/// Makes a folder and those above it that are not there, each with `sync` of the one it is named
+/// in. That of `path` itself is synced in any case: whoever made it may have died before.
+fn make_folder(
+    path: &Path,
+    sync: &mut impl FnMut(&Path) -> Result<(), DiskError>,
+) -> Result<(), DiskError> {
+    let above = match path.parent() {
+        Some(above) if above.as_os_str().is_empty() => Path::new("."),
+        Some(above) => above,
+        // The root of all.
+        None => return Ok(()),
+    };
+    if !path.is_dir() {
+        if !above.is_dir() {
+            make_folder(above, sync)?;
+        }
+        match std::fs::create_dir(path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(failed(path, "create", &error));
+            }
+            _ => {}
+        }
+    }
+    sync(above)
+}
+
+fn sync_folder(path: &Path) -> Result<(), DiskError> {
+    File::open(path)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| failed(path, "sync", &error))
+}
+
 fn failed(path: &Path, operation: &'static str, error: &io::Error) -> DiskError {
     let file = path.display().to_string();
     match error.kind() {
@@ -165,5 +195,29 @@ fn failed(path: &Path, operation: &'static str, error: &io::Error) -> DiskError 
         ErrorKind::NotFound => DiskError::Missing { file },
         ErrorKind::AlreadyExists => DiskError::Exists { file },
         _ => DiskError::Failed { file, operation, detail: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Folders were made and the ones they are named in were not synced: a power cut after the
+    /// first commits of a new store took its folder away, and with it all that was acknowledged.
+    #[test]
+    fn the_name_of_a_new_folder_is_synced_and_so_are_those_above_it() {
+        let root = std::env::temp_dir().join(format!("larder-folder-{}", std::process::id()));
+        std::fs::create_dir(&root).expect("a new name");
+        let mut synced = Vec::new();
+        let path = root.join("a/b");
+        let mut note = |path: &Path| {
+            synced.push((path.to_owned(), path.join("b").is_dir()));
+            Ok(())
+        };
+        make_folder(&path, &mut note).expect("writable");
+        make_folder(&path, &mut note).expect("there already");
+        let above = (root.join("a"), true);
+        assert_eq!(synced, [(root.clone(), false), above.clone(), above]);
+        std::fs::remove_dir_all(&root).expect("removes");
     }
 }

@@ -13,15 +13,30 @@ const FORMAT: u32 = 1;
 
 /// Writes the identity, durably.
 pub(crate) fn write<D: Disk>(disk: &D, domain: DomainId) -> Result<(), DiskError> {
-    match disk.remove(UNFINISHED_NAME) {
+    replace(disk, UNFINISHED_NAME, IDENTITY_NAME, &text(domain))
+}
+
+/// Gives a small file new content: after a crash it has the old one or the new one.
+pub(super) fn replace<D: Disk>(
+    disk: &D,
+    unfinished: &str,
+    name: &str,
+    text: &str,
+) -> Result<(), DiskError> {
+    match disk.remove(unfinished) {
         Ok(()) | Err(DiskError::Missing { .. }) => {}
         Err(error) => return Err(error),
     }
-    let file = disk.create(UNFINISHED_NAME)?;
-    file.write_at(0, text(domain).as_bytes())?;
+    let file = disk.create(unfinished)?;
+    file.write_at(0, text.as_bytes())?;
     file.sync()?;
-    disk.rename(UNFINISHED_NAME, IDENTITY_NAME)?;
+    disk.rename(unfinished, name)?;
     disk.sync_directory()
+}
+
+/// Lines with a last one that checks them.
+pub(super) fn checked(lines: &str) -> String {
+    format!("{lines}check {:08x}\n", crc32c::crc32c(lines.as_bytes()))
 }
 
 /// Reads the identity; none: there is no domain here.
@@ -36,8 +51,7 @@ pub(crate) fn read<D: Disk>(disk: &D) -> Result<Option<DomainId>, OpenError> {
 }
 
 fn text(domain: DomainId) -> String {
-    let body = format!("larder domain\nformat {FORMAT}\nid {:016x}\n", domain.0);
-    format!("{body}check {:08x}\n", crc32c::crc32c(body.as_bytes()))
+    checked(&format!("larder domain\nformat {FORMAT}\nid {:016x}\n", domain.0))
 }
 
 fn parse(bytes: &[u8]) -> Result<DomainId, OpenError> {

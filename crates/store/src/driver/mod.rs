@@ -5,10 +5,12 @@
 //! two meet only through the machine. Every call blocks until what it answers is durable.
 
 mod identity;
+mod list;
 mod real;
 
+pub use list::{LIST_NAME, folder_name, read_list, write_list};
 pub(crate) use real::parts_at;
-pub use real::{PAGES_NAME, RealStore, StoreConfig};
+pub use real::{PAGES_NAME, RealStore, StoreConfig, domain_at, list_at};
 
 use crate::disk::{Disk, DiskError};
 use crate::log::{Log, LogConfig, LogError, Records};
@@ -36,6 +38,17 @@ pub enum OpenError {
     /// The identity file is of another time.
     #[error("the identity file \"domain\" has format {found}; this version reads {known}")]
     IdentityFormat {
+        /// What it says.
+        found: u32,
+        /// What is read.
+        known: u32,
+    },
+    /// The list of domains does not check.
+    #[error("the list \"domains\" is damaged: restore it from a backup")]
+    ListDamaged,
+    /// The list of domains is of another time.
+    #[error("the list \"domains\" has format {found}; this version reads {known}")]
+    ListFormat {
         /// What it says.
         found: u32,
         /// What is read.

@@ -53,13 +53,40 @@ impl RealStore {
     }
 }
 
+/// The domain of a directory, which is neither made nor kept open; none: no domain was made there.
+///
+/// # Errors
+/// See [`super::domain_of`].
+pub fn domain_at(path: &Path) -> Result<Option<DomainId>, OpenError> {
+    if !is_domain(path) {
+        return Ok(None);
+    }
+    super::domain_of(&RealDisk::open(path)?)
+}
+
+/// The list of domains of a directory, which is neither made nor kept open; none: no store was
+/// made there.
+///
+/// # Errors
+/// See [`super::read_list`].
+pub fn list_at(path: &Path) -> Result<Option<Vec<DomainId>>, OpenError> {
+    if !path.join(super::LIST_NAME).exists() {
+        return Ok(None);
+    }
+    super::read_list(&RealDisk::open(path)?)
+}
+
+fn is_domain(path: &Path) -> bool {
+    path.join(super::identity::IDENTITY_NAME).exists()
+}
+
 /// The disk and the page engine of a domain that is there.
 pub(crate) fn parts_at(
     path: &Path,
     config: &FjallConfig,
 ) -> Result<(RealDisk, FjallPages), OpenError> {
     // Nothing is made in a directory that holds no domain.
-    if !path.join(super::identity::IDENTITY_NAME).exists() {
+    if !is_domain(path) {
         return Err(OpenError::NoDomain);
     }
     let disk = RealDisk::open(path)?;

@@ -12,7 +12,7 @@ use larder_core::record::{
 use larder_core::rng::Rng;
 use larder_core::time::WallTime;
 use larder_store::disk::{Disk, RealDisk};
-use larder_store::driver::{DomainStore, OpenError, Recovered, domain_of};
+use larder_store::driver::{DomainStore, OpenError, Recovered, domain_of, read_list, write_list};
 use larder_store::log::{LogConfig, LogError};
 use larder_store::pages::{FjallConfig, FjallPages, ModelPages, Pages};
 use larder_store::testing::FaultDisk;
@@ -252,6 +252,29 @@ fn an_unfinished_creation_is_begun_anew() {
             open(disk, ModelPages::default()).expect("there is a domain");
         }
     }
+}
+
+/// The list of domains keeps a start from making a missing one anew: a power cut in the middle of
+/// replacing it must leave the old one or the new one.
+#[test]
+fn the_list_of_domains_is_the_old_or_the_new_one_after_a_power_cut() {
+    let (old, new) = (vec![DOMAIN], vec![DOMAIN, DomainId(2)]);
+    let mut kept = [false; 2];
+    for point in 0..8 {
+        for seed in 0..10 {
+            let disk = FaultDisk::default();
+            assert_eq!(read_list(&disk), Ok(None));
+            write_list(&disk, &old).expect("no fault");
+            disk.crash_after(point);
+            let written = write_list(&disk, &new);
+            let disk = disk.reboot(&mut Rng::new(seed));
+            let found = read_list(&disk).expect("it is whole").expect("it is there");
+            assert!(found == new || (written.is_err() && found == old), "point {point}: {found:?}");
+            kept[usize::from(found == new)] = true;
+            write_list(&disk, &new).expect("what was left over is replaced");
+        }
+    }
+    assert_eq!(kept, [true; 2], "both are met");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use larder_core::id::DomainId;
 use larder_core::record::Lsn;
 use larder_core::rng::Rng;
 use larder_store::disk::{Disk, DiskFile};
-use larder_store::driver::{DomainStore, domain_of};
+use larder_store::driver::{DomainStore, domain_of, read_list, write_list};
 use larder_store::log::{FIRST, Log, LogConfig};
 use larder_store::pages::ModelPages;
 use larder_store::testing::FaultDisk;
@@ -94,4 +94,17 @@ fn an_identity_is_written_as_ever_and_read() {
     let file = old.create("domain").expect("no fault");
     file.write_at(0, text.as_bytes()).expect("no fault");
     assert_eq!(domain_of(&old), Ok(Some(DOMAIN)));
+}
+
+#[test]
+fn a_list_of_domains_is_written_as_ever_and_read() {
+    let disk = FaultDisk::default();
+    write_list(&disk, &[DOMAIN, DomainId(2)]).expect("no fault");
+    let written = String::from_utf8(disk.bytes("domains")).expect("it is text");
+    let text = golden("domains", &written);
+    assert_eq!(written, text);
+    let old = FaultDisk::default();
+    let file = old.create("domains").expect("no fault");
+    file.write_at(0, text.as_bytes()).expect("no fault");
+    assert_eq!(read_list(&old), Ok(Some(vec![DOMAIN, DomainId(2)])));
 }

@@ -42,6 +42,7 @@ impl Origin {
             "origin".to_owned(),
             "--data".to_owned(),
             data,
+            "--create".to_owned(),
             "--tls".to_owned(),
             tls,
             "--name".to_owned(),

@@ -75,7 +75,8 @@ impl Cluster {
         };
         let data = folder.join("origin").display().to_string();
         let listen = format!("127.0.0.1:{origin_port}");
-        cluster.add(Part::Origin, &["origin", "--data", &data, "--listen", &listen])?;
+        let origin = ["origin", "--data", &data, "--create", "--listen", &listen];
+        cluster.add(Part::Origin, &origin)?;
         let listen = format!("127.0.0.1:{relay_port}");
         let parent = cluster.proxy.address().to_string();
         cluster.add(Part::Relay, &["relay", "--parent", &parent, "--listen", &listen])?;
