@@ -22,6 +22,8 @@ pub struct DownlinkConfig {
     /// Most pages a link's registration of one domain may name before it becomes "all".
     /// Default: 1 048 576.
     pub registered_pages_max: usize,
+    /// Bytes that this may take, about, likewise. Default: 16 MiB.
+    pub registered_bytes_max: usize,
     /// Bytes after which an advance is cut (at a stamp). Default: 64 KiB.
     pub advance_bytes: usize,
     /// Bytes of recent changes kept per domain. Default: 16 MiB.
@@ -45,6 +47,7 @@ impl Default for DownlinkConfig {
             hello_max: Duration::from_secs(10),
             quiet_interval: Duration::from_millis(5),
             registered_pages_max: 1 << 20,
+            registered_bytes_max: 16 << 20,
             advance_bytes: 64 << 10,
             ring_bytes_max: 16 << 20,
             ring_commits_max: 65_536,

@@ -139,6 +139,8 @@ impl Downlinks {
             }
             Message::Holding { domain, pages, done } => {
                 check_count(pages.len())?;
+                let mut pages = pages;
+                pages.retain(|page| self.volumes.may_have(domain, *page));
                 let follower = self.known(link, domain)?;
                 follower.registration.holding(&pages, done);
                 follower.scanned = follower.cursor;
@@ -168,9 +170,12 @@ impl Downlinks {
             }
             Message::Commit { domain, commit } => {
                 self.count(link, 1)?;
-                if let Some(follower) = self.follower(link, domain) {
-                    for write in &commit.writes {
-                        follower.register(write.page);
+                let Self { links, volumes, .. } = self;
+                let link = links.get_mut(&link);
+                if let Some(follower) = link.and_then(|link| link.followers.get_mut(&domain)) {
+                    let pages = commit.writes.iter().map(|write| write.page);
+                    for page in pages.filter(|page| volumes.may_have(domain, *page)) {
+                        follower.register(page);
                     }
                 }
                 Ask::Commit(domain, commit)
@@ -204,7 +209,8 @@ impl Downlinks {
             .ok_or_else(|| CloseReason::Protocol("a domain that was not resumed".into()))
     }
 
-    /// Registers the child for the pages first (rule 10), then queues them.
+    /// Registers the child for the pages first (rule 10), then queues them. Those of volumes that
+    /// are not there cost no memory: they fail at once.
     fn fetch(
         &mut self,
         link: LinkId,
@@ -232,15 +238,22 @@ impl Downlinks {
         if entry.fetches.contains_key(&request) {
             return Err(CloseReason::Protocol("a request id came twice".into()));
         }
+        let volumes = &self.volumes;
+        let (there, unknown): (Vec<&PageAsk>, Vec<&PageAsk>) =
+            pages.iter().partition(|ask| volumes.may_have(domain, ask.page));
         if register {
-            for ask in pages {
+            for ask in &there {
                 follower.register(ask.page);
             }
         }
         let fetching = Fetching { left: count, failed: None, failed_pages: 0 };
         entry.fetches.insert(request, fetching);
-        for ask in pages {
+        for ask in there {
             follower.queue(Asked { request, page: ask.page, have: ask.have, prefetch });
+        }
+        for ask in unknown {
+            let error = RequestError::NoVolume(ask.page.volume.to_string());
+            self.fail_page(link, request, error, out);
         }
         Ok(vec![Ask::Serve])
     }

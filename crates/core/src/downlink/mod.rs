@@ -23,7 +23,7 @@ pub(crate) use resume::{Verdict, judge};
 pub(crate) use ring::{Recent, Ring};
 
 use crate::commit::{CommitRequest, Outcome};
-use crate::id::{BootId, CommitId, DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::id::{BootId, CommitId, DomainId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{Faults, LinkOutput};
 use crate::message::{
     CloseReason, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError, Role, VolumeKey,
@@ -82,6 +82,18 @@ enum Timer {
     Quiet,
 }
 
+/// Each domain's volumes; none: not known (relay).
+#[derive(Debug)]
+struct Volumes(Option<BTreeMap<VolumeId, DomainId>>);
+
+impl Volumes {
+    /// Whether the page may be there.
+    fn may_have(&self, domain: DomainId, page: PageId) -> bool {
+        let known = self.0.as_ref();
+        known.is_none_or(|volumes| volumes.get(&page.volume) == Some(&domain))
+    }
+}
+
 /// All links down.
 #[derive(Debug)]
 pub(crate) struct Downlinks {
@@ -90,6 +102,7 @@ pub(crate) struct Downlinks {
     links: BTreeMap<LinkId, Link>,
     /// Links by the child's name; at most one each (decision 0004).
     names: BTreeMap<String, LinkId>,
+    volumes: Volumes,
     timers: BTreeSet<(Instant, LinkId, Timer)>,
 }
 
@@ -100,8 +113,19 @@ impl Downlinks {
             faults,
             links: BTreeMap::new(),
             names: BTreeMap::new(),
+            volumes: Volumes(None),
             timers: BTreeSet::new(),
         }
+    }
+
+    /// These volumes are there, and those told before. Pages of others are not registered.
+    pub(crate) fn add_volumes(
+        &mut self,
+        domain: DomainId,
+        volumes: impl IntoIterator<Item = VolumeId>,
+    ) {
+        let known = self.volumes.0.get_or_insert_default();
+        known.extend(volumes.into_iter().map(|volume| (volume, domain)));
     }
 
     pub(crate) fn get(&self, link: LinkId) -> Option<&Link> {

@@ -1,21 +1,31 @@
 //! What a parent believes a child to hold: a hint to send less, bounded and forgettable.
 
+use super::DownlinkConfig;
 use crate::id::{PageId, PageNo, VolumeId};
 use std::collections::BTreeMap;
 
-/// A set of pages: per volume a bit per page, in words of 64. A page costs between 1/4 byte
-/// (neighbours) and about 30 bytes (alone).
+/// Memory of a word of 64 pages, about: tables of words are at least half full.
+const WORD_BYTES: usize = 32;
+/// Memory of a volume's table with its first word beside that, about.
+const VOLUME_BYTES: usize = 256;
+
+/// A set of pages: per volume a bit per page, in words of 64. A page costs between half a byte
+/// (neighbours), 32 bytes (alone in its word) and 288 bytes (alone in its volume).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PageSet {
     volumes: BTreeMap<VolumeId, BTreeMap<u64, u64>>,
     len: usize,
+    words: usize,
 }
 
 impl PageSet {
     /// Adds a page; says whether it was not there.
     pub(crate) fn insert(&mut self, id: PageId) -> bool {
         let words = self.volumes.entry(id.volume).or_default();
-        let word = words.entry(id.page.0 / 64).or_default();
+        let word = words.entry(id.page.0 / 64).or_insert_with(|| {
+            self.words += 1;
+            0
+        });
         let bit = 1 << (id.page.0 % 64);
         let new = *word & bit == 0;
         *word |= bit;
@@ -36,6 +46,7 @@ impl PageSet {
         *word &= !bit;
         if *word == 0 {
             words.remove(&(id.page.0 / 64));
+            self.words -= 1;
             if words.is_empty() {
                 self.volumes.remove(&id.volume);
             }
@@ -53,6 +64,15 @@ impl PageSet {
     /// Pages in it.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Memory it takes, about.
+    fn bytes(&self) -> usize {
+        self.volumes.len() * VOLUME_BYTES + self.words * WORD_BYTES
+    }
+
+    fn fits(&self, max: Max) -> bool {
+        self.len <= max.pages && self.bytes() <= max.bytes
     }
 
     /// All pages, ascending.
@@ -78,18 +98,26 @@ enum Gathered {
     Over,
 }
 
+/// What a registration may name and take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Max {
+    pages: usize,
+    bytes: usize,
+}
+
 /// A link's registration of one domain (decision 0003).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Registration {
     exact: Option<PageSet>,
     gathered: Gathered,
-    pages_max: usize,
+    max: Max,
 }
 
 impl Registration {
     /// For a child that holds nothing.
-    pub(crate) fn nothing(pages_max: usize) -> Self {
-        Self { exact: Some(PageSet::default()), gathered: Gathered::Off, pages_max }
+    pub(crate) fn nothing(config: &DownlinkConfig) -> Self {
+        let max = Max { pages: config.registered_pages_max, bytes: config.registered_bytes_max };
+        Self { exact: Some(PageSet::default()), gathered: Gathered::Off, max }
     }
 
     /// For everything (rule 17). What is fetched from here on counts as listed.
@@ -114,7 +142,7 @@ impl Registration {
     pub(crate) fn insert(&mut self, page: PageId) -> bool {
         if let Gathered::Set(set, _) = &mut self.gathered {
             set.insert(page);
-            if set.len() > self.pages_max {
+            if !set.fits(self.max) {
                 self.gathered = Gathered::Over;
             }
         }
@@ -122,7 +150,7 @@ impl Registration {
             return false;
         };
         let new = set.insert(page);
-        if set.len() > self.pages_max {
+        if !set.fits(self.max) {
             self.exact = None;
         }
         new
@@ -148,7 +176,7 @@ impl Registration {
             for page in pages {
                 set.insert(*page);
             }
-            if set.len() > self.pages_max {
+            if !set.fits(self.max) {
                 self.gathered = Gathered::Over;
             }
         }
@@ -172,8 +200,42 @@ impl Registration {
             Gathered::Off | Gathered::Over => None,
         };
         for set in [self.exact.as_ref(), gathered].into_iter().flatten() {
-            assert!(set.len() <= self.pages_max, "a registration outgrew its bound");
+            assert!(set.fits(self.max), "a registration outgrew its bound");
             assert_eq!(set.len(), set.iter().count(), "a page set lost count");
+            let words: usize = set.volumes.values().map(BTreeMap::len).sum();
+            assert_eq!(set.words, words, "a page set lost count of its words");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child fetched one page of each of many volumes. Each cost a table of its own, ten times
+    /// what a page was thought to cost, and only pages were counted: a link took hundreds of
+    /// megabytes.
+    #[test]
+    fn a_registration_is_bounded_by_its_memory() {
+        let config = DownlinkConfig { registered_bytes_max: 3000, ..DownlinkConfig::default() };
+        let mut registration = Registration::nothing(&config);
+        let page = |volume, page| PageId { volume: VolumeId(volume), page: PageNo(page) };
+        for number in 1..=64 * 80 {
+            registration.insert(page(1, number));
+        }
+        registration.check();
+        assert_eq!(registration.pages().map(PageSet::len), Some(64 * 80), "neighbours are cheap");
+        for volume in 2..=10 {
+            registration.insert(page(volume, 1));
+        }
+        registration.check();
+        assert!(registration.pages().is_none(), "forgotten, and so for everything");
+        // The list that narrows it again is bounded alike.
+        registration.holding(&[page(1, 1)], true);
+        assert_eq!(registration.pages().map(PageSet::len), Some(1));
+        let list: Vec<PageId> = (1..=20).map(|volume| page(volume, 1)).collect();
+        registration.holding(&list, true);
+        registration.check();
+        assert!(registration.pages().is_none());
     }
 }

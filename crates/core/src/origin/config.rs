@@ -32,8 +32,16 @@ pub struct OriginConfig {
     pub waiting_commits_max: usize,
     /// Bytes of commits that wait; a further one is answered `Busy`. Default: 128 MiB.
     pub waiting_bytes_max: usize,
-    /// Most loads from the page engine under way. Default: 256.
+    /// Bytes of pages kept in memory for commits that wait; a further one that needs pages loaded
+    /// is answered `Busy`. Default: 256 MiB (one commit may need more).
+    pub pinned_bytes_max: usize,
+    /// Most loads of pages from the page engine under way. Default: 256.
     pub loads_max: usize,
+    /// Most loads from the change index under way. Default: 64.
+    pub index_loads_max: usize,
+    /// How long a commit, a fetch or a resume waits for the store or for its turn before it is
+    /// answered with an error. Default: 20 s.
+    pub wait_max: Duration,
     /// Entries (page and slot) of the table of recent writes. Default: 262 144.
     pub recent_writes_max: usize,
     /// Most boots whose outcomes are kept. Default: 65 536.
@@ -68,7 +76,10 @@ impl Default for OriginConfig {
             commit_pages_max: 16_384,
             waiting_commits_max: 4096,
             waiting_bytes_max: 128 << 20,
+            pinned_bytes_max: 256 << 20,
             loads_max: 256,
+            index_loads_max: 64,
+            wait_max: Duration::from_secs(20),
             recent_writes_max: 262_144,
             boots_max: 65_536,
             boot_forget_after: Duration::from_secs(3600),

@@ -132,6 +132,19 @@ pub enum OriginOutput {
         /// Up to and with this one.
         through: Lsn,
     },
+    /// The domain's store had no room at its start. It serves as soon as there is some; tell the
+    /// operator, fail readiness.
+    DomainWaits {
+        /// Which.
+        domain: DomainId,
+        /// What its store said.
+        fault: StoreFault,
+    },
+    /// The domain serves from now on.
+    DomainServes {
+        /// Which.
+        domain: DomainId,
+    },
     /// The domain's service has ended: its store failed. Tell the operator, fail readiness.
     DomainFailed {
         /// Which.

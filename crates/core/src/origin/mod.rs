@@ -62,6 +62,7 @@ impl Origin {
             let domain = Domain::recover(&origin.config, now, wall, recovered)?;
             origin.volumes.recovered(&domain)?;
             let id = domain.id();
+            origin.links.add_volumes(id, domain.volumes().map(|(volume, _)| volume));
             if origin.domains.insert(id, domain).is_some() {
                 return Err(RecoverError::Twice(format!("{id:?}")));
             }
@@ -104,19 +105,47 @@ impl Origin {
             match event {
                 Event::VolumeMade(id) => {
                     let info = self.domains.values().find_map(|domain| domain.volume(id));
-                    self.volumes.made(&mut self.links, info.expect("it was made"), out);
+                    let info = info.expect("it was made");
+                    self.links.add_volumes(info.domain, [id]);
+                    self.volumes.made(&mut self.links, info, out);
                 }
                 Event::VolumeNotMade(id, detail) => {
                     self.volumes.not_made(&mut self.links, id, &detail, out);
                 }
-                Event::Ready | Event::Failed => self.welcome_held(now, out),
+                Event::VolumeUnsure(id, detail) => {
+                    self.volumes.unsure(&mut self.links, id, &detail, out);
+                }
+                Event::Ready => {
+                    self.call_again(out);
+                    self.welcome_held(now, out);
+                }
+                Event::Waits | Event::Failed => self.welcome_held(now, out),
             }
         }
     }
 
-    /// Welcomes those who said hello, once every domain serves (or has failed).
+    /// A domain serves. Children that were welcomed while its store was full were not told of it,
+    /// and what they asked of it has failed: they are made to ask again.
+    fn call_again(&mut self, out: &mut Vec<OriginOutput>) {
+        let welcomed = self.links.iter().filter(|(_, link)| link.child().is_some());
+        let welcomed: Vec<LinkId> = welcomed.map(|(id, _)| id).collect();
+        for link in welcomed {
+            let reason = CloseReason::OutOfService("a domain has come into service".into());
+            self.links.close(link, reason, out);
+            self.gone(link);
+        }
+    }
+
+    fn gone(&mut self, link: LinkId) {
+        for domain in self.domains.values_mut() {
+            domain.gone(link);
+        }
+        self.volumes.gone(link);
+    }
+
+    /// Welcomes those who said hello, once every domain serves (or will not before long).
     fn welcome_held(&mut self, now: Instant, out: &mut Vec<OriginOutput>) {
-        if !self.domains.values().all(|domain| domain.is_open() || domain.is_failed()) {
+        if self.domains.values().any(Domain::is_starting) {
             return;
         }
         for link in self.links.held() {
@@ -144,12 +173,7 @@ impl Origin {
     ) {
         match ask {
             Ask::Greeted => self.welcome_held(now, out),
-            Ask::Gone(link) => {
-                for domain in self.domains.values_mut() {
-                    domain.gone(link);
-                }
-                self.volumes.gone(link);
-            }
+            Ask::Gone(link) => self.gone(link),
             Ask::Resume { request, domain, epochs, through, register } => {
                 if !self.domains.get(&domain).is_some_and(Domain::is_open) {
                     self.links.fail(link, request, RequestError::NoDomain(domain), out);
@@ -196,6 +220,10 @@ impl Origin {
                     self.links.fail(link, request, error, out);
                     return;
                 };
+                if !self.domains.get(&domain).is_some_and(Domain::is_open) {
+                    self.links.fail(link, request, RequestError::NoDomain(domain), out);
+                    return;
+                }
                 self.with(now, domain, events, out, |domain, cx| {
                     domain.allocate(cx, link, request, volume, count);
                 });
@@ -273,6 +301,10 @@ impl Machine for Origin {
         }
         for link in quiet {
             self.ask(now, link, Ask::Pump, &mut events, out);
+        }
+        let ids: Vec<DomainId> = self.domains.keys().copied().collect();
+        for id in ids {
+            self.with(now, id, &mut events, out, |domain, cx| domain.enforce_limits(cx));
         }
         self.settle(now, events, out);
     }

@@ -21,6 +21,8 @@ type Asker = (LinkId, RequestId);
 struct Making {
     spec: VolumeSpec,
     askers: Vec<Asker>,
+    /// Whether it was made shows at the next start only: why.
+    unsure: Option<String>,
 }
 
 /// Names and ids of all volumes.
@@ -114,7 +116,10 @@ impl Volumes {
             return None;
         }
         if let Some(making) = self.making.get_mut(&spec.id) {
-            if making.spec == spec {
+            if let Some(detail) = &making.unsure {
+                let error = RequestError::Unavailable(detail.clone());
+                links.fail(link, request, error, out);
+            } else if making.spec == spec {
                 making.askers.push(asker);
             } else {
                 let error = RequestError::Exists(making.spec.name.clone());
@@ -129,7 +134,7 @@ impl Volumes {
                 return None;
             }
         };
-        let making = Making { spec: spec.clone(), askers: vec![asker] };
+        let making = Making { spec: spec.clone(), askers: vec![asker], unsure: None };
         self.names.insert(spec.name.clone(), spec.id);
         self.making.insert(spec.id, making);
         Some((domain, spec))
@@ -204,6 +209,24 @@ impl Volumes {
         };
         self.names.remove(&making.spec.name);
         for (link, request) in making.askers {
+            let error = RequestError::Unavailable(detail.into());
+            links.fail(link, request, error, out);
+        }
+    }
+
+    /// The store failed while a volume was being made: the log may have it. Its name stays taken.
+    pub(super) fn unsure(
+        &mut self,
+        links: &mut Downlinks,
+        id: VolumeId,
+        detail: &str,
+        out: &mut Vec<OriginOutput>,
+    ) {
+        let Some(making) = self.making.get_mut(&id) else {
+            return;
+        };
+        making.unsure = Some(detail.into());
+        for (link, request) in std::mem::take(&mut making.askers) {
             let error = RequestError::Unavailable(detail.into());
             links.fail(link, request, error, out);
         }

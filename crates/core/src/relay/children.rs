@@ -110,7 +110,7 @@ impl Relay {
             return;
         };
         let at = entry.through();
-        let pages_max = self.config.downlink.registered_pages_max;
+        let registration = Registration::nothing(&self.config.downlink);
         let anothers = register.is_some_and(|boot| self.links.boots().contains(&boot));
         let Some(child) = self.links.get_mut(link) else {
             return;
@@ -125,10 +125,8 @@ impl Relay {
             return;
         }
         let first = !child.followers.contains_key(&domain);
-        let follower = child
-            .followers
-            .entry(domain)
-            .or_insert_with(|| Follower::new(request, Registration::nothing(pages_max)));
+        let follower =
+            child.followers.entry(domain).or_insert_with(|| Follower::new(request, registration));
         match through {
             None => {
                 let answer = Answer {

@@ -1,5 +1,7 @@
 //! Transcripts of the origin: one test per protocol rule or named race, each told by its prose.
 
+mod stores;
+
 use crate::parent::*;
 use crate::transcript::Transcript;
 use larder_core::id::{DomainId, HistoryId, PageId, Stamp};
@@ -45,6 +47,8 @@ fn show(output: &OriginOutput) -> Option<String> {
             )
         }
         OriginOutput::TrimLog { through, .. } => format!("trim log {}", through.0),
+        OriginOutput::DomainWaits { fault, .. } => format!("domain waits: {fault}"),
+        OriginOutput::DomainServes { .. } => return None,
         OriginOutput::DomainFailed { fault, .. } => format!("domain failed: {fault}"),
     })
 }

@@ -37,7 +37,7 @@ pub struct OriginServer {
     tasks: Vec<AbortHandle>,
 }
 
-/// Domains out of service, and why.
+/// Domains that do not serve, and why.
 type Failed = Arc<Mutex<BTreeMap<DomainId, StoreFault>>>;
 
 impl Drop for OriginServer {
@@ -222,6 +222,20 @@ impl Outlet<Origin> for OriginOutlet {
             | OriginOutput::Load { domain, .. }
             | OriginOutput::Install { domain, .. }
             | OriginOutput::TrimLog { domain, .. } => *domain,
+            OriginOutput::DomainWaits { domain, fault } => {
+                let name = format!("{:016x}", domain.0);
+                tracing::warn!(domain = %name, %fault, "domain waits for room in its store");
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.insert(*domain, fault.clone());
+                return;
+            }
+            OriginOutput::DomainServes { domain } => {
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                if failed.remove(domain).is_some() {
+                    tracing::info!(domain = %format!("{:016x}", domain.0), "domain serves");
+                }
+                return;
+            }
             OriginOutput::DomainFailed { domain, fault } => {
                 tracing::error!(domain = %format!("{:016x}", domain.0), %fault, "domain failed");
                 self.metrics.domain_failed();

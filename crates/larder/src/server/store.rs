@@ -26,8 +26,8 @@ enum LogJob {
 
 /// A domain's threads. They end when this is dropped and what was asked for is done.
 ///
-/// The queues have no bound of their own: the machine has at most one append, one install and
-/// `loads_max` loads under way.
+/// The queues have no bound of their own: the machine has at most one append, one install,
+/// `loads_max` loads of pages and `index_loads_max` of the change index under way.
 pub(super) struct StoreThreads {
     log: Sender<LogJob>,
     install: Sender<(WriteId, InstallBatch)>,
@@ -86,7 +86,10 @@ impl StoreThreads {
             OriginOutput::Install { write, batch, .. } => {
                 let _ = self.install.send((write, batch));
             }
-            OriginOutput::Link(_) | OriginOutput::DomainFailed { .. } => {
+            OriginOutput::Link(_)
+            | OriginOutput::DomainWaits { .. }
+            | OriginOutput::DomainServes { .. }
+            | OriginOutput::DomainFailed { .. } => {
                 unreachable!("no job of a store")
             }
         }

@@ -31,6 +31,8 @@ pub struct Truth {
     /// When the origin knew which stamp to be durable, ascending; as far back as anybody asks.
     known: VecDeque<(Time, Stamp)>,
     histories: BTreeMap<HistoryId, usize>,
+    /// The history that the last append began, until its end is known.
+    beginning: Option<HistoryId>,
     /// The highest stamp that a strict transaction or a commit was answered with: what ends later
     /// must not be ordered before it.
     answered: Stamp,
@@ -99,6 +101,7 @@ impl Oracle {
             forks: vec![Stamp::ZERO],
             known: VecDeque::new(),
             histories: BTreeMap::new(),
+            beginning: None,
             answered: Stamp::ZERO,
             failed: false,
             restored: false,
@@ -215,6 +218,7 @@ impl Oracle {
                 let lost = branch.truncate(recovered);
                 branch.set_durable(recovered);
                 let number = truth.branches.len() - 1;
+                truth.beginning = Some(epoch.history);
                 let known = truth.histories.insert(epoch.history, number);
                 assert!(known.is_none(), "P12: history {:?} begins twice", epoch.history);
                 let restored = std::mem::take(&mut truth.restored);
@@ -243,6 +247,7 @@ impl Oracle {
         let truth = self.truth_mut(domain);
         let branch = truth.branches.last_mut().expect("a domain has a branch");
         branch.set_durable(branch.last());
+        truth.beginning = None;
     }
 
     /// The origin has been told that everything synced is.
@@ -266,6 +271,10 @@ impl Oracle {
         let branch = truth.branches.last_mut().expect("a domain has a branch");
         let lost = branch.truncate(branch.durable());
         truth.taken_back = true;
+        // The epoch of a start that found the disk full is logged again, until it is taken.
+        if let Some(history) = truth.beginning.take() {
+            truth.histories.remove(&history);
+        }
         self.forget(&lost, false);
     }
 

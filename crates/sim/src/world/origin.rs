@@ -212,11 +212,10 @@ impl World {
                     self.enter_store(domain, Queue::Install, output);
                 }
                 OriginOutput::Load { domain, .. } => self.enter_store(domain, Queue::Load, output),
+                OriginOutput::DomainWaits { .. } | OriginOutput::DomainServes { .. } => {}
                 OriginOutput::DomainFailed { domain, fault } => {
-                    // A disk that is full at the start is as good as none.
-                    let full = matches!(fault, StoreFault::Full(_));
                     assert!(
-                        full || self.oracle.truth(domain).has_failed(),
+                        self.oracle.truth(domain).has_failed(),
                         "{domain:?} ends its service for no reason: {fault}"
                     );
                     self.oracle.store_failed(domain);
@@ -319,7 +318,6 @@ impl World {
                 store.disk.cut_power();
             }
             store.disk.fail_syncs(0);
-            store.disk.set_capacity(None);
         }
         self.trace.mix(0xdead);
         self.trace.line(|| format!("the origin dies (power: {power})"));
@@ -336,12 +334,13 @@ impl World {
 
     /// The disk of a domain has no more room, or has again.
     pub(super) fn set_full(&mut self, number: usize, full: bool) {
-        if !self.process(ORIGIN).is_up() {
+        let store = &self.processes[0].origin().stores[number];
+        if full && !store.made {
             return;
         }
-        let disk = &self.processes[0].origin().stores[number].disk;
-        let quota = full.then(|| disk.used());
-        disk.set_capacity(quota);
+        let capacity = full.then(|| store.disk.used());
+        store.disk.set_capacity(capacity);
+        store.pages.set_full(full && self.rng.chance(1, 2));
     }
 
     /// Makes a copy of all stores, as a backup would.

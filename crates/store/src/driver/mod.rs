@@ -184,7 +184,10 @@ impl<D: Disk, P: Pages> DomainStore<D, P> {
             }
             OriginOutput::Load { load, key, .. } => Some(self.pages.load(load, &key)),
             OriginOutput::Install { write, batch, .. } => Some(self.pages.install(write, &batch)),
-            OriginOutput::Link(_) | OriginOutput::DomainFailed { .. } => None,
+            OriginOutput::Link(_)
+            | OriginOutput::DomainWaits { .. }
+            | OriginOutput::DomainServes { .. }
+            | OriginOutput::DomainFailed { .. } => None,
         }
     }
 
@@ -316,9 +319,10 @@ fn log_fault(error: LogError) -> StoreFault {
     }
 }
 
-/// An engine that met a full disk in the middle of an install has failed like any other.
+/// `Full` is what the machine may try again: the engine looks for room before it begins.
 fn pages_fault(error: PagesError) -> StoreFault {
     match error {
+        PagesError::Full { .. } => StoreFault::Full(error.to_string()),
         PagesError::Damaged { .. } => StoreFault::Damaged(error.to_string()),
         _ => StoreFault::Failed(error.to_string()),
     }

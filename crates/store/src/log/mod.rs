@@ -294,9 +294,9 @@ impl<D: Disk> Log<D> {
         if records.is_empty() {
             return Ok(());
         }
-        self.check_reserve()?;
         let runs = self.plan(records)?;
         let switches = runs.iter().filter(|run| run.switch).count();
+        self.check_reserve(switches)?;
         self.ensure_spares(switches)?;
         for run in runs {
             let written = self.write_run(&run, &records[run.records.clone()]);
@@ -482,19 +482,29 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    fn check_reserve(&mut self) -> Result<(), LogError> {
+    /// Refuses an append that finds less than the reserve free. Spares that it does not need are
+    /// given up first: else trimmed segments, kept as spares, would never make room.
+    fn check_reserve(&mut self, needed: usize) -> Result<(), LogError> {
         if self.config.reserve_bytes == 0 {
             return Ok(());
         }
-        let free = self.disk.free_bytes().map_err(Into::into);
-        let free = self.poison_on_error(free)?;
-        if free < self.config.reserve_bytes {
-            return Err(LogError::Full(format!(
-                "{free} bytes are free and {} are kept for the page engine: free space on the log's file system",
-                self.config.reserve_bytes
-            )));
+        loop {
+            let free = self.disk.free_bytes().map_err(Into::into);
+            let free = self.poison_on_error(free)?;
+            if free >= self.config.reserve_bytes {
+                return Ok(());
+            }
+            let spare = (self.spares.len() > needed).then(|| self.spares.pop_back()).flatten();
+            let Some(Spare { sequence, file, .. }) = spare else {
+                return Err(LogError::Full(format!(
+                    "{free} bytes are free and {} are kept for the page engine: free space on the log's file system",
+                    self.config.reserve_bytes
+                )));
+            };
+            drop(file);
+            let removed = self.disk.remove(&name_of(sequence)).map_err(Into::into);
+            self.poison_on_error(removed)?;
         }
-        Ok(())
     }
 
     fn take_unready(&mut self) -> Option<Spare<D::File>> {

@@ -24,12 +24,20 @@ const FORMAT: u8 = 1;
 const FORMAT_OLDEST: u8 = 1;
 /// Bytes before an image: format, kind, two zeros, CRC-32C, version.
 const HEADER_BYTES: usize = 16;
+/// Bytes of a page's entries beside its image, about.
+const KEYS_BYTES: usize = 256;
 const KIND_IMAGE: u8 = 0;
 const KIND_TOMBSTONE: u8 = 1;
 const KIND_META: u8 = 2;
 const META_KEY: &[u8] = b"domain";
 /// Values from this size on are kept apart from the keys: every image but the smallest.
 const SEPARATION_BYTES: u32 = 1024;
+
+/// Free bytes that an install leaves: the engine also writes when it is not asked to.
+const MARGIN_BYTES: u64 = 8 << 20;
+/// An install's bytes are written this many times at most before any are given back: to the
+/// engine's journal, to a table, and by a merge of tables.
+const WRITTEN_TIMES: u64 = 3;
 
 /// What the engine may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +59,8 @@ impl Default for FjallConfig {
 /// A page engine on `fjall`.
 pub struct FjallPages {
     place: PathBuf,
+    /// Bytes free on its file system.
+    free: fn(&Path) -> std::io::Result<u64>,
     database: Database,
     pages: Keyspace,
     index: Keyspace,
@@ -89,7 +99,28 @@ impl FjallPages {
         let index = database.keyspace("index", plain).map_err(failed)?;
         let meta = database.keyspace("meta", plain).map_err(failed)?;
         database.persist(PersistMode::SyncAll).map_err(failed)?;
-        Ok(Self { place, database, pages, index, meta })
+        Ok(Self { place, free: free_bytes, database, pages, index, meta })
+    }
+
+    /// Refuses an install for which there may be no room: one that fails half way ends the engine.
+    fn check_room(&self, bytes: u64) -> Result<(), PagesError> {
+        let place = self.place.display().to_string();
+        let free = (self.free)(&self.place).map_err(|error| PagesError::Failed {
+            place: place.clone(),
+            detail: error.to_string(),
+        })?;
+        if free < MARGIN_BYTES.saturating_add(bytes.saturating_mul(WRITTEN_TIMES)) {
+            return Err(PagesError::Full { place });
+        }
+        Ok(())
+    }
+
+    /// A full disk met in the middle of an install, where nobody can tell how much of it is done.
+    fn failed(&self, error: &fjall::Error) -> PagesError {
+        match self.fault(error) {
+            PagesError::Full { place } => PagesError::Failed { place, detail: error.to_string() },
+            other => other,
+        }
     }
 
     /// Bytes of its files.
@@ -152,6 +183,11 @@ impl Pages for FjallPages {
     }
 
     fn install(&self, batch: &InstallBatch) -> Result<(), PagesError> {
+        let images = batch.pages.iter().filter_map(|page| page.stored.image.as_ref());
+        let bytes: usize = images.map(Bytes::len).sum();
+        let meta = wire::encode_meta(&batch.meta);
+        let keys = batch.pages.len() * KEYS_BYTES;
+        self.check_room((bytes + keys + meta.len()) as u64)?;
         let mut all = self.database.batch().durability(Some(PersistMode::SyncData));
         for installed in &batch.pages {
             let key = page_key(installed.page);
@@ -168,10 +204,9 @@ impl Pages for FjallPages {
             }
             all.insert(&self.index, index_key(stored.version, installed.page), []);
         }
-        let meta = wire::encode_meta(&batch.meta);
         let value = encode_value(META_KEY, KIND_META, batch.meta.installed, &meta);
         all.insert(&self.meta, META_KEY, value);
-        all.commit().map_err(|error| self.fault(&error))
+        all.commit().map_err(|error| self.failed(&error))
     }
 
     fn changed_after(&self, after: (Stamp, PageId), limit: usize) -> Result<Changed, PagesError> {
@@ -240,6 +275,11 @@ impl FjallPages {
         parse_page(key)
             .ok_or_else(|| self.damaged("the table of pages".into(), "a key of another length"))
     }
+}
+
+fn free_bytes(path: &Path) -> std::io::Result<u64> {
+    let status = rustix::fs::statvfs(path)?;
+    Ok(status.f_bavail.saturating_mul(status.f_frsize))
 }
 
 fn encode_value(key: &[u8], kind: u8, version: Stamp, body: &[u8]) -> Vec<u8> {
@@ -316,6 +356,26 @@ mod tests {
         assert_eq!(hex(&index), format!("0000000000000506{}", hex(&key)));
         let value = encode_value(&key, KIND_IMAGE, Stamp(0x0506), b"image");
         assert_eq!(hex(&value), GOLDEN_VALUE);
+    }
+
+    /// The disk was full when the engine was to install: the engine failed for good, and with it
+    /// the domain's service, though nothing had been lost and room came back.
+    #[test]
+    fn an_install_without_room_is_refused_before_it_begins() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let mut pages =
+            FjallPages::open(place.path(), &FjallConfig::default()).expect("it is ours");
+        let page = PageId { volume: VolumeId(1), page: PageNo(1) };
+        let stored = StoredPage { version: Stamp(1), image: Some(vec![7; 4096].into()) };
+        let installed = larder_core::record::InstalledPage { page, previous: Stamp(0), stored };
+        let batch = InstallBatch { pages: vec![installed], meta: DomainMeta::default() };
+        pages.free = |_| Ok(MARGIN_BYTES + 4096);
+        let refused = pages.install(&batch).expect_err("there is no room");
+        assert!(matches!(refused, PagesError::Full { .. }), "{refused}");
+        assert_eq!(pages.load(page), Ok(None), "nothing was done");
+        pages.free = free_bytes;
+        pages.install(&batch).expect("there is room again");
+        assert!(pages.load(page).expect("no fault").is_some());
     }
 
     const GOLDEN_VALUE: &str = "010000002ed38e110605000000000000696d616765";

@@ -26,8 +26,9 @@ pub trait Pages {
     /// without being read, since the origin knows it (rule 20).
     ///
     /// # Errors
-    /// Whether the batch will be found after a restart is not known; the engine must not be used
-    /// for another install.
+    /// [`PagesError::Full`]: nothing was done; try again when there is room. Anything else: whether
+    /// the batch will be found after a restart is not known; the engine must not be used for
+    /// another install.
     fn install(&self, batch: &InstallBatch) -> Result<(), PagesError>;
 
     /// At most `limit` entries of the change index above (stamp, page), ascending.

@@ -24,6 +24,8 @@ struct State {
     undo: Option<Undo>,
     /// What the next install answers instead of being done.
     failure: Option<PagesError>,
+    /// Installs find no room.
+    full: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -87,6 +89,11 @@ impl ModelPages {
         self.state().failure = Some(error);
     }
 
+    /// From now on installs find no room, or find some again.
+    pub fn set_full(&self, full: bool) {
+        self.state().full = full;
+    }
+
     /// Flips a bit of a page's image, as rot would; false when there is none.
     pub fn rot(&self, page: PageId, bit: usize) -> bool {
         let mut state = self.state();
@@ -127,6 +134,9 @@ impl Pages for ModelPages {
         let mut state = self.state();
         if let Some(error) = state.failure.take() {
             return Err(error);
+        }
+        if state.full {
+            return Err(PagesError::Full { place: "the model".into() });
         }
         let mut undo = Undo {
             pages: Vec::new(),

@@ -299,8 +299,8 @@ fn faults_of_the_store_are_told_apart() {
     let failed = result(store.carry_out(append(21, 21)));
     assert!(matches!(failed, Err(StoreFault::Failed(_))), "{failed:?}");
     pages.fail_next(larder_store::pages::PagesError::Full { place: "here".into() });
-    let failed = result(store.carry_out(install(1, 1)));
-    assert!(matches!(failed, Err(StoreFault::Failed(_))), "{failed:?}");
+    let full = result(store.carry_out(install(1, 1)));
+    assert!(matches!(full, Err(StoreFault::Full(_))), "{full:?}");
 }
 
 #[test]

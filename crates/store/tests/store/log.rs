@@ -467,6 +467,28 @@ fn a_reserve_is_left_to_the_page_engine() {
     log.append(&batch(1, 1, 10)).expect("the reserve is there");
 }
 
+/// The disk was full; installs gave segments of the log back, which kept them as spares, up to
+/// two, and went on to refuse every append: the domain wrote nothing until an operator deleted
+/// something else.
+#[test]
+fn spares_are_given_up_before_an_append_is_refused() {
+    let disk = FaultDisk::default();
+    let reserved = LogConfig { reserve_bytes: 5000, ..config() };
+    let mut log = Log::create(disk.clone(), reserved, DOMAIN, Rng::new(1)).expect("no fault");
+    for first in 1..=4 {
+        log.append(&batch(first, 1, 9000)).expect("there is room");
+    }
+    disk.set_capacity(Some(disk.used()));
+    assert!(matches!(log.append(&batch(5, 1, 10)), Err(LogError::Full(_))));
+    log.trim(Lsn(3)).expect("no fault");
+    log.append(&batch(5, 1, 10)).expect("a spare is given up");
+    let used = disk.used();
+    log.append(&batch(6, 1, 9000)).expect("the other one is used");
+    assert_eq!(disk.used(), used);
+    let (_, records) = open(&disk, Lsn(4)).expect("nothing is wrong");
+    assert_eq!(records.len(), 3);
+}
+
 #[test]
 fn maintain_makes_the_next_segment_before_it_is_needed() {
     let disk = FaultDisk::default();

@@ -22,9 +22,11 @@ impl Domain {
 
     /// Sends the gathered append if none is under way.
     pub(super) fn append(&mut self, cx: &mut Context<'_>) {
-        if self.is_failed() || self.flying.is_some() {
+        let waits = self.append_after.is_some_and(|at| at > cx.now);
+        if self.is_failed() || self.flying.is_some() || waits {
             return;
         }
+        self.append_after = None;
         self.gather_boots(cx);
         if self.gathering.is_empty() {
             assert!(self.gathering.withheld.is_empty(), "an answer waits for nothing");
@@ -89,8 +91,32 @@ impl Domain {
             Err(StoreFault::Full(detail)) if self.service == Service::Open => {
                 self.roll_back(cx, batch, &detail);
             }
-            Err(fault) => self.fail(cx, fault),
+            Err(fault @ StoreFault::Full(_)) => self.wait_for_room(cx, fault),
+            Err(fault) => {
+                self.flying = Some((write, batch));
+                self.fail(cx, fault);
+            }
         }
+    }
+
+    /// The store took nothing of the epoch, since it is full. It is asked again: when an install
+    /// of what was recovered has given space of the log back, and after a while, since an operator
+    /// may have made room.
+    fn wait_for_room(&mut self, cx: &mut Context<'_>, fault: StoreFault) {
+        assert!(self.gathering.is_empty(), "nothing comes before the epoch");
+        self.next_lsn = Lsn(self.durable_lsn.0 + 1);
+        self.gather_epoch();
+        self.append_after = Some(cx.now.after(cx.config.full_retry));
+        self.install.hurry(cx.now);
+        if self.service == Service::Full {
+            return;
+        }
+        self.service = Service::Full;
+        // What an earlier process installed and died before it gave the space back.
+        let (domain, through) = (self.id, self.installed_lsn);
+        cx.out.push(OriginOutput::TrimLog { domain, through });
+        cx.out.push(OriginOutput::DomainWaits { domain, fault });
+        cx.events.push(Event::Waits);
     }
 
     /// The batch is durable: it may be shown, told and acknowledged, in stamp order.
@@ -129,6 +155,7 @@ impl Domain {
                 }
                 Item::Epoch => {
                     self.service = Service::Open;
+                    cx.out.push(OriginOutput::DomainServes { domain: self.id });
                     cx.events.push(Event::Ready);
                 }
             }
@@ -176,34 +203,65 @@ impl Domain {
         self.stamped = self.durable;
         self.next_lsn = Lsn(self.durable_lsn.0 + 1);
         self.recent.roll_back(self.durable);
-        let error = RequestError::Unavailable(format!("the store is full: {detail}"));
+        let detail = format!("the store is full: {detail}");
         for batch in [flying, gathering] {
-            for (page, _) in batch.pages {
-                self.pages.roll_back(page);
+            for (page, _) in &batch.pages {
+                self.pages.roll_back(*page);
             }
-            for item in batch.items {
-                match item {
-                    Item::Commit { id, .. } => self.defer(cx, id, &error),
-                    Item::Ids { link, request, .. } => {
-                        cx.links.fail(link, request, error.clone(), cx.out);
-                    }
-                    Item::Volume { info, .. } => {
-                        cx.events.push(Event::VolumeNotMade(info.id, error.to_string()));
-                    }
-                    // Nobody waits for these with a limit: they are gathered again with the next
-                    // append, or by the node's next resume.
-                    Item::Boot(boot) => {
-                        self.registering.remove(&boot);
-                    }
-                    Item::Forgotten(_) => {}
-                    Item::Epoch => unreachable!("a domain without its epoch does not go on"),
-                }
-            }
-            for withheld in batch.withheld {
-                self.defer(cx, withheld.id, &error);
-            }
+            self.refuse_batch(cx, batch, &detail, Event::VolumeNotMade);
         }
         self.install.hurry(cx.now);
+    }
+
+    /// Tells those who wait for an append that it is not to be.
+    fn refuse_batch(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: Batch,
+        detail: &str,
+        volume: fn(VolumeId, String) -> Event,
+    ) {
+        let error = RequestError::Unavailable(detail.into());
+        for item in batch.items {
+            match item {
+                Item::Commit { id, .. } => self.defer(cx, id, &error),
+                Item::Ids { link, request, .. } => {
+                    cx.links.fail(link, request, error.clone(), cx.out);
+                }
+                Item::Volume { info, .. } => {
+                    cx.events.push(volume(info.id, detail.into()));
+                }
+                // Nobody waits for these with a limit: they are gathered again with the next
+                // append, or by the node's next resume.
+                Item::Boot(boot) => {
+                    self.registering.remove(&boot);
+                }
+                Item::Forgotten(_) | Item::Epoch => {}
+            }
+        }
+        for withheld in batch.withheld {
+            self.defer(cx, withheld.id, &error);
+        }
+    }
+
+    /// Service has ended: whoever waits on a link that does not follow the domain is told, and may
+    /// ask the next process. The other links are closed.
+    pub(super) fn refuse_all(&mut self, cx: &mut Context<'_>, fault: &StoreFault) {
+        let detail = format!("the domain is out of service: {fault}");
+        if let Some((_, flying)) = self.flying.take() {
+            // The log may have it or not. A volume's name stays taken: were it given to another
+            // one meanwhile, the next start might find two.
+            self.refuse_batch(cx, flying, &detail, Event::VolumeUnsure);
+        }
+        let gathering = std::mem::take(&mut self.gathering);
+        self.refuse_batch(cx, gathering, &detail, Event::VolumeNotMade);
+        let error = RequestError::Unavailable(detail);
+        let loading = std::mem::take(&mut self.loading_commits).into_values();
+        for waiting in loading.chain(std::mem::take(&mut self.ready)) {
+            self.defer(cx, waiting.request.id, &error);
+        }
+        (self.waiting_bytes, self.pinned_bytes) = (0, 0);
+        assert!(self.pending.is_empty(), "a commit waits for nothing");
     }
 
     /// Gives page numbers, once that is durable.

@@ -1,15 +1,17 @@
 //! A commit before it is executed: its outcome may be known, it may have to wait.
 
 use super::boots::Known;
+use super::look::{Look, Looked};
 use super::{Context, Domain};
 use crate::commit::{
     Abort, COMMIT_BYTES_MAX, COMMIT_READS_MAX, COMMIT_WRITES_MAX, CommitRequest, OBJECT_BYTES_MAX,
-    Outcome, Write,
+    Outcome, Read, Write,
 };
 use crate::downlink::is_page;
-use crate::id::{CommitId, LinkId, PageId, VolumeId};
+use crate::id::{CommitId, LinkId, PageId, Stamp, VolumeId};
 use crate::machine::Fault;
 use crate::message::RequestError;
+use crate::time::Instant;
 
 /// A commit that waits for pages or for room.
 #[derive(Debug)]
@@ -17,10 +19,15 @@ pub(super) struct Waiting {
     pub(super) request: CommitRequest,
     /// Memory it takes, about.
     pub(super) bytes: usize,
-    /// Pages pinned for it.
+    /// Since when it waits.
+    pub(super) since: Instant,
+    /// Pages pinned for it: those it writes, if any of them had to be loaded.
     pub(super) pinned: Vec<PageId>,
+    pub(super) pinned_bytes: usize,
     /// Pages not yet loaded.
     pub(super) missing: usize,
+    /// How far its old reads were looked at.
+    pub(super) look: Option<Look>,
 }
 
 impl Domain {
@@ -74,25 +81,43 @@ impl Domain {
             cx.links.defer(link, self.id, id, error, cx.out);
             return;
         }
+        if self.pinned_bytes > 0 && !self.may_pin(cx, &request) {
+            let error = RequestError::Busy("too many pages are loaded for commits".into());
+            cx.links.defer(link, self.id, id, error, cx.out);
+            return;
+        }
         self.pending.insert(id, vec![link]);
         self.waiting_bytes += bytes;
-        let waiting = Waiting { request, bytes, pinned: Vec::new(), missing: 0 };
+        let (since, pinned) = (cx.now, Vec::new());
+        let waiting =
+            Waiting { request, bytes, since, pinned, pinned_bytes: 0, missing: 0, look: None };
         self.prepare(cx, waiting);
     }
 
-    /// Sees to it that the commit's pages are in memory, then lets it wait for its turn.
+    /// Sees to it that the commit's pages are in memory and its old reads were looked at, then lets
+    /// it wait for its turn.
     pub(super) fn prepare(&mut self, cx: &mut Context<'_>, mut waiting: Waiting) {
-        let mut missing = self.needed(&waiting.request);
+        let mut missing = written(&waiting.request);
         missing.retain(|page| !self.pages.is_loaded(*page));
-        if missing.is_empty() {
-            self.ready.push_back(waiting);
+        if !missing.is_empty() {
+            self.wait_for(cx, waiting, missing);
             return;
         }
-        // All are pinned, those in memory too: the next look must find them there.
-        for page in self.needed(&waiting.request) {
-            if !waiting.pinned.contains(&page) {
-                self.pages.pin(page);
-                waiting.pinned.push(page);
+        match self.look(&mut waiting) {
+            Looked::Holds(_) => self.ready.push_back(waiting),
+            Looked::Missing(missing) => self.wait_for(cx, waiting, missing),
+            Looked::Changed(read, stamp) => self.refuse_read(cx, &waiting, read, stamp),
+        }
+    }
+
+    fn wait_for(&mut self, cx: &mut Context<'_>, mut waiting: Waiting, missing: Vec<PageId>) {
+        if waiting.pinned.is_empty() {
+            // All it writes, those in memory too: its next look must find them there.
+            waiting.pinned = written(&waiting.request);
+            waiting.pinned_bytes = self.bytes_of(&waiting.pinned);
+            self.pinned_bytes += waiting.pinned_bytes;
+            for page in &waiting.pinned {
+                self.pages.pin(*page);
             }
         }
         waiting.missing = missing.len();
@@ -104,16 +129,20 @@ impl Domain {
         }
     }
 
-    /// Pages that must be in memory to execute it, ascending: those written, and those read when
-    /// the table of recent writes does not reach back to its base.
-    fn needed(&self, request: &CommitRequest) -> Vec<PageId> {
-        let mut pages: Vec<PageId> = request.writes.iter().map(|write| write.page).collect();
-        if request.base < self.recent.horizon() {
-            pages.extend(request.reads.iter().map(|read| read.page));
-        }
-        pages.sort_unstable();
-        pages.dedup();
-        pages
+    /// Whether the pages that must be loaded for a commit have room beside those of others.
+    fn may_pin(&self, cx: &Context<'_>, request: &CommitRequest) -> bool {
+        let mut missing = written(request);
+        missing.retain(|page| !self.pages.is_loaded(*page));
+        let bytes = self.bytes_of(&missing);
+        bytes == 0 || self.pinned_bytes + bytes <= cx.config.pinned_bytes_max
+    }
+
+    /// The most that pages take.
+    fn bytes_of(&self, pages: &[PageId]) -> usize {
+        let bytes = |page: &PageId| {
+            self.volumes.get(&page.volume).map_or(0, |volume| volume.meta.page_bytes as usize)
+        };
+        pages.iter().map(bytes).sum()
     }
 
     /// A page that a commit waits for came, or cannot be had.
@@ -121,45 +150,69 @@ impl Domain {
         &mut self,
         cx: &mut Context<'_>,
         ticket: u64,
+        page: PageId,
         failed: Option<&RequestError>,
     ) {
-        let Some(waiting) = self.loading_commits.get_mut(&ticket) else {
+        let Some(mut waiting) = self.loading_commits.remove(&ticket) else {
             return;
         };
         waiting.missing -= 1;
-        if failed.is_none() && waiting.missing > 0 {
-            return;
-        }
-        let waiting = self.loading_commits.remove(&ticket).expect("looked up above");
         if let Some(error) = failed {
-            self.unpin(&waiting);
-            self.waiting_bytes -= waiting.bytes;
-            self.defer(cx, waiting.request.id, error);
+            self.give_up(cx, &waiting, error);
+        } else if let Some((read, stamp)) = self.look_at_loaded(&waiting, page) {
+            self.refuse_read(cx, &waiting, read, stamp);
+        } else if waiting.missing > 0 {
+            self.loading_commits.insert(ticket, waiting);
         } else {
-            self.ready.push_back(waiting);
+            self.prepare(cx, waiting);
         }
     }
 
-    pub(super) fn unpin(&mut self, waiting: &Waiting) {
+    /// It waits no longer.
+    fn leave(&mut self, waiting: &Waiting) {
         for page in &waiting.pinned {
             self.pages.unpin(*page);
         }
+        self.pinned_bytes -= waiting.pinned_bytes;
+        self.waiting_bytes -= waiting.bytes;
+    }
+
+    /// It cannot be taken on.
+    pub(super) fn give_up(
+        &mut self,
+        cx: &mut Context<'_>,
+        waiting: &Waiting,
+        error: &RequestError,
+    ) {
+        self.leave(waiting);
+        self.defer(cx, waiting.request.id, error);
+    }
+
+    fn refuse_read(&mut self, cx: &mut Context<'_>, waiting: &Waiting, read: Read, stamp: Stamp) {
+        self.leave(waiting);
+        let outcome = Outcome::Aborted(Abort::Conflict(read));
+        self.withhold(cx, waiting.request.id, outcome, stamp);
     }
 
     /// Executes what waits, as far as the append being gathered has room and not too much is dirty.
     pub(super) fn execute_ready(&mut self, cx: &mut Context<'_>) {
         while self.has_room(cx)
-            && let Some(waiting) = self.ready.pop_front()
+            && let Some(mut waiting) = self.ready.pop_front()
         {
-            // The horizon may have passed its base while it waited.
-            let needed = self.needed(&waiting.request);
-            if needed.iter().any(|page| !self.pages.is_loaded(*page)) {
+            let writes = &waiting.request.writes;
+            if waiting.pinned.is_empty() && writes.iter().any(|w| !self.pages.is_loaded(w.page)) {
                 self.prepare(cx, waiting);
                 continue;
             }
-            self.unpin(&waiting);
-            self.waiting_bytes -= waiting.bytes;
-            self.execute(cx, waiting.request);
+            // The horizon may have passed its base while it waited.
+            match self.look(&mut waiting) {
+                Looked::Holds(base) => {
+                    self.leave(&waiting);
+                    self.execute(cx, waiting.request, base);
+                }
+                Looked::Missing(missing) => self.wait_for(cx, waiting, missing),
+                Looked::Changed(read, stamp) => self.refuse_read(cx, &waiting, read, stamp),
+            }
         }
     }
 
@@ -250,6 +303,14 @@ impl Domain {
         }
         Ok(())
     }
+}
+
+/// Pages that it writes, ascending.
+fn written(request: &CommitRequest) -> Vec<PageId> {
+    let mut pages: Vec<PageId> = request.writes.iter().map(|write| write.page).collect();
+    pages.sort_unstable();
+    pages.dedup();
+    pages
 }
 
 fn request_bytes(request: &CommitRequest) -> usize {

@@ -2,7 +2,7 @@
 
 use super::batch::{Batch, Item, Withheld};
 use super::{Context, Domain};
-use crate::commit::{Abort, Aspect, CommitRequest, Op, Outcome, PageChange, Read, Target, Write};
+use crate::commit::{Abort, Aspect, CommitRequest, Op, Outcome, PageChange, Target, Write};
 use crate::id::{CommitId, PageId, Stamp, VolumeId};
 use crate::machine::{Fault, Faults};
 use crate::page::{OpError, Page};
@@ -15,10 +15,10 @@ struct Refused {
 }
 
 impl Domain {
-    /// Executes a commit whose pages are in memory.
-    pub(super) fn execute(&mut self, cx: &mut Context<'_>, request: CommitRequest) {
+    /// Executes a commit whose pages are in memory, and whose reads held at `base`.
+    pub(super) fn execute(&mut self, cx: &mut Context<'_>, request: CommitRequest, base: Stamp) {
         let id = request.id;
-        if let Err(refused) = self.validate(&request) {
+        if let Err(refused) = self.validate(&request, base) {
             self.withhold(cx, id, Outcome::Aborted(refused.abort), refused.reveals);
             return;
         }
@@ -48,7 +48,13 @@ impl Domain {
     }
 
     /// Answers once everything that the answer reveals is durable (rule 14).
-    fn withhold(&mut self, cx: &mut Context<'_>, id: CommitId, outcome: Outcome, reveals: Stamp) {
+    pub(super) fn withhold(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: CommitId,
+        outcome: Outcome,
+        reveals: Stamp,
+    ) {
         if reveals <= self.durable {
             self.answer(cx, id, &outcome);
             return;
@@ -62,21 +68,12 @@ impl Domain {
     }
 
     /// Thor's validation: nothing read changed after the base, tentative commits included.
-    fn validate(&self, request: &CommitRequest) -> Result<(), Refused> {
-        let refuse = |read: &Read, reveals| Refused { abort: Abort::Conflict(*read), reveals };
-        let base = request.base;
+    fn validate(&self, request: &CommitRequest, base: Stamp) -> Result<(), Refused> {
+        assert!(base >= self.recent.horizon(), "older reads are looked at before");
         for read in &request.reads {
-            if base >= self.recent.horizon() {
-                let conflict = self.recent.conflict(read.page, read.target, read.aspect, base);
-                if let Some(stamp) = conflict {
-                    return Err(refuse(read, stamp));
-                }
-            } else {
-                let latest = self.pages.get(read.page).and_then(|entry| entry.latest());
-                let version = latest.expect("loaded before a commit is executed").version;
-                if version > base {
-                    return Err(refuse(read, version));
-                }
+            let conflict = self.recent.conflict(read.page, read.target, read.aspect, base);
+            if let Some(reveals) = conflict {
+                return Err(Refused { abort: Abort::Conflict(*read), reveals });
             }
         }
         Ok(())

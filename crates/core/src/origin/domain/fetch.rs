@@ -60,7 +60,8 @@ impl Domain {
             return None;
         }
         if !self.pages.is_loaded(page) {
-            self.load(cx, page).fetches.push((link, asked));
+            let now = cx.now;
+            self.load(cx, page).fetches.push((link, asked, now));
             return None;
         }
         if cx.config.faults.has(Fault::RegisterLate)

@@ -1,14 +1,15 @@
 //! Background installation of changed pages, and giving log space back.
 
-use super::{Context, Domain};
+use super::{Context, Domain, Service};
 use crate::id::{PageId, Stamp};
+use crate::message::{Epoch, RequestError};
 use crate::origin::io::{OriginOutput, StoreFault, WriteId};
 use crate::record::{DomainMeta, InstallBatch, Lsn};
-use crate::time::Instant;
-use std::collections::BTreeMap;
+use crate::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Most damaged pages whose detail is kept.
-const DAMAGED_MAX: usize = 1024;
+/// A damaged page is looked at again after this long: an operator may have mended it.
+const DAMAGED_RETRY: Duration = Duration::from_secs(60);
 
 /// Pages being installed, each with its first change.
 type Taken = Vec<(PageId, (Lsn, Stamp))>;
@@ -21,8 +22,15 @@ pub(super) struct Installing {
     due_at: Option<Instant>,
     /// The store was full: not before this.
     not_before: Option<Instant>,
-    /// Changed pages whose stored image is damaged: they stay in the log.
-    damaged: BTreeMap<PageId, String>,
+    /// Pages of the batch that was refused since the store was full; the next one has half.
+    refused_pages: Option<usize>,
+    /// Changed pages that could not be loaded, and when each is tried again. They stay in the log,
+    /// and must not keep others from being installed.
+    unreadable: BTreeMap<PageId, Instant>,
+    /// Pages that are being loaded to be installed.
+    wanted: BTreeSet<PageId>,
+    /// Nothing is looked for before this, or before those are there.
+    wanted_until: Option<Instant>,
     /// The highest version in the change index.
     index_max: Stamp,
 }
@@ -39,7 +47,8 @@ impl Installing {
         if self.under_way.is_some() {
             return None;
         }
-        self.due_at.map(|due| due.max(self.not_before.unwrap_or_default()))
+        let not_before = self.not_before.max(self.wanted_until).unwrap_or_default();
+        self.due_at.map(|due| due.max(not_before))
     }
 
     /// Log space is wanted.
@@ -47,11 +56,20 @@ impl Installing {
         self.due_at = Some(now);
     }
 
-    /// The page cannot be loaded.
-    pub(super) fn skip(&mut self, page: PageId, detail: String) {
-        if self.damaged.len() < DAMAGED_MAX {
-            self.damaged.insert(page, detail);
+    /// A page was loaded, or cannot be before an instant.
+    pub(super) fn loaded(&mut self, page: PageId, retry_at: Option<Instant>) {
+        match retry_at {
+            Some(at) => self.unreadable.insert(page, at),
+            None => self.unreadable.remove(&page),
+        };
+        if self.wanted.remove(&page) && self.wanted.is_empty() {
+            self.wanted_until = None;
         }
+    }
+
+    /// Whether a page is loaded for it.
+    pub(super) fn wants(&self, page: PageId) -> bool {
+        self.wanted.contains(&page)
     }
 
     /// Whether the change index may name a page after `stamp`.
@@ -63,7 +81,9 @@ impl Installing {
 impl Domain {
     /// Installs a batch if one is due.
     pub(super) fn install(&mut self, cx: &mut Context<'_>) {
-        if !self.is_open() || self.install.under_way.is_some() {
+        // A store that is full at the start is given its space back; any other may wait.
+        let serves = matches!(self.service, Service::Open | Service::Full);
+        if !serves || self.install.under_way.is_some() {
             return;
         }
         if self.installed_lsn == self.durable_lsn && self.pages.first_uninstalled().is_none() {
@@ -73,7 +93,8 @@ impl Domain {
         let interval = cx.config.install_interval;
         let due = *self.install.due_at.get_or_insert(cx.now.after(interval));
         let late = due <= cx.now || self.pages.dirty_bytes() >= cx.config.install_bytes;
-        if !late || self.install.not_before.is_some_and(|at| at > cx.now) {
+        let not_before = self.install.not_before.max(self.install.wanted_until);
+        if !late || not_before.is_some_and(|at| at > cx.now) {
             return;
         }
         let pages = self.take_oldest(cx);
@@ -82,8 +103,8 @@ impl Domain {
             .map(|page| (*page, self.pages.since(*page).expect("it is dirty")))
             .collect();
         if taken.is_empty() && self.pages.first_uninstalled().is_some() {
-            // All of them are being loaded (or damaged): looked at again when one is there.
-            self.install.due_at = Some(cx.now.after(interval));
+            // All of them are being loaded, or cannot be.
+            self.install.wanted_until = Some(cx.now.after(interval));
             return;
         }
         let installed = pages.iter().map(|page| self.pages.take_for_install(*page)).collect();
@@ -100,18 +121,38 @@ impl Domain {
         cx.out.push(OriginOutput::Install { domain: self.id, write, batch });
     }
 
-    /// The pages longest not installed that are in memory, ascending; the others are loaded.
+    /// The pages longest not installed that are in memory, ascending; the others are loaded, if
+    /// they can be.
     fn take_oldest(&mut self, cx: &mut Context<'_>) -> Vec<PageId> {
-        let oldest: Vec<PageId> = self.pages.oldest().take(cx.config.install_pages_max).collect();
-        let (mut loaded, absent): (Vec<_>, Vec<_>) =
-            oldest.into_iter().partition(|page| self.pages.is_loaded(*page));
+        let install = &self.install;
+        let most = install.refused_pages.map_or(usize::MAX, |pages| (pages / 2).max(1));
+        let retried = |page: &PageId| install.unreadable.get(page).is_none_or(|at| *at <= cx.now);
+        let loaded = |page: &PageId| self.pages.is_loaded(*page);
+        let oldest = self.pages.oldest().filter(|page| loaded(page) || retried(page));
+        let oldest = oldest.take(most.min(cx.config.install_pages_max));
+        let (mut loaded, absent): (Vec<_>, Vec<_>) = oldest.partition(loaded);
         for page in absent {
-            if !self.install.damaged.contains_key(&page) {
-                self.load(cx, page);
-            }
+            self.load(cx, page);
+            self.install.wanted.insert(page);
         }
         loaded.sort_unstable();
         loaded
+    }
+
+    /// A page that is not installed was loaded, or could not be.
+    pub(super) fn loaded_to_install(
+        &mut self,
+        cx: &Context<'_>,
+        page: PageId,
+        failed: Option<&RequestError>,
+    ) {
+        let retry = match failed {
+            None => None,
+            Some(RequestError::Damaged { .. }) => Some(DAMAGED_RETRY),
+            Some(_) => Some(cx.config.full_retry),
+        };
+        let retry = retry.filter(|_| self.pages.since(page).is_some());
+        self.install.loaded(page, retry.map(|after| cx.now.after(after)));
     }
 
     /// The metadata with everything durable. Records up to `installed_lsn` are never read again;
@@ -122,10 +163,15 @@ impl Domain {
             domain: self.id,
             installed_lsn: first.map_or(self.durable_lsn, |(lsn, _)| Lsn(lsn.0 - 1)),
             installed: first.map_or(self.durable, |(_, stamp)| stamp.previous()),
-            epochs: self.epochs.clone(),
+            epochs: self.durable_epochs().to_vec(),
             volumes: self.volumes.values().map(|volume| volume.meta.clone()).collect(),
             boots: self.boots.meta(),
         }
+    }
+
+    fn durable_epochs(&self) -> &[Epoch] {
+        let undurable = usize::from(!self.is_open());
+        &self.epochs[..self.epochs.len() - undurable]
     }
 
     /// An install ended.
@@ -146,9 +192,16 @@ impl Domain {
                     self.pages.installed(page);
                 }
                 self.installed_lsn = lsn;
+                self.install.refused_pages = None;
                 cx.out.push(OriginOutput::TrimLog { domain: self.id, through: lsn });
+                if self.service == Service::Full {
+                    // Space was given back: perhaps enough.
+                    self.append_after = None;
+                    self.install.hurry(cx.now);
+                }
             }
             Err(StoreFault::Full(_)) => {
+                self.install.refused_pages = Some(taken.len());
                 for (page, first) in taken {
                     self.pages.install_failed(page, first);
                 }

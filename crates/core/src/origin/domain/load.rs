@@ -1,7 +1,7 @@
 //! Reading from the page engine.
 
 use super::pages::Image;
-use super::{Context, Domain, LoadFor, Loading};
+use super::{Context, Domain, IndexWanted, LoadFor, Loading};
 use crate::id::{PageId, Stamp};
 use crate::machine::Faults;
 use crate::message::{PAGES_PER_MESSAGE_MAX, RequestError};
@@ -36,11 +36,17 @@ impl Domain {
         }
     }
 
-    /// Starts the index loads that streams asked for.
+    /// Starts the index loads that streams asked for, as many as there may be.
     pub(super) fn load_index(&mut self, cx: &mut Context<'_>) {
-        for (link, after) in std::mem::take(&mut self.index_wanted) {
+        let since = cx.now;
+        let wanted = std::mem::take(&mut self.index_wanted).into_iter();
+        self.index_queue.extend(wanted.map(|(link, after)| IndexWanted { link, after, since }));
+        while self.index_loads < cx.config.index_loads_max
+            && let Some(IndexWanted { link, after, since }) = self.index_queue.pop_front()
+        {
             let load = self.load_id();
-            self.loads.insert(load, LoadFor::Index(link));
+            self.index_loads += 1;
+            self.loads.insert(load, LoadFor::Index(link, since));
             let limit = PAGES_PER_MESSAGE_MAX;
             cx.out.push(OriginOutput::Load {
                 domain: self.id,
@@ -61,26 +67,29 @@ impl Domain {
             return;
         }
         let what = self.loads.remove(&load).expect("a load is answered once");
+        match what {
+            LoadFor::Page(_) => self.page_loads -= 1,
+            LoadFor::Index(..) => self.index_loads -= 1,
+        }
         match (what, result) {
             (LoadFor::Page(page), Ok(Loaded::Page(stored))) => {
-                self.page_loads -= 1;
                 let result = self.materialise(page, stored);
                 self.page_loaded(cx, page, result);
             }
             (LoadFor::Page(page), Err(fault)) => {
-                self.page_loads -= 1;
                 self.page_loaded(cx, page, Err(load_error(page, fault)));
             }
-            (LoadFor::Index(link), Ok(Loaded::Changed { entries, more })) => {
+            (LoadFor::Index(link, _), Ok(Loaded::Changed { entries, more })) => {
                 self.index_loaded(cx, link, entries, more);
             }
-            (LoadFor::Index(link), Err(fault)) => {
+            (LoadFor::Index(link, _), Err(fault)) => {
                 let reason = crate::message::CloseReason::OutOfService(fault.to_string());
                 cx.links.close(link, reason, cx.out);
             }
             (what, Ok(found)) => panic!("asked for {what:?}, the driver answered {found:?}"),
         }
         self.start_loads(cx);
+        self.load_index(cx);
     }
 
     /// Checks what was stored and applies the recovered ops that are later.
@@ -126,9 +135,9 @@ impl Domain {
         let loading = self.loading.remove(&page).expect("a load has its waiters");
         let failed = result.err();
         for ticket in loading.commits {
-            self.commit_loaded(cx, ticket, failed.as_ref());
+            self.commit_loaded(cx, ticket, page, failed.as_ref());
         }
-        for (link, asked) in loading.fetches {
+        for (link, asked, _) in loading.fetches {
             if let Some(error) = &failed {
                 cx.links.fail_page(link, asked.request, error.clone(), cx.out);
             } else if let Some(follower) = cx.links.follower(link, self.id) {
@@ -136,9 +145,7 @@ impl Domain {
                 self.serve.insert(link);
             }
         }
-        if let Some(error) = failed {
-            self.install.skip(page, error.to_string());
-        }
+        self.loaded_to_install(cx, page, failed.as_ref());
     }
 }
 

@@ -12,7 +12,9 @@ mod commit;
 mod execute;
 mod fetch;
 mod install;
+mod limits;
 mod load;
+mod look;
 mod pages;
 mod recent;
 mod recover;
@@ -21,7 +23,7 @@ mod volumes;
 
 use crate::downlink::{Asked, Downlinks, LinkSink, Ring};
 use crate::hash::FixedMap;
-use crate::id::{CommitId, DomainId, LinkId, PageId, Stamp, VolumeId};
+use crate::id::{CommitId, DomainId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{Faults, LinkOutput};
 use crate::message::{CloseReason, DomainInfo, Epoch};
 use crate::origin::OriginConfig;
@@ -57,12 +59,16 @@ impl LinkSink for Vec<OriginOutput> {
 pub(super) enum Event {
     /// It serves from now on.
     Ready,
+    /// Its store had no room at its start: it serves when there is some.
+    Waits,
     /// Its service has ended.
     Failed,
     /// A volume is there.
     VolumeMade(VolumeId),
     /// A volume could not be made.
     VolumeNotMade(VolumeId, String),
+    /// Whether a volume was made shows at the next start only.
+    VolumeUnsure(VolumeId, String),
 }
 
 /// Whether it serves.
@@ -70,6 +76,8 @@ pub(super) enum Event {
 enum Service {
     /// Its epoch is not durable yet.
     Starting,
+    /// Its epoch is not durable yet, since its store had no room for it.
+    Full,
     Open,
     /// Its store failed (P1).
     Failed(StoreFault),
@@ -79,7 +87,16 @@ enum Service {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LoadFor {
     Page(PageId),
-    Index(LinkId),
+    /// For a link that has waited since an instant.
+    Index(LinkId, Instant),
+}
+
+/// A link's walk of the change index that wants a load.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct IndexWanted {
+    link: LinkId,
+    after: (Stamp, PageId),
+    since: Instant,
 }
 
 /// Who waits for a page.
@@ -88,7 +105,8 @@ struct Loading {
     /// A load is under way; else it waits for its turn.
     asked: bool,
     commits: Vec<u64>,
-    fetches: Vec<(LinkId, Asked)>,
+    /// With the time since when each waits.
+    fetches: Vec<(LinkId, Asked, Instant)>,
 }
 
 /// An order domain.
@@ -120,10 +138,14 @@ pub(super) struct Domain {
     /// Commits that wait for room in an append, in order.
     ready: VecDeque<Waiting>,
     waiting_bytes: usize,
+    /// Of pages kept in memory for those.
+    pinned_bytes: usize,
     next_ticket: u64,
 
     gathering: Batch,
     flying: Option<(WriteId, Batch)>,
+    /// The store had no room for the epoch: the next append is not before this.
+    append_after: Option<Instant>,
     /// Boots to be registered, with the links that wait for it.
     registering: BTreeMap<crate::id::BootId, Vec<LinkId>>,
 
@@ -133,6 +155,13 @@ pub(super) struct Domain {
     page_loads: usize,
     /// Index walks that want a load, collected while streams are pumped.
     index_wanted: Vec<(LinkId, (Stamp, PageId))>,
+    /// Those that wait for their turn.
+    index_queue: VecDeque<IndexWanted>,
+    index_loads: usize,
+    /// Resumes of links whose stream has begun, which wait for their place in it.
+    asked: VecDeque<(Instant, LinkId, RequestId)>,
+    /// When those who wait are looked at next.
+    limits_at: Option<Instant>,
 
     install: install::Installing,
     next_write: u64,
@@ -149,6 +178,11 @@ impl Domain {
     /// Whether children may be served.
     pub(super) fn is_open(&self) -> bool {
         self.service == Service::Open
+    }
+
+    /// Whether children are to wait until it serves: it will, or end, as soon as its store answers.
+    pub(super) fn is_starting(&self) -> bool {
+        self.service == Service::Starting
     }
 
     /// Whether it neither serves nor will.
@@ -204,10 +238,7 @@ impl Domain {
             let reason = CloseReason::OutOfService(fault.to_string());
             cx.links.close(link, reason, cx.out);
         }
-        self.pending = FixedMap::default();
-        self.loading_commits.clear();
-        self.ready.clear();
-        self.waiting_bytes = 0;
+        self.refuse_all(cx, &fault);
         self.loading.clear();
         self.load_queue.clear();
         self.registering.clear();
@@ -227,13 +258,15 @@ impl Domain {
         }
         self.install(cx);
         self.pages.trim();
+        self.watch_limits(cx);
     }
 
     /// A link is gone: nobody waits behind it.
     pub(super) fn gone(&mut self, link: LinkId) {
         for loading in self.loading.values_mut() {
-            loading.fetches.retain(|(waiting, _)| *waiting != link);
+            loading.fetches.retain(|(waiting, ..)| *waiting != link);
         }
+        self.index_queue.retain(|wanted| wanted.link != link);
         for links in self.registering.values_mut() {
             links.retain(|waiting| *waiting != link);
         }
@@ -244,7 +277,9 @@ impl Domain {
         if self.is_failed() {
             return None;
         }
-        self.install.due()
+        // An answered append is followed by the next one at once, unless it has to wait.
+        let append = self.append_after.filter(|_| self.flying.is_none());
+        self.install.due().into_iter().chain(append).chain(self.limits_at).min()
     }
 
     /// Panics when an invariant is broken.
@@ -266,7 +301,11 @@ impl Domain {
         let bytes: usize =
             self.ready.iter().chain(self.loading_commits.values()).map(|w| w.bytes).sum();
         assert_eq!(bytes, self.waiting_bytes, "waiting bytes are miscounted");
+        let pinned: usize =
+            self.ready.iter().chain(self.loading_commits.values()).map(|w| w.pinned_bytes).sum();
+        assert_eq!(pinned, self.pinned_bytes, "pinned bytes are miscounted");
         assert!(self.page_loads <= config.loads_max, "too many loads");
+        assert!(self.index_loads <= config.index_loads_max, "too many loads of the index");
         let stamps = self.stamped.0 - self.durable.0;
         let tentative =
             |batch: &Batch| batch.items.iter().filter_map(batch::Item::stamp).count() as u64;

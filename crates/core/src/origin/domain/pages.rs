@@ -137,7 +137,15 @@ impl Pages {
         self.entries.get(&page).is_some_and(|entry| entry.durable.is_some())
     }
 
-    /// The durable version as far as known without loading.
+    /// The version after all commits, tentative ones included, as far as it is known without
+    /// loading the page.
+    pub(super) fn latest_version(&self, page: PageId) -> Option<Stamp> {
+        let entry = self.entries.get(&page)?;
+        let recovered = (!entry.lazy.is_empty()).then_some(entry.version);
+        entry.latest().map(|image| image.version).or(recovered)
+    }
+
+    /// Bytes of changed pages.
     pub(super) fn dirty_bytes(&self) -> usize {
         self.dirty_bytes
     }

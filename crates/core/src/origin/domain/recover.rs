@@ -46,8 +46,14 @@ impl Domain {
             "a history's name is drawn anew at every start"
         );
         domain.add_epoch(epoch);
-        domain.gather(LogRecord::Epoch { epoch }, Item::Epoch);
+        domain.gather_epoch();
         Ok(domain)
+    }
+
+    /// Puts the epoch of this start into the append being gathered.
+    pub(super) fn gather_epoch(&mut self) {
+        let epoch = *self.epochs.last().expect("drawn at every start");
+        self.gather(LogRecord::Epoch { epoch }, Item::Epoch);
     }
 
     fn from_meta(config: &OriginConfig, now: Instant, wall: WallTime, meta: &DomainMeta) -> Self {
@@ -80,15 +86,21 @@ impl Domain {
             loading_commits: BTreeMap::new(),
             ready: VecDeque::new(),
             waiting_bytes: 0,
+            pinned_bytes: 0,
             next_ticket: 0,
             gathering: Batch::default(),
             flying: None,
+            append_after: None,
             registering: BTreeMap::new(),
             loading: BTreeMap::new(),
             load_queue: VecDeque::new(),
             loads: BTreeMap::new(),
             page_loads: 0,
             index_wanted: Vec::new(),
+            index_queue: VecDeque::new(),
+            index_loads: 0,
+            asked: VecDeque::new(),
+            limits_at: None,
             install: Installing::recovered(meta.installed_lsn),
             next_write: 0,
             next_load: 0,

@@ -51,7 +51,7 @@ impl Domain {
             Some((verdict, _)) => Some(verdict),
             None => None,
         };
-        let pages_max = cx.config.downlink.registered_pages_max;
+        let registration = Registration::nothing(&cx.config.downlink);
         let faults = cx.config.faults;
         let Some(entry) = cx.links.get_mut(link) else {
             return;
@@ -62,8 +62,9 @@ impl Domain {
                 follower.register_all();
             }
             follower.asked.push_back(answer);
+            self.note_asked(cx, link, request);
         } else {
-            let mut follower = Follower::new(request, Registration::nothing(pages_max));
+            let mut follower = Follower::new(request, registration);
             self.first(&mut follower, request, verdict, faults);
             entry.followers.insert(self.id, follower);
         }

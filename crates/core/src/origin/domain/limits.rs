@@ -1,0 +1,149 @@
+//! The limits of waits (P10): whoever waits for the store, or for a turn, is told when it takes too
+//! long. What a commit waits for once it has a stamp, the sync of its append, has no limit here: it
+//! may be done, and nobody can say that it is not. Its node stops waiting by a limit of its own.
+
+use super::{Context, Domain, LoadFor};
+use crate::id::{LinkId, PageId, RequestId};
+use crate::message::{CloseReason, RequestError};
+use crate::time::Instant;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Those who wait are looked at so often within their limit.
+const LOOKS: u32 = 8;
+/// Resumes noted before those answered are left out.
+const ASKED_NOTED_MAX: usize = 4096;
+
+impl Domain {
+    /// Sees to it that somebody looks at those who wait.
+    pub(super) fn watch_limits(&mut self, cx: &Context<'_>) {
+        let idle = self.loading.is_empty()
+            && self.ready.is_empty()
+            && self.loads.is_empty()
+            && self.index_queue.is_empty()
+            && self.asked.is_empty();
+        if idle {
+            self.limits_at = None;
+        } else if self.limits_at.is_none() {
+            self.limits_at = Some(cx.now.after(cx.config.wait_max / LOOKS));
+        }
+    }
+
+    /// Tells those who have waited for too long.
+    pub(in crate::origin) fn enforce_limits(&mut self, cx: &mut Context<'_>) {
+        if self.is_failed() || self.limits_at.is_none_or(|at| at > cx.now) {
+            return;
+        }
+        self.limits_at = None;
+        self.limit_commits(cx);
+        self.limit_fetches(cx);
+        self.limit_walks(cx);
+        self.limit_resumes(cx);
+        self.drop_unwanted_loads();
+    }
+
+    fn limit_commits(&mut self, cx: &mut Context<'_>) {
+        let late = |since: Instant| since.after(cx.config.wait_max) <= cx.now;
+        let loading = self.loading_commits.iter().filter(|(_, waiting)| late(waiting.since));
+        let loading: Vec<u64> = loading.map(|(ticket, _)| *ticket).collect();
+        let ready = std::mem::take(&mut self.ready).into_iter();
+        let (turns, rest): (VecDeque<_>, VecDeque<_>) =
+            ready.partition(|waiting| late(waiting.since));
+        self.ready = rest;
+        let error = RequestError::Unavailable(not_read("a page that it needs", cx));
+        for ticket in loading {
+            let waiting = self.loading_commits.remove(&ticket).expect("just listed");
+            self.give_up(cx, &waiting, &error);
+        }
+        let error = RequestError::Busy(format!(
+            "the store took on no commit within {:?}",
+            cx.config.wait_max
+        ));
+        for waiting in turns {
+            self.give_up(cx, &waiting, &error);
+        }
+    }
+
+    fn limit_fetches(&mut self, cx: &mut Context<'_>) {
+        let mut late: Vec<(LinkId, RequestId, PageId)> = Vec::new();
+        for (page, loading) in &mut self.loading {
+            loading.fetches.retain(|(link, asked, since)| {
+                let waits = since.after(cx.config.wait_max) > cx.now;
+                if !waits {
+                    late.push((*link, asked.request, *page));
+                }
+                waits
+            });
+        }
+        for (link, request, page) in late {
+            let error = RequestError::Unavailable(not_read(&format!("page {page}"), cx));
+            cx.links.fail_page(link, request, error, cx.out);
+        }
+    }
+
+    /// A walk of the change index ends with its link, which will ask anew.
+    fn limit_walks(&mut self, cx: &mut Context<'_>) {
+        let started = self.loads.values().filter_map(|load| match load {
+            LoadFor::Index(link, since) => Some((*link, *since)),
+            LoadFor::Page(_) => None,
+        });
+        let queued = self.index_queue.iter().map(|wanted| (wanted.link, wanted.since));
+        let late = |(_, since): &(LinkId, Instant)| since.after(cx.config.wait_max) <= cx.now;
+        let late: BTreeSet<LinkId> = started.chain(queued).filter(late).map(|w| w.0).collect();
+        for link in late {
+            let reason = CloseReason::OutOfService(not_read("the change index", cx));
+            cx.links.close(link, reason, cx.out);
+            self.gone(link);
+        }
+    }
+
+    fn limit_resumes(&mut self, cx: &mut Context<'_>) {
+        self.drop_answered(cx);
+        while let Some(&(since, link, request)) = self.asked.front()
+            && since.after(cx.config.wait_max) <= cx.now
+        {
+            self.asked.pop_front();
+            if let Some(follower) = cx.links.follower(link, self.id) {
+                follower.asked.retain(|answer| answer.request != request);
+            }
+            let error = RequestError::Unavailable(format!(
+                "the stream did not come to this resume within {:?}",
+                cx.config.wait_max
+            ));
+            cx.links.fail(link, request, error, cx.out);
+        }
+    }
+
+    /// Notes a resume that waits for its place in the stream.
+    pub(super) fn note_asked(&mut self, cx: &mut Context<'_>, link: LinkId, request: RequestId) {
+        self.asked.push_back((cx.now, link, request));
+        if self.asked.len().is_power_of_two() && self.asked.len() >= ASKED_NOTED_MAX {
+            self.drop_answered(cx);
+        }
+    }
+
+    fn drop_answered(&mut self, cx: &mut Context<'_>) {
+        let mut waiting: BTreeSet<(LinkId, RequestId)> = BTreeSet::new();
+        let links: BTreeSet<LinkId> = self.asked.iter().map(|(_, link, _)| *link).collect();
+        for link in links {
+            if let Some(follower) = cx.links.follower(link, self.id) {
+                waiting.extend(follower.asked.iter().map(|answer| (link, answer.request)));
+            }
+        }
+        self.asked.retain(|(_, link, request)| waiting.contains(&(*link, *request)));
+    }
+
+    /// Loads that were not started and for which nobody waits any more.
+    fn drop_unwanted_loads(&mut self) {
+        let Self { loading, loading_commits, install, load_queue, .. } = self;
+        loading.retain(|page, loading| {
+            loading.commits.retain(|ticket| loading_commits.contains_key(ticket));
+            let wanted = !loading.commits.is_empty() || !loading.fetches.is_empty();
+            loading.asked || wanted || install.wants(*page)
+        });
+        load_queue.retain(|page| loading.contains_key(page));
+    }
+}
+
+fn not_read(what: &str, cx: &Context<'_>) -> String {
+    format!("{what} was not read from the store within {:?}", cx.config.wait_max)
+}
