@@ -11,7 +11,7 @@
 use super::{OpError, PageError};
 use crate::commit::OBJECT_BYTES_MAX;
 use crate::id::{Generation, ObjectId, PageId, PageNo, Slot, VolumeId};
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 const INLINE: u8 = 1;
 const FORWARD: u8 = 2;
@@ -39,7 +39,7 @@ pub enum Record {
 
 impl Record {
     /// Reads a record; inline bytes are not copied.
-    pub fn decode(bytes: Bytes) -> Result<Self, PageError> {
+    pub fn decode(mut bytes: Bytes) -> Result<Self, PageError> {
         check(&bytes)?;
         Ok(match bytes[0] {
             FORWARD => Self::Forward(forward(&bytes)),
@@ -47,7 +47,11 @@ impl Record {
                 let (length, first, count) = large(&bytes);
                 Self::Large { length, first: PageNo(first), count }
             }
-            _ => Self::Inline(bytes.slice(1..)),
+            _ => {
+                // In place: no second reference to count.
+                bytes.advance(1);
+                Self::Inline(bytes)
+            }
         })
     }
 

@@ -165,12 +165,23 @@ pub(super) fn entries(page: &Page) -> impl Iterator<Item = Entry> + '_ {
 #[inline]
 fn find(page: &Page, slot: Slot) -> Result<usize, usize> {
     let directory = &page.bytes[HEADER_BYTES..][..page.tally.entries as usize * ENTRY_BYTES];
+    let slot_at = |index: usize| {
+        let at = index * ENTRY_BYTES;
+        u16::from_le_bytes([directory[at], directory[at + 1]])
+    };
+    // Slots ascend without repeats: a slot's entry is never behind the place of its number, and
+    // right there in a page without gaps before it.
+    let place = usize::from(slot.0);
     let (mut low, mut high) = (0, page.tally.entries as usize);
+    if place < high {
+        if slot_at(place) == slot.0 {
+            return Ok(place);
+        }
+        high = place;
+    }
     while low < high {
         let middle = low.midpoint(high);
-        let at = middle * ENTRY_BYTES;
-        let found = u16::from_le_bytes([directory[at], directory[at + 1]]);
-        if found < slot.0 {
+        if slot_at(middle) < slot.0 {
             low = middle + 1;
         } else {
             high = middle;

@@ -386,15 +386,29 @@ impl Transaction {
         &self,
         mut operation: impl FnMut(&mut cache::Transaction) -> Step<T>,
     ) -> Result<T> {
+        match self.step(&mut operation, Tried::default())? {
+            Ok(value) => Ok(value),
+            // Boxed: a hit, which is nearly every read, does not carry the room for a miss.
+            Err(missing) => Box::pin(self.read_missing(operation, missing)).await,
+        }
+    }
+
+    /// Supplies what a read lacks and tries it again, until it lacks nothing.
+    #[cold]
+    async fn read_missing<T>(
+        &self,
+        mut operation: impl FnMut(&mut cache::Transaction) -> Step<T>,
+        mut missing: Missing,
+    ) -> Result<T> {
         let mut tried = Tried::default();
         loop {
-            let missing = match self.step(&mut operation, tried)? {
-                Ok(value) => return Ok(value),
-                Err(missing) => missing,
-            };
             tried.before = true;
             tried.refreshed |= matches!(missing, Missing::Fresh(_));
             self.supply(missing).await?;
+            missing = match self.step(&mut operation, tried)? {
+                Ok(value) => return Ok(value),
+                Err(missing) => missing,
+            };
         }
     }
 

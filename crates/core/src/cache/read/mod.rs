@@ -47,8 +47,8 @@ impl Hasher for PageHasher {
         self.0 = (product as u64) ^ ((product >> 64) as u64);
     }
     fn write_u128(&mut self, word: u128) {
-        self.write_u64(word as u64);
-        self.write_u64((word >> 64) as u64);
+        // A volume's id, drawn at random: the product that follows with the page mixes it well.
+        self.0 ^= (word as u64) ^ ((word >> 64) as u64).rotate_left(32);
     }
 }
 

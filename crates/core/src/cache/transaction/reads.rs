@@ -11,6 +11,8 @@ struct PageReads {
     whole: Option<Aspect>,
     /// Slot and aspect in one number each, ascending: the slot times two, plus one for its value.
     slots: Vec<u32>,
+    /// Of the slots below 128, those whose value was read: reading one again is one test.
+    values: u128,
 }
 
 /// The read set: each (page, slot) once, with the stronger aspect. Reading again costs no memory.
@@ -32,6 +34,13 @@ impl ReadSet {
     #[inline]
     pub(super) fn add_slot(&mut self, page: PageId, slot: Slot, aspect: Aspect) {
         let reads = self.page(page);
+        let bit = 1u128.checked_shl(u32::from(slot.0)).unwrap_or_default();
+        if reads.values & bit != 0 {
+            return;
+        }
+        if aspect == Aspect::Value {
+            reads.values |= bit;
+        }
         let code = u32::from(slot.0) << 1 | u32::from(aspect == Aspect::Value);
         // The value of a slot stands for its existence as well.
         let place = match reads.slots.last() {
@@ -98,13 +107,20 @@ impl ReadSet {
     fn page(&mut self, page: PageId) -> &mut PageReads {
         let last = self.last as usize;
         if self.pages.get(last).is_none_or(|reads| reads.page != page) {
-            let next = u32::try_from(self.pages.len()).expect("reads are bounded far below 2^32");
-            self.last = *self.index.entry(page).or_insert(next);
-            if self.last == next {
-                self.pages.push(PageReads { page, whole: None, slots: Vec::new() });
-            }
+            self.last = match self.index.get(&page) {
+                Some(&place) => place,
+                None => self.first_read(page),
+            };
         }
         &mut self.pages[self.last as usize]
+    }
+
+    #[cold]
+    fn first_read(&mut self, page: PageId) -> u32 {
+        let place = u32::try_from(self.pages.len()).expect("reads are bounded far below 2^32");
+        self.index.insert(page, place);
+        self.pages.push(PageReads { page, whole: None, slots: Vec::new(), values: 0 });
+        place
     }
 }
 
