@@ -1,6 +1,7 @@
 //! Helpers shared by the scenario and the benchmarks: processes, folders, figures.
 
 pub mod process;
+pub mod servers;
 pub mod tree;
 
 /// Where the binaries of this build are: beside the running one.

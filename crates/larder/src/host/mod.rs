@@ -167,12 +167,18 @@ where
     async fn run(mut self) {
         let mut events = Vec::with_capacity(BATCH);
         let mut link_events = Vec::with_capacity(BATCH);
+        // Armed anew only when it fired or a timeout before it came up: a timer costs a lock of
+        // the runtime's wheel, and most inputs move no timeout forward.
+        let mut alarm = std::pin::pin!(sleep(Duration::ZERO));
+        let mut armed = now();
         loop {
             self.carry_out();
-            let pause = match self.machine.next_timeout() {
-                Some(wake) => wake.since(now()).min(WAKE_MAX),
-                None => WAKE_MAX,
-            };
+            let (at, latest) = (now(), now().after(WAKE_MAX));
+            let wake = self.machine.next_timeout().map_or(latest, |wake| wake.min(latest));
+            if wake < armed || armed <= at {
+                alarm.as_mut().reset(tokio::time::Instant::now() + wake.since(at));
+                armed = wake;
+            }
             tokio::select! {
                 // Not biased: neither users nor links may starve the other.
                 count = self.link_events.recv_many(&mut link_events, BATCH) => {
@@ -185,7 +191,7 @@ where
                         return;
                     }
                 }
-                () = sleep(pause) => {}
+                () = alarm.as_mut() => armed = now(),
             }
             let now = now();
             for event in link_events.drain(..) {

@@ -50,6 +50,22 @@ pub enum Ending {
     Unknown,
 }
 
+impl Ending {
+    /// In the order of their numbers.
+    const ALL: [Self; 5] =
+        [Self::Committed, Self::Local, Self::Conflict, Self::Refused, Self::Unknown];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Committed => "committed",
+            Self::Local => "local",
+            Self::Conflict => "conflict",
+            Self::Refused => "refused",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct MessageLabels {
     kind: &'static str,
@@ -93,11 +109,14 @@ pub struct Metrics {
     registry: Registry,
     /// By kind; sent, then received.
     tallies: [Vec<Tally>; 2],
-    wire_bytes: Family<Label, Counter>,
+    /// Sent, then received.
+    wire_bytes: [Counter; 2],
     links: Family<Label, Gauge>,
     connects: Family<Label, Counter>,
-    reads: Family<Label, Counter>,
-    transactions: Family<Label, Counter>,
+    /// Hits, then misses.
+    reads: [Counter; 2],
+    /// By ending.
+    transactions: [Counter; 5],
     commit_seconds: Histogram,
     fetch_seconds: Histogram,
     through: Family<DomainLabels, Gauge<u64, AtomicU64>>,
@@ -128,14 +147,25 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("larder");
+        let tallies = tallies(&mut registry);
+        let r = &mut registry;
+        let wire = Family::<Label, Counter>::default();
+        let wire_bytes = ["sent", "received"].map(|what| wire.get_or_create_owned(&Label { what }));
+        let help = "Bytes on sockets, before encryption";
+        r.register_with_unit("wire", help, Unit::Bytes, wire);
         let mut metrics = Self {
-            tallies: tallies(&mut registry),
+            tallies,
+            wire_bytes,
+            reads: counters(r, "reads", "Reads of transactions: hits and misses", ["hit", "miss"]),
+            transactions: counters(
+                r,
+                "transactions",
+                "Transactions, by their end",
+                Ending::ALL.map(Ending::name),
+            ),
             registry: Registry::default(),
-            wire_bytes: Family::default(),
             links: Family::default(),
             connects: Family::default(),
-            reads: Family::default(),
-            transactions: Family::default(),
             commit_seconds: seconds(),
             fetch_seconds: seconds(),
             through: Family::default(),
@@ -156,16 +186,8 @@ impl Metrics {
 
     fn register(&self, registry: &mut Registry) {
         let r = registry;
-        r.register_with_unit(
-            "wire",
-            "Bytes on sockets, before encryption",
-            Unit::Bytes,
-            self.wire_bytes.clone(),
-        );
         r.register("links", "Links that stand", self.links.clone());
         r.register("connects", "Links opened and failed", self.connects.clone());
-        r.register("reads", "Reads of transactions: hits and misses", self.reads.clone());
-        r.register("transactions", "Transactions, by their end", self.transactions.clone());
         let through = self.through.clone();
         r.register("valid_through", "Stamp up to which all changes are applied", through);
         r.register_with_unit(
@@ -221,8 +243,7 @@ impl Metrics {
 
     /// Counts bytes on a socket.
     pub fn wire(&self, direction: Direction, bytes: u64) {
-        let what = direction_name(direction);
-        self.wire_bytes.get_or_create(&Label { what }).inc_by(bytes);
+        self.wire_bytes[direction as usize].inc_by(bytes);
     }
 
     /// A link was opened (`true`) or is gone.
@@ -255,16 +276,10 @@ impl Metrics {
 
     /// A transaction ended, after this many hits and misses.
     pub fn transaction(&self, ending: Ending, hits: u64, misses: u64) {
-        self.reads.get_or_create(&Label { what: "hit" }).inc_by(hits);
-        self.reads.get_or_create(&Label { what: "miss" }).inc_by(misses);
-        let what = match ending {
-            Ending::Committed => "committed",
-            Ending::Local => "local",
-            Ending::Conflict => "conflict",
-            Ending::Refused => "refused",
-            Ending::Unknown => "unknown",
-        };
-        self.transactions.get_or_create(&Label { what }).inc();
+        let [hit, miss] = &self.reads;
+        hit.inc_by(hits);
+        miss.inc_by(misses);
+        self.transactions[ending as usize].inc();
     }
 
     /// A commit took this long.
@@ -321,8 +336,7 @@ impl Metrics {
     /// The counts that people ask for most, for `/status`.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        let value =
-            |family: &Family<Label, Counter>, what| family.get_or_create(&Label { what }).get();
+        let ended = |ending: Ending| self.transactions[ending as usize].get();
         let messages = |direction: Direction| {
             Kind::ALL
                 .iter()
@@ -332,15 +346,15 @@ impl Metrics {
                 .collect()
         };
         Summary {
-            hits: value(&self.reads, "hit"),
-            misses: value(&self.reads, "miss"),
-            committed: value(&self.transactions, "committed"),
-            local: value(&self.transactions, "local"),
-            conflicts: value(&self.transactions, "conflict"),
-            unknown: value(&self.transactions, "unknown"),
+            hits: self.reads[0].get(),
+            misses: self.reads[1].get(),
+            committed: ended(Ending::Committed),
+            local: ended(Ending::Local),
+            conflicts: ended(Ending::Conflict),
+            unknown: ended(Ending::Unknown),
             links_up: self.links(Side::Up),
             links_down: self.links(Side::Down),
-            connects: value(&self.connects, "up"),
+            connects: self.connects.get_or_create(&Label { what: "up" }).get(),
             resumes: self.messages(Direction::Sent, Kind::Resume).0,
             resumed_bytes: self.messages(Direction::Received, Kind::Resumed).1,
             sent: messages(Direction::Sent),
@@ -387,6 +401,19 @@ pub struct Summary {
     pub sent: BTreeMap<&'static str, MessageCount>,
     /// Messages received, by kind.
     pub received: BTreeMap<&'static str, MessageCount>,
+}
+
+/// A counter for each value of a label, found without a look-up.
+fn counters<const N: usize>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    whats: [&'static str; N],
+) -> [Counter; N] {
+    let family = Family::<Label, Counter>::default();
+    let counters = whats.map(|what| family.get_or_create_owned(&Label { what }));
+    registry.register(name, help, family);
+    counters
 }
 
 fn tallies(registry: &mut Registry) -> [Vec<Tally>; 2] {

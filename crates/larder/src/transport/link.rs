@@ -5,7 +5,7 @@ use crate::metrics::{Direction, Metrics, Side};
 use bytes::{Bytes, BytesMut};
 use larder_core::id::LinkId;
 use larder_core::machine::LinkInput;
-use larder_core::message::{CloseReason, Message, PageBody};
+use larder_core::message::{CloseReason, Lane, Message, PageBody};
 use larder_core::wire::{LaneReceiver, LaneSender, QueueLimits};
 use std::io;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ const SMALL_BYTES: u32 = 16 << 10;
 const INPUT_BYTES_MAX: u32 = 128 << 20;
 /// How long a goodbye may take.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+
+const LANES: [Lane; 3] = [Lane::Control, Lane::Stream, Lane::Bulk];
 
 /// The lanes' own bounds are not used.
 const UNBOUNDED: QueueLimits =
@@ -203,7 +205,6 @@ impl<S: AsyncWrite> Writer<S> {
         let mut buffer = BytesMut::with_capacity(2 * BATCH_BYTES);
         loop {
             let work = if lanes.is_empty() {
-                self.queue.drained();
                 self.queue.wait(&mut taken).await
             } else {
                 self.queue.poll(&mut taken).unwrap_or(Work::Send)
@@ -224,6 +225,7 @@ impl<S: AsyncWrite> Writer<S> {
             if let Err(error) = self.write_out(&mut buffer, lanes.is_empty()).await {
                 return End::Broken(error);
             }
+            self.queue.left(LANES.map(|lane| lanes.queued_bytes(lane)).iter().sum());
         }
     }
 

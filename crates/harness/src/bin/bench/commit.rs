@@ -1,11 +1,11 @@
 //! Durable small commits between processes on loopback, beside a bare append and sync.
 
-use super::servers::Origin;
 use anyhow::Result;
 use larder::client::{Error, Node, SessionOptions, VolumeOptions};
 use larder::core::commit::PageKind;
 use larder::core::id::ObjectId;
 use larder_harness::median;
+use larder_harness::servers::Origin;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,6 @@
 //! Larder's figures, each with its rival measured in the same run.
 
 mod commit;
-mod local_read;
-mod memory;
-mod servers;
 
 use anyhow::{Result, bail};
 use serde_json::Value;
@@ -17,19 +14,14 @@ const USAGE: &str = "usage: bench NAME [--json]\n\n\
 #[tokio::main]
 async fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [command, tls, parent, runs] = &words[..]
-        && command == "memory-node"
-    {
-        return memory::node(tls, parent, runs).await;
-    }
     let json = words.iter().any(|word| word == "--json");
     let names: Vec<_> = words.iter().filter(|word| *word != "--json").collect();
     let [name] = names[..] else { bail!("{USAGE}") };
     let result: Value = match name.as_str() {
-        "memory" => memory::run().await?,
-        "local-read" => local_read::run().await?,
+        // A binary of its own: counting allocations would slow the commits down.
+        "memory" | "local-read" => return sibling("bench-counted", &[name], json),
         "commit" => commit::run().await?,
-        "simulator" => return simulator(json),
+        "simulator" => return sibling("larder-sim", &["bench"], json),
         _ => bail!("no benchmark {name}\n{USAGE}"),
     };
     if json {
@@ -40,11 +32,11 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// The simulator measures itself.
-fn simulator(json: bool) -> Result<()> {
-    let binary = larder_harness::larder_binary()?.with_file_name("larder-sim");
+/// A binary beside this one measures, and prints what it found.
+fn sibling(name: &str, words: &[&str], json: bool) -> Result<()> {
+    let binary = larder_harness::larder_binary()?.with_file_name(name);
     let mut command = std::process::Command::new(&binary);
-    command.arg("bench");
+    command.args(words);
     if json {
         command.arg("--json");
     }

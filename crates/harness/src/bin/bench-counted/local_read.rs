@@ -1,12 +1,12 @@
 //! A cached object read inside a transaction: time and allocations, over a hot set and a wide one.
 
-use super::servers::Origin;
 use anyhow::{Result, ensure};
 use larder::client::{Error, SessionOptions, Volume, VolumeOptions};
 use larder::core::commit::PageKind;
 use larder::core::id::ObjectId;
 use larder::core::rng::Rng;
 use larder_harness::median;
+use larder_harness::servers::Origin;
 use serde_json::{Value, json};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;

@@ -1,14 +1,15 @@
 //! An origin process for a benchmark, and nodes at it.
 
+use crate::process::{Folder, Process, free_port, http_get, wait_until};
 use anyhow::{Context, Result, ensure};
 use larder::client::Node;
 use larder::config::{NodeConfig, Size};
-use larder_harness::process::{Folder, Process, free_port, http_get, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-pub(crate) struct Origin {
+/// An origin process with a folder of its own; both end with it.
+pub struct Origin {
     // Ended before the folder is removed: fields drop in their order.
     process: Process,
     folder: Folder,
@@ -27,8 +28,11 @@ fn larder(binary: &Path, words: &[&str]) -> Result<()> {
 
 impl Origin {
     /// An origin process with certificates for `nodes` nodes, named `node-0`, `node-1`, ….
-    pub(crate) fn start(name: &str, nodes: usize) -> Result<Self> {
-        let binary = larder_harness::larder_binary()?;
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn start(name: &str, nodes: usize) -> Result<Self> {
+        let binary = crate::larder_binary()?;
         let folder = Folder::new(name, false)?;
         let tls = folder.path().join("tls").display().to_string();
         larder(&binary, &["ca", "init", "--tls", &tls])?;
@@ -61,28 +65,41 @@ impl Origin {
         Ok(Self { process, folder, port })
     }
 
-    pub(crate) async fn node(&self, number: usize) -> Result<Node> {
+    /// A node of its own name, linked.
+    ///
+    /// # Errors
+    /// When it cannot be linked.
+    pub async fn node(&self, number: usize) -> Result<Node> {
         let tls = self.folder.path().join("tls");
         connect(&tls, &format!("node-{number}"), &self.parent()).await
     }
 
     /// Its address.
-    pub(crate) fn parent(&self) -> String {
+    #[must_use]
+    pub fn parent(&self) -> String {
         format!("localhost:{}", self.port)
     }
 
     /// Where the store is: a rival writes beside it, to the same file system.
-    pub(crate) fn folder(&self) -> PathBuf {
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
         self.folder.path().to_path_buf()
     }
 
-    pub(crate) fn alive(&mut self) -> Result<()> {
+    /// Fails when it has ended.
+    ///
+    /// # Errors
+    /// With its last words.
+    pub fn alive(&mut self) -> Result<()> {
         self.process.alive()
     }
 }
 
 /// A node with room for everything that a benchmark makes.
-pub(crate) async fn connect(tls: &Path, name: &str, parent: &str) -> Result<Node> {
+///
+/// # Errors
+/// When it cannot be linked.
+pub async fn connect(tls: &Path, name: &str, parent: &str) -> Result<Node> {
     let mut config = NodeConfig::new(name, tls, parent);
     config.node.memory = Size(4 << 30);
     Ok(Node::connect(config).await?)

@@ -1,6 +1,5 @@
 //! What a cached page costs: in a node beside its bytes, and in its parent's directory.
 
-use super::servers::{Origin, connect};
 use anyhow::{Context, Result, ensure};
 use larder::client::{Error, SessionOptions, VolumeOptions};
 use larder::core::commit::PageKind;
@@ -11,6 +10,7 @@ use larder::core::origin::io::{OriginInput, OriginOutput};
 use larder::core::origin::{Origin as Machinery, OriginConfig, RecoveredDomain};
 use larder::core::record::DomainMeta;
 use larder::core::time::{Instant, WallTime};
+use larder_harness::servers::{Origin, connect};
 use serde_json::{Value, json};
 use stats_alloc::Region;
 use std::path::Path;
