@@ -102,11 +102,13 @@ impl Volume {
     /// Asks for pages that will be wanted soon, and does not wait for them. Dropped when the node
     /// has too much to do.
     pub fn prefetch(&self, pages: &[PageNo]) {
+        let shared = self.node.shared();
+        let held = |page: &PageId| shared.cache.peek(*page).is_some_and(|copy| copy.complete());
+        let pages: Vec<PageId> =
+            pages.iter().map(|&page| self.page(page)).filter(|page| !held(page)).collect();
         if pages.is_empty() {
             return;
         }
-        let shared = self.node.shared();
-        let pages = pages.iter().map(|&page| self.page(page)).collect();
         let op = CacheOp::Fetch { domain: self.domain(), pages, prefetch: true };
         shared.requests.tell(op, shared.request_limit());
     }

@@ -1,16 +1,12 @@
-//! Asking ahead: what a reader will want next is on its way before it is asked for.
+//! Asking ahead within a file: what a reader will want next is on its way before it is asked for.
 
 use super::operations::PREFETCH_PAGES_MAX;
 use super::record::{Content, Extents, Inode};
-use super::{DirEntry, FileSystem, TxStore};
+use super::{FileSystem, TxStore};
 use larder_core::id::PageNo;
 
 /// First step of reading ahead.
 const READ_AHEAD_FIRST: u64 = 128 << 10;
-/// A file up to this size comes with the listing of its directory: who lists, reads.
-const LISTED_FILE_BYTES_MAX: u64 = 256 << 10;
-/// Bytes of files that one part of a listing asks for.
-const LISTED_BYTES_MAX: u64 = 16 << 20;
 
 /// Finds sequential readers and says what to ask for ahead of them.
 #[derive(Default, Debug)]
@@ -57,36 +53,6 @@ impl<S: TxStore> FileSystem<S> {
             .collect();
         if !pages.is_empty() {
             self.store.prefetch(&pages);
-        }
-    }
-
-    /// Breadth first: asks for the names in the directories listed, then for the small files, or,
-    /// while the attributes are not known, for the inodes; and does not wait.
-    pub(super) fn prefetch_listed(&self, listed: &[DirEntry]) {
-        let size = self.page_size();
-        let (mut pages, mut files, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for entry in listed {
-            let Some(attr) = &entry.attr else {
-                pages.push(entry.entry.id.page);
-                continue;
-            };
-            match &attr.inode.content {
-                Content::Trie(root) => pages.push(*root),
-                Content::Pages(extents)
-                    if attr.inode.size <= LISTED_FILE_BYTES_MAX && bytes < LISTED_BYTES_MAX =>
-                {
-                    bytes += attr.inode.size;
-                    let end = attr.inode.size.div_ceil(size).min(extents.high);
-                    files.extend((0..end).filter_map(|index| Extents::page(extents, index)));
-                }
-                _ => {}
-            }
-        }
-        pages.sort_unstable();
-        pages.dedup();
-        pages.append(&mut files);
-        for batch in pages.chunks(PREFETCH_PAGES_MAX) {
-            self.store.prefetch(batch);
         }
     }
 }

@@ -1,10 +1,13 @@
 //! Where new things go: page numbers, and the inode pages that a node fills for each directory.
 //!
-//! A node puts the inodes it creates in a directory into pages of its own for that directory, so
-//! that listing finds neighbours together and two sites never meet in one page. Slots of a page
-//! are given out by counting and never twice, so two creations here never meet in one slot.
+//! A few inodes of a directory are beside their names, in its first page. The others that a node
+//! creates there it puts into pages of its own for that directory, so that listing finds
+//! neighbours together and two sites never meet in one page. Slots of such a page are given out by
+//! counting and never twice, so two creations here never meet in one slot.
 
-use super::record::InodeId;
+use super::content::OBJECT_OVERHEAD;
+use super::record::{INODE_BYTES, InodeId};
+use super::trie::inode_slot_of;
 use super::{FileSystem, FsError, TxStore, lock, transact};
 use crate::fs::Tx;
 use larder_core::commit::PageKind;
@@ -86,6 +89,32 @@ impl InodePages {
 }
 
 impl<S: TxStore> FileSystem<S> {
+    /// A place for the inode of a new name, with `data` bytes beside it, in the first page of its
+    /// directory; none: names need what room is left there.
+    pub(super) async fn place_beside_name(
+        &self,
+        tx: &S::Tx,
+        root: PageNo,
+        hash: u64,
+        data: usize,
+    ) -> Result<Option<(PageNo, Slot)>, FsError> {
+        let room = tx.room(root).await?.unwrap_or(0);
+        let slot = inode_slot_of(hash);
+        if self.is_full(root)
+            || room < self.room_for_names() + INODE_BYTES + data + 2 * OBJECT_OVERHEAD as usize
+            || tx.get(root, slot).await?.is_some()
+            || (data > 0 && tx.get(root, Slot(slot.0 | 1)).await?.is_some())
+        {
+            return Ok(None);
+        }
+        Ok(Some((root, slot)))
+    }
+
+    /// Room of a directory's first page that is kept for names.
+    pub(super) fn room_for_names(&self) -> usize {
+        self.store.page_bytes() as usize / 2
+    }
+
     /// A place for a new inode of a directory: in a page that is there, in a slot that nobody
     /// else is given.
     pub(super) async fn new_inode_place(

@@ -1,13 +1,11 @@
 //! `larder volume check`: walks a whole volume of files in one snapshot and says what does not hold.
 
-use super::record::{
-    Content, Extents, Inode, InodeId, Kind, ROOT_PAGE, ROOT_SLOT, TrieHeader, decode_entries,
-};
-use super::trie::{HEADER_SLOT, child_of, slot_of};
+use super::record::{Content, Extents, Inode, InodeId, Kind, TrieHeader, decode_entries};
+use super::trie::{HEADER_SLOT, child_of, is_name, slot_of};
 use super::tx::{Mode, Tx, TxError};
 use super::{FileSystem, FsError, TxStore};
 use bytes::Bytes;
-use larder_core::id::{PageNo, Slot};
+use larder_core::id::PageNo;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How often a check is begun anew when the volume changed too much for its snapshot.
@@ -184,6 +182,7 @@ async fn run<S: TxStore>(
         report: CheckReport::default(),
         inodes: BTreeMap::new(),
         used: Vec::new(),
+        tries: BTreeSet::new(),
         waiting: Vec::new(),
     };
     walk.root(fs.root.root, "/", false);
@@ -221,6 +220,8 @@ struct Walk<'a, S: TxStore> {
     inodes: BTreeMap<InodeId, Seen>,
     /// Runs of page numbers: first, count, whose.
     used: Vec<(u64, u64, String)>,
+    /// Pages of names.
+    tries: BTreeSet<PageNo>,
     waiting: Vec<Waiting>,
 }
 
@@ -270,6 +271,7 @@ impl<S: TxStore> Walk<'_, S> {
         let mut pages = vec![(root, 0_u32, 0_u64)];
         while let Some((page, level, prefix)) = pages.pop() {
             self.used.push((page.0, 1, directory.path.clone()));
+            self.tries.insert(page);
             let Some(header) = self.trie_header(page, level, &directory).await? else {
                 continue;
             };
@@ -340,7 +342,7 @@ impl<S: TxStore> Walk<'_, S> {
     ) -> Result<u64, FsError> {
         let mut subdirectories = 0;
         for (slot, _, bytes) in self.tx.get_all(page).await?.unwrap_or_default() {
-            if slot == HEADER_SLOT {
+            if !is_name(slot) {
                 continue;
             }
             let entries = match decode_entries(&bytes) {
@@ -473,12 +475,15 @@ impl<S: TxStore> Walk<'_, S> {
 
     /// Looks through the inode pages for inodes that nothing leads to.
     async fn inode_pages(&mut self) -> Result<(), FsError> {
-        let pages: BTreeSet<PageNo> = self.inodes.keys().map(|id| id.page).collect();
-        for page in pages {
+        let mut pages: BTreeSet<PageNo> = self.inodes.keys().map(|id| id.page).collect();
+        for page in pages.difference(&self.tries) {
             self.used.push((page.0, 1, "(inodes)".into()));
+        }
+        pages.extend(&self.tries);
+        for page in pages {
             for (slot, generation, _) in self.tx.get_all(page).await?.unwrap_or_default() {
-                let id = InodeId { page, slot: Slot(slot.0 & !1), generation };
-                let is_inode = slot.0 % 2 == 0 && (page, slot) != (ROOT_PAGE, ROOT_SLOT);
+                let id = InodeId { page, slot, generation };
+                let is_inode = slot.0 % 2 == 0 && slot != HEADER_SLOT && !is_name(slot);
                 if is_inode && !self.inodes.contains_key(&id) {
                     self.problem(Problem::Unnamed { id });
                 }

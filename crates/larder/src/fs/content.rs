@@ -1,6 +1,7 @@
 //! The bytes of files and symbolic links: beside the inode while they are few, else in raw pages.
 
 use super::record::{Content, EXTENTS_MAX, Extents, Inode, InodeId};
+use super::trie::HEADER_SLOT;
 use super::tx::Tx;
 use super::{FileSystem, FsError, TxStore};
 use bytes::{Bytes, BytesMut};
@@ -11,7 +12,7 @@ use larder_core::page::HEADER_BYTES;
 /// Pages freed or cut in one transaction: the origin holds every page of a commit in memory.
 pub(super) const PAGES_FREED_MAX: u64 = 256;
 /// What an object costs in its page beside its bytes, generously.
-const OBJECT_OVERHEAD: u64 = 64;
+pub(super) const OBJECT_OVERHEAD: u64 = 64;
 
 /// Bytes to be written somewhere in a file.
 pub(super) type Piece = (u64, Bytes);
@@ -122,7 +123,11 @@ impl<S: TxStore> FileSystem<S> {
             Content::Pages(_) | Content::Trie(_) => return Ok(false),
         };
         let room = tx.room(id.page).await?.unwrap_or(0) as u64;
-        Ok(room >= inode.size.saturating_sub(old) + OBJECT_OVERHEAD)
+        let for_names = match tx.get(id.page, HEADER_SLOT).await? {
+            Some(_) => self.room_for_names() as u64,
+            None => 0,
+        };
+        Ok(room >= inode.size.saturating_sub(old) + OBJECT_OVERHEAD + for_names)
     }
 
     async fn write_inline(

@@ -212,6 +212,9 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<Bytes, FsError> {
         super::transact!(self, tx => {
             let inode = self.inode(&tx, id).await?;
+            if offset == 0 {
+                self.crawler.read(&inode);
+            }
             let size = inode.size;
             let next = offset + length as u64;
             self.prefetch_content(&inode, next..size.min(next + length as u64));

@@ -377,7 +377,7 @@ impl<S: TxStore> FileSystem<S> {
                 change: 0,
                 content: Content::Trie(root),
             };
-            let id = self.fill(tx, &mut filling, &inode, None).await?;
+            let id = self.place(tx, &mut filling, (*trie, name), &inode, None).await?;
             trie::create(tx, root, *parent).await?;
             let entry = Entry { name: Bytes::copy_from_slice(name), id, kind: Kind::Directory };
             self.insert_entry(tx, *trie, entry).await?;
@@ -387,8 +387,29 @@ impl<S: TxStore> FileSystem<S> {
         Ok(ids)
     }
 
-    /// Creates an inode, with the bytes of a small file, in a page that this transaction makes
-    /// and fills.
+    /// Creates an inode, with the bytes of a small file: beside its name, or in a page that this
+    /// transaction makes and fills.
+    async fn place(
+        &self,
+        tx: &S::Tx,
+        filling: &mut Option<Filling>,
+        (trie, name): (PageNo, &[u8]),
+        inode: &Inode,
+        data: Option<Bytes>,
+    ) -> Result<InodeId, FsError> {
+        let length = data.as_ref().map_or(0, Bytes::len);
+        let beside = self.place_beside_name(tx, trie, self.hash(name), length).await?;
+        let Some((page, slot)) = beside else {
+            return self.fill(tx, filling, inode, data).await;
+        };
+        let generation = tx.create(page, slot, inode.encode()).await?;
+        let id = InodeId { page, slot, generation };
+        if let Some(data) = data {
+            tx.create(page, id.data_slot(), data).await?;
+        }
+        Ok(id)
+    }
+
     async fn fill(
         &self,
         tx: &S::Tx,
@@ -446,7 +467,8 @@ impl<S: TxStore> FileSystem<S> {
                     }
                     None => {
                         let content = contents[i].clone();
-                        let id = self.import_file(&tx, &mut filling, item, content, now).await?;
+                        let at = (tries[i], item);
+                        let id = self.import_file(&tx, &mut filling, at, content, now).await?;
                         let kind = kind_of(&item.meta);
                         let entry = Entry { name: Bytes::copy_from_slice(name), id, kind };
                         self.insert_entry(&tx, tries[i], entry).await?;
@@ -496,10 +518,11 @@ impl<S: TxStore> FileSystem<S> {
         &self,
         tx: &S::Tx,
         filling: &mut Option<Filling>,
-        item: &Item,
+        (trie, item): (PageNo, &Item),
         content: Option<Bytes>,
         now: i64,
     ) -> Result<InodeId, FsError> {
+        let at = (trie, name_of(&item.path));
         let mut inode = new_inode(&item.meta, kind_of(&item.meta), now);
         let content = content.unwrap_or_default();
         if content.len() as u64 <= self.inline_bytes_max() {
@@ -508,9 +531,9 @@ impl<S: TxStore> FileSystem<S> {
             if data.is_some() {
                 inode.content = Content::Inline;
             }
-            return self.fill(tx, filling, &inode, data).await;
+            return self.place(tx, filling, at, &inode, data).await;
         }
-        let id = self.fill(tx, filling, &inode, None).await?;
+        let id = self.place(tx, filling, at, &inode, None).await?;
         self.write_content(tx, id, &mut inode, &[(0, content)]).await?;
         self.put_inode(tx, id, &inode).await?;
         Ok(id)

@@ -13,6 +13,7 @@ mod alloc;
 pub mod check;
 pub mod client;
 mod content;
+mod crawl;
 mod dirty;
 pub mod export;
 pub mod import;
@@ -28,6 +29,7 @@ mod rename;
 mod tests;
 mod trie;
 mod tx;
+mod walk;
 mod write;
 
 pub use ahead::ReadAhead;
@@ -41,11 +43,10 @@ pub use trie::Position;
 pub use tx::{Mode, Object, Tx, TxError, TxStore};
 
 use alloc::{InodePages, Numbers};
+use crawl::Crawler;
 use open::OpenFiles;
 use record::{Content, Inode, ROOT_PAGE, ROOT_SLOT, Root};
-use siphasher::sip::SipHasher13;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -176,6 +177,7 @@ pub struct FileSystem<S: TxStore> {
     full: Mutex<BTreeSet<PageNo>>,
     /// Trie root pages of directories: fixed for an inode's life.
     tries: Mutex<BTreeMap<InodeId, PageNo>>,
+    crawler: Crawler<S>,
     /// Files without a name that nobody here holds open.
     to_reap: Mutex<Vec<InodeId>>,
 }
@@ -212,6 +214,7 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     fn with_root(store: S, options: FsOptions, root: Root) -> Self {
+        let crawler = Crawler::new(store.clone(), root.clone());
         Self {
             store,
             root,
@@ -221,6 +224,7 @@ impl<S: TxStore> FileSystem<S> {
             inode_pages: InodePages::default(),
             full: Mutex::default(),
             tries: Mutex::default(),
+            crawler,
             to_reap: Mutex::default(),
         }
     }
@@ -287,9 +291,7 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     pub(crate) fn hash(&self, name: &[u8]) -> u64 {
-        let mut hasher = SipHasher13::new_with_key(&self.root.hash_key);
-        hasher.write(name);
-        hasher.finish()
+        self.root.hash(name)
     }
 
     /// Prepares the next attempt after a failed one, or gives the error back.

@@ -20,6 +20,9 @@ const LINK_BYTES_MAX: usize = 4095;
 /// Files waiting to be freed that are remembered; others are found in the list of orphans.
 const TO_REAP_MAX: usize = 1 << 16;
 
+/// Bytes that a new file is expected to keep beside its inode.
+const EXPECTED_BYTES: usize = 1 << 10;
+
 /// What to create.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Create {
@@ -106,11 +109,12 @@ impl<S: TxStore> FileSystem<S> {
         }
         let mut place = None;
         let created: Result<Created, FsError> = transact!(self, tx => {
-            let at = match place {
-                Some((page, slot)) if self.inode_pages.is_current(page) => (page, slot),
-                _ => self.new_inode_place(directory).await?,
+            let beside = self.place_beside_name(&tx, root, self.hash(name), EXPECTED_BYTES).await?;
+            let at = match (beside, place) {
+                (Some(beside), _) => beside,
+                (None, Some((page, slot))) if self.inode_pages.is_current(page) => (page, slot),
+                (None, _) => *place.insert(self.new_inode_place(directory).await?),
             };
-            place = Some(at);
             let mut inode = inode.clone();
             let generation = tx.create(at.0, at.1, inode.encode()).await?;
             let id = InodeId { page: at.0, slot: at.1, generation };

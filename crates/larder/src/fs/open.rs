@@ -281,6 +281,9 @@ impl<S: TxStore> FileSystem<S> {
             let content = self.read_content(&tx, id, &inode, offset, length).await?;
             Ok((inode, content))
         })?;
+        if offset == 0 {
+            self.crawler.read(&inode);
+        }
         let ahead =
             lock(&handle.ahead).note(offset, length as u64, self.options.read_ahead_bytes_max);
         self.prefetch_content(&inode, ahead);

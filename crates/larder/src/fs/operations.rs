@@ -1,6 +1,6 @@
 //! Looking: names, attributes, listings; and setting attributes.
 
-use super::record::{Entry, Inode, InodeId, Kind};
+use super::record::{Content, Entry, Inode, InodeId, Kind};
 use super::tx::Tx;
 use super::{FileSystem, FsError, Position, TxStore, transact, trie};
 use bytes::Bytes;
@@ -167,6 +167,9 @@ impl<S: TxStore> FileSystem<S> {
         attributes: bool,
     ) -> Result<Vec<DirEntry>, FsError> {
         let root = self.trie_of(directory).await?;
+        if *after == Position::default() {
+            self.crawler.look(root);
+        }
         let listed: Result<Vec<DirEntry>, FsError> = transact!(self, tx => {
             let entries = trie::list(self, &tx, root, after, limit).await?;
             if attributes {
@@ -183,8 +186,11 @@ impl<S: TxStore> FileSystem<S> {
         let mut listed = listed?;
         for entry in &mut listed {
             entry.attr = entry.attr.take().map(|attr| self.with_dirty(attr));
+            if let Some(Attr { id, inode: Inode { content: Content::Trie(root), .. } }) = entry.attr
+            {
+                self.remember_trie(id, root);
+            }
         }
-        self.prefetch_listed(&listed);
         Ok(listed)
     }
 

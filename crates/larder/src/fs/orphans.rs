@@ -48,11 +48,12 @@ impl<S: TxStore> FileSystem<S> {
         let all = self.free_content(tx, id, inode).await?;
         assert!(all, "only small inodes are removed at once");
         tx.delete(id.page, id.slot, id.generation).await?;
-        let full = tx.room(id.page).await?.unwrap_or(0);
-        let mostly_empty = full + 2048 > self.store.page_bytes() as usize * 15 / 16;
+        let room = tx.room(id.page).await?.unwrap_or(0);
+        let mostly_empty = room + 2048 > self.store.page_bytes() as usize * 15 / 16;
+        // The page of a directory, and page 1, have something in slot 0.
         if mostly_empty
             && !self.inode_pages.is_current(id.page)
-            && id.page != super::ROOT_PAGE
+            && tx.get(id.page, trie::HEADER_SLOT).await?.is_none()
             && tx.get_all(id.page).await?.is_some_and(|objects| objects.is_empty())
         {
             tx.delete_page(id.page).await?;

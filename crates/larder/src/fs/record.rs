@@ -4,6 +4,8 @@
 use super::FsError;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use larder_core::id::{Generation, PageNo, Slot};
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
 
 /// Version of every record written now.
 pub const FORMAT: u8 = 1;
@@ -33,7 +35,7 @@ pub const FAN_OUT: usize = 32;
 pub struct InodeId {
     /// The inode page.
     pub page: PageNo,
-    /// Its slot; even. The slot after it holds the bytes of a small file.
+    /// Its slot; even and below 32768. The slot after it holds the bytes of a small file.
     pub slot: Slot,
     /// Which of the slot's objects.
     pub generation: Generation,
@@ -289,6 +291,14 @@ pub struct Root {
 }
 
 impl Root {
+    /// The hash of a name.
+    #[must_use]
+    pub(super) fn hash(&self, name: &[u8]) -> u64 {
+        let mut hasher = SipHasher13::new_with_key(&self.hash_key);
+        hasher.write(name);
+        hasher.finish()
+    }
+
     /// As bytes.
     #[must_use]
     pub fn encode(&self) -> Bytes {

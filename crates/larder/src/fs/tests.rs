@@ -1,6 +1,9 @@
 //! The file layer over the store in memory.
 
+mod golden;
+mod layout;
 mod open;
+mod walk;
 
 use super::memory::MemoryStore;
 use super::*;

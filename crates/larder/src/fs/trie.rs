@@ -1,11 +1,16 @@
 //! A directory's names: a hash trie of bucket pages.
 //!
-//! A name's 64-bit hash leads from the trie's root page down, five bits a level, to a bucket; 16
-//! other bits of it are the slot there, whose object lists the names with these bits (nearly
+//! A name's 64-bit hash leads from the trie's root page down, five bits a level, to a bucket; 15
+//! other bits of it are the slot there, in the upper half of the slots, whose object lists the names with these bits (nearly
 //! always one). So a name looked up in vain is a read of an empty slot, which conflicts with its
 //! creation; creations of two names touch two slots and do not conflict. Slot 0 of every page is
 //! its header; a full bucket becomes an interior page, in the transaction that found it full, by
 //! rewriting the header that everybody below has read.
+//!
+//! The lower half of the root page's slots is for inodes of what is named in the directory, with
+//! the bytes of small files beside: all of a small directory is in one page. They stay there when
+//! the bucket is split, when they are moved to another directory, and when this one is removed:
+//! the page goes with the last of them.
 
 use super::record::{Entry, FAN_OUT, InodeId, TrieHeader, decode_entries, encode_entries};
 use super::tx::{Tx, TxStore};
@@ -17,6 +22,8 @@ use std::collections::BTreeMap;
 
 /// Slot of a trie page's header.
 pub(super) const HEADER_SLOT: Slot = Slot(0);
+/// First of the slots for names.
+const NAMES_FROM: u16 = 0x8000;
 /// Bits of hash that choose a child.
 const LEVEL_BITS: u32 = 5;
 /// Levels of interior pages; 45 bits of hash.
@@ -55,9 +62,20 @@ pub(super) fn child_of(hash: u64, level: u32) -> usize {
     ((hash >> (64 - LEVEL_BITS * (level + 1))) & (FAN_OUT as u64 - 1)) as usize
 }
 
-/// The slot of a hash, in whatever bucket: never that of the header.
+/// The slot of a hash, in whatever bucket.
 pub(super) fn slot_of(hash: u64) -> Slot {
-    Slot(1 + u16::try_from((hash & 0xffff) % 0xffff).expect("below 2^16 - 1"))
+    Slot(NAMES_FROM | (hash & 0x7fff) as u16)
+}
+
+/// Whether a slot is one for names.
+pub(super) fn is_name(slot: Slot) -> bool {
+    slot.0 >= NAMES_FROM
+}
+
+/// Where in its directory's first page the inode of a new name may be: two names seldom have the
+/// same place, so two sites that create seldom meet.
+pub(super) fn inode_slot_of(hash: u64) -> Slot {
+    Slot(2 * (1 + ((hash >> 15) % 0x3fff) as u16))
 }
 
 pub(super) async fn header<T: Tx>(
@@ -157,17 +175,28 @@ pub(super) async fn pages<T: Tx>(tx: &T, root: PageNo) -> Result<Vec<PageNo>, Fs
     Ok(all)
 }
 
-/// Deletes an empty trie, reading all of every page, so that it conflicts with every creation.
+/// Deletes an empty trie, reading all of every page, so that it conflicts with every creation. A
+/// root page with inodes of other directories' files in it stays without its header.
 pub(super) async fn delete_empty<T: Tx>(tx: &T, root: PageNo) -> Result<(), FsError> {
     let pages = pages(tx, root).await?;
+    let mut kept = None;
     for page in &pages {
         let objects = tx.get_all(*page).await?.ok_or(FsError::NotFound)?;
-        if objects.iter().any(|(slot, ..)| *slot != HEADER_SLOT) {
+        if objects.iter().any(|(slot, ..)| is_name(*slot)) {
             return Err(FsError::NotEmpty);
+        }
+        if objects.iter().any(|(slot, ..)| *slot != HEADER_SLOT) {
+            let header = objects.iter().find(|(slot, ..)| *slot == HEADER_SLOT);
+            kept = header.map(|(_, generation, _)| (*page, *generation));
         }
     }
     for page in pages {
-        tx.delete_page(page).await?;
+        match kept {
+            Some((at, generation)) if at == page => {
+                tx.delete(page, HEADER_SLOT, generation).await?
+            }
+            _ => tx.delete_page(page).await?,
+        }
     }
     Ok(())
 }
@@ -195,7 +224,7 @@ pub(super) async fn list<T: Tx, S: TxStore>(
         }
         let mut bucket = Vec::new();
         for (slot, _, bytes) in tx.get_all(page).await?.ok_or(FsError::NotFound)? {
-            if slot != HEADER_SLOT {
+            if is_name(slot) {
                 for entry in decode_entries(&bytes)? {
                     bucket.push(((page, slot), fs.hash(&entry.name), entry));
                 }
@@ -259,7 +288,7 @@ impl<S: TxStore> FileSystem<S> {
         let children: Vec<PageNo> = (0..FAN_OUT as u64).map(|i| PageNo(first.0 + i)).collect();
         let mut parts: Vec<BTreeMap<Slot, Vec<Entry>>> = vec![BTreeMap::new(); FAN_OUT];
         for (slot, generation, bytes) in tx.get_all(page).await?.ok_or(FsError::NotFound)? {
-            if slot == HEADER_SLOT {
+            if !is_name(slot) {
                 continue;
             }
             tx.delete(page, slot, generation).await?;

@@ -1,0 +1,159 @@
+//! Golden files: the records of a volume of files as they were released, in
+//! `crates/larder/tests/golden`. Today's code must read every one, and write those of its own
+//! version byte for byte. `LARDER_GOLDEN=write cargo test -p larder golden` writes the current
+//! version's anew; a difference in them is a change of format, to be judged by
+//! `docs/formats/files.md`.
+
+use super::super::record::{
+    Content, Entry, Extents, FAN_OUT, TrieHeader, decode_entries, encode_entries,
+};
+use super::super::trie::{child_of, inode_slot_of, slot_of};
+use super::*;
+use larder_core::id::Generation;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1/files")
+}
+
+/// Sixteen bytes a line, so that a change shows in a diff.
+fn to_hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for line in bytes.chunks(16) {
+        let line: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(text, "{}", line.join(" ")).expect("writing to a string");
+    }
+    text
+}
+
+fn from_hex(text: &str) -> Bytes {
+    text.split_whitespace()
+        .map(|byte| u8::from_str_radix(byte, 16).expect("golden files hold hexadecimal bytes"))
+        .collect()
+}
+
+/// Compares with the golden file, or writes it.
+fn golden(name: &str, text: &str) -> String {
+    let path = folder().join(name);
+    if std::env::var_os("LARDER_GOLDEN").is_some_and(|value| value == "write") {
+        std::fs::create_dir_all(folder()).expect("writable");
+        std::fs::write(&path, text).expect("writable");
+    }
+    let was = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert_eq!(was, text, "{name} is written otherwise than before");
+    was
+}
+
+fn id(page: u64, slot: u16, generation: u32) -> InodeId {
+    InodeId { page: PageNo(page), slot: Slot(slot), generation: Generation(generation) }
+}
+
+fn root() -> Root {
+    let mut hash_key = [0; 16];
+    hash_key.iter_mut().zip(0x10..).for_each(|(byte, value)| *byte = value);
+    Root { hash_key, root: id(1, 2, 1), orphans: id(1, 4, 1) }
+}
+
+fn inode(kind: Kind, content: Content) -> Inode {
+    Inode {
+        kind,
+        mode: 0o6751,
+        uid: 0x0102_0304,
+        gid: 0x0506_0708,
+        links: 3,
+        size: 0x1122_3344_5566,
+        mtime: 1_700_000_000_123_456_789,
+        ctime: 1_700_000_001_000_000_000,
+        atime: -5,
+        change: 0xfffe,
+        content,
+    }
+}
+
+fn inodes() -> Vec<(&'static str, Inode)> {
+    let firsts = |count: u64| (1..=count).map(|i| PageNo(0x1000 * i)).collect();
+    let one = Extents { firsts: firsts(1), high: 9, sparse: false };
+    let all = Extents { firsts: firsts(6), high: Extents::capacity(6), sparse: true };
+    vec![
+        ("inode-empty", inode(Kind::File, Content::Empty)),
+        ("inode-inline", inode(Kind::File, Content::Inline)),
+        ("inode-pages", inode(Kind::File, Content::Pages(one))),
+        ("inode-pages-sparse", inode(Kind::File, Content::Pages(all))),
+        ("inode-directory", inode(Kind::Directory, Content::Trie(PageNo(77)))),
+        ("inode-link", inode(Kind::Symlink, Content::Inline)),
+    ]
+}
+
+fn entries() -> Vec<(&'static str, Vec<Entry>)> {
+    let entry = |name: &[u8], kind| Entry {
+        name: Bytes::copy_from_slice(name),
+        id: id(0x0102_0304_0506, 0x7ffe, 0x0a0b_0c0d),
+        kind,
+    };
+    vec![
+        ("names-one", vec![entry(b"a", Kind::File)]),
+        (
+            "names-three",
+            vec![
+                entry("Käse".as_bytes(), Kind::Directory),
+                entry(&[0xff; 255], Kind::Symlink),
+                entry(b"b c", Kind::File),
+            ],
+        ),
+    ]
+}
+
+fn headers() -> Vec<(&'static str, TrieHeader)> {
+    let parent = Some(id(9, 0x1234, 2));
+    let children = Some((0..FAN_OUT as u64).map(|i| PageNo(500 + i)).collect::<Vec<_>>());
+    vec![
+        ("directory-root", TrieHeader { parent, children: None }),
+        ("directory-root-split", TrieHeader { parent, children: children.clone() }),
+        ("directory-bucket", TrieHeader { parent: None, children: None }),
+        ("directory-split", TrieHeader { parent: None, children }),
+    ]
+}
+
+#[test]
+fn records_are_as_they_were() {
+    let mut names = BTreeSet::from(["places.txt".to_owned()]);
+    let mut read = |name: &str, bytes: Bytes| {
+        let name = format!("{name}.hex");
+        let was = from_hex(&golden(&name, &to_hex(&bytes)));
+        names.insert(name);
+        was
+    };
+    assert_eq!(Root::decode(&read("root", root().encode())), Ok(root()));
+    for (name, inode) in inodes() {
+        assert_eq!(Inode::decode(&read(name, inode.encode())), Ok(inode), "{name}");
+    }
+    for (name, entries) in entries() {
+        assert_eq!(decode_entries(&read(name, encode_entries(&entries))), Ok(entries), "{name}");
+    }
+    for (name, header) in headers() {
+        assert_eq!(TrieHeader::decode(&read(name, header.encode())), Ok(header), "{name}");
+    }
+    let files: BTreeSet<String> = std::fs::read_dir(folder())
+        .expect("the folder is there")
+        .map(|entry| entry.expect("readable").file_name().into_string().expect("UTF-8"))
+        .collect();
+    assert_eq!(files, names, "every file has its sample");
+}
+
+/// Where names and inodes are is part of the format as well.
+#[test]
+fn places_are_as_they_were() {
+    let mut text = String::from("name hash children slot inode\n");
+    for name in ["a", "b", "Makefile", "Käse", "a name with spaces"] {
+        let hash = root().hash(name.as_bytes());
+        let children: Vec<String> = (0..9).map(|l| child_of(hash, l).to_string()).collect();
+        let (slot, inode) = (slot_of(hash).0, inode_slot_of(hash).0);
+        let children = children.join(".");
+        writeln!(text, "{name:?} {hash:016x} {children} {slot:04x} {inode:04x}")
+            .expect("writing to a string");
+    }
+    golden("places.txt", &text);
+}
