@@ -6,7 +6,7 @@
 //! one; across queues, and among bulk messages, nothing is assumed. What depends on durability is withheld until the store's answer is handled.
 
 use crate::id::LinkId;
-use crate::message::{CloseReason, Message};
+use crate::message::{CloseReason, Message, Role};
 use crate::time::Instant;
 
 /// A state machine.
@@ -43,6 +43,8 @@ pub enum LinkInput {
         link: LinkId,
         /// Who is at the other end.
         peer: String,
+        /// What its certificate lets it be.
+        role: Role,
     },
     /// The connection is gone; nothing more comes from it, and what was sent may be lost.
     Closed {

@@ -39,13 +39,48 @@ pub enum Lane {
     Bulk,
 }
 
-/// What the child is.
+/// What the child is. Its certificate says what it may be; a relay may also be a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// A cache with users.
     Node,
     /// One link up, many down.
     Relay,
+}
+
+/// Why a boot may not commit over a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoBoot {
+    /// The domain does not know it, or no longer: its commits can only be answered "unknown".
+    Unknown,
+    /// Another process has its name, or it is another name's.
+    Taken,
+}
+
+/// Parts the certificate's name from the instance in a node's name: `alice/mount` is one of the
+/// processes of `alice`.
+pub const INSTANCE_MARK: char = '/';
+/// Longest name of a child, instance included, in bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+
+/// The certificate's part of a node's name.
+#[must_use]
+pub fn certificate_of(name: &str) -> &str {
+    name.split_once(INSTANCE_MARK).map_or(name, |(certificate, _)| certificate)
+}
+
+/// Whether a node may be called so: a certificate's name, or that, a slash and an instance of
+/// letters, digits, `-`, `_`, `.`.
+#[must_use]
+pub fn is_node_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let (certificate, instance) = match name.split_once(INSTANCE_MARK) {
+        Some((certificate, instance)) => (certificate, Some(instance)),
+        None => (name, None),
+    };
+    !certificate.is_empty()
+        && name.len() <= NAME_BYTES_MAX
+        && instance.is_none_or(|part| !part.is_empty() && part.chars().all(plain))
 }
 
 /// A link's bounds, set by the parent in `Welcome`; a child that passes one is cut off.
@@ -182,8 +217,8 @@ pub enum CloseReason {
     /// Nothing was heard for too long.
     #[error("nothing heard for too long")]
     Silent,
-    /// Another link of the same node and boot took over, or two nodes use one identity.
-    #[error("another connection uses this node's identity ({0})")]
+    /// Another link of the same process took over, or two processes use one name.
+    #[error("another process uses the name {0}; give each process an instance of its own")]
     Identity(String),
     /// The child saw commits that this origin does not have: it was restored from an old copy.
     #[error(
@@ -280,7 +315,7 @@ pub enum Message {
         min_version: u32,
         /// Newest.
         max_version: u32,
-        /// Who: must be the name in the certificate.
+        /// Who: the certificate's name, or that, a slash and an instance ([`is_node_name`]).
         name: String,
         /// This process's life.
         boot: BootId,
@@ -298,8 +333,26 @@ pub enum Message {
         epochs: Vec<Epoch>,
         /// Its valid-through; none when it holds nothing.
         through: Option<Stamp>,
-        /// The boot to be registered for commits (durable before the answer `Registered`).
-        register: Option<BootId>,
+    },
+    /// Asks that a boot may commit over this link: once a link and domain by a node, and again
+    /// while it is not answered; by a relay for every node below it.
+    Register {
+        /// Which domain.
+        domain: DomainId,
+        /// Which boot.
+        boot: BootId,
+        /// Whose: the name of the node. A relay vouches for it.
+        name: String,
+        /// The node's process, as in its `Hello`.
+        life: BootId,
+        /// The domain may not know it yet: it never was answered `Registered`. Otherwise it is
+        /// not made anew: a repeated commit could be done twice.
+        fresh: bool,
+    },
+    /// A relay's: the node of this name is there no longer.
+    Left {
+        /// Which.
+        name: String,
     },
     /// Asks for pages. Registers the child for them (rule 10).
     Fetch {
@@ -412,6 +465,15 @@ pub enum Message {
         domain: DomainId,
         /// Which boot.
         boot: BootId,
+    },
+    /// The boot may not commit over this link (any more).
+    Unregistered {
+        /// Which domain.
+        domain: DomainId,
+        /// Which boot.
+        boot: BootId,
+        /// Why.
+        why: NoBoot,
     },
     /// How a commit ended.
     Committed {
@@ -529,6 +591,8 @@ impl Message {
             Self::Goodbye { .. }
             | Self::Hello { .. }
             | Self::Resume { .. }
+            | Self::Register { .. }
+            | Self::Left { .. }
             | Self::Fetch { .. }
             | Self::Evicted { .. }
             | Self::Holding { .. }
@@ -541,6 +605,7 @@ impl Message {
             | Self::Credit { .. }
             | Self::Welcome { .. }
             | Self::Registered { .. }
+            | Self::Unregistered { .. }
             | Self::Committed { .. }
             | Self::CommitDeferred { .. }
             | Self::Ids { .. }

@@ -30,6 +30,8 @@ pub enum LogRecord {
     Boot {
         /// Which.
         boot: BootId,
+        /// The name of its node: nobody else may use it.
+        name: String,
     },
     /// A boot's outcomes up to `upto` may be forgotten; with `upto` = `u64::MAX` the boot itself.
     Confirmed {
@@ -81,6 +83,8 @@ pub struct VolumeMeta {
 pub struct BootMeta {
     /// The boot.
     pub boot: BootId,
+    /// The name of its node.
+    pub name: String,
     /// Everything up to this sequence is confirmed and forgotten.
     pub confirmed: u64,
     /// (sequence, stamp) of those committed after it, ascending.

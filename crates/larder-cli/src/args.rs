@@ -52,6 +52,10 @@ pub(crate) struct Identity {
 pub(crate) struct Uplink {
     #[command(flatten)]
     pub(crate) identity: Identity,
+    /// Which of the processes under its name this is: each needs an instance of its own [default:
+    /// none for a mount or node, one of its own for a command]
+    #[arg(long, value_name = "WORD")]
+    pub(crate) instance: Option<String>,
     /// Address of the origin or relay above
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) parent: Option<String>,

@@ -26,6 +26,7 @@ impl Flags {
         self.identity(&uplink.identity)
             .set(&format!("{section}.parent"), uplink.parent.as_ref())
             .set(&format!("{section}.parent_name"), uplink.parent_name.as_ref())
+            .set("node.instance", uplink.instance.as_ref())
             .set("node.request_limit", uplink.request_limit.as_ref())
     }
 

@@ -69,7 +69,7 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
 async fn connect(uplink: &Uplink, common: &Common) -> Result<Node> {
     let config = Flags::default().uplink("node", uplink).load(common)?;
     larder::log::init(&config.log)?;
-    Ok(Node::connect(config.node()).await?)
+    Ok(Node::connect(config.node().for_task("volume")).await?)
 }
 
 async fn create(node: &Node, name: &str, page_size: &str) -> Result<Volume> {

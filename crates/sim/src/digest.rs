@@ -50,7 +50,11 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
             .add(commit.base.0)
             .add(commit.reads.len() as u64)
             .add(commit.writes.len() as u64),
-        Message::Registered { boot, .. } => mixer.add(boot.0 as u64),
+        Message::Register { boot, fresh, .. } => mixer.add(boot.0 as u64).add(u64::from(*fresh)),
+        Message::Left { name } => mixer.add(name.len() as u64),
+        Message::Registered { boot, .. } | Message::Unregistered { boot, .. } => {
+            mixer.add(boot.0 as u64)
+        }
         Message::Committed { id, outcome, .. } => mixer.add(id.sequence).add(match outcome {
             Outcome::Committed(stamp) => stamp.0,
             Outcome::Aborted(_) => u64::MAX,
@@ -117,5 +121,8 @@ fn message_kind(message: &Message) -> u64 {
         Message::Advance { .. } => 24,
         Message::History { .. } => 25,
         Message::Pages { .. } => 26,
+        Message::Register { .. } => 27,
+        Message::Left { .. } => 28,
+        Message::Unregistered { .. } => 29,
     }
 }

@@ -13,6 +13,11 @@ pub struct DownlinkConfig {
     pub limits: LinkLimits,
     /// Most links; a further one is closed. Default: 4096.
     pub links_max: usize,
+    /// Most processes of one certificate that are there at once, each under an instance of its
+    /// own; a further one is refused. Default: 1024.
+    pub processes_max: usize,
+    /// Most nodes that one relay may bring; a further one is not registered. Default: 16 384.
+    pub names_per_link_max: usize,
     /// A link from which nothing is heard for this long is closed. Default: 20 s.
     pub silence_max: Duration,
     /// A link whose handshake is not complete after this long is closed. Default: 10 s.
@@ -43,6 +48,8 @@ impl Default for DownlinkConfig {
                 lease: Duration::from_secs(15),
             },
             links_max: 4096,
+            processes_max: 1024,
+            names_per_link_max: 16_384,
             silence_max: Duration::from_secs(20),
             hello_max: Duration::from_secs(10),
             quiet_interval: Duration::from_millis(5),

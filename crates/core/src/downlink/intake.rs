@@ -1,14 +1,15 @@
 //! What comes from children: handshake, limits, registration, credits.
 
+use super::claims::{Refused, Register, anothers};
 use super::link::Fetching;
 use super::{Ask, Asked, Child, Downlinks, Greeting, Link, LinkSink, Timer};
 use crate::id::{DomainId, LinkId, PageId, RequestId};
 use crate::machine::{Fault, LinkInput};
-use crate::message::{CloseReason, Lane, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError};
+use crate::message::{
+    CloseReason, Lane, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError, Role, certificate_of,
+    is_node_name,
+};
 use crate::time::Instant;
-
-/// Longest name of a child, in bytes.
-const NAME_BYTES_MAX: usize = 256;
 
 impl Downlinks {
     /// Takes what happened on a link down; gives what the parent has to see to, in order.
@@ -19,8 +20,8 @@ impl Downlinks {
         out: &mut dyn LinkSink,
     ) -> Vec<(LinkId, Ask)> {
         match input {
-            LinkInput::DownOpened { link, peer } => {
-                self.opened(now, link, peer, out);
+            LinkInput::DownOpened { link, peer, role } => {
+                self.opened(now, link, (peer, role), out);
                 Vec::new()
             }
             LinkInput::Closed { link, .. } => {
@@ -44,13 +45,19 @@ impl Downlinks {
         }
     }
 
-    fn opened(&mut self, now: Instant, link: LinkId, peer: String, out: &mut dyn LinkSink) {
+    fn opened(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        (peer, role): (String, Role),
+        out: &mut dyn LinkSink,
+    ) {
         if self.links.len() >= self.config.links_max {
             let reason = CloseReason::Limit(format!("{} links are open", self.links.len()));
             out.link(crate::machine::LinkOutput::Close { link, reason });
             return;
         }
-        let fresh = self.links.insert(link, Link::new(peer, now)).is_none();
+        let fresh = self.links.insert(link, Link::new(peer, role, now)).is_none();
         assert!(fresh, "a link number came twice");
         self.timers.insert((now.after(self.config.hello_max), link, Timer::Hello));
         self.timers.insert((now.after(self.config.silence_max), link, Timer::Silence));
@@ -78,8 +85,8 @@ impl Downlinks {
         self.asked(link, message, out)
     }
 
-    /// The identity rule (decision 0004): a second link of the same boot replaces the first;
-    /// another boot of the name is refused while the first is heard from.
+    /// The identity rule (decision 0004): a second link of the same process replaces the first;
+    /// another process of the name is refused while the first is heard from, over whatever relay.
     fn greeted(
         &mut self,
         now: Instant,
@@ -91,28 +98,54 @@ impl Downlinks {
         if entry.greeting != Greeting::Awaited {
             return Err(CloseReason::Protocol("a second Hello".into()));
         }
-        if child.name != entry.peer || child.name.len() > NAME_BYTES_MAX {
+        if certificate_of(&child.name) != entry.peer || !is_node_name(&child.name) {
             return Err(CloseReason::Forbidden(format!(
                 "the certificate names {}, the node calls itself {}",
                 entry.peer, child.name
             )));
         }
-        let mut asks = Vec::new();
-        if let Some(&first) = self.names.get(&child.name) {
-            let other = &self.links[&first];
-            let same = other.named().is_some_and(|named| named.boot == child.boot);
-            if !same && other.heard.after(self.config.silence_max) > now {
-                return Err(CloseReason::Identity(child.name));
-            }
-            let reason = CloseReason::Identity(child.name.clone());
-            self.close(first, reason, out);
-            asks.push(Ask::Gone(first));
+        if child.role == Role::Relay && entry.role != Role::Relay {
+            return Err(CloseReason::Forbidden(format!(
+                "the certificate of {} is a node's, not a relay's: issue it with `--role relay`",
+                entry.peer
+            )));
         }
-        self.names.insert(child.name.clone(), link);
+        let closed = match self.take_name(now, (&child.name, child.boot), link, out) {
+            Ok(closed) => closed,
+            Err(Refused::Taken) => return Err(CloseReason::Identity(child.name)),
+            Err(Refused::Full(limit)) => return Err(CloseReason::Limit(limit)),
+        };
+        let mut asks: Vec<Ask> = closed.into_iter().map(Ask::Gone).collect();
         let entry = self.links.get_mut(&link).expect("looked up above");
         entry.greeting = Greeting::Held(child);
         asks.push(Ask::Greeted);
         Ok(asks)
+    }
+
+    /// A node speaks for itself, a relay for those below it.
+    fn register(&mut self, link: LinkId, register: Register) -> Result<Vec<Ask>, CloseReason> {
+        let child = self.links.get(&link).and_then(|entry| entry.child());
+        let child = child.expect("looked up by the caller");
+        let own = child.name == register.name && child.boot == register.life;
+        match child.role {
+            Role::Node if !own => Err(anothers()),
+            Role::Relay if !is_node_name(&register.name) => {
+                Err(CloseReason::Protocol("a relay registers for no name".into()))
+            }
+            Role::Node | Role::Relay => Ok(vec![Ask::Register(register)]),
+        }
+    }
+
+    fn left(&mut self, link: LinkId, name: &str) -> Result<Vec<Ask>, CloseReason> {
+        let child = self.links.get(&link).and_then(|entry| entry.child());
+        if child.is_none_or(|child| child.role != Role::Relay) {
+            return Err(CloseReason::Protocol("a node has nobody below it".into()));
+        }
+        let here = self.names.holder(name).is_some_and(|(_, holder)| holder == link);
+        if here && !self.is_own(link, name) {
+            self.left.extend(self.names.leave(name));
+        }
+        Ok(Vec::new())
     }
 
     fn asked(
@@ -122,10 +155,14 @@ impl Downlinks {
         out: &mut dyn LinkSink,
     ) -> Result<Vec<Ask>, CloseReason> {
         let ask = match message {
-            Message::Resume { request, domain, epochs, through, register } => {
+            Message::Resume { request, domain, epochs, through } => {
                 self.count(link, 1)?;
-                Ask::Resume { request, domain, epochs, through, register }
+                Ask::Resume { request, domain, epochs, through }
             }
+            Message::Register { domain, boot, name, life, fresh } => {
+                return self.register(link, Register { domain, boot, name, life, fresh });
+            }
+            Message::Left { name } => return self.left(link, &name),
             Message::Fetch { request, domain, pages, prefetch } => {
                 return self.fetch(link, request, domain, &pages, prefetch, out);
             }
@@ -151,7 +188,12 @@ impl Downlinks {
             }
             Message::Credit { lane, bytes } => return self.credit(link, lane, bytes),
             Message::Beat { domain, sent } => Ask::Beat(domain, sent),
-            Message::Confirm { domain, boot, upto } => Ask::Confirm(domain, boot, upto),
+            Message::Confirm { domain, boot, upto } => {
+                if !self.may_use(link, domain, boot)? {
+                    return Ok(Vec::new());
+                }
+                Ask::Confirm(domain, boot, upto)
+            }
             Message::AllocateIds { request, volume, count } => {
                 self.count(link, 1)?;
                 Ask::AllocateIds(request, volume, count)
@@ -170,6 +212,13 @@ impl Downlinks {
             }
             Message::Commit { domain, commit } => {
                 self.count(link, 1)?;
+                if !self.may_use(link, domain, commit.id.boot)? {
+                    // It may be on its way to be registered again: nothing is done, nobody told
+                    // how anything ended.
+                    let error = RequestError::Unavailable("its boot is not registered here".into());
+                    self.defer(link, domain, commit.id, error, out);
+                    return Ok(Vec::new());
+                }
                 let Self { links, volumes, .. } = self;
                 let link = links.get_mut(&link);
                 if let Some(follower) = link.and_then(|link| link.followers.get_mut(&domain)) {

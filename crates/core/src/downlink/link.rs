@@ -4,7 +4,7 @@ use super::follower::Follower;
 use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
 use crate::message::{Message, RequestError, Role};
 use crate::time::Instant;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// How far the handshake is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,7 +48,9 @@ pub(crate) struct Fetching {
 /// A link down. Constant memory: its queues hold ids only, at most `requests_max` of them.
 #[derive(Debug)]
 pub(crate) struct Link {
+    /// The name that its certificate proved, and what that lets it be.
     pub(crate) peer: String,
+    pub(crate) role: Role,
     pub(crate) greeting: Greeting,
     pub(crate) heard: Instant,
     /// Bytes that may be sent; below zero by at most one message.
@@ -60,16 +62,15 @@ pub(crate) struct Link {
     pub(crate) unanswered: u32,
     pub(crate) fetches: BTreeMap<RequestId, Fetching>,
     pub(crate) followers: BTreeMap<DomainId, Follower>,
-    /// Boots whose registration was asked of the relay's parent.
-    pub(crate) registering: BTreeSet<(DomainId, BootId)>,
     /// A quiet timer is set.
     pub(crate) quiet_armed: bool,
 }
 
 impl Link {
-    pub(crate) fn new(peer: String, now: Instant) -> Self {
+    pub(crate) fn new(peer: String, role: Role, now: Instant) -> Self {
         Self {
             peer,
+            role,
             greeting: Greeting::Awaited,
             heard: now,
             stream_credit: 0,
@@ -78,7 +79,6 @@ impl Link {
             unanswered: 0,
             fetches: BTreeMap::new(),
             followers: BTreeMap::new(),
-            registering: BTreeSet::new(),
             quiet_armed: false,
         }
     }

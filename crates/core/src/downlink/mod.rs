@@ -4,19 +4,23 @@
 //! answer (`Ask`); `Downlinks::pump` sends a domain's stream down one link as far as its
 //! credits reach. A child that returns no credits is simply not pumped: it delays nobody (P7).
 
+mod claims;
 mod config;
 mod follower;
 mod intake;
 mod link;
+mod names;
 mod pump;
 mod registration;
 mod resume;
 mod ring;
 
+pub(crate) use claims::{Register, anothers};
 pub use config::DownlinkConfig;
 pub(crate) use follower::{Answer, Follower, IndexWalk, Phase, Walk};
 pub(crate) use intake::is_page;
 pub(crate) use link::{Asked, Child, Greeting, Link};
+pub(crate) use names::Gone;
 pub(crate) use pump::{Feed, Part};
 pub(crate) use registration::Registration;
 pub(crate) use resume::{Verdict, judge};
@@ -30,6 +34,7 @@ use crate::message::{
     VolumeSpec,
 };
 use crate::time::{Instant, WallTime};
+use names::Names;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where link outputs go: the machine's own list of outputs.
@@ -51,8 +56,9 @@ pub(crate) enum Ask {
         domain: DomainId,
         epochs: Vec<Epoch>,
         through: Option<Stamp>,
-        register: Option<BootId>,
     },
+    /// A boot is to be registered: `claim` it first.
+    Register(Register),
     /// Pages were queued on the link, or credit for them came.
     Serve,
     /// Stream credit came.
@@ -100,8 +106,10 @@ pub(crate) struct Downlinks {
     config: DownlinkConfig,
     faults: Faults,
     links: BTreeMap<LinkId, Link>,
-    /// Links by the child's name; at most one each (decision 0004).
-    names: BTreeMap<String, LinkId>,
+    /// Who is there below.
+    names: Names,
+    /// Who left, and was not taken note of yet.
+    left: Vec<Gone>,
     volumes: Volumes,
     timers: BTreeSet<(Instant, LinkId, Timer)>,
 }
@@ -112,7 +120,8 @@ impl Downlinks {
             config,
             faults,
             links: BTreeMap::new(),
-            names: BTreeMap::new(),
+            names: Names::default(),
+            left: Vec::new(),
             volumes: Volumes(None),
             timers: BTreeSet::new(),
         }
@@ -168,11 +177,6 @@ impl Downlinks {
             .filter(|(_, link)| matches!(link.greeting, Greeting::Held(_)))
             .map(|(id, _)| id)
             .collect()
-    }
-
-    /// Whether a boot has a welcomed link of its own.
-    pub(crate) fn boots(&self) -> BTreeSet<BootId> {
-        self.iter().filter_map(|(_, link)| link.named().map(|child| child.boot)).collect()
     }
 
     /// Answers a held `Hello`.
@@ -321,14 +325,10 @@ impl Downlinks {
     }
 
     fn remove(&mut self, link: LinkId) -> bool {
-        let Some(gone) = self.links.remove(&link) else {
+        if self.links.remove(&link).is_none() {
             return false;
-        };
-        if let Some(child) = gone.named()
-            && self.names.get(&child.name) == Some(&link)
-        {
-            self.names.remove(&child.name);
         }
+        self.left.extend(self.names.leave_link(link));
         true
     }
 
@@ -378,11 +378,14 @@ impl Downlinks {
     pub(crate) fn check(&self) {
         let requests_max = self.config.limits.requests_max as usize;
         assert!(self.links.len() <= self.config.links_max, "too many links");
-        for (name, link) in &self.names {
-            let named = self.links.get(link).and_then(Link::named);
-            assert!(named.is_some_and(|child| child.name == *name), "a name without its link");
-        }
-        for link in self.links.values() {
+        self.names.check();
+        for (id, link) in &self.links {
+            let names_max = match link.named() {
+                None => 0,
+                Some(child) if child.role == Role::Node => 1,
+                Some(_) => 1 + self.config.names_per_link_max,
+            };
+            assert!(self.names.brought(*id) <= names_max, "a link brought too many names");
             assert!(link.unanswered as usize <= requests_max, "too many requests in flight");
             let queued: usize = link.followers.values().map(Follower::queued).sum();
             assert!(queued <= requests_max, "too many pages queued");

@@ -46,6 +46,9 @@ pub struct OriginConfig {
     pub recent_writes_max: usize,
     /// Most boots whose outcomes are kept. Default: 65 536.
     pub boots_max: usize,
+    /// Most boots of one certificate, so that nobody fills the table; beyond it the longest
+    /// unheard of its own that is not connected is forgotten. Default: 4096.
+    pub boots_per_name_max: usize,
     /// A boot not heard of for this long may be forgotten when there are too many. Default: 1 h.
     pub boot_forget_after: Duration,
     /// Most volumes. Default: 65 536.
@@ -82,6 +85,7 @@ impl Default for OriginConfig {
             wait_max: Duration::from_secs(20),
             recent_writes_max: 262_144,
             boots_max: 65_536,
+            boots_per_name_max: 4096,
             boot_forget_after: Duration::from_secs(3600),
             volumes_max: 65_536,
             ids_max: 1 << 20,

@@ -101,6 +101,8 @@ impl Origin {
         for id in ids {
             self.with(now, id, &mut events, out, |domain, cx| domain.settle(cx));
         }
+        // Nobody above has to be told; their boots are unclaimed already.
+        drop(self.links.take_left());
         for event in events {
             match event {
                 Event::VolumeMade(id) => {
@@ -174,14 +176,28 @@ impl Origin {
         match ask {
             Ask::Greeted => self.welcome_held(now, out),
             Ask::Gone(link) => self.gone(link),
-            Ask::Resume { request, domain, epochs, through, register } => {
+            Ask::Resume { request, domain, epochs, through } => {
                 if !self.domains.get(&domain).is_some_and(Domain::is_open) {
                     self.links.fail(link, request, RequestError::NoDomain(domain), out);
                     return;
                 }
                 self.with(now, domain, events, out, |domain, cx| {
-                    domain.resume(cx, link, request, (&epochs, through), register);
+                    domain.resume(cx, link, request, (&epochs, through));
                 });
+            }
+            Ask::Register(register) => {
+                // Not served now: asked again.
+                let id = register.domain;
+                if !self.domains.get(&id).is_some_and(Domain::is_open) {
+                    return;
+                }
+                let claim = self.links.claim(now, link, &register, out);
+                for gone in claim.closed {
+                    self.ask(now, gone, Ask::Gone(gone), events, out);
+                }
+                if claim.granted {
+                    self.with(now, id, events, out, |domain, cx| domain.register(cx, register));
+                }
             }
             Ask::Serve | Ask::Pump => {
                 let serve = matches!(ask, Ask::Serve);

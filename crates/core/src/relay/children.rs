@@ -5,7 +5,7 @@ use super::io::RelayOutput;
 use super::pending::{Gathered, Pending, What};
 use crate::commit::{Abort, CommitRequest, Outcome, conflicts};
 use crate::downlink::{Answer, Ask, Follower, Phase, Recent, Registration, Walk};
-use crate::id::{BootId, DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{
     CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError, ResumeAnswer, Role,
@@ -24,9 +24,10 @@ impl Relay {
         match ask {
             Ask::Greeted => self.welcome_held(out),
             Ask::Gone(link) => self.child_gone(now, link),
-            Ask::Resume { request, domain, epochs, through, register } => {
-                self.resume(now, link, (request, domain), (epochs, through), register, out);
+            Ask::Resume { request, domain, epochs, through } => {
+                self.resume(now, link, (request, domain), (epochs, through), out);
             }
+            Ask::Register(register) => self.register(now, link, register, out),
             Ask::Serve => self.serve(now, link, out),
             Ask::Pump => {
                 for domain in self.followed(link) {
@@ -77,9 +78,7 @@ impl Relay {
     }
 
     fn request(&mut self, now: Instant, what: What, asker: Option<(LinkId, RequestId)>) {
-        // Nobody waits for a registration as such: a commit before it has a limit of its own.
-        let patient = matches!(what, What::Register { .. });
-        let deadline = if patient { Instant(u64::MAX) } else { now.after(self.config.request_max) };
+        let deadline = now.after(self.config.request_max);
         self.enqueue(Pending { what, asker, sent: false, deadline });
     }
 
@@ -102,7 +101,6 @@ impl Relay {
         link: LinkId,
         (request, domain): (RequestId, DomainId),
         (epochs, through): (Vec<Epoch>, Option<Stamp>),
-        register: Option<BootId>,
         out: &mut Vec<RelayOutput>,
     ) {
         let Some(entry) = self.domains.get_mut(&domain).filter(|entry| entry.begun) else {
@@ -111,19 +109,9 @@ impl Relay {
         };
         let at = entry.through();
         let registration = Registration::nothing(&self.config.downlink);
-        let anothers = register.is_some_and(|boot| self.links.boots().contains(&boot));
         let Some(child) = self.links.get_mut(link) else {
             return;
         };
-        let node = child.child().filter(|child| child.role == Role::Node).map(|child| child.boot);
-        if let (Some(boot), Some(own)) = (register, node)
-            && boot != own
-            && anothers
-        {
-            let reason = CloseReason::Protocol("a node registers another node's boot".into());
-            self.close_child(now, link, reason, out);
-            return;
-        }
         let first = !child.followers.contains_key(&domain);
         let follower =
             child.followers.entry(domain).or_insert_with(|| Follower::new(request, registration));
@@ -152,16 +140,6 @@ impl Relay {
                 let gathered = Gathered::default();
                 let what = What::Child { domain, epochs, through, fallen: false, gathered };
                 self.request(now, what, Some((link, request)));
-            }
-        }
-        if let Some(boot) = register {
-            let child = self.links.get_mut(link).expect("looked up above");
-            if child.registering.insert((domain, boot)) {
-                self.request(
-                    now,
-                    What::Register { domain, boot, resumed: false },
-                    Some((link, request)),
-                );
             }
         }
         self.pump(now, domain, link, out);
@@ -305,6 +283,11 @@ impl Relay {
             }
             return;
         }
+        if !self.is_registered(domain, id.boot) {
+            let error = RequestError::Unavailable("its boot is being registered again".into());
+            self.links.defer(link, domain, id, error, out);
+            return;
+        }
         if let Some(abort) = self.early(link, domain, &commit) {
             self.links.outcome(link, domain, id, Outcome::Aborted(abort), out);
             return;
@@ -331,8 +314,8 @@ impl Relay {
     /// It is the node's own, its number is new on this link, and its base lies after the stamp at
     /// which the link's stream began: the transaction is younger than the link.
     fn early(&mut self, link: LinkId, domain: DomainId, commit: &CommitRequest) -> Option<Abort> {
-        let own = self.links.get(link)?.child()?;
-        let own = own.role == Role::Node && own.boot == commit.id.boot;
+        // The boot is this link's: the node's own, unless a relay speaks for others.
+        let own = self.links.get(link)?.child()?.role == Role::Node;
         let follower = self.links.follower(link, domain)?;
         let new = commit.id.sequence > follower.sequence_max;
         follower.sequence_max = follower.sequence_max.max(commit.id.sequence);
@@ -426,7 +409,7 @@ impl Relay {
         let (pages, closes) = match &pending.what {
             What::Fetch { pages, .. } => (pages.len(), false),
             What::Child { .. } => (0, true),
-            What::Own { .. } | What::Register { .. } | What::Other(_) => (0, false),
+            What::Own { .. } | What::Other(_) => (0, false),
         };
         self.abandon(request);
         if closes {

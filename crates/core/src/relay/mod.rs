@@ -5,6 +5,7 @@
 //! for a child that has no credit for them, since it asks only for pages that the child may be
 //! sent at once (P7). A relay under a relay is a child like others.
 
+mod boots;
 mod children;
 mod config;
 mod domain;
@@ -16,10 +17,11 @@ pub use config::RelayConfig;
 
 use crate::downlink::{Ask, Downlinks, LinkSink};
 use crate::hash::FixedMap;
-use crate::id::{CommitId, DomainId, LinkId, RequestId, VolumeId};
+use crate::id::{BootId, CommitId, DomainId, LinkId, RequestId, VolumeId};
 use crate::machine::{LinkInput, LinkOutput, Machine};
 use crate::message::{CloseReason, LinkLimits, Message, RequestError, Role};
 use crate::time::Instant;
+use boots::Carried;
 use domain::RelayDomain;
 use io::{RelayInput, RelayNotice, RelayOutput};
 use pending::{Pending, What};
@@ -58,6 +60,8 @@ pub struct Relay {
     waiting: VecDeque<RequestId>,
     deadlines: BTreeSet<(Instant, RequestId)>,
     last_request: u64,
+    /// The boots of nodes below, as asked of the parent. Each is claimed below.
+    boots: BTreeMap<(DomainId, BootId), Carried>,
     /// Commits passed on, with the links that wait for them.
     commits: BTreeMap<(DomainId, CommitId), Vec<LinkId>>,
     /// Bytes of a page, as last seen per volume: what is reserved for one asked for.
@@ -77,6 +81,7 @@ impl Relay {
             waiting: VecDeque::new(),
             deadlines: BTreeSet::new(),
             last_request: 0,
+            boots: BTreeMap::new(),
             commits: BTreeMap::new(),
             page_bytes: FixedMap::default(),
             told_ready: false,
@@ -138,6 +143,7 @@ impl Relay {
             domain.following = false;
             domain.resume = None;
         }
+        self.boots.values_mut().for_each(Carried::lose_parent);
         for ((domain, id), links) in std::mem::take(&mut self.commits) {
             for link in links {
                 let error = RequestError::Unavailable("the link to the parent is down".into());
@@ -155,7 +161,6 @@ impl Relay {
             }
             match &mut pending.what {
                 What::Child { gathered, .. } => *gathered = pending::Gathered::default(),
-                What::Register { resumed, .. } => *resumed = false,
                 What::Fetch { .. } | What::Own { .. } | What::Other(_) => {}
             }
             pending.sent = false;
@@ -191,7 +196,7 @@ impl Relay {
     fn enqueue(&mut self, pending: Pending) -> RequestId {
         self.last_request += 1;
         let request = RequestId(self.last_request);
-        if pending.asker.is_some() && pending.deadline < Instant(u64::MAX) {
+        if pending.asker.is_some() {
             self.deadlines.insert((pending.deadline, request));
         }
         self.pending.insert(request, pending);
@@ -255,7 +260,7 @@ impl Relay {
                     domain.resuming -= 1;
                 }
             }
-            What::Own { .. } | What::Register { .. } | What::Other(_) => {}
+            What::Own { .. } | What::Other(_) => {}
         }
     }
 
@@ -314,6 +319,7 @@ impl Machine for Relay {
                 }
             }
         }
+        self.tell_left(out);
         self.flush(out);
     }
 
@@ -343,6 +349,7 @@ impl Machine for Relay {
         for domain in narrow {
             self.narrow(now, domain, out);
         }
+        self.tell_left(out);
         self.flush(out);
     }
 
@@ -352,6 +359,9 @@ impl Machine for Relay {
 
     fn check(&self) {
         self.links.check();
+        for (domain, boot) in self.boots.keys() {
+            assert!(self.links.is_claimed(*domain, *boot), "a boot that is nobody's below");
+        }
         for domain in self.domains.values() {
             domain.ring.check();
             let asked = self.pending.values().filter(

@@ -6,7 +6,7 @@ use super::io::{RelayNotice, RelayOutput};
 use super::pending::{Gathered, Pending, What, renumbered};
 use crate::commit::Outcome;
 use crate::downlink::{Answer, Phase, Recent, Verdict, Walk, judge};
-use crate::id::{BootId, CommitId, DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::id::{CommitId, DomainId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{
     CloseReason, DomainInfo, Echo, Epoch, Lane, LinkLimits, Message, PageAnswer, PageBody,
@@ -82,10 +82,13 @@ impl Relay {
                 }
             }
             Message::Welcome { limits, domains, .. } => {
-                return self.welcomed(now, limits, domains);
+                return self.welcomed(now, limits, domains, out);
             }
             Message::Registered { domain, boot } => {
                 self.registered(domain, boot, out);
+            }
+            Message::Unregistered { domain, boot, why } => {
+                self.unregistered(now, (domain, boot), why, out);
             }
             Message::Committed { domain, id, outcome } => {
                 self.commit_ended(now, domain, id, Ok(outcome), out);
@@ -155,28 +158,13 @@ impl Relay {
         Ok(())
     }
 
-    /// A child's boot may commit.
-    fn registered(&mut self, domain: DomainId, boot: BootId, out: &mut Vec<RelayOutput>) {
-        let asked = |pending: &Pending| matches!(pending.what, What::Register { domain: d, boot: b, .. } if (d, b) == (domain, boot));
-        let requests: Vec<RequestId> =
-            self.pending.iter().filter(|(_, p)| asked(p)).map(|(id, _)| *id).collect();
-        for request in requests {
-            let pending = self.answered(request).expect("listed above");
-            if let Some((link, _)) = pending.asker {
-                if let Some(entry) = self.links.get_mut(link) {
-                    entry.registering.remove(&(domain, boot));
-                }
-                self.links.send(link, Message::Registered { domain, boot }, out);
-            }
-        }
-    }
-
     /// Follows every domain of the parent.
     fn welcomed(
         &mut self,
         now: Instant,
         limits: LinkLimits,
         domains: Vec<DomainInfo>,
+        out: &mut Vec<RelayOutput>,
     ) -> Result<(), CloseReason> {
         let Some(up) = self.up.as_mut().filter(|up| up.limits.is_none()) else {
             return violation("a second Welcome");
@@ -201,6 +189,7 @@ impl Relay {
             self.domains.get_mut(&domain).expect("just listed").resume = Some(request);
         }
         self.waiting.extend(others);
+        self.register_all(out);
         Ok(())
     }
 
@@ -250,13 +239,6 @@ impl Relay {
             What::Own { gathered, .. } | What::Child { gathered, .. } => {
                 gathered.add(part.stale, pages_max);
             }
-            // The stream's part says nothing; `Registered` comes when it is durable.
-            What::Register { resumed, .. } => {
-                if !std::mem::replace(resumed, true) {
-                    self.count_answers(1);
-                }
-                return Ok(());
-            }
             What::Fetch { .. } | What::Other(_) => return Ok(()),
         }
         if !part.done {
@@ -280,7 +262,7 @@ impl Relay {
                 }
                 Ok(())
             }
-            What::Fetch { .. } | What::Register { .. } | What::Other(_) => Ok(()),
+            What::Fetch { .. } | What::Other(_) => Ok(()),
         }
     }
 
@@ -497,7 +479,7 @@ impl Relay {
                 self.close_child(now, link, reason, out);
             }
             What::Other(_) => self.links.fail(link, asked, error, out),
-            What::Own { .. } | What::Register { .. } => {}
+            What::Own { .. } => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a relay has asked of its parent, under request ids of its own (rule 6).
 
-use crate::id::{BootId, DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp};
 use crate::message::{Epoch, Message, PageAsk};
 use crate::time::Instant;
 
@@ -24,8 +24,6 @@ pub(super) enum What {
     Own { domain: DomainId, gathered: Gathered },
     /// A child's copies (its first resume, one through it, or its cursor fell off the ring).
     Child { domain: DomainId, epochs: Vec<Epoch>, through: Stamp, fallen: bool, gathered: Gathered },
-    /// A child's boot; the stream's part of the answer says nothing.
-    Register { domain: DomainId, boot: BootId, resumed: bool },
     /// A message about ids or volumes, to be sent with an id of the relay's own.
     Other(Message),
 }
@@ -53,9 +51,7 @@ impl What {
     /// The domain whose stream must run before it is sent.
     pub(super) fn domain(&self) -> Option<DomainId> {
         match self {
-            Self::Fetch { domain, .. }
-            | Self::Child { domain, .. }
-            | Self::Register { domain, .. } => Some(*domain),
+            Self::Fetch { domain, .. } | Self::Child { domain, .. } => Some(*domain),
             Self::Own { .. } | Self::Other(_) => None,
         }
     }
@@ -64,7 +60,6 @@ impl What {
     pub(super) fn count(&self) -> u32 {
         match self {
             Self::Fetch { pages, .. } => u32::try_from(pages.len()).expect("at most a message's"),
-            Self::Register { resumed: true, .. } => 0,
             _ => 1,
         }
     }
@@ -78,26 +73,14 @@ impl What {
                 pages: pages.iter().map(|(ask, _)| *ask).collect(),
                 prefetch: *prefetch,
             },
-            Self::Own { domain, .. } => Message::Resume {
-                request,
-                domain: *domain,
-                epochs: line.to_vec(),
-                through: None,
-                register: None,
-            },
+            Self::Own { domain, .. } => {
+                Message::Resume { request, domain: *domain, epochs: line.to_vec(), through: None }
+            }
             Self::Child { domain, epochs, through, .. } => Message::Resume {
                 request,
                 domain: *domain,
                 epochs: epochs.clone(),
                 through: Some(*through),
-                register: None,
-            },
-            Self::Register { domain, boot, .. } => Message::Resume {
-                request,
-                domain: *domain,
-                epochs: Vec::new(),
-                through: None,
-                register: Some(*boot),
             },
             Self::Other(message) => renumbered(message.clone(), request),
         }

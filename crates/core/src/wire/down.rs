@@ -10,8 +10,8 @@ use super::reason::{
 use crate::commit::{IdRange, PageKind};
 use crate::id::{BootId, CommitId, DomainId, PageNo, RequestId, Stamp, VolumeId};
 use crate::message::{
-    DOMAINS_MAX, DomainInfo, Echo, LinkLimits, Message, PAGES_PER_MESSAGE_MAX, ResumeAnswer,
-    TOUCHED_PER_ADVANCE_MAX, VOLUMES_PER_MESSAGE_MAX, VolumeInfo,
+    DOMAINS_MAX, DomainInfo, Echo, LinkLimits, Message, NoBoot, PAGES_PER_MESSAGE_MAX,
+    ResumeAnswer, TOUCHED_PER_ADVANCE_MAX, VOLUMES_PER_MESSAGE_MAX, VolumeInfo,
 };
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::time::{Duration, Instant, WallTime};
@@ -38,8 +38,14 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             Body::plain(kind::WELCOME, &head)
         }
         Message::Registered { domain, boot } => {
-            let head = head::BootOf { domain: domain.0, boot: id_field(boot.0), upto: 0 };
-            Body::plain(kind::REGISTERED, &head)
+            Body::plain(kind::REGISTERED, &boot_of(*domain, *boot, 0))
+        }
+        Message::Unregistered { domain, boot, why } => {
+            let why = match why {
+                NoBoot::Unknown => 1,
+                NoBoot::Taken => 2,
+            };
+            Body::plain(kind::UNREGISTERED, &boot_of(*domain, *boot, why))
         }
         Message::Committed { domain, id, outcome } => {
             let head = committed(*domain, *id, Some(ending_head(outcome)), None);
@@ -76,6 +82,10 @@ pub(super) fn body(message: &Message) -> Body<'_> {
         }
         _ => unreachable!("the caller sorts kinds"),
     }
+}
+
+fn boot_of(domain: DomainId, boot: BootId, upto: u64) -> head::BootOf {
+    head::BootOf { domain: domain.0, boot: id_field(boot.0), upto, name: String::new() }
 }
 
 /// Stream and pages.
@@ -134,6 +144,18 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
         kind::REGISTERED => {
             let head: head::BootOf = head::read(body)?;
             Message::Registered { domain: DomainId(head.domain), boot: BootId(id_of(&head.boot)?) }
+        }
+        kind::UNREGISTERED => {
+            let head: head::BootOf = head::read(body)?;
+            Message::Unregistered {
+                domain: DomainId(head.domain),
+                boot: BootId(id_of(&head.boot)?),
+                why: match head.upto {
+                    1 => NoBoot::Unknown,
+                    2 => NoBoot::Taken,
+                    _ => return Err(WireError::Malformed("no reason for a boot")),
+                },
+            }
         }
         kind::COMMITTED | kind::COMMIT_DEFERRED => {
             let head: head::Committed = head::read(body)?;

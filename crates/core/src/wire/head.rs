@@ -61,6 +61,7 @@ heads! {
     Boot {
         boot: Bytes = (bytes = "bytes", tag = "1"),
         confirmed: u64 = (uint64, tag = "2"),
+        name: String = (string, tag = "3"),
         committed: Bytes = (bytes = "bytes", tag = "15"),
     }
 
@@ -79,7 +80,6 @@ heads! {
         request: u64 = (uint64, tag = "1"),
         domain: u64 = (fixed64, tag = "2"),
         through: Option<u64> = (uint64, optional, tag = "3"),
-        register: Option<Bytes> = (bytes = "bytes", optional, tag = "4"),
         epochs: Bytes = (bytes = "bytes", tag = "15"),
     }
     Fetch {
@@ -97,6 +97,17 @@ heads! {
         domain: u64 = (fixed64, tag = "1"),
         boot: Bytes = (bytes = "bytes", tag = "2"),
         upto: u64 = (uint64, tag = "3"),
+        name: String = (string, tag = "4"),
+    }
+    Register {
+        domain: u64 = (fixed64, tag = "1"),
+        boot: Bytes = (bytes = "bytes", tag = "2"),
+        name: String = (string, tag = "3"),
+        life: Bytes = (bytes = "bytes", tag = "4"),
+        fresh: bool = (bool, tag = "5"),
+    }
+    Left {
+        name: String = (string, tag = "1"),
     }
     Range {
         request: u64 = (uint64, tag = "1"),

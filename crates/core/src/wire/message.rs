@@ -29,6 +29,9 @@ pub(super) mod kind {
     pub(in crate::wire) const VOLUME: u32 = 19;
     pub(in crate::wire) const VOLUMES: u32 = 20;
     pub(in crate::wire) const FAILED: u32 = 21;
+    pub(in crate::wire) const REGISTER: u32 = 22;
+    pub(in crate::wire) const LEFT: u32 = 23;
+    pub(in crate::wire) const UNREGISTERED: u32 = 24;
     pub(in crate::wire) const RESUMED: u32 = 40;
     pub(in crate::wire) const ADVANCE: u32 = 41;
     pub(in crate::wire) const HISTORY: u32 = 42;
@@ -39,7 +42,7 @@ pub(super) mod kind {
 /// The lane of a kind, known from its number before anything of the message is decoded.
 fn lane_of(kind: u32) -> Option<Lane> {
     match kind {
-        kind::GOODBYE..=kind::FAILED => Some(Lane::Control),
+        kind::GOODBYE..=kind::UNREGISTERED => Some(Lane::Control),
         kind::RESUMED..=kind::HISTORY => Some(Lane::Stream),
         kind::COMMIT..=kind::PAGES => Some(Lane::Bulk),
         kind if KINDS_IGNORED.contains(&kind) => Some(Lane::Control),
@@ -180,6 +183,8 @@ fn body_of(message: &Message) -> Body<'_> {
     match message {
         Message::Hello { .. }
         | Message::Resume { .. }
+        | Message::Register { .. }
+        | Message::Left { .. }
         | Message::Fetch { .. }
         | Message::Evicted { .. }
         | Message::Holding { .. }
@@ -194,6 +199,7 @@ fn body_of(message: &Message) -> Body<'_> {
         Message::Goodbye { .. }
         | Message::Welcome { .. }
         | Message::Registered { .. }
+        | Message::Unregistered { .. }
         | Message::Committed { .. }
         | Message::CommitDeferred { .. }
         | Message::Ids { .. }
@@ -211,6 +217,8 @@ fn message_of(kind: u32, body: Bytes) -> Result<Message, WireError> {
     match kind {
         kind::HELLO
         | kind::RESUME
+        | kind::REGISTER
+        | kind::LEFT
         | kind::FETCH
         | kind::EVICTED
         | kind::HOLDING

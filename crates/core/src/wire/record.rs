@@ -25,8 +25,10 @@ mod kind {
 /// The bytes of a log record.
 #[must_use]
 pub fn encode_record(record: &LogRecord) -> Bytes {
-    let boot_head =
-        |boot: &BootId, upto: u64| head::BootOf { domain: 0, boot: id_field(boot.0), upto };
+    let boot_head = |boot: &BootId, upto: u64, name: &str| {
+        let boot = id_field(boot.0);
+        head::BootOf { domain: 0, boot, upto, name: name.into() }
+    };
     let body = match record {
         LogRecord::Commit { stamp, id, time, writes } => {
             let head = head::CommitRecord {
@@ -38,9 +40,9 @@ pub fn encode_record(record: &LogRecord) -> Bytes {
             };
             Body::with(kind::COMMIT, &head, Packed::Writes(writes))
         }
-        LogRecord::Boot { boot } => Body::plain(kind::BOOT, &boot_head(boot, 0)),
+        LogRecord::Boot { boot, name } => Body::plain(kind::BOOT, &boot_head(boot, 0, name)),
         LogRecord::Confirmed { boot, upto } => {
-            Body::plain(kind::CONFIRMED, &boot_head(boot, *upto))
+            Body::plain(kind::CONFIRMED, &boot_head(boot, *upto, ""))
         }
         LogRecord::Ids { volume, next } => {
             let head =
@@ -75,7 +77,7 @@ pub fn decode_record(bytes: Bytes) -> Result<LogRecord, WireError> {
         }
         kind::BOOT => {
             let head: head::BootOf = head::read(body)?;
-            LogRecord::Boot { boot: BootId(id_of(&head.boot)?) }
+            LogRecord::Boot { boot: BootId(id_of(&head.boot)?), name: text(head.name)? }
         }
         kind::CONFIRMED => {
             let head: head::BootOf = head::read(body)?;
@@ -184,6 +186,7 @@ fn boot_field(boot: &BootMeta) -> Bytes {
     let head = head::Boot {
         boot: id_field(boot.boot.0),
         confirmed: boot.confirmed,
+        name: boot.name.clone(),
         committed: committed.into(),
     };
     head.encode_to_vec().into()
@@ -199,5 +202,10 @@ fn boot_of(bytes: Bytes) -> Result<BootMeta, WireError> {
         stamp = stamp.wrapping_add(reader.varint()?);
         committed.push((sequence, Stamp(stamp)));
     }
-    Ok(BootMeta { boot: BootId(id_of(&head.boot)?), confirmed: head.confirmed, committed })
+    Ok(BootMeta {
+        boot: BootId(id_of(&head.boot)?),
+        name: text(head.name)?,
+        confirmed: head.confirmed,
+        committed,
+    })
 }

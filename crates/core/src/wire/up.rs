@@ -26,16 +26,26 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             };
             Body::plain(kind::HELLO, &head)
         }
-        Message::Resume { request, domain, epochs, through, register } => {
+        Message::Resume { request, domain, epochs, through } => {
             let head = head::Resume {
                 request: request.0,
                 domain: domain.0,
                 through: through.map(|stamp| stamp.0),
-                register: register.map(|boot| id_field(boot.0)),
                 epochs: Bytes::new(),
             };
             Body::with(kind::RESUME, &head, Packed::Epochs(epochs))
         }
+        Message::Register { domain, boot, name, life, fresh } => {
+            let head = head::Register {
+                domain: domain.0,
+                boot: id_field(boot.0),
+                name: name.clone(),
+                life: id_field(life.0),
+                fresh: *fresh,
+            };
+            Body::plain(kind::REGISTER, &head)
+        }
+        Message::Left { name } => Body::plain(kind::LEFT, &head::Left { name: name.clone() }),
         Message::Fetch { request, domain, pages, prefetch } => {
             let head = head::Fetch {
                 request: request.0,
@@ -52,7 +62,8 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             Body::with(kind::HOLDING, &held(*domain, *done), Packed::Pages(pages))
         }
         Message::Confirm { domain, boot, upto } => {
-            let head = head::BootOf { domain: domain.0, boot: id_field(boot.0), upto: *upto };
+            let (boot, name) = (id_field(boot.0), String::new());
+            let head = head::BootOf { domain: domain.0, boot, upto: *upto, name };
             Body::plain(kind::CONFIRM, &head)
         }
         Message::Beat { domain, sent } => {
@@ -149,14 +160,26 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
         }
         kind::RESUME => {
             let head: head::Resume = head::read(body)?;
-            let register = head.register.as_deref().map(id_of).transpose()?;
             Message::Resume {
                 request: RequestId(head.request),
                 domain: DomainId(head.domain),
                 epochs: packed::read_epochs(head.epochs)?,
                 through: head.through.map(Stamp),
-                register: register.map(BootId),
             }
+        }
+        kind::REGISTER => {
+            let head: head::Register = head::read(body)?;
+            Message::Register {
+                domain: DomainId(head.domain),
+                boot: BootId(id_of(&head.boot)?),
+                name: text(head.name)?,
+                life: BootId(id_of(&head.life)?),
+                fresh: head.fresh,
+            }
+        }
+        kind::LEFT => {
+            let head: head::Left = head::read(body)?;
+            Message::Left { name: text(head.name)? }
         }
         kind::FETCH => {
             let head: head::Fetch = head::read(body)?;

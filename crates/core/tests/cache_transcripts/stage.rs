@@ -15,7 +15,7 @@ use larder_core::id::{
 };
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{
-    CloseReason, Echo, Epoch, LinkLimits, Message, PageAnswer, PageBody, RequestError,
+    CloseReason, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody, RequestError,
     ResumeAnswer, VolumeInfo, VolumeKey,
 };
 use larder_core::page::{Page, Record};
@@ -46,6 +46,8 @@ pub(crate) struct Stage {
     asked: u64,
     fetched: Option<(Stamp, Vec<Arc<PageCopy>>)>,
     link: LinkId,
+    /// The boot that was to be registered last.
+    boot: BootId,
 }
 
 fn page(no: &str) -> PageId {
@@ -137,6 +139,7 @@ impl Stage {
             asked: 0,
             fetched: None,
             link: LinkId(0),
+            boot: BOOT,
         }
     }
 
@@ -158,7 +161,7 @@ impl Stage {
         let rest = &words[1..];
         match words[0] {
             "memory" => self.resize(number(rest[0]) as usize),
-            "setup" => self.setup(number(rest[0])),
+            "setup" => self.setup(number(rest[0]), rest.get(1) != Some(&"unregistered")),
             "link" => self.link(rest),
             "at" => self.at(number(rest[0])),
             "fetch" | "prefetch" => {
@@ -188,13 +191,15 @@ impl Stage {
     }
 
     /// A link, the volume open, the domain at `through`, the boot registered: said in one word.
-    fn setup(&mut self, through: u64) -> Vec<String> {
+    fn setup(&mut self, through: u64, registered: bool) -> Vec<String> {
         self.link(&["up", "1"]);
         self.run("welcome");
         self.ask(CacheOp::OpenVolume(VolumeKey::Name("v".into())));
         self.run("volume 1");
         self.run(&format!("resumed 2 from 0 through={through}"));
-        self.run("registered");
+        if registered {
+            self.run("registered");
+        }
         vec![format!("(link 1 is up, domain 1 stands at {through}, request 1 opened volume 7)")]
     }
 
@@ -282,7 +287,10 @@ impl Stage {
                     pages: 1,
                 },
             },
-            "registered" => Message::Registered { domain: DOMAIN, boot: BOOT },
+            "registered" => Message::Registered { domain: DOMAIN, boot: self.boot },
+            "unregistered" => {
+                Message::Unregistered { domain: DOMAIN, boot: self.boot, why: NoBoot::Unknown }
+            }
             "resumed" => Message::Resumed {
                 request: RequestId(number(words[0])),
                 domain: DOMAIN,
@@ -487,6 +495,11 @@ impl Stage {
     }
 
     fn say_one(&mut self, output: CacheOutput) -> String {
+        if let CacheOutput::Link(LinkOutput::Send { message, .. }) = &output
+            && let Message::Register { boot, .. } = message
+        {
+            self.boot = *boot;
+        }
         match output {
             CacheOutput::Link(LinkOutput::Send { message, .. }) => format!("send {message:?}"),
             CacheOutput::Link(LinkOutput::Close { link, reason }) => {

@@ -109,7 +109,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// How many kinds of message there are.
-pub(crate) const KINDS: usize = 26;
+pub(crate) const KINDS: usize = 29;
 
 /// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
 pub(crate) fn kind(message: &Message) -> usize {
@@ -140,6 +140,9 @@ pub(crate) fn kind(message: &Message) -> usize {
         Message::Advance { .. } => 23,
         Message::History { .. } => 24,
         Message::Pages { .. } => 25,
+        Message::Register { .. } => 26,
+        Message::Left { .. } => 27,
+        Message::Unregistered { .. } => 28,
     }
 }
 
@@ -170,19 +173,23 @@ fn control_up() -> Vec<(&'static str, Message)> {
                 domain: DOMAIN,
                 epochs: epochs(),
                 through: Some(Stamp(950)),
-                register: Some(BOOT),
             },
         ),
         (
             "resume-empty",
-            Message::Resume {
-                request: REQUEST,
+            Message::Resume { request: REQUEST, domain: DOMAIN, epochs: Vec::new(), through: None },
+        ),
+        (
+            "register",
+            Message::Register {
                 domain: DOMAIN,
-                epochs: Vec::new(),
-                through: None,
-                register: None,
+                boot: BOOT,
+                name: "node-one/mount".into(),
+                life: BOOT,
+                fresh: true,
             },
         ),
+        ("left", Message::Left { name: "node-one".into() }),
         (
             "fetch",
             Message::Fetch {
@@ -243,6 +250,7 @@ fn control_down() -> Vec<(&'static str, Message)> {
             },
         ),
         ("registered", Message::Registered { domain: DOMAIN, boot: BOOT }),
+        ("unregistered", Message::Unregistered { domain: DOMAIN, boot: BOOT, why: NoBoot::Taken }),
         (
             "ids",
             Message::Ids {
@@ -396,7 +404,7 @@ pub(crate) fn records() -> Vec<(&'static str, LogRecord)> {
             "commit",
             LogRecord::Commit { stamp: Stamp(1001), id: commit_id(), time: TIME, writes: writes() },
         ),
-        ("boot", LogRecord::Boot { boot: BOOT }),
+        ("boot", LogRecord::Boot { boot: BOOT, name: "node-one".into() }),
         ("confirmed", LogRecord::Confirmed { boot: BOOT, upto: u64::MAX }),
         ("ids", LogRecord::Ids { volume: VOLUME, next: PageNo(1256) }),
         ("volume", LogRecord::Volume { stamp: Stamp(1002), volume: volume_meta() }),
@@ -424,6 +432,7 @@ pub(crate) fn meta() -> DomainMeta {
         volumes: vec![volume_meta()],
         boots: vec![BootMeta {
             boot: BOOT,
+            name: "node-one".into(),
             confirmed: 10,
             committed: vec![(11, Stamp(998)), (12, Stamp(1001))],
         }],

@@ -14,11 +14,16 @@ pub(crate) fn message(message: &Message) -> String {
             format!("Welcome from {name}: {domains}")
         }
         Message::Goodbye { reason } => format!("Goodbye: {reason}"),
-        Message::Resume { request, domain, epochs, through, register } => {
+        Message::Resume { request, domain, epochs, through } => {
             let through = through.map_or("nothing".into(), |t| format!("{t} of {}", line(epochs)));
-            let register = register.map_or(String::new(), |b| format!(", register boot {}", b.0));
-            format!("Resume r{} d{} holding {through}{register}", request.0, domain.0)
+            format!("Resume r{} d{} holding {through}", request.0, domain.0)
         }
+        Message::Register { boot, name, life, fresh, .. } => {
+            let life = if life == boot { String::new() } else { format!(" of life {}", life.0) };
+            let again = if *fresh { "" } else { " again" };
+            format!("Register boot {} of {name}{life}{again}", boot.0)
+        }
+        Message::Left { name } => format!("Left {name}"),
         Message::Fetch { request, pages, prefetch, .. } => {
             let pages = join(pages, |ask| match ask.have {
                 Some(have) => format!("{}@{have}", ask.page),
@@ -36,6 +41,7 @@ pub(crate) fn message(message: &Message) -> String {
         Message::Credit { lane, bytes } => format!("Credit {lane:?} {bytes}"),
         Message::Commit { commit, .. } => request(commit),
         Message::Registered { boot, .. } => format!("Registered boot {}", boot.0),
+        Message::Unregistered { boot, why, .. } => format!("Unregistered boot {}: {why:?}", boot.0),
         Message::Committed { id, outcome, .. } => {
             format!("Committed {}: {}", commit_id(*id), ended(outcome))
         }

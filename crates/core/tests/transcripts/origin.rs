@@ -58,7 +58,7 @@ fn record(lsn: Lsn, record: &LogRecord) -> String {
         LogRecord::Commit { stamp, id, .. } => {
             format!("commit {}#{} stamp {stamp}", id.boot.0, id.sequence)
         }
-        LogRecord::Boot { boot } => format!("boot {}", boot.0),
+        LogRecord::Boot { boot, name } => format!("boot {} of {name}", boot.0),
         LogRecord::Confirmed { boot, upto } => format!("confirmed boot {} {upto}", boot.0),
         LogRecord::Ids { next, .. } => format!("ids below {}", next.0),
         LogRecord::Volume { stamp, .. } => format!("volume stamp {stamp}"),
@@ -68,8 +68,8 @@ fn record(lsn: Lsn, record: &LogRecord) -> String {
 }
 
 /// An origin and what its store would hold.
-struct Run {
-    t: Transcript<Origin>,
+pub(crate) struct Run {
+    pub(crate) t: Transcript<Origin>,
     store: Store,
     config: OriginConfig,
 }
@@ -120,7 +120,7 @@ fn open(config: &OriginConfig, now: Instant, store: &mut Store, history: u128) -
 
 impl Run {
     /// An origin with domain 1 in history 1, its epoch durable.
-    fn new(prose: &str, config: OriginConfig) -> Self {
+    pub(crate) fn new(prose: &str, config: OriginConfig) -> Self {
         let meta = DomainMeta { domain: DomainId(1), ..DomainMeta::default() };
         let store = Store { meta, ..Store::default() };
         Self::start(prose, config, store, 1)
@@ -135,9 +135,18 @@ impl Run {
     }
 
     /// The origin is killed: what was appended and synced is there, the machine is new.
-    fn restart(&mut self, history: u128) {
+    pub(crate) fn restart(&mut self, history: u128) {
         self.t.say("the origin is started again");
         self.t.machine = open(&self.config, self.t.now, &mut self.store, history);
+        self.carry_out_quietly();
+    }
+
+    /// Lets time pass, unwritten.
+    pub(crate) fn pass(&mut self, seconds: u64) {
+        self.t.now = self.t.now.after(Duration::from_secs(seconds));
+        let mut out = Vec::new();
+        larder_core::machine::Machine::handle_timeout(&mut self.t.machine, self.t.now, &mut out);
+        self.keep(&out);
         self.carry_out_quietly();
     }
 
@@ -147,7 +156,7 @@ impl Run {
         self.keep(&out);
     }
 
-    fn link(&mut self, inputs: Vec<(String, LinkInput)>) -> Vec<OriginOutput> {
+    pub(crate) fn link(&mut self, inputs: Vec<(String, LinkInput)>) -> Vec<OriginOutput> {
         let inputs = inputs.into_iter().map(|(s, i)| (s, OriginInput::Link(i))).collect();
         let out = self.t.step(inputs);
         self.keep(&out);
@@ -203,7 +212,7 @@ impl Run {
     }
 
     /// The store carries out all of its work.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         while !self.store.queue.is_empty() {
             self.store(None);
         }
@@ -223,7 +232,7 @@ impl Run {
     }
 
     /// Feeds inputs without writing them, and lets the store do its work.
-    fn quietly(&mut self, inputs: Vec<(String, LinkInput)>) -> Vec<OriginOutput> {
+    pub(crate) fn quietly(&mut self, inputs: Vec<(String, LinkInput)>) -> Vec<OriginOutput> {
         let mut all = Vec::new();
         for (_, input) in inputs {
             let mut out = Vec::new();
@@ -238,7 +247,7 @@ impl Run {
 
     /// Node a (link 1, boot 10) and node b (link 2, boot 20) follow the domain; volume 7 is made
     /// (stamp 1), pages up to 99 are given, page 1 holds x in slot 1 (stamp 2), both hold page 1.
-    fn two_nodes(&mut self) {
+    pub(crate) fn two_nodes(&mut self) {
         self.node(1, "a", 10);
         self.node(2, "b", 20);
         self.quietly(vec![create_volume(1, 2)]);
@@ -254,8 +263,13 @@ impl Run {
         self.quietly(vec![fetch(1, 4, &[1]), fetch(2, 4, &[1])]);
     }
 
-    fn node(&mut self, link: u64, name: &str, boot: u128) {
-        self.quietly(vec![opened(link, name), hello(link, name, boot), resume_new(link, 1, boot)]);
+    pub(crate) fn node(&mut self, link: u64, name: &str, boot: u128) {
+        self.quietly(vec![
+            opened(link, name),
+            hello(link, name, boot),
+            resume_new(link, 1),
+            register(link, name, boot),
+        ]);
     }
 }
 
@@ -316,8 +330,8 @@ fn rule_15_exactly_once() {
         "Rule 15. a's commit is durable, but its link dies before the answer is there. On its next \
          link a asks again, with the old base: validated anew it would conflict with itself. It is \
          answered from its outcome. The same after the origin was killed and recovered from its \
-         log. Once a has confirmed it, or under a boot that was never registered, the answer is \
-         'unknown', never 'aborted'.",
+         log. Once a has confirmed it the answer is 'unknown', never 'aborted'; and under a boot \
+         that is not registered on the link nothing is done, and nothing said to be.",
         OriginConfig::default(),
     );
     run.two_nodes();
@@ -484,8 +498,8 @@ fn race_a_holder_that_never_answers() {
 #[test]
 fn two_nodes_of_one_identity() {
     let mut run = Run::new(
-        "Decision 0004. A second link of the same boot replaces the first. Another boot under the \
-         name is refused while the first is heard from, and so is a name that is not the \
+        "Decision 0004. A second link of the same process replaces the first. Another process under \
+         the name is refused while the first is heard from, and so is a name that is not the \
          certificate's.",
         OriginConfig::default(),
     );

@@ -23,8 +23,14 @@ pub(crate) fn page(n: u64) -> PageId {
 
 /// A child's connection.
 pub(crate) fn opened(link: u64, peer: &str) -> (String, LinkInput) {
-    let input = LinkInput::DownOpened { link: LinkId(link), peer: peer.into() };
-    (format!("link {link} opened by {peer}"), input)
+    opened_as(link, peer, Role::Node)
+}
+
+/// A child's connection, and what its certificate lets it be.
+pub(crate) fn opened_as(link: u64, peer: &str, role: Role) -> (String, LinkInput) {
+    let input = LinkInput::DownOpened { link: LinkId(link), peer: peer.into(), role };
+    let relay = if role == Role::Relay { ", a relay" } else { "" };
+    (format!("link {link} opened by {peer}{relay}"), input)
 }
 
 /// The end of a connection.
@@ -50,10 +56,9 @@ pub(crate) fn hello_as(link: u64, name: &str, boot: u128, role: Role) -> (String
     received(link, Message::Hello { min_version: 1, max_version: 1, name: name.into(), boot, role })
 }
 
-/// A resume that holds nothing and registers the boot.
-pub(crate) fn resume_new(link: u64, request: u64, boot: u128) -> (String, LinkInput) {
-    let register = Some(BootId(boot));
-    resume_full(link, request, &[], None, register)
+/// A resume that holds nothing.
+pub(crate) fn resume_new(link: u64, request: u64) -> (String, LinkInput) {
+    resume_full(link, request, &[], None)
 }
 
 /// A resume from a valid-through on a line of (history, first stamp).
@@ -63,7 +68,7 @@ pub(crate) fn resume(
     line: &[(u128, u64)],
     through: u64,
 ) -> (String, LinkInput) {
-    resume_full(link, request, line, Some(through), None)
+    resume_full(link, request, line, Some(through))
 }
 
 fn resume_full(
@@ -71,7 +76,6 @@ fn resume_full(
     request: u64,
     line: &[(u128, u64)],
     through: Option<u64>,
-    register: Option<BootId>,
 ) -> (String, LinkInput) {
     let epoch = |&(history, first): &(u128, u64)| Epoch {
         history: HistoryId(history),
@@ -82,9 +86,35 @@ fn resume_full(
         domain: DOMAIN,
         epochs: line.iter().map(epoch).collect(),
         through: through.map(Stamp),
-        register,
     };
     received(link, message)
+}
+
+/// The registration of a new boot, which is the node's life as well.
+pub(crate) fn register(link: u64, name: &str, boot: u128) -> (String, LinkInput) {
+    register_as(link, name, boot, boot, true)
+}
+
+/// The registration of a boot of the process `life`; not `fresh`: it was registered before.
+pub(crate) fn register_as(
+    link: u64,
+    name: &str,
+    life: u128,
+    boot: u128,
+    fresh: bool,
+) -> (String, LinkInput) {
+    let (boot, life) = (BootId(boot), BootId(life));
+    received(link, Message::Register { domain: DOMAIN, boot, name: name.into(), life, fresh })
+}
+
+/// A relay tells that a node is gone.
+pub(crate) fn left(link: u64, name: &str) -> (String, LinkInput) {
+    received(link, Message::Left { name: name.into() })
+}
+
+/// Outcomes of a boot were received.
+pub(crate) fn confirm(link: u64, boot: u128, upto: u64) -> (String, LinkInput) {
+    received(link, Message::Confirm { domain: DOMAIN, boot: BootId(boot), upto })
 }
 
 /// A fetch.

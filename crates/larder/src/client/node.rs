@@ -61,7 +61,7 @@ pub struct DomainStatus {
 /// What a node knows of itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeStatus {
-    /// Its name.
+    /// Its name, instance included.
     pub name: String,
     /// This process's life, in hexadecimal.
     pub boot: String,
@@ -165,7 +165,7 @@ impl Node {
         let outlet = CacheOutlet::new(&requests, events.clone());
         let host = Host::spawn(machine, outlet, queues, Vec::new());
         let dial = tokio::spawn(dialer.run(1));
-        tracing::info!(name = %config.name, %boot, parent = %config.node.parent, "node started");
+        tracing::info!(name = %config.full_name(), %boot, parent = %config.node.parent, "node started");
         let shared = NodeShared {
             ids: IdPools::new(config.node.page_run),
             config,
@@ -265,7 +265,7 @@ impl Node {
         };
         let link = shared.link.borrow().clone();
         NodeStatus {
-            name: shared.config.name.clone(),
+            name: shared.config.full_name(),
             boot: shared.boot.to_string(),
             parent: shared.config.node.parent.clone(),
             connected: matches!(link, LinkState::Up { .. }),
@@ -337,6 +337,6 @@ fn cache_config(config: &NodeConfig, boot: BootId) -> CacheConfig {
         transactions_max: config.node.transactions_max as usize,
         beat_every: config.node.beat.0,
         silence_max: config.link.silence_max.0,
-        ..CacheConfig::new(&config.name, boot, Arc::new(BootClock))
+        ..CacheConfig::new(&config.full_name(), boot, Arc::new(BootClock))
     }
 }

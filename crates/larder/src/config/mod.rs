@@ -8,6 +8,7 @@ mod units;
 
 pub use units::{Period, Size};
 
+use larder_core::message::{INSTANCE_MARK, is_node_name};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -120,6 +121,9 @@ pub enum Policy {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeSection {
+    /// Which of the processes under this name it is: letters, digits, `-`, `_`, `.`. Each has an
+    /// instance of its own; empty: the one without.
+    pub instance: String,
     /// The parent's address, `host:port`.
     pub parent: String,
     /// The name that the parent's certificate must prove; empty: any that may serve.
@@ -141,6 +145,7 @@ pub struct NodeSection {
 impl Default for NodeSection {
     fn default() -> Self {
         Self {
+            instance: String::new(),
             parent: "localhost:4780".into(),
             parent_name: String::new(),
             memory: Size(1 << 30),
@@ -259,6 +264,25 @@ impl NodeConfig {
             link: LinkConfig::default(),
         }
     }
+
+    /// For a process that does one task and ends: unless an instance was chosen it gets one of
+    /// its own, so that it runs beside others of the name.
+    #[must_use]
+    pub fn for_task(mut self, task: &str) -> Self {
+        if self.node.instance.is_empty() {
+            self.node.instance = format!("{task}-{:016x}", crate::clock::random_u64());
+        }
+        self
+    }
+
+    /// What the node is called: its name, or that, a slash and its instance.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        if self.node.instance.is_empty() {
+            return self.name.clone();
+        }
+        format!("{}{INSTANCE_MARK}{}", self.name, self.node.instance)
+    }
 }
 
 /// What an origin is started with.
@@ -366,6 +390,11 @@ impl Config {
     fn validate(&self) -> Result<(), ConfigError> {
         let rules = [
             (!self.name.is_empty(), "name", "it is empty"),
+            (
+                is_node_name(&self.node().full_name()),
+                "node.instance",
+                "not made of letters, digits, `-`, `_` and `.`, or too long",
+            ),
             (self.node.memory.0 >= 1 << 20, "node.memory", "less than 1MiB"),
             (self.origin.memory.0 >= 1 << 20, "origin.memory", "less than 1MiB"),
             ((1..=64).contains(&self.origin.domains), "origin.domains", "not from 1 to 64"),

@@ -181,6 +181,15 @@ pub fn peer_name(certificate: &CertificateDer<'_>) -> Option<String> {
     })
 }
 
+/// What a certificate lets a child be: a relay only if it may serve as well.
+pub fn peer_role(certificate: &CertificateDer<'_>) -> larder_core::message::Role {
+    let serves = X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| {
+        let usage = certificate.extended_key_usage().ok().flatten();
+        usage.is_some_and(|usage| usage.value.server_auth && usage.value.client_auth)
+    });
+    if serves { larder_core::message::Role::Relay } else { larder_core::message::Role::Node }
+}
+
 fn check_certificate(
     path: &Path,
     certificate: &CertificateDer<'_>,

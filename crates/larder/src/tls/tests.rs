@@ -72,6 +72,22 @@ fn both_sides_learn_the_name_in_the_others_certificate() {
     assert_eq!(client.expect("accepted"), "origin");
 }
 
+/// A child's role was what it said of itself: a node's certificate was enough to be a relay, which
+/// speaks for others.
+#[test]
+fn the_certificate_says_who_may_be_a_relay() {
+    use larder_core::message::Role as Child;
+    let (dir, authority) = authority("relays");
+    authority.issue(&dir, "relay", Role::Relay, 1).expect("issues");
+    let role = |name: &str| {
+        let path = dir.join(certificate_file(name));
+        peer_role(&read_certificates(&path, "").expect("issued")[0])
+    };
+    assert_eq!(role("relay"), Child::Relay);
+    assert_eq!(role("node-one"), Child::Node);
+    assert_eq!(role("origin"), Child::Node);
+}
+
 #[test]
 fn a_node_cannot_pose_as_an_origin() {
     let (dir, _) = authority("roles");

@@ -8,6 +8,7 @@ use crate::config::LinkConfig;
 use crate::metrics::Side;
 use crate::tls::{Identity, TlsError, peer_name};
 use larder_core::id::LinkId;
+use larder_core::machine::LinkInput;
 use larder_core::message::{CloseReason, Message};
 use larder_core::rng::Rng;
 use rustls::pki_types::ServerName;
@@ -119,7 +120,8 @@ impl Dialer {
                 self.state.send_replace(LinkState::Up { parent: name.clone() });
             }
         };
-        let end = self.setup.run(stream, Side::Up, link, peer, seen).await;
+        let opened = LinkInput::UpOpened { link, peer };
+        let end = self.setup.run(stream, Side::Up, link, opened, seen).await;
         Some(match end {
             End::Stopped => return None,
             End::Goodbye(reason) | End::Closed(reason) if lasting(&reason) => {

@@ -93,23 +93,20 @@ impl LinkSetup {
         }
     }
 
-    /// Runs a link until it ends. `seen` looks at every message received before the machine does.
+    /// Runs a link until it ends. `input` tells the machine of it; `seen` looks at every message
+    /// received before the machine does.
     pub(super) async fn run<S>(
         &self,
         stream: S,
         side: Side,
         link: LinkId,
-        peer: String,
+        input: LinkInput,
         seen: impl FnMut(&Message),
     ) -> End
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         let (sender, queue) = outgoing(self.queue_bytes);
-        let input = match side {
-            Side::Up => LinkInput::UpOpened { link, peer },
-            Side::Down => LinkInput::DownOpened { link, peer },
-        };
         let opened = LinkEvent::Opened { link, sender, input };
         if self.events.send(opened).await.is_err() {
             return End::Stopped;

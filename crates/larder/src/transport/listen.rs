@@ -5,8 +5,9 @@ use super::link::{End, LinkSetup};
 use super::prepare;
 use crate::config::LinkConfig;
 use crate::metrics::Side;
-use crate::tls::{Identity, peer_name};
+use crate::tls::{Identity, peer_name, peer_role};
 use larder_core::id::LinkId;
+use larder_core::machine::LinkInput;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,12 +103,17 @@ impl Shared {
             Err(_) => return self.refuse(address, "the handshake took too long"),
         };
         let chain = stream.get_ref().1.peer_certificates();
-        let Some(peer) = chain.and_then(|chain| peer_name(chain.first()?)) else {
+        let known = chain.and_then(|chain| {
+            let certificate = chain.first()?;
+            Some((peer_name(certificate)?, peer_role(certificate)))
+        });
+        let Some((peer, role)) = known else {
             return self.refuse(address, "the certificate holds no name");
         };
         let link = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
         tracing::info!(%address, %peer, link = link.0, "child linked");
-        let end = self.setup.run(stream, Side::Down, link, peer.clone(), |_| {}).await;
+        let opened = LinkInput::DownOpened { link, peer: peer.clone(), role };
+        let end = self.setup.run(stream, Side::Down, link, opened, |_| {}).await;
         let why = match end {
             End::Goodbye(reason) => format!("it said: {reason}"),
             End::Closed(reason) => format!("closed here: {reason}"),

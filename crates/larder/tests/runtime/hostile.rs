@@ -1,6 +1,6 @@
 //! Wrong certificates, two nodes of one name, and bytes that are no messages.
 
-use crate::common::{Site, counter, create, increment, session};
+use crate::common::{Site, counter, create, eventually, increment, session};
 use larder::client::{Error, Node};
 use larder::tls::{CA_FILE, Identity, Role, TlsError, init};
 use std::time::Duration;
@@ -62,6 +62,34 @@ async fn a_second_node_of_one_name_is_refused_while_the_first_lives() {
     assert!(matches!(second, Some(Error::Refused(_))), "{text}");
     assert!(text.contains("one"), "it is named: {text}");
     increment(&session(&volume), id).await.expect("the first goes on");
+}
+
+/// A person has one certificate; a command was refused under the name of a mount that runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_of_one_name_run_side_by_side_under_instances() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let parent = origin.address().to_string();
+    let relay = site.relay(&parent).await;
+    let mount = site.node("one", &parent).await;
+    let volume = create(&mount, "shared").await;
+    let id = counter(&volume, 1).await;
+    let config = site.node_config("one", &relay.address().to_string());
+    let command =
+        Node::connect(config.clone().for_task("check")).await.expect("it has an instance");
+    assert!(command.status().name.starts_with("one/check-"), "{}", command.status().name);
+    let theirs = command.volume("shared").await.expect("it is there");
+    assert_eq!(increment(&session(&theirs), id).await.expect("it commits"), 1);
+
+    // A true duplicate is refused, below another parent too, and named.
+    let second = Node::start(config).expect("its certificate does");
+    eventually("the second is refused", || async {
+        let _ = second.volume("shared").await;
+        let trouble = second.status().trouble.unwrap_or_default();
+        trouble.contains("refused") && trouble.contains("the name one;")
+    })
+    .await;
+    assert_eq!(increment(&session(&volume), id).await.expect("the first goes on"), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use crate::agenda::MILLI;
 use crate::digest::digest;
 use crate::net::{Delivery, End, Proc, Way, conn_of, link_of};
 use larder_core::machine::{LinkInput, LinkOutput};
-use larder_core::message::{CloseReason, Message};
+use larder_core::message::{CloseReason, Message, Role};
 use larder_core::wire;
 
 /// The longest pause between two attempts to connect, in nanoseconds.
@@ -66,10 +66,14 @@ impl World {
                 link,
                 peer: self.process(self.net.conn(conn).parent).name.clone(),
             },
-            End::Parent => LinkInput::DownOpened {
-                link,
-                peer: self.process(self.net.conn(conn).child).name.clone(),
-            },
+            End::Parent => {
+                let child = self.process(self.net.conn(conn).child);
+                let role = match child.machinery {
+                    Machinery::Relay(_) => Role::Relay,
+                    Machinery::Node(_) | Machinery::Origin(_) => Role::Node,
+                };
+                LinkInput::DownOpened { link, peer: child.name.clone(), role }
+            }
         };
         self.trace.mix(0x0be0 | u64::from(conn) << 16);
         self.link_input(proc, input);

@@ -59,7 +59,7 @@ fn store() -> (FaultDisk, Arc<ModelPages>) {
         DomainStore::create(disk.clone(), Arc::clone(&pages), config, DOMAIN, Rng::new(1))
             .expect("nothing fails here");
     let (mut log, _) = store.split();
-    let record = LogRecord::Boot { boot: larder_core::id::BootId(1) };
+    let record = LogRecord::Boot { boot: larder_core::id::BootId(1), name: "one".into() };
     log.append(larder_core::origin::io::WriteId(1), &[(Lsn(1), record)]);
     let all = vec![installed(1, 0, 4), installed(2, 0, 5), installed(3, 0, 6)];
     pages.install(&batch(all)).expect("the model does not fail");

@@ -5,7 +5,7 @@ use super::link::violation;
 use super::{Cache, CacheReply, Out};
 use crate::commit::{CommitRequest, Op, Outcome, Read, Write};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp};
-use crate::message::{CloseReason, Message, RequestError};
+use crate::message::{CloseReason, Message, NoBoot, RequestError};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,6 +13,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A registration that is not answered is asked for again after this long: the parent may have
+/// had no room for it, or its own parent was away.
+const REGISTER_AGAIN: Duration = Duration::from_secs(2);
 
 struct Pending {
     history: HistoryId,
@@ -34,8 +37,15 @@ struct Pending {
 pub(super) struct Commits {
     /// Whose life they are of; another than the node's once the domain has forgotten that.
     boot: BootId,
-    /// The domain has the boot on record, durably.
+    /// The domain had the boot on record, durably, once. It is never registered anew: after it
+    /// had expired, a repeated commit could be done twice (decision 0004).
+    known: bool,
+    /// It may commit over the link that stands.
     registered: bool,
+    /// When that was asked for last.
+    asked_at: Option<Instant>,
+    /// Some commits are of boots that the domain has forgotten.
+    expired: bool,
     next: u64,
     pending: BTreeMap<CommitId, Pending>,
     unresolved: BTreeSet<CommitId>,
@@ -50,7 +60,10 @@ impl Commits {
     pub(super) fn new(boot: BootId) -> Self {
         Self {
             boot,
+            known: false,
             registered: false,
+            asked_at: None,
+            expired: false,
             next: 1,
             pending: BTreeMap::new(),
             unresolved: BTreeSet::new(),
@@ -60,10 +73,9 @@ impl Commits {
         }
     }
 
-    /// The boot to be registered. Once only: were it registered anew after it had expired, a
-    /// repeated commit could be done twice (decision 0004).
-    pub(super) fn wants_registration(&self) -> Option<BootId> {
-        (!self.registered).then_some(self.boot)
+    /// The registration was asked for on this link, and not answered for long.
+    pub(super) fn asks_again(&self, now: Instant) -> bool {
+        !self.registered && self.asked_at.is_none_or(|at| at.after(REGISTER_AGAIN) <= now)
     }
 
     pub(super) fn unresolved(&self) -> usize {
@@ -79,6 +91,8 @@ impl Commits {
         self.queue = self.unresolved.iter().copied().collect();
         self.paused.clear();
         self.told = 0;
+        self.registered = false;
+        self.asked_at = None;
         for pending in self.pending.values_mut() {
             pending.sent = false;
             pending.pause = PAUSE;
@@ -214,8 +228,18 @@ impl Cache {
         RequestError::Unavailable("the commit was not sent, and is not done".into())
     }
 
+    /// Asks that the boot may commit over this link.
+    pub(super) fn register(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
+        let (name, life) = (self.config.name.clone(), self.config.boot);
+        let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
+        commits.asked_at = Some(now);
+        let (boot, fresh) = (commits.boot, !commits.known);
+        self.send(Message::Register { domain, boot, name, life, fresh }, out);
+    }
+
     /// Sends what waits, as far as the parent's limits allow.
     pub(super) fn send_commits(&mut self, domain: DomainId, out: &mut Out) {
+        self.end_expired(domain, out);
         loop {
             let room = self.link.as_ref().map_or(0, super::Link::room);
             let entry = self.domains.get_mut(&domain).expect("attached");
@@ -250,8 +274,26 @@ impl Cache {
             return violation("a registration in a domain that was not asked for");
         };
         if entry.commits.boot == boot {
+            entry.commits.known = true;
             entry.commits.registered = true;
         }
+        Ok(())
+    }
+
+    pub(super) fn on_unregistered(
+        &mut self,
+        now: Instant,
+        (domain, boot): (DomainId, BootId),
+        why: NoBoot,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        if !self.domains.contains_key(&domain) {
+            return violation("a registration in a domain that was not asked for");
+        }
+        if why == NoBoot::Taken {
+            return Err(CloseReason::Identity(self.config.name.clone()));
+        }
+        self.renew_boot(now, domain, boot, out);
         Ok(())
     }
 
@@ -260,6 +302,7 @@ impl Cache {
         domain: DomainId,
         id: CommitId,
         outcome: Outcome,
+        now: Instant,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
         let max = self.config.commits_max;
@@ -284,23 +327,57 @@ impl Cache {
             self.reply(user, Ok(CacheReply::Outcome(outcome)), out);
         }
         if expired {
-            return self.renew_boot(domain, id.boot);
+            self.renew_boot(now, domain, id.boot, out);
         }
         Ok(())
     }
 
-    /// The domain has forgotten this boot: commits go on under a new one, registered by the next
-    /// link's resume.
-    fn renew_boot(&mut self, domain: DomainId, expired: BootId) -> Result<(), CloseReason> {
+    /// The domain has forgotten this boot: commits go on under a new one.
+    fn renew_boot(&mut self, now: Instant, domain: DomainId, expired: BootId, out: &mut Out) {
         let boot = BootId(self.rng.next_u128());
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         if commits.boot != expired {
-            return Ok(());
+            return;
         }
         commits.boot = boot;
+        commits.known = false;
         commits.registered = false;
         commits.next = 1;
-        Err(CloseReason::OutOfService("this node's registration has expired".into()))
+        commits.expired = true;
+        self.register(now, domain, out);
+    }
+
+    /// Commits of a boot that the domain has forgotten have no outcome any more, but those that
+    /// were never sent are not done. Those under way on this link are answered yet.
+    fn end_expired(&mut self, domain: DomainId, out: &mut Out) {
+        let max = self.config.commits_max;
+        let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
+        if !commits.expired {
+            return;
+        }
+        let boot = commits.boot;
+        let old: Vec<CommitId> =
+            commits.unresolved.iter().copied().filter(|id| id.boot != boot).collect();
+        let mut ended = Vec::new();
+        for id in &old {
+            let Some(pending) = commits.pending.get_mut(id).filter(|pending| !pending.sent) else {
+                continue;
+            };
+            let unsent = "the commit was not sent, and is not done";
+            let reply = if pending.ever_sent {
+                Ok(CacheReply::Outcome(Outcome::Unknown))
+            } else {
+                Err(RequestError::Unavailable(unsent.into()))
+            };
+            ended.push((pending.user.take(), reply));
+            commits.resolve(*id, &Outcome::Unknown, max);
+        }
+        commits.expired = ended.len() < old.len();
+        for (user, reply) in ended {
+            if let Some(user) = user {
+                self.reply(user, reply, out);
+            }
+        }
     }
 
     pub(super) fn on_deferred(

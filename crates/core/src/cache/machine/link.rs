@@ -151,8 +151,11 @@ impl Cache {
             }
             _ if !welcomed => violation("a message before Welcome"),
             Message::Registered { domain, boot } => self.on_registered(domain, boot),
+            Message::Unregistered { domain, boot, why } => {
+                self.on_unregistered(now, (domain, boot), why, out)
+            }
             Message::Committed { domain, id, outcome } => {
-                self.on_committed(domain, id, outcome, out)
+                self.on_committed(domain, id, outcome, now, out)
             }
             Message::CommitDeferred { domain, id, error: _ } => self.on_deferred(now, domain, id),
             Message::Ids { request, range } => self.on_ids(request, range, out),
@@ -174,6 +177,8 @@ impl Cache {
             Message::Welcome { .. } => violation("a second Welcome"),
             Message::Hello { .. }
             | Message::Resume { .. }
+            | Message::Register { .. }
+            | Message::Left { .. }
             | Message::Fetch { .. }
             | Message::Evicted { .. }
             | Message::Holding { .. }

@@ -74,7 +74,6 @@ impl Cache {
         let entry = self.domains.get_mut(&domain).expect("attached");
         let through = entry.position;
         let epochs = if through.is_some() { entry.epochs.clone() } else { Vec::new() };
-        let register = entry.commits.wants_registration();
         entry.stream = Stream::Asked(request);
         entry.beat_at = now;
         // Whatever is held is listed anew: the registration is for everything now.
@@ -82,8 +81,8 @@ impl Cache {
             entry.holdings.relist();
         }
         self.link.as_mut().expect("looked at above").outstanding += 1;
-        let resume = Message::Resume { request, domain, epochs, through, register };
-        self.send(resume, out);
+        self.send(Message::Resume { request, domain, epochs, through }, out);
+        self.register(now, domain, out);
     }
 
     pub(super) fn on_resumed(
@@ -377,8 +376,12 @@ impl Cache {
             Stream::Asked(_) | Stream::Begun(_) | Stream::Again(_) => {}
             Stream::Live(_) => {
                 // A refresh through a relay may need several beats: the first one's state was old.
+                let asks_again = entry.commits.asks_again(now);
                 if entry.beat_at <= now || !entry.refreshes.is_empty() {
                     self.send_beat(now, domain, out);
+                }
+                if asks_again {
+                    self.register(now, domain, out);
                 }
             }
         }

@@ -49,28 +49,42 @@ impl Domain {
         self.flying = Some((write, batch));
     }
 
-    /// Boots that wait to be registered; the longest unheard of make room.
+    /// Boots that wait to be registered; the longest unheard of make room. One that cannot be made
+    /// now, or whose node is gone, is asked for again.
     fn gather_boots(&mut self, cx: &mut Context<'_>) {
-        let boots: Vec<BootId> = self.registering.keys().copied().collect();
-        let already = |item: &Item, boot| matches!(item, Item::Boot(b) if *b == boot);
-        for boot in boots {
-            if self.gathering.items.iter().any(|item| already(item, boot)) {
+        let gathered = |items: &[Item], boot: BootId| {
+            items.iter().any(|item| matches!(item, Item::Boot { boot: b, .. } if *b == boot))
+        };
+        for (boot, name) in self.registering.clone() {
+            if gathered(&self.gathering.items, boot) {
                 continue;
             }
-            if self.boots.len() >= cx.config.boots_max {
-                let connected = cx.links.boots();
-                let after = cx.config.boot_forget_after;
-                let Some(oldest) = self.boots.oldest(cx.now, after, &connected) else {
-                    // Asked again by the node's next resume.
-                    self.registering.remove(&boot);
-                    continue;
-                };
-                self.boots.forget(oldest);
-                let upto = u64::MAX;
-                self.gather(LogRecord::Confirmed { boot: oldest, upto }, Item::Forgotten(oldest));
+            if !cx.links.is_claimed(self.id, boot) || !self.make_room(cx, &name) {
+                self.registering.remove(&boot);
+                continue;
             }
-            self.gather(LogRecord::Boot { boot }, Item::Boot(boot));
+            let item = Item::Boot { boot, name: name.clone() };
+            self.gather(LogRecord::Boot { boot, name }, item);
         }
+    }
+
+    /// Whether the table has room for a boot of this name; forgets one if it must.
+    fn make_room(&mut self, cx: &Context<'_>, name: &str) -> bool {
+        let connected = |boot| cx.links.is_claimed(self.id, boot);
+        let of_name = self.boots.of_certificate(name) >= cx.config.boots_per_name_max;
+        let spare = if of_name {
+            self.boots.spare(name, connected)
+        } else if self.boots.len() >= cx.config.boots_max {
+            self.boots.oldest(cx.now, cx.config.boot_forget_after, connected)
+        } else {
+            return true;
+        };
+        let Some(boot) = spare else {
+            return false;
+        };
+        self.boots.forget(boot);
+        self.gather(LogRecord::Confirmed { boot, upto: u64::MAX }, Item::Forgotten(boot));
+        true
     }
 
     /// An append ended.
@@ -140,7 +154,11 @@ impl Domain {
                     self.ring.push(Recent::Change(Change { stamp, id, pages }));
                     outcomes.push((id, stamp));
                 }
-                Item::Boot(boot) => self.registered(cx, boot),
+                Item::Boot { boot, name } => {
+                    self.registering.remove(&boot);
+                    self.boots.register(boot, &name, cx.now);
+                    cx.links.registered(self.id, boot, cx.out);
+                }
                 Item::Forgotten(_) => {}
                 Item::Ids { link, request, volume, first, count } => {
                     let next = PageNo(first.0 + count);
@@ -168,14 +186,6 @@ impl Domain {
             self.answer(cx, withheld.id, &withheld.outcome);
         }
         cx.events.extend(made.into_iter().map(Event::VolumeMade));
-    }
-
-    fn registered(&mut self, cx: &mut Context<'_>, boot: BootId) {
-        self.boots.register(boot, cx.now);
-        let domain = self.id;
-        for link in self.registering.remove(&boot).unwrap_or_default() {
-            cx.links.send(link, Message::Registered { domain, boot }, cx.out);
-        }
     }
 
     fn made(&mut self, stamp: Stamp, info: VolumeInfo) {
@@ -231,9 +241,8 @@ impl Domain {
                 Item::Volume { info, .. } => {
                     cx.events.push(volume(info.id, detail.into()));
                 }
-                // Nobody waits for these with a limit: they are gathered again with the next
-                // append, or by the node's next resume.
-                Item::Boot(boot) => {
+                // Nobody waits for these with a limit: the node asks again.
+                Item::Boot { boot, .. } => {
                     self.registering.remove(&boot);
                 }
                 Item::Forgotten(_) | Item::Epoch => {}

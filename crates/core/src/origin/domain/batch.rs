@@ -17,7 +17,7 @@ pub(super) enum Item {
         grown: Vec<(VolumeId, i64)>,
     },
     /// A boot may commit.
-    Boot(BootId),
+    Boot { boot: BootId, name: String },
     /// A boot is forgotten.
     Forgotten(BootId),
     /// Page numbers are given.
@@ -33,7 +33,7 @@ impl Item {
     pub(super) fn stamp(&self) -> Option<Stamp> {
         match self {
             Self::Commit { stamp, .. } | Self::Volume { stamp, .. } => Some(*stamp),
-            Self::Boot(_) | Self::Forgotten(_) | Self::Ids { .. } | Self::Epoch => None,
+            Self::Boot { .. } | Self::Forgotten(_) | Self::Ids { .. } | Self::Epoch => None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Boots and the outcomes of their commits: executed exactly once (rule 15, decision 0004).
 
 use crate::id::{BootId, CommitId, Stamp};
+use crate::message::certificate_of;
 use crate::record::BootMeta;
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,8 @@ const OUTCOMES_MAX: usize = 65_536;
 /// A node's life as this domain knows it.
 #[derive(Clone, Debug)]
 struct Boot {
+    /// Whose: no other name may use it.
+    name: String,
     /// Everything up to it is confirmed and forgotten.
     confirmed: u64,
     /// Committed after it.
@@ -35,41 +38,60 @@ pub(super) enum Known {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Boots {
     boots: BTreeMap<BootId, Boot>,
+    /// The boots of each certificate.
+    certificates: BTreeMap<String, BTreeSet<BootId>>,
 }
 
 impl Boots {
     pub(super) fn recover(meta: &[BootMeta], now: Instant) -> Self {
-        let boots = meta.iter().map(|meta| {
-            let boot = Boot {
-                confirmed: meta.confirmed,
-                committed: meta.committed.iter().copied().collect(),
-                heard: now,
-            };
-            (meta.boot, boot)
-        });
-        Self { boots: boots.collect() }
+        let mut boots = Self::default();
+        for meta in meta {
+            boots.register(meta.boot, &meta.name, now);
+            let entry = boots.boots.get_mut(&meta.boot).expect("registered just now");
+            entry.confirmed = meta.confirmed;
+            entry.committed = meta.committed.iter().copied().collect();
+        }
+        boots
     }
 
-    pub(super) fn contains(&self, boot: BootId) -> bool {
-        self.boots.contains_key(&boot)
+    /// Whose a boot is; none: it is not known.
+    pub(super) fn name(&self, boot: BootId) -> Option<&str> {
+        self.boots.get(&boot).map(|boot| boot.name.as_str())
     }
 
     pub(super) fn len(&self) -> usize {
         self.boots.len()
     }
 
+    /// How many boots the certificate of this name has.
+    pub(super) fn of_certificate(&self, name: &str) -> usize {
+        self.certificates.get(certificate_of(name)).map_or(0, BTreeSet::len)
+    }
+
     /// A boot may commit (its record is durable).
-    pub(super) fn register(&mut self, boot: BootId, now: Instant) {
+    pub(super) fn register(&mut self, boot: BootId, name: &str, now: Instant) {
         let entry = self.boots.entry(boot).or_insert_with(|| Boot {
+            name: name.to_owned(),
             confirmed: 0,
             committed: BTreeMap::new(),
             heard: now,
         });
         entry.heard = now;
+        let certificate = certificate_of(&entry.name).to_owned();
+        self.certificates.entry(certificate).or_default().insert(boot);
     }
 
     pub(super) fn forget(&mut self, boot: BootId) {
-        self.boots.remove(&boot);
+        let Some(gone) = self.boots.remove(&boot) else {
+            return;
+        };
+        let certificate = certificate_of(&gone.name);
+        if let Some(boots) = self.certificates.get_mut(certificate) {
+            boots.remove(&boot);
+            if boots.is_empty() {
+                self.certificates.remove(certificate);
+            }
+        }
     }
 
     /// What is known of a commit; takes its word for what the node has received.
@@ -111,24 +133,34 @@ impl Boots {
         }
     }
 
-    /// The boot longest not heard of, if that is long enough and it has no link.
+    /// The boot longest not heard of, if that is long enough and its node is not there.
     pub(super) fn oldest(
         &self,
         now: Instant,
         forget_after: Duration,
-        connected: &BTreeSet<BootId>,
+        connected: impl Fn(BootId) -> bool,
     ) -> Option<BootId> {
         self.boots
             .iter()
-            .filter(|(id, boot)| boot.heard.after(forget_after) <= now && !connected.contains(id))
+            .filter(|(id, boot)| boot.heard.after(forget_after) <= now && !connected(**id))
             .min_by_key(|(_, boot)| boot.heard)
             .map(|(id, _)| *id)
+    }
+
+    /// The boot of this name's certificate that is missed least: its node is not there, it has no
+    /// outcome to be asked for, it was not heard of for longest.
+    pub(super) fn spare(&self, name: &str, connected: impl Fn(BootId) -> bool) -> Option<BootId> {
+        let boots = self.certificates.get(certificate_of(name))?;
+        let away = boots.iter().filter(|id| !connected(**id));
+        let known = away.filter_map(|id| Some((*id, self.boots.get(id)?)));
+        known.min_by_key(|(_, boot)| (!boot.committed.is_empty(), boot.heard)).map(|(id, _)| id)
     }
 
     /// For the metadata, ascending.
     pub(super) fn meta(&self) -> Vec<BootMeta> {
         let meta = self.boots.iter().map(|(id, boot)| BootMeta {
             boot: *id,
+            name: boot.name.clone(),
             confirmed: boot.confirmed,
             committed: boot.committed.iter().map(|(s, stamp)| (*s, *stamp)).collect(),
         });
@@ -136,6 +168,8 @@ impl Boots {
     }
 
     pub(super) fn check(&self, durable: Stamp) {
+        let listed: usize = self.certificates.values().map(BTreeSet::len).sum();
+        assert_eq!(listed, self.boots.len(), "a boot is not listed by its certificate");
         for boot in self.boots.values() {
             assert!(
                 boot.committed.len() <= OUTCOMES_MAX + 8192,

@@ -146,8 +146,8 @@ pub(super) struct Domain {
     flying: Option<(WriteId, Batch)>,
     /// The store had no room for the epoch: the next append is not before this.
     append_after: Option<Instant>,
-    /// Boots to be registered, with the links that wait for it.
-    registering: BTreeMap<crate::id::BootId, Vec<LinkId>>,
+    /// Boots to be registered, and their names.
+    registering: BTreeMap<crate::id::BootId, String>,
 
     loading: BTreeMap<PageId, Loading>,
     load_queue: VecDeque<PageId>,
@@ -267,9 +267,6 @@ impl Domain {
             loading.fetches.retain(|(waiting, ..)| *waiting != link);
         }
         self.index_queue.retain(|wanted| wanted.link != link);
-        for links in self.registering.values_mut() {
-            links.retain(|waiting| *waiting != link);
-        }
         self.serve.remove(&link);
     }
 

@@ -2,12 +2,13 @@
 
 use super::{Context, Domain};
 use crate::downlink::{
-    Answer, Feed, Follower, IndexWalk, Part, Phase, Registration, Ring, Verdict, Walk, judge,
+    Answer, Feed, Follower, IndexWalk, Part, Phase, Register, Registration, Ring, Verdict, Walk,
+    anothers, judge,
 };
 use crate::id::{BootId, DomainId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::machine::{Fault, Faults};
 use crate::message::{
-    CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, RequestError, ResumeAnswer, Role,
+    CloseReason, Epoch, NoBoot, PAGES_PER_MESSAGE_MAX, RequestError, ResumeAnswer,
 };
 use crate::time::{Instant, WallTime};
 
@@ -25,13 +26,7 @@ impl Domain {
         link: LinkId,
         request: RequestId,
         claim: (&[Epoch], Option<Stamp>),
-        register: Option<BootId>,
     ) {
-        if let Some(boot) = register
-            && !self.register(cx, link, boot)
-        {
-            return;
-        }
         let verdict = match claim {
             (epochs, Some(through)) => {
                 Some((judge(&self.epochs, self.durable, epochs, through), through))
@@ -91,30 +86,29 @@ impl Domain {
         }
     }
 
-    /// Whether the link may register this boot. A node's is its own, or, for a domain that has
-    /// forgotten that one, a new one drawn for it (decision 0004): no other link's, in any case.
-    fn register(&mut self, cx: &mut Context<'_>, link: LinkId, boot: BootId) -> bool {
-        let Some(child) = cx.links.get(link).and_then(|link| link.child()) else {
-            return false;
-        };
-        let own = child.role == Role::Relay || child.boot == boot;
-        if !own && cx.links.boots().contains(&boot) {
-            let reason = CloseReason::Protocol("a node registers another node's boot".into());
-            cx.links.close(link, reason, cx.out);
-            self.gone(link);
-            return false;
-        }
-        if self.boots.contains(boot) {
-            self.boots.register(boot, cx.now);
-            let domain = self.id;
-            cx.links.send(link, Message::Registered { domain, boot }, cx.out);
-        } else if self.registering.len() < REGISTERING_MAX {
-            let links = self.registering.entry(boot).or_default();
-            if !links.contains(&link) {
-                links.push(link);
+    /// A boot is claimed for its name. Known under it, it may commit at once; not known, it is made
+    /// durable first, unless it may have been known once (decision 0004).
+    pub(in crate::origin) fn register(&mut self, cx: &mut Context<'_>, register: Register) {
+        let Register { domain, boot, name, fresh, .. } = register;
+        let refused = match self.boots.name(boot) {
+            Some(known) if known == name => {
+                self.boots.register(boot, &name, cx.now);
+                cx.links.registered(domain, boot, cx.out);
+                return;
             }
+            Some(_) => NoBoot::Taken,
+            None if fresh => {
+                // Beyond the bound, and when it cannot be made: asked again.
+                if self.registering.len() < REGISTERING_MAX {
+                    self.registering.insert(boot, name);
+                }
+                return;
+            }
+            None => NoBoot::Unknown,
+        };
+        if let Some(link) = cx.links.unregistered((domain, boot), refused, |_| anothers(), cx.out) {
+            self.gone(link);
         }
-        true
     }
 
     /// The answer to a link's first resume: its stream begins.
@@ -153,7 +147,7 @@ impl Domain {
         follower.begin(answer, at);
     }
 
-    /// The answer to a further resume: a relay asks for a child, or has a boot registered.
+    /// The answer to a further resume: a relay asks for a child.
     fn repeated(
         &self,
         follower: &Follower,

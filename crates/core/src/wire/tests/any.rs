@@ -235,14 +235,24 @@ fn upward() -> impl Strategy<Value = Message> {
         (any::<(u32, u32)>(), text(), boot(), role).prop_map(|((min, max), name, boot, role)| {
             Message::Hello { min_version: min, max_version: max, name, boot, role }
         }),
-        (request(), domain(), epochs(), prop::option::of(stamp()), prop::option::of(boot()))
-            .prop_map(|(request, domain, epochs, through, register)| Message::Resume {
+        (request(), domain(), epochs(), prop::option::of(stamp())).prop_map(
+            |(request, domain, epochs, through)| Message::Resume {
                 request,
                 domain,
                 epochs,
                 through,
-                register,
-            }),
+            }
+        ),
+        (domain(), boot(), text(), boot(), any::<bool>()).prop_map(
+            |(domain, boot, name, life, fresh)| Message::Register {
+                domain,
+                boot,
+                name,
+                life,
+                fresh,
+            }
+        ),
+        text().prop_map(|name| Message::Left { name }),
         (request(), domain(), vec(ask, 0..20), any::<bool>()).prop_map(
             |(request, domain, pages, prefetch)| Message::Fetch {
                 request,
@@ -352,6 +362,9 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
         1 => reason().prop_map(|reason| Message::Goodbye { reason }),
         1 => welcome(),
         1 => (domain(), boot()).prop_map(|(domain, boot)| Message::Registered { domain, boot }),
+        1 => (domain(), boot(), prop_oneof![Just(NoBoot::Unknown), Just(NoBoot::Taken)]).prop_map(
+            |(domain, boot, why)| Message::Unregistered { domain, boot, why }
+        ),
         2 => (domain(), commit_id(), outcome()).prop_map(|(domain, id, outcome)| {
             Message::Committed { domain, id, outcome }
         }),
@@ -383,7 +396,7 @@ pub(super) fn record() -> impl Strategy<Value = LogRecord> {
         (stamp(), commit_id(), any::<u64>(), writes()).prop_map(|(stamp, id, time, writes)| {
             LogRecord::Commit { stamp, id, time: WallTime(time), writes }
         }),
-        boot().prop_map(|boot| LogRecord::Boot { boot }),
+        (boot(), text()).prop_map(|(boot, name)| LogRecord::Boot { boot, name }),
         (boot(), any::<u64>()).prop_map(|(boot, upto)| LogRecord::Confirmed { boot, upto }),
         page().prop_map(|page| LogRecord::Ids { volume: page.volume, next: page.page }),
         (stamp(), volume_meta()).prop_map(|(stamp, volume)| LogRecord::Volume { stamp, volume }),
@@ -393,8 +406,10 @@ pub(super) fn record() -> impl Strategy<Value = LogRecord> {
 
 pub(super) fn meta() -> impl Strategy<Value = DomainMeta> {
     let committed = vec((any::<u64>(), stamp()), 0..5);
-    let boot = (boot(), any::<u64>(), committed)
-        .prop_map(|(boot, confirmed, committed)| BootMeta { boot, confirmed, committed });
+    let boot =
+        (boot(), text(), any::<u64>(), committed).prop_map(|(boot, name, confirmed, committed)| {
+            BootMeta { boot, name, confirmed, committed }
+        });
     ((domain(), any::<u64>(), stamp()), epochs(), vec(volume_meta(), 0..3), vec(boot, 0..3))
         .prop_map(|((domain, lsn, installed), epochs, volumes, boots)| DomainMeta {
             domain,

@@ -117,13 +117,13 @@ fn directory(apart: u64) -> Result<f64> {
     feed(&mut origin, OriginInput::WallClock(WallTime(0)));
     let received =
         |message| OriginInput::Link(LinkInput::Received { link: LINK, message, bytes: 100 });
-    let opened = LinkInput::DownOpened { link: LINK, peer: "node".into() };
+    let opened = LinkInput::DownOpened { link: LINK, peer: "node".into(), role: Role::Node };
     feed(&mut origin, OriginInput::Link(opened));
     let (name, boot, role) = ("node".to_owned(), BootId(1), Role::Node);
     let hello = Message::Hello { min_version: 1, max_version: 1, name, boot, role };
     feed(&mut origin, received(hello));
     let (request, epochs) = (RequestId(1), Vec::new());
-    let resume = Message::Resume { request, domain: DOMAIN, epochs, through: None, register: None };
+    let resume = Message::Resume { request, domain: DOMAIN, epochs, through: None };
     feed(&mut origin, received(resume));
     let region = Region::new(super::local_read::ALLOCATOR);
     let numbers: Vec<u64> = (1..=LISTED_PAGES).map(|number| number * apart).collect();

@@ -1,0 +1,134 @@
+//! The boots of nodes below: asked of the parent in their names, and asked again on every link up
+//! (decision 0004). So the parent knows whose they are, that they are there, and that nobody else
+//! has their names; and a child commits under its own only.
+
+use super::Relay;
+use super::io::RelayOutput;
+use crate::downlink::{Ask, Register};
+use crate::id::{BootId, DomainId, LinkId};
+use crate::machine::LinkOutput;
+use crate::message::{CloseReason, Message, NoBoot};
+use crate::time::Instant;
+
+/// A node's boot, as asked of the parent.
+#[derive(Debug)]
+pub(super) struct Carried {
+    name: String,
+    life: BootId,
+    /// It never was registered.
+    fresh: bool,
+    /// It is, on the link that is up now.
+    registered: bool,
+}
+
+impl Carried {
+    pub(super) fn lose_parent(&mut self) {
+        self.registered = false;
+    }
+
+    fn message(&self, domain: DomainId, boot: BootId) -> Message {
+        let (name, life, fresh) = (self.name.clone(), self.life, self.fresh);
+        Message::Register { domain, boot, name, life, fresh }
+    }
+}
+
+impl Relay {
+    fn welcomed_by(&self) -> Option<LinkId> {
+        self.up.as_ref().filter(|up| up.limits.is_some()).map(|up| up.link)
+    }
+
+    /// A child asks that a boot may commit.
+    pub(super) fn register(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        register: Register,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let (domain, boot) = (register.domain, register.boot);
+        if !self.domains.get(&domain).is_some_and(|domain| domain.begun) {
+            // Not served: asked again.
+            return;
+        }
+        let claim = self.links.claim(now, link, &register, out);
+        for gone in claim.closed {
+            self.ask(now, gone, Ask::Gone(gone), out);
+        }
+        // Before anything is asked for the name anew.
+        self.tell_left(out);
+        if !claim.granted {
+            return;
+        }
+        if let Some(before) = claim.replaced {
+            self.boots.remove(&(domain, before));
+        }
+        let Register { name, life, fresh, .. } = register;
+        let new = Carried { name, life, fresh, registered: false };
+        let carried = self.boots.entry((domain, boot)).or_insert(new);
+        carried.fresh &= fresh;
+        if carried.registered {
+            self.links.registered(domain, boot, out);
+            return;
+        }
+        let message = carried.message(domain, boot);
+        if self.welcomed_by().is_some() {
+            self.send_up(message, out);
+        }
+    }
+
+    /// Asks for every boot below, on a new link up.
+    pub(super) fn register_all(&self, out: &mut Vec<RelayOutput>) {
+        for ((domain, boot), carried) in &self.boots {
+            self.send_up(carried.message(*domain, *boot), out);
+        }
+    }
+
+    /// A child's boot may commit.
+    pub(super) fn registered(
+        &mut self,
+        domain: DomainId,
+        boot: BootId,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        if let Some(carried) = self.boots.get_mut(&(domain, boot)) {
+            carried.registered = true;
+            carried.fresh = false;
+            self.links.registered(domain, boot, out);
+        }
+    }
+
+    /// A child's boot may not commit.
+    pub(super) fn unregistered(
+        &mut self,
+        now: Instant,
+        (domain, boot): (DomainId, BootId),
+        why: NoBoot,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        if self.boots.remove(&(domain, boot)).is_none() {
+            return;
+        }
+        let closing = CloseReason::Identity;
+        if let Some(link) = self.links.unregistered((domain, boot), why, closing, out) {
+            self.ask(now, link, Ask::Gone(link), out);
+        }
+    }
+
+    /// Whether commits under a boot may be passed on.
+    pub(super) fn is_registered(&self, domain: DomainId, boot: BootId) -> bool {
+        self.boots.get(&(domain, boot)).is_some_and(|carried| carried.registered)
+    }
+
+    /// Tells the parent of nodes that are gone.
+    pub(super) fn tell_left(&mut self, out: &mut Vec<RelayOutput>) {
+        for gone in self.links.take_left() {
+            for key in &gone.boots {
+                self.boots.remove(key);
+            }
+            if let Some(link) = self.welcomed_by() {
+                let message = Message::Left { name: gone.name };
+                out.push(RelayOutput::Link(LinkOutput::Send { link, message }));
+            }
+        }
+    }
+}
