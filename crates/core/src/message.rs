@@ -105,6 +105,19 @@ pub struct Epoch {
     pub first: Stamp,
 }
 
+/// Whether `position`, reached in the last of the histories `known`, lies on a line of histories
+/// that stands at `through`.
+#[must_use]
+pub fn is_on_line(known: &[Epoch], position: Stamp, line: &[Epoch], through: Stamp) -> bool {
+    let Some(last) = known.last() else {
+        return false;
+    };
+    let Some(place) = line.iter().position(|epoch| epoch.history == last.history) else {
+        return false;
+    };
+    line.get(place + 1).is_none_or(|next| position < next.first) && position <= through
+}
+
 /// A domain as a parent presents it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DomainInfo {

@@ -109,6 +109,9 @@ pub(crate) enum Walk {
     Index(IndexWalk),
     /// A given list, from this position (relay).
     List(Vec<PageId>, usize),
+    /// All that the child is registered for, after this page: the parent cannot say which of them
+    /// changed (relay).
+    Registered(PageId),
     /// Nothing to tell.
     Nothing,
 }

@@ -1,13 +1,13 @@
 //! Sending a domain's stream down a link, as far as its credits reach.
 
-use super::follower::{Answer, Follower, Phase};
+use super::follower::{Answer, Follower, Phase, Walk};
 use super::registration::Registration;
 use super::ring::{Recent, change_bytes};
 use super::{DownlinkConfig, Downlinks, LinkSink, Ring, Timer, link};
 use crate::commit::Change;
 use crate::id::{DomainId, LinkId, PageId};
 use crate::machine::LinkOutput;
-use crate::message::{Epoch, Message};
+use crate::message::{Epoch, Message, PAGES_PER_MESSAGE_MAX};
 use crate::time::{Instant, WallTime};
 
 /// Part of a walk over changed pages.
@@ -108,7 +108,18 @@ fn answer_part(
     else {
         return Step::Idle;
     };
-    let (mut stale, done) = match feed.walk(link, &mut answer) {
+    let part = match &mut answer.walk {
+        Walk::Registered(after) => {
+            let Some(part) = registered_part(&follower.registration, after) else {
+                // It was forgotten meanwhile: the parent is asked once more.
+                follower.phase = Phase::Fallen;
+                return Step::Again;
+            };
+            part
+        }
+        _ => feed.walk(link, &mut answer),
+    };
+    let (mut stale, done) = match part {
         Part::Wait => {
             follower.phase = Phase::Answering(answer);
             return Step::Idle;
@@ -140,6 +151,15 @@ fn answer_part(
     }
     follower.phase = Phase::Streaming;
     if answer.counted { Step::Answered } else { Step::Again }
+}
+
+/// Part of all that a child is registered for; none: nobody knows what that is.
+fn registered_part(registration: &Registration, after: &mut PageId) -> Option<Part> {
+    let registered = registration.pages()?.after(*after);
+    let pages: Vec<PageId> = registered.take(PAGES_PER_MESSAGE_MAX).collect();
+    *after = pages.last().copied().unwrap_or(*after);
+    let done = pages.len() < PAGES_PER_MESSAGE_MAX;
+    Some(Part::Pages(pages, done))
 }
 
 /// Sends the stream's next message.

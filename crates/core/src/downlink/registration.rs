@@ -75,16 +75,29 @@ impl PageSet {
         self.len <= max.pages && self.bytes() <= max.bytes
     }
 
+    /// The pages after one, ascending.
+    pub(crate) fn after(&self, after: PageId) -> impl Iterator<Item = PageId> + '_ {
+        let volumes = self.volumes.range(after.volume..);
+        let words = volumes.flat_map(move |(volume, words)| {
+            let first = if *volume == after.volume { after.page.0 / 64 } else { 0 };
+            words.range(first..).map(move |(index, word)| (*volume, *index, *word))
+        });
+        words.flat_map(pages_of).filter(move |page| *page > after)
+    }
+
     /// All pages, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = PageId> + '_ {
         self.volumes.iter().flat_map(|(volume, words)| {
-            words.iter().flat_map(move |(index, word)| {
-                (0..64)
-                    .filter(move |bit| word & (1 << bit) != 0)
-                    .map(move |bit| PageId { volume: *volume, page: PageNo(index * 64 + bit) })
-            })
+            words.iter().flat_map(move |(index, word)| pages_of((*volume, *index, *word)))
         })
     }
+}
+
+/// The pages of one word, ascending.
+fn pages_of((volume, index, word): (VolumeId, u64, u64)) -> impl Iterator<Item = PageId> {
+    (0..64)
+        .filter(move |bit| word & (1 << bit) != 0)
+        .map(move |bit| PageId { volume, page: PageNo(index * 64 + bit) })
 }
 
 /// The list of pages held that a child sends in parts.

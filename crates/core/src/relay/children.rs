@@ -82,15 +82,19 @@ impl Relay {
         self.enqueue(Pending { what, asker, sent: false, deadline });
     }
 
-    /// Welcomes those who said hello, once there is something to follow.
+    /// Welcomes those who said hello, once there is something to follow: with the domains that have
+    /// begun, when nothing more is to be expected soon. One that stays out of service must not keep
+    /// children from the others; when it begins, those who have to be told are (`tell_of_domain`).
     pub(super) fn welcome_held(&mut self, out: &mut Vec<RelayOutput>) {
-        if self.domains.is_empty() || !self.domains.values().all(|domain| domain.begun) {
+        let begun = || self.domains.values().filter(|domain| domain.begun);
+        let awaited = self.domains.values().any(|domain| domain.awaited_until.is_some());
+        if awaited || begun().next().is_none() {
             return;
         }
-        let wall = self.domains.values().map(|domain| domain.wall).max().unwrap_or_default();
+        let wall = begun().map(|domain| domain.wall).max().unwrap_or_default();
+        let infos: Vec<_> = begun().map(super::domain::RelayDomain::info).collect();
         for link in self.links.held() {
-            let infos = self.domains.values().map(super::domain::RelayDomain::info).collect();
-            self.links.welcome(link, wall, infos, out);
+            self.links.welcome(link, wall, infos.clone(), out);
         }
     }
 

@@ -21,6 +21,9 @@ pub(super) struct RelayDomain {
     pub(super) following: bool,
     /// The relay's own resume on this link: an answer to it may be repeated in the stream.
     pub(super) resume: Option<RequestId>,
+    /// It has not begun, and the parent was asked for it on the link that is up: children that say
+    /// hello wait for it until then.
+    pub(super) awaited_until: Option<Instant>,
     /// The newest echo: this relay's own age.
     anchor: Option<Echo>,
     pub(super) wall: WallTime,
@@ -45,6 +48,7 @@ impl RelayDomain {
             begun: false,
             following: false,
             resume: None,
+            awaited_until: None,
             anchor: None,
             wall: WallTime::default(),
             fetching: BTreeMap::new(),
@@ -114,6 +118,7 @@ impl Feed for RelayDomain {
     }
 
     fn walk(&mut self, _link: LinkId, answer: &mut Answer) -> Part {
+        // What a child is registered for is walked by its link.
         let Walk::List(pages, next) = &mut answer.walk else {
             return Part::Pages(Vec::new(), true);
         };

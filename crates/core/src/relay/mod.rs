@@ -89,11 +89,16 @@ impl Relay {
         }
     }
 
-    /// Whether the parent's domains are followed now.
+    /// Whether the parent's domains are followed now, those that it serves.
     #[must_use]
     pub fn is_ready(&self) -> bool {
+        let mut domains = self.domains.values();
         let welcomed = self.up.as_ref().is_some_and(|up| up.limits.is_some());
-        welcomed && self.domains.values().all(|domain| domain.following)
+        let own = |domain: &RelayDomain| {
+            domain.resume.is_some_and(|request| self.pending.contains_key(&request))
+        };
+        let asked = self.domains.values().any(|domain| !domain.following && own(domain));
+        welcomed && !asked && domains.any(|domain| domain.following)
     }
 
     /// Links to children that are open.
@@ -142,6 +147,7 @@ impl Relay {
         for domain in self.domains.values_mut() {
             domain.following = false;
             domain.resume = None;
+            domain.awaited_until = None;
         }
         self.boots.values_mut().for_each(Carried::lose_parent);
         for ((domain, id), links) in std::mem::take(&mut self.commits) {
@@ -182,6 +188,7 @@ impl Relay {
             ) => out.push(RelayOutput::Notice(RelayNotice::Refused { reason })),
             _ => {}
         }
+        self.welcome_held(out);
     }
 
     /// The parent does what the protocol does not allow.
@@ -287,14 +294,29 @@ impl Relay {
         }
     }
 
+    /// Children that said hello have waited long enough for domains that have not begun.
+    fn await_no_longer(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+        let mut over = false;
+        for domain in self.domains.values_mut() {
+            if domain.awaited_until.is_some_and(|until| until <= now) {
+                domain.awaited_until = None;
+                over = true;
+            }
+        }
+        if over {
+            self.welcome_held(out);
+        }
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
         let up = self.up.as_ref().map(|up| {
             let silent = up.heard.after(self.config.silence_max);
             if up.limits.is_some() { silent.min(up.beat_at) } else { silent }
         });
         let narrow = self.domains.values().filter_map(|domain| domain.narrow_at).min();
+        let awaited = self.domains.values().filter_map(|domain| domain.awaited_until).min();
         let request = self.deadlines.first().map(|(at, _)| *at);
-        [up, narrow, request, self.links.next_timeout()].into_iter().flatten().min()
+        [up, narrow, awaited, request, self.links.next_timeout()].into_iter().flatten().min()
     }
 }
 
@@ -343,6 +365,7 @@ impl Machine for Relay {
             self.deadlines.pop_first();
             self.give_up(now, request, out);
         }
+        self.await_no_longer(now, out);
         let due = |domain: &RelayDomain| domain.narrow_at.is_some_and(|at| at <= now);
         let narrow: Vec<DomainId> =
             self.domains.values().filter(|d| due(d)).map(|domain| domain.id).collect();

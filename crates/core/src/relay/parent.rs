@@ -10,7 +10,7 @@ use crate::id::{CommitId, DomainId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{
     CloseReason, DomainInfo, Echo, Epoch, Lane, LinkLimits, Message, PageAnswer, PageBody,
-    RequestError, ResumeAnswer,
+    RequestError, ResumeAnswer, is_on_line,
 };
 use crate::time::Instant;
 
@@ -21,6 +21,8 @@ struct Part {
     stale: Vec<PageId>,
     through: Stamp,
     done: bool,
+    /// This relay's position lies on the line that the answer tells of.
+    on_line: bool,
 }
 
 /// What the parent did that the protocol does not allow.
@@ -110,13 +112,14 @@ impl Relay {
                 let Some(entry) = self.domains.get_mut(&domain) else {
                     return violation("a domain that was not asked for");
                 };
+                let on_line = is_on_line(&entry.epochs, entry.through(), &epochs, through);
                 // With the last part: told before, children that a fork leaves behind would take
                 // the new history for their own and keep the copies of the lost branch (rule 16).
                 if done {
                     entry.set_epochs(epochs);
                 }
                 entry.wall = time;
-                let part = Part { domain, answer, stale, through, done };
+                let part = Part { domain, answer, stale, through, done, on_line };
                 return self.resumed(now, request, part, out);
             }
             Message::Advance { domain, from, through, time, changes, stale, echo } => {
@@ -186,7 +189,11 @@ impl Relay {
                 deadline: now,
             };
             let request = self.enqueue(own);
-            self.domains.get_mut(&domain).expect("just listed").resume = Some(request);
+            let entry = self.domains.get_mut(&domain).expect("just listed");
+            entry.resume = Some(request);
+            // Half of what a child's handshake may take.
+            let until = now.after(self.config.downlink.hello_max / 2);
+            entry.awaited_until = (!entry.begun).then_some(until);
         }
         self.waiting.extend(others);
         self.register_all(out);
@@ -235,9 +242,19 @@ impl Relay {
         let Some(pending) = self.pending.get_mut(&request) else {
             return Ok(());
         };
+        let asker = pending.asker;
         match &mut pending.what {
-            What::Own { gathered, .. } | What::Child { gathered, .. } => {
-                gathered.add(part.stale, pages_max);
+            What::Own { gathered, .. } => gathered.add(part.stale, pages_max),
+            What::Child { gathered, fallen, .. } => {
+                let mut stale = part.stale;
+                // The child has its registration still: what it does not hold is not kept for it.
+                if *fallen
+                    && let Some(follower) =
+                        asker.and_then(|(link, _)| self.links.follower(link, part.domain))
+                {
+                    stale.retain(|page| follower.registration.contains(*page));
+                }
+                gathered.add(stale, pages_max);
             }
             What::Fetch { .. } | What::Other(_) => return Ok(()),
         }
@@ -249,7 +266,8 @@ impl Relay {
         };
         match pending.what {
             What::Own { gathered, .. } => {
-                self.own_resumed(now, part.domain, &part.answer, part.through, gathered, out);
+                let told = (&part.answer, part.on_line);
+                self.own_resumed(now, part.domain, told, part.through, gathered, out);
                 Ok(())
             }
             What::Child { fallen, gathered, .. } => {
@@ -257,7 +275,11 @@ impl Relay {
                     return violation("an answer away from the stream's position");
                 }
                 if let Some((link, asked)) = pending.asker {
-                    let answer = child_answer(asked, part.answer, gathered, part.through);
+                    let answer = if fallen {
+                        again(asked, part.answer, gathered)
+                    } else {
+                        child_answer(asked, part.answer, gathered, part.through)
+                    };
                     self.child_resumed(now, part.domain, link, answer, fallen, out);
                 }
                 Ok(())
@@ -271,14 +293,19 @@ impl Relay {
         &mut self,
         now: Instant,
         domain: DomainId,
-        answer: &ResumeAnswer,
+        (answer, on_line): (&ResumeAnswer, bool),
         through: Stamp,
         mut gathered: Gathered,
         out: &mut Vec<RelayOutput>,
     ) {
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         let seen = entry.through();
-        let continues = matches!(answer, ResumeAnswer::From(from) if *from == seen);
+        // A reset on our own line only says that the parent cannot name what changed.
+        let continues = match answer {
+            ResumeAnswer::From(from) => *from == seen,
+            ResumeAnswer::Reset => on_line,
+        };
+        let unnamed = gathered.over || *answer == ResumeAnswer::Reset;
         if entry.begun && !continues {
             // Our line is not the parent's: what the children hold is judged when they resume.
             let fork = match answer {
@@ -290,7 +317,7 @@ impl Relay {
                 let reason = CloseReason::Forked { domain, seen, fork };
                 self.close_child(now, link, reason, out);
             }
-        } else if !entry.begun || gathered.over {
+        } else if !entry.begun || unnamed {
             // All cursors are off the ring now: each child's copies are asked about one by one.
             entry.ring.reset(through);
         } else if through > seen {
@@ -304,6 +331,7 @@ impl Relay {
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         let new = !std::mem::replace(&mut entry.begun, true);
         entry.following = true;
+        entry.awaited_until = None;
         entry.narrow_at = Some(now.after(self.config.narrow_delay));
         if let Some(up) = &mut self.up {
             up.beat_at = now;
@@ -313,10 +341,7 @@ impl Relay {
             self.tell_of_domain(now, domain, out);
         }
         self.pump_all(now, domain, out);
-        if self.is_ready() && !self.told_ready {
-            self.told_ready = true;
-            out.push(RelayOutput::Notice(RelayNotice::Ready));
-        }
+        self.tell_ready(out);
         self.welcome_held(out);
     }
 
@@ -351,9 +376,16 @@ impl Relay {
         match follower.phase {
             Phase::Waiting => follower.begin(answer, at),
             Phase::Fallen if fallen => {
-                answer.filtered = true;
-                answer.counted = false;
-                answer.at = None;
+                if matches!(answer.walk, Walk::Registered(_))
+                    && follower.registration.pages().is_none()
+                {
+                    // What it holds is not known, what changed is too much: it comes back, and its
+                    // new link, on which nothing is under way, may begin with a reset.
+                    let reason = CloseReason::Limit("too much changed to be told here".into());
+                    self.close_child(now, link, reason, out);
+                    return;
+                }
+                answer.answer = ResumeAnswer::From(follower.cursor);
                 follower.answer(answer, at);
             }
             Phase::Answering(_) | Phase::Streaming => follower.asked.push_back(answer),
@@ -459,6 +491,10 @@ impl Relay {
         let Some(pending) = self.answered(request) else {
             return;
         };
+        if let What::Own { domain, .. } = pending.what {
+            self.own_failed(domain, out);
+            return;
+        }
         let Some((link, asked)) = pending.asker else {
             return;
         };
@@ -480,6 +516,22 @@ impl Relay {
             }
             What::Other(_) => self.links.fail(link, asked, error, out),
             What::Own { .. } => {}
+        }
+    }
+
+    /// The parent does not serve a domain now: children are welcomed without it.
+    fn own_failed(&mut self, domain: DomainId, out: &mut Vec<RelayOutput>) {
+        if let Some(entry) = self.domains.get_mut(&domain) {
+            entry.awaited_until = None;
+        }
+        self.tell_ready(out);
+        self.welcome_held(out);
+    }
+
+    fn tell_ready(&mut self, out: &mut Vec<RelayOutput>) {
+        if self.is_ready() && !self.told_ready {
+            self.told_ready = true;
+            out.push(RelayOutput::Notice(RelayNotice::Ready));
         }
     }
 
@@ -525,6 +577,16 @@ impl Relay {
             self.send_up(Message::Beat { domain, sent: now }, out);
         }
     }
+}
+
+/// What a child is told whose stream goes on after a gap: never `Reset`, which would not name what
+/// overtook a fetch that is under way (bug 11). Whatever it holds may have changed when that cannot
+/// be said more exactly.
+fn again(request: RequestId, answer: ResumeAnswer, gathered: Gathered) -> Answer {
+    let unnamed = gathered.over || answer == ResumeAnswer::Reset;
+    let walk =
+        if unnamed { Walk::Registered(PageId::default()) } else { Walk::List(gathered.pages, 0) };
+    Answer { request, answer, filtered: true, at: None, counted: false, walk }
 }
 
 /// What a child is told of its copies.

@@ -49,6 +49,7 @@ stories! {
     bug05_notice_lost_with_a_fetch,
     bug08_fork_before_first_use,
     bug10_fell_off_the_ring,
+    bug11_reset_in_the_middle,
     boot_that_expired,
     boot_that_was_not_registered,
     rule01_doom,

@@ -6,7 +6,8 @@ use larder_core::commit::{Aspect, Change, Outcome, PageChange, Target};
 use larder_core::id::{BootId, CommitId, DomainId, HistoryId, LinkId, RequestId, Slot, Stamp};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{
-    DomainInfo, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody, ResumeAnswer, Role,
+    DomainInfo, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody, RequestError,
+    ResumeAnswer, Role,
 };
 use larder_core::relay::io::{RelayInput, RelayOutput};
 use larder_core::relay::{Relay, RelayConfig};
@@ -56,6 +57,20 @@ fn resumed_in(
         epochs: line(),
         answer: ResumeAnswer::From(Stamp(from)),
         stale: stale.iter().map(|n| page(*n)).collect(),
+        through: Stamp(through),
+        time: WallTime(0),
+        done: true,
+    })
+}
+
+/// The parent cannot name what changed.
+fn reset(request: u64, through: u64) -> (String, LinkInput) {
+    up(Message::Resumed {
+        request: RequestId(request),
+        domain: DOMAIN,
+        epochs: line(),
+        answer: ResumeAnswer::Reset,
+        stale: Vec::new(),
         through: Stamp(through),
         time: WallTime(0),
         done: true,
@@ -127,7 +142,11 @@ fn forked(request: u64, done: bool) -> (String, LinkInput) {
 impl Run {
     /// A relay that follows domain 1 at stamp 5; the first free request of its own is 2.
     fn new(prose: &str) -> Self {
-        let mut run = Self(Transcript::new(Relay::new(RelayConfig::default()), prose, show));
+        Self::with(prose, RelayConfig::default())
+    }
+
+    fn with(prose: &str, config: RelayConfig) -> Self {
+        let mut run = Self(Transcript::new(Relay::new(config), prose, show));
         run.connect();
         run.quietly(vec![resumed(1, 5, 5, &[])]);
         run
@@ -382,6 +401,38 @@ fn bug_06_a_fork_told_in_two_parts() {
 }
 
 #[test]
+fn bug_11_a_reset_on_the_same_line() {
+    let config = RelayConfig { resume_pages_max: 2, ..RelayConfig::default() };
+    let mut run = Run::with(
+        "Found by reading and by the simulator (seed 389). This relay comes back to a relay that may not \
+         gather all pages changed since, and is answered `Reset`. That was told to its children as a \
+         fork, for an operator to mend, though their line was the same; and a child whose cursor fell \
+         off the ring was answered `Reset` in the middle of its stream, which names no pages: what \
+         overtook a fetch under way was lost. Now all cursors are off the ring, and each child's copies \
+         are asked about. What is said of pages that a does not hold is not kept for it; and when what \
+         changed cannot be named, all that it holds is, in its stream. b has not listed what it holds: \
+         it comes back, and its new link may begin with a reset.",
+        config,
+    );
+    run.two_nodes();
+    run.quietly(vec![fetch(1, 5, &[3, 4, 70]), fetch(2, 5, &[3])]);
+    run.step(vec![resume(2, 2, &[(1, 1)], 5)]);
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.connect();
+    run.step(vec![reset(8, 9)]);
+    run.0.say("Ten pages changed, one of them held by a.");
+    run.step(vec![resumed(9, 5, 9, &[3, 11, 12, 13, 14, 15, 16, 17, 18, 19])]);
+    run.step(vec![reset(10, 9)]);
+    run.0.say("Again, and the parent cannot name them for a either.");
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.connect();
+    run.step(vec![reset(12, 12)]);
+    run.step(vec![reset(13, 12)]);
+    run.step(vec![advance(12, 13, 4)]);
+    run.0.end("relay_bug_11_a_reset_on_the_same_line");
+}
+
+#[test]
 fn bug_07_a_domain_that_is_not_listed() {
     let mut run = Run::new(
         "Found by the simulator. One of an origin's two domains failed and came back; this relay, \
@@ -395,4 +446,33 @@ fn bug_07_a_domain_that_is_not_listed() {
     run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
     run.step(welcomed(&[DOMAIN]));
     run.0.end("relay_bug_07_a_domain_that_is_not_listed");
+}
+
+#[test]
+fn a_domain_that_stays_out_of_service() {
+    let mut run = Run::with(
+        "Found by reading. This relay was welcomed with two domains, and domain 2 did not begin: it \
+         is out of service at the origin. New children's handshakes were held for it, until they were \
+         closed as silent, though domain 1 was well. They wait as long as the answer is to be expected, \
+         and are welcomed with what has begun. When domain 2 begins, relays below are made to ask.",
+        RelayConfig::default(),
+    );
+    run.step(vec![opened(1, "a"), hello(1, "a", 10)]);
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.step(welcomed(&[DOMAIN, DomainId(2)]));
+    run.step(vec![resumed(2, 5, 5, &[])]);
+    run.step(vec![opened(2, "b"), hello(2, "b", 20)]);
+    let error = RequestError::NoDomain(DomainId(2));
+    run.step(vec![up(Message::Failed { request: RequestId(3), error })]);
+    run.step(vec![opened_as(3, "r", Role::Relay), hello_as(3, "r", 30, Role::Relay)]);
+    run.0.say("The parent is lost: whom this relay knows it can serve is served.");
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.step(vec![opened(4, "c"), hello(4, "c", 40)]);
+    run.0.say("Next time the answer does not come at all.");
+    run.step(welcomed(&[DOMAIN, DomainId(2)]));
+    run.step(vec![resumed(4, 5, 5, &[])]);
+    run.step(vec![opened(5, "d"), hello(5, "d", 50)]);
+    run.0.wait(Duration::from_secs(6));
+    run.step(vec![resumed_in(DomainId(2), 5, 1, 1, &[])]);
+    run.0.end("relay_a_domain_that_stays_out_of_service");
 }

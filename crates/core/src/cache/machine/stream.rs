@@ -6,7 +6,7 @@ use super::{Cache, CacheOutput, CacheReply, Notice, Out};
 use crate::cache::read::{Batch, RecentChange};
 use crate::commit::{Aspect, Change, PageChange, Target};
 use crate::id::{DomainId, PageId, RequestId, Stamp};
-use crate::message::{CloseReason, EPOCHS_MAX, Echo, Epoch, Message, ResumeAnswer};
+use crate::message::{CloseReason, EPOCHS_MAX, Echo, Epoch, Message, ResumeAnswer, is_on_line};
 use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,18 +47,6 @@ impl Changed {
             .collect();
         (!pages.is_empty()).then_some(CacheOutput::Notice(Notice::Changed { domain, pages }))
     }
-}
-
-/// Whether `position`, reached in the last of `known`, lies on the line that a resume tells of.
-fn on_line(known: &[Epoch], position: Stamp, part: &Resumed) -> bool {
-    let Some(last) = known.last() else {
-        return false;
-    };
-    let Some(place) = part.epochs.iter().position(|epoch| epoch.history == last.history) else {
-        return false;
-    };
-    let went_on = part.epochs.get(place + 1).is_none_or(|next| position < next.first);
-    went_on && position <= part.through
 }
 
 impl Cache {
@@ -167,7 +155,9 @@ impl Cache {
             }
             ResumeAnswer::From(from) if from == position => return Ok(()),
             ResumeAnswer::From(from) => Some(from),
-            ResumeAnswer::Reset if on_line(&entry.epochs, position, part) => {
+            ResumeAnswer::Reset
+                if is_on_line(&entry.epochs, position, &part.epochs, part.through) =>
+            {
                 // The parent could not name the changes, but it is the same line still: sessions
                 // keep their floors (P4). Running transactions can no longer be checked.
                 let state = Arc::clone(&entry.state);

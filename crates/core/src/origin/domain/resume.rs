@@ -258,7 +258,9 @@ impl Feed for Domain {
                 }
                 Part::Wait
             }
-            Walk::List(..) => unreachable!("only a relay answers from lists"),
+            Walk::List(..) | Walk::Registered(_) => {
+                unreachable!("only a relay answers from lists")
+            }
         }
     }
 

@@ -111,10 +111,11 @@ fn a_full_disk_of_one_domain() {
     t.step([opened(1, "a"), hello(1, "a", 10)].map(link).to_vec());
     t.step(vec![appended(1, 1, full())]);
     t.step(vec![appended(2, 1, None)]);
-    t.step(vec![link(resume_new(1, 1, 10))]);
+    t.step(vec![link(resume_new(1, 1))]);
     t.wait(Duration::from_secs(1));
     t.step(vec![appended(1, 2, None)]);
-    t.step([opened(2, "a"), hello(2, "a", 10), resume_new(2, 1, 10)].map(link).to_vec());
+    let back = [opened(2, "a"), hello(2, "a", 10), resume_new(2, 1), register(2, "a", 10)];
+    t.step(back.map(link).to_vec());
     t.end("origin_a_full_disk_of_one_domain");
 }
 
@@ -177,15 +178,15 @@ fn a_failed_domain_answers() {
         OriginConfig::default(),
     );
     run.two_nodes();
-    run.link(vec![opened(3, "c"), hello(3, "c", 30)]);
+    run.quietly(vec![opened(3, "c"), hello(3, "c", 30), register(3, "c", 30)]);
     run.link(vec![allocate(3, 1)]);
     run.link(vec![create(3, 2, 8, "w")]);
-    run.link(vec![Commit::new(10, 2, 2).put(1, 1, 1, "y").on(3), create(3, 3, 9, "x")]);
+    run.link(vec![Commit::new(30, 1, 2).put(1, 1, 1, "y").on(3), create(3, 3, 9, "x")]);
     run.store(None);
     run.link(vec![allocate(3, 4)]);
     run.store(Some(StoreFault::Failed("input/output error".into())));
     run.link(vec![allocate(3, 5), create(3, 6, 8, "w"), create(3, 7, 10, "w")]);
-    run.link(vec![create(3, 8, 9, "x"), Commit::new(10, 3, 2).put(1, 1, 1, "z").on(3)]);
+    run.link(vec![create(3, 8, 9, "x"), Commit::new(30, 2, 2).put(1, 1, 1, "z").on(3)]);
     run.t.end("origin_a_failed_domain_answers");
 }
 
