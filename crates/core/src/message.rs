@@ -235,7 +235,7 @@ pub enum CloseReason {
     Identity(String),
     /// The child saw commits that this origin does not have: it was restored from an old copy.
     #[error(
-        "domain {domain:?} was restored from an old copy: this child saw stamp {seen}, the branch ends at {fork}"
+        "domain {:016x} was restored from an old copy: this child saw stamp {seen}, the copy goes on after stamp {fork}; restore a later copy, or accept the loss by starting the origin with --accept-fork", .domain.0
     )]
     Forked {
         /// The domain.

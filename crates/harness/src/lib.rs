@@ -2,6 +2,7 @@
 
 pub mod process;
 pub mod servers;
+pub mod site;
 pub mod tree;
 
 /// Where the binaries of this build are: beside the running one.

@@ -45,6 +45,14 @@ impl Process {
     /// # Errors
     /// When it did not end in time, or not with success.
     pub fn stop(mut self, limit: Duration) -> Result<()> {
+        self.terminate(limit)
+    }
+
+    /// The same for one whose output is still wanted.
+    ///
+    /// # Errors
+    /// When it did not end in time, or not with success.
+    pub fn terminate(&mut self, limit: Duration) -> Result<()> {
         let pid = self.child.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status()?;
         let end = Instant::now() + limit;
@@ -61,6 +69,35 @@ impl Process {
         bail!("{} did not end within {limit:?} of SIGTERM: see {}", self.name, self.log.display())
     }
 
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it has ended by itself; its exit code, none after a signal.
+    ///
+    /// # Errors
+    /// When it runs on for longer than `limit`.
+    pub fn ended(&mut self, limit: Duration) -> Result<Option<i32>> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.code());
+            }
+            if Instant::now() > end {
+                bail!("{} runs on after {limit:?}:\n{}", self.name, self.tail());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// All that processes of this name printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
     /// An error if it has ended.
     ///
     /// # Errors
@@ -75,7 +112,7 @@ impl Process {
     /// The last lines it printed.
     #[must_use]
     pub fn tail(&self) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let text = self.log();
         let lines: Vec<_> = text.lines().collect();
         lines[lines.len().saturating_sub(15)..].join("\n")
     }
@@ -117,6 +154,25 @@ impl Drop for Folder {
             eprintln!("kept {}", self.path.display());
         } else {
             std::fs::remove_dir_all(&self.path).ok();
+        }
+    }
+}
+
+/// Whether something is mounted there.
+///
+/// # Errors
+/// When the table of mounts cannot be read.
+pub fn is_mounted(point: &Path) -> Result<bool> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    Ok(mounts.lines().any(|line| line.split(' ').nth(1) == point.to_str()))
+}
+
+/// Detaches a mount whose process is gone; nothing to do when it is not mounted.
+pub fn unmount(point: &Path) {
+    while is_mounted(point).unwrap_or(false) {
+        let done = Command::new("umount").arg("-l").arg(point).status();
+        if !done.is_ok_and(|status| status.success()) {
+            return;
         }
     }
 }

@@ -258,6 +258,11 @@ pub(crate) enum VolumeCommand {
         /// Check the store in this folder instead: log, pages and change index
         #[arg(long, value_name = "DIR", conflicts_with = "volume")]
         data: Option<PathBuf>,
+        /// First free files that were removed while open, when no node has said for AGE that it
+        /// holds them. Mounts do it by themselves after `node.orphan_age`; `0` frees all: for
+        /// when no node is running
+        #[arg(long, value_name = "AGE", conflicts_with = "data")]
+        free_orphans: Option<String>,
         #[command(flatten)]
         uplink: Uplink,
     },

@@ -2,7 +2,7 @@
 
 use crate::args::{Common, MountArgs};
 use crate::mount::{MountOptions, Mounted, next_signal};
-use crate::serve;
+use crate::serve::{self, Stopping};
 use crate::settings::Flags;
 use anyhow::{Context, Result, ensure};
 use larder::client::{Freshness, Node};
@@ -11,6 +11,9 @@ use larder::fs::{FileSystem, FsOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long an operation waits for a state that may be served, when stale ones are refused. Enough
+/// for a round trip on any line, and nobody takes it for a hang.
+const REFUSE_AFTER: Duration = Duration::from_secs(1);
 /// How often it is looked whether somebody unmounted from outside.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -24,9 +27,16 @@ pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
     let point = &arguments.point;
     ensure!(point.is_dir(), "{} is not a folder", point.display());
 
-    let node = Node::connect(config.node()).await?;
-    let _endpoint = serve::http(&config, Arc::new(node.clone())).await?;
-    let volume = node.volume(&arguments.volume).await?;
+    let mut stopping = Stopping::listen()?;
+    let start = async {
+        let node = Node::connect(config.node()).await?;
+        let endpoint = serve::http(&config, Arc::new(node.clone())).await?;
+        let volume = node.volume(&arguments.volume).await?;
+        Ok((node, endpoint, volume))
+    };
+    let Some((node, _endpoint, volume)) = stopping.during(start).await? else {
+        return Ok(());
+    };
     let freshness = match arguments.when_stale.as_str() {
         "refuse" => Freshness::Leased,
         _ => Freshness::Any,
@@ -38,10 +48,12 @@ pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
     };
     options.operation_limit = config.node.request_limit.0;
     let limit = options.operation_limit;
-    let store = VolumeStore::new(volume.clone(), freshness, limit, options.time_to_live_max);
+    let store =
+        VolumeStore::new(volume.clone(), freshness, limit, REFUSE_AFTER, options.time_to_live_max);
+    let fs_options = FsOptions { orphan_age: config.node.orphan_age.0, ..FsOptions::default() };
     // Events from here on: nothing that changes after the first look-up is missed.
     let mut notices = node.notices();
-    let tree = FileSystem::open(store, FsOptions::default())
+    let tree = FileSystem::open(store, fs_options)
         .await
         .with_context(|| format!("volume {}", arguments.volume))?;
     let (domain, id) = (volume.domain(), volume.id());
@@ -53,11 +65,9 @@ pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
     })?;
     tracing::info!(volume = %arguments.volume, point = %point.display(), "mounted");
 
-    let stopped = serve::until_stopped();
-    tokio::pin!(stopped);
     loop {
         tokio::select! {
-            result = &mut stopped => break result?,
+            () = stopping.asked() => break,
             () = tokio::time::sleep(LOOK_EVERY) => {
                 if mounted.is_ended() {
                     break;

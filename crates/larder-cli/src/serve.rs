@@ -7,8 +7,9 @@ use larder::client::Node;
 use larder::config::Config;
 use larder::http::{HttpServer, Probe};
 use larder::server::{OriginServer, RelayServer};
+use std::future::Future;
 use std::sync::Arc;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Starts the HTTP endpoint if the configuration names an address for it.
 pub(crate) async fn http(config: &Config, probe: Arc<dyn Probe>) -> Result<Option<HttpServer>> {
@@ -23,15 +24,48 @@ pub(crate) async fn http(config: &Config, probe: Arc<dyn Probe>) -> Result<Optio
     Ok(Some(server))
 }
 
-/// Waits for SIGINT or SIGTERM.
-pub(crate) async fn until_stopped() -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        result = tokio::signal::ctrl_c() => result?,
-        _ = terminate.recv() => {}
+/// SIGINT and SIGTERM. Listened for from the start, so that none that comes while a process is
+/// starting ends it half-way: a mount would be left behind.
+pub(crate) struct Stopping {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stopping {
+    /// Listens from now on.
+    pub(crate) fn listen() -> Result<Self> {
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
     }
-    tracing::info!("stopping");
-    Ok(())
+
+    /// Waits for one of them.
+    pub(crate) async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+        tracing::info!("stopping");
+    }
+
+    /// Starts something; none: it was given up, because the process is to end.
+    pub(crate) async fn during<T>(
+        &mut self,
+        start: impl Future<Output = Result<T>>,
+    ) -> Result<Option<T>> {
+        tokio::select! {
+            started = start => started.map(Some),
+            () = self.asked() => Ok(None),
+        }
+    }
+
+    /// Waits until one of them comes. An error: the process has `ended` before, by a fault that
+    /// its log tells of, and whoever started it must know.
+    async fn or_ended(&mut self, ended: impl Future<Output = ()>) -> Result<()> {
+        tokio::select! {
+            () = self.asked() => Ok(()),
+            () = ended => anyhow::bail!("ended by a fault of its own: the log tells of it"),
+        }
+    }
 }
 
 /// A server that is shared with the HTTP endpoint, taken back from it once that has ended.
@@ -59,9 +93,10 @@ pub(crate) async fn origin(arguments: &OriginArgs, common: &Common) -> Result<()
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
+    let mut stopping = Stopping::listen()?;
     let server = Arc::new(OriginServer::start(config.origin()).await?);
     let endpoint = http(&config, server.clone()).await?;
-    until_stopped().await?;
+    stopping.or_ended(server.ended()).await?;
     drop(endpoint);
     sole(server).await?.shutdown().await;
     Ok(())
@@ -75,9 +110,10 @@ pub(crate) async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> 
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
+    let mut stopping = Stopping::listen()?;
     let server = Arc::new(RelayServer::start(config.relay()).await?);
     let endpoint = http(&config, server.clone()).await?;
-    until_stopped().await?;
+    stopping.or_ended(server.ended()).await?;
     drop(endpoint);
     sole(server).await?.shutdown().await;
     Ok(())
@@ -91,14 +127,21 @@ pub(crate) async fn node(arguments: &NodeArgs, common: &Common) -> Result<()> {
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
-    let node = Node::connect(config.node()).await?;
-    let _endpoint = http(&config, Arc::new(node.clone())).await?;
-    let mut volumes = Vec::new();
-    for name in &arguments.volumes {
-        volumes.push(node.volume(name).await?);
-        tracing::info!(volume = %name, "attached");
-    }
-    until_stopped().await?;
+    let mut stopping = Stopping::listen()?;
+    let start = async {
+        let node = Node::connect(config.node()).await?;
+        let endpoint = http(&config, Arc::new(node.clone())).await?;
+        let mut volumes = Vec::new();
+        for name in &arguments.volumes {
+            volumes.push(node.volume(name).await?);
+            tracing::info!(volume = %name, "attached");
+        }
+        Ok((node, endpoint, volumes))
+    };
+    let Some((node, _endpoint, _volumes)) = stopping.during(start).await? else {
+        return Ok(());
+    };
+    stopping.or_ended(node.ended()).await?;
     node.shutdown().await;
     Ok(())
 }

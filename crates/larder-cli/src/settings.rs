@@ -1,8 +1,8 @@
 //! From flags to the configuration.
 
 use crate::args::{Common, Identity, Uplink};
-use anyhow::{Context, Result};
-use larder::config::Config;
+use anyhow::Result;
+use larder::config::{Config, ConfigError};
 
 /// Flags as configuration keys, in the order given.
 #[derive(Default)]
@@ -35,9 +35,10 @@ impl Flags {
         self = self.set("log.filter", common.log.as_ref());
         self = self.set("log.json", common.log_json.then_some(true));
         for pair in &common.set {
-            let (key, value) = pair
-                .split_once('=')
-                .with_context(|| format!("--set {pair}: KEY=VALUE is wanted"))?;
+            let (key, value) = pair.split_once('=').ok_or_else(|| ConfigError::Invalid {
+                layer: format!("--set {pair}"),
+                detail: "KEY=VALUE is wanted".into(),
+            })?;
             self.0.push((key.trim().to_owned(), value.trim().to_owned()));
         }
         Ok(Config::load(common.config.as_deref(), std::env::vars(), self.0)?)

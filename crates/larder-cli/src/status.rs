@@ -3,7 +3,9 @@
 use crate::args::{Common, StatusArgs};
 use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
+use indicatif::{HumanBytes, HumanDuration};
 use serde_json::Value;
+use std::time::Duration;
 
 pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
     let address = &arguments.http;
@@ -11,17 +13,106 @@ pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
         format!("no answer from {address}: is the process running with --http {address}?")
     })?;
     ensure!(code == 200, "{address} answered {code}: {body}");
-    let value: Value = serde_json::from_str(&body)
+    let mut value: Value = serde_json::from_str(&body)
         .with_context(|| format!("{address} is not a Larder process"))?;
     if common.json {
         println!("{value}");
         return Ok(());
     }
+    let mut tables = Vec::new();
+    if let Some(fields) = value.as_object_mut() {
+        tables.extend(fields.remove("domains").map(|domains| domains_table(&domains)));
+        tables.extend(fields.remove("children").map(|children| children_table(&children)));
+    }
+    let mut general = table();
+    rows("", &value, &mut general);
+    println!("{general}");
+    for table in tables {
+        println!("\n{table}");
+    }
+    Ok(())
+}
+
+fn table() -> Table {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
-    rows("", &value, &mut table);
-    println!("{table}");
-    Ok(())
+    table
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn number(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "-".into(), |number| number.to_string())
+}
+
+fn bytes(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "-".into(), |bytes| HumanBytes(bytes).to_string())
+}
+
+/// An origin's or a relay's domains, one a line.
+fn domains_table(domains: &Value) -> Table {
+    let mut table = table();
+    table.set_header(["DOMAIN", "SERVES", "STAMP", "DIRECTORY", "MEMORY", "LOG", "STORE"]);
+    for domain in items(domains) {
+        let serves = match (domain["fault"].as_str(), &domain["open"], &domain["following"]) {
+            (Some(fault), ..) => fault,
+            (None, Value::Bool(true), _) | (None, _, Value::Bool(true)) => "yes",
+            _ => "not yet",
+        };
+        let directory = &domain["directory"];
+        table.add_row([
+            domain["domain"].as_str().unwrap_or("-").to_owned(),
+            serves.to_owned(),
+            number(&domain["stamp"]),
+            registered(directory),
+            bytes(&directory["bytes"]),
+            bytes(&domain["log_bytes"]),
+            bytes(&domain["store_bytes"]),
+        ]);
+    }
+    table
+}
+
+/// Pages registered one by one, and how many children are registered for everything.
+fn registered(directory: &Value) -> String {
+    match (number(&directory["pages"]), directory["whole"].as_u64()) {
+        (pages, None | Some(0)) => format!("{pages} pages"),
+        (pages, Some(whole)) => format!("{pages} pages + {whole} all"),
+    }
+}
+
+/// The links to children: one line for each domain that a child follows.
+fn children_table(children: &Value) -> Table {
+    let mut table = table();
+    let head =
+        ["CHILD", "ROLE", "ADDRESS", "SINCE", "QUEUED", "DOMAIN", "STAMP", "BEHIND", "DIRECTORY"];
+    table.set_header(head);
+    for child in items(children) {
+        let text = |key: &str| child[key].as_str().unwrap_or("-").to_owned();
+        let since = child["connected_s"].as_f64().map_or_else(
+            || "-".into(),
+            |seconds| HumanDuration(Duration::from_secs_f64(seconds.max(0.0))).to_string(),
+        );
+        let link =
+            [text("name"), text("role"), text("address"), since, bytes(&child["queued_bytes"])];
+        let mut followed = false;
+        for domain in items(&child["domains"]) {
+            followed = true;
+            let stream = [
+                domain["domain"].as_str().unwrap_or("-").to_owned(),
+                number(&domain["stamp"]),
+                number(&domain["lag"]),
+                registered(&domain["directory"]),
+            ];
+            table.add_row(link.iter().chain(&stream));
+        }
+        if !followed {
+            table.add_row(&link);
+        }
+    }
+    table
 }
 
 /// One row a leaf, named by its path.

@@ -19,7 +19,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(120);
 type Tree = Arc<FileSystem<VolumeStore>>;
 
 fn store(volume: &Volume) -> VolumeStore {
-    VolumeStore::new(volume.clone(), Freshness::Leased, TIME_LIMIT, Duration::ZERO)
+    VolumeStore::new(volume.clone(), Freshness::Leased, TIME_LIMIT, TIME_LIMIT, Duration::ZERO)
 }
 
 /// Makes an empty tree in an empty volume.
@@ -97,9 +97,14 @@ pub(crate) async fn export(volume: &Volume, target: &Path, quiet: bool) -> Resul
     }))
 }
 
-/// Checks a volume's tree; the report, and what does not hold.
-pub(crate) async fn check(volume: &Volume) -> Result<(Value, Vec<String>)> {
+/// Checks a volume's tree; the report, and what does not hold. First frees files without a name
+/// that nobody has said to be open for `free`.
+pub(crate) async fn check(volume: &Volume, free: Option<Duration>) -> Result<(Value, Vec<String>)> {
     let tree = open(volume).await?;
+    let freed = match free {
+        Some(age) => Some(tree.reap_orphans(age).await?),
+        None => None,
+    };
     let (started, shown) = (Instant::now(), bar(false, None));
     let report = check_tree(&tree, &CheckOptions::default(), &mut |progress| {
         let after = HumanDuration(started.elapsed());
@@ -108,7 +113,7 @@ pub(crate) async fn check(volume: &Volume) -> Result<(Value, Vec<String>)> {
     .await?;
     shown.finish_and_clear();
     let faults = report.problems.iter().map(ToString::to_string).collect();
-    let value = json!({
+    let mut value = json!({
         "directories": report.directories,
         "files": report.files,
         "symlinks": report.symlinks,
@@ -116,5 +121,8 @@ pub(crate) async fn check(volume: &Volume) -> Result<(Value, Vec<String>)> {
         "orphans": report.orphans,
         "problems": report.problems_total,
     });
+    if let Some(freed) = freed {
+        value["freed"] = freed.into();
+    }
     Ok((value, faults))
 }

@@ -5,9 +5,10 @@ use crate::settings::Flags;
 use anyhow::{Context, Result, bail};
 use comfy_table::Table;
 use larder::client::{Error, Node, Volume, VolumeOptions};
-use larder::config::Size;
+use larder::config::{ConfigError, Period, Size};
 use larder_core::message::VolumeInfo;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> {
     match command {
@@ -54,16 +55,23 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
             node.shutdown().await;
         }
         VolumeCommand::Check { data: Some(data), .. } => check_store(data, common)?,
-        VolumeCommand::Check { volume: name, uplink, .. } => {
+        VolumeCommand::Check { volume: name, free_orphans, uplink, .. } => {
+            let free = free_orphans.as_deref().map(orphan_age).transpose()?;
             let name = name.as_ref().context("a volume's name, or --data, is needed")?;
             let node = connect(uplink, common).await?;
             let volume = node.volume(name).await?;
-            let (report, faults) = crate::tree::check(&volume).await?;
+            let (report, faults) = crate::tree::check(&volume, free).await?;
             node.shutdown().await;
             verdict(&report, &faults, common)?;
         }
     }
     Ok(())
+}
+
+fn orphan_age(age: &str) -> Result<Duration> {
+    let age: Result<Period, _> = age.parse();
+    let invalid = |detail| ConfigError::Invalid { layer: "--free-orphans".into(), detail };
+    Ok(age.map_err(invalid)?.0)
 }
 
 async fn connect(uplink: &Uplink, common: &Common) -> Result<Node> {

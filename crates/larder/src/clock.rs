@@ -28,7 +28,19 @@ pub fn now() -> Instant {
 #[must_use]
 pub fn wall_time() -> WallTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    WallTime(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    let nanos = i128::try_from(since.as_nanos()).unwrap_or(i128::MAX).saturating_add(shift());
+    WallTime(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
+}
+
+/// Nanoseconds by which a test has set the wall clock forward or back: the seconds in the file
+/// that `LARDER_TEST_CLOCK_SHIFT` names. Builds for release know no such thing.
+fn shift() -> i128 {
+    if !cfg!(debug_assertions) {
+        return 0;
+    }
+    let file = std::env::var_os("LARDER_TEST_CLOCK_SHIFT");
+    let seconds = file.and_then(|file| std::fs::read_to_string(file).ok());
+    seconds.and_then(|text| text.trim().parse::<i128>().ok()).unwrap_or(0) * 1_000_000_000
 }
 
 /// 128 bits that nobody can guess or has ever had: boots, histories, ids.

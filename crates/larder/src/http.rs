@@ -6,7 +6,9 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -24,8 +26,11 @@ pub trait Probe: Send + Sync + 'static {
     /// Whether it can serve now; if not, why: send users elsewhere, and wait.
     fn ready(&self) -> Result<(), String>;
     /// All that an operator wants to see, as JSON.
-    fn status(&self) -> serde_json::Value;
+    fn status(&self) -> Telling<'_>;
 }
+
+/// Something that is being found out.
+pub type Telling<'a> = Pin<Box<dyn Future<Output = serde_json::Value> + Send + 'a>>;
 
 /// A running endpoint; it ends when dropped.
 pub struct HttpServer {
@@ -69,7 +74,7 @@ type Shared = State<Arc<dyn Probe>>;
 
 async fn metrics(State(probe): Shared) -> Response {
     // The status call brings the gauges up to date.
-    let _ = probe.status();
+    let _ = probe.status().await;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], probe.metrics().encode()).into_response()
 }
@@ -84,7 +89,7 @@ async fn readyz(State(probe): Shared) -> Response {
 
 async fn status(State(probe): Shared) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/json")];
-    (kind, format!("{:#}\n", probe.status())).into_response()
+    (kind, format!("{:#}\n", probe.status().await)).into_response()
 }
 
 fn answer(state: Result<(), String>) -> Response {

@@ -1,6 +1,7 @@
 //! Structured logs.
 
 use crate::config::{ConfigError, LogConfig};
+use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging to standard error. A second call changes nothing: a library's user may have
@@ -8,7 +9,12 @@ use tracing_subscriber::EnvFilter;
 pub fn init(config: &LogConfig) -> Result<(), ConfigError> {
     let filter = EnvFilter::try_new(&config.filter)
         .map_err(|e| ConfigError::Invalid { layer: "log.filter".into(), detail: e.to_string() })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A log file with escape codes in it is no use to `grep`.
+    let ansi = std::io::stderr().is_terminal();
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(ansi)
+        .with_writer(std::io::stderr);
     let _already = if config.json { builder.json().try_init() } else { builder.try_init() };
     Ok(())
 }

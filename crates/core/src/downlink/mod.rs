@@ -14,6 +14,7 @@ mod pump;
 mod registration;
 mod resume;
 mod ring;
+mod status;
 
 pub(crate) use claims::{Register, anothers};
 pub use config::DownlinkConfig;
@@ -25,6 +26,7 @@ pub(crate) use pump::{Feed, Part};
 pub(crate) use registration::Registration;
 pub(crate) use resume::{Verdict, judge};
 pub(crate) use ring::{Recent, Ring};
+pub use status::{ChildStatus, Directory, DomainStatus, FollowerStatus, ParentStatus};
 
 use crate::commit::{CommitRequest, Outcome};
 use crate::id::{BootId, CommitId, DomainId, LinkId, PageId, RequestId, Stamp, VolumeId};

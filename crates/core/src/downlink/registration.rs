@@ -67,7 +67,7 @@ impl PageSet {
     }
 
     /// Memory it takes, about.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.volumes.len() * VOLUME_BYTES + self.words * WORD_BYTES
     }
 

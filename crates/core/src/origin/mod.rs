@@ -11,8 +11,8 @@ mod volumes;
 
 pub use config::{OriginConfig, RecoverError, RecoveredDomain};
 
-use crate::downlink::{Ask, Downlinks};
-use crate::id::{DomainId, LinkId, Stamp};
+use crate::downlink::{Ask, Downlinks, ParentStatus};
+use crate::id::{DomainId, LinkId};
 use crate::machine::Machine;
 use crate::message::{CloseReason, RequestError};
 use crate::time::{Instant, WallTime};
@@ -29,15 +29,6 @@ pub struct Origin {
     domains: BTreeMap<DomainId, Domain>,
     volumes: Volumes,
     wall: (WallTime, Instant),
-}
-
-/// What is shown to operators.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OriginStatus {
-    /// Links that are open.
-    pub links: usize,
-    /// Each domain: its name, whether it serves, its durable stamp.
-    pub domains: Vec<(DomainId, bool, Stamp)>,
 }
 
 impl Origin {
@@ -73,12 +64,8 @@ impl Origin {
 
     /// What it does, for operators.
     #[must_use]
-    pub fn status(&self) -> OriginStatus {
-        let domains = self.domains.values();
-        OriginStatus {
-            links: self.links.iter().count(),
-            domains: domains.map(|d| (d.id(), d.is_open(), d.durable())).collect(),
-        }
+    pub fn status(&self) -> ParentStatus {
+        self.links.status(self.domains.values().map(|d| (d.id(), d.is_open(), d.durable())))
     }
 
     /// Lets a domain work, with everything it needs beside itself.

@@ -15,7 +15,7 @@ mod pending;
 
 pub use config::RelayConfig;
 
-use crate::downlink::{Ask, Downlinks, LinkSink};
+use crate::downlink::{Ask, Downlinks, LinkSink, ParentStatus};
 use crate::hash::FixedMap;
 use crate::id::{BootId, CommitId, DomainId, LinkId, RequestId, VolumeId};
 use crate::machine::{LinkInput, LinkOutput, Machine};
@@ -101,10 +101,10 @@ impl Relay {
         welcomed && !asked && domains.any(|domain| domain.following)
     }
 
-    /// Links to children that are open.
+    /// What it does, for operators.
     #[must_use]
-    pub fn children(&self) -> usize {
-        self.links.iter().count()
+    pub fn status(&self) -> ParentStatus {
+        self.links.status(self.domains.values().map(|d| (d.id, d.following, d.through())))
     }
 
     fn send_up(&self, message: Message, out: &mut Vec<RelayOutput>) {

@@ -156,7 +156,7 @@ impl<S: TxStore> Shared<S> {
 pub(crate) struct Mounted<S: TxStore> {
     shared: Arc<Shared<S>>,
     session: Option<BackgroundSession>,
-    ticker: JoinHandle<()>,
+    tickers: [JoinHandle<()>; 2],
 }
 
 impl<S: TxStore> Mounted<S> {
@@ -181,8 +181,9 @@ impl<S: TxStore> Mounted<S> {
         let config = config(&shared.options);
         let session = fuser::spawn_mount(adapter, mountpoint, &config)?;
         Invalidator::start(shared.clone(), session.notifier(), runtime.clone(), signals)?;
-        let ticker = runtime.spawn(tick(shared.clone()));
-        Ok(Self { shared, session: Some(session), ticker })
+        let tickers =
+            [runtime.spawn(tick(shared.clone())), runtime.spawn(tend_orphans(shared.clone()))];
+        Ok(Self { shared, session: Some(session), tickers })
     }
 
     /// Whether the kernel has ended the mount (somebody called `umount`).
@@ -194,7 +195,7 @@ impl<S: TxStore> Mounted<S> {
     /// Unmounts, and commits whatever was written and waits; an error says that some of it could
     /// not be committed, or that the mount is busy.
     pub(crate) async fn unmount(mut self) -> io::Result<()> {
-        self.ticker.abort();
+        self.tickers.iter().for_each(JoinHandle::abort);
         if let Some(session) = self.session.take() {
             tokio::task::spawn_blocking(move || {
                 if session.guard.is_finished() {
@@ -223,7 +224,7 @@ impl<S: TxStore> Mounted<S> {
 
 impl<S: TxStore> Drop for Mounted<S> {
     fn drop(&mut self) {
-        self.ticker.abort();
+        self.tickers.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -240,6 +241,23 @@ fn config(options: &MountOptions) -> Config {
     }
     config.n_threads = Some(2);
     config
+}
+
+/// Says which files without a name are open here, and frees those that dead nodes left.
+async fn tend_orphans<S: TxStore>(shared: Arc<Shared<S>>) {
+    if shared.options.read_only {
+        return;
+    }
+    let every = shared.fs.options().orphan_touch().max(Duration::from_millis(20));
+    loop {
+        tokio::time::sleep(every).await;
+        match shared.fs.tend_orphans().await {
+            Ok(0) => {}
+            Ok(freed) => tracing::info!(freed, "freed files that were left open by dead nodes"),
+            // Cut off, most likely: the next time will do.
+            Err(error) => tracing::debug!(%error, "files without a name could not be looked at"),
+        }
+    }
 }
 
 /// Commits what has waited long, and frees what was removed.

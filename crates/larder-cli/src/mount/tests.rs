@@ -285,7 +285,7 @@ async fn new_bytes_with_an_old_time_are_seen() {
 async fn mount_node(node: &Node, name: &str) -> (PathBuf, Mounted<VolumeStore>) {
     let limit = Duration::from_secs(20);
     let volume = node.volume("files").await.expect("it works");
-    let store = VolumeStore::new(volume.clone(), Freshness::Leased, limit, limit);
+    let store = VolumeStore::new(volume.clone(), Freshness::Leased, limit, limit, limit);
     let mut notices = node.notices();
     let files =
         FileSystem::open_or_format(store, FsOptions::default(), [5; 16]).await.expect("it works");

@@ -6,7 +6,7 @@ use super::{Error, Event, Notices, Result, Volume};
 use crate::clock::{BootClock, now, random_u128};
 use crate::config::{NodeConfig, Policy};
 use crate::host::{Host, Inputs, Queues};
-use crate::http::Probe;
+use crate::http::{Probe, Telling};
 use crate::metrics::Metrics;
 use crate::tls::Identity;
 use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch};
@@ -318,12 +318,13 @@ impl Probe for Node {
         }
     }
 
-    fn status(&self) -> serde_json::Value {
-        serde_json::json!({
+    fn status(&self) -> Telling<'_> {
+        let status = serde_json::json!({
             "role": "node",
             "node": Node::status(self),
             "figures": self.shared.metrics.summary(),
-        })
+        });
+        Box::pin(std::future::ready(status))
     }
 }
 

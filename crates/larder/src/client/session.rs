@@ -17,6 +17,8 @@ use tokio::time::sleep;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// Longest pause after a conflict.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// How long nobody waits for the parent after it was asked in vain.
+const IN_VAIN_PAUSE: Duration = Duration::from_millis(500);
 /// Pause while all places for transactions are taken.
 const PLACE_PAUSE: Duration = Duration::from_millis(2);
 
@@ -53,6 +55,9 @@ pub struct SessionOptions {
     pub freshness: Freshness,
     /// How long a transaction may take, all its attempts together.
     pub time_limit: Duration,
+    /// How long a transaction waits for the parent to confirm a state that is older than
+    /// `freshness` allows, before it fails with [`Error::Stale`].
+    pub refresh_limit: Duration,
     /// How often `transact` runs a transaction at most.
     pub attempts_max: u32,
 }
@@ -63,6 +68,7 @@ impl Default for SessionOptions {
             consistency: Consistency::default(),
             freshness: Freshness::default(),
             time_limit: Duration::from_secs(30),
+            refresh_limit: Duration::from_secs(30),
             attempts_max: 64,
         }
     }
@@ -81,6 +87,8 @@ pub(super) struct SessionShared {
     options: SessionOptions,
     age_limit: AgeLimit,
     core: Mutex<cache::Session>,
+    /// When the parent last did not confirm the state in time.
+    in_vain: Mutex<Option<Instant>>,
 }
 
 impl SessionShared {
@@ -94,6 +102,19 @@ impl SessionShared {
         let limit = remaining(deadline)?;
         self.node.requests.ask(CacheOp::Refresh { domain }, limit).await?;
         Ok(())
+    }
+
+    /// Has a state confirmed that is older than the session allows. Soon after that was in vain it
+    /// fails at once: a user with a thousand files to look at is not kept waiting for each.
+    pub(super) async fn freshen(&self, domain: DomainId, deadline: Instant) -> Result<()> {
+        let in_vain = || self.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
+        if in_vain().is_some_and(|at| now().since(at) < IN_VAIN_PAUSE) {
+            return Err(self.stale());
+        }
+        let until = deadline.min(now().after(self.options.refresh_limit));
+        let result = self.refresh(domain, until).await;
+        *in_vain() = result.is_err().then(now);
+        result
     }
 
     /// Whether the cached state is as fresh as the session wants it.
@@ -137,7 +158,8 @@ impl Session {
             ..cache::SessionOptions::default()
         });
         let core = Mutex::new(core);
-        Self { shared: Arc::new(SessionShared { node, domain, options, age_limit, core }) }
+        let in_vain = Mutex::default();
+        Self { shared: Arc::new(SessionShared { node, domain, options, age_limit, core, in_vain }) }
     }
 
     /// Runs `body` as a transaction and commits it; again from the start, after a jittered pause,
@@ -241,7 +263,7 @@ impl Session {
 
     async fn begin_until(&self, deadline: Instant, read_only: bool) -> Result<Transaction> {
         let shared = &self.shared;
-        if !shared.fresh() && shared.refresh(shared.domain, deadline).await.is_err() {
+        if !shared.fresh() && shared.freshen(shared.domain, deadline).await.is_err() {
             return Err(shared.stale());
         }
         loop {

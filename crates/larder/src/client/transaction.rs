@@ -488,7 +488,7 @@ impl Transaction {
                 state.core.as_mut().ok_or(Error::Finished)?.supply_ids(range);
                 Ok(())
             }
-            Missing::Fresh(domain) => match session.refresh(domain, self.shared.deadline).await {
+            Missing::Fresh(domain) => match session.freshen(domain, self.shared.deadline).await {
                 Err(Error::ShutDown) => Err(Error::ShutDown),
                 // The repetition says how old the state is.
                 Ok(()) | Err(_) => Ok(()),

@@ -140,6 +140,9 @@ pub struct NodeSection {
     pub page_run: u64,
     /// Transactions at once.
     pub transactions_max: u32,
+    /// A mount frees a file that was removed while open when no node has said for this long that
+    /// it still holds it. A node cut off for longer loses such files.
+    pub orphan_age: Period,
 }
 
 impl Default for NodeSection {
@@ -154,6 +157,7 @@ impl Default for NodeSection {
             beat: Period(Duration::from_secs(1)),
             page_run: 256,
             transactions_max: 1024,
+            orphan_age: Period(Duration::from_secs(86_400)),
         }
     }
 }
@@ -423,6 +427,7 @@ impl Config {
             (self.link.silence_max, "link.silence_max"),
             (self.node.request_limit, "node.request_limit"),
             (self.node.beat, "node.beat"),
+            (self.node.orphan_age, "node.orphan_age"),
             (self.origin.lease, "origin.lease"),
         ];
         for (holds, key, why) in rules {

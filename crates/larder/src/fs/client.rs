@@ -5,7 +5,7 @@ use crate::client::{Consistency, Error, Freshness, Session, SessionOptions, Tran
 use bytes::Bytes;
 use larder_core::commit::{Op, PageKind};
 use larder_core::id::{Generation, ObjectId, PageId, PageNo, Slot};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// A volume, as the file layer uses it.
 #[derive(Clone)]
@@ -24,12 +24,14 @@ pub struct VolumeTx {
 
 impl VolumeStore {
     /// Uses a volume. `freshness` says what is served while the link is down; every operation
-    /// ends within `time_limit`; `current_max` is how long attributes may be kept outside at most.
+    /// ends within `time_limit`, and one that may not be served within `refresh_limit`;
+    /// `current_max` is how long attributes may be kept outside at most.
     #[must_use]
     pub fn new(
         volume: Volume,
         freshness: Freshness,
         time_limit: Duration,
+        refresh_limit: Duration,
         current_max: Duration,
     ) -> Self {
         let session = |consistency| {
@@ -37,6 +39,7 @@ impl VolumeStore {
                 consistency,
                 freshness,
                 time_limit,
+                refresh_limit,
                 ..SessionOptions::default()
             })
         };
@@ -45,6 +48,13 @@ impl VolumeStore {
             snapshots: session(Consistency::Snapshot),
             volume,
             current_max,
+        }
+    }
+
+    async fn begin_as(&self, mode: Mode) -> Result<Transaction, Error> {
+        match mode {
+            Mode::Normal => self.normal.begin().await,
+            Mode::Snapshot => self.snapshots.begin_read().await,
         }
     }
 
@@ -57,8 +67,7 @@ impl VolumeStore {
 
 /// Nanoseconds since 1970 UTC by the host's clock; only for the times of files.
 pub(super) fn wall_time() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+    i64::try_from(crate::clock::wall_time().0).unwrap_or(i64::MAX)
 }
 
 impl From<Error> for TxError {
@@ -203,9 +212,16 @@ impl TxStore for VolumeStore {
     }
 
     async fn begin(&self, mode: Mode) -> Result<VolumeTx, TxError> {
-        let transaction = match mode {
-            Mode::Normal => self.normal.begin().await?,
-            Mode::Snapshot => self.snapshots.begin_read().await?,
+        let begun = self.begin_as(mode).await;
+        let transaction = match begun {
+            // The parent takes this node back only once its operator has accepted the loss.
+            Err(Error::HistoryForked { domain, .. }) => {
+                tracing::warn!("the origin was restored: what it lost is not shown any more");
+                self.normal.forget_floor(domain);
+                self.snapshots.forget_floor(domain);
+                self.begin_as(mode).await?
+            }
+            begun => begun?,
         };
         Ok(VolumeTx { volume: self.volume.clone(), transaction })
     }

@@ -45,6 +45,7 @@ pub use tx::{Mode, Object, Tx, TxError, TxStore};
 use alloc::{InodePages, Numbers};
 use crawl::Crawler;
 use open::OpenFiles;
+use orphans::OrphansSeen;
 use record::{Content, Inode, ROOT_PAGE, ROOT_SLOT, Root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -127,6 +128,17 @@ pub struct FsOptions {
     pub write_limit: Duration,
     /// Most bytes asked for ahead of a sequential reader.
     pub read_ahead_bytes_max: u64,
+    /// A file without a name of which no node has said for this long that it is open there is
+    /// freed. A node that is cut off for longer loses those it holds.
+    pub orphan_age: Duration,
+}
+
+impl FsOptions {
+    /// How often a node is to say which files without a name it holds open.
+    #[must_use]
+    pub fn orphan_touch(&self) -> Duration {
+        self.orphan_age / 8
+    }
 }
 
 impl Default for FsOptions {
@@ -137,6 +149,7 @@ impl Default for FsOptions {
             dirty_total_max: 128 << 20,
             write_limit: Duration::from_secs(30),
             read_ahead_bytes_max: 4 << 20,
+            orphan_age: Duration::from_secs(86_400),
         }
     }
 }
@@ -180,6 +193,7 @@ pub struct FileSystem<S: TxStore> {
     crawler: Crawler<S>,
     /// Files without a name that nobody here holds open.
     to_reap: Mutex<Vec<InodeId>>,
+    orphans_seen: Mutex<OrphansSeen>,
 }
 
 /// Takes a lock whose holders cannot panic half-way.
@@ -226,6 +240,7 @@ impl<S: TxStore> FileSystem<S> {
             tries: Mutex::default(),
             crawler,
             to_reap: Mutex::default(),
+            orphans_seen: Mutex::default(),
         }
     }
 
@@ -282,6 +297,12 @@ impl<S: TxStore> FileSystem<S> {
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
         self.open_files.room.used()
+    }
+
+    /// Its limits.
+    #[must_use]
+    pub fn options(&self) -> &FsOptions {
+        &self.options
     }
 
     /// Bytes up to which a file is kept beside its inode.

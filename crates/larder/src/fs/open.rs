@@ -77,6 +77,12 @@ impl OpenFiles {
         lock(&self.table).files.values().cloned().collect()
     }
 
+    /// Files that have lost their last name.
+    pub(super) fn orphans(&self) -> Vec<InodeId> {
+        let table = lock(&self.table);
+        table.files.values().filter(|file| lock(&file.state).orphan).map(|file| file.id).collect()
+    }
+
     /// Says that the file has lost its last name; false: it is not open, nobody keeps it.
     pub(super) fn mark_orphan(&self, id: InodeId) -> bool {
         let table = lock(&self.table);

@@ -1,5 +1,8 @@
 //! Files without a name: still open on the node that removed them, or with more pages than one
 //! transaction frees. They hang in a hidden directory, so that a crash leaves them to be found.
+//!
+//! A node that holds one open says so now and then, by its time of change. What nobody has said
+//! so of for long was left by a node that died, and is freed by whoever notices.
 
 use super::content::PAGES_FREED_MAX;
 use super::record::{Content, Entry, Inode, InodeId, Kind};
@@ -7,6 +10,8 @@ use super::trie;
 use super::tx::Tx;
 use super::{FileSystem, FsError, Position, TxStore, lock, transact};
 use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 fn orphan_name(id: InodeId) -> Bytes {
     Bytes::from(id.to_string())
@@ -102,34 +107,99 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
-    /// Files without a name, of which some may be open on some node.
+    /// Files without a name and their sizes, of which some may be open on some node.
     pub async fn orphans(&self) -> Result<Vec<(InodeId, u64)>, FsError> {
-        let trie = self.trie_of(self.root.orphans).await?;
-        transact!(self, tx => {
-            let entries = trie::list(self, &tx, trie, &Position::default(), usize::MAX).await?;
-            let mut found = Vec::new();
-            for (_, _, entry) in entries {
-                found.push((entry.id, self.inode(&tx, entry.id).await?.size));
-            }
-            Ok(found)
-        })
+        let found = self.orphan_inodes().await?;
+        Ok(found.into_iter().map(|(id, inode)| (id, inode.size)).collect())
     }
 
-    /// Frees files without a name that lost it more than `age` nanoseconds ago and that this node
-    /// does not hold open: what crashed nodes left behind. Says how many.
-    pub async fn reap_orphans(&self, age: i64) -> Result<u64, FsError> {
+    /// Frees files without a name of which no node has said for `age`, by the wall clock, that it
+    /// holds them open: what crashed nodes left behind. Says how many.
+    pub async fn reap_orphans(&self, age: Duration) -> Result<u64, FsError> {
+        let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
+        let now = self.store.now();
         let mut reaped = 0;
-        for (id, _) in self.orphans().await? {
-            let tx = self.store.begin(super::Mode::Normal).await?;
-            let Ok(inode) = self.inode(&tx, id).await else {
-                continue;
-            };
-            drop(tx);
-            if inode.ctime < self.store.now() - age && !self.open_files.is_open(id) {
+        for (id, inode) in self.orphan_inodes().await? {
+            if inode.ctime < now.saturating_sub(age) && !self.open_files.is_open(id) {
                 self.reap(id).await?;
                 reaped += 1;
             }
         }
         Ok(reaped)
+    }
+
+    /// To be called every [`FsOptions::orphan_touch`](super::FsOptions): says of the files without
+    /// a name that are open here that they are, and frees those of which no node has said so for
+    /// `orphan_age`. Only this node's clock counts, so that no wrong one frees an open file. Says
+    /// how many were freed.
+    pub async fn tend_orphans(&self) -> Result<u64, FsError> {
+        for id in self.open_files.orphans() {
+            match self.touch_orphan(id).await {
+                // Freed by somebody who had not heard of this node for long.
+                Ok(()) | Err(FsError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let found = self.orphan_inodes().await?;
+        let old = lock(&self.orphans_seen).look(&found, self.options.orphan_age, Instant::now());
+        let mut reaped = 0;
+        for id in old {
+            if !self.open_files.is_open(id) {
+                self.reap(id).await?;
+                reaped += 1;
+            }
+        }
+        Ok(reaped)
+    }
+
+    async fn touch_orphan(&self, id: InodeId) -> Result<(), FsError> {
+        transact!(self, tx => {
+            let mut inode = self.inode(&tx, id).await?;
+            inode.ctime = self.store.now().max(inode.ctime.saturating_add(1));
+            self.put_inode(&tx, id, &inode).await
+        })
+    }
+
+    async fn orphan_inodes(&self) -> Result<Vec<(InodeId, Inode)>, FsError> {
+        let trie = self.trie_of(self.root.orphans).await?;
+        transact!(self, tx => {
+            let entries = trie::list(self, &tx, trie, &Position::default(), usize::MAX).await?;
+            let mut found = Vec::new();
+            for (_, _, entry) in entries {
+                match self.inode(&tx, entry.id).await {
+                    Ok(inode) => found.push((entry.id, inode)),
+                    // `check` tells of it.
+                    Err(FsError::NotFound | FsError::Damaged(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(found)
+        })
+    }
+}
+
+/// Files without a name as this node saw them last: the time each was last said to be open, and
+/// since when that has not changed. Bounded by what the volume holds of them.
+#[derive(Default)]
+pub(super) struct OrphansSeen {
+    seen: BTreeMap<InodeId, (i64, Instant)>,
+}
+
+impl OrphansSeen {
+    /// Takes what is there now; gives those that have not changed for `age`.
+    fn look(&mut self, found: &[(InodeId, Inode)], age: Duration, now: Instant) -> Vec<InodeId> {
+        let before = std::mem::take(&mut self.seen);
+        let mut old = Vec::new();
+        for (id, inode) in found {
+            let since = match before.get(id) {
+                Some((ctime, since)) if *ctime == inode.ctime => *since,
+                _ => now,
+            };
+            if now.saturating_duration_since(since) >= age && before.contains_key(id) {
+                old.push(*id);
+            }
+            self.seen.insert(*id, (inode.ctime, since));
+        }
+        old
     }
 }

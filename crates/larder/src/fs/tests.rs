@@ -217,6 +217,39 @@ async fn random_writes_match_a_model() {
     clean(&fs).await;
 }
 
+/// A node died with a file open whose name it had removed, and the file's pages were never freed:
+/// only `check` told of them. Another node held such a file too, and lives: its file must stay,
+/// however long it is open.
+#[tokio::test]
+async fn what_a_dead_node_held_open_is_freed_and_what_a_living_one_holds_is_not() {
+    let (store, dead) = fresh().await;
+    let options = || FsOptions { orphan_age: Duration::from_millis(80), ..FsOptions::default() };
+    let open =
+        || async { Arc::new(FileSystem::open(store.clone(), options()).await.expect("it works")) };
+    let (living, other) = (open().await, open().await);
+    let mut handles = Vec::new();
+    for (fs, name) in [(&dead, b"d"), (&living, b"l")] {
+        let id = make(fs, fs.root(), std::str::from_utf8(name).expect("ASCII"), &file()).await;
+        write_file(fs, id, 0, &pattern(100_000, 3)).await;
+        handles.push(fs.open_file(id).await.expect("it works").0);
+        fs.unlink(fs.root(), name).await.expect("it works");
+    }
+    drop(dead);
+    let mut freed = 0;
+    for _ in 0..40 {
+        tokio::time::sleep(options().orphan_touch()).await;
+        freed += living.tend_orphans().await.expect("it works");
+        freed += other.tend_orphans().await.expect("it works");
+    }
+    assert_eq!(freed, 1, "one of the two is nobody's");
+    let held = living.read(&handles[1], 0, 200_000).await.expect("it works");
+    assert_eq!(held, pattern(100_000, 3));
+    assert_eq!(other.orphans().await.expect("it works").len(), 1);
+    clean(&other).await;
+    living.release(&handles[1]).await.expect("it works");
+    assert_eq!(other.orphans().await.expect("it works").len(), 0);
+}
+
 #[tokio::test]
 async fn removed_while_open_stays_until_closed() {
     let (store, fs) = fresh().await;

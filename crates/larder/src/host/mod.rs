@@ -24,6 +24,8 @@ pub(crate) const INPUTS_MAX: usize = 4096;
 const BATCH: usize = 128;
 /// The runtime's timers do not count suspension; after one a machine is woken this late at most.
 const WAKE_MAX: Duration = Duration::from_secs(1);
+/// How long somebody waits who only wants to look.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// How long goodbyes may take when a process ends.
 const GOODBYE_LIMIT: Duration = Duration::from_millis(300);
 
@@ -76,8 +78,12 @@ impl<M: Machine> Clone for Inputs<M> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gone;
 
+/// Something that looks at a machine and its links between two inputs.
+type Look<M> = Box<dyn FnOnce(&M, &HashMap<LinkId, LinkSender>) + Send>;
+
 enum Event<M: Machine> {
     Input(M::Input),
+    Look(Look<M>),
     Stop(oneshot::Sender<()>),
 }
 
@@ -95,6 +101,23 @@ impl<M: Machine> Inputs<M> {
     /// The same for a thread outside the runtime.
     pub(crate) fn send_blocking(&self, input: M::Input) -> Result<(), Gone> {
         self.sender.blocking_send(Event::Input(input)).map_err(|_| Gone)
+    }
+
+    /// Looks at the machine and its links; none: its task is gone, or took longer than the limit.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&M, &HashMap<LinkId, LinkSender>) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (send, receive) = oneshot::channel();
+        let look: Look<M> = Box::new(move |machine, links| {
+            // Whoever looks may have given up waiting.
+            let _ = send.send(look(machine, links));
+        });
+        let seen = async {
+            self.sender.send(Event::Look(look)).await.ok()?;
+            receive.await.ok()
+        };
+        tokio::time::timeout(LOOK_LIMIT, seen).await.ok().flatten()
     }
 
     /// Waits until the machine's task is gone: it was stopped, or it panicked.
@@ -200,6 +223,7 @@ where
             for event in events.drain(..) {
                 match event {
                     Event::Input(input) => self.machine.handle(now, input, &mut self.outputs),
+                    Event::Look(look) => look(&self.machine, &self.links),
                     Event::Stop(done) => {
                         self.carry_out();
                         self.end().await;

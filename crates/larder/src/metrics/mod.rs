@@ -128,6 +128,10 @@ pub struct Metrics {
     install_seconds: Histogram,
     loads: Counter,
     store_bytes: Family<StoreLabels, Gauge<u64, AtomicU64>>,
+    queued_bytes: Gauge<u64, AtomicU64>,
+    directory_pages: Family<DomainLabels, Gauge<u64, AtomicU64>>,
+    directory_bytes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
+    lag_stamps: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     domains_failed: Gauge,
 }
 
@@ -177,6 +181,10 @@ impl Metrics {
             install_seconds: seconds(),
             loads: Counter::default(),
             store_bytes: Family::default(),
+            queued_bytes: Gauge::default(),
+            directory_pages: Family::default(),
+            directory_bytes: Family::default(),
+            lag_stamps: Family::default(),
             domains_failed: Gauge::default(),
         };
         metrics.register(&mut registry);
@@ -202,6 +210,22 @@ impl Metrics {
         r.register("install_pages", "Pages installed", self.install_pages.clone());
         r.register("loads", "Loads from the page engine", self.loads.clone());
         r.register_with_unit("store", "Bytes of files", Unit::Bytes, self.store_bytes.clone());
+        r.register_with_unit(
+            "queued",
+            "Bytes that wait for peers to take them",
+            Unit::Bytes,
+            self.queued_bytes.clone(),
+        );
+        let pages = self.directory_pages.clone();
+        r.register("directory_pages", "Pages registered for children", pages);
+        r.register_with_unit(
+            "directory",
+            "Memory of the pages registered for children",
+            Unit::Bytes,
+            self.directory_bytes.clone(),
+        );
+        let lag = self.lag_stamps.clone();
+        r.register("lag_stamps", "Commits not sent yet to the child furthest behind", lag);
         let failed = self.domains_failed.clone();
         r.register("domains_failed", "Domains whose store failed", failed);
         for (name, help, histogram) in [
@@ -320,12 +344,27 @@ impl Metrics {
 
     /// A part of a domain's store takes so many bytes.
     pub fn store(&self, domain: DomainId, part: StorePart, bytes: u64) {
-        let part = match part {
-            StorePart::Log => "log",
-            StorePart::Pages => "pages",
-        };
-        let labels = StoreLabels { domain: format!("{:016x}", domain.0), part };
-        self.store_bytes.get_or_create(&labels).set(bytes);
+        self.store_bytes.get_or_create(&store_labels(domain, part)).set(bytes);
+    }
+
+    /// What a part of a domain's store takes; none: not known yet.
+    #[must_use]
+    pub fn store_bytes(&self, domain: DomainId, part: StorePart) -> Option<u64> {
+        let gauge = self.store_bytes.get(&store_labels(domain, part))?;
+        Some(gauge.get())
+    }
+
+    /// Bytes that wait for peers to take them.
+    pub fn queued(&self, bytes: u64) {
+        self.queued_bytes.set(bytes);
+    }
+
+    /// A domain's directory, and by how many commits the last of its children lies behind.
+    pub fn directory(&self, domain: DomainId, pages: u64, bytes: u64, lag: u64) {
+        let labels = DomainLabels { domain: format!("{:016x}", domain.0) };
+        self.directory_pages.get_or_create(&labels).set(pages);
+        self.directory_bytes.get_or_create(&labels).set(bytes);
+        self.lag_stamps.get_or_create(&labels).set(lag);
     }
 
     /// A domain's store failed.
@@ -436,6 +475,14 @@ fn tallies(registry: &mut Registry) -> [Vec<Tally>; 2] {
     registry.register("messages", "Messages on links", messages);
     registry.register_with_unit("message", "Bytes of messages on links", Unit::Bytes, bytes);
     tallies
+}
+
+fn store_labels(domain: DomainId, part: StorePart) -> StoreLabels {
+    let part = match part {
+        StorePart::Log => "log",
+        StorePart::Pages => "pages",
+    };
+    StoreLabels { domain: format!("{:016x}", domain.0), part }
 }
 
 fn direction_name(direction: Direction) -> &'static str {

@@ -3,6 +3,7 @@
 mod data;
 mod origin;
 mod relay;
+mod status;
 mod store;
 
 pub use origin::OriginServer;

@@ -1,13 +1,14 @@
 //! An origin: domains' stores, the machine, and links from children.
 
 use super::data::{OpenDomain, open_all};
+use super::status::{Seen, directory, domain_name};
 use super::store::StoreThreads;
 use super::{FIRST_DOWN_LINK, ServerError};
 use crate::clock::{now, wall_time};
 use crate::config::OriginConfig;
 use crate::host::{Host, Inputs, Outlet, Queues};
-use crate::http::Probe;
-use crate::metrics::Metrics;
+use crate::http::{Probe, Telling};
+use crate::metrics::{Metrics, StorePart};
 use crate::tls::Identity;
 use crate::transport::{LinkSetup, Listener};
 use larder_core::downlink::DownlinkConfig;
@@ -269,20 +270,33 @@ impl Probe for OriginServer {
         }
     }
 
-    fn status(&self) -> serde_json::Value {
-        let faults = self.faults();
-        let domain = |id: &DomainId| {
+    fn status(&self) -> Telling<'_> {
+        Box::pin(async {
+            let seen = self.inputs.look(|origin, links| Seen::new(origin.status(), links)).await;
+            if let Some(seen) = &seen {
+                seen.measure(&self.metrics);
+            }
+            let faults = self.faults();
+            let domain = |id: &DomainId| {
+                let status = seen.as_ref().and_then(|seen| seen.domain(*id));
+                serde_json::json!({
+                    "domain": domain_name(*id),
+                    "fault": faults.get(id).map(ToString::to_string),
+                    "open": status.map(|status| status.open),
+                    "stamp": status.map(|status| status.stamp.0),
+                    "directory": status.map(|status| directory(status.directory)),
+                    "log_bytes": self.metrics.store_bytes(*id, StorePart::Log),
+                    "store_bytes": self.metrics.store_bytes(*id, StorePart::Pages),
+                })
+            };
             serde_json::json!({
-                "domain": format!("{:016x}", id.0),
-                "fault": faults.get(id).map(ToString::to_string),
+                "role": "origin",
+                "name": self.name,
+                "address": self.address.to_string(),
+                "domains": self.domains.iter().map(domain).collect::<Vec<_>>(),
+                "children": seen.as_ref().map(Seen::children),
+                "figures": self.metrics.summary(),
             })
-        };
-        serde_json::json!({
-            "role": "origin",
-            "name": self.name,
-            "address": self.address.to_string(),
-            "domains": self.domains.iter().map(domain).collect::<Vec<_>>(),
-            "figures": self.metrics.summary(),
         })
     }
 }

@@ -1,14 +1,15 @@
 //! A relay: one link up, many down.
 
+use super::status::{Seen, directory, domain_name};
 use super::{FIRST_DOWN_LINK, ServerError};
 use crate::clock::{random_u128, wall_time};
 use crate::config::RelayConfig;
 use crate::host::{Host, Inputs, Outlet, Queues};
-use crate::http::Probe;
+use crate::http::{Probe, Telling};
 use crate::metrics::Metrics;
 use crate::tls::Identity;
 use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch, Listener};
-use larder_core::downlink::DownlinkConfig;
+use larder_core::downlink::{DomainStatus, DownlinkConfig};
 use larder_core::id::BootId;
 use larder_core::relay::io::{RelayInput, RelayNotice, RelayOutput};
 use larder_core::relay::{self, Relay};
@@ -25,6 +26,7 @@ const WALL_CLOCK_EVERY: Duration = Duration::from_millis(200);
 pub struct RelayServer {
     name: String,
     address: SocketAddr,
+    parent: String,
     inputs: Inputs<Relay>,
     metrics: Arc<Metrics>,
     link: LinkWatch,
@@ -84,8 +86,8 @@ impl RelayServer {
         let clock = tokio::spawn(wall_clock(inputs.clone()));
         let tasks = [&accept, &dial, &clock, &host].map(tokio::task::JoinHandle::abort_handle);
         tracing::info!(name = %config.name, %address, parent = %config.relay.parent, "relay started");
-        let tasks = tasks.to_vec();
-        Ok(Self { name: config.name, address, inputs, metrics, link, ready, tasks })
+        let (tasks, parent) = (tasks.to_vec(), config.relay.parent);
+        Ok(Self { name: config.name, address, parent, inputs, metrics, link, ready, tasks })
     }
 
     /// Waits until it has ended: a broken invariant ends it, and its process should end with it.
@@ -184,14 +186,31 @@ impl Probe for RelayServer {
         Err(trouble.unwrap_or_else(|| "the parent's domains are not followed yet".into()))
     }
 
-    fn status(&self) -> serde_json::Value {
-        serde_json::json!({
-            "role": "relay",
-            "name": self.name,
-            "address": self.address.to_string(),
-            "ready": Probe::ready(self).is_ok(),
-            "trouble": self.link.borrow().trouble(),
-            "figures": self.metrics.summary(),
+    fn status(&self) -> Telling<'_> {
+        Box::pin(async {
+            let seen = self.inputs.look(|relay, links| Seen::new(relay.status(), links)).await;
+            if let Some(seen) = &seen {
+                seen.measure(&self.metrics);
+            }
+            let domain = |status: &DomainStatus| {
+                serde_json::json!({
+                    "domain": domain_name(status.domain),
+                    "following": status.open,
+                    "stamp": status.stamp.0,
+                    "directory": directory(status.directory),
+                })
+            };
+            serde_json::json!({
+                "role": "relay",
+                "name": self.name,
+                "address": self.address.to_string(),
+                "parent": self.parent,
+                "ready": Probe::ready(self).is_ok(),
+                "trouble": self.link.borrow().trouble(),
+                "domains": seen.as_ref().map(|seen| seen.domains().map(domain).collect::<Vec<_>>()),
+                "children": seen.as_ref().map(Seen::children),
+                "figures": self.metrics.summary(),
+            })
         })
     }
 }

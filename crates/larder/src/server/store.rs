@@ -48,6 +48,11 @@ impl StoreThreads {
         let load_jobs = Arc::new(Mutex::new(load_jobs));
         let mut threads = Vec::new();
         let id = domain.recovered.meta.domain;
+        metrics.store(id, StorePart::Log, domain.log.disk_bytes());
+        // Without the figure the engine still works; what fails here fails there too.
+        if let Ok(bytes) = pages.engine().disk_bytes() {
+            metrics.store(id, StorePart::Pages, bytes);
+        }
         let appender = Appender {
             domain: id,
             log: domain.log,

@@ -121,9 +121,10 @@ impl Dialer {
             }
         };
         let opened = LinkInput::UpOpened { link, peer };
-        let end = self.setup.run(stream, Side::Up, link, opened, seen).await;
+        let end = self.setup.run(stream, Side::Up, link, (opened, &self.parent), seen).await;
         Some(match end {
-            End::Stopped => return None,
+            // This process ends: nothing is wrong, and nothing is dialled any more.
+            End::Stopped | End::Closed(CloseReason::Shutdown) => return None,
             End::Goodbye(reason) | End::Closed(reason) if lasting(&reason) => {
                 LinkState::Refused(reason)
             }

@@ -100,13 +100,14 @@ impl LinkSetup {
         stream: S,
         side: Side,
         link: LinkId,
-        input: LinkInput,
+        (input, address): (LinkInput, &str),
         seen: impl FnMut(&Message),
     ) -> End
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        let (sender, queue) = outgoing(self.queue_bytes);
+        let (sender, queue) = outgoing(self.queue_bytes, address);
+        let own = sender.clone();
         let opened = LinkEvent::Opened { link, sender, input };
         if self.events.send(opened).await.is_err() {
             return End::Stopped;
@@ -122,6 +123,11 @@ impl LinkSetup {
                 end
             }
             end = &mut writer => end.unwrap_or(End::Stopped),
+        };
+        // A peer that has our goodbye ends the socket before the writer says that it is through.
+        let end = match (end, own.closing()) {
+            (End::Broken(_), Some(reason)) => End::Closed(reason),
+            (end, _) => end,
         };
         self.metrics.link(side, false);
         let reason = match &end {

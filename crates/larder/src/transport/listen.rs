@@ -112,8 +112,9 @@ impl Shared {
         };
         let link = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
         tracing::info!(%address, %peer, link = link.0, "child linked");
-        let opened = LinkInput::DownOpened { link, peer: peer.clone(), role };
-        let end = self.setup.run(stream, Side::Down, link, opened, |_| {}).await;
+        let opened =
+            (LinkInput::DownOpened { link, peer: peer.clone(), role }, address.to_string());
+        let end = self.setup.run(stream, Side::Down, link, (opened.0, &opened.1), |_| {}).await;
         let why = match end {
             End::Goodbye(reason) => format!("it said: {reason}"),
             End::Closed(reason) => format!("closed here: {reason}"),

@@ -1,6 +1,8 @@
 //! What waits to be sent on a link.
 
+use crate::clock::now;
 use larder_core::message::{CloseReason, Message, PageBody};
+use larder_core::time::Instant;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -17,6 +19,9 @@ pub(super) struct Outgoing {
 }
 
 struct Shared {
+    /// Of the peer.
+    address: String,
+    opened: Instant,
     queue: Mutex<Queue>,
     wake: Notify,
     bytes_max: usize,
@@ -40,9 +45,15 @@ pub(super) enum Work {
     Close(CloseReason),
 }
 
-/// A queue towards a peer that takes `bytes_max` bytes, by estimate.
-pub(super) fn outgoing(bytes_max: usize) -> (LinkSender, Outgoing) {
-    let shared = Arc::new(Shared { queue: Mutex::default(), wake: Notify::new(), bytes_max });
+/// A queue towards a peer at `address` that takes `bytes_max` bytes, by estimate.
+pub(super) fn outgoing(bytes_max: usize, address: &str) -> (LinkSender, Outgoing) {
+    let shared = Arc::new(Shared {
+        address: address.to_owned(),
+        opened: now(),
+        queue: Mutex::default(),
+        wake: Notify::new(),
+        bytes_max,
+    });
     (LinkSender { shared: shared.clone() }, Outgoing { shared })
 }
 
@@ -71,6 +82,27 @@ impl LinkSender {
         }
         drop(queue);
         self.shared.wake.notify_one();
+    }
+
+    /// Why the link is being ended from here, if it is.
+    pub(super) fn closing(&self) -> Option<CloseReason> {
+        self.shared.lock().closing.clone()
+    }
+
+    /// Where the peer is.
+    pub(crate) fn address(&self) -> &str {
+        &self.shared.address
+    }
+
+    /// When the link was opened.
+    pub(crate) fn opened(&self) -> Instant {
+        self.shared.opened
+    }
+
+    /// Bytes that wait for the peer to take them, by estimate.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        let queue = self.shared.lock();
+        queue.waiting + queue.taken
     }
 
     /// Says goodbye if that can be done at once, and ends the link. What is queued and not yet on
@@ -162,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_lets_too_much_lie_is_closed_and_its_queue_given_up() {
-        let (sender, outgoing) = outgoing(10_000);
+        let (sender, outgoing) = outgoing(10_000, "here");
         let mut taken = Vec::new();
         sender.send(pages(4000));
         assert!(matches!(outgoing.poll(&mut taken), Some(Work::Send)));
@@ -179,7 +211,7 @@ mod tests {
     /// off after `link.queue` bytes in all.
     #[test]
     fn a_link_that_is_never_idle_is_bounded_by_what_waits_not_by_what_it_ever_sent() {
-        let (sender, outgoing) = outgoing(10_000);
+        let (sender, outgoing) = outgoing(10_000, "here");
         let mut taken = Vec::new();
         for _ in 0..100 {
             sender.send(pages(4000));

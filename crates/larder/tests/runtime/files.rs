@@ -23,7 +23,7 @@ async fn make_volume(node: &Node) -> Volume {
 
 async fn tree(volume: &Volume) -> Tree {
     let limit = Duration::from_secs(20);
-    let store = VolumeStore::new(volume.clone(), Freshness::Leased, limit, limit);
+    let store = VolumeStore::new(volume.clone(), Freshness::Leased, limit, limit, limit);
     let tree = FileSystem::open_or_format(store, FsOptions::default(), [9; 16]);
     Arc::new(tree.await.expect("the volume answers"))
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use larder::testing::proxy::Proxy;
-use larder_harness::process::{Process, free_port, http_get, wait_until};
+use larder_harness::process::{Process, free_port, http_get, is_mounted, unmount, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -183,21 +183,6 @@ impl Drop for Cluster {
         }
         for part in [Part::SiteOne, Part::SiteTwo] {
             unmount(&self.mount_point(part));
-        }
-    }
-}
-
-fn is_mounted(point: &Path) -> Result<bool> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    Ok(mounts.lines().any(|line| line.split(' ').nth(1) == point.to_str()))
-}
-
-/// Detaches a mount whose process is gone; nothing to do when it is not mounted.
-fn unmount(point: &Path) {
-    while is_mounted(point).unwrap_or(false) {
-        let done = Command::new("umount").arg("-l").arg(point).status();
-        if !done.is_ok_and(|status| status.success()) {
-            return;
         }
     }
 }

@@ -1,0 +1,15 @@
+//! Bad input and bad luck on real processes: every test starts the `larder` command as people do,
+//! and opens with its story. Needs root, /dev/fuse, and `unshare` and `mount` of util-linux.
+
+mod certificates;
+mod clocks;
+mod common;
+mod damage;
+mod dirty;
+mod full_disk;
+mod identity;
+mod lease;
+mod operators;
+mod orphans;
+mod transfer;
+mod usage;

@@ -1,0 +1,94 @@
+//! What operators see: the state of links and stores, and no noise at a normal end.
+
+use crate::common::{VOLUME, origin_with_tree, site, write_synced};
+use anyhow::{Context, Result, ensure};
+use larder_harness::process::{http_get, metric, wait_until};
+use larder_harness::site::{Line, READY};
+use serde_json::Value;
+use std::fs;
+use std::time::Duration;
+
+/// Who is linked, and does the far office keep up? The operator asks the origin and the relay:
+/// each child by name, role and address, since when, what waits for it and how far it is behind;
+/// what the directory takes; what log and store take. A child whose line stalls is seen to be
+/// silent. What fits is a metric too.
+#[test]
+fn status_shows_links_lag_directory_and_sizes() -> Result<()> {
+    let site = site("status")?;
+    let origin = origin_with_tree(&site, &[])?;
+    let relay = site.relay(origin.port, &[])?;
+    let line = Line::to(relay.port, Duration::from_millis(1))?;
+    let far = site.mount("one", VOLUME, line.port(), &[])?;
+    let near = site.mount("two", VOLUME, origin.port, &[])?;
+    fs::read(far.at("folder/page"))?;
+
+    let status = |http: u16, extra: &[&str]| {
+        let address = format!("127.0.0.1:{http}");
+        site.larder(&[&["status", "--http", &address], extra].concat())?.success()
+    };
+    let json =
+        |http: u16| -> Result<Value> { Ok(serde_json::from_str(&status(http, &["--json"])?)?) };
+    let of_origin = json(origin.http)?;
+    let children = of_origin["children"].as_array().context("the children")?;
+    for (name, role) in [("relay", "relay"), ("two", "node")] {
+        let child = children.iter().find(|child| child["name"] == name).context("a child")?;
+        ensure!(child["role"] == role, "{child}");
+        ensure!(
+            child["address"].as_str().is_some_and(|at| at.starts_with("127.0.0.1:")),
+            "{child}"
+        );
+        ensure!(child["connected_s"].as_f64().is_some_and(|since| since > 0.0), "{child}");
+        ensure!(child["queued_bytes"].is_u64() && child["domains"][0]["lag"].is_u64(), "{child}");
+    }
+    let domain = &of_origin["domains"][0];
+    ensure!(domain["directory"]["pages"].as_u64() > Some(0), "{domain}");
+    ensure!(domain["directory"]["bytes"].as_u64() > Some(0), "{domain}");
+    ensure!(domain["log_bytes"].as_u64() > Some(0), "{domain}");
+    ensure!(domain["store_bytes"].is_u64() && domain["open"] == true, "{domain}");
+    let of_relay = json(relay.http)?;
+    ensure!(of_relay["children"][0]["name"] == "one", "{of_relay}");
+    ensure!(of_relay["domains"][0]["following"] == true, "{of_relay}");
+    let text = status(origin.http, &[])?;
+    for word in ["CHILD", "BEHIND", "relay", "two", "STORE", "MiB"] {
+        ensure!(text.contains(word), "`{word}` is missing:\n{text}");
+    }
+
+    // Nothing is heard of it any more, and that is seen before it is given up.
+    line.proxy.stall();
+    wait_until("the far site's silence to be seen", READY, || {
+        let child = &json(relay.http)?["children"][0];
+        ensure!(child["heard_s"].as_f64() > Some(2.0), "{child}");
+        Ok(())
+    })?;
+    line.proxy.heal();
+    for name in ["larder_queued_bytes", "larder_lag_stamps", "larder_directory_pages"] {
+        let text = http_get(relay.http, "/metrics")?;
+        ensure!(text.contains(name), "{name} is no metric");
+    }
+    ensure!(metric(origin.http, "larder_store_bytes", &["part=\"log\""])? > 0.0, "the log's size");
+    for server in [far, near, relay, origin] {
+        server.stop()?;
+    }
+    Ok(())
+}
+
+/// Everything is stopped in order, as at every update: nobody may find a warning in the logs that
+/// makes them look for a fault where there is none.
+#[test]
+fn a_normal_end_leaves_no_warning_in_the_logs() -> Result<()> {
+    let site = site("quiet")?;
+    let origin = origin_with_tree(&site, &[])?;
+    let relay = site.relay(origin.port, &[])?;
+    let mount = site.mount("one", VOLUME, relay.port, &[])?;
+    write_synced(&mount.at("file"), b"content")?;
+    let command = site.volume(origin.port, &["list"])?;
+    ensure!(!command.err.contains("WARN"), "a command warns: {}", command.err);
+    for server in [mount, relay, origin] {
+        let log = server.stop()?;
+        let noise: Vec<&str> =
+            log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).collect();
+        ensure!(noise.is_empty(), "warnings at a normal end:\n{}", noise.join("\n"));
+        ensure!(!log.contains("no link to the parent"), "{log}");
+    }
+    Ok(())
+}
