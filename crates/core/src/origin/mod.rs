@@ -183,7 +183,10 @@ impl Origin {
                     self.ask(now, gone, Ask::Gone(gone), events, out);
                 }
                 if claim.granted {
-                    self.with(now, id, events, out, |domain, cx| domain.register(cx, register));
+                    let replaced = claim.replaced;
+                    self.with(now, id, events, out, |domain, cx| {
+                        domain.register(cx, register, replaced);
+                    });
                 }
             }
             Ask::Serve | Ask::Pump => {

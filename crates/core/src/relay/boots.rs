@@ -76,10 +76,16 @@ impl Relay {
         }
     }
 
-    /// Asks for every boot below, on a new link up.
-    pub(super) fn register_all(&self, out: &mut Vec<RelayOutput>) {
+    /// Asks for every boot below that the parent has not said yes to: on a new link up, and again
+    /// with every beat, since the parent may not serve the domain yet, or have no room now.
+    pub(super) fn register_missing(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+        if let Some(up) = &mut self.up {
+            up.register_at = now.after(self.config.beat_interval);
+        }
         for ((domain, boot), carried) in &self.boots {
-            self.send_up(carried.message(*domain, *boot), out);
+            if !carried.registered {
+                self.send_up(carried.message(*domain, *boot), out);
+            }
         }
     }
 

@@ -41,6 +41,8 @@ struct Up {
     limits: Option<LinkLimits>,
     heard: Instant,
     beat_at: Instant,
+    /// When boots that the parent has not said yes to are asked for again.
+    register_at: Instant,
     /// Requests that the parent has not answered.
     unanswered: u32,
     /// Bytes handled and not yet returned as credit.
@@ -122,6 +124,7 @@ impl Relay {
             limits: None,
             heard: now,
             beat_at: now,
+            register_at: now,
             unanswered: 0,
             stream_handled: 0,
             bulk_handled: 0,

@@ -196,7 +196,7 @@ impl Relay {
             entry.awaited_until = (!entry.begun).then_some(until);
         }
         self.waiting.extend(others);
-        self.register_all(out);
+        self.register_missing(now, out);
         Ok(())
     }
 
@@ -575,6 +575,9 @@ impl Relay {
         for domain in domains {
             // Before its stream runs a beat only keeps the link alive.
             self.send_up(Message::Beat { domain, sent: now }, out);
+        }
+        if self.up.as_ref().is_some_and(|up| up.register_at <= now) {
+            self.register_missing(now, out);
         }
     }
 }

@@ -374,6 +374,8 @@ fn boots_travel_in_their_names() {
     run.step(welcomed(&[DOMAIN]));
     run.step(vec![resumed(2, 5, 5, &[])]);
     run.step(vec![Commit::new(10, 1, 5).put(3, 1, 1, "x").on(1)]);
+    run.0.say("The parent had no room for it, or did not serve the domain yet: asked again.");
+    run.0.wait(Duration::from_secs(2));
     run.step(vec![up(Message::Registered { domain: DOMAIN, boot: BootId(10) })]);
     run.step(vec![Commit::new(10, 1, 5).put(3, 1, 1, "x").on(1)]);
     let why = NoBoot::Taken;

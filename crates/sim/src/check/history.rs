@@ -167,7 +167,10 @@ impl Branch {
     pub fn add_commit(&mut self, stamp: Stamp, id: CommitId, tag: Option<u64>, writes: &[Write]) {
         assert!(!writes.is_empty(), "commit {stamp} writes nothing and has a stamp");
         let before = self.ids.insert(id, stamp);
-        assert!(before.is_none(), "exactly once: {id:?} is commit {before:?} and again {stamp}");
+        assert!(
+            before.is_none(),
+            "P11: exactly once: {id:?} is commit {before:?} and again {stamp}"
+        );
         let mut touched: BTreeMap<PageId, Vec<(Target, Aspect)>> = BTreeMap::new();
         for write in writes {
             let page = self.pages.entry(write.page).or_default();

@@ -86,9 +86,17 @@ impl Domain {
         }
     }
 
-    /// A boot is claimed for its name. Known under it, it may commit at once; not known, it is made
+    /// A boot is claimed for its name, in place of `replaced`. Known under it, it may commit at once; not known, it is made
     /// durable first, unless it may have been known once (decision 0004).
-    pub(in crate::origin) fn register(&mut self, cx: &mut Context<'_>, register: Register) {
+    pub(in crate::origin) fn register(
+        &mut self,
+        cx: &mut Context<'_>,
+        register: Register,
+        replaced: Option<BootId>,
+    ) {
+        if let Some(boot) = replaced {
+            self.registering.remove(&boot);
+        }
         let Register { domain, boot, name, fresh, .. } = register;
         let refused = match self.boots.name(boot) {
             Some(known) if known == name => {
