@@ -2,7 +2,7 @@
 //!
 //! The machines speak of these as plain data; `wire` encodes them; the `store` crate keeps bytes.
 
-use crate::commit::Write;
+use crate::commit::{Abort, Write};
 use crate::id::{BootId, CommitId, DomainId, PageId, PageNo, Stamp, VolumeId};
 use crate::message::Epoch;
 use crate::time::WallTime;
@@ -39,6 +39,14 @@ pub enum LogRecord {
         boot: BootId,
         /// Last sequence.
         upto: u64,
+    },
+    /// A commit was refused for a reason that may pass. A copy of it that comes later, over
+    /// another path, is refused as well: its node was told so.
+    Aborted {
+        /// Which.
+        id: CommitId,
+        /// Why.
+        abort: Abort,
     },
     /// Page numbers below `next` have been given away.
     Ids {
@@ -89,6 +97,8 @@ pub struct BootMeta {
     pub confirmed: u64,
     /// (sequence, stamp) of those committed after it, ascending.
     pub committed: Vec<(u64, Stamp)>,
+    /// (sequence, reason) of those refused after it for reasons that may pass, ascending.
+    pub aborted: Vec<(u64, Abort)>,
 }
 
 /// A domain's metadata, kept beside its pages and written with every install.

@@ -62,6 +62,7 @@ heads! {
         boot: Bytes = (bytes = "bytes", tag = "1"),
         confirmed: u64 = (uint64, tag = "2"),
         name: String = (string, tag = "3"),
+        aborted: Vec<Bytes> = (bytes = "bytes", repeated, tag = "4"),
         committed: Bytes = (bytes = "bytes", tag = "15"),
     }
 

@@ -3,9 +3,10 @@
 use super::head::{self, id_field, id_of, need};
 use super::message::{Body, open};
 use super::packed::{self, Packed};
-use super::reason::text;
+use super::reason::{ending_head, ending_of, text};
 use super::varint::{Reader, Sink};
 use super::{META_FORMAT, META_FORMAT_OLDEST, WireError, down};
+use crate::commit::{Abort, Outcome};
 use crate::id::{BootId, CommitId, DomainId, PageNo, Stamp, VolumeId};
 use crate::record::{BootMeta, DomainMeta, LogRecord, Lsn, VolumeMeta};
 use crate::time::WallTime;
@@ -20,6 +21,7 @@ mod kind {
     pub(super) const IDS: u32 = 4;
     pub(super) const VOLUME: u32 = 5;
     pub(super) const EPOCH: u32 = 6;
+    pub(super) const ABORTED: u32 = 7;
 }
 
 /// The bytes of a log record.
@@ -43,6 +45,11 @@ pub fn encode_record(record: &LogRecord) -> Bytes {
         LogRecord::Boot { boot, name } => Body::plain(kind::BOOT, &boot_head(boot, 0, name)),
         LogRecord::Confirmed { boot, upto } => {
             Body::plain(kind::CONFIRMED, &boot_head(boot, *upto, ""))
+        }
+        LogRecord::Aborted { id, abort } => {
+            let head =
+                head::Committed { boot: id_field(id.boot.0), ..aborted_head(id.sequence, abort) };
+            Body::plain(kind::ABORTED, &head)
         }
         LogRecord::Ids { volume, next } => {
             let head =
@@ -82,6 +89,12 @@ pub fn decode_record(bytes: Bytes) -> Result<LogRecord, WireError> {
         kind::CONFIRMED => {
             let head: head::BootOf = head::read(body)?;
             LogRecord::Confirmed { boot: BootId(id_of(&head.boot)?), upto: head.upto }
+        }
+        kind::ABORTED => {
+            let head: head::Committed = head::read(body)?;
+            let boot = BootId(id_of(&head.boot)?);
+            let (sequence, abort) = aborted_of(head)?;
+            LogRecord::Aborted { id: CommitId { boot, sequence }, abort }
         }
         kind::IDS => {
             let head: head::Range = head::read(body)?;
@@ -174,6 +187,19 @@ fn next_page(number: u64) -> Result<PageNo, WireError> {
     Ok(PageNo(number))
 }
 
+/// A refusal, without its boot.
+fn aborted_head(sequence: u64, abort: &Abort) -> head::Committed {
+    let outcome = Some(ending_head(&Outcome::Aborted(abort.clone())));
+    head::Committed { sequence, outcome, ..head::Committed::default() }
+}
+
+fn aborted_of(head: head::Committed) -> Result<(u64, Abort), WireError> {
+    match ending_of(need(head.outcome)?)? {
+        Outcome::Aborted(abort) => Ok((head.sequence, abort)),
+        Outcome::Committed(_) | Outcome::Unknown => Err(WireError::Malformed("no refusal")),
+    }
+}
+
 /// Outcomes as (sequence, stamp), both as the distance from the one before.
 fn boot_field(boot: &BootMeta) -> Bytes {
     let mut committed = Vec::new();
@@ -187,6 +213,11 @@ fn boot_field(boot: &BootMeta) -> Bytes {
         boot: id_field(boot.boot.0),
         confirmed: boot.confirmed,
         name: boot.name.clone(),
+        aborted: boot
+            .aborted
+            .iter()
+            .map(|(sequence, abort)| aborted_head(*sequence, abort).encode_to_vec().into())
+            .collect(),
         committed: committed.into(),
     };
     head.encode_to_vec().into()
@@ -194,6 +225,8 @@ fn boot_field(boot: &BootMeta) -> Bytes {
 
 fn boot_of(bytes: Bytes) -> Result<BootMeta, WireError> {
     let head: head::Boot = head::read(bytes)?;
+    let aborted = head.aborted.into_iter().map(|bytes| aborted_of(head::read(bytes)?));
+    let aborted = aborted.collect::<Result<_, _>>()?;
     let mut reader = Reader::new(head.committed);
     let mut committed = Vec::new();
     let (mut sequence, mut stamp) = (0u64, 0u64);
@@ -207,5 +240,6 @@ fn boot_of(bytes: Bytes) -> Result<BootMeta, WireError> {
         name: text(head.name)?,
         confirmed: head.confirmed,
         committed,
+        aborted,
     })
 }

@@ -406,6 +406,7 @@ pub(crate) fn records() -> Vec<(&'static str, LogRecord)> {
         ),
         ("boot", LogRecord::Boot { boot: BOOT, name: "node-one".into() }),
         ("confirmed", LogRecord::Confirmed { boot: BOOT, upto: u64::MAX }),
+        ("aborted", LogRecord::Aborted { id: commit_id(), abort: Abort::PageFull(page_id()) }),
         ("ids", LogRecord::Ids { volume: VOLUME, next: PageNo(1256) }),
         ("volume", LogRecord::Volume { stamp: Stamp(1002), volume: volume_meta() }),
         ("epoch", LogRecord::Epoch { epoch: epochs()[1] }),
@@ -435,6 +436,7 @@ pub(crate) fn meta() -> DomainMeta {
             name: "node-one".into(),
             confirmed: 10,
             committed: vec![(11, Stamp(998)), (12, Stamp(1001))],
+            aborted: vec![(13, Abort::BadPage(page_id()))],
         }],
     }
 }

@@ -59,6 +59,9 @@ fn record(lsn: Lsn, record: &LogRecord) -> String {
             format!("commit {}#{} stamp {stamp}", id.boot.0, id.sequence)
         }
         LogRecord::Boot { boot, name } => format!("boot {} of {name}", boot.0),
+        LogRecord::Aborted { id, abort } => {
+            format!("aborted {}#{}: {abort}", id.boot.0, id.sequence)
+        }
         LogRecord::Confirmed { boot, upto } => format!("confirmed boot {} {upto}", boot.0),
         LogRecord::Ids { next, .. } => format!("ids below {}", next.0),
         LogRecord::Volume { stamp, .. } => format!("volume stamp {stamp}"),
@@ -419,7 +422,9 @@ fn rule_18_a_name_removed_and_created_again() {
         Commit::new(10, 4, 4).op(2, delete).on(1),
     ]);
     run.link(vec![Commit::new(20, 1, 5).put(1, 1, 1, "old").on(2)]);
+    run.settle();
     run.link(vec![Commit::new(20, 2, 5).op(2, create).on(2)]);
+    run.settle();
     run.restart(2);
     run.node(1, "a", 10);
     let ids = |request| larder_core::message::Message::AllocateIds {

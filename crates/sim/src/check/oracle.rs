@@ -227,7 +227,10 @@ impl Oracle {
                 }
                 self.forget(&lost, restored);
             }
-            LogRecord::Ids { .. } | LogRecord::Boot { .. } | LogRecord::Confirmed { .. } => {}
+            LogRecord::Ids { .. }
+            | LogRecord::Boot { .. }
+            | LogRecord::Aborted { .. }
+            | LogRecord::Confirmed { .. } => {}
         }
     }
 

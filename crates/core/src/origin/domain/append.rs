@@ -152,7 +152,11 @@ impl Domain {
                     self.boots.committed(id, stamp);
                     let pages = changes;
                     self.ring.push(Recent::Change(Change { stamp, id, pages }));
-                    outcomes.push((id, stamp));
+                    outcomes.push((id, Outcome::Committed(stamp)));
+                }
+                Item::Aborted { id, abort } => {
+                    self.boots.aborted(id, &abort);
+                    outcomes.push((id, Outcome::Aborted(abort)));
                 }
                 Item::Boot { boot, name } => {
                     self.registering.remove(&boot);
@@ -179,8 +183,8 @@ impl Domain {
             }
         }
         self.pump_all(cx);
-        for (id, stamp) in outcomes {
-            self.answer(cx, id, &Outcome::Committed(stamp));
+        for (id, outcome) in outcomes {
+            self.answer(cx, id, &outcome);
         }
         for withheld in batch.withheld {
             self.answer(cx, withheld.id, &withheld.outcome);
@@ -234,7 +238,7 @@ impl Domain {
         let error = RequestError::Unavailable(detail.into());
         for item in batch.items {
             match item {
-                Item::Commit { id, .. } => self.defer(cx, id, &error),
+                Item::Commit { id, .. } | Item::Aborted { id, .. } => self.defer(cx, id, &error),
                 Item::Ids { link, request, .. } => {
                     cx.links.fail(link, request, error.clone(), cx.out);
                 }

@@ -1,6 +1,6 @@
 //! What one append holds: log records, and what each of them leads to once it is durable.
 
-use crate::commit::{Outcome, PageChange};
+use crate::commit::{Abort, Outcome, PageChange};
 use crate::id::{BootId, CommitId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::message::VolumeInfo;
 use crate::record::{LogRecord, Lsn};
@@ -16,6 +16,8 @@ pub(super) enum Item {
         /// Pages made and removed, per volume written.
         grown: Vec<(VolumeId, i64)>,
     },
+    /// A commit is refused, for a reason that may pass.
+    Aborted { id: CommitId, abort: Abort },
     /// A boot may commit.
     Boot { boot: BootId, name: String },
     /// A boot is forgotten.
@@ -33,7 +35,11 @@ impl Item {
     pub(super) fn stamp(&self) -> Option<Stamp> {
         match self {
             Self::Commit { stamp, .. } | Self::Volume { stamp, .. } => Some(*stamp),
-            Self::Boot { .. } | Self::Forgotten(_) | Self::Ids { .. } | Self::Epoch => None,
+            Self::Aborted { .. }
+            | Self::Boot { .. }
+            | Self::Forgotten(_)
+            | Self::Ids { .. }
+            | Self::Epoch => None,
         }
     }
 }

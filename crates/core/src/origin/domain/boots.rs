@@ -1,5 +1,6 @@
 //! Boots and the outcomes of their commits: executed exactly once (rule 15, decision 0004).
 
+use crate::commit::Abort;
 use crate::id::{BootId, CommitId, Stamp};
 use crate::message::certificate_of;
 use crate::record::BootMeta;
@@ -18,16 +19,27 @@ struct Boot {
     confirmed: u64,
     /// Committed after it.
     committed: BTreeMap<u64, Stamp>,
+    /// Refused after it, for reasons that may pass.
+    aborted: BTreeMap<u64, Abort>,
     heard: Instant,
 }
 
+impl Boot {
+    /// Whether its node may still ask how a commit ended.
+    fn owes(&self) -> bool {
+        !self.committed.is_empty() || !self.aborted.is_empty()
+    }
+}
+
 /// What is known of a commit id.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Known {
     /// Never executed: it may be.
     New,
     /// Durable as this stamp.
     Committed(Stamp),
+    /// Refused, durably.
+    Aborted(Abort),
     /// Its boot or its outcome is forgotten.
     Expired,
     /// Its boot has too many outcomes unconfirmed.
@@ -50,6 +62,7 @@ impl Boots {
             let entry = boots.boots.get_mut(&meta.boot).expect("registered just now");
             entry.confirmed = meta.confirmed;
             entry.committed = meta.committed.iter().copied().collect();
+            entry.aborted = meta.aborted.iter().cloned().collect();
         }
         boots
     }
@@ -74,6 +87,7 @@ impl Boots {
             name: name.to_owned(),
             confirmed: 0,
             committed: BTreeMap::new(),
+            aborted: BTreeMap::new(),
             heard: now,
         });
         entry.heard = now;
@@ -103,10 +117,12 @@ impl Boots {
         if id.sequence <= boot.confirmed {
             return Known::Expired;
         }
-        match boot.committed.get(&id.sequence) {
-            Some(stamp) => Known::Committed(*stamp),
-            None if boot.committed.len() >= OUTCOMES_MAX => Known::Full,
-            None => Known::New,
+        let (committed, aborted) = (&boot.committed, &boot.aborted);
+        match (committed.get(&id.sequence), aborted.get(&id.sequence)) {
+            (Some(stamp), _) => Known::Committed(*stamp),
+            (None, Some(abort)) => Known::Aborted(abort.clone()),
+            (None, None) if committed.len() + aborted.len() >= OUTCOMES_MAX => Known::Full,
+            (None, None) => Known::New,
         }
     }
 
@@ -121,6 +137,7 @@ impl Boots {
         if upto > boot.confirmed {
             boot.confirmed = upto;
             boot.committed = boot.committed.split_off(&(upto + 1));
+            boot.aborted = boot.aborted.split_off(&(upto + 1));
         }
     }
 
@@ -130,6 +147,15 @@ impl Boots {
             && id.sequence > boot.confirmed
         {
             boot.committed.insert(id.sequence, stamp);
+        }
+    }
+
+    /// A refusal became durable.
+    pub(super) fn aborted(&mut self, id: CommitId, abort: &Abort) {
+        if let Some(boot) = self.boots.get_mut(&id.boot)
+            && id.sequence > boot.confirmed
+        {
+            boot.aborted.insert(id.sequence, abort.clone());
         }
     }
 
@@ -153,7 +179,7 @@ impl Boots {
         let boots = self.certificates.get(certificate_of(name))?;
         let away = boots.iter().filter(|id| !connected(**id));
         let known = away.filter_map(|id| Some((*id, self.boots.get(id)?)));
-        known.min_by_key(|(_, boot)| (!boot.committed.is_empty(), boot.heard)).map(|(id, _)| id)
+        known.min_by_key(|(_, boot)| (boot.owes(), boot.heard)).map(|(id, _)| id)
     }
 
     /// For the metadata, ascending.
@@ -163,6 +189,7 @@ impl Boots {
             name: boot.name.clone(),
             confirmed: boot.confirmed,
             committed: boot.committed.iter().map(|(s, stamp)| (*s, *stamp)).collect(),
+            aborted: boot.aborted.iter().map(|(s, abort)| (*s, abort.clone())).collect(),
         });
         meta.collect()
     }
@@ -172,7 +199,7 @@ impl Boots {
         assert_eq!(listed, self.boots.len(), "a boot is not listed by its certificate");
         for boot in self.boots.values() {
             assert!(
-                boot.committed.len() <= OUTCOMES_MAX + 8192,
+                boot.committed.len() + boot.aborted.len() <= OUTCOMES_MAX + 8192,
                 "outcomes of a boot outgrew their bound"
             );
             for (sequence, stamp) in &boot.committed {

@@ -58,6 +58,10 @@ impl Domain {
                 cx.links.outcome(link, self.id, id, Outcome::Committed(stamp), cx.out);
                 return;
             }
+            Known::Aborted(abort) => {
+                cx.links.outcome(link, self.id, id, Outcome::Aborted(abort), cx.out);
+                return;
+            }
             Known::Expired => {
                 cx.links.outcome(link, self.id, id, Outcome::Unknown, cx.out);
                 return;
@@ -69,7 +73,13 @@ impl Domain {
             }
         }
         if let Err(abort) = self.check_request(cx, &request) {
-            cx.links.outcome(link, self.id, id, Outcome::Aborted(abort), cx.out);
+            if self.gathering.items.len() < cx.config.append_records_max {
+                self.pending.insert(id, vec![link]);
+                self.gather_abort(id, abort);
+            } else {
+                let error = RequestError::Busy("the append that is gathered is full".into());
+                cx.links.defer(link, self.id, id, error, cx.out);
+            }
             return;
         }
         let bytes = request_bytes(&request);

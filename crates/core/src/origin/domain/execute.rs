@@ -19,7 +19,11 @@ impl Domain {
     pub(super) fn execute(&mut self, cx: &mut Context<'_>, request: CommitRequest, base: Stamp) {
         let id = request.id;
         if let Err(refused) = self.validate(&request, base) {
-            self.withhold(cx, id, Outcome::Aborted(refused.abort), refused.reveals);
+            if self.recent.is_for_good(refused.reveals) {
+                self.withhold(cx, id, Outcome::Aborted(refused.abort), refused.reveals);
+            } else {
+                self.gather_abort(id, refused.abort);
+            }
             return;
         }
         if request.writes.is_empty() {
@@ -31,8 +35,9 @@ impl Domain {
         let lsn = self.next_lsn;
         let changes = match self.apply_all(&request.writes, (lsn, stamp), cx.config.faults) {
             Ok(changes) => changes,
-            Err(refused) => {
-                self.withhold(cx, id, Outcome::Aborted(refused.abort), refused.reveals);
+            Err(abort) => {
+                // Logged after all that it reveals.
+                self.gather_abort(id, abort);
                 return;
             }
         };
@@ -45,6 +50,21 @@ impl Domain {
         let record =
             LogRecord::Commit { stamp, id, time: self.wall_at(cx.now), writes: request.writes };
         self.gathering.push(lsn, record, item);
+    }
+
+    /// Refuses a commit for a reason that may pass: what is not there may be made, what is full may
+    /// become empty. The outcome is kept like that of a commit (rule 15):
+    ///
+    /// 1. A node's commit waits at relay 1, whose line is cut. The node moves to relay 2.
+    /// 2. The commit is refused over relay 2, since page 5 is not there: the node is told so, and
+    ///    its application does something else.
+    /// 3. Page 5 is made. Relay 1 has its line back, and sends the commit: it would succeed.
+    ///
+    /// A conflict needs no record: what changed after the base has changed for good. But one that is
+    /// named since a full store took a commit back does: it may not be found again.
+    pub(super) fn gather_abort(&mut self, id: CommitId, abort: Abort) {
+        let record = LogRecord::Aborted { id, abort: abort.clone() };
+        self.gather(record, Item::Aborted { id, abort });
     }
 
     /// Answers once everything that the answer reveals is durable (rule 14).
@@ -85,20 +105,14 @@ impl Domain {
         writes: &[Write],
         at: (Lsn, Stamp),
         faults: Faults,
-    ) -> Result<Vec<PageChange>, Refused> {
+    ) -> Result<Vec<PageChange>, Abort> {
         let mut touched = Vec::with_capacity(writes.len());
         for (index, write) in writes.iter().enumerate() {
             match self.apply(write, at, faults) {
                 Ok((target, aspect)) => touched.push((write.page, target, aspect)),
                 Err(abort) => {
-                    let latest = self.pages.get(write.page).and_then(|entry| entry.latest());
-                    // Of this commit's own changes nothing is revealed.
-                    let mut reveals = latest.map_or(self.stamped, |image| image.version);
-                    if reveals == at.1 {
-                        reveals = self.stamped;
-                    }
                     self.undo(&writes[..=index], at.1);
-                    return Err(Refused { abort, reveals });
+                    return Err(abort);
                 }
             }
         }
@@ -174,6 +188,7 @@ impl Domain {
                 LogRecord::Volume { .. }
                 | LogRecord::Boot { .. }
                 | LogRecord::Confirmed { .. }
+                | LogRecord::Aborted { .. }
                 | LogRecord::Ids { .. }
                 | LogRecord::Epoch { .. } => {}
             }

@@ -48,6 +48,8 @@ struct PageLast {
 #[derive(Debug)]
 pub(super) struct RecentWrites {
     horizon: Stamp,
+    /// Up to here it may name changes that were taken back.
+    taken_back: Stamp,
     pages: FixedMap<PageId, PageLast>,
     slots: FixedMap<(PageId, Slot), Last>,
     /// One entry per stamp and target, in order of stamps; no slot: the page.
@@ -59,6 +61,7 @@ impl RecentWrites {
     pub(super) fn new(horizon: Stamp, entries_max: usize) -> Self {
         Self {
             horizon,
+            taken_back: Stamp::ZERO,
             pages: FixedMap::default(),
             slots: FixedMap::default(),
             order: VecDeque::new(),
@@ -93,6 +96,11 @@ impl RecentWrites {
             }
         };
         (stamp > base).then_some(stamp)
+    }
+
+    /// Whether a conflict with this stamp will be one whenever it is looked for.
+    pub(super) fn is_for_good(&self, conflict: Stamp) -> bool {
+        conflict > self.taken_back
     }
 
     /// Takes a commit's changes.
@@ -159,6 +167,7 @@ impl RecentWrites {
             }
         }
         self.horizon = self.horizon.min(durable);
+        self.taken_back = durable;
     }
 
     pub(super) fn check(&self, stamped: Stamp) {

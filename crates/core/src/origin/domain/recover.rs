@@ -131,6 +131,7 @@ impl Domain {
                 self.boots.committed(id, stamp);
             }
             LogRecord::Boot { boot, name } => self.boots.register(boot, &name, now),
+            LogRecord::Aborted { id, abort } => self.boots.aborted(id, &abort),
             LogRecord::Confirmed { boot, upto } if upto == u64::MAX => self.boots.forget(boot),
             LogRecord::Confirmed { boot, upto } => self.boots.confirm(boot, upto, now),
             LogRecord::Ids { volume, next } => {

@@ -172,11 +172,11 @@ fn error() -> impl Strategy<Value = RequestError> {
     ]
 }
 
-fn outcome() -> impl Strategy<Value = Outcome> {
+fn abort() -> impl Strategy<Value = Abort> {
     let gone = (page(), any::<u16>(), any::<u32>()).prop_map(|(page, slot, generation)| {
         Abort::Gone { page, slot: Slot(slot), generation: Generation(generation) }
     });
-    let abort = prop_oneof![
+    prop_oneof![
         read().prop_map(Abort::Conflict),
         gone,
         page().prop_map(Abort::BadPage),
@@ -185,10 +185,13 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         volume().prop_map(Abort::NoVolume),
         Just(Abort::History),
         prop::sample::select(&LIMIT_NAMES[..]).prop_map(Abort::TooLarge),
-    ];
+    ]
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
         stamp().prop_map(Outcome::Committed),
-        abort.prop_map(Outcome::Aborted),
+        abort().prop_map(Outcome::Aborted),
         Just(Outcome::Unknown),
     ]
 }
@@ -398,6 +401,7 @@ pub(super) fn record() -> impl Strategy<Value = LogRecord> {
         }),
         (boot(), text()).prop_map(|(boot, name)| LogRecord::Boot { boot, name }),
         (boot(), any::<u64>()).prop_map(|(boot, upto)| LogRecord::Confirmed { boot, upto }),
+        (commit_id(), abort()).prop_map(|(id, abort)| LogRecord::Aborted { id, abort }),
         page().prop_map(|page| LogRecord::Ids { volume: page.volume, next: page.page }),
         (stamp(), volume_meta()).prop_map(|(stamp, volume)| LogRecord::Volume { stamp, volume }),
         epoch().prop_map(|epoch| LogRecord::Epoch { epoch }),
@@ -406,10 +410,16 @@ pub(super) fn record() -> impl Strategy<Value = LogRecord> {
 
 pub(super) fn meta() -> impl Strategy<Value = DomainMeta> {
     let committed = vec((any::<u64>(), stamp()), 0..5);
-    let boot =
-        (boot(), text(), any::<u64>(), committed).prop_map(|(boot, name, confirmed, committed)| {
-            BootMeta { boot, name, confirmed, committed }
-        });
+    let aborted = vec((any::<u64>(), abort()), 0..3);
+    let boot = (boot(), text(), any::<u64>(), committed, aborted).prop_map(
+        |(boot, name, confirmed, committed, aborted)| BootMeta {
+            boot,
+            name,
+            confirmed,
+            committed,
+            aborted,
+        },
+    );
     ((domain(), any::<u64>(), stamp()), epochs(), vec(volume_meta(), 0..3), vec(boot, 0..3))
         .prop_map(|((domain, lsn, installed), epochs, volumes, boots)| DomainMeta {
             domain,

@@ -286,3 +286,52 @@ fn fetches_of_unknown_volumes_cost_nothing() {
     run.settle();
     run.t.end("origin_fetches_of_unknown_volumes_cost_nothing");
 }
+
+#[test]
+fn rule_15_a_refusal_that_may_pass() {
+    let mut run = Run::new(
+        "Rule 15. a's commit writes page 5, which is not there: it is refused, and a is told so when \
+         that is logged. b makes page 5. A copy of the commit comes that had waited at a relay \
+         without a line: it once succeeded, though a had been told that nothing of it would be \
+         done. It is refused as before; also by an origin that was started again, from its log and \
+         then from the metadata of an install. So is a commit from a base that is not durable yet. \
+         Once a has confirmed both, the answer is 'unknown'.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    let (copy, early) = (Commit::new(10, 2, 2).put(5, 1, 1, "y"), Commit::new(10, 3, 3));
+    run.link(vec![copy.clone().on(1), early.clone().on(1)]);
+    run.settle();
+    let create = Op::CreatePage(PageKind::Slotted);
+    run.link(vec![Commit::new(20, 1, 2).op(5, create).on(2)]);
+    run.settle();
+    run.link(vec![copy.clone().on(1), early.clone().on(1)]);
+    run.restart(2);
+    run.node(1, "a", 10);
+    run.link(vec![copy.clone().on(1), early.on(1)]);
+    run.settle_pages();
+    run.restart(3);
+    run.node(1, "a", 10);
+    run.link(vec![copy.clone().on(1)]);
+    run.link(vec![Commit::new(10, 4, 3).confirmed(3).put(5, 1, 1, "z").on(1)]);
+    run.link(vec![copy.on(1)]);
+    run.t.end("origin_rule_15_a_refusal_that_may_pass");
+}
+
+#[test]
+fn rule_15_a_conflict_in_vain() {
+    let mut run = Run::new(
+        "Rule 15. a's commit to slot 6 is taken back, since the store is full. From then on slot 6 \
+         counts as changed at the durable stamp, 3, and b's commit, which read it at base 2, is \
+         refused in vain. That may pass, so it is logged as any refusal that may.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    run.quietly(vec![Commit::new(10, 2, 2).put(1, 5, 1, "y").on(1)]);
+    run.link(vec![Commit::new(10, 3, 3).put(1, 6, 1, "y").on(1)]);
+    run.store(full());
+    run.settle();
+    run.link(vec![Commit::new(20, 1, 2).read(1, 6).put(1, 7, 1, "b").on(2)]);
+    run.settle();
+    run.t.end("origin_rule_15_a_conflict_in_vain");
+}
