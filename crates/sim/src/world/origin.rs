@@ -35,6 +35,8 @@ pub struct StoreHost {
     log: VecDeque<OriginOutput>,
     installs: VecDeque<OriginOutput>,
     loads: VecDeque<OriginOutput>,
+    /// The next loads that fail, for a device's reasons.
+    failing_loads: u64,
     backup: Option<Backup>,
 }
 
@@ -71,6 +73,7 @@ impl StoreHost {
             log: VecDeque::new(),
             installs: VecDeque::new(),
             loads: VecDeque::new(),
+            failing_loads: 0,
             backup: None,
         }
     }
@@ -119,6 +122,7 @@ impl StoreHost {
         self.log.clear();
         self.installs.clear();
         self.loads.clear();
+        self.failing_loads = 0;
     }
 }
 
@@ -263,8 +267,15 @@ impl World {
         let store = self.store_host(domain);
         let output = store.queue(queue).pop_front().expect("one event for each thing asked");
         let is_append = matches!(output, OriginOutput::Append { .. });
-        let store_open = store.open.as_mut().expect("open while the origin lives");
-        let answer = store_open.carry_out(output);
+        let failing = matches!(output, OriginOutput::Load { .. }) && store.failing_loads > 0;
+        store.failing_loads -= u64::from(failing);
+        let answer = match output {
+            OriginOutput::Load { domain, load, .. } if failing => {
+                let result = Err(StoreFault::Failed("input/output error (simulated)".into()));
+                Some(OriginInput::Loaded { domain, load, result })
+            }
+            output => store.open.as_mut().expect("open while the origin lives").carry_out(output),
+        };
         self.trace.mix(0x5703 | u64::from(number) << 32);
         let Some(answer) = answer else {
             return;
@@ -334,10 +345,13 @@ impl World {
 
     /// The disk of a domain has no more room, or has again.
     pub(super) fn set_full(&mut self, number: usize, full: bool) {
-        let store = &self.processes[0].origin().stores[number];
+        let loads = if full { self.rng.below(8) } else { 0 };
+        let store = &mut self.processes[0].origin().stores[number];
         if full && !store.made {
             return;
         }
+        // A device that runs full is one that fails reads as well.
+        store.failing_loads = loads;
         let capacity = full.then(|| store.disk.used());
         store.disk.set_capacity(capacity);
         store.pages.set_full(full && self.rng.chance(1, 2));
