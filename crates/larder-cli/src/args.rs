@@ -127,8 +127,8 @@ pub(crate) struct OriginArgs {
     /// Folder of the store
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-    /// Make the store if the folder holds none: for the first start. Without it a folder that
-    /// holds no store is refused, since its disk may not be mounted
+    /// Make the store: for the first start alone, and refused where one is. Without it a folder
+    /// that holds no store is refused, since its disk may not be mounted
     #[arg(long)]
     pub(crate) create: bool,
     /// Address to serve at

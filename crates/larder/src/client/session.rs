@@ -111,9 +111,14 @@ impl SessionShared {
         if in_vain().is_some_and(|at| now().since(at) < IN_VAIN_PAUSE) {
             return Err(self.stale());
         }
-        let until = deadline.min(now().after(self.options.refresh_limit));
-        let result = self.refresh(domain, until).await;
-        *in_vain() = result.is_err().then(now);
+        let full = now().after(self.options.refresh_limit);
+        let result = self.refresh(domain, deadline.min(full)).await;
+        // A transaction whose own time was over says nothing of the line.
+        if result.is_ok() {
+            *in_vain() = None;
+        } else if now() >= full {
+            *in_vain() = Some(now());
+        }
         result
     }
 

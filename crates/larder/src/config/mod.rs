@@ -170,8 +170,8 @@ pub struct OriginSection {
     pub listen: String,
     /// Folder of the store; one folder per domain in it.
     pub data: PathBuf,
-    /// Make the store if the folder holds none. Off: a folder without a store is refused, since
-    /// its disk may not be mounted.
+    /// Make the store: for the first start alone, refused where one is. Off: a folder without a
+    /// store is refused, since its disk may not be mounted.
     pub create: bool,
     /// Order domains of the store; more than it has are made, and none is ever left out.
     pub domains: u32,

@@ -10,7 +10,7 @@ use crate::config::OriginSection;
 use larder_core::id::{DomainId, HistoryId};
 use larder_core::origin::RecoveredDomain;
 use larder_core::rng::Rng;
-use larder_store::disk::RealDisk;
+use larder_store::disk::{Disk, RealDisk};
 use larder_store::driver::{
     LIST_NAME, LogHalf, OpenError, PagesHalf, RealStore, StoreConfig, domain_at, folder_name,
     read_list, write_list,
@@ -29,13 +29,18 @@ pub(super) struct OpenDomain {
 /// store that is not there is made if the configuration says so. Blocks.
 pub(super) fn open_all(section: &OriginSection) -> Result<Vec<OpenDomain>, ServerError> {
     let data = &section.data;
-    if !section.create && !data.join(LIST_NAME).exists() {
-        return Err(ServerError::NoStore { path: data.clone() });
+    match (section.create, data.join(LIST_NAME).exists()) {
+        (false, false) => return Err(ServerError::NoStore { path: data.clone() }),
+        // Left in a unit file it would make a new store the day the disk is not mounted.
+        (true, true) => return Err(ServerError::StoreExists { path: data.clone() }),
+        (false, true) | (true, false) => {}
     }
     let failed = |error: OpenError| ServerError::Store { path: data.clone(), error };
     // Keeps another process out until the domains' own locks do.
     let disk = RealDisk::open(data).map_err(|error| failed(error.into()))?;
     let listed = read_list(&disk).map_err(failed)?.unwrap_or_default();
+    // A start that died between the list's renaming and this left it in the system's cache alone.
+    disk.sync_directory().map_err(|error| failed(error.into()))?;
     let wanted = listed.len().max(section.domains as usize);
     refuse_unlisted(data, wanted)?;
     let mut domains = Vec::with_capacity(wanted);
@@ -160,9 +165,8 @@ mod tests {
         let made = place.open(2, true).expect("a new store");
         let (second, away) = (place.0.join("data/domain-1"), place.0.join("away"));
         std::fs::rename(&second, &away).expect("renames");
-        // Whether it is asked for or not, and also where `--create` was left in a unit file.
-        for (domains, create) in [(1, false), (2, false), (2, true)] {
-            let text = place.refused(domains, create);
+        for domains in [1, 2, 3] {
+            let text = place.refused(domains, false);
             assert!(text.contains("domain-1 is missing") && text.contains("mount"), "{text}");
             assert!(text.contains(&format!("{:016x}", made[1].0)), "{text}");
             assert!(!second.exists(), "a refused start leaves nothing");
@@ -179,6 +183,17 @@ mod tests {
         std::fs::rename(&away, place.0.join("data/domain-0")).expect("renames");
         let text = place.refused(2, false);
         assert!(text.contains("domain-0 holds domain"), "{text}");
+    }
+
+    /// `--create` was left in a unit file after the first start. The day the store's disk was not
+    /// mounted, the origin made a new, empty store in its place, and served that.
+    #[test]
+    fn a_store_that_is_there_refuses_to_be_made() {
+        let place = Place::new("create");
+        let made = place.open(1, true).expect("a new store");
+        let text = place.refused(1, true);
+        assert!(text.contains("holds a store") && text.contains("without --create"), "{text}");
+        assert_eq!(place.open(1, false).expect("it is there"), made);
     }
 
     #[test]

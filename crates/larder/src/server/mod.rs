@@ -48,6 +48,16 @@ pub enum ServerError {
         /// The data folder.
         path: PathBuf,
     },
+    /// A store is to be made where one is.
+    #[error(
+        "{path} holds a store: start the origin without --create (origin.create), which is for the \
+         first start alone",
+        path = path.display()
+    )]
+    StoreExists {
+        /// The data folder.
+        path: PathBuf,
+    },
     /// A domain of the store is not there.
     #[error(
         "{path} is missing, and domain {domain:016x} with it, which the store's list names: mount \

@@ -64,7 +64,7 @@ impl Site {
             origin: OriginSection {
                 listen: listen.into(),
                 data: self.dir.join("data"),
-                create: true,
+                create: !self.dir.join("data").exists(),
                 lease: Period(Duration::from_secs(2)),
                 ..OriginSection::default()
             },

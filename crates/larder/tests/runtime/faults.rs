@@ -245,3 +245,28 @@ async fn operators_are_told() {
     assert_eq!(ask(&of_node, "/healthz").await.0, 200, "cut off is not ill");
     assert!(one.metrics().messages(Direction::Received, Kind::Committed).0 >= 2);
 }
+
+/// A transaction that had nearly used up its time asked for a fresher state, and its time was over
+/// before the answer could come. That was taken for a line that answers nothing: for half a second
+/// every transaction of the session was refused as stale, over a healthy line.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_out_of_time_says_nothing_of_the_line() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let line = proxy(&origin.address().to_string(), Duration::ZERO).await;
+    let node = site.node("one", &line.address().to_string()).await;
+    let volume = create(&node, "shared").await;
+    let id = counter(&volume, 1).await;
+    let session = volume.session(SessionOptions {
+        freshness: Freshness::AtMost(Duration::from_millis(1)),
+        time_limit: Duration::from_secs(3),
+        ..SessionOptions::default()
+    });
+    let late = session.begin_read().await.expect("the line is quick");
+    // Slower than what the transaction has left, and far quicker than another's time.
+    line.set_delay(Duration::from_millis(300));
+    tokio::time::sleep(Duration::from_millis(2800)).await;
+    assert!(late.get(id).await.is_err(), "no answer comes in its time");
+    let next = session.begin_read().await.expect("asks, and is answered");
+    assert_eq!(next.age().map(|age| age < Duration::from_secs(3)), Some(true));
+}

@@ -77,6 +77,8 @@ impl Cluster {
         let listen = format!("127.0.0.1:{origin_port}");
         let origin = ["origin", "--data", &data, "--create", "--listen", &listen];
         cluster.add(Part::Origin, &origin)?;
+        // For the first start alone.
+        cluster.members[0].arguments.retain(|word| word != "--create");
         let listen = format!("127.0.0.1:{relay_port}");
         let parent = cluster.proxy.address().to_string();
         cluster.add(Part::Relay, &["relay", "--parent", &parent, "--listen", &listen])?;
