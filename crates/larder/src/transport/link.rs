@@ -113,12 +113,20 @@ impl LinkSetup {
             return End::Stopped;
         }
         self.metrics.link(side, true);
-        let (read, write) = tokio::io::split(stream);
+        let (mut read, write) = tokio::io::split(stream);
         let writer =
             Writer { write, queue, metrics: self.metrics.clone(), limit: self.write_limit };
         let mut writer = tokio::spawn(writer.run());
         let end = tokio::select! {
-            end = self.read(read, link, seen) => {
+            end = self.read(&mut read, link, seen) => {
+                if let End::Closed(reason) = &end {
+                    own.close(reason.clone());
+                    let last_words = async {
+                        let _ = (&mut writer).await;
+                        discard(&mut read).await;
+                    };
+                    let _ = timeout(2 * GOODBYE_LIMIT, last_words).await;
+                }
                 writer.abort();
                 end
             }
@@ -143,7 +151,7 @@ impl LinkSetup {
 
     async fn read<S: AsyncRead>(
         &self,
-        mut read: ReadHalf<S>,
+        read: &mut ReadHalf<S>,
         link: LinkId,
         mut seen: impl FnMut(&Message),
     ) -> End {
@@ -160,7 +168,8 @@ impl LinkSetup {
                 let (mut message, bytes) = match lanes.receive(&mut buffer) {
                     Ok(Some(received)) => received,
                     Ok(None) => break,
-                    // What a peer sends is never trusted: it closes its own link and no other.
+                    // What a peer sends is never trusted: it closes its own link and no other, and
+                    // the peer is told why.
                     Err(error) => return End::Closed(error.into()),
                 };
                 self.metrics.message(Direction::Received, &message, u64::from(bytes));
@@ -264,6 +273,15 @@ impl<S: AsyncWrite> Writer<S> {
     }
 }
 
+/// Takes what the peer still sends: a socket closed with bytes unread is reset, and the peer may
+/// never see the goodbye.
+async fn discard<S: AsyncRead>(read: &mut ReadHalf<S>) {
+    let mut buffer = BytesMut::with_capacity(BATCH_BYTES);
+    while let Ok(1..) = read.read_buf(&mut buffer).await {
+        buffer.clear();
+    }
+}
+
 /// Moves frames to `buffer` until it holds a batch.
 fn fill(lanes: &mut LaneSender, buffer: &mut BytesMut) {
     while buffer.len() < BATCH_BYTES {
@@ -284,5 +302,47 @@ fn own_pages(message: &mut Message) {
                 *bytes = Bytes::copy_from_slice(bytes);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_core::message::Lane;
+    use larder_core::wire::FrameHeader;
+
+    /// A peer of another make sent a frame that is none. The link was closed without a word: its
+    /// operator saw "the other side ended it", dialled on, and never learnt what was wrong.
+    #[tokio::test]
+    async fn a_peer_that_sends_no_message_is_told_so() {
+        let (events, mut told) = mpsc::channel(8);
+        let metrics = Arc::new(Metrics::new());
+        let setup = LinkSetup::new(events, metrics, 1 << 20, Duration::from_secs(5));
+        let (here, mut there) = tokio::io::duplex(4096);
+        let run = async { setup.run(here, Side::Down, LinkId(1), (opened, "pipe"), |_| {}).await };
+        let peer = async move {
+            let header = FrameHeader { length: 3, lane: Lane::Control, slot: 0, last: true };
+            let mut bytes = header.encode().to_vec();
+            bytes.extend_from_slice(b"???");
+            // More than the pipe holds: the peer would wait for ever if nobody read on.
+            bytes.resize(20_000, 0);
+            there.write_all(&bytes).await.expect("the other end reads on");
+            let mut received = BytesMut::new();
+            while there.read_buf(&mut received).await.expect("a pipe does not break") > 0 {}
+            LaneReceiver::new().receive(&mut received).expect("frames")
+        };
+        let (end, message) = tokio::join!(run, peer);
+        let (message, _) = message.expect("a whole message came");
+        let Message::Goodbye { reason: CloseReason::Malformed(why) } = message else {
+            panic!("{message:?}");
+        };
+        assert!(why.contains("malformed"), "{why}");
+        assert!(matches!(end, End::Closed(CloseReason::Malformed(_))));
+        assert!(matches!(told.recv().await, Some(LinkEvent::Opened { .. })));
+        let closed = told.recv().await.expect("the machine is told");
+        assert!(matches!(
+            closed,
+            LinkEvent::Input { input: LinkInput::Closed { reason: None, .. }, .. }
+        ));
     }
 }
