@@ -20,7 +20,7 @@ pub const COMMIT_WRITES_MAX: usize = 1 << 18;
 
 /// The limits that [`Abort::TooLarge`] names. A name that is not among these is told to the other
 /// side as "a limit of the origin".
-pub const LIMIT_NAMES: [&str; 5] = ["reads", "writes", "bytes", "object", "pages"];
+pub const LIMIT_NAMES: [&str; 6] = ["reads", "writes", "bytes", "object", "pages", "message"];
 
 /// What part of a page a read or a change names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -243,6 +243,19 @@ pub struct PageChange {
 }
 
 impl PageChange {
+    /// What ops touched of a page, as it is told: ascending, and a target whose existence changed
+    /// named once.
+    #[must_use]
+    pub fn named(page: PageId, mut touched: Vec<(Target, Aspect)>) -> Self {
+        touched.sort_unstable();
+        // `Page` sorts before every slot, `Existence` before `Value`: both cover what follows.
+        if touched.first().is_some_and(|first| first.0 == Target::Page) {
+            touched.truncate(1);
+        }
+        touched.dedup_by_key(|touched| touched.0);
+        Self { page, touched }
+    }
+
     /// All of the page: for changes whose detail is not known (change index, resume).
     #[must_use]
     pub fn whole(page: PageId) -> Self {

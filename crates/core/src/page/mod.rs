@@ -11,7 +11,7 @@ mod slotted;
 #[cfg(test)]
 mod tests;
 
-pub use record::{Record, add, inline, number, raise};
+pub use record::{Record, add, inline, large_pages, number, raise};
 
 use crate::commit::{Aspect, Op, PageKind, Target};
 use crate::id::{Generation, PageId, Slot};

@@ -6,9 +6,10 @@
 //! | forward | 2, volume u128, page u48, slot u16, generation u32: 29 bytes      |
 //! | large   | 3, length u32, first page u48, count u32: 15 bytes                |
 //!
-//! Numbers are little-endian.
+//! Numbers are little-endian. A large object's count follows from its length and the volume's page
+//! size, which bytes alone do not tell: [`large_pages`].
 
-use super::{OpError, PageError};
+use super::{OpError, PAGE_BYTES_MAX, PAGE_BYTES_MIN, PageError};
 use crate::commit::OBJECT_BYTES_MAX;
 use crate::id::{Generation, ObjectId, PageId, PageNo, Slot, VolumeId};
 use bytes::{Buf, Bytes};
@@ -32,7 +33,7 @@ pub enum Record {
         length: u32,
         /// The first page.
         first: PageNo,
-        /// How many pages: 1 to `length`.
+        /// How many pages: [`large_pages`].
         count: u32,
     },
 }
@@ -102,8 +103,9 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), PageError> {
         }
         Some(&LARGE) if bytes.len() == LARGE_BYTES => {
             let (length, first, count) = large(bytes);
+            let counts = large_pages(length, PAGE_BYTES_MAX)..=large_pages(length, PAGE_BYTES_MIN);
             if (1..=OBJECT_BYTES_MAX).contains(&(length as usize))
-                && (1..=length).contains(&count)
+                && counts.contains(&count)
                 && page_ok(first)
                 && page_ok(first + u64::from(count) - 1)
             {
@@ -114,6 +116,22 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), PageError> {
         }
         _ => Err(PageError::Damaged("no record")),
     }
+}
+
+/// How many pages of `page_bytes` an object of this length fills.
+#[must_use]
+pub fn large_pages(length: u32, page_bytes: u32) -> u32 {
+    let piece = u32::try_from(super::raw_bytes_max(page_bytes)).expect("shorter than a page");
+    length.div_ceil(piece.max(1))
+}
+
+/// Whether a record that has passed [`check`] makes sense in a volume with such pages.
+pub(super) fn fits_volume(record: &[u8], page_bytes: usize) -> bool {
+    if record.first() != Some(&LARGE) {
+        return true;
+    }
+    let (length, _, count) = large(record);
+    u32::try_from(page_bytes).is_ok_and(|page_bytes| count == large_pages(length, page_bytes))
 }
 
 /// The object's bytes in a record's bytes, when they are inline.

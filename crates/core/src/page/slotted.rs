@@ -285,7 +285,8 @@ pub(super) fn put(
     page_bytes: usize,
 ) -> Result<(Target, Aspect), OpError> {
     let too_long = HEADER_BYTES + ENTRY_BYTES + value.len().max(RECORD_BYTES_MIN) > page_bytes;
-    if too_long || record::check(value).is_err() {
+    let record = record::check(value).is_ok() && record::fits_volume(value, page_bytes);
+    if too_long || !record {
         return Err(OpError::Malformed);
     }
     let found = find(page, slot);

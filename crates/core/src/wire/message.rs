@@ -3,7 +3,10 @@
 use super::packed::Packed;
 use super::varint::{Counter, Reader, Sink};
 use super::{KINDS_IGNORED, WireError, down, message_bytes_max, up};
+use crate::commit::{Abort, COMMIT_BYTES_MAX, COMMIT_READS_MAX, COMMIT_WRITES_MAX, CommitRequest};
+use crate::id::DomainId;
 use crate::message::{Lane, Message};
+use crate::page::PAGE_BYTES_MAX;
 use bytes::Bytes;
 
 /// Numbers of the kinds: for good.
@@ -159,6 +162,38 @@ pub fn encode(message: &Message) -> Bytes {
 pub fn encoded_len(message: &Message) -> usize {
     let body = body_of(message);
     body.len(&body.sizes())
+}
+
+/// Most bytes that one read of a commit takes.
+const READ_BYTES_MAX: usize = 48;
+/// Most bytes that one write of a commit takes beside its payload.
+const WRITE_BYTES_MAX: usize = 64;
+
+/// Whether the other side takes a commit of this kind: one that does not pass ends every link that
+/// it is sent on. Several limits at once, each kept, may pass that of a message.
+pub fn check_commit(domain: DomainId, commit: &CommitRequest) -> Result<(), Abort> {
+    let payload = commit.writes.iter().map(|write| write.op.payload_bytes());
+    let bytes: usize = payload.clone().sum();
+    let limits = [
+        (commit.reads.len(), COMMIT_READS_MAX, "reads"),
+        (commit.writes.len(), COMMIT_WRITES_MAX, "writes"),
+        (bytes, COMMIT_BYTES_MAX, "bytes"),
+        (payload.max().unwrap_or_default(), PAGE_BYTES_MAX as usize, "object"),
+    ];
+    for (count, limit, name) in limits {
+        if count > limit {
+            return Err(Abort::TooLarge(name));
+        }
+    }
+    let most =
+        256 + READ_BYTES_MAX * commit.reads.len() + WRITE_BYTES_MAX * commit.writes.len() + bytes;
+    let limit = message_bytes_max(Lane::Bulk);
+    // Measured only when it may be too long: that takes a look at every read and write.
+    let length = || {
+        let body = up::commit_body(domain, commit);
+        body.len(&body.sizes())
+    };
+    if most > limit && length() > limit { Err(Abort::TooLarge("message")) } else { Ok(()) }
 }
 
 /// The message in bytes that came in `lane`; none: a kind that may be ignored. Payload shares the

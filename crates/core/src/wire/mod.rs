@@ -24,7 +24,7 @@ mod varint;
 
 pub use frame::{FRAGMENT_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader};
 pub use lanes::{Fragment, LaneReceiver, LaneSender, Overflow, QueueLimits};
-pub use message::{decode, encode, encoded_len};
+pub use message::{check_commit, decode, encode, encoded_len};
 pub use record::{decode_meta, decode_record, encode_meta, encode_record};
 
 use crate::message::{CloseReason, Lane, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST};

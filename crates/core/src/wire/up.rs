@@ -90,7 +90,7 @@ fn held(domain: DomainId, done: bool) -> head::Held {
     head::Held { domain: domain.0, done, pages: Bytes::new() }
 }
 
-fn commit_body(domain: DomainId, commit: &CommitRequest) -> Body<'_> {
+pub(super) fn commit_body(domain: DomainId, commit: &CommitRequest) -> Body<'_> {
     let head = head::Commit {
         domain: domain.0,
         boot: id_field(commit.id.boot.0),

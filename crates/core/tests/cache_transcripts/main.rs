@@ -52,6 +52,8 @@ stories! {
     bug11_reset_in_the_middle,
     boot_that_expired,
     boot_that_was_not_registered,
+    bug12_damaged_page_outside_the_fetch,
+    bug14_commit_longer_than_a_message,
     rule01_doom,
     rule02_pinned_notices,
     rule03_reader_threads,

@@ -7,7 +7,7 @@ use larder_core::cache::{
     SessionOptions, Step, Transaction,
 };
 use larder_core::commit::{
-    Abort, Aspect, Change, IdRange, Op, Outcome, PageChange, PageKind, Target,
+    Abort, Aspect, Change, IdRange, Op, Outcome, PageChange, PageKind, Read, Target, Write,
 };
 use larder_core::id::{
     BootId, CommitId, DomainId, Generation, HistoryId, LinkId, ObjectId, PageId, PageNo, RequestId,
@@ -170,6 +170,7 @@ impl Stage {
                 let domain = DOMAIN;
                 self.ask(CacheOp::Fetch { domain, pages, prefetch })
             }
+            "huge" => self.huge(number(rest[0]), number(rest[1]), number(rest[2]) as usize),
             "refresh" => self.ask(CacheOp::Refresh { domain: DOMAIN }),
             "wait" => {
                 self.ask(CacheOp::WaitThrough { domain: DOMAIN, stamp: Stamp(number(rest[0])) })
@@ -237,6 +238,30 @@ impl Stage {
             }
             other => panic!("link {other}?"),
         }
+    }
+
+    /// `huge 3 2 100`: a commit of three reads and two writes of 100 bytes each, to as many pages.
+    fn huge(&mut self, reads: u64, writes: u64, bytes: usize) -> Vec<String> {
+        let page = |no| PageId { volume: VOLUME, page: PageNo(no) };
+        // Far apart, so that each number takes all its bytes.
+        let apart = 1 << 24;
+        let read =
+            |no| Read { page: page(no * apart), target: Target::Page, aspect: Aspect::Value };
+        let value = Bytes::from(vec![1; bytes]);
+        let write = |no: u64| {
+            let (slot, generation) = (Slot(40_000), Generation(1 << 30));
+            let put = Op::Put { slot, generation, value: value.clone() };
+            Write { page: page(no % 2 * apart * (1 << 20) + no), op: put }
+        };
+        let said = self.ask(CacheOp::Commit {
+            domain: DOMAIN,
+            history: HistoryId(1),
+            checked: Stamp(1),
+            reads: (1..=reads).map(read).collect(),
+            writes: (1..=writes).map(write).collect(),
+        });
+        let cut = |said: String| said.chars().take(60).collect();
+        said.into_iter().map(cut).collect()
     }
 
     fn ask(&mut self, op: CacheOp) -> Vec<String> {
@@ -337,7 +362,10 @@ impl Stage {
             },
             "failed" => Message::Failed {
                 request: RequestId(number(words[0])),
-                error: RequestError::Unavailable("disk".into()),
+                error: match option("damaged=") {
+                    Some(no) => RequestError::Damaged { page: page(no), detail: "rot".into() },
+                    None => RequestError::Unavailable("disk".into()),
+                },
             },
             "goodbye" => Message::Goodbye {
                 reason: CloseReason::Forked {

@@ -328,6 +328,20 @@ fn a_full_store_rolls_back() {
 }
 
 #[test]
+fn a_full_store_takes_a_registration_with_it() {
+    let mut run = Run::new(
+        "The append that held the registration of a's boot found the store full, and is rolled back. \
+         Nobody is told. a asks again on its link, and the boot is registered.",
+        OriginConfig::default(),
+    );
+    run.link(vec![opened(1, "a"), hello(1, "a", 10), resume_new(1, 1), register(1, "a", 10)]);
+    run.store(Some(StoreFault::Full("no segment left".into())));
+    run.link(vec![register(1, "a", 10)]);
+    run.settle();
+    run.t.end("origin_a_full_store_takes_a_registration_with_it");
+}
+
+#[test]
 fn rule_15_exactly_once() {
     let mut run = Run::new(
         "Rule 15. a's commit is durable, but its link dies before the answer is there. On its next \

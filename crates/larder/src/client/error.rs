@@ -113,6 +113,12 @@ fn age_text(age: &Option<Duration>) -> String {
 }
 
 impl Error {
+    /// What a session has seen of a domain belongs to a line that is no more.
+    pub(super) fn lost(domain: DomainId) -> Self {
+        let detail = "the session has seen commits that are not in it".into();
+        Self::HistoryForked { domain, detail }
+    }
+
     /// Whether running the transaction again may succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {

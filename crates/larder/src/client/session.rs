@@ -280,8 +280,7 @@ impl Session {
                     shared.node.requests.ask(op, remaining(deadline)?).await?;
                 }
                 Err(BeginError::HistoryLost(domain)) => {
-                    let detail = "the session has seen commits that are not in it".into();
-                    return Err(Error::HistoryForked { domain, detail });
+                    return Err(Error::lost(domain));
                 }
                 Err(BeginError::TooMany) => {
                     if remaining(deadline).is_err() {

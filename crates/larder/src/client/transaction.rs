@@ -340,8 +340,10 @@ impl Transaction {
         let (result, ending) = match core.finish() {
             Finish::Local { seen, per_domain } => {
                 let stamp = self.stamp_of(&seen);
-                self.shared.session.lock().saw(&seen);
-                (Ok(Committed { stamp, per_domain }), Ending::Local)
+                match self.shared.session.lock().saw(&seen) {
+                    None => (Ok(Committed { stamp, per_domain }), Ending::Local),
+                    Some(domain) => (Err(Error::lost(domain)), Ending::Refused),
+                }
             }
             Finish::Doomed(doom) => (Err(doom_error(doom)), Ending::Conflict),
             Finish::Refused(TransactionError::TooOld(_)) => {
@@ -504,7 +506,9 @@ impl Transaction {
             let stamp = self.send_part(part).await?;
             seen.push(cache::Seen { stamp, ..before });
         }
-        session.lock().saw(&seen);
+        // It is committed all the same. If the domain has begun another line beside it, the session's
+        // next begin says so.
+        let _ = session.lock().saw(&seen);
         Ok(self.stamp_of(&seen))
     }
 

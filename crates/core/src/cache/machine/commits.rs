@@ -180,19 +180,25 @@ pub(super) struct Asked {
 }
 
 impl Cache {
-    /// Takes a commit on. Gives its id.
+    /// Takes a commit on, and gives its id; or what its user is answered at once.
     pub(super) fn take_commit(
         &mut self,
         domain: DomainId,
         user: RequestId,
         asked: Asked,
-    ) -> Result<CommitId, RequestError> {
+    ) -> Result<CommitId, Result<CacheReply, RequestError>> {
         let max = self.config.commits_max;
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         if commits.unresolved.len() >= max {
-            return Err(RequestError::Busy(format!("{max} commits have no outcome yet")));
+            return Err(Err(RequestError::Busy(format!("{max} commits have no outcome yet"))));
         }
         let id = CommitId { boot: commits.boot, sequence: commits.next };
+        // As long as it may become: a link that it is too long for would break, and the next one.
+        let Asked { history, base, reads, writes } = asked;
+        let asked = CommitRequest { id, confirmed: u64::MAX, history, base, reads, writes };
+        if let Err(abort) = crate::wire::check_commit(domain, &asked) {
+            return Err(Ok(CacheReply::Outcome(Outcome::Aborted(abort))));
+        }
         commits.next += 1;
         commits.unresolved.insert(id);
         commits.queue.push_back(id);
@@ -225,7 +231,14 @@ impl Cache {
         }
         commits.pending.remove(&id);
         commits.unresolved.remove(&id);
-        RequestError::Unavailable("the commit was not sent, and is not done".into())
+        let registered = commits.registered;
+        let why = if registered || !self.connected() {
+            "the commit was not sent, and is not done"
+        } else {
+            "the origin has not registered this node for commits (a full disk or a limit there puts \
+             it off): the commit was not sent, and is not done"
+        };
+        RequestError::Unavailable(why.into())
     }
 
     /// Asks that the boot may commit over this link.

@@ -21,6 +21,8 @@ const DAMAGED_MAX: u32 = 2;
 pub(super) struct Flight {
     /// The fetch that asks for it on this link; none: queued.
     sent: Option<RequestId>,
+    /// It was asked for on this link, if not by that fetch: the parent counts it as held.
+    registered: bool,
     /// Users who wait.
     waiters: BTreeSet<RequestId>,
     /// The copy whose version was sent along.
@@ -64,6 +66,7 @@ impl Flights {
         self.kept = 0;
         for flight in self.flights.values_mut() {
             flight.sent = None;
+            flight.registered = false;
             flight.have = None;
             flight.kept.clear();
             flight.answer = None;
@@ -81,8 +84,8 @@ impl Flights {
 
     /// Asks for the page anew, for the same users.
     fn again(&mut self, page: PageId, flight: Flight) {
-        let flight =
-            Flight { waiters: flight.waiters, damaged: flight.damaged, ..Flight::default() };
+        let Flight { waiters, damaged, registered, .. } = flight;
+        let flight = Flight { waiters, damaged, registered, ..Flight::default() };
         self.flights.insert(page, flight);
         self.demand.push_front(page);
     }
@@ -135,9 +138,9 @@ impl Cache {
         if !flight.waiters.is_empty() {
             return;
         }
-        let sent = flight.sent.is_some();
+        let registered = flight.registered;
         entry.flights.remove(page);
-        if sent && !entry.holdings.holds(page) {
+        if registered && !entry.holdings.holds(page) {
             self.owe_notice(domain, page);
         }
     }
@@ -162,6 +165,7 @@ impl Cache {
                 for ask in &asks {
                     let flight = entry.flights.flights.get_mut(&ask.page).expect("just taken");
                     flight.sent = Some(request);
+                    flight.registered = true;
                     pages.insert(ask.page);
                 }
                 let link = self.link.as_mut().expect("it has room");
@@ -339,11 +343,17 @@ impl Cache {
             if !current {
                 continue;
             }
-            let flight = entry.flights.remove(page).expect("looked up above");
-            // One damaged page is no reason for the others of its fetch to fail.
-            if matches!(error, RequestError::Damaged { page: bad, .. } if *bad != page) {
-                entry.flights.again(page, flight);
-                continue;
+            let mut flight = entry.flights.remove(page).expect("looked up above");
+            if let RequestError::Damaged { page: bad, .. } = error
+                && *bad != page
+            {
+                // One damaged page is no reason for the others of its fetch to fail; but an error
+                // that names a page outside the fetch may come for ever.
+                flight.damaged += u32::from(!fetch.pages.contains(bad));
+                if flight.damaged <= DAMAGED_MAX {
+                    entry.flights.again(page, flight);
+                    continue;
+                }
             }
             if !entry.holdings.holds(page) {
                 self.owe_notice(fetch.domain, page);

@@ -3,7 +3,7 @@
 use super::{Cache, Domain, Out};
 use crate::cache::policy::{Policy, Use, policy};
 use crate::cache::{PageCopy, PolicyKind};
-use crate::commit::{Op, PageChange, PageKind, Target};
+use crate::commit::{Aspect, Op, PageChange, PageKind, Target};
 use crate::id::{DomainId, PageId, RequestId, Slot, Stamp};
 use crate::machine::Fault;
 use crate::message::{Message, PAGES_PER_MESSAGE_MAX};
@@ -137,21 +137,24 @@ impl Cache {
         );
     }
 
-    /// A commit of this node changed the page: its own writes are the update.
+    /// A commit of this node changed the page: its own writes are the update. `change` is what they
+    /// touched at the origin.
     pub(super) fn update(
         &mut self,
         domain: DomainId,
         from: Stamp,
-        page: PageId,
+        change: &PageChange,
         stamp: Stamp,
         ops: &[Op],
     ) {
+        let page = change.page;
         let old = self.shared.peek(page);
         if let Some(old) = &old {
             self.keep_for_snapshots(domain, old, from);
         }
         let page_bytes = self.shared.volume(page.volume).map(|volume| volume.page_bytes);
-        let updated = page_bytes.and_then(|bytes| updated(old.as_deref(), page, stamp, ops, bytes));
+        let updated =
+            page_bytes.and_then(|bytes| updated(old.as_deref(), change, stamp, ops, bytes));
         match updated {
             Some(copy) => self.put(domain, copy),
             None if old.is_some() => {
@@ -413,10 +416,10 @@ impl Domain {
     }
 }
 
-/// A copy after a commit of this node; none: it cannot be told.
+/// A copy after a commit of this node that touched `change` at the origin; none: it cannot be told.
 fn updated(
     old: Option<&PageCopy>,
-    id: PageId,
+    change: &PageChange,
     stamp: Stamp,
     ops: &[Op],
     page_bytes: u32,
@@ -426,27 +429,48 @@ fn updated(
     }
     let mut page = old.and_then(|copy| copy.page.clone());
     let mut holes: BTreeSet<Slot> = old.into_iter().flat_map(|copy| copy.holes.clone()).collect();
+    let before = holes.clone();
+    let mut touched = Vec::new();
     for op in ops {
         match (op, &mut page) {
-            (Op::CreatePage(kind), page @ None) => *page = Some(Page::empty(*kind)),
+            (Op::CreatePage(kind), page @ None) => {
+                *page = Some(Page::empty(*kind));
+                touched.push((Target::Page, Aspect::Existence));
+            }
             (Op::DeletePage, page) => {
                 *page = None;
                 holes.clear();
+                touched.push((Target::Page, Aspect::Existence));
             }
             (Op::CreatePage(_), Some(_)) | (_, None) => return None,
-            (op, Some(page)) => update_slot(page, op, &mut holes, page_bytes)?,
+            (op, Some(page)) => {
+                touched.extend(update_slot(page, op, &mut holes, page_bytes)?);
+            }
         }
     }
-    Some(PageCopy { id, version: stamp, page, holes: holes.into_iter().collect() })
+    // The origin may have forgotten generations, or found a record of another kind, where this copy
+    // did not: then the two are no longer the same page (bug 13). Of slots that were holes nothing
+    // can be compared.
+    let known = |named: &PageChange| -> Vec<(Target, Aspect)> {
+        let slots = named.touched.iter().copied();
+        let hole = |target| matches!(target, Target::Slot(slot) if before.contains(&slot));
+        slots.filter(|&(target, _)| !hole(target)).collect()
+    };
+    if known(&PageChange::named(change.page, touched)) != known(change) {
+        return None;
+    }
+    let holes = holes.into_iter().collect();
+    Some(PageCopy { id: change.page, version: stamp, page, holes })
 }
 
-/// One op on a copy that may have holes. None: what the origin made of it cannot be told.
+/// One op on a copy that may have holes; says what it touched, if that can be told (of a slot that
+/// is a hole it cannot). None: what the origin made of the page cannot be told.
 fn update_slot(
     page: &mut Page,
     op: &Op,
     holes: &mut BTreeSet<Slot>,
     page_bytes: u32,
-) -> Option<()> {
+) -> Option<Option<(Target, Aspect)>> {
     let slot = match op {
         Op::Put { slot, .. }
         | Op::Delete { slot, .. }
@@ -458,17 +482,18 @@ fn update_slot(
     };
     let stale = holes.contains(&slot);
     match page.apply(op, page_bytes) {
-        // A whole value fills a hole; anything else leaves it one.
+        // Which generations a page with holes forgets the origin alone knows: those of the holes
+        // count as well.
+        Ok((Target::Page, _)) if !holes.is_empty() => None,
         Ok(_) if stale => {
+            // A whole value fills a hole; anything else leaves it one.
             if matches!(op, Op::Put { .. }) {
                 holes.remove(&slot);
             }
-            Some(())
+            Some(None)
         }
-        // Which generations a page with holes forgets the origin alone knows.
-        Ok((Target::Page, _)) if !holes.is_empty() => None,
-        Ok(_) => Some(()),
-        Err(_) if stale => Some(()),
+        Ok(touched) => Some(Some(touched)),
+        Err(_) if stale => Some(None),
         Err(_) => None,
     }
 }

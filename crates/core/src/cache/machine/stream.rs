@@ -261,7 +261,7 @@ impl Cache {
             self.keep_for_flight(domain, change.stamp, page);
             let ops = own.as_ref().and_then(|own| own.get(&page.page));
             match ops {
-                Some(ops) => self.update(domain, from, page.page, change.stamp, ops),
+                Some(ops) => self.update(domain, from, page, change.stamp, ops),
                 None => self.invalidate(domain, from, page),
             }
             changed.add(page);

@@ -108,7 +108,7 @@ impl Cache {
                 let asked = Asked { history, base: checked, reads, writes };
                 match self.take_commit(domain, id, asked) {
                     Ok(commit) => self.wait(id, deadline, Kind::Commit { domain, id: commit }),
-                    Err(error) => answer(id, Err(error), out),
+                    Err(refused) => answer(id, refused, out),
                 }
             }
             CacheOp::WaitThrough { domain, stamp } => {

@@ -111,8 +111,23 @@ impl Transaction {
                 }
             }
             Record::Large { length, first, count } => {
+                self.check_large(object, &record)?;
                 self.large(object, length as usize, first, count).map(Some)
             }
+        }
+    }
+
+    /// A large object's pages are as many as its length fills: a record that says otherwise would
+    /// make its readers ask for millions of pages, and a writer delete those of others.
+    fn check_large(&mut self, object: ObjectId, record: &Record) -> Try<()> {
+        let page_bytes = self.page_bytes(object.page.volume)?;
+        match record {
+            Record::Large { length, count, .. }
+                if *count != page::large_pages(*length, page_bytes) =>
+            {
+                refuse(TransactionError::Damaged(object))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -161,6 +176,7 @@ impl Transaction {
         let Some(record) = self.matching(object, held)? else {
             return refuse(TransactionError::Gone(object));
         };
+        self.check_large(object, &record)?;
         if !matches!(record, Record::Inline(_)) {
             self.slot(object.page, object.slot)?;
         }

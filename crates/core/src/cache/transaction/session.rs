@@ -79,10 +79,20 @@ pub struct Floors {
 }
 
 impl Floors {
-    /// Raises the floor of a domain. On a later line the stamp replaces the old one.
-    pub fn raise(&mut self, seen: Seen) {
+    /// Raises the floor of a domain; says whether it could: stamps of two lines cannot be compared.
+    /// When the domain has begun another line between the two, the floor is that of the older one,
+    /// so that the session is told before it goes on ([`BeginError::HistoryLost`]), whichever of its
+    /// transactions ended first.
+    #[must_use]
+    pub fn raise(&mut self, seen: Seen) -> bool {
         let floor = self.stamps.entry(seen.domain).or_insert((seen.line, seen.stamp));
-        *floor = (*floor).max((seen.line, seen.stamp));
+        let same = floor.0 == seen.line;
+        if same {
+            floor.1 = floor.1.max(seen.stamp);
+        } else if seen.line < floor.0 {
+            *floor = (seen.line, seen.stamp);
+        }
+        same
     }
 
     /// The floor of a domain.
@@ -120,10 +130,16 @@ impl Session {
         Transaction::begin(cache, self.options, &self.floors)
     }
 
-    /// Raises the floors by what a transaction has seen.
-    pub fn saw(&mut self, seen: &[Seen]) {
+    /// Raises the floors by what a transaction has seen. Gives the first domain whose line is not
+    /// that of what the session saw before: what a transaction beside this one saw may be gone, and
+    /// the next begin says so.
+    pub fn saw(&mut self, seen: &[Seen]) -> Option<DomainId> {
+        let mut lost = None;
         for &seen in seen {
-            self.floors.raise(seen);
+            if !self.floors.raise(seen) {
+                lost.get_or_insert(seen.domain);
+            }
         }
+        lost
     }
 }

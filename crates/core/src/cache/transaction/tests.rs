@@ -275,3 +275,56 @@ fn a_snapshot_reads_the_state_of_its_begin() {
     let late = snapshot.read_slot(page(6), Slot(0));
     assert_eq!(late, Step::Doomed(Doom::SnapshotTooOld(page(6))));
 }
+
+/// Two transactions of one session ran side by side. The first saw stamp 61; the domain was restored
+/// from a copy at 60 and began another line, on which the second read 5. That replaced the floor: the
+/// session went on as if it had never seen 61, and nobody told its user (P4, P12). Whichever of the
+/// two ends first, the next begin must fail, until its user has accepted the loss.
+#[test]
+fn bug15_two_transactions_beside_a_restore() {
+    for turned in [false, true] {
+        let (shared, state) = cache();
+        put_page(&shared, 5, 1, Some(Page::empty(PageKind::Slotted)));
+        let mut session = Session::default();
+        let mut old = session.begin(&shared).expect("nothing seen yet");
+        let mut new = session.begin(&shared).expect("nothing seen yet");
+        assert_eq!(ready(old.read_slot(page(5), Slot(0))), None);
+        let Finish::Local { seen: before, .. } = old.finish() else { panic!("it read only") };
+        let batch = state.batch();
+        batch.new_line(Stamp(0));
+        batch.set_through(Some(Stamp(5)));
+        drop(batch);
+        assert_eq!(ready(new.read_slot(page(5), Slot(0))), None);
+        let Finish::Local { seen: after, .. } = new.finish() else { panic!("it read only") };
+        let (first, second) = if turned { (&after, &before) } else { (&before, &after) };
+        assert_eq!(session.saw(first), None);
+        assert_eq!(session.saw(second), Some(DOMAIN));
+        assert_eq!(session.begin(&shared).err(), Some(BeginError::HistoryLost(DOMAIN)));
+        session.floors.forget(DOMAIN);
+        assert!(session.begin(&shared).is_ok());
+    }
+}
+
+/// A page held a large record of 5,000 bytes whose count was 5,000: its reader asked for 5,000 pages,
+/// its deleter deleted as many, whosever they were. Up to 16 million it could be.
+#[test]
+fn bug16_a_large_record_that_counts_more_pages_than_it_fills() {
+    let (shared, _) = cache();
+    let large = |count| Record::Large { length: 5000, first: PageNo(30), count }.encode();
+    // Over pages of another size the count is right: bytes alone do not tell.
+    let mut image = Page::empty(PageKind::Slotted);
+    let put = |value| Op::Put { slot: Slot(0), generation: Generation(1), value };
+    image.apply(&put(large(1)), 1 << 16).expect("right for this size");
+    assert_eq!(image.apply(&put(large(2)), 1 << 16), Err(crate::page::OpError::Malformed));
+    put_page(&shared, 5, 1, Some(image));
+    let object = ObjectId { page: page(5), slot: Slot(0), generation: Generation(1) };
+    let mut transaction = begin(&shared);
+    let damaged = TransactionError::Damaged(object);
+    assert_eq!(transaction.read_object(object), Step::Refused(damaged.clone()));
+    assert_eq!(transaction.delete_object(object), Step::Refused(damaged.clone()));
+    assert_eq!(transaction.update_object(object, Bytes::new()), Step::Refused(damaged));
+    let malformed = Step::Refused(TransactionError::BadWrite(page(5)));
+    assert_eq!(transaction.write(page(5), put(large(5000))), malformed);
+    assert!(Record::decode(large(3)).is_err(), "of no size of pages");
+    assert!(Record::decode(large(0)).is_err(), "of no size of pages");
+}

@@ -261,22 +261,12 @@ fn refusal(write: &Write, error: OpError) -> Abort {
 /// What a commit touched, per page; a target whose existence changed is named once.
 fn page_changes(mut touched: Vec<(PageId, Target, Aspect)>) -> Vec<PageChange> {
     touched.sort_unstable();
-    touched.dedup();
-    let mut changes: Vec<PageChange> = Vec::new();
-    for (page, target, aspect) in touched {
-        match changes.last_mut() {
-            // `Page` sorts before every slot, `Existence` before `Value`: both cover what follows.
-            Some(last) if last.page == page => {
-                let whole = last.touched[0].0 == Target::Page;
-                let covered = last.touched.last().is_some_and(|(t, _)| *t == target);
-                if !whole && !covered {
-                    last.touched.push((target, aspect));
-                }
-            }
-            _ => changes.push(PageChange { page, touched: vec![(target, aspect)] }),
-        }
-    }
-    changes
+    let pages = touched.chunk_by(|a, b| a.0 == b.0);
+    let named = |page: &[(PageId, Target, Aspect)]| {
+        let touched = page.iter().map(|&(_, target, aspect)| (target, aspect));
+        PageChange::named(page[0].0, touched.collect())
+    };
+    pages.map(named).collect()
 }
 
 /// How many pages a commit adds to each volume that it writes.
