@@ -18,7 +18,7 @@ use larder_core::message::{
 use larder_core::page::{Page, Record};
 use larder_core::time::{Clock, Duration, Instant, WallTime};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 const VOLUME: VolumeId = VolumeId(7);
@@ -146,12 +146,19 @@ struct World {
     others: u64,
     /// The next resume is answered by a reset.
     reset: bool,
+    /// Pages of the lists sent, and whether the last one has ended.
+    listed: BTreeSet<PageId>,
+    listed_all: bool,
 }
 
 impl World {
     fn new(memory_bytes: usize) -> Self {
+        Self::with(memory_bytes, |config| config)
+    }
+
+    fn with(memory_bytes: usize, change: impl FnOnce(CacheConfig) -> CacheConfig) -> Self {
         let config = CacheConfig { memory_bytes, ..CacheConfig::new("n", BOOT, Arc::new(NoClock)) };
-        let (cache, shared) = Cache::new(config);
+        let (cache, shared) = Cache::new(change(config));
         let mut world = Self {
             cache,
             shared,
@@ -164,6 +171,8 @@ impl World {
             outcomes: Vec::new(),
             others: 0,
             reset: false,
+            listed: BTreeSet::new(),
+            listed_all: false,
         };
         for no in 1..=PAGES {
             let kind = if no == PAGES { PageKind::Raw } else { PageKind::Slotted };
@@ -180,7 +189,7 @@ impl World {
         let link = self.link;
         self.input(CacheInput::Link(LinkInput::UpOpened { link, peer: "origin".into() }));
         let limits = LinkLimits {
-            requests_max: 64,
+            requests_max: 16_384,
             stream_window_bytes: 1 << 20,
             bulk_window_bytes: 1 << 20,
             lease: Duration::from_secs(3),
@@ -239,11 +248,9 @@ impl World {
                     pages: 1,
                 },
             }),
-            Message::Resume { request, through, register, .. } => {
-                self.resumed(request, through);
-                if let Some(boot) = register {
-                    self.say(Message::Registered { domain: DOMAIN, boot });
-                }
+            Message::Resume { request, through, .. } => self.resumed(request, through),
+            Message::Register { boot, .. } => {
+                self.say(Message::Registered { domain: DOMAIN, boot });
             }
             Message::Fetch { request, pages, .. } => {
                 for PageAsk { page, have } in pages {
@@ -270,8 +277,11 @@ impl World {
             | Message::Credit { .. }
             | Message::Confirm { .. }
             | Message::Evicted { .. }
-            | Message::Holding { .. }
             | Message::Hello { .. } => {}
+            Message::Holding { pages, done, .. } => {
+                self.listed.extend(pages);
+                self.listed_all = done;
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -373,13 +383,17 @@ impl World {
                 self.tell_outcomes();
             }
             Act::Tick => {
-                self.now = self.now.after(Duration::from_millis(300));
-                let mut out = Vec::new();
-                self.cache.handle_timeout(self.now, &mut out);
-                self.take(out);
+                self.tick();
                 self.stream(true);
             }
         }
+    }
+
+    fn tick(&mut self) {
+        self.now = self.now.after(Duration::from_millis(300));
+        let mut out = Vec::new();
+        self.cache.handle_timeout(self.now, &mut out);
+        self.take(out);
     }
 
     /// One of all pages ever made, those most that are there from the beginning.
@@ -408,6 +422,18 @@ impl World {
         if writes.is_empty() {
             return;
         }
+        self.quietly_own(writes);
+        if outcome_first {
+            self.tell_outcomes();
+            self.stream(true);
+        } else {
+            self.stream(true);
+            self.tell_outcomes();
+        }
+    }
+
+    /// An own commit of which the cache hears nothing yet.
+    fn quietly_own(&mut self, writes: Vec<Write>) {
         let op = CacheOp::Commit {
             domain: DOMAIN,
             history: HistoryId(1),
@@ -416,13 +442,6 @@ impl World {
             writes,
         };
         self.ask(op);
-        if outcome_first {
-            self.tell_outcomes();
-            self.stream(true);
-        } else {
-            self.stream(true);
-            self.tell_outcomes();
-        }
     }
 
     /// Every copy is the origin's page at valid-through.
@@ -606,4 +625,55 @@ fn bug13_generations_forgotten_by_filling_a_hole() {
     world.stream(true);
     world.own(vec![put(0, room / 2 + 40)], true);
     world.compare().expect("the copy is gone, or exact");
+}
+
+/// A node with more pages than one message lists sent its list anew, in parts. Between two parts a
+/// commit of its own made a page: no longer under way and not of the list's beginning, it was in no
+/// part. The parent narrowed the registration, and the node never heard of that page's changes (P3).
+/// And a commit of more pages than a message lists, put off for long, kept the list from ending.
+#[test]
+fn bug21_a_page_made_beside_a_list() {
+    let config = |config: CacheConfig| CacheConfig { notices_max: 1, ..config };
+    let mut world = World::with(1 << 30, config);
+    let many: Vec<PageId> = (1000..6000).map(page_id).collect();
+    for pages in many.chunks(1000) {
+        let pages = pages.to_vec();
+        world.ask(CacheOp::Fetch { domain: DOMAIN, pages, prefetch: false });
+    }
+    for no in 0..3 {
+        world.act(&Act::Fetch(no));
+    }
+    while !world.answers.is_empty() {
+        world.act(&Act::Deliver);
+    }
+    // More notices are owed than it keeps: a list is wanted.
+    let now: Vec<Change> = (1..=3)
+        .map(|no| {
+            world.origin.durable = world.origin.durable.next();
+            let stamp = world.origin.durable;
+            let id = CommitId { boot: BootId(200), sequence: no };
+            Change { stamp, id, pages: vec![PageChange::whole(page_id(no))] }
+        })
+        .collect();
+    world.changes.extend(now);
+    world.stream(true);
+    let page = page_id(9000);
+    let make = Write { page, op: Op::CreatePage(PageKind::Slotted) };
+    let mut big = vec![make];
+    big.extend(
+        (10_000..15_000).map(page_id).map(|page| Write { page, op: Op::CreatePage(PageKind::Raw) }),
+    );
+    world.listed.clear();
+    world.quietly_own(big);
+    world.tick();
+    assert!(!world.listed.is_empty() && !world.listed_all, "the first part is out");
+    world.tell_outcomes();
+    world.stream(true);
+    for _ in 0..8 {
+        world.tick();
+    }
+    assert!(world.listed_all, "the list ends");
+    assert!(world.listed.contains(&page), "made beside the list");
+    let held: Vec<PageId> = many.into_iter().filter(|p| world.shared.peek(*p).is_some()).collect();
+    assert!(held.iter().all(|page| world.listed.contains(page)));
 }

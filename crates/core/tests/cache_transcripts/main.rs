@@ -54,6 +54,7 @@ stories! {
     boot_that_was_not_registered,
     bug12_damaged_page_outside_the_fetch,
     bug14_commit_longer_than_a_message,
+    bug20_put_off_after_its_outcome,
     rule01_doom,
     rule02_pinned_notices,
     rule03_reader_threads,

@@ -308,7 +308,7 @@ fn own_pages(message: &mut Message) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_core::message::Lane;
+    use larder_core::message::{Lane, Role};
     use larder_core::wire::FrameHeader;
 
     /// A peer of another make sent a frame that is none. The link was closed without a word: its
@@ -319,6 +319,8 @@ mod tests {
         let metrics = Arc::new(Metrics::new());
         let setup = LinkSetup::new(events, metrics, 1 << 20, Duration::from_secs(5));
         let (here, mut there) = tokio::io::duplex(4096);
+        let opened =
+            LinkInput::DownOpened { link: LinkId(1), peer: "peer".into(), role: Role::Node };
         let run = async { setup.run(here, Side::Down, LinkId(1), (opened, "pipe"), |_| {}).await };
         let peer = async move {
             let header = FrameHeader { length: 3, lane: Lane::Control, slot: 0, last: true };

@@ -231,6 +231,8 @@ impl Cache {
         }
         commits.pending.remove(&id);
         commits.unresolved.remove(&id);
+        // Without a link nothing else takes it out.
+        commits.queue.retain(|queued| *queued != id);
         let registered = commits.registered;
         let why = if registered || !self.connected() {
             "the commit was not sent, and is not done"
@@ -402,7 +404,9 @@ impl Cache {
         let Some(commits) = self.domains.get_mut(&domain).map(|entry| &mut entry.commits) else {
             return violation("a commit put off in a domain that was not asked for");
         };
-        let Some(pending) = commits.pending.get_mut(&id).filter(|pending| pending.sent) else {
+        let unresolved = commits.unresolved.contains(&id);
+        let pending = commits.pending.get_mut(&id).filter(|pending| pending.sent && unresolved);
+        let Some(pending) = pending else {
             return violation("no commit to be put off");
         };
         pending.sent = false;

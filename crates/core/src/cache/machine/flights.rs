@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// A page that does not check is asked for again this often.
 const DAMAGED_MAX: u32 = 2;
+/// A queue shorter than this is not tidied.
+const QUEUED_MIN: usize = 64;
 
 /// A page asked for, or queued to be.
 #[derive(Default)]
@@ -73,6 +75,16 @@ impl Flights {
         }
     }
 
+    /// Drops entries of flights that were given up, once they are more than half: without a link
+    /// nothing else takes them out.
+    fn tidy(&mut self) {
+        if self.demand.len() > 2 * self.flights.len() + QUEUED_MIN {
+            let mut seen = BTreeSet::new();
+            let flights = &self.flights;
+            self.demand.retain(|page| flights.contains_key(page) && seen.insert(*page));
+        }
+    }
+
     fn remove(&mut self, page: PageId) -> Option<Flight> {
         let flight = self.flights.remove(&page)?;
         self.kept -= flight.kept.len();
@@ -91,6 +103,8 @@ impl Flights {
     }
 
     pub(super) fn check(&self) {
+        let queued = self.demand.len();
+        assert!(queued <= 3 * self.flights.len() + 2 * QUEUED_MIN, "queued fetches are bounded");
         let kept: usize = self.flights.values().map(|flight| flight.kept.len()).sum();
         assert_eq!(kept, self.kept, "kept changes are counted");
         for (stamp, page) in &self.waiting {
@@ -114,6 +128,7 @@ impl Cache {
         flight.waiters.insert(user);
         if !queued || promoted {
             flights.demand.push_back(page);
+            flights.tidy();
         }
     }
 

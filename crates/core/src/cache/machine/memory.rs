@@ -16,6 +16,9 @@ const HOLES_MAX: usize = 1024;
 /// Notices are sent at a tick, or when so many are owed.
 const NOTICES_BATCH: usize = 64;
 
+/// A queue of suspects shorter than this is not tidied.
+const SUSPECTS_MIN: usize = 64;
+
 /// What all domains share: the budget and who goes first.
 pub(super) struct Memory {
     policy: Box<dyn Policy>,
@@ -58,8 +61,40 @@ impl Memory {
 
 /// A page list under way to the parent.
 struct Listing {
+    /// Of its beginning, ascending.
     pages: Vec<PageId>,
     next: usize,
+    /// Held since, and not told yet.
+    late: BTreeSet<PageId>,
+    late_told: BTreeSet<PageId>,
+}
+
+impl Listing {
+    fn new(pages: BTreeSet<PageId>) -> Self {
+        let pages = pages.into_iter().collect();
+        Self { pages, next: 0, late: BTreeSet::new(), late_told: BTreeSet::new() }
+    }
+
+    /// Names a page that the beginning did not know of, once.
+    fn add(&mut self, page: PageId) {
+        if self.pages.binary_search(&page).is_err() && !self.late_told.contains(&page) {
+            self.late.insert(page);
+        }
+    }
+
+    /// The next pages to be told, and whether they are the last.
+    fn next(&mut self) -> (Vec<PageId>, bool) {
+        let end = self.pages.len().min(self.next + PAGES_PER_MESSAGE_MAX);
+        let mut part = self.pages[self.next..end].to_vec();
+        self.next = end;
+        while part.len() < PAGES_PER_MESSAGE_MAX
+            && let Some(page) = self.late.pop_first()
+        {
+            self.late_told.insert(page);
+            part.push(page);
+        }
+        (part, end == self.pages.len() && self.late.is_empty())
+    }
 }
 
 /// What a domain holds in memory, and what it owes the parent to know of that.
@@ -156,7 +191,14 @@ impl Cache {
         let updated =
             page_bytes.and_then(|bytes| updated(old.as_deref(), change, stamp, ops, bytes));
         match updated {
-            Some(copy) => self.put(domain, copy),
+            Some(copy) => {
+                if old.is_none() {
+                    // Made beside a list under way, which could not name it.
+                    let holdings = &mut self.domains.get_mut(&domain).expect("attached").holdings;
+                    holdings.listing.iter_mut().for_each(|listing| listing.add(page));
+                }
+                self.put(domain, copy);
+            }
             None if old.is_some() => {
                 self.drop_copy(domain, page);
                 self.owe_notice(domain, page);
@@ -179,10 +221,27 @@ impl Cache {
         if old.complete() && old.page.is_some() {
             self.memory.used += old.cost();
             self.memory.suspects.push_back((domain, page));
+            self.tidy_suspects();
             let entry = self.domains.get_mut(&domain).expect("looked up above");
             if let Some(other) = entry.holdings.suspects.insert(page, old) {
                 self.memory.used -= other.cost();
             }
+        }
+    }
+
+    /// Drops entries of suspects that are none any more, once they are more than half: only a full
+    /// memory takes them out otherwise.
+    fn tidy_suspects(&mut self) {
+        let live: usize = self.domains.values().map(|d| d.holdings.suspects.len()).sum();
+        if self.memory.suspects.len() > 2 * live + SUSPECTS_MIN {
+            let mut seen = BTreeSet::new();
+            let domains = &self.domains;
+            let suspect = |&(domain, page): &(DomainId, PageId)| {
+                let holdings = domains.get(&domain).map(|entry| &entry.holdings);
+                holdings.is_some_and(|holdings| holdings.suspects.contains_key(&page))
+                    && seen.insert(page)
+            };
+            self.memory.suspects.retain(suspect);
         }
     }
 
@@ -386,20 +445,17 @@ impl Domain {
         let mut pages: BTreeSet<PageId> = self.holdings.resident.keys().copied().collect();
         pages.extend(self.holdings.owed.keys());
         pages.extend(self.flights.pages());
-        self.holdings.listing = Some(Listing { pages: pages.into_iter().collect(), next: 0 });
+        // They may be made, and no longer under way, when the list comes to its end.
+        pages.extend(self.commits.pages());
+        self.holdings.listing = Some(Listing::new(pages));
     }
 
     fn next_part(&mut self) -> (Vec<PageId>, bool) {
         let commits = self.commits.pages();
         let listing = self.holdings.listing.as_mut().expect("begun by the caller");
-        if listing.next >= listing.pages.len().saturating_sub(PAGES_PER_MESSAGE_MAX) {
-            // Pages that commits under way will make held, however late they were asked for.
-            listing.pages.extend(commits);
-        }
-        let end = listing.pages.len().min(listing.next + PAGES_PER_MESSAGE_MAX);
-        let part: Vec<PageId> = listing.pages[listing.next..end].to_vec();
-        listing.next = end;
-        let done = end == listing.pages.len();
+        // Pages that commits under way will make held, however late they were asked for.
+        commits.into_iter().for_each(|page| listing.add(page));
+        let (part, done) = listing.next();
         let part = part.into_iter().filter(|&page| self.concerns(page)).collect();
         if done {
             self.holdings.listing = None;

@@ -18,6 +18,9 @@ const FETCH_PAGES_MAX: usize = 1 << 13;
 /// Most volumes in one list.
 const VOLUMES_MAX: usize = 1 << 17;
 
+/// A queue of calls shorter than this is not tidied.
+const CALLS_MIN: usize = 64;
+
 /// A request of a user that waits.
 pub(super) struct User {
     pub(super) deadline: Instant,
@@ -145,6 +148,11 @@ impl Cache {
         let kind = Kind::Call { call, sent: false, volumes: Vec::new() };
         self.wait(id, deadline, kind);
         self.calls.push_back(id);
+        // Without a link nothing else takes out those who wait no longer.
+        if self.calls.len() > 2 * self.users.len() + CALLS_MIN {
+            let users = &self.users;
+            self.calls.retain(|call| users.contains_key(call));
+        }
     }
 
     /// Answers a request and forgets it.

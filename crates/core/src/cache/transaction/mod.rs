@@ -362,8 +362,15 @@ impl Transaction {
             } else {
                 self.recheck(domain)?;
             }
-            // A snapshot takes what has the right version; what changed since lies above it.
-            if snapshot || self.domains[domain].state.unchanged_since(through, copy.id) {
+            // A snapshot takes what has the right version; what changed since lies above it. A copy
+            // that is too new for it may come while the right one is kept beside: that one may go.
+            let Attached { state, at, .. } = &self.domains[domain];
+            let exact = if snapshot {
+                copy.version <= at.through
+            } else {
+                state.unchanged_since(through, copy.id)
+            };
+            if exact {
                 self.supplied.insert(Arc::clone(copy), self.options.limits.supplied_bytes_max);
             }
         }

@@ -12,8 +12,7 @@ use crate::machine::Fault;
 use crate::page::{self, Page, Record};
 use bytes::{Bytes, BytesMut};
 
-/// Objects that outgrew their pages and are moved by one transaction share pages; each gets a slot
-/// of its own. The first object of a slot has this generation.
+/// The first object of a slot has this generation.
 const FIRST: Generation = Generation(1);
 
 impl Transaction {
@@ -257,11 +256,16 @@ impl Transaction {
             result => return result,
         }
         let volume = object.page.volume;
+        // Objects moved by one transaction share pages. A slot may have held one that is gone again.
         let shared = self.overflow.filter(|page| page.volume == volume);
+        let free = |page: &Page| {
+            let slot = page.free_slot()?;
+            Some((slot, page.next_generation(slot)?))
+        };
         if let Some(page) = shared
-            && let Some(Some(slot)) = self.peek(page, Page::free_slot)?
+            && let Some(Some((slot, generation))) = self.peek(page, free)?
         {
-            let moved = ObjectId { page, slot, generation: FIRST };
+            let moved = ObjectId { page, slot, generation };
             match self.put_record(moved, record) {
                 Ok(()) => return self.put_record(object, &Record::Forward(moved)),
                 Err(Stop::Refused(TransactionError::PageFull(_))) => {}

@@ -140,7 +140,8 @@ impl Overlay {
     /// Makes a page that has no base.
     pub(super) fn make(&mut self, page: PageId, kind: PageKind) -> Result<(), OpError> {
         let written = self.pages.entry(page).or_default();
-        if !written.writes.is_empty() {
+        // A base may be here from a write that was refused.
+        if !written.writes.is_empty() || written.image.is_some() {
             return Err(OpError::Kind);
         }
         written.made = true;

@@ -328,3 +328,95 @@ fn bug16_a_large_record_that_counts_more_pages_than_it_fills() {
     assert!(Record::decode(large(3)).is_err(), "of no size of pages");
     assert!(Record::decode(large(0)).is_err(), "of no size of pages");
 }
+
+/// A write to a page was refused, which left the page's copy in the overlay; the copy was evicted, and
+/// the transaction then made the page anew, which was refused as well, but only after the page was
+/// noted as made. From then on its reads of that page were not recorded: it would have committed
+/// whatever others had done to it.
+#[test]
+fn bug17_a_page_noted_as_made_that_was_refused() {
+    let (shared, _) = cache();
+    let mut image = Page::empty(PageKind::Slotted);
+    let put = |generation| Op::Put {
+        slot: Slot(0),
+        generation: Generation(generation),
+        value: inline(b"x"),
+    };
+    image.apply(&put(1), PAGE_BYTES).expect("fits");
+    put_page(&shared, 5, 1, Some(image));
+    put_page(&shared, 6, 1, Some(Page::empty(PageKind::Slotted)));
+    let mut transaction = begin(&shared);
+    ready(transaction.write(page(6), put(1)));
+    assert!(matches!(transaction.write(page(5), put(9)), Step::Refused(_)));
+    shared.remove(page(5));
+    let make = transaction.write(page(5), Op::CreatePage(PageKind::Slotted));
+    assert_eq!(make, Step::Refused(TransactionError::BadPage(page(5))));
+    put_page(&shared, 5, 1, None);
+    let _ = transaction.read_slot(page(5), Slot(0));
+    assert_eq!(transaction.reads_len(), 2);
+}
+
+/// A snapshot fetched a page; before the answer came the page was changed, and the copy of the
+/// snapshot's state was kept beside the new one. The new one, handed in, was taken all the same; when
+/// the kept one had to go for others, the snapshot read from the new one: two states mixed (P5).
+#[test]
+fn bug18_a_snapshot_supplied_with_a_later_copy() {
+    let (shared, state) = cache();
+    let put =
+        |value: &[u8]| Op::Put { slot: Slot(0), generation: Generation(1), value: inline(value) };
+    let image = |value: &[u8]| {
+        let mut image = Page::empty(PageKind::Slotted);
+        image.apply(&put(value), PAGE_BYTES).expect("fits");
+        image
+    };
+    put_page(&shared, 4, 1, Some(image(b"old")));
+    put_page(&shared, 5, 1, Some(image(b"old")));
+    let options =
+        SessionOptions { consistency: Consistency::Snapshot, ..SessionOptions::default() };
+    let mut snapshot = Transaction::begin(&shared, options, &Floors::default()).expect("few run");
+    assert!(ready(snapshot.read_slot(page(4), Slot(0))).is_some());
+    let batch = state.batch();
+    state.keep_for_snapshots(&shared.peek(page(5)).expect("put above"), Stamp(1));
+    put_page(&shared, 5, 2, Some(image(b"new")));
+    batch.set_through(Some(Stamp(2)));
+    drop(batch);
+    let new = shared.peek(page(5)).expect("put above");
+    assert_eq!(snapshot.supply(Stamp(2), &[new]), Step::Ready(()));
+    let held = ready(snapshot.read_slot(page(5), Slot(0))).expect("kept");
+    assert_eq!(held.1, inline(b"old"));
+    // Others take the room of what is kept.
+    for no in 10..300 {
+        let mut other = Page::empty(PageKind::Raw);
+        let write = Op::WriteRaw { offset: 0, bytes: vec![1; 4000].into() };
+        other.apply(&write, PAGE_BYTES).expect("fits");
+        put_page(&shared, no, 1, Some(other));
+        state.keep_for_snapshots(&shared.peek(page(no)).expect("put above"), Stamp(1));
+    }
+    let late = snapshot.read_slot(page(5), Slot(0));
+    assert_eq!(late, Step::Doomed(Doom::SnapshotTooOld(page(5))));
+}
+
+/// Three objects outgrew their page in one transaction, which deleted the first before it moved the
+/// third: that took the first one's slot in the page they share, with the generation of a first
+/// object. It was told that the object was gone, though it was there.
+#[test]
+fn bug19_a_moved_object_takes_the_slot_of_one_that_is_gone() {
+    let (shared, _) = cache();
+    put_page(&shared, 5, 1, Some(Page::empty(PageKind::Slotted)));
+    let mut transaction = begin(&shared);
+    let mut objects = Vec::new();
+    for _ in 0..3 {
+        let object = transaction.create_object(page(5), None, Bytes::from_static(b"small"));
+        objects.push(ready(object));
+    }
+    ready(transaction.create_object(page(5), None, vec![1; 3700].into()));
+    ids(&mut transaction, 20, 10);
+    let long = Bytes::from(vec![2; 1000]);
+    ready(transaction.update_object(objects[0], long.clone()));
+    ready(transaction.update_object(objects[1], long.clone()));
+    ready(transaction.delete_object(objects[0]));
+    ready(transaction.update_object(objects[2], long.clone()));
+    assert_eq!(ready(transaction.read_object(objects[2])), Some(long));
+    let left: u64 = transaction.take_unused_ids().iter().map(|range| range.count).sum();
+    assert_eq!(left, 9, "they share one page");
+}
