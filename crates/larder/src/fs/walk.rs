@@ -11,6 +11,7 @@
 
 use super::record::Extents;
 use larder_core::id::PageNo;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -162,10 +163,7 @@ impl Walk {
         let visited = self.nodes.get(&page).and_then(|node| node.visited);
         match visited.map(|visited| now.saturating_duration_since(visited) >= AGAIN_AFTER) {
             Some(true) => self.forget_all(),
-            Some(false) => {
-                self.at = Some(page);
-                return;
-            }
+            Some(false) => return self.stand_at(page),
             None => {}
         }
         match self.nodes.get(&page).map(|node| node.state) {
@@ -189,13 +187,17 @@ impl Walk {
         }
         self.learn_order(page);
         self.visit(page, now);
+        self.stand_at(page);
+        if self.nodes.len() >= self.sweep_at {
+            self.sweep();
+        }
+    }
+
+    fn stand_at(&mut self, page: PageNo) {
         if let Some(left) = self.at.replace(page)
             && left != page
         {
             self.leave(left);
-        }
-        if self.nodes.len() >= self.sweep_at {
-            self.sweep();
         }
     }
 
@@ -209,7 +211,7 @@ impl Walk {
     fn uncharge(&mut self, page: PageNo) {
         let Some(node) = self.nodes.get_mut(&page) else { return };
         if node.charged.take() == Some(self.epoch) {
-            self.ahead -= 1;
+            self.ahead = self.ahead.saturating_sub(1);
         }
     }
 
@@ -217,7 +219,8 @@ impl Walk {
     fn leave(&mut self, page: PageNo) {
         let Some(node) = self.nodes.get_mut(&page) else { return };
         for first in node.asked.drain(..) {
-            self.bytes_ahead -= self.asked.remove(&first).unwrap_or(0);
+            let bytes = self.asked.remove(&first).unwrap_or(0);
+            self.bytes_ahead = self.bytes_ahead.saturating_sub(bytes);
         }
     }
 
@@ -257,7 +260,7 @@ impl Walk {
         self.unread = 0;
         match first.and_then(|first| self.asked.remove(&first)) {
             Some(bytes) => {
-                self.bytes_ahead -= bytes;
+                self.bytes_ahead = self.bytes_ahead.saturating_sub(bytes);
                 self.bytes_window = (self.bytes_window * 2).min(BYTES.1);
             }
             None if self.passed_over(first) => {
@@ -350,9 +353,11 @@ impl Walk {
                 }
                 let (bytes, extents) = (file.bytes, &file.extents);
                 pages.extend((0..extents.high).filter_map(|index| extents.page(index)));
+                // One with several names is counted once.
                 if let Some(first) = extents.firsts.first()
-                    && self.asked.insert(*first, bytes).is_none()
+                    && let Entry::Vacant(place) = self.asked.entry(*first)
                 {
+                    place.insert(bytes);
                     node.asked.push(*first);
                     self.bytes_ahead += bytes;
                 }

@@ -188,3 +188,25 @@ fn failures_leave_nothing_behind() {
     whole.walk(|_| {}, false);
     assert!(whole.missed <= 1, "{} missed", whole.missed);
 }
+
+/// A reader went back and forth between two directories, and one of the files had a second name
+/// and grew meanwhile: the count of what is asked for must come out even, or nothing would be
+/// asked for any more.
+#[test]
+fn what_is_asked_for_is_counted_right() {
+    let mut world = World::new(&[40]);
+    let second = File { extents: file(PageNo(2)), bytes: 250_000 };
+    world.directories.entry(PageNo(3)).or_default().files.push(second);
+    world.walk(|_| {}, true);
+    for step in 0..200 {
+        world.look(PageNo(2 + step % 2));
+        world.walk.read(file(PageNo(2)).page(0));
+        world.crawl();
+    }
+    world.now += Duration::from_secs(60);
+    world.files.clear();
+    world.unread = 0;
+    world.walk(|_| {}, true);
+    assert!(world.unread <= 6, "{} not asked for", world.unread);
+    assert_eq!(world.files.len() + world.unread, 41);
+}
