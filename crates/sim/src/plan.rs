@@ -149,6 +149,8 @@ pub enum Trouble {
     DiskFull,
     /// The origin is restored from a backup.
     Restore,
+    /// A node goes to another parent, as the same process or as a new one.
+    Move,
 }
 
 const TROUBLES: [Trouble; 11] = [
@@ -240,6 +242,17 @@ impl Plan {
     /// Draws the plan of a seed.
     #[must_use]
     pub fn draw(seed: u64, faults: Faults) -> Self {
+        let mut plan = Self::draw_all_but_moves(seed, faults);
+        // Drawn apart, so that the other seeds stay what they were.
+        let rng = &mut Rng::new(seed ^ 0x30_7e5e);
+        if !plan.relays.is_empty() && rng.chance(1, 3) {
+            let mean = pick(rng, &[500 * MILLI, 2 * SECOND, 8 * SECOND]);
+            plan.troubles.push((Trouble::Move, mean));
+        }
+        plan
+    }
+
+    fn draw_all_but_moves(seed: u64, faults: Faults) -> Self {
         let rng = &mut Rng::new(seed ^ 0x1a2d_e500);
         let relays: Vec<u16> = match rng.below(4) {
             0 | 1 => Vec::new(),

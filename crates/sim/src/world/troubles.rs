@@ -73,6 +73,7 @@ impl World {
                 self.set_full(number, true);
                 self.mend_later(Mend::Room(number));
             }
+            Trouble::Move => self.move_node(),
             Trouble::Restore => {
                 self.back_up();
                 let delay = self.draw_delay();
@@ -89,6 +90,25 @@ impl World {
     fn mend_later(&mut self, mend: Mend) {
         let delay = self.draw_delay();
         self.agenda.enter(self.now.plus(delay), Event::Mend(mend));
+    }
+
+    /// A node takes another parent. The one that it leaves hears of it late, and takes it for there
+    /// until then.
+    fn move_node(&mut self) {
+        let parents = 1 + self.plan.relays.len() as u64;
+        let node = Proc((parents + self.rng.below(self.plan.nodes.len() as u64)) as u16);
+        let to = Proc(self.rng.below(parents) as u16);
+        let process = self.process_mut(node);
+        if let Some((parent, _)) = &mut process.parent {
+            *parent = to;
+        }
+        let uplink = process.uplink;
+        if let Some(conn) = uplink {
+            self.break_conn(conn);
+        }
+        if self.rng.chance(1, 3) {
+            self.kill_node(node);
+        }
     }
 
     fn any_conn(&mut self) -> Option<u32> {
