@@ -2,7 +2,7 @@
 //! long. What a commit waits for once it has a stamp, the sync of its append, has no limit here: it
 //! may be done, and nobody can say that it is not. Its node stops waiting by a limit of its own.
 
-use super::{Context, Domain, LoadFor};
+use super::{Context, Domain, Event, LoadFor, Service};
 use crate::id::{LinkId, PageId, RequestId};
 use crate::message::{CloseReason, RequestError};
 use crate::time::Instant;
@@ -30,6 +30,12 @@ impl Domain {
 
     /// Tells those who have waited for too long.
     pub(in crate::origin) fn enforce_limits(&mut self, cx: &mut Context<'_>) {
+        if self.awaited_until.is_some_and(|until| until <= cx.now) {
+            self.awaited_until = None;
+            if self.service == Service::Starting {
+                cx.events.push(Event::Waits);
+            }
+        }
         if self.is_failed() || self.limits_at.is_none_or(|at| at > cx.now) {
             return;
         }
@@ -102,14 +108,18 @@ impl Domain {
             && since.after(cx.config.wait_max) <= cx.now
         {
             self.asked.pop_front();
-            if let Some(follower) = cx.links.follower(link, self.id) {
-                follower.asked.retain(|answer| answer.request != request);
-            }
+            let Some(follower) = cx.links.follower(link, self.id) else { continue };
+            // A child that gave two the same number is told of those that still wait, and no more.
+            let before = follower.asked.len();
+            follower.asked.retain(|answer| answer.request != request);
+            let late = before - follower.asked.len();
             let error = RequestError::Unavailable(format!(
                 "the stream did not come to this resume within {:?}",
                 cx.config.wait_max
             ));
-            cx.links.fail(link, request, error, cx.out);
+            for _ in 0..late {
+                cx.links.fail(link, request, error.clone(), cx.out);
+            }
         }
     }
 

@@ -59,7 +59,7 @@ impl LinkSink for Vec<OriginOutput> {
 pub(super) enum Event {
     /// It serves from now on.
     Ready,
-    /// Its store had no room at its start: it serves when there is some.
+    /// Its store had no room at its start, or has not answered for long: it serves when it does.
     Waits,
     /// Its service has ended.
     Failed,
@@ -114,6 +114,8 @@ struct Loading {
 pub(super) struct Domain {
     id: DomainId,
     service: Service,
+    /// Children wait for its start until then, and no longer: other domains serve.
+    awaited_until: Option<Instant>,
     faults: Faults,
     epochs: Vec<Epoch>,
     /// The last stamp that is durable.
@@ -180,9 +182,10 @@ impl Domain {
         self.service == Service::Open
     }
 
-    /// Whether children are to wait until it serves: it will, or end, as soon as its store answers.
+    /// Whether children are to wait until it serves: it will, or end, as soon as its store answers,
+    /// which it should before long.
     pub(super) fn is_starting(&self) -> bool {
-        self.service == Service::Starting
+        self.service == Service::Starting && self.awaited_until.is_some()
     }
 
     /// Whether it neither serves nor will.
@@ -276,7 +279,13 @@ impl Domain {
         }
         // An answered append is followed by the next one at once, unless it has to wait.
         let append = self.append_after.filter(|_| self.flying.is_none());
-        self.install.due().into_iter().chain(append).chain(self.limits_at).min()
+        self.install
+            .due()
+            .into_iter()
+            .chain(append)
+            .chain(self.limits_at)
+            .chain(self.awaited_until)
+            .min()
     }
 
     /// Panics when an invariant is broken.

@@ -69,6 +69,8 @@ impl Domain {
         Self {
             id: meta.domain,
             service: Service::Starting,
+            // Half of what a child's handshake may take.
+            awaited_until: Some(now.after(config.downlink.hello_max / 2)),
             faults: config.faults,
             epochs: meta.epochs.clone(),
             durable: meta.installed,

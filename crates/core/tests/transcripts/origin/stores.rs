@@ -120,6 +120,23 @@ fn a_full_disk_of_one_domain() {
 }
 
 #[test]
+fn a_store_of_one_domain_that_does_not_answer() {
+    let mut t = two_domains(
+        "Of two domains one has a store that does not answer: a device that hangs. Every child was \
+         held until its handshake took too long, again and again, and the other domain served \
+         nobody. Now children are welcomed without it after half of that time. When it answers \
+         after all, they are made to ask again.",
+    );
+    let link = |(written, input)| (written, OriginInput::Link(input));
+    t.step(vec![appended(2, 1, None)]);
+    t.step([opened(1, "a"), hello(1, "a", 10)].map(link).to_vec());
+    t.wait(Duration::from_secs(5));
+    t.step([opened(2, "b"), hello(2, "b", 20)].map(link).to_vec());
+    t.step(vec![appended(1, 1, None)]);
+    t.end("origin_a_store_of_one_domain_that_does_not_answer");
+}
+
+#[test]
 fn damaged_pages_at_the_head() {
     let mut run = Run::new(
         "Pages 2 and 3 are changed, then page 4, and the origin is started again: their changes \
@@ -251,6 +268,28 @@ fn every_wait_has_a_limit() {
     run.link(vec![fetch(1, 6, &[2])]);
     run.settle();
     run.t.end("origin_every_wait_has_a_limit");
+}
+
+#[test]
+fn one_number_for_many_resumes() {
+    let mut config = OriginConfig::default();
+    config.downlink.limits.stream_window_bytes = 300;
+    let mut run = Run::new(
+        "b gives all its resumes the same number and returns no credits: the first ones are answered, \
+         the last ones wait. After 20 seconds each resume noted was told that it had waited for too \
+         long, the answered ones as well: more answers than requests, and the origin's process ended \
+         for all of its children. Now those that wait are told.",
+        config,
+    );
+    run.two_nodes();
+    for _ in 0..8 {
+        run.link(vec![resume(2, 7, &[(1, 1)], 2)]);
+    }
+    run.wait(10);
+    run.link([1, 2].map(|link| beat(link, Instant(1))).to_vec());
+    run.wait(13);
+    run.link(vec![fetch(1, 6, &[1])]);
+    run.t.end("origin_one_number_for_many_resumes");
 }
 
 #[test]
