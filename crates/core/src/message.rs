@@ -291,6 +291,9 @@ pub enum RequestError {
     /// Not allowed.
     #[error("not allowed: {0}")]
     Forbidden(String),
+    /// The store has no room. Nothing of the request was done, and nothing of it is under way.
+    #[error("the store is full: {0}")]
+    Full(String),
 }
 
 /// A volume, by name or id.

@@ -281,8 +281,17 @@ impl Site {
         let (at, parent) = (point.display().to_string(), format!("127.0.0.1:{parent}"));
         let words = ["mount", volume, &at, "--name", name, "--parent", &parent];
         let mut server = self.start(name, &[&words, extra].concat())?;
-        server.point = Some(point.clone());
+        server.point = Some(point);
+        self.mounted(server)
+    }
+
+    /// Waits until a process is ready and has mounted.
+    ///
+    /// # Errors
+    /// When it has ended, or has not mounted in time.
+    pub fn mounted(&self, server: Server) -> Result<Server> {
         let mut server = self.ready(server)?;
+        let point = server.point.clone().context("it was told where to mount")?;
         wait_until("the mount", READY, || {
             server.process.alive()?;
             ensure!(is_mounted(&point)?, "{} is not mounted", point.display());

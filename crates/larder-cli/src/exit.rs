@@ -74,6 +74,7 @@ fn of(error: &Error) -> u8 {
             REFUSED
         }
         Error::Unavailable(_)
+        | Error::StoreFull(_)
         | Error::TimedOut(_)
         | Error::Stale { .. }
         | Error::OutcomeUnknown(_) => 5,

@@ -89,6 +89,7 @@ pub(super) fn failure_head(error: &RequestError) -> Failure {
         RequestError::TimedOut => (7, ""),
         RequestError::Busy(detail) => (8, detail.as_str()),
         RequestError::Forbidden(detail) => (9, detail.as_str()),
+        RequestError::Full(detail) => (10, detail.as_str()),
     };
     head.code = code;
     head.text = cut(detail);
@@ -110,6 +111,7 @@ pub(super) fn failure_of(head: Failure) -> Result<RequestError, WireError> {
         7 => RequestError::TimedOut,
         8 => RequestError::Busy(detail),
         9 => RequestError::Forbidden(detail),
+        10 => RequestError::Full(detail),
         code => RequestError::Unavailable(format!("error {code}: {detail}")),
     })
 }

@@ -55,6 +55,7 @@ stories! {
     bug12_damaged_page_outside_the_fetch,
     bug14_commit_longer_than_a_message,
     bug20_put_off_after_its_outcome,
+    full_store,
     rule01_doom,
     rule02_pinned_notices,
     rule03_reader_threads,

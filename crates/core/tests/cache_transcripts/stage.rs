@@ -352,6 +352,11 @@ impl Stage {
                 id: CommitId { boot: BOOT, sequence: number(words[0]) },
                 error: RequestError::Busy("log".into()),
             },
+            "full" => Message::CommitDeferred {
+                domain: DOMAIN,
+                id: CommitId { boot: BOOT, sequence: number(words[0]) },
+                error: RequestError::Full("no space left on disk".into()),
+            },
             "ids" => Message::Ids {
                 request: RequestId(number(words[0])),
                 range: IdRange {

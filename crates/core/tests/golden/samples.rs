@@ -303,6 +303,7 @@ fn endings() -> Vec<(&'static str, Message)> {
         ("failed-timed-out", failed(RequestError::TimedOut)),
         ("failed-busy", failed(RequestError::Busy(detail()))),
         ("failed-forbidden", failed(RequestError::Forbidden(detail()))),
+        ("failed-full", failed(RequestError::Full(detail()))),
         (
             "commit-deferred",
             Message::CommitDeferred {

@@ -117,6 +117,11 @@ fn a_damaged_store_is_refused_or_named_and_never_served_wrong() -> Result<()> {
         let (name, held) = (file.strip_prefix(&whole)?, held(file)?);
         // Nothing to be harmed in a lock, or in a segment that is ready and not begun.
         for what in HARMS.iter().filter(|_| held > 0) {
+            // Rot in the last write of the log looks as if that write had been torn: nobody can
+            // tell (`docs/formats/disk.md`).
+            if name.extension().is_some_and(|end| end == "seg") && *what == Harm::Flip(1000) {
+                continue;
+            }
             damaged(name, *what, held)?;
             let served = serves_right_or_refuses(&site, &data, &wanted);
             let text = match &served {

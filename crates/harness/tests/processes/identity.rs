@@ -1,9 +1,11 @@
 //! Two of one name, and an origin that has forgotten.
 
-use crate::common::{VOLUME, origin_with_tree, site, write_synced};
+use crate::common::{VOLUME, assert_same, copy_all, origin_with_tree, site, source, write_synced};
 use anyhow::{Result, ensure};
-use larder_harness::process::is_mounted;
+use larder_harness::process::{http_get, is_mounted, wait_until};
+use larder_harness::site::{READY, within};
 use std::fs;
+use std::time::Duration;
 
 /// A machine was cloned with its certificate, and both mount at once. The second is refused by
 /// name, with the exit code of a refusal, and the first does not notice. When the first is killed
@@ -30,5 +32,59 @@ fn the_second_of_two_nodes_with_one_identity_is_refused() -> Result<()> {
     ensure!(fs::read(second.at("still"))? == b"here", "the second serves");
     second.stop()?;
     origin.stop()?;
+    Ok(())
+}
+
+/// The origin's disk died and was restored from last night's backup. A mount has seen today's
+/// commits: it must not go on as if they had never been, and must not lose them in silence. It
+/// is refused, by a message that says what happened and how the loss is accepted; what it has
+/// cached it still serves. Once the operator has said `--accept-fork` it drops what it saw after
+/// the backup and goes on.
+#[test]
+fn an_origin_restored_from_an_old_copy_is_refused_until_the_loss_is_accepted() -> Result<()> {
+    let site = site("restored")?;
+    let origin = origin_with_tree(&site, &[])?;
+    let (port, data, backup) = (origin.port, site.path("data"), site.path("backup"));
+    origin.stop()?;
+    copy_all(&data, &backup)?;
+
+    let mut origin = site.origin(&data, port, &[])?;
+    let mount = site.mount("one", VOLUME, port, &[])?;
+    for number in 0..20 {
+        write_synced(&mount.at(&format!("today-{number}")), b"today")?;
+    }
+    origin.kill();
+    fs::rename(&data, site.path("dead"))?;
+    copy_all(&backup, &data)?;
+    let mut origin = site.origin(&data, port, &[])?;
+
+    let trouble = wait_until("the refusal", READY, || {
+        let trouble = mount.status()?["node"]["trouble"].to_string();
+        ensure!(trouble.contains("old copy"), "{trouble}");
+        Ok(trouble)
+    })?;
+    ensure!(trouble.contains("--accept-fork"), "the remedy is not told: {trouble}");
+    ensure!(http_get(mount.http, "/readyz").is_err(), "a refused node is not ready");
+    let log = origin.process.log();
+    ensure!(log.contains("--accept-fork"), "the origin's operator is not told:\n{log}");
+    let cached = mount.at("today-3");
+    let read = within(READY, "a cached read", move || fs::read(cached))??;
+    ensure!(read == b"today", "what is cached is served");
+    origin.kill();
+
+    let origin = site.origin(&data, port, &["--accept-fork"])?;
+    let (gone, again) = (mount.at("today-3"), mount.at("tomorrow"));
+    wait_until("the state of the backup", READY, || {
+        let gone = gone.clone();
+        let found = within(READY, "a look", move || gone.exists())?;
+        ensure!(!found, "a lost file is shown");
+        Ok(())
+    })?;
+    wait_until("a write", READY, || Ok(write_synced(&again, b"tomorrow")?))?;
+    fs::remove_file(&again)?;
+    assert_same(&source(&site)?, mount.point.as_ref().expect("a mount"))?;
+    mount.stop()?;
+    origin.stop()?;
+    std::thread::sleep(Duration::ZERO);
     Ok(())
 }

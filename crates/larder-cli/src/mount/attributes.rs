@@ -17,7 +17,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::NameTooLong => Errno::ENAMETOOLONG,
         FsError::Invalid(_) => Errno::EINVAL,
         FsError::TooLarge | FsError::Store(TxError::TooLarge(_)) => Errno::EFBIG,
-        FsError::NoSpace | FsError::Store(TxError::Full(_)) => Errno::ENOSPC,
+        FsError::NoSpace | FsError::Store(TxError::Full(_) | TxError::NoSpace(_)) => Errno::ENOSPC,
         FsError::Store(TxError::TimedOut | TxError::OutcomeUnknown) => Errno::ETIMEDOUT,
         FsError::Store(TxError::Conflict(_)) => Errno::EAGAIN,
         FsError::Store(TxError::Gone(_)) => Errno::ESTALE,

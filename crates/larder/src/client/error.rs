@@ -47,6 +47,9 @@ pub enum Error {
     /// The page has no room for the write.
     #[error("page {0} is full")]
     PageFull(PageId),
+    /// The origin's store has no room. Nothing was done.
+    #[error("the origin's store is full: {0}")]
+    StoreFull(String),
     /// No answer within the limit.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
@@ -139,6 +142,7 @@ impl From<RequestError> for Error {
             RequestError::Unavailable(what) | RequestError::Busy(what) => Self::Unavailable(what),
             RequestError::TimedOut => Self::TimedOut(Duration::ZERO),
             RequestError::Forbidden(what) => Self::Forbidden(what),
+            RequestError::Full(what) => Self::StoreFull(what),
         }
     }
 }

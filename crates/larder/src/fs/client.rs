@@ -83,6 +83,7 @@ impl From<Error> for TxError {
             Error::TimedOut(_) => Self::TimedOut,
             Error::TooLarge(what) => Self::TooLarge(what),
             Error::Damaged { .. } => Self::Damaged(error.to_string()),
+            Error::StoreFull(_) => Self::NoSpace(error.to_string()),
             Error::Forbidden(what) => Self::Denied(what),
             other => Self::Unavailable(other.to_string()),
         }

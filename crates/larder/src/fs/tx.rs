@@ -35,6 +35,9 @@ pub enum TxError {
     /// The store cannot serve now.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// The origin's store has no room; nothing was done.
+    #[error("{0}")]
+    NoSpace(String),
     /// Bytes at the origin are damaged.
     #[error("damaged: {0}")]
     Damaged(String),

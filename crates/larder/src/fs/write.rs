@@ -139,7 +139,8 @@ impl<S: TxStore> FileSystem<S> {
                 TxError::TimedOut
                 | TxError::OutcomeUnknown
                 | TxError::Stale(_)
-                | TxError::Unavailable(_),
+                | TxError::Unavailable(_)
+                | TxError::NoSpace(_),
             )) = result
             {
                 return;
@@ -227,6 +228,7 @@ fn may_pass(error: &FsError) -> bool {
                 | TxError::OutcomeUnknown
                 | TxError::Stale(_)
                 | TxError::Unavailable(_)
+                | TxError::NoSpace(_)
                 | TxError::Conflict(_)
         )
     )

@@ -202,7 +202,7 @@ pub(super) fn broken(error: &std::io::Error) -> String {
 }
 
 /// Whether waiting does not mend it.
-fn lasting(reason: &CloseReason) -> bool {
+pub(super) fn lasting(reason: &CloseReason) -> bool {
     matches!(
         reason,
         CloseReason::Version { .. }

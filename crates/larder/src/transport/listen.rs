@@ -1,6 +1,6 @@
 //! Links from children.
 
-use super::dial::broken;
+use super::dial::{broken, lasting};
 use super::link::{End, LinkSetup};
 use super::prepare;
 use crate::config::LinkConfig;
@@ -116,6 +116,11 @@ impl Shared {
             (LinkInput::DownOpened { link, peer: peer.clone(), role }, address.to_string());
         let end = self.setup.run(stream, Side::Down, link, (opened.0, &opened.1), |_| {}).await;
         let why = match end {
+            // Somebody has to see to it.
+            End::Closed(reason) if lasting(&reason) => {
+                tracing::warn!(%address, %peer, link = link.0, %reason, "child refused");
+                return;
+            }
             End::Goodbye(reason) => format!("it said: {reason}"),
             End::Closed(reason) => format!("closed here: {reason}"),
             End::Broken(error) => broken(&error),

@@ -87,6 +87,8 @@ impl World {
         let outcome = match result {
             Ok(CacheReply::Outcome(outcome)) => outcome,
             Ok(other) => panic!("{other:?} is no outcome"),
+            // Not done, and never will be: the oracle holds it to that as to an abort.
+            Err(RequestError::Full(_)) => Outcome::Aborted(Abort::History),
             Err(_) => Outcome::Unknown,
         };
         self.trace.line(|| format!("client {index}: {outcome:?}"));

@@ -28,6 +28,8 @@ pub(crate) struct Header {
     pub(crate) first: Lsn,
     /// Random, drawn at every use of a file: frames of an earlier use have another.
     pub(crate) id: u64,
+    /// Bytes of the file: one that is shorter has lost its end, and records with it.
+    pub(crate) bytes: u64,
 }
 
 /// What the first bytes of a segment file say.
@@ -67,6 +69,7 @@ impl Header {
         bytes[24..32].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.first.0.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.id.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.bytes.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..HEADER_USED - 4]);
         bytes[HEADER_USED - 4..HEADER_USED].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -96,6 +99,7 @@ impl Header {
             sequence: u64_at(used, 24),
             first: Lsn(u64_at(used, 32)),
             id: u64_at(used, 40),
+            bytes: u64_at(used, 48),
         })
     }
 }

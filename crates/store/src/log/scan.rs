@@ -134,6 +134,10 @@ fn chain(files: &Headers, domain: DomainId, from: Lsn) -> Result<Vec<Found>, Log
                 {
                     return Err(damaged(&name, 0, "records are numbered backwards"));
                 }
+                // Its zeros were synced before it was used: no crash makes it shorter.
+                if *length < header.bytes {
+                    return Err(damaged(&name, *length, "the file was cut short"));
+                }
                 chain.push(Found { header, bytes: *length });
             }
             HeaderState::Format(found) => return Err(LogError::Format { file: name, found }),

@@ -40,7 +40,8 @@ impl<F: DiskFile> Active<F> {
         first: Lsn,
         rng: &mut Rng,
     ) -> Result<Self, DiskError> {
-        let header = Header { domain, sequence: spare.sequence, first, id: rng.next_u64() };
+        let (sequence, bytes) = (spare.sequence, spare.bytes);
+        let header = Header { domain, sequence, first, id: rng.next_u64(), bytes };
         spare.file.write_at(0, &header.encode())?;
         spare.file.sync()?;
         Ok(Self { header, file: spare.file, bytes: spare.bytes, end: HEADER_BYTES as u64 })

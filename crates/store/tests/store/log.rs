@@ -256,6 +256,30 @@ fn any_flipped_bit_before_the_last_write_is_damage_or_harmless() {
     }
 }
 
+/// A repair tool cut the newest segment in half. What was left of it checked, so its end was taken
+/// for the log's end: a hundred acknowledged commits were gone, and nobody was told.
+#[test]
+fn a_segment_that_was_cut_short_is_refused_and_named() {
+    let disk = FaultDisk::default();
+    let mut log = create(&disk);
+    for lsn in 1..=4 {
+        log.append(&batch(lsn, 1, 100)).expect("no fault");
+    }
+    drop(log);
+    let (length, body) = (disk.bytes(&segment(1)).len(), batch(1, 1, 100)[0].1.len());
+    // In the middle of a record, between two, and in the zeros after the last.
+    for kept in [offset_of(body, 2) + 8, offset_of(body, 2), offset_of(body, 4) + 64, length - 1] {
+        let cut = disk.copy();
+        cut.alter(&segment(1), |bytes| bytes.truncate(kept));
+        let expected = LogError::Damaged {
+            file: segment(1),
+            offset: kept as u64,
+            detail: "the file was cut short",
+        };
+        assert_eq!(open(&cut, FIRST).map(|_| ()), Err(expected));
+    }
+}
+
 #[test]
 fn damage_in_a_full_segment_is_refused_even_in_its_last_record() {
     let disk = FaultDisk::default();

@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The pause before a commit that was put off is sent again; doubled each time.
 const PAUSE: Duration = Duration::from_millis(10);
+/// A store that is full for this long refuses the commit: installing may make room before.
+const FULL_PATIENCE: Duration = Duration::from_secs(2);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A registration that is not answered is asked for again after this long: the parent may have
@@ -29,8 +31,22 @@ struct Pending {
     /// On any link: whether it was done can only be told by its outcome.
     ever_sent: bool,
     pause: Duration,
+    /// A copy may be under way that nothing answers: it was sent on a link that ended, or put off
+    /// by a parent that had passed it on.
+    in_doubt: bool,
+    /// A full store put it off, since when and in which words. Unless it is in doubt it is not
+    /// done, and will not be if it is not sent again.
+    full: Option<(Instant, String)>,
     /// Its stamp, once known; kept until valid-through has reached it.
     stamp: Option<Stamp>,
+}
+
+impl Pending {
+    /// The error of a commit that a full store has refused; none: it may be done, or be under way.
+    fn refused(&self) -> Option<RequestError> {
+        let (_, detail) = self.full.as_ref().filter(|_| !self.sent && !self.in_doubt)?;
+        Some(RequestError::Full(detail.clone()))
+    }
 }
 
 /// A domain's commits.
@@ -94,6 +110,7 @@ impl Commits {
         self.registered = false;
         self.asked_at = None;
         for pending in self.pending.values_mut() {
+            pending.in_doubt |= pending.sent;
             pending.sent = false;
             pending.pause = PAUSE;
         }
@@ -213,26 +230,33 @@ impl Cache {
                 sent: false,
                 ever_sent: false,
                 pause: PAUSE,
+                in_doubt: false,
+                full: None,
                 stamp: None,
             },
         );
         Ok(id)
     }
 
-    /// The user waits no longer. A commit that was never sent is withdrawn; any other goes on.
+    /// The user waits no longer. A commit that was never sent, or that a full store has refused, is
+    /// withdrawn; any other goes on.
     pub(super) fn leave_commit(&mut self, domain: DomainId, id: CommitId) -> RequestError {
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         let Some(pending) = commits.pending.get_mut(&id) else {
             return RequestError::TimedOut;
         };
         pending.user = None;
-        if pending.ever_sent {
+        let refused = pending.refused();
+        if pending.ever_sent && refused.is_none() {
             return RequestError::TimedOut;
         }
         commits.pending.remove(&id);
         commits.unresolved.remove(&id);
         // Without a link nothing else takes it out.
         commits.queue.retain(|queued| *queued != id);
+        if let Some(refused) = refused {
+            return refused;
+        }
         let registered = commits.registered;
         let why = if registered || !self.connected() {
             "the commit was not sent, and is not done"
@@ -398,8 +422,9 @@ impl Cache {
     pub(super) fn on_deferred(
         &mut self,
         now: Instant,
-        domain: DomainId,
-        id: CommitId,
+        (domain, id): (DomainId, CommitId),
+        error: RequestError,
+        out: &mut Out,
     ) -> Result<(), CloseReason> {
         let Some(commits) = self.domains.get_mut(&domain).map(|entry| &mut entry.commits) else {
             return violation("a commit put off in a domain that was not asked for");
@@ -410,9 +435,26 @@ impl Cache {
             return violation("no commit to be put off");
         };
         pending.sent = false;
+        self.link.as_mut().expect("it came on this link").outstanding -= 1;
+        match error {
+            RequestError::Full(detail) => {
+                let since = pending.full.take().map_or(now, |(since, _)| since);
+                pending.full = Some((since, detail));
+            }
+            _ => {
+                pending.full = None;
+                pending.in_doubt = true;
+            }
+        }
+        let lasting = pending.full.as_ref().is_some_and(|(at, _)| now.since(*at) >= FULL_PATIENCE);
+        if let (true, Some(user), Some(refused)) = (lasting, pending.user, pending.refused()) {
+            commits.pending.remove(&id);
+            commits.unresolved.remove(&id);
+            self.reply(user, Err(refused), out);
+            return Ok(());
+        }
         commits.paused.insert((now.after(pending.pause), id));
         pending.pause = (pending.pause * 2).min(PAUSE_MAX);
-        self.link.as_mut().expect("it came on this link").outstanding -= 1;
         Ok(())
     }
 

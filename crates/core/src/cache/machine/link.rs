@@ -157,7 +157,9 @@ impl Cache {
             Message::Committed { domain, id, outcome } => {
                 self.on_committed(domain, id, outcome, now, out)
             }
-            Message::CommitDeferred { domain, id, error: _ } => self.on_deferred(now, domain, id),
+            Message::CommitDeferred { domain, id, error } => {
+                self.on_deferred(now, (domain, id), error, out)
+            }
             Message::Ids { request, range } => self.on_ids(request, range, out),
             Message::Volume { request, info } => self.on_volume(request, info, now, out),
             Message::Volumes { request, volumes, more } => {

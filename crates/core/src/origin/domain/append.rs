@@ -217,12 +217,12 @@ impl Domain {
         self.stamped = self.durable;
         self.next_lsn = Lsn(self.durable_lsn.0 + 1);
         self.recent.roll_back(self.durable);
-        let detail = format!("the store is full: {detail}");
+        let error = RequestError::Full(detail.into());
         for batch in [flying, gathering] {
             for (page, _) in &batch.pages {
                 self.pages.roll_back(*page);
             }
-            self.refuse_batch(cx, batch, &detail, Event::VolumeNotMade);
+            self.refuse_batch(cx, batch, &error, Event::VolumeNotMade);
         }
         self.install.hurry(cx.now);
     }
@@ -232,18 +232,21 @@ impl Domain {
         &mut self,
         cx: &mut Context<'_>,
         batch: Batch,
-        detail: &str,
+        error: &RequestError,
         volume: fn(VolumeId, String) -> Event,
     ) {
-        let error = RequestError::Unavailable(detail.into());
         for item in batch.items {
             match item {
-                Item::Commit { id, .. } | Item::Aborted { id, .. } => self.defer(cx, id, &error),
+                Item::Commit { id, .. } | Item::Aborted { id, .. } => self.defer(cx, id, error),
                 Item::Ids { link, request, .. } => {
                     cx.links.fail(link, request, error.clone(), cx.out);
                 }
                 Item::Volume { info, .. } => {
-                    cx.events.push(volume(info.id, detail.into()));
+                    let words = match error {
+                        RequestError::Unavailable(detail) => detail.clone(),
+                        other => other.to_string(),
+                    };
+                    cx.events.push(volume(info.id, words));
                 }
                 // Nobody waits for these with a limit: the node asks again.
                 Item::Boot { boot, .. } => {
@@ -253,22 +256,21 @@ impl Domain {
             }
         }
         for withheld in batch.withheld {
-            self.defer(cx, withheld.id, &error);
+            self.defer(cx, withheld.id, error);
         }
     }
 
     /// Service has ended: whoever waits on a link that does not follow the domain is told, and may
     /// ask the next process. The other links are closed.
     pub(super) fn refuse_all(&mut self, cx: &mut Context<'_>, fault: &StoreFault) {
-        let detail = format!("the domain is out of service: {fault}");
+        let error = RequestError::Unavailable(format!("the domain is out of service: {fault}"));
         if let Some((_, flying)) = self.flying.take() {
             // The log may have it or not. A volume's name stays taken: were it given to another
             // one meanwhile, the next start might find two.
-            self.refuse_batch(cx, flying, &detail, Event::VolumeUnsure);
+            self.refuse_batch(cx, flying, &error, Event::VolumeUnsure);
         }
         let gathering = std::mem::take(&mut self.gathering);
-        self.refuse_batch(cx, gathering, &detail, Event::VolumeNotMade);
-        let error = RequestError::Unavailable(detail);
+        self.refuse_batch(cx, gathering, &error, Event::VolumeNotMade);
         let loading = std::mem::take(&mut self.loading_commits).into_values();
         for waiting in loading.chain(std::mem::take(&mut self.ready)) {
             self.defer(cx, waiting.request.id, &error);

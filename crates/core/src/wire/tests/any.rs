@@ -169,6 +169,7 @@ fn error() -> impl Strategy<Value = RequestError> {
         Just(RequestError::TimedOut),
         text().prop_map(RequestError::Busy),
         text().prop_map(RequestError::Forbidden),
+        text().prop_map(RequestError::Full),
     ]
 }
 
