@@ -134,6 +134,31 @@ pub enum Fault {
     ReuseIds,
     /// Rule 20: pages are installed without their change index entries.
     SkipIndex,
+    /// Rule 2: a resume does not doom transactions that read the pages it names.
+    ResumeSparesReaders,
+    /// Rule 5: changes kept for pages in flight are let go up to the as-of of any answer, as if
+    /// answers came in the order in which they were sent.
+    AnswersInOrder,
+    /// Rule 8: a process takes its wall clock for one that never runs backwards.
+    WallClockAsOwn,
+    /// Rule 8: a process uses a clock that stands still while it is suspended.
+    ClockStopsAsleep,
+    /// Rule 9: looking at all of a page is not recorded as a read.
+    ForgetListing,
+    /// Rule 10: a relay that narrows its registration forgets the pages in flight below it.
+    NarrowInFlight,
+    /// Rule 14: an answer does not wait until the commit that it reveals is durable.
+    RevealEarly,
+    /// Rule 14: recovery serves what it read without writing and syncing it again.
+    SkipRecoverySync,
+    /// Rule 15: outcomes of commits are not recovered from the log.
+    LoseOutcomes,
+    /// Rule 16: a child past a fork keeps copies of the branch that is lost.
+    KeepLostCopies,
+    /// P9: the checksum of a log record is not compared.
+    IgnoreChecksum,
+    /// P9: damage in the log is taken for the end of a write that was torn.
+    DamageAsTail,
 }
 
 impl Faults {

@@ -1,4 +1,5 @@
-//! Clocks of processes: each has an offset and a drift, and counts its own suspension (rule 8).
+//! Clocks of processes: each has an offset and a drift, and counts its own suspension (rule 8). A
+//! machine that starts again begins to count anew; what sets a running clock is a trouble.
 
 use crate::agenda::Time;
 use larder_core::time::{Clock, Instant};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// What it shows at time zero, in nanoseconds.
-    pub offset: u64,
+    pub offset: i128,
     /// How much faster than true it runs, in parts per million.
     pub drift_ppm: i64,
 }
@@ -20,15 +21,25 @@ impl Rate {
     #[must_use]
     pub fn local(&self, time: Time) -> Instant {
         let elapsed = i128::from(time.0);
-        let local =
-            i128::from(self.offset) + elapsed + elapsed * i128::from(self.drift_ppm) / 1_000_000;
-        Instant(u64::try_from(local).expect("drift is far below one"))
+        let local = self.offset + elapsed + elapsed * i128::from(self.drift_ppm) / 1_000_000;
+        Instant(u64::try_from(local.max(0)).expect("runs end long before the clock"))
+    }
+
+    /// Sets the clock: forward, or back when `nanos` is negative.
+    pub fn step(&mut self, nanos: i128) {
+        self.offset += nanos;
+    }
+
+    /// The machine starts at `time`: the clock begins to count.
+    pub fn begin(&mut self, time: Time) {
+        self.offset = 0;
+        self.offset -= i128::from(self.local(time).0);
     }
 
     /// The first virtual time at which the clock shows `local` or more.
     #[must_use]
     pub fn global(&self, local: Instant) -> Time {
-        let since = i128::from(local.0) - i128::from(self.offset);
+        let since = i128::from(local.0) - self.offset;
         let global = since * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm));
         let mut time = Time(u64::try_from(global.max(0)).unwrap_or(u64::MAX));
         while self.local(time) < local && time.0 < u64::MAX {
@@ -106,7 +117,7 @@ mod tests {
     #[test]
     fn a_local_time_is_reached_at_its_global_time_and_not_before() {
         for drift_ppm in [-200, 0, 1, 137] {
-            let rate = Rate { offset: 5_000, drift_ppm };
+            let mut rate = Rate { offset: 5_000, drift_ppm };
             for local in [5_000, 5_001, 999_999_999, 123_456_789_012] {
                 let time = rate.global(Instant(local));
                 assert!(rate.local(time) >= Instant(local));
@@ -114,6 +125,12 @@ mod tests {
                     assert!(rate.local(Time(time.0 - 1)) < Instant(local));
                 }
             }
+            rate.begin(Time(77_777_777));
+            assert_eq!(rate.local(Time(77_777_777)), Instant(0));
+            rate.step(-5);
+            assert_eq!(rate.local(Time(77_777_777)), Instant(0), "no clock shows less");
+            rate.step(1_005);
+            assert_eq!(rate.local(Time(77_777_777)), Instant(1_000));
         }
     }
 }

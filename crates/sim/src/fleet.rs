@@ -60,6 +60,7 @@ impl Report {
                 self.tally.copies_checked += clean.tally.copies_checked;
                 self.tally.troubles += clean.tally.troubles;
                 self.tally.forks += clean.tally.forks;
+                self.tally.refused_stores += clean.tally.refused_stores;
             }
             Err(failure) => self.failures.push(failure),
         }

@@ -1,12 +1,14 @@
 //! The simulator's command line: see the crate's documentation.
 
 use larder_core::machine::Faults;
-use larder_sim::run::{Failure, run_seed};
+use larder_sim::run::{Failure, run_plan, run_seed};
+use larder_sim::scenario::SCENARIOS;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage:
   larder-sim run SEED                 plays a seed; prints the trace's end if it fails
   larder-sim run A..B [--jobs N]      plays seeds, N at once
+  larder-sim scenario NAME A..B       plays worlds in which a named race is met
   larder-sim hash A..B                prints a hash for each seed: the same in every build
   larder-sim planted [--json] [--fault NAME] [--seeds N]
                                       plants each fault and says how many seeds catch it
@@ -17,6 +19,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["run", seeds, rest @ ..] => run(seeds, rest),
+        ["scenario", name, seeds] => scenario(name, seeds),
         ["hash", seeds] => hash(seeds),
         ["planted", rest @ ..] => planted(rest),
         ["bench", rest @ ..] => bench(rest),
@@ -62,7 +65,7 @@ fn run(seeds: &str, rest: &[&str]) -> ExitCode {
     let seconds = started.elapsed().as_secs_f64();
     println!(
         "{} seeds, {} failed; {} events in {seconds:.1} s; {} transactions committed, {} aborted, \
-         {} unknown; {} copies compared",
+         {} unknown; {} copies compared, {} damaged stores refused",
         report.seeds,
         report.failures.len(),
         report.events,
@@ -70,8 +73,28 @@ fn run(seeds: &str, rest: &[&str]) -> ExitCode {
         report.tally.aborted,
         report.tally.unknown,
         report.tally.copies_checked,
+        report.tally.refused_stores,
     );
     if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn scenario(name: &str, seeds: &str) -> ExitCode {
+    let scenario = SCENARIOS.iter().find(|scenario| scenario.name == name);
+    let (Some(scenario), Some(seeds)) = (scenario, parse_seeds(seeds)) else {
+        let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+        eprintln!("the scenarios are {}", names.join(", "));
+        return usage();
+    };
+    let readable = seeds.end - seeds.start == 1;
+    let mut failed = 0;
+    for seed in seeds.clone() {
+        if let Err(failure) = run_plan(scenario.plan(seed), readable) {
+            failed += 1;
+            println!("{}seed {seed}: {}", failure.tail, failure.what);
+        }
+    }
+    println!("{name}: {} seeds, {failed} failed", seeds.end - seeds.start);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Plays a failed seed again, now with its trace, and prints that.

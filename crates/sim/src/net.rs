@@ -1,8 +1,10 @@
 //! The network: connections of three lanes each way, with delay, clogs, breaks and loss.
 //!
-//! Within a lane messages arrive in order; across lanes each has a delay of its own. A message is
-//! lost only with its connection: what was in flight at a break arrives in part, a prefix of each
-//! lane, and each end learns of the break at a time of its own. A clogged direction holds its
+//! In the control and stream lanes messages arrive in order. Bulk messages take turns on the wire
+//! (decision 0001), so each has a delay of its own and may overtake others. Across lanes nothing is
+//! in order. A message is lost only with its connection: what was in flight at a break arrives in
+//! part, a prefix of each ordered lane and any of the bulk messages, and each end learns of the
+//! break at a time of its own. A clogged direction holds its
 //! messages until it is cleared; a partition clogs every connection between two processes and
 //! lets no new one be made.
 
@@ -43,6 +45,8 @@ pub struct Line {
     pub jitter: u64,
     /// Nanoseconds a byte of the bulk lane takes.
     pub byte_nanos: u64,
+    /// A bulk message takes at most so many more: others are sent by turns with it.
+    pub bulk_spread: u64,
 }
 
 /// A connection. Both ends call it by one number.
@@ -73,6 +77,7 @@ pub struct Flight {
     pub message: Message,
     /// Its encoded size.
     pub bytes: u32,
+    number: u64,
     due: Time,
 }
 
@@ -82,6 +87,8 @@ pub struct Net {
     conns: Vec<Conn>,
     /// Open or breaking ones, so that faults need not look at all that ever were.
     live: BTreeSet<u32>,
+    /// Messages sent so far.
+    sent: u64,
     blocked: BTreeSet<(Proc, Proc)>,
 }
 
@@ -94,6 +101,8 @@ pub struct Delivery {
     pub way: Way,
     /// In which lane.
     pub lane: Lane,
+    /// Which of its messages: of those in order the first is delivered, whichever was due.
+    number: u64,
 }
 
 impl Conn {
@@ -213,15 +222,19 @@ impl Net {
         }
         let line = entry.line;
         let direction = &mut entry.ways[way as usize];
-        let mut delay = line.latency + rng.below(line.jitter + 1);
+        let mut due = now.plus(line.latency + rng.below(line.jitter + 1));
         if lane == Lane::Bulk {
-            delay += u64::from(bytes) * line.byte_nanos;
+            let turns = rng.below(line.bulk_spread + 1);
+            due = due.plus(u64::from(bytes) * line.byte_nanos + turns);
+        } else {
+            let last = &mut direction.due_last[lane as usize];
+            due = due.max(last.plus(1));
+            *last = due;
         }
-        let last = &mut direction.due_last[lane as usize];
-        let due = now.plus(delay).max(last.plus(1));
-        *last = due;
-        direction.lanes[lane as usize].push_back(Flight { message, bytes, due });
-        Some((due, Delivery { conn, way, lane }))
+        self.sent += 1;
+        let number = self.sent;
+        direction.lanes[lane as usize].push_back(Flight { message, bytes, number, due });
+        Some((due, Delivery { conn, way, lane, number }))
     }
 
     /// Takes the message whose delivery is due, unless it is held up, lost or taken already.
@@ -236,10 +249,14 @@ impl Net {
             return None;
         }
         let lane = &mut direction.lanes[delivery.lane as usize];
-        if lane.front()?.due > now {
+        let place = match delivery.lane {
+            Lane::Control | Lane::Stream => 0,
+            Lane::Bulk => lane.iter().position(|flight| flight.number == delivery.number)?,
+        };
+        if lane.get(place)?.due > now {
             return None;
         }
-        lane.pop_front()
+        lane.remove(place)
     }
 
     /// Takes the next message of a lane before it is due, as another schedule would have it.
@@ -252,16 +269,20 @@ impl Net {
         conn.way(way).lanes[lane as usize].pop_front()
     }
 
-    /// Breaks a connection: of what is in flight a prefix of each lane still arrives, as far as
-    /// the ends are not told before. The caller enters the two closings in the agenda.
+    /// Breaks a connection: of what is in flight a prefix of each ordered lane and any of the bulk
+    /// messages still arrive, as far as the ends are not told before. The caller enters the two closings in the agenda.
     pub fn break_off(&mut self, rng: &mut Rng, conn: u32) {
         let conn = &mut self.conns[conn as usize];
         conn.broken = true;
         for direction in &mut conn.ways {
-            for lane in &mut direction.lanes {
+            for lane in [Lane::Control, Lane::Stream] {
+                let lane = &mut direction.lanes[lane as usize];
                 let kept = rng.below(lane.len() as u64 + 1);
                 lane.truncate(usize::try_from(kept).expect("a prefix of a queue"));
             }
+            let bulk = &mut direction.lanes[Lane::Bulk as usize];
+            let percent = rng.below(101);
+            bulk.retain(|_| rng.below(100) < percent);
         }
     }
 
@@ -293,7 +314,8 @@ impl Net {
             [Lane::Control, Lane::Stream, Lane::Bulk].into_iter().zip(&direction.lanes)
         {
             for flight in queue {
-                deliveries.push((flight.due.max(now), Delivery { conn, way, lane }));
+                let number = flight.number;
+                deliveries.push((flight.due.max(now), Delivery { conn, way, lane, number }));
             }
         }
         deliveries
@@ -352,5 +374,57 @@ pub fn draw_line(rng: &mut Rng) -> Line {
         _ => latency * 4,
     };
     let byte_nanos = [0, 1, 10, 1_000][rng.below(4) as usize];
-    Line { latency, jitter, byte_nanos }
+    let bulk_spread = latency * [0, 1, 8][rng.below(3) as usize];
+    Line { latency, jitter, byte_nanos, bulk_spread }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_core::id::{BootId, DomainId, RequestId};
+
+    /// Sends forty messages of a lane at once and gives the order in which they arrive.
+    fn arrivals(message: impl Fn(u64) -> Message, read: impl Fn(&Message) -> u64) -> Vec<u64> {
+        let mut net = Net::default();
+        let mut rng = Rng::new(1);
+        let line = Line { latency: 1_000, jitter: 500, byte_nanos: 0, bulk_spread: 5_000 };
+        let conn = net.connect(Proc(1), Proc(0), line);
+        assert!(net.opened(conn, End::Child) && net.opened(conn, End::Parent));
+        let sent = (0..40).filter_map(|number| {
+            net.send(Time(0), &mut rng, conn, Way::Down, message(number), 100)
+        });
+        let mut due: Vec<(Time, Delivery)> = sent.collect();
+        due.sort_by_key(|(time, _)| *time);
+        let arrived = due.iter().map(|(time, delivery)| {
+            let flight = net.arrive(*time, *delivery).expect("nothing is held up");
+            read(&flight.message)
+        });
+        arrived.collect()
+    }
+
+    #[test]
+    fn bulk_messages_overtake_each_other() {
+        let pages = |number| Message::Pages {
+            request: RequestId(number),
+            domain: DomainId(1),
+            pages: Vec::new(),
+        };
+        let arrived = arrivals(pages, |message| match message {
+            Message::Pages { request, .. } => request.0,
+            other => panic!("{other:?} was not sent"),
+        });
+        assert!(!arrived.is_sorted());
+        assert_eq!(arrived.iter().collect::<BTreeSet<_>>().len(), 40);
+    }
+
+    #[test]
+    fn control_messages_stay_in_order() {
+        let registered =
+            |number| Message::Registered { domain: DomainId(1), boot: BootId(u128::from(number)) };
+        let arrived = arrivals(registered, |message| match message {
+            Message::Registered { boot, .. } => boot.0 as u64,
+            other => panic!("{other:?} was not sent"),
+        });
+        assert_eq!(arrived, (0..40).collect::<Vec<_>>());
+    }
 }

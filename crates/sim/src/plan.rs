@@ -11,6 +11,9 @@ use larder_core::time::Duration;
 /// Bytes of a page in every volume of a run: the smallest.
 pub const PAGE_BYTES: u32 = 4096;
 
+/// The stated bias: clocks are taken to be right within this. Checks of age allow for it.
+pub const CLOCK_BIAS_PPM: u64 = 1_000;
+
 /// Everything a run does that is not drawn on the way.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -28,6 +31,8 @@ pub struct Plan {
     pub nodes: Vec<u16>,
     /// Clients of each node.
     pub clients: u16,
+    /// Whether the clients of a node share one session: its transactions run side by side.
+    pub shared_sessions: bool,
     /// Events before the troubles end.
     pub events: u64,
     /// Whether messages pass through their encoding.
@@ -38,7 +43,8 @@ pub struct Plan {
     pub troubles: Vec<(Trouble, u64)>,
     /// Bounds of the machines.
     pub limits: Limits,
-    /// Clocks drift by at most this.
+    /// Clocks drift by at most this. Beyond [`CLOCK_BIAS_PPM`] ages may be wrong by as much; no
+    /// other promise may suffer.
     pub drift_ppm: i64,
     /// The lines between children and parents, relays first.
     pub lines: Vec<Line>,
@@ -151,9 +157,15 @@ pub enum Trouble {
     Restore,
     /// A node goes to another parent, as the same process or as a new one.
     Move,
+    /// A bit of the origin's log flips on the disk, long after it was synced.
+    Rot,
+    /// The wall clock of a process is set, forward or back.
+    SetWall,
+    /// A process's own clock is set, against its promise: only ages may be wrong by as much.
+    SetClock,
 }
 
-const TROUBLES: [Trouble; 11] = [
+const TROUBLES: [Trouble; 15] = [
     Trouble::Break,
     Trouble::Clog,
     Trouble::Partition,
@@ -165,6 +177,9 @@ const TROUBLES: [Trouble; 11] = [
     Trouble::SyncFails,
     Trouble::DiskFull,
     Trouble::Restore,
+    Trouble::Rot,
+    Trouble::SetWall,
+    Trouble::SetClock,
 ];
 
 /// Bounds of the machines.
@@ -275,6 +290,7 @@ impl Plan {
             limits.aim_at_evictions(rng);
             lines.iter_mut().for_each(|line| line.latency = line.latency.max(60 * MILLI));
         }
+        let shared_sessions = rng.chance(1, 3);
         Self {
             seed,
             faults,
@@ -283,12 +299,13 @@ impl Plan {
             relays,
             nodes,
             clients: pick(rng, &[1, 2, 3]),
+            shared_sessions,
             events: pick(rng, &[2_000, 5_000, 10_000]),
             wire: rng.chance(1, 8),
             mix,
             troubles: draw_troubles(rng),
             limits,
-            drift_ppm: pick(rng, &[0, 50, 500]),
+            drift_ppm: pick(rng, &[0, 50, 500, 500, 50_000]),
             lines,
             store_nanos,
         }
@@ -298,7 +315,8 @@ impl Plan {
 /// The shortest silence after which a link may be given up: answers cross three lines at most,
 /// there and back, and wait for the store.
 fn silence_min(lines: &[Line], store_nanos: u64) -> Duration {
-    let slowest = lines.iter().map(|line| line.latency + line.jitter).max().unwrap_or_default();
+    let slowest = lines.iter().map(|line| line.latency + line.jitter + line.bulk_spread).max();
+    let slowest = slowest.unwrap_or_default();
     Duration::from_nanos(2 * (6 * slowest + 3 * store_nanos))
 }
 
@@ -315,7 +333,14 @@ fn draw_troubles(rng: &mut Rng) -> Vec<(Trouble, u64)> {
     }
     let mut troubles = Vec::new();
     for trouble in TROUBLES {
-        let rare = matches!(trouble, Trouble::Restore | Trouble::SyncFails | Trouble::DiskFull);
+        let rare = matches!(
+            trouble,
+            Trouble::Restore
+                | Trouble::SyncFails
+                | Trouble::DiskFull
+                | Trouble::Rot
+                | Trouble::SetClock
+        );
         if rng.chance(if rare { 1 } else { 2 }, 6) {
             let mean = pick(rng, &[200 * MILLI, SECOND, 4 * SECOND, 15 * SECOND]);
             troubles.push((trouble, if rare { mean * 8 } else { mean }));

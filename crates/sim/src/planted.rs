@@ -5,7 +5,7 @@ use crate::run::run_plan;
 use larder_core::machine::{Fault, Faults};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 21] = [
+pub const FAULTS: [(Fault, &str); 33] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -27,6 +27,18 @@ pub const FAULTS: [(Fault, &str); 21] = [
     (Fault::IgnoreGeneration, "ignore-generation"),
     (Fault::ReuseIds, "reuse-ids"),
     (Fault::SkipIndex, "skip-index"),
+    (Fault::ResumeSparesReaders, "resume-spares-readers"),
+    (Fault::AnswersInOrder, "answers-in-order"),
+    (Fault::WallClockAsOwn, "wall-clock-as-own"),
+    (Fault::ClockStopsAsleep, "clock-stops-asleep"),
+    (Fault::ForgetListing, "forget-listing"),
+    (Fault::NarrowInFlight, "narrow-in-flight"),
+    (Fault::RevealEarly, "reveal-early"),
+    (Fault::SkipRecoverySync, "skip-recovery-sync"),
+    (Fault::LoseOutcomes, "lose-outcomes"),
+    (Fault::KeepLostCopies, "keep-lost-copies"),
+    (Fault::IgnoreChecksum, "ignore-checksum"),
+    (Fault::DamageAsTail, "damage-as-tail"),
 ];
 
 /// How a fault was caught.
@@ -41,8 +53,16 @@ pub struct Caught {
 /// Plants a fault and plays seeds from 0 until it is caught, at most `seeds_max`.
 #[must_use]
 pub fn catch(fault: Fault, seeds_max: u64) -> Option<Caught> {
+    catch_in(fault, seeds_max, |_| ())
+}
+
+/// The same with every plan changed first: a fault that only one kind of trouble brings out is not
+/// caught without it.
+#[must_use]
+pub fn catch_in(fault: Fault, seeds_max: u64, change: impl Fn(&mut Plan)) -> Option<Caught> {
     (0..seeds_max).find_map(|seed| {
-        let plan = Plan::draw(seed, Faults::only(fault));
+        let mut plan = Plan::draw(seed, Faults::only(fault));
+        change(&mut plan);
         let failure = run_plan(plan, false).err()?;
         Some(Caught { seeds: seed + 1, what: failure.what })
     })

@@ -18,7 +18,7 @@ pub struct Scenario {
 }
 
 /// All of them.
-pub const SCENARIOS: [Scenario; 7] = [
+pub const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "fetch-overtaken",
         story: "A fetch is answered; before the page arrives a change to it does (rules 4, 5), also \
@@ -61,6 +61,13 @@ pub const SCENARIOS: [Scenario; 7] = [
                 (rule 15).",
         arrange: owed_changes,
     },
+    Scenario {
+        name: "side-by-side",
+        story: "Transactions of one session run side by side while the origin is restored from an old \
+                copy: what one of them saw is gone, and the session is told, whichever ends first \
+                (P4, P12).",
+        arrange: side_by_side,
+    },
 ];
 
 impl Scenario {
@@ -82,7 +89,12 @@ impl Scenario {
         plan.limits.silence = Duration::from_secs(4);
         plan.limits.memory_bytes = 1 << 20;
         plan.troubles.clear();
-        let line = Line { latency: 40 * MILLI, jitter: 40 * MILLI, byte_nanos: 100 };
+        let line = Line {
+            latency: 40 * MILLI,
+            jitter: 40 * MILLI,
+            byte_nanos: 100,
+            bulk_spread: 80 * MILLI,
+        };
         plan.lines = vec![line; 4];
         (self.arrange)(&mut plan);
         plan
@@ -160,4 +172,15 @@ fn owed_changes(plan: &mut Plan) {
     plan.limits.ring_commits_max = 1;
     plan.limits.install_interval = Duration::from_millis(10);
     actions(plan, &[(Action::Read, 4), (Action::Add, 4), (Action::Create, 2), (Action::Max, 2)]);
+}
+
+fn side_by_side(plan: &mut Plan) {
+    plan.shared_sessions = true;
+    plan.clients = 3;
+    plan.mix.consistency = [0, 1, 1];
+    plan.mix.linger_percent = 10;
+    plan.limits.lease = Duration::from_secs(1);
+    plan.limits.beat = Duration::from_millis(100);
+    plan.troubles = vec![(Trouble::Restore, 3 * SECOND), (Trouble::Break, 2 * SECOND)];
+    actions(plan, &[(Action::Read, 6), (Action::Put, 2), (Action::Create, 2), (Action::List, 2)]);
 }

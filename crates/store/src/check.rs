@@ -6,6 +6,7 @@ use crate::driver::{self, OpenError};
 use crate::log::{LogError, scan};
 use crate::pages::{FjallConfig, Pages, PagesError};
 use larder_core::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
+use larder_core::machine::Faults;
 use larder_core::page::Page;
 use larder_core::record::{DomainMeta, Lsn};
 use std::collections::BTreeMap;
@@ -155,7 +156,7 @@ pub fn check<D: Disk, P: Pages>(
 
 fn check_log<D: Disk>(disk: &D, meta: &DomainMeta, report: &mut Report) {
     let from = Lsn(meta.installed_lsn.0 + 1);
-    let scan = match scan::scan(disk, meta.domain, from) {
+    let scan = match scan::scan(disk, meta.domain, from, Faults::NONE) {
         Ok(scan) => scan,
         Err(error) => return report.add(error),
     };

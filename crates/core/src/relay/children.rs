@@ -50,7 +50,10 @@ impl Relay {
             Ask::Evicted(domain, pages) => self.evicted(domain, pages, out),
             Ask::Narrowed(domain) => self.narrow_later(now, domain),
             Ask::Confirm(domain, boot, upto) => {
-                self.send_up(Message::Confirm { domain, boot, upto }, out);
+                // Not before the parent has welcomed us; the node's next commit says it again.
+                if self.domains.get(&domain).is_some_and(|entry| entry.following) {
+                    self.send_up(Message::Confirm { domain, boot, upto }, out);
+                }
             }
             Ask::AllocateIds(request, volume, count) => {
                 self.pass_on(now, link, request, Message::AllocateIds { request, volume, count });
@@ -252,6 +255,9 @@ impl Relay {
             return;
         }
         let mut pages: BTreeSet<PageId> = entry.fetching.keys().copied().collect();
+        if self.config.faults.has(Fault::NarrowInFlight) {
+            pages.clear();
+        }
         for (_, link) in self.links.iter() {
             let Some(follower) = link.followers.get(&domain) else {
                 continue;

@@ -56,6 +56,8 @@ stories! {
     bug14_commit_longer_than_a_message,
     bug20_put_off_after_its_outcome,
     full_store,
+    bug13_two_beats_of_one_instant,
+    bug15_a_beat_forgotten,
     rule01_doom,
     rule02_pinned_notices,
     rule03_reader_threads,

@@ -172,6 +172,7 @@ impl Stage {
             }
             "huge" => self.huge(number(rest[0]), number(rest[1]), number(rest[2]) as usize),
             "refresh" => self.ask(CacheOp::Refresh { domain: DOMAIN }),
+            "refreshes" => self.refreshes(number(rest[0])),
             "wait" => {
                 self.ask(CacheOp::WaitThrough { domain: DOMAIN, stamp: Stamp(number(rest[0])) })
             }
@@ -183,6 +184,17 @@ impl Stage {
             | "commit" | "drop" | "object" | "age" => self.transaction(words[0], rest),
             other => self.parent(other, rest),
         }
+    }
+
+    /// So many refreshes, a millisecond apart, and the beats of them.
+    fn refreshes(&mut self, count: u64) -> Vec<String> {
+        let mut beats = 0;
+        for _ in 0..count {
+            self.now.fetch_add(1_000_000, Ordering::Relaxed);
+            let said = self.ask(CacheOp::Refresh { domain: DOMAIN });
+            beats += said.iter().filter(|line| line.contains("Beat")).count();
+        }
+        vec![format!("({beats} beats)")]
     }
 
     fn resize(&mut self, bytes: usize) -> Vec<String> {

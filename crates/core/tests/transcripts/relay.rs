@@ -478,3 +478,23 @@ fn a_domain_that_stays_out_of_service() {
     run.step(vec![resumed_in(DomainId(2), 5, 1, 1, &[])]);
     run.0.end("relay_a_domain_that_stays_out_of_service");
 }
+
+#[test]
+fn bug_14_a_confirmation_before_the_handshake() {
+    let mut run = Run::new(
+        "Found by the simulator. The relay's link up broke and came back; before the new one was \
+         welcomed a node confirmed its outcomes. The relay passed that on at once, and the parent \
+         closed the link, on which it had not even been greeted, for a violation. Outcomes that are \
+         confirmed late harm nobody, and the node's next commit says it again.",
+    );
+    run.two_nodes();
+    let confirm = |upto| {
+        let message = Message::Confirm { domain: DOMAIN, boot: BootId(10), upto };
+        received(1, message)
+    };
+    run.step(vec![confirm(3)]);
+    run.quietly(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into() };
+    run.step(vec![("up opened".into(), opened), confirm(4)]);
+    run.0.end("relay_bug_14_a_confirmation_before_the_handshake");
+}

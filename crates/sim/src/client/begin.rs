@@ -1,11 +1,11 @@
 //! How a client begins a transaction.
 
-use super::{Kind, Own, Run, Stage};
+use super::{Kind, Own, Run, SharedSession, Stage};
 use crate::agenda::MILLI;
 use crate::plan::weighted;
 use crate::world::World;
 use larder_core::cache::io::CacheOp;
-use larder_core::cache::{AgeLimit, BeginError, Consistency, Session, SessionOptions};
+use larder_core::cache::{AgeLimit, BeginError, Consistency, SessionOptions};
 use larder_core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ impl World {
         }
         let kind = self.draw_kind();
         let options = self.draw_options(kind);
-        let client = &mut self.clients[index];
-        client.session.options = options;
         let read = self.processes_read(index);
-        let begun = self.clients[index].session.begin(&read);
+        let session = &mut self.session(index).session;
+        session.options = options;
+        let begun = session.begin(&read);
         match begun {
             Ok(mut tx) => {
                 for range in std::mem::take(&mut self.clients[index].ids) {
@@ -36,9 +36,7 @@ impl World {
             Err(BeginError::HistoryLost(domain)) => {
                 let accounted = self.oracle.truth(domain).may_lose_line();
                 assert!(accounted, "P12: {domain:?} was never restored, and its line is lost");
-                let client = &mut self.clients[index];
-                client.session = Session::new(options);
-                client.floors.clear();
+                *self.session(index) = SharedSession::default();
                 self.client_goes_on(index, 0);
             }
             Err(BeginError::TooMany) => self.client_goes_on(index, 10 * MILLI),
@@ -97,6 +95,7 @@ impl World {
             left: 1 + self.rng.below(self.plan.mix.length),
             current: None,
             reads: BTreeMap::new(),
+            floors: self.session(index).floors.clone(),
             own: Own::default(),
             made: Vec::new(),
             pages_made: Vec::new(),

@@ -1,6 +1,6 @@
 //! How a client's transaction ends, and what the checkers make of it.
 
-use super::{Ending, Kind, Reads, Run, Stage};
+use super::{Ending, Kind, Reads, Run, SeenFloors, Stage};
 use crate::world::World;
 use larder_core::cache::io::CacheReply;
 use larder_core::cache::{CommitPart, Finish, Seen as Floor};
@@ -14,7 +14,7 @@ impl World {
     pub(super) fn client_ends(&mut self, index: usize, mut run: Run) {
         let unused = run.tx.take_unused_ids();
         self.clients[index].ids.extend(unused);
-        let Run { tx, kind, tag, reads, made, pages_made, real_time, .. } = run;
+        let Run { tx, kind, tag, reads, floors, made, pages_made, real_time, .. } = run;
         self.arm_clock(index, kind.aged);
         let finish = tx.finish();
         self.disarm_clock();
@@ -24,13 +24,13 @@ impl World {
                     !kind.strict || reads.is_empty(),
                     "P2: a strict transaction is committed without its origin"
                 );
-                self.check_parts(index, kind, &reads, &seen);
+                self.check_parts(index, kind, &reads, &seen, &floors);
                 self.raise_floors(index, kind, &reads, &seen);
                 self.tally.committed += 1;
                 self.client_thinks(index);
             }
             Finish::Send { mut parts, seen, .. } => {
-                self.check_parts(index, kind, &reads, &seen);
+                self.check_parts(index, kind, &reads, &seen, &floors);
                 self.raise_floors(index, kind, &reads, &seen);
                 parts.reverse();
                 let sent = parts.pop().expect("something is to be sent");
@@ -100,9 +100,9 @@ impl World {
             Outcome::Committed(stamp) => {
                 self.check_committed(index, &ending, *stamp);
                 let floor = ending.sent.seen(*stamp);
-                self.clients[index].session.saw(&[floor]);
+                self.session(index).session.saw(&[floor]);
                 if let Some(number) = self.branch_of_commit(&ending, *stamp) {
-                    self.clients[index].raise_floor(floor, number);
+                    self.session(index).raise_floor(floor, number);
                 }
                 if let Some(next) = ending.rest.pop() {
                     ending.sent = next;
@@ -121,13 +121,15 @@ impl World {
         self.client_thinks(index);
     }
 
-    /// What was read held at one stamp, which is not below what the session had seen.
+    /// What was read held at one stamp, which is not below what the session had seen at the begin:
+    /// transactions side by side say nothing about each other.
     fn check_parts(
         &mut self,
         index: usize,
         kind: Kind,
         reads: &BTreeMap<DomainId, Reads>,
         seen: &[Floor],
+        floors: &SeenFloors,
     ) {
         for floor in seen {
             let Some(reads) = reads.get(&floor.domain) else {
@@ -144,7 +146,7 @@ impl World {
                     &format_args!("client {index}"),
                 );
             }
-            if let Some((branch, stamp)) = self.clients[index].floors.get(&floor.domain) {
+            for (branch, stamp) in floors.get(&floor.domain).into_iter().flatten() {
                 assert!(
                     floor.stamp >= *stamp && truth.common(*branch, number) >= *stamp,
                     "P4: client {index} reads {:?} at {} of branch {number} after it saw {stamp} \
@@ -163,11 +165,11 @@ impl World {
         reads: &BTreeMap<DomainId, Reads>,
         seen: &[Floor],
     ) {
-        self.clients[index].session.saw(seen);
+        self.session(index).session.saw(seen);
         for floor in seen {
             if let Some(reads) = reads.get(&floor.domain) {
                 let number = self.branch_of(index, kind, reads, floor);
-                self.clients[index].raise_floor(*floor, number);
+                self.session(index).raise_floor(*floor, number);
             }
         }
     }

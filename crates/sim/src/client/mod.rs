@@ -82,19 +82,29 @@ impl VolumePlan {
     }
 }
 
-/// A client: one user of a node's cache, with one session.
+/// A session of a node, and what the checkers make of it.
+#[derive(Debug, Default)]
+pub struct SharedSession {
+    session: Session,
+    /// What it saw or wrote, as the checkers count.
+    floors: SeenFloors,
+}
+
+/// The highest stamp that was seen, by domain and branch.
+type SeenFloors = BTreeMap<DomainId, BTreeMap<usize, Stamp>>;
+
+/// A client: one thread of a user of a node's cache. Its session may be shared with others.
 #[derive(Debug)]
 pub struct Client {
     /// Its node.
     pub node: Proc,
+    /// Its session, by its place in the world.
+    session: usize,
     /// The step that is valid: earlier ones in the agenda are void.
     step: u32,
     /// The request it waits for.
     waiting: Option<u64>,
     stage: Stage,
-    session: Session,
-    /// What it saw or wrote, as the checkers count: the branch and stamp per domain.
-    floors: BTreeMap<DomainId, (usize, Stamp)>,
     /// Page numbers left over.
     ids: Vec<IdRange>,
 }
@@ -125,6 +135,8 @@ struct Run {
     left: u64,
     current: Option<Intention>,
     reads: BTreeMap<DomainId, Reads>,
+    /// What its session had seen at its begin.
+    floors: SeenFloors,
     own: Own,
     /// References to remember when it commits, and pages made and removed.
     made: Vec<ObjectId>,
@@ -182,34 +194,26 @@ impl fmt::Debug for Run {
     }
 }
 
+impl SharedSession {
+    /// One of its transactions saw `floor`, of this branch.
+    fn raise_floor(&mut self, floor: Floor, branch: usize) {
+        let known = self.floors.entry(floor.domain).or_default().entry(branch).or_default();
+        *known = (*known).max(floor.stamp);
+    }
+}
+
 impl Client {
     /// A client of a node that has just started.
     #[must_use]
-    pub fn new(node: Proc) -> Self {
-        Self {
-            node,
-            step: 0,
-            waiting: None,
-            stage: Stage::Setup(0),
-            session: Session::default(),
-            floors: BTreeMap::new(),
-            ids: Vec::new(),
-        }
+    pub fn new(node: Proc, session: usize) -> Self {
+        Self { node, session, step: 0, waiting: None, stage: Stage::Setup(0), ids: Vec::new() }
     }
 
     /// Its node died, and all it was about with it.
     pub fn die(&mut self) {
         let step = self.step + 1;
-        *self = Self::new(self.node);
+        *self = Self::new(self.node, self.session);
         self.step = step;
-    }
-
-    fn raise_floor(&mut self, floor: Floor, branch: usize) {
-        let known = self.floors.entry(floor.domain).or_insert((branch, floor.stamp));
-        if known.0 != branch {
-            *known = (branch, floor.stamp);
-        }
-        known.1 = known.1.max(floor.stamp);
     }
 
     /// Whether it is about nothing.
@@ -234,8 +238,14 @@ impl World {
         for client in &mut self.clients {
             if client.node == node {
                 client.die();
+                self.sessions[client.session] = SharedSession::default();
             }
         }
+    }
+
+    /// The session of a client.
+    fn session(&mut self, index: usize) -> &mut SharedSession {
+        &mut self.sessions[self.clients[index].session]
     }
 
     /// Enters the client's next step, at most `span` from now.

@@ -13,9 +13,9 @@ pub use process::{Machinery, Node, OriginHost, Process, RelayHost};
 
 use crate::agenda::{Agenda, MILLI, SECOND, Time};
 use crate::check::oracle::Oracle;
-use crate::client::Client;
+use crate::client::{Client, SharedSession};
 use crate::net::{Delivery, End, Net, Proc};
-use crate::plan::Plan;
+use crate::plan::{CLOCK_BIAS_PPM, Plan};
 use crate::trace::Trace;
 use larder_core::id::{DomainId, Stamp};
 use larder_core::message::CloseReason;
@@ -39,11 +39,14 @@ pub struct World {
     net: Net,
     processes: Vec<Process>,
     pub(crate) clients: Vec<Client>,
+    pub(crate) sessions: Vec<SharedSession>,
     pub(crate) oracle: Oracle,
     pub(crate) domains: Vec<DomainId>,
     pub(crate) volumes: Vec<crate::client::VolumePlan>,
     phase: Phase,
     armed: Option<interleave::Armed>,
+    /// When a process's own clock was set back, and by how much.
+    set_backs: Vec<(Time, u64)>,
     /// Counts for the report.
     pub tally: Tally,
 }
@@ -74,6 +77,8 @@ pub struct Tally {
     pub troubles: u64,
     /// Resumes that went past a fork.
     pub forks: u64,
+    /// Starts that a damaged store refused.
+    pub refused_stores: u64,
 }
 
 /// Something that happens at a time.
@@ -120,8 +125,15 @@ impl World {
         let processes = process::make(&plan, &domains, &mut rng);
         let first_node = 1 + plan.relays.len() as u16;
         let nodes = (0..plan.nodes.len() as u16).map(|node| Proc(first_node + node));
-        let clients =
-            nodes.flat_map(|node| (0..plan.clients).map(move |_| Client::new(node))).collect();
+        let clients: Vec<Client> = nodes
+            .flat_map(|node| (0..plan.clients).map(move |_| node))
+            .zip(0..)
+            .map(|(node, number)| {
+                let first = number - number % plan.clients as usize;
+                Client::new(node, if plan.shared_sessions { first } else { number })
+            })
+            .collect();
+        let sessions = clients.iter().map(|_| SharedSession::default()).collect();
         let mut world = Self {
             trace: Trace::new(readable),
             now: Time(SECOND),
@@ -129,11 +141,13 @@ impl World {
             net: Net::default(),
             processes,
             clients,
+            sessions,
             oracle,
             domains,
             volumes,
             phase: Phase::Wild,
             armed: None,
+            set_backs: Vec::new(),
             tally: Tally::default(),
             rng,
             plan,
@@ -218,16 +232,28 @@ impl World {
     /// Checks that a state of `stamp` is as young as a client with an age limit of the lease may
     /// expect: everything that the origin knew one lease ago is in it.
     pub(crate) fn check_age(&self, client: usize, domain: DomainId, stamp: Stamp) {
-        let lease = self.plan.limits.lease.as_nanos() as u64;
-        // Clocks drift: a lease may be this much longer in true time.
-        let bias = lease / 1_000 + 1;
-        let oldest = Time(self.now.0.saturating_sub(lease + bias));
+        let oldest = Time(self.now.0.saturating_sub(self.lease_in_true_time()));
         let known = self.oracle.truth(domain).known_at(oldest);
         assert!(
             stamp >= known,
             "client {client} is given the state of {stamp} of {domain:?} as no older than a lease; \
              {known} was known more than a lease ago"
         );
+    }
+
+    /// How long a lease may be in true time: longer by the stated bias, and, when clocks are
+    /// outside of that, by as much as they are.
+    fn lease_in_true_time(&self) -> u64 {
+        let lease = self.plan.limits.lease.as_nanos() as u64;
+        let drift = self.plan.drift_ppm.unsigned_abs();
+        let bias_ppm = if drift < CLOCK_BIAS_PPM { CLOCK_BIAS_PPM } else { 3 * drift };
+        let mut longest = lease + lease * bias_ppm / 1_000_000 + 1;
+        for (time, nanos) in self.set_backs.iter().rev() {
+            if time.plus(longest) >= self.now {
+                longest += nanos;
+            }
+        }
+        longest
     }
 
     /// Starts a process that is down.

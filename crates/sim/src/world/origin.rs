@@ -10,16 +10,21 @@ use larder_core::id::{DomainId, HistoryId, Stamp};
 use larder_core::machine::{LinkInput, Machine};
 use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault};
 use larder_core::origin::{Origin, OriginConfig, RecoveredDomain};
+use larder_core::record::{LogRecord, Lsn};
 use larder_core::rng::Rng;
 use larder_core::time::WallTime;
-use larder_store::driver::DomainStore;
+use larder_store::driver::{DomainStore, OpenError};
 use larder_store::log::LogConfig;
 use larder_store::pages::ModelPages;
-use larder_store::testing::FaultDisk;
+use larder_store::testing::{FaultDisk, Rot};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 const ORIGIN: Proc = Proc(0);
+/// Bits that have flipped in one log and were not mended, at most.
+const ROTS_MAX: usize = 2;
+/// The first page of a segment is its header: no record is there.
+const SEGMENT_HEADER_BYTES: u64 = 4096;
 
 /// A domain's store: what outlives the process, and what is under way.
 #[derive(Debug)]
@@ -38,6 +43,11 @@ pub struct StoreHost {
     /// The next loads that fail, for a device's reasons.
     failing_loads: u64,
     backup: Option<Backup>,
+    /// Bits of the log that have flipped, as far as nobody put them back.
+    rots: Vec<Rot>,
+    /// The last record that is durable, and whether it may be lost: see `newest_is_rotten`.
+    last: Lsn,
+    last_is_rotten: bool,
 }
 
 /// A copy of a domain's store, made while it ran.
@@ -45,6 +55,8 @@ pub struct StoreHost {
 struct Backup {
     disk: FaultDisk,
     pages: ModelPages,
+    rots: Vec<Rot>,
+    last: Lsn,
     durable: Stamp,
 }
 
@@ -75,6 +87,9 @@ impl StoreHost {
             loads: VecDeque::new(),
             failing_loads: 0,
             backup: None,
+            rots: Vec::new(),
+            last: Lsn(0),
+            last_is_rotten: false,
         }
     }
 
@@ -86,8 +101,9 @@ impl StoreHost {
         }
     }
 
-    /// Opens the store, or makes it at the first time, and gives what the origin starts from.
-    fn recover(&mut self, rng: &mut Rng) -> RecoveredDomain {
+    /// Opens the store, or makes it at the first time, and gives what the origin starts from. A store
+    /// that is refused must have a reason to be.
+    fn recover(&mut self, rng: &mut Rng) -> Result<RecoveredDomain, OpenError> {
         let (disk, pages, config) = (self.disk.clone(), Arc::clone(&self.pages), self.config);
         let ids = Rng::new(rng.next_u64());
         let opened = if self.made {
@@ -95,15 +111,36 @@ impl StoreHost {
         } else {
             DomainStore::create(disk, pages, config, self.domain, ids)
         };
-        let (store, recovered) = opened.unwrap_or_else(|error| {
-            panic!("P8: the store of {:?} cannot be opened: {error}", self.domain)
-        });
+        let (store, recovered) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                let rotten = !self.rots.is_empty()
+                    && !matches!(error, OpenError::Disk(_) | OpenError::Record { .. });
+                assert!(rotten, "P8: the store of {:?} cannot be opened: {error}", self.domain);
+                return Err(error);
+            }
+        };
         self.made = true;
         self.open = Some(store);
-        RecoveredDomain {
+        Ok(RecoveredDomain {
             meta: recovered.meta,
             records: recovered.records,
             history: HistoryId(rng.next_u128()),
+        })
+    }
+
+    /// Whether a bit has flipped in the newest write: recovery must take that for a write that was
+    /// torn and never answered (decision 0005), and those who saw it find that it is gone.
+    fn newest_is_rotten(&self) -> bool {
+        let mut rots = self.rots.iter();
+        rots.any(|rot| rot.offset >= SEGMENT_HEADER_BYTES && self.disk.is_newest(rot))
+    }
+
+    /// An operator puts back from a mirror what has rotted.
+    fn mend_rots(&mut self) {
+        // The last first: the same byte may have rotted twice.
+        for rot in self.rots.drain(..).rev() {
+            self.disk.mend_rot(&rot);
         }
     }
 
@@ -129,14 +166,26 @@ impl StoreHost {
 impl World {
     pub(super) fn start_origin(&mut self) {
         let now = self.process(ORIGIN).local(self.now);
-        let wall = self.wall_time();
+        let wall = self.wall_time(ORIGIN);
         let mut config = self.origin_config();
         let host = self.processes[0].origin();
         config.accept_fork = host.accept_fork;
         let mut domains = Vec::new();
-        for store in &mut host.stores {
-            domains.push(store.recover(&mut self.rng));
+        let mut refused = None;
+        for (number, store) in host.stores.iter_mut().enumerate() {
+            store.last_is_rotten |= store.newest_is_rotten();
+            match store.recover(&mut self.rng) {
+                Ok(recovered) => domains.push(recovered),
+                Err(error) => {
+                    refused = Some((number, error));
+                    break;
+                }
+            }
         }
+        if let Some((number, error)) = refused {
+            return self.mend_refused(number, &error);
+        }
+        self.note_recovered(&domains);
         for domain in &self.domains {
             self.oracle.restarted(*domain);
         }
@@ -147,6 +196,60 @@ impl World {
         self.trace.mix(0x0519);
         self.trace.line(|| "the origin starts".into());
         self.origin_outputs(out);
+    }
+
+    /// Compares what was recovered with what was durable.
+    fn note_recovered(&mut self, domains: &[RecoveredDomain]) {
+        for (number, found) in domains.iter().enumerate() {
+            let domain = self.domains[number];
+            let store = &mut self.processes[0].origin().stores[number];
+            let last = found.records.last().map_or(found.meta.installed_lsn, |(lsn, _)| *lsn);
+            let before = std::mem::replace(&mut store.last, last);
+            let rotten = std::mem::take(&mut store.last_is_rotten);
+            if last < before {
+                assert!(
+                    rotten,
+                    "P1: the log of {domain:?} ends at record {}, and {} was durable",
+                    last.0, before.0
+                );
+                let stamps = found.records.iter().filter_map(|(_, record)| record_stamp(record));
+                let stamp = stamps.max().unwrap_or(found.meta.installed);
+                self.trace.line(|| format!("{domain:?} has lost what is above {stamp}"));
+                self.lost_to(number, stamp);
+            }
+        }
+    }
+
+    /// The origin refuses to start, and names what is damaged: an operator puts back what has
+    /// rotted, from a backup if there is one.
+    fn mend_refused(&mut self, number: usize, error: &OpenError) {
+        self.trace.mix(0x4ef5);
+        self.trace.line(|| format!("the origin does not start: {error}"));
+        self.tally.refused_stores += 1;
+        for store in &mut self.processes[0].origin().stores {
+            store.open = None;
+        }
+        let store = &mut self.processes[0].origin().stores[number];
+        if store.backup.as_ref().is_some_and(|backup| backup.rots.is_empty()) {
+            self.restore();
+        } else {
+            store.mend_rots();
+        }
+        self.after_death(ORIGIN);
+    }
+
+    /// A bit of a domain's log flips.
+    pub(super) fn rot(&mut self) {
+        self.back_up();
+        let number = self.rng.below(self.domains.len() as u64) as usize;
+        let store = &mut self.processes[0].origin().stores[number];
+        if store.rots.len() < ROTS_MAX
+            && let Some(rot) = store.disk.rot()
+        {
+            self.trace.mix(rot.offset);
+            self.trace.line(|| format!("{rot:?}"));
+            self.processes[0].origin().stores[number].rots.push(rot);
+        }
     }
 
     fn origin_config(&self) -> OriginConfig {
@@ -166,12 +269,14 @@ impl World {
         config
     }
 
-    pub(super) fn wall_time(&self) -> WallTime {
-        WallTime(1_700_000_000_000_000_000 + self.now.0)
+    /// What a process's wall clock shows.
+    pub(super) fn wall_time(&self, proc: Proc) -> WallTime {
+        let right = 1_700_000_000_000_000_000 + self.now.0;
+        WallTime(right.saturating_add_signed(self.process(proc).wall_error))
     }
 
     pub(super) fn origin_wall(&mut self) {
-        let wall = self.wall_time();
+        let wall = self.wall_time(ORIGIN);
         self.origin_input(OriginInput::WallClock(wall));
     }
 
@@ -231,7 +336,7 @@ impl World {
     }
 
     /// An operator starts the origin again, after a while, if nothing else does.
-    fn operator_restarts(&mut self) {
+    pub(super) fn operator_restarts(&mut self) {
         let delay = self.rng.below(3_000 * MILLI);
         let incarnation = self.process(ORIGIN).incarnation;
         let power = self.rng.chance(1, 2);
@@ -266,7 +371,10 @@ impl World {
         let domain = self.domains[number as usize];
         let store = self.store_host(domain);
         let output = store.queue(queue).pop_front().expect("one event for each thing asked");
-        let is_append = matches!(output, OriginOutput::Append { .. });
+        let append = match &output {
+            OriginOutput::Append { records, .. } => records.last().map(|(lsn, _)| *lsn),
+            _ => None,
+        };
         let failing = matches!(output, OriginOutput::Load { .. }) && store.failing_loads > 0;
         store.failing_loads -= u64::from(failing);
         let answer = match output {
@@ -280,7 +388,10 @@ impl World {
         let Some(answer) = answer else {
             return;
         };
-        if is_append {
+        if let Some(last) = append {
+            if matches!(answer, OriginInput::Appended { result: Ok(()), .. }) {
+                self.store_host(domain).last = last;
+            }
             note_append(&mut self.oracle, domain, &answer);
         }
         let delay = 1 + self.rng.below(self.plan.store_nanos / 2 + 1);
@@ -369,8 +480,8 @@ impl World {
             }
             let pages = (*store.pages).clone();
             pages.crash(false);
-            let disk = store.disk.copy();
-            store.backup = Some(Backup { disk, pages, durable });
+            let (disk, rots, last) = (store.disk.copy(), store.rots.clone(), store.last);
+            store.backup = Some(Backup { disk, pages, rots, last, durable });
         }
     }
 
@@ -385,11 +496,19 @@ impl World {
             self.trace.line(|| format!("{domain:?} is restored from {}", backup.durable));
             store.disk = backup.disk;
             store.pages = Arc::new(backup.pages);
-            self.oracle.restored(domain, backup.durable);
-            let branch = self.oracle.truth(domain).current();
-            for volume in self.volumes.iter_mut().filter(|volume| volume.domain == domain) {
-                volume.forget_lost(branch);
-            }
+            (store.rots, store.last) = (backup.rots, backup.last);
+            store.last_is_rotten = false;
+            self.lost_to(number, backup.durable);
+        }
+    }
+
+    /// What a domain has above `stamp` is lost: another branch begins there.
+    fn lost_to(&mut self, number: usize, stamp: Stamp) {
+        let domain = self.domains[number];
+        self.oracle.restored(domain, stamp);
+        let branch = self.oracle.truth(domain).current();
+        for volume in self.volumes.iter_mut().filter(|volume| volume.domain == domain) {
+            volume.forget_lost(branch);
         }
     }
 
@@ -409,6 +528,17 @@ impl World {
     pub(super) fn stores_idle(&mut self) -> bool {
         let stores = &self.processes[0].origin().stores;
         stores.iter().all(|store| store.log.is_empty() && store.loads.is_empty())
+    }
+}
+
+/// The stamp of a record that has one.
+fn record_stamp(record: &LogRecord) -> Option<Stamp> {
+    match record {
+        LogRecord::Commit { stamp, .. } | LogRecord::Volume { stamp, .. } => Some(*stamp),
+        LogRecord::Boot { .. }
+        | LogRecord::Confirmed { .. }
+        | LogRecord::Ids { .. }
+        | LogRecord::Epoch { .. } => None,
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Process {
     pub incarnation: u32,
     /// Its clock.
     pub rate: Rate,
+    /// How far its wall clock is off, in nanoseconds.
+    pub wall_error: i64,
     /// It does nothing before this time.
     pub paused_until: Time,
     /// The earliest timer entered for it.
@@ -199,7 +201,8 @@ fn process(
     Process {
         name,
         incarnation: 0,
-        rate: Rate { offset: rng.below(1_000_000 * SECOND), drift_ppm: drift },
+        rate: Rate { offset: i128::from(rng.below(1_000_000 * SECOND)), drift_ppm: drift },
+        wall_error: 0,
         paused_until: Time(0),
         timer_at: None,
         uplink: None,

@@ -54,7 +54,7 @@ impl World {
     }
 
     pub(super) fn relay_wall(&mut self, proc: Proc) {
-        let wall = self.wall_time();
+        let wall = self.wall_time(proc);
         self.relay_input(proc, RelayInput::WallClock(wall));
     }
 

@@ -1,9 +1,13 @@
 //! What goes wrong, and how it is mended.
 
 use super::{Event, Phase, World};
-use crate::agenda::{MILLI, SECOND};
+use crate::agenda::{MILLI, SECOND, Time};
 use crate::net::{Proc, Way};
 use crate::plan::{Trouble, pick};
+use larder_core::machine::Fault;
+
+/// The longest that a wall clock is set forward or back, in nanoseconds: about twenty years.
+const WALL_STEP_MAX: i64 = 600_000_000 * SECOND as i64;
 
 /// The end of a trouble.
 #[derive(Clone, Debug)]
@@ -79,7 +83,50 @@ impl World {
                 let delay = self.draw_delay();
                 self.agenda.enter(self.now.plus(delay), Event::Mend(Mend::Restore));
             }
+            Trouble::Rot => {
+                self.rot();
+                if self.rng.chance(3, 4) {
+                    self.operator_restarts();
+                }
+            }
+            Trouble::SetWall => self.set_wall(),
+            Trouble::SetClock => self.set_clock_of_any(),
         }
+    }
+
+    fn any_process(&mut self) -> Proc {
+        Proc(self.rng.below(self.processes.len() as u64) as u16)
+    }
+
+    /// Sets a wall clock: nothing that is promised depends on it.
+    fn set_wall(&mut self) {
+        let proc = self.any_process();
+        let longest = pick(&mut self.rng, &[SECOND as i64, 7_200 * SECOND as i64, WALL_STEP_MAX]);
+        let error = self.rng.below(2 * longest as u64) as i64 - longest;
+        let as_own = self.plan.faults.has(Fault::WallClockAsOwn);
+        let process = self.process_mut(proc);
+        let step = i128::from(error) - i128::from(process.wall_error);
+        process.wall_error = error;
+        // Rule 8: a planted fault takes the wall clock for one that never runs backwards.
+        if as_own {
+            process.rate.step(step);
+        }
+        self.enter_timer(proc);
+    }
+
+    /// Sets a clock that ought never to be set, forward by up to three leases or back by one.
+    fn set_clock_of_any(&mut self) {
+        let proc = self.any_process();
+        let lease = self.plan.limits.lease.as_nanos() as u64;
+        let step = if self.rng.chance(1, 2) {
+            i128::from(self.rng.below(3 * lease))
+        } else {
+            let back = self.rng.below(lease);
+            self.set_backs.push((self.now, back));
+            -i128::from(back)
+        };
+        self.process_mut(proc).rate.step(step);
+        self.enter_timer(proc);
     }
 
     fn draw_delay(&mut self) -> u64 {
@@ -142,11 +189,15 @@ impl World {
     }
 
     fn pause(&mut self) {
-        let proc = Proc(self.rng.below(self.processes.len() as u64) as u16);
+        let proc = self.any_process();
         let lease = self.plan.limits.lease.as_nanos() as u64;
         let span = pick(&mut self.rng, &[50 * MILLI, lease, 3 * lease]);
-        let until = self.now.plus(1 + self.rng.below(span));
-        self.process_mut(proc).paused_until = until;
+        let pause = 1 + self.rng.below(span);
+        self.process_mut(proc).paused_until = self.now.plus(pause);
+        // Rule 8: a planted fault uses a clock that stands still while its process does.
+        if self.plan.faults.has(Fault::ClockStopsAsleep) {
+            self.process_mut(proc).rate.step(-i128::from(pause));
+        }
     }
 
     /// A process died: its connections go, and it starts again after a while.
@@ -159,7 +210,15 @@ impl World {
         let incarnation = process.incarnation;
         let span = pick(&mut self.rng, &[MILLI, 100 * MILLI, 2 * SECOND, 10 * SECOND]);
         let delay = 1 + self.rng.below(span);
+        if self.rng.chance(1, 3) {
+            self.restart_clock(proc, self.now.plus(delay));
+        }
         self.agenda.enter(self.now.plus(delay), Event::Start(proc, incarnation));
+    }
+
+    /// The machine was off: its clock begins anew, below all that it showed before.
+    fn restart_clock(&mut self, proc: Proc, at: Time) {
+        self.process_mut(proc).rate.begin(at);
     }
 
     /// A child was refused since the origin's line forked: sooner or later somebody acts.

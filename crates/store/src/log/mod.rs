@@ -224,9 +224,9 @@ impl<D: Disk> Log<D> {
         from: Lsn,
     ) -> Result<(Self, Records), LogError> {
         check_config(&config);
-        let scan = scan::scan(&disk, domain, from)?;
+        let scan = scan::scan(&disk, domain, from, config.faults)?;
         let (newest, before) = scan.chain.split_last().ok_or(LogError::Missing)?;
-        let active = recover_tail(&disk, newest, &scan.tail)?;
+        let active = recover_tail(&disk, newest, &scan.tail, config.faults)?;
         for sequence in &scan.strays {
             disk.remove(&name_of(*sequence))?;
         }

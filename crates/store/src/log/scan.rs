@@ -13,6 +13,7 @@ use super::segment::{name_of, sequence_of};
 use crate::disk::{Disk, DiskFile, read_all};
 use bytes::Bytes;
 use larder_core::id::DomainId;
+use larder_core::machine::{Fault, Faults};
 use larder_core::record::Lsn;
 use std::collections::BTreeMap;
 
@@ -50,10 +51,17 @@ pub(crate) struct Scan {
     pub(crate) next: Lsn,
     /// The records asked for.
     pub(crate) records: Vec<(Lsn, Bytes)>,
+    /// Planted faults.
+    faults: Faults,
 }
 
 /// Reads the log of `domain` from record `from` on.
-pub(crate) fn scan<D: Disk>(disk: &D, domain: DomainId, from: Lsn) -> Result<Scan, LogError> {
+pub(crate) fn scan<D: Disk>(
+    disk: &D,
+    domain: DomainId,
+    from: Lsn,
+    faults: Faults,
+) -> Result<Scan, LogError> {
     let files = headers(disk)?;
     let chain = chain(&files, domain, from)?;
     let (Some(oldest), Some(newest)) = (chain.first(), chain.last()) else {
@@ -69,6 +77,7 @@ pub(crate) fn scan<D: Disk>(disk: &D, domain: DomainId, from: Lsn) -> Result<Sca
         next: oldest.header.first,
         records: Vec::new(),
         chain: Vec::new(),
+        faults,
     };
     for (index, found) in chain.iter().enumerate() {
         match chain.get(index + 1) {
@@ -185,7 +194,8 @@ impl Scan {
         let mut at = self.tail.end as usize;
         while let Some(rest) = bytes.get(at..) {
             if let Some(frame) = Frame::decode_of(rest, found.header.id) {
-                if frame.write_first() > self.next {
+                let later = frame.write_first() > self.next;
+                if later && !self.faults.has(Fault::DamageAsTail) {
                     return Err(damaged(
                         &name,
                         self.tail.end,
@@ -208,7 +218,7 @@ impl Scan {
             && let Some(rest) = bytes.get(at..)
             && let Some(frame) = Frame::decode_of(rest, header.id)
             && frame.lsn == self.next
-            && let Some(body) = frame.body(rest)
+            && let Some(body) = frame.body(rest, !self.faults.has(Fault::IgnoreChecksum))
         {
             if frame.index == 0 {
                 last_write = at;

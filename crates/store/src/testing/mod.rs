@@ -40,9 +40,6 @@ pub struct Rot {
     pub file: String,
     /// Where.
     pub offset: u64,
-    /// Whether the byte was of the newest synced write: to a log that looks like a write that was
-    /// torn and never answered.
-    pub newest: bool,
     inode: usize,
     bits: u8,
     rotten: u8,
@@ -180,11 +177,20 @@ impl FaultDisk {
         let (file, inode) = files[state.rng.below(files.len() as u64) as usize].clone();
         let offset = state.inodes[inode].draw_place(&mut state.rng)?;
         let bits = 1 << state.rng.below(8);
-        let (newest, ranges) = &state.newest;
-        let newest = *newest == inode && ranges.iter().any(|range| range.contains(&offset));
         state.inodes[inode].flip(offset, bits);
         let rotten = state.inodes[inode].durable_byte(offset);
-        Some(Rot { file, offset, newest, inode, bits, rotten })
+        Some(Rot { file, offset, inode, bits, rotten })
+    }
+
+    /// Whether the byte is still rotten, and of the newest synced write of anything but zeros: to a
+    /// log that looks like a write that was torn and never answered.
+    #[must_use]
+    pub fn is_newest(&self, rot: &Rot) -> bool {
+        let state = self.state();
+        let (newest, ranges) = &state.newest;
+        *newest == rot.inode
+            && ranges.iter().any(|range| range.contains(&rot.offset))
+            && state.inodes[rot.inode].durable_byte(rot.offset) == rot.rotten
     }
 
     /// An operator puts back what has rotted, from a mirror of the disk; bytes that were written
@@ -487,7 +493,7 @@ mod tests {
         let clean = disk.bytes("log");
         for _ in 0..20 {
             let rot = disk.rot().expect("there are bytes");
-            assert_eq!(rot.newest, rot.offset >= 1024, "{rot:?}");
+            assert_eq!(disk.is_newest(&rot), rot.offset >= 1024, "{rot:?}");
             let rotten = disk.bytes("log");
             let differ = (0..clean.len()).filter(|at| clean[*at] != rotten[*at]);
             assert_eq!(differ.collect::<Vec<_>>(), [rot.offset as usize]);

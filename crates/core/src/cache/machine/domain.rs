@@ -39,6 +39,8 @@ pub(super) struct Domain {
     pub(super) commits: Commits,
     /// Beats sent on this link and not echoed, ascending.
     pub(super) beats: VecDeque<Instant>,
+    /// The newest of the beats that are no longer remembered, though they may still be answered.
+    pub(super) forgotten: Option<Instant>,
     pub(super) beat_at: Instant,
     /// All that the origin had then is in the state here.
     pub(super) confirmed_at: Option<Instant>,
@@ -66,6 +68,7 @@ impl Domain {
             holdings: Holdings::default(),
             commits: Commits::new(boot),
             beats: VecDeque::new(),
+            forgotten: None,
             beat_at: Instant(0),
             confirmed_at: None,
             lapsed: false,
@@ -88,6 +91,7 @@ impl Domain {
     pub(super) fn lose_link(&mut self) {
         self.stream = Stream::Off;
         self.beats.clear();
+        self.forgotten = None;
         self.flights.lose_link();
         self.commits.lose_link();
         self.holdings.lose_link();
@@ -96,7 +100,7 @@ impl Domain {
     /// Notes a beat sent.
     pub(super) fn beat(&mut self, now: Instant) {
         if self.beats.len() == BEATS_MAX {
-            self.beats.pop_front();
+            self.forgotten = self.beats.pop_front();
         }
         self.beats.push_back(now);
     }

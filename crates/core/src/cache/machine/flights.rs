@@ -94,6 +94,15 @@ impl Flights {
         Some(flight)
     }
 
+    /// A planted fault: no answer to come is taken to be older than one that came.
+    fn forget_kept(&mut self, upto: Stamp) {
+        for flight in self.flights.values_mut() {
+            self.kept -= flight.kept.len();
+            flight.kept.retain(|(stamp, _)| *stamp > upto);
+            self.kept += flight.kept.len();
+        }
+    }
+
     /// Asks for the page anew, for the same users.
     fn again(&mut self, page: PageId, flight: Flight) {
         let Flight { waiters, damaged, registered, .. } = flight;
@@ -239,6 +248,9 @@ impl Cache {
             }
             let ignore = self.config.faults.has(Fault::IgnoreRequestId);
             let flights = &mut self.domains.get_mut(&domain).expect("asked for").flights;
+            if self.config.faults.has(Fault::AnswersInOrder) {
+                flights.forget_kept(answer.as_of);
+            }
             let flight = flights.flights.get_mut(&answer.page);
             // An answer to a fetch that was given up says nothing about the one under way
             // (rule 6).

@@ -6,6 +6,7 @@ use super::{Cache, CacheOutput, CacheReply, Notice, Out};
 use crate::cache::read::{Batch, RecentChange};
 use crate::commit::{Aspect, Change, PageChange, Target};
 use crate::id::{DomainId, PageId, RequestId, Stamp};
+use crate::machine::Fault;
 use crate::message::{CloseReason, EPOCHS_MAX, Echo, Epoch, Message, ResumeAnswer, is_on_line};
 use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,7 +178,9 @@ impl Cache {
         let batch = state.batch();
         batch.new_line(from.unwrap_or(part.through));
         batch.set_through(None);
-        self.drop_above(domain, from);
+        if !self.config.faults.has(Fault::KeepLostCopies) {
+            self.drop_above(domain, from);
+        }
         drop(batch);
         out.push(CacheOutput::Notice(Notice::Reset { domain }));
         Ok(())
@@ -192,9 +195,13 @@ impl Cache {
         batch: &Batch<'_>,
         changed: &mut Changed,
     ) {
+        // Rule 2: else a transaction that read a page goes on although nobody knows what changed.
+        let spare = self.config.faults.has(Fault::ResumeSparesReaders);
         for &page in pages {
             let change = PageChange::whole(page);
-            batch.note(RecentChange { stamp, page, touched: change.touched.as_slice().into() });
+            if !spare {
+                batch.note(RecentChange { stamp, page, touched: change.touched.as_slice().into() });
+            }
             self.keep_for_flight(domain, stamp, &change);
             self.suspect(domain, page);
             changed.add(&change);
@@ -309,8 +316,12 @@ impl Cache {
     pub(super) fn send_beat(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
         let every = self.config.beat_every;
         let entry = self.domains.get_mut(&domain).expect("attached");
-        entry.beat(now);
         entry.beat_at = now.after(every);
+        if entry.beats.back() == Some(&now) {
+            // One echo is for both: an echo names its beat by the instant.
+            return;
+        }
+        entry.beat(now);
         self.send(Message::Beat { domain, sent: now }, out);
     }
 
@@ -319,6 +330,10 @@ impl Cache {
     fn on_echo(&mut self, domain: DomainId, echo: Echo, out: &mut Out) -> Result<(), CloseReason> {
         let lease = self.lease;
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        if entry.forgotten.is_some_and(|newest| echo.sent <= newest) {
+            // The line was held up for so long that we forgot it; younger ones are still to come.
+            return Ok(());
+        }
         if !entry.beats.contains(&echo.sent) {
             return violation("the echo of no beat");
         }

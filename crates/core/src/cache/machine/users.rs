@@ -129,8 +129,7 @@ impl Cache {
             CacheOp::Refresh { domain } => {
                 let entry = self.domains.get_mut(&domain).expect("looked at above");
                 entry.refreshes.insert((now, id));
-                let beat = entry.live() && entry.beats.back() != Some(&now);
-                if beat {
+                if entry.live() {
                     self.send_beat(now, domain, out);
                 }
                 self.wait(id, deadline, Kind::Refresh { domain, asked: now });

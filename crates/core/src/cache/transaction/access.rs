@@ -136,6 +136,7 @@ impl Transaction {
     ) -> Try<Option<T>> {
         let seen = self.peek(page, look)?;
         let forget = seen.is_none() && self.cache.faults.has(Fault::ForgetAbsence);
+        let forget = forget || self.cache.faults.has(Fault::ForgetListing);
         if !self.overlay.makes(page) && !forget {
             self.reads.add_page(page, aspect);
             self.after_read(page)?;

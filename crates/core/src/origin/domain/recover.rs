@@ -130,7 +130,9 @@ impl Domain {
                     volume.replayed(stamp, &op);
                     self.pages.recover_op(page, lsn, stamp, op);
                 }
-                self.boots.committed(id, stamp);
+                if !config.faults.has(Fault::LoseOutcomes) {
+                    self.boots.committed(id, stamp);
+                }
             }
             LogRecord::Boot { boot, name } => self.boots.register(boot, &name, now),
             LogRecord::Aborted { id, abort } => self.boots.aborted(id, &abort),
