@@ -46,6 +46,8 @@ pub struct Plan {
     /// Clocks drift by at most this. Beyond [`CLOCK_BIAS_PPM`] ages may be wrong by as much; no
     /// other promise may suffer.
     pub drift_ppm: i64,
+    /// How far the processes' wall clocks are off at the beginning, in nanoseconds.
+    pub wall_error: i64,
     /// The lines between children and parents, relays first.
     pub lines: Vec<Line>,
     /// Nanoseconds an append or install takes at most.
@@ -306,6 +308,7 @@ impl Plan {
             troubles: draw_troubles(rng),
             limits,
             drift_ppm: pick(rng, &[0, 50, 500, 500, 50_000]),
+            wall_error: 0,
             lines,
             store_nanos,
         }

@@ -2,7 +2,8 @@
 
 use larder_core::machine::{Fault, Faults};
 use larder_sim::fleet::run_all;
-use larder_sim::planted::catch;
+use larder_sim::plan::{Plan, Trouble};
+use larder_sim::planted::{catch, catch_in};
 use larder_sim::run::{run_plan, run_seed};
 use larder_sim::scenario::SCENARIOS;
 
@@ -85,6 +86,60 @@ fn a_commit_validated_twice_is_caught() {
 #[test]
 fn a_resume_that_registers_for_nothing_is_caught() {
     assert_caught(Fault::ResumeRegistersNothing, 200, "P");
+}
+
+/// Plants a fault that only one thing brings out: without it nothing is caught.
+fn assert_caught_only_with(fault: Fault, seeds_max: u64, without: impl Fn(&mut Plan)) {
+    let missed = catch_in(fault, seeds_max, without);
+    assert!(missed.is_none(), "{fault:?} is caught without it: {missed:?}");
+    assert!(catch(fault, seeds_max).is_some(), "{fault:?} is not caught");
+}
+
+fn without(trouble: Trouble) -> impl Fn(&mut Plan) {
+    move |plan: &mut Plan| plan.troubles.retain(|(other, _)| *other != trouble)
+}
+
+/// The log's checks of what it reads stand between rot and the users.
+#[test]
+fn only_rot_brings_out_a_log_that_does_not_check() {
+    assert_caught_only_with(Fault::IgnoreChecksum, 250, without(Trouble::Rot));
+    assert_caught_only_with(Fault::DamageAsTail, 250, without(Trouble::Rot));
+}
+
+/// Machines are handed a clock that never runs backwards and counts suspension (rule 8).
+#[test]
+fn only_clocks_that_are_set_bring_out_a_process_that_uses_the_wrong_one() {
+    assert_caught_only_with(Fault::WallClockAsOwn, 150, without(Trouble::SetWall));
+    assert_caught_only_with(Fault::ClockStopsAsleep, 150, without(Trouble::Pause));
+}
+
+/// Bulk messages take turns on the wire (decision 0001): a cache that takes their lane for a queue
+/// lets go of changes that an older answer, still under way, needs.
+#[test]
+fn only_overtaking_brings_out_a_cache_that_takes_the_bulk_lane_for_a_queue() {
+    let in_order = |plan: &mut Plan| {
+        for line in &mut plan.lines {
+            (line.jitter, line.byte_nanos, line.bulk_spread) = (0, 0, 0);
+        }
+    };
+    assert_caught_only_with(Fault::AnswersInOrder, 250, in_order);
+}
+
+/// No decision depends on wall clocks: with them set at random a run is the same, message by
+/// message.
+#[test]
+fn wall_clocks_change_nothing() {
+    for seed in 0..20 {
+        let hash = |wall_error: i64| {
+            let mut plan = Plan::draw(seed, Faults::NONE);
+            plan.troubles.retain(|(trouble, _)| *trouble != Trouble::SetWall);
+            plan.wall_error = wall_error;
+            run_plan(plan, false).unwrap_or_else(|failure| panic!("{failure}")).hash
+        };
+        let right = hash(0);
+        assert_eq!(right, hash(1_000_000_000_000_000), "seed {seed}: eleven days ahead");
+        assert_eq!(right, hash(-1_800_000_000_000_000_000), "seed {seed}: before 1970");
+    }
 }
 
 #[test]

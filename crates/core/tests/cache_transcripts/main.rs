@@ -58,6 +58,7 @@ stories! {
     full_store,
     bug13_two_beats_of_one_instant,
     bug15_a_beat_forgotten,
+    bug16_a_failure_overtakes_a_page,
     rule01_doom,
     rule02_pinned_notices,
     rule03_reader_threads,

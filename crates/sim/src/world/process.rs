@@ -202,7 +202,7 @@ fn process(
         name,
         incarnation: 0,
         rate: Rate { offset: i128::from(rng.below(1_000_000 * SECOND)), drift_ppm: drift },
-        wall_error: 0,
+        wall_error: plan.wall_error,
         paused_until: Time(0),
         timer_at: None,
         uplink: None,

@@ -231,6 +231,11 @@ impl Cache {
     ) -> Result<(), CloseReason> {
         for answer in pages {
             let link = self.link.as_mut().expect("it came on this link");
+            let failed = link.failed.get_mut(&request);
+            if failed.is_some_and(|fetch| fetch.pages.remove(&answer.page)) {
+                // Its users were told, or it was asked for anew.
+                continue;
+            }
             let pending = link
                 .fetches
                 .get_mut(&request)

@@ -24,6 +24,8 @@ pub(super) struct Link {
     pub(super) heard: Instant,
     /// Fetches without an answer for all of their pages.
     pub(super) fetches: BTreeMap<RequestId, SentFetch>,
+    /// Fetches that failed, with pages that may have been answered: the failure overtakes them.
+    pub(super) failed: BTreeMap<RequestId, SentFetch>,
     /// Other requests, by their id here: the user who asked.
     pub(super) calls: BTreeMap<RequestId, RequestId>,
     /// Requests, commits and pages asked for that are not answered: at most `requests_max`.
@@ -87,6 +89,7 @@ impl Cache {
             limits: None,
             heard: now,
             fetches: BTreeMap::new(),
+            failed: BTreeMap::new(),
             calls: BTreeMap::new(),
             outstanding: 0,
             stream_bytes: 0,

@@ -13,6 +13,9 @@ use crate::time::Instant;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// So many fetches that failed are remembered, so that late answers to them are known.
+const FAILED_MAX: usize = 64;
+
 /// Most pages of one request: a large object of 16 MiB in the smallest pages, and to spare.
 const FETCH_PAGES_MAX: usize = 1 << 13;
 /// Most volumes in one list.
@@ -471,6 +474,11 @@ impl Cache {
         if let Some(fetch) = link.fetches.remove(&request) {
             link.outstanding -= fetch.pages.len();
             self.fetch_failed(&fetch, request, &error, out);
+            let failed = &mut self.link.as_mut().expect("looked at above").failed;
+            failed.insert(request, fetch);
+            if failed.len() > FAILED_MAX {
+                failed.pop_first();
+            }
             return Ok(());
         }
         if link.calls.contains_key(&request) {
