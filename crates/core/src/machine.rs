@@ -145,8 +145,6 @@ pub enum Fault {
     ClockStopsAsleep,
     /// Rule 9: looking at all of a page is not recorded as a read.
     ForgetListing,
-    /// Rule 10: a relay that narrows its registration forgets the pages in flight below it.
-    NarrowInFlight,
     /// Rule 14: an answer does not wait until the commit that it reveals is durable.
     RevealEarly,
     /// Rule 14: recovery serves what it read without writing and syncing it again.

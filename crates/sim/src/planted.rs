@@ -5,7 +5,7 @@ use crate::run::run_plan;
 use larder_core::machine::{Fault, Faults};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 33] = [
+pub const FAULTS: [(Fault, &str); 32] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -32,7 +32,6 @@ pub const FAULTS: [(Fault, &str); 33] = [
     (Fault::WallClockAsOwn, "wall-clock-as-own"),
     (Fault::ClockStopsAsleep, "clock-stops-asleep"),
     (Fault::ForgetListing, "forget-listing"),
-    (Fault::NarrowInFlight, "narrow-in-flight"),
     (Fault::RevealEarly, "reveal-early"),
     (Fault::SkipRecoverySync, "skip-recovery-sync"),
     (Fault::LoseOutcomes, "lose-outcomes"),

@@ -132,4 +132,16 @@ pub enum RecoverError {
     /// A commit writes to a volume that is not there.
     #[error("the log writes to volume {0}, which is not there")]
     NoVolume(crate::id::VolumeId),
+    /// The metadata of the pages tells of commits that the log does not have.
+    #[error(
+        "volume {volume} was installed at stamp {version} and the log ends at {durable}: its newest records are lost; restore log and pages from one backup"
+    )]
+    Behind {
+        /// A volume with such commits.
+        volume: crate::id::VolumeId,
+        /// Its version in the metadata.
+        version: crate::id::Stamp,
+        /// The last stamp of the log.
+        durable: crate::id::Stamp,
+    },
 }

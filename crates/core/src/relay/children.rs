@@ -255,9 +255,6 @@ impl Relay {
             return;
         }
         let mut pages: BTreeSet<PageId> = entry.fetching.keys().copied().collect();
-        if self.config.faults.has(Fault::NarrowInFlight) {
-            pages.clear();
-        }
         for (_, link) in self.links.iter() {
             let Some(follower) = link.followers.get(&domain) else {
                 continue;

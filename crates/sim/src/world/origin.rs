@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use larder_core::id::{DomainId, HistoryId, Stamp};
 use larder_core::machine::{LinkInput, Machine};
 use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault};
-use larder_core::origin::{Origin, OriginConfig, RecoveredDomain};
+use larder_core::origin::{Origin, OriginConfig, RecoverError, RecoveredDomain};
 use larder_core::record::{LogRecord, Lsn};
 use larder_core::rng::Rng;
 use larder_core::time::WallTime;
@@ -48,6 +48,8 @@ pub struct StoreHost {
     /// The last record that is durable, and whether it may be lost: see `newest_is_rotten`.
     last: Lsn,
     last_is_rotten: bool,
+    /// The disk as it was before the first start that was refused, when something on it had rotted.
+    mirror: Option<FaultDisk>,
 }
 
 /// A copy of a domain's store, made while it ran.
@@ -90,6 +92,7 @@ impl StoreHost {
             rots: Vec::new(),
             last: Lsn(0),
             last_is_rotten: false,
+            mirror: None,
         }
     }
 
@@ -174,6 +177,9 @@ impl World {
         let mut refused = None;
         for (number, store) in host.stores.iter_mut().enumerate() {
             store.last_is_rotten |= store.newest_is_rotten();
+            if !store.rots.is_empty() && store.mirror.is_none() {
+                store.mirror = Some(store.disk.copy());
+            }
             match store.recover(&mut self.rng) {
                 Ok(recovered) => domains.push(recovered),
                 Err(error) => {
@@ -185,13 +191,23 @@ impl World {
         if let Some((number, error)) = refused {
             return self.mend_refused(number, &error);
         }
-        self.note_recovered(&domains);
+        let ends: Vec<(Lsn, Stamp)> = domains.iter().map(end_of).collect();
+        let mut out = Vec::new();
+        let origin = match Origin::new(config, now, wall, domains, &mut out) {
+            Ok(origin) => origin,
+            Err(error) => {
+                let mut stores = self.processes[0].origin().stores.iter();
+                let rotten = stores.position(|store| store.last_is_rotten);
+                let behind = rotten.filter(|_| matches!(error, RecoverError::Behind { .. }));
+                let number =
+                    behind.unwrap_or_else(|| panic!("P8: the origin cannot start: {error}"));
+                return self.mend_refused(number, &error);
+            }
+        };
+        self.note_recovered(&ends);
         for domain in &self.domains {
             self.oracle.restarted(*domain);
         }
-        let mut out = Vec::new();
-        let origin = Origin::new(config, now, wall, domains, &mut out)
-            .unwrap_or_else(|error| panic!("P8: the origin cannot start: {error}"));
         self.processes[0].origin().machine = Some(origin);
         self.trace.mix(0x0519);
         self.trace.line(|| "the origin starts".into());
@@ -199,21 +215,19 @@ impl World {
     }
 
     /// Compares what was recovered with what was durable.
-    fn note_recovered(&mut self, domains: &[RecoveredDomain]) {
-        for (number, found) in domains.iter().enumerate() {
+    fn note_recovered(&mut self, ends: &[(Lsn, Stamp)]) {
+        for (number, &(last, stamp)) in ends.iter().enumerate() {
             let domain = self.domains[number];
             let store = &mut self.processes[0].origin().stores[number];
-            let last = found.records.last().map_or(found.meta.installed_lsn, |(lsn, _)| *lsn);
             let before = std::mem::replace(&mut store.last, last);
             let rotten = std::mem::take(&mut store.last_is_rotten);
+            store.mirror = None;
             if last < before {
                 assert!(
                     rotten,
                     "P1: the log of {domain:?} ends at record {}, and {} was durable",
                     last.0, before.0
                 );
-                let stamps = found.records.iter().filter_map(|(_, record)| record_stamp(record));
-                let stamp = stamps.max().unwrap_or(found.meta.installed);
                 self.trace.line(|| format!("{domain:?} has lost what is above {stamp}"));
                 self.lost_to(number, stamp);
             }
@@ -222,7 +236,7 @@ impl World {
 
     /// The origin refuses to start, and names what is damaged: an operator puts back what has
     /// rotted, from a backup if there is one.
-    fn mend_refused(&mut self, number: usize, error: &OpenError) {
+    fn mend_refused(&mut self, number: usize, error: &dyn std::error::Error) {
         self.trace.mix(0x4ef5);
         self.trace.line(|| format!("the origin does not start: {error}"));
         self.tally.refused_stores += 1;
@@ -233,7 +247,10 @@ impl World {
         if store.backup.as_ref().is_some_and(|backup| backup.rots.is_empty()) {
             self.restore();
         } else {
+            // As it was before recovery cut off what it took for torn.
+            store.disk = store.mirror.take().expect("made before it was opened");
             store.mend_rots();
+            store.last_is_rotten = false;
         }
         self.after_death(ORIGIN);
     }
@@ -498,6 +515,7 @@ impl World {
             store.pages = Arc::new(backup.pages);
             (store.rots, store.last) = (backup.rots, backup.last);
             store.last_is_rotten = false;
+            store.mirror = None;
             self.lost_to(number, backup.durable);
         }
     }
@@ -529,6 +547,13 @@ impl World {
         let stores = &self.processes[0].origin().stores;
         stores.iter().all(|store| store.log.is_empty() && store.loads.is_empty())
     }
+}
+
+/// The last record and stamp of what was recovered.
+fn end_of(found: &RecoveredDomain) -> (Lsn, Stamp) {
+    let last = found.records.last().map_or(found.meta.installed_lsn, |(lsn, _)| *lsn);
+    let stamps = found.records.iter().filter_map(|(_, record)| record_stamp(record));
+    (last, stamps.max().unwrap_or(found.meta.installed))
 }
 
 /// The stamp of a record that has one.

@@ -36,6 +36,7 @@ impl Domain {
             domain.durable_lsn = lsn;
             domain.replay(config, now, lsn, record)?;
         }
+        domain.check_reaches(&meta)?;
         let downlink = &config.downlink;
         domain.ring = Ring::new(domain.durable, downlink.ring_bytes_max, downlink.ring_commits_max);
         domain.recent = RecentWrites::new(domain.durable, config.recent_writes_max);
@@ -48,6 +49,19 @@ impl Domain {
         domain.add_epoch(epoch);
         domain.gather_epoch();
         Ok(domain)
+    }
+
+    /// The metadata was written with everything durable at the time, pages with it. When the log ends
+    /// before that, its newest records are lost, and the engine may hold pages as they made them:
+    /// the next commits would take their stamps, and the pages would pass for theirs.
+    fn check_reaches(&self, meta: &DomainMeta) -> Result<(), RecoverError> {
+        let newest = meta.volumes.iter().max_by_key(|volume| volume.version);
+        match newest.filter(|volume| volume.version > self.durable) {
+            Some(VolumeMeta { id, version, .. }) => {
+                Err(RecoverError::Behind { volume: *id, version: *version, durable: self.durable })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Puts the epoch of this start into the append being gathered.
@@ -174,5 +188,45 @@ impl Domain {
         self.epochs.push(epoch);
         let surplus = self.epochs.len().saturating_sub(EPOCHS_MAX);
         self.epochs.drain(..surplus);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{DomainId, HistoryId, VolumeId};
+    use crate::origin::Origin;
+
+    /// The story: an install took page 9 as commit 11 had made it, though page 8 of commit 10 was not
+    /// installed yet, so that its metadata names the log only up to before 10. The newest write of
+    /// the log, with 11, rotted; recovery took it for a write that was torn, and began at 10. The next
+    /// commit 11 was another, and page 9 passed for its work.
+    #[test]
+    fn pages_ahead_of_the_log_are_refused() {
+        let volume = |version| VolumeMeta {
+            id: VolumeId(5),
+            name: "five".into(),
+            page_bytes: 4096,
+            next_page: PageNo(10),
+            version: Stamp(version),
+            pages: 2,
+        };
+        let started = |version| {
+            let meta = DomainMeta {
+                domain: DomainId(1),
+                installed_lsn: Lsn(20),
+                installed: Stamp(10),
+                epochs: Vec::new(),
+                volumes: vec![volume(version)],
+                boots: Vec::new(),
+            };
+            let recovered = RecoveredDomain { meta, records: Vec::new(), history: HistoryId(1) };
+            let (config, mut out) = (OriginConfig::default(), Vec::new());
+            let origin = Origin::new(config, Instant(0), WallTime(0), vec![recovered], &mut out);
+            origin.map(|_| ())
+        };
+        assert_eq!(started(10), Ok(()));
+        let (volume, version, durable) = (VolumeId(5), Stamp(11), Stamp(10));
+        assert_eq!(started(11), Err(RecoverError::Behind { volume, version, durable }));
     }
 }
