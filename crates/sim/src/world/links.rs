@@ -147,13 +147,8 @@ impl World {
                 }
                 self.trace.mix(0xc10c | u64::from(conn) << 16);
                 self.trace.line(|| format!("{proc:?} closes {conn}: {reason}"));
-                // A reset in the middle of a stream is refused so.
-                let known = |what: &String| what == "an answer to no resume";
-                let accuses = match &reason {
-                    CloseReason::Protocol(what) => !known(what),
-                    CloseReason::Malformed(_) => true,
-                    _ => false,
-                };
+                let accuses =
+                    matches!(reason, CloseReason::Protocol(_) | CloseReason::Malformed(_));
                 assert!(
                     !accuses || !self.set_backs.is_empty(),
                     "{proc:?} accuses the other end of {conn}, which is a machine of ours: {reason}"

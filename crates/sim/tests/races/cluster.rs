@@ -10,7 +10,7 @@ use larder_core::id::{
     BootId, DomainId, HistoryId, LinkId, ObjectId, PageId, PageNo, RequestId, Slot, VolumeId,
 };
 use larder_core::machine::{Fault, Faults, LinkInput, LinkOutput, Machine};
-use larder_core::message::{CloseReason, Lane, Message, RequestError, VolumeKey, VolumeSpec};
+use larder_core::message::{CloseReason, Lane, Message, RequestError, Role, VolumeKey, VolumeSpec};
 use larder_core::origin::io::{OriginInput, OriginOutput};
 use larder_core::origin::{Origin, OriginConfig, RecoveredDomain};
 use larder_core::relay::io::{RelayInput, RelayOutput};
@@ -246,7 +246,8 @@ impl Cluster {
             Line { link, child, parent, lanes: Default::default(), held: Default::default() };
         self.lines.push(line);
         let peer = self.name(child);
-        self.feed(parent, LinkInput::DownOpened { link, peer });
+        let role = if child == Who::Relay { Role::Relay } else { Role::Node };
+        self.feed(parent, LinkInput::DownOpened { link, peer, role });
         let peer = self.name(parent);
         self.feed(child, LinkInput::UpOpened { link, peer });
     }
