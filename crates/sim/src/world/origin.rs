@@ -485,8 +485,11 @@ impl World {
         store.pages.set_full(full && self.rng.chance(1, 2));
     }
 
-    /// Makes a copy of all stores, as a backup would.
+    /// Makes a copy of all stores, as a backup would, while the origin serves from them.
     pub(super) fn back_up(&mut self) {
+        if !self.process(ORIGIN).is_up() {
+            return;
+        }
         for number in 0..self.domains.len() {
             let branch = self.oracle.truth(self.domains[number]).current();
             let (durable, last) = (branch.durable(), branch.last());
