@@ -563,7 +563,8 @@ fn end_of(found: &RecoveredDomain) -> (Lsn, Stamp) {
 fn record_stamp(record: &LogRecord) -> Option<Stamp> {
     match record {
         LogRecord::Commit { stamp, .. } | LogRecord::Volume { stamp, .. } => Some(*stamp),
-        LogRecord::Boot { .. }
+        LogRecord::Aborted { .. }
+        | LogRecord::Boot { .. }
         | LogRecord::Confirmed { .. }
         | LogRecord::Ids { .. }
         | LogRecord::Epoch { .. } => None,
