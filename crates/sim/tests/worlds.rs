@@ -39,8 +39,7 @@ fn different_seeds_are_different_traces() {
 
 #[test]
 fn the_named_races_are_survived() {
-    // Until a session reports a change of line (finding 27) transactions side by side break P4.
-    for scenario in SCENARIOS.iter().filter(|scenario| scenario.name != "side-by-side") {
+    for scenario in SCENARIOS {
         for seed in 0..12 {
             if let Err(failure) = run_plan(scenario.plan(seed), false) {
                 panic!("{} ({})\n{failure}", scenario.name, scenario.story);

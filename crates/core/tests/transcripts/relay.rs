@@ -480,7 +480,7 @@ fn a_domain_that_stays_out_of_service() {
 }
 
 #[test]
-fn bug_14_a_confirmation_before_the_handshake() {
+fn bug_23_a_confirmation_before_the_handshake() {
     let mut run = Run::new(
         "Found by the simulator. The relay's link up broke and came back; before the new one was \
          welcomed a node confirmed its outcomes. The relay passed that on at once, and the parent \
@@ -496,5 +496,5 @@ fn bug_14_a_confirmation_before_the_handshake() {
     run.quietly(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
     let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into() };
     run.step(vec![("up opened".into(), opened), confirm(4)]);
-    run.0.end("relay_bug_14_a_confirmation_before_the_handshake");
+    run.0.end("relay_bug_23_a_confirmation_before_the_handshake");
 }
