@@ -167,7 +167,7 @@ pub enum Trouble {
     SetClock,
 }
 
-const TROUBLES: [Trouble; 15] = [
+const TROUBLES: [Trouble; 14] = [
     Trouble::Break,
     Trouble::Clog,
     Trouble::Partition,
