@@ -336,11 +336,17 @@ impl Site {
     /// # Errors
     /// When it has ended, or is not ready in time: with what it printed.
     pub fn ready(&self, mut server: Server) -> Result<Server> {
-        let ready = wait_until("readiness", READY, || {
+        let end = Instant::now() + READY;
+        loop {
+            // One that has ended will never be ready.
             server.process.alive()?;
-            http_get(server.http, "/readyz")
-        });
-        ready.with_context(|| server.process.tail())?;
-        Ok(server)
+            match http_get(server.http, "/readyz") {
+                Ok(_) => return Ok(server),
+                Err(error) if Instant::now() > end => {
+                    return Err(error.context(server.process.tail()));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
     }
 }
