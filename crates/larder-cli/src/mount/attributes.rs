@@ -20,7 +20,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::NoSpace | FsError::Store(TxError::Full(_) | TxError::NoSpace(_)) => Errno::ENOSPC,
         FsError::Store(TxError::TimedOut | TxError::OutcomeUnknown) => Errno::ETIMEDOUT,
         FsError::Store(TxError::Conflict(_)) => Errno::EAGAIN,
-        FsError::Store(TxError::Gone(_)) => Errno::ESTALE,
+        FsError::Store(TxError::Gone(_) | TxError::Forked) => Errno::ESTALE,
         FsError::Store(TxError::Denied(_)) => Errno::EACCES,
         FsError::Unformatted
         | FsError::Damaged(_)

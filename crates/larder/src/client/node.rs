@@ -12,7 +12,7 @@ use crate::tls::Identity;
 use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch};
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{Cache, CacheConfig, PolicyKind, ReadCache};
-use larder_core::id::{BootId, DomainId, Stamp, VolumeId};
+use larder_core::id::{BootId, DomainId, HistoryId, Stamp, VolumeId};
 use larder_core::message::{VolumeInfo, VolumeKey, VolumeSpec};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -113,6 +113,11 @@ impl NodeShared {
     /// How long a request may wait that is not bound by a session.
     pub(super) fn request_limit(&self) -> Duration {
         self.config.node.request_limit.0
+    }
+
+    /// The history of a volume's domain that this node follows.
+    pub(super) fn history_of(&self, volume: VolumeId) -> Option<HistoryId> {
+        self.cache.history(self.cache.volume(volume)?.domain)
     }
 
     /// Bytes of commits on their way at once.

@@ -4,7 +4,7 @@ use super::node::NodeShared;
 use super::{Error, Result, Transaction};
 use crate::clock::{now, random_u64};
 use larder_core::cache::io::CacheOp;
-use larder_core::cache::{self, AgeLimit, BeginError};
+use larder_core::cache::{self, AgeLimit, BeginError, Line};
 use larder_core::id::{DomainId, Stamp};
 use larder_core::rng::Rng;
 use larder_core::time::Instant;
@@ -60,6 +60,10 @@ pub struct SessionOptions {
     pub refresh_limit: Duration,
     /// How often `transact` runs a transaction at most.
     pub attempts_max: u32,
+    /// Binds the session to a line of its domain ([`crate::client::Volume::line`]): on another one
+    /// every transaction fails with [`Error::HistoryForked`], whatever the session had seen. For
+    /// users that keep what they have read.
+    pub line: Option<Line>,
 }
 
 impl Default for SessionOptions {
@@ -70,6 +74,7 @@ impl Default for SessionOptions {
             time_limit: Duration::from_secs(30),
             refresh_limit: Duration::from_secs(30),
             attempts_max: 64,
+            line: None,
         }
     }
 }
@@ -153,7 +158,7 @@ impl Session {
             Freshness::AtMost(age) => AgeLimit::AtMost(age),
             Freshness::Any => AgeLimit::None,
         };
-        let core = cache::Session::new(cache::SessionOptions {
+        let mut core = cache::Session::new(cache::SessionOptions {
             consistency: match options.consistency {
                 Consistency::Strict => cache::Consistency::Strict,
                 Consistency::Serializable => cache::Consistency::Serializable,
@@ -162,6 +167,10 @@ impl Session {
             age_limit,
             ..cache::SessionOptions::default()
         });
+        if let Some(line) = options.line {
+            // A transaction looks at the lines of its session's floors at its first use of a domain.
+            core.saw(&[cache::Seen { domain, line, stamp: Stamp::ZERO }]);
+        }
         let core = Mutex::new(core);
         let in_vain = Mutex::default();
         Self { shared: Arc::new(SessionShared { node, domain, options, age_limit, core, in_vain }) }

@@ -13,6 +13,7 @@ use larder_core::id::{DomainId, Generation, ObjectId, PageId, PageNo, Slot, Stam
 use larder_core::message::RequestError;
 use larder_core::page::Record;
 use larder_core::time::Instant;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -63,16 +64,27 @@ struct State {
     hits: u64,
     misses: u64,
     doom: Option<Doom>,
+    /// In which history the page numbers were asked for that the core holds.
+    asked: BTreeMap<VolumeId, ids::Asked>,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(mut core) = state.core.take() {
-            for range in core.take_unused_ids() {
-                self.session.node.ids.put(range);
-            }
+            give_back(&self.session, &mut core, &state.asked);
         }
+    }
+}
+
+/// Page numbers that were not used go back to the node.
+fn give_back(
+    session: &SessionShared,
+    core: &mut cache::Transaction,
+    asked: &BTreeMap<VolumeId, ids::Asked>,
+) {
+    for range in core.take_unused_ids() {
+        session.node.ids.put(range, asked.get(&range.volume).copied().flatten());
     }
 }
 
@@ -99,7 +111,9 @@ impl Transaction {
         deadline: Instant,
         read_only: bool,
     ) -> Self {
-        let state = Mutex::new(State { core: Some(core), hits: 0, misses: 0, doom: None });
+        let core = Some(core);
+        let asked = BTreeMap::new();
+        let state = Mutex::new(State { core, hits: 0, misses: 0, doom: None, asked });
         Self { shared: Arc::new(Shared { session, deadline, read_only, state }) }
     }
 
@@ -332,9 +346,7 @@ impl Transaction {
         let (core, hits, misses) = {
             let mut state = self.lock();
             let mut core = state.core.take().ok_or(Error::Finished)?;
-            for range in core.take_unused_ids() {
-                self.shared.session.node.ids.put(range);
-            }
+            give_back(&self.shared.session, &mut core, &state.asked);
             (core, state.hits, state.misses)
         };
         let (result, ending) = match core.finish() {
@@ -485,8 +497,10 @@ impl Transaction {
                 }
             }
             Missing::Ids(volume, count) => {
-                let range = ids::allocate(&session.node, volume, count, limit).await?;
+                let (range, asked) = ids::allocate(&session.node, volume, count, limit).await?;
                 let mut state = self.lock();
+                // The oldest counts: of what is left nobody knows when it was asked for.
+                state.asked.entry(volume).or_insert(asked);
                 state.core.as_mut().ok_or(Error::Finished)?.supply_ids(range);
                 Ok(())
             }

@@ -3,8 +3,9 @@
 use super::ids;
 use super::{Error, Node, Result, Session, SessionOptions};
 use crate::clock::now;
+use larder_core::cache::Line;
 use larder_core::cache::io::{CacheOp, CacheReply};
-use larder_core::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
+use larder_core::id::{DomainId, HistoryId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::message::VolumeInfo;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,6 +100,21 @@ impl Volume {
         self.node.shared().cache.through(self.domain()).unwrap_or(Stamp::ZERO)
     }
 
+    /// The line of its domain's stamps now: another one once the origin was restored from an old
+    /// copy and this node had seen what was lost.
+    #[must_use]
+    pub fn line(&self) -> Line {
+        self.node.shared().cache.line(self.domain())
+    }
+
+    /// The run of its domain's origin that this node follows now. Page numbers that were given in
+    /// an earlier one are not to be used any more: it may have been of a line that was lost, and
+    /// they may have been given to another node since.
+    #[must_use]
+    pub fn history(&self) -> Option<HistoryId> {
+        self.node.shared().cache.history(self.domain())
+    }
+
     /// Asks for pages that will be wanted soon, and does not wait for them. Dropped when the node
     /// has too much to do.
     pub fn prefetch(&self, pages: &[PageNo]) {
@@ -113,11 +129,12 @@ impl Volume {
         shared.requests.tell(op, shared.request_limit());
     }
 
-    /// Consecutive page numbers never used before, given to this node for good; the first of
-    /// them. Usually without a round trip: the node keeps a range and asks ahead.
+    /// Consecutive page numbers never used before, given to this node for good, unless the origin
+    /// is restored from an old copy ([`Volume::history`]); the first of them. Usually without a round trip: the node keeps a range and asks ahead.
     pub async fn allocate_pages(&self, count: u64) -> Result<PageNo> {
         let shared = self.node.shared();
-        let range = ids::allocate(shared, self.id(), count, shared.request_limit()).await?;
+        let limit = shared.request_limit();
+        let (range, _) = ids::allocate(shared, self.id(), count, limit).await?;
         Ok(range.first)
     }
 

@@ -27,7 +27,14 @@ const DIRECTORIES_MAX: usize = 8192;
 /// Page numbers to hand out.
 #[derive(Default)]
 pub(super) struct Numbers {
-    range: tokio::sync::Mutex<(u64, u64)>,
+    left: tokio::sync::Mutex<Left>,
+}
+
+#[derive(Default)]
+struct Left {
+    /// The store's history when they were asked for: in another they may be somebody else's.
+    history: u128,
+    numbers: std::ops::Range<u64>,
 }
 
 impl Numbers {
@@ -36,13 +43,14 @@ impl Numbers {
         if count > NUMBERS_PER_ASK / 4 {
             return Ok(store.allocate(count).await?);
         }
-        let mut range = self.range.lock().await;
-        if range.1 - range.0 < count {
+        let mut left = self.left.lock().await;
+        let history = store.history();
+        if left.history != history || left.numbers.end - left.numbers.start < count {
             let first = store.allocate(NUMBERS_PER_ASK).await?.0;
-            *range = (first, first + NUMBERS_PER_ASK);
+            *left = Left { history, numbers: first..first + NUMBERS_PER_ASK };
         }
-        let first = range.0;
-        range.0 += count;
+        let first = left.numbers.start;
+        left.numbers.start += count;
         Ok(PageNo(first))
     }
 }
@@ -139,5 +147,25 @@ impl<S: TxStore> FileSystem<S> {
                 lock(&self.inode_pages.state).spare.extend(made);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::MemoryStore;
+    use super::*;
+
+    /// An origin was restored from a copy of before it gave a node numbers. The node had seen
+    /// nothing of what was lost, went on using them, and freed pages of files that another node had
+    /// made with them since.
+    #[tokio::test]
+    async fn no_number_is_used_that_may_be_given_again() {
+        let store = MemoryStore::new(4096);
+        let numbers = Numbers::default();
+        let first = numbers.take(&store, 1).await.expect("it works");
+        assert_eq!(numbers.take(&store, 1).await, Ok(PageNo(first.0 + 1)));
+        store.give_again(PageNo(first.0 + 1));
+        let theirs = store.allocate(100).await.expect("it works");
+        assert_eq!(numbers.take(&store, 1).await, Ok(PageNo(theirs.0 + 100)));
     }
 }

@@ -3,14 +3,22 @@
 use super::tx::{Mode, Tx, TxError, TxStore};
 use crate::client::{Consistency, Error, Freshness, Session, SessionOptions, Transaction, Volume};
 use bytes::Bytes;
+use larder_core::cache::Line;
 use larder_core::commit::{Op, PageKind};
 use larder_core::id::{Generation, ObjectId, PageId, PageNo, Slot};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A volume, as the file layer uses it.
+/// A volume, as the file layer uses it: on the line of its domain's stamps on which it was when
+/// this was made. When the origin is restored from an old copy, and had shown this node what is
+/// lost, all that the file layer remembers is of the lost branch; so every operation fails with
+/// [`TxError::Forked`] from then on.
 #[derive(Clone)]
 pub struct VolumeStore {
     volume: Volume,
+    line: Line,
+    told: Arc<AtomicBool>,
     normal: Session,
     snapshots: Session,
     current_max: Duration,
@@ -34,8 +42,10 @@ impl VolumeStore {
         refresh_limit: Duration,
         current_max: Duration,
     ) -> Self {
+        let line = volume.line();
         let session = |consistency| {
             volume.session(SessionOptions {
+                line: Some(line),
                 consistency,
                 freshness,
                 time_limit,
@@ -47,6 +57,8 @@ impl VolumeStore {
             normal: session(Consistency::Serializable),
             snapshots: session(Consistency::Snapshot),
             volume,
+            line,
+            told: Arc::default(),
             current_max,
         }
     }
@@ -85,6 +97,7 @@ impl From<Error> for TxError {
             Error::Damaged { .. } => Self::Damaged(error.to_string()),
             Error::StoreFull(_) => Self::NoSpace(error.to_string()),
             Error::Forbidden(what) => Self::Denied(what),
+            Error::HistoryForked { .. } => Self::Forked,
             other => Self::Unavailable(other.to_string()),
         }
     }
@@ -213,18 +226,24 @@ impl TxStore for VolumeStore {
     }
 
     async fn begin(&self, mode: Mode) -> Result<VolumeTx, TxError> {
-        let begun = self.begin_as(mode).await;
-        let transaction = match begun {
-            // The parent takes this node back only once its operator has accepted the loss.
-            Err(Error::HistoryForked { domain, .. }) => {
-                tracing::warn!("the origin was restored: what it lost is not shown any more");
-                self.normal.forget_floor(domain);
-                self.snapshots.forget_floor(domain);
-                self.begin_as(mode).await?
-            }
-            begun => begun?,
-        };
+        self.standing()?;
+        let transaction = self.begin_as(mode).await?;
         Ok(VolumeTx { volume: self.volume.clone(), transaction })
+    }
+
+    fn history(&self) -> u128 {
+        self.volume.history().map_or(0, |history| history.0)
+    }
+
+    fn standing(&self) -> Result<(), TxError> {
+        if self.volume.line() == self.line {
+            return Ok(());
+        }
+        if !self.told.swap(true, Ordering::Relaxed) {
+            let volume = &self.volume.info().name;
+            tracing::error!(%volume, "every operation fails: {}", TxError::Forked);
+        }
+        Err(TxError::Forked)
     }
 
     async fn allocate(&self, count: u64) -> Result<PageNo, TxError> {

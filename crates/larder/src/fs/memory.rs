@@ -35,6 +35,9 @@ struct Database {
     /// What the commit of stamp `index + 1` touched.
     log: Vec<Vec<Touched>>,
     next_page: u64,
+    /// How often page numbers were given anew.
+    history: u128,
+    forked: bool,
     /// The next commits fail with this.
     failures: Vec<TxError>,
     watchers: Vec<Sender<Touches>>,
@@ -110,6 +113,17 @@ impl MemoryStore {
     /// Lets the next commit fail.
     pub fn fail_next_commit(&self, error: TxError) {
         self.lock().failures.push(error);
+    }
+
+    /// Gives page numbers anew from `next` on, as an origin does that was restored from an old copy.
+    pub fn give_again(&self, next: PageNo) {
+        let mut database = self.lock();
+        (database.history, database.next_page) = (database.history + 1, next.0);
+    }
+
+    /// Fails everything from now on, as when what was seen here is lost.
+    pub fn fork(&self) {
+        self.lock().forked = true;
     }
 
     /// Lets commits that write wait from now on, and lets go those that wait elsewhere.
@@ -440,6 +454,9 @@ impl MemoryTx {
     fn commit_now(&self) -> Result<(), TxError> {
         let mut database = self.store.lock();
         let mut state = self.state.lock().expect("see MemoryStore::lock");
+        if database.forked {
+            return Err(TxError::Forked);
+        }
         recheck(&database, &mut state)?;
         if state.ops.is_empty() {
             return Ok(());
@@ -475,6 +492,7 @@ impl TxStore for MemoryStore {
     }
 
     async fn begin(&self, mode: Mode) -> Result<MemoryTx, TxError> {
+        self.standing()?;
         let database = self.lock();
         let state = State {
             checked: database.log.len(),
@@ -492,6 +510,14 @@ impl TxStore for MemoryStore {
         let first = database.next_page;
         database.next_page += count;
         Ok(PageNo(first))
+    }
+
+    fn history(&self) -> u128 {
+        self.lock().history
+    }
+
+    fn standing(&self) -> Result<(), TxError> {
+        if self.lock().forked { Err(TxError::Forked) } else { Ok(()) }
     }
 
     fn prefetch(&self, _pages: &[PageNo]) {}

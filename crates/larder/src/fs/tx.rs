@@ -44,6 +44,13 @@ pub enum TxError {
     /// Not allowed.
     #[error("not allowed: {0}")]
     Denied(String),
+    /// The store was restored from an old copy, and what was seen of it since is gone: nothing
+    /// that is remembered of it means the same any more.
+    #[error(
+        "the origin was restored from an old copy, and lost what was seen here: unmount and mount \
+         again"
+    )]
+    Forked,
 }
 
 /// What a transaction is for.
@@ -169,8 +176,17 @@ pub trait TxStore: Clone + Send + Sync + 'static {
     /// Begins a transaction, on a state that shows every earlier commit of this store.
     fn begin(&self, mode: Mode) -> impl Future<Output = Result<Self::Tx, TxError>> + Send;
 
-    /// Page numbers never used before, for good: the first of a run of `count`.
+    /// Page numbers never used before: the first of a run of `count`. Good while
+    /// [`TxStore::history`] stays the same.
     fn allocate(&self, count: u64) -> impl Future<Output = Result<PageNo, TxError>> + Send;
+
+    /// Changes whenever numbers from [`TxStore::allocate`] are not to be used any more, since they
+    /// may be given to somebody else.
+    fn history(&self) -> u128;
+
+    /// Whether what was read may still be relied on: [`TxError::Forked`] once all transactions
+    /// fail with that.
+    fn standing(&self) -> Result<(), TxError>;
 
     /// Asks for pages that will be wanted soon; does not wait for them.
     fn prefetch(&self, pages: &[PageNo]);

@@ -33,6 +33,7 @@ impl<S: TxStore> FileSystem<S> {
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
             return Err(FsError::TooLarge);
         }
+        self.store.standing()?;
         let mut done = 0;
         while done < bytes.len() {
             let part = bytes.slice(done..bytes.len().min(done + COMMIT_BYTES));
@@ -198,6 +199,8 @@ impl<S: TxStore> FileSystem<S> {
             state.dirty.forget(&batch, sequence);
             self.open_files.room.give_back(before - state.dirty.cost());
             if let Err(error) = result {
+                let bytes: usize = batch.iter().map(|(_, bytes)| bytes.len()).sum();
+                tracing::error!(inode = %file.id, bytes, %error, "what was written is lost");
                 state.lost.note(error);
             }
         }

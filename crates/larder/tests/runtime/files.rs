@@ -7,7 +7,11 @@ use larder::fs::check::{CheckOptions, check};
 use larder::fs::client::VolumeStore;
 use larder::fs::export::export;
 use larder::fs::import::{ImportProgress, import};
-use larder::fs::{Create, FileSystem, FsOptions, InodeId, Kind, PAGE_BYTES, Position, RenameMode};
+use larder::fs::{
+    Create, FileSystem, FsError, FsOptions, InodeId, Kind, PAGE_BYTES, Position, RenameMode,
+    TxError,
+};
+use larder::server::OriginServer;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -147,6 +151,72 @@ async fn two_sites_work_in_one_directory() {
         assert_eq!(bytes, "far57".repeat(57 * 40));
         clean(tree).await;
     }
+}
+
+/// Copies a store that nobody has open.
+fn copy(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    let done = Command::new("cp").arg("-r").arg(from).arg(to).status();
+    assert!(done.expect("cp is there").success());
+}
+
+/// An origin was restored from an old copy. A mount that had seen what was lost went on with its
+/// page numbers, its inode pages and the bytes that waited in its open files: they went into files
+/// that another node had made since, under numbers given for the second time.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_a_lost_branch_is_used_after_a_restore() {
+    let site = Site::new();
+    let (data, old) = (site.dir.join("data"), site.dir.join("old"));
+    let origin = site.origin().await;
+    let parent = origin.address().to_string();
+    let (one, two) = (site.node("one", &parent).await, site.node("two", &parent).await);
+    let volume = make_volume(&one).await;
+    let near = tree(&volume).await;
+    let create = Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new() };
+    let early = near.create(near.root(), b"early", &create).await.expect("creates");
+    drop(early);
+    origin.shutdown().await;
+    copy(&data, &old);
+    let origin = site.origin_at(&parent).await;
+    let there = two.volume("files").await.expect("it was made");
+    // What is lost: a file of pages, and one in an inode page of this node's.
+    let (big, _) = near.create_file(near.root(), b"big", &create).await.expect("creates");
+    near.write(&big, 0, Bytes::from(vec![1; 100_000])).await.expect("buffered");
+    near.flush(&big).await.expect("commits");
+    let directory = Create { kind: Kind::Directory, ..create.clone() };
+    near.create(near.root(), b"lost", &directory).await.expect("creates");
+    near.write(&big, 0, Bytes::from(vec![2; 100_000])).await.expect("buffered");
+    origin.shutdown().await;
+    copy(&old, &data);
+    let mut config = site.origin_config(&parent);
+    config.origin.accept_fork = true;
+    let origin = OriginServer::start(config).await.expect("the origin starts");
+    let far = tree(&there).await;
+    let (mine, _) = far.create_file(far.root(), b"mine", &create).await.expect("creates");
+    far.write(&mine, 0, Bytes::from(vec![3; 100_000])).await.expect("buffered");
+    far.release(&mine).await.expect("commits");
+    let forked = FsError::from(TxError::Forked);
+    eventually("the restore is noticed", || async {
+        near.getattr(near.root()).await.map(|_| ()) == Err(forked.clone())
+    })
+    .await;
+    near.flush_aged(Duration::ZERO).await;
+    assert_eq!(near.write(&big, 0, Bytes::from_static(b"x")).await, Err(forked.clone()));
+    assert_eq!(near.create(near.root(), b"more", &create).await.map(|_| ()), Err(forked.clone()));
+    assert_eq!(near.release(&big).await, Err(forked.clone()));
+    // Mounted again, by the same node, all is as the new line has it.
+    let again = tree(&volume).await;
+    assert_eq!(again.resolve(b"big").await.map(|_| ()), Err(FsError::NotFound));
+    let (more, _) = again.create_file(again.root(), b"more", &create).await.expect("creates");
+    again.write(&more, 0, Bytes::from(vec![4; 100_000])).await.expect("buffered");
+    again.release(&more).await.expect("commits");
+    for (name, byte) in [(&b"mine"[..], 3), (b"more", 4)] {
+        let found = again.resolve(name).await.expect("it is there");
+        let bytes = again.read_part(found.id, 0, 1 << 20).await.expect("reads");
+        assert_eq!(bytes, vec![byte; 100_000]);
+    }
+    clean(&again).await;
+    drop(origin);
 }
 
 /// Lists everything below a directory and reads every file, as `grep -r` does: one thing after the

@@ -11,7 +11,7 @@ mod running;
 pub(crate) use domain::{Batch, DomainState, Position, RecentChange, Recheck};
 pub(crate) use running::Ticket;
 
-use crate::cache::PageCopy;
+use crate::cache::{Line, PageCopy};
 use crate::id::{DomainId, HistoryId, PageId, Stamp, VolumeId};
 use crate::machine::Faults;
 use crate::time::{Clock, Duration, Instant};
@@ -105,6 +105,13 @@ impl ReadCache {
     #[must_use]
     pub fn history(&self, domain: DomainId) -> Option<HistoryId> {
         self.domain(domain).map(|d| d.history())
+    }
+
+    /// The line of the domain's stamps now: another one once a branch was lost that this process
+    /// had seen.
+    #[must_use]
+    pub fn line(&self, domain: DomainId) -> Line {
+        Line(self.domain(domain).map_or(0, |d| d.line()))
     }
 
     /// How old the domain's state may be at `now`: the origin's state of `now - age` is in it.

@@ -232,3 +232,25 @@ async fn a_handle_that_is_dropped_is_given_back() {
     assert_eq!(fs.getattr(id).await, Err(FsError::NotFound));
     clean(&fs).await;
 }
+
+/// The origin was restored from an old copy while a file was being written, and gave another node
+/// the numbers of the file's pages again: the bytes went into that node's file.
+#[tokio::test]
+async fn what_was_written_on_a_lost_branch_is_lost_and_everybody_is_told() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (one, _) = fs.open_file(id).await.expect("it works");
+    let (two, _) = fs.open_file(id).await.expect("it works");
+    written(&fs, &one, 0, 10).await.expect("it works");
+    let commits = store.commits();
+    store.fork();
+    let forked = FsError::from(TxError::Forked);
+    assert_eq!(written(&fs, &one, 10, 10).await, Err(forked.clone()));
+    fs.flush_aged(Duration::ZERO).await;
+    assert_eq!(fs.waiting_bytes(), 0);
+    assert_eq!(fs.flush(&one).await, Err(forked.clone()));
+    assert_eq!(fs.release(&two).await, Err(forked.clone()));
+    assert_eq!(fs.read(&one, 0, 10).await, Err(forked.clone()));
+    assert_eq!(fs.getattr(id).await.map(|_| ()), Err(forked));
+    assert_eq!(store.commits(), commits);
+}
