@@ -24,6 +24,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::Store(TxError::Denied(_)) => Errno::EACCES,
         FsError::Unformatted
         | FsError::Damaged(_)
+        | FsError::Format { .. }
         | FsError::Host { .. }
         | FsError::Store(TxError::Stale(_) | TxError::Unavailable(_) | TxError::Damaged(_)) => {
             Errno::EIO

@@ -248,7 +248,9 @@ impl<S: TxStore> Walk<'_, S> {
         match self.fs.inode(self.tx, id).await {
             Ok(inode) => return Ok(Some(inode)),
             Err(FsError::NotFound) => self.problem(Problem::Missing { path: path.into(), id }),
-            Err(error @ FsError::Damaged(_)) => self.damaged(path, &error),
+            Err(error @ (FsError::Damaged(_) | FsError::Format { .. })) => {
+                self.damaged(path, &error)
+            }
             Err(error) => return Err(error),
         }
         Ok(None)

@@ -17,10 +17,17 @@ use tokio::runtime::Handle as Runtime;
 /// Directories looked into at once by one task, and such tasks.
 const DIRECTORIES_AT_ONCE: usize = 64;
 const TASKS_MAX: usize = 4;
-/// Pages of names of one directory at most; of a larger one the rest is left to its reader.
-const NAME_PAGES_MAX: usize = 256;
-/// Entries of one directory whose inodes are looked at.
-const ENTRIES_MAX: usize = 1 << 14;
+/// How much of one directory is looked at; the rest is left to its reader.
+struct Most {
+    name_pages: usize,
+    entries: usize,
+    inode_pages: usize,
+}
+
+/// Of the one where the walker stands.
+const HERE: Most = Most { name_pages: 256, entries: 1 << 14, inode_pages: 1 << 10 };
+/// Of one that is only ahead: a first look asks for 16 of them, and may be the last.
+const AHEAD: Most = Most { name_pages: 8, entries: 256, inode_pages: 16 };
 /// So much of a file is asked for before it is read; from there its reader asks ahead itself.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
@@ -140,17 +147,19 @@ impl<S: TxStore> Task<S> {
         self.fetch(batch).await?;
         let (mut named, mut elsewhere) = (Vec::new(), BTreeSet::new());
         for page in batch {
-            match self.names(*page).await {
-                Ok(entries) => {
+            let here = lock(&self.crawler.state).walk.is_at(*page);
+            match self.names(*page, if here { &HERE } else { &AHEAD }).await {
+                Ok((entries, more)) => {
                     elsewhere.extend(entries.iter().map(|entry| entry.id.page));
-                    named.push((*page, entries));
+                    named.push((*page, entries, more));
                 }
                 Err(_) => lock(&self.crawler.state).walk.found(*page, None),
             }
         }
         self.fetch(&elsewhere.into_iter().collect::<Vec<_>>()).await?;
-        for (page, entries) in named {
+        for (page, entries, more) in named {
             let found = self.look_into(entries).await.ok();
+            let found = found.map(|found| Found { more, ..found });
             lock(&self.crawler.state).walk.found(page, found);
         }
         Ok(())
@@ -171,18 +180,23 @@ impl<S: TxStore> Task<S> {
         Ok(())
     }
 
-    /// The names in a directory. A transaction of its own: a change in one directory must not
-    /// undo the look into the others.
-    async fn names(&self, root: PageNo) -> Result<Vec<Entry>, FsError> {
+    /// The first names in a directory, as listed, and whether there are more. A transaction of its
+    /// own: a change in one directory must not undo the look into the others.
+    async fn names(&self, root: PageNo, most: &Most) -> Result<(Vec<Entry>, bool), FsError> {
         let tx = self.crawler.store.begin(Mode::Normal).await?;
         let mut pages = vec![root];
         let mut entries = Vec::new();
-        let mut at = 0;
-        while at < pages.len() && entries.len() < ENTRIES_MAX {
+        let (mut at, mut more) = (0, false);
+        while at < pages.len() {
+            if entries.len() >= most.entries {
+                more = true;
+                break;
+            }
             let page = pages[at];
             at += 1;
             if let Some(children) = trie::header(&tx, page).await?.1.children {
-                let room = NAME_PAGES_MAX.saturating_sub(pages.len()).min(children.len());
+                let room = most.name_pages.saturating_sub(pages.len()).min(children.len());
+                more |= room < children.len();
                 self.fetch(&children[..room]).await?;
                 pages.extend(&children[..room]);
                 continue;
@@ -193,17 +207,25 @@ impl<S: TxStore> Task<S> {
                 }
             }
         }
-        entries.truncate(ENTRIES_MAX);
-        Ok(entries)
+        entries
+            .sort_by_cached_key(|entry| (self.crawler.root.hash(&entry.name), entry.name.clone()));
+        more |= entries.len() > most.entries;
+        entries.truncate(most.entries);
+        let mut inode_pages = BTreeSet::new();
+        let beyond = entries.iter().position(|entry| {
+            inode_pages.insert(entry.id.page);
+            inode_pages.len() > most.inode_pages
+        });
+        if let Some(beyond) = beyond {
+            entries.truncate(beyond);
+        }
+        Ok((entries, more || beyond.is_some()))
     }
 
-    async fn look_into(&self, mut entries: Vec<Entry>) -> Result<Found, FsError> {
+    async fn look_into(&self, entries: Vec<Entry>) -> Result<Found, FsError> {
         let page_size = u64::from(self.crawler.store.page_bytes()) - HEADER_BYTES as u64;
         let tx = self.crawler.store.begin(Mode::Normal).await?;
         let mut found = Found::default();
-        // In the order of listings.
-        entries
-            .sort_by_cached_key(|entry| (self.crawler.root.hash(&entry.name), entry.name.clone()));
         for entry in entries {
             let id = entry.id;
             let Some((generation, bytes)) = tx.get(id.page, id.slot).await? else { continue };
@@ -223,5 +245,36 @@ impl<S: TxStore> Task<S> {
             }
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::MemoryStore;
+    use super::super::{Create, FileSystem, FsOptions, PAGE_BYTES};
+    use super::*;
+
+    /// Beside a directory that somebody listed were sixteen large ones: all their names and inodes
+    /// were asked for, hundreds of megabytes over the line for one `ls`.
+    #[tokio::test]
+    async fn little_is_asked_for_of_a_directory_that_is_only_ahead() {
+        let store = MemoryStore::new(PAGE_BYTES);
+        let fs = FileSystem::open_or_format(store.clone(), FsOptions::default(), [7; 16]);
+        let fs = fs.await.expect("it works");
+        let target = bytes::Bytes::new();
+        let create = Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target };
+        for i in 0..1000 {
+            fs.create(fs.root(), format!("f{i}").as_bytes(), &create).await.expect("it works");
+        }
+        let page = fs.trie_of(fs.root()).await.expect("it works");
+        let crawler = Crawler::new(store, fs.root.clone());
+        let task = Task { crawler, ended: true };
+        let (some, more) = task.names(page, &AHEAD).await.expect("it works");
+        let inode_pages: BTreeSet<PageNo> = some.iter().map(|entry| entry.id.page).collect();
+        assert!(more && !some.is_empty() && some.len() <= AHEAD.entries);
+        assert!(inode_pages.len() <= AHEAD.inode_pages);
+        let (all, more) = task.names(page, &HERE).await.expect("it works");
+        assert_eq!((all.len(), more), (1000, false));
+        assert_eq!(all[..some.len()], some[..], "the first as listed");
     }
 }

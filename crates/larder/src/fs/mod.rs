@@ -94,6 +94,19 @@ pub enum FsError {
     /// Records that make no sense.
     #[error("damaged: {0}")]
     Damaged(String),
+    /// Records of another version.
+    #[error(
+        "{what}: format {found}, and this version of larder reads {reads}: export the volume with \
+         the version that wrote it, and import that into a new one"
+    )]
+    Format {
+        /// Which record.
+        what: &'static str,
+        /// Its version.
+        found: u8,
+        /// The version that is read here.
+        reads: u8,
+    },
     /// The store failed; a conflict only when all attempts were used up.
     #[error(transparent)]
     Store(#[from] TxError),

@@ -66,18 +66,35 @@ impl<S: TxStore> FileSystem<S> {
         Ok(())
     }
 
-    /// Frees one orphan, in as many transactions as it takes.
+    /// Frees an orphan that this node made one.
     pub(super) async fn reap(&self, id: InodeId) -> Result<(), FsError> {
+        self.reap_unchanged(id, None).await.map(|_| ())
+    }
+
+    /// Frees one orphan, in as many transactions as it takes; or, if a time of change is given,
+    /// only while it is that: another one says that a node holds it open. Every transaction looks
+    /// at that, and whether it is an orphan at all, since each may see a state of its own. Says
+    /// whether it was freed.
+    pub(super) async fn reap_unchanged(
+        &self,
+        id: InodeId,
+        since: Option<i64>,
+    ) -> Result<bool, FsError> {
         let Some(_mark) = self.open_files.mark_dropping(id) else {
             // Opened again meanwhile, by its number: freed at the last close.
             self.reap_later(id);
-            return Ok(());
+            return Ok(false);
         };
         let trie = self.trie_of(self.root.orphans).await?;
         let name = orphan_name(id);
         loop {
             let done: Result<bool, FsError> = transact!(self, tx => {
                 let mut inode = self.inode(&tx, id).await?;
+                let (entry, _) = trie::find(&tx, trie, self.hash(&name), &name).await?;
+                let held = since.is_some_and(|since| since != inode.ctime);
+                if held || inode.links > 0 || entry.is_none_or(|entry| entry.id != id) {
+                    return Err(FsError::NotFound);
+                }
                 if Self::is_small(&inode) {
                     trie::remove(&tx, trie, self.hash(&name), &name).await?;
                     self.remove_inode(&tx, id, &mut inode).await?;
@@ -89,8 +106,9 @@ impl<S: TxStore> FileSystem<S> {
                 }
             });
             match done {
-                // Another node was faster.
-                Ok(true) | Err(FsError::NotFound) => return Ok(()),
+                Ok(true) => return Ok(true),
+                // Another node was faster, or holds it.
+                Err(FsError::NotFound) => return Ok(false),
                 Ok(false) => {}
                 Err(error) => return Err(error),
             }
@@ -121,8 +139,7 @@ impl<S: TxStore> FileSystem<S> {
         let mut reaped = 0;
         for (id, inode) in self.orphan_inodes().await? {
             if inode.ctime < now.saturating_sub(age) && !self.open_files.is_open(id) {
-                self.reap(id).await?;
-                reaped += 1;
+                reaped += u64::from(self.reap_unchanged(id, Some(inode.ctime)).await?);
             }
         }
         Ok(reaped)
@@ -143,10 +160,9 @@ impl<S: TxStore> FileSystem<S> {
         let found = self.orphan_inodes().await?;
         let old = lock(&self.orphans_seen).look(&found, self.options.orphan_age, Instant::now());
         let mut reaped = 0;
-        for id in old {
+        for (id, ctime) in old {
             if !self.open_files.is_open(id) {
-                self.reap(id).await?;
-                reaped += 1;
+                reaped += u64::from(self.reap_unchanged(id, Some(ctime)).await?);
             }
         }
         Ok(reaped)
@@ -187,7 +203,12 @@ pub(super) struct OrphansSeen {
 
 impl OrphansSeen {
     /// Takes what is there now; gives those that have not changed for `age`.
-    fn look(&mut self, found: &[(InodeId, Inode)], age: Duration, now: Instant) -> Vec<InodeId> {
+    fn look(
+        &mut self,
+        found: &[(InodeId, Inode)],
+        age: Duration,
+        now: Instant,
+    ) -> Vec<(InodeId, i64)> {
         let before = std::mem::take(&mut self.seen);
         let mut old = Vec::new();
         for (id, inode) in found {
@@ -196,7 +217,7 @@ impl OrphansSeen {
                 _ => now,
             };
             if now.saturating_duration_since(since) >= age && before.contains_key(id) {
-                old.push(*id);
+                old.push((*id, inode.ctime));
             }
             self.seen.insert(*id, (inode.ctime, since));
         }

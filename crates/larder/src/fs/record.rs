@@ -7,8 +7,11 @@ use larder_core::id::{Generation, PageNo, Slot};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
-/// Version of every record written now.
+/// Version of every record written now, but for the next.
 pub const FORMAT: u8 = 1;
+/// Version of the root record and of the headers of directory pages, which stand for where names
+/// and inodes are: in 1 names were in the slots that now are for inodes.
+pub const LAYOUT: u8 = 2;
 /// Bytes of an inode record: fixed, so that no update of it can fail for want of room.
 pub const INODE_BYTES: usize = 128;
 /// Where the root record is.
@@ -179,12 +182,10 @@ fn damaged(what: &str) -> FsError {
     FsError::Damaged(what.into())
 }
 
-fn version(bytes: &mut impl Buf, what: &str) -> Result<(), FsError> {
+fn version(bytes: &mut impl Buf, what: &'static str, reads: u8) -> Result<(), FsError> {
     match bytes.try_get_u8() {
-        Ok(FORMAT) => Ok(()),
-        Ok(found) => {
-            Err(FsError::Damaged(format!("{what}: format {found}; this version reads {FORMAT}")))
-        }
+        Ok(found) if found == reads => Ok(()),
+        Ok(found) => Err(FsError::Format { what, found, reads }),
         Err(_) => Err(damaged(what)),
     }
 }
@@ -234,7 +235,7 @@ impl Inode {
         if bytes.len() != INODE_BYTES {
             return Err(damaged("inode: length"));
         }
-        version(&mut bytes, "inode")?;
+        version(&mut bytes, "inode", FORMAT)?;
         let kind = Kind::from_byte(bytes.get_u8()).ok_or_else(|| damaged("inode: kind"))?;
         let mode = bytes.get_u16_le();
         let (uid, gid, change) = (bytes.get_u32_le(), bytes.get_u32_le(), bytes.get_u32_le());
@@ -303,7 +304,8 @@ impl Root {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_slice(b"\x01LFS");
+        out.put_u8(LAYOUT);
+        out.put_slice(b"LFS");
         out.put_slice(&self.hash_key);
         put_id(&mut out, self.root);
         put_id(&mut out, self.orphans);
@@ -312,7 +314,7 @@ impl Root {
 
     /// From bytes.
     pub fn decode(mut bytes: &[u8]) -> Result<Self, FsError> {
-        version(&mut bytes, "root record")?;
+        version(&mut bytes, "root record", LAYOUT)?;
         if bytes.len() < 3 + 16 + 28 || &bytes[..3] != b"LFS" {
             return Err(damaged("root record"));
         }
@@ -372,7 +374,7 @@ pub fn encode_entries(entries: &[Entry]) -> Bytes {
 /// From bytes.
 pub fn decode_entries(bytes: &Bytes) -> Result<Vec<Entry>, FsError> {
     let mut rest = &bytes[..];
-    version(&mut rest, "names")?;
+    version(&mut rest, "names", FORMAT)?;
     let mut entries = Vec::with_capacity(1);
     while rest.has_remaining() {
         let kind = Kind::from_byte(rest.get_u8()).ok_or_else(|| damaged("names: kind"))?;
@@ -402,7 +404,7 @@ impl TrieHeader {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(FORMAT);
+        out.put_u8(LAYOUT);
         out.put_u8(u8::from(self.parent.is_some()) | u8::from(self.children.is_some()) << 1);
         if let Some(parent) = self.parent {
             put_id(&mut out, parent);
@@ -415,7 +417,7 @@ impl TrieHeader {
 
     /// From bytes.
     pub fn decode(mut bytes: &[u8]) -> Result<Self, FsError> {
-        version(&mut bytes, "directory page")?;
+        version(&mut bytes, "directory page", LAYOUT)?;
         let flags = bytes.try_get_u8().map_err(|_| damaged("directory page: header"))?;
         let parent = (flags & 1 != 0).then(|| get_id(&mut bytes)).transpose()?;
         let children = if flags & 2 != 0 {

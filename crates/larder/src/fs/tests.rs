@@ -250,6 +250,31 @@ async fn what_a_dead_node_held_open_is_freed_and_what_a_living_one_holds_is_not(
     assert_eq!(other.orphans().await.expect("it works").len(), 0);
 }
 
+/// A node was cut off for long and found an open file of another's without a sign of life. The link
+/// came back while it freed the file; it met the other's last sign as a conflict, tried again, and
+/// freed the file under its reader.
+#[tokio::test]
+async fn an_orphan_with_a_new_sign_of_life_is_not_freed() {
+    let (store, living) = fresh().await;
+    let other = open(&store).await;
+    let id = make(&living, living.root(), "f", &file()).await;
+    write_file(&living, id, 0, &pattern(100_000, 3)).await;
+    let (handle, _) = living.open_file(id).await.expect("it works");
+    living.unlink(living.root(), b"f").await.expect("it works");
+    let seen = other.getattr(id).await.expect("it works").inode.ctime;
+    living.tend_orphans().await.expect("it works");
+    assert_eq!(other.reap_unchanged(id, Some(seen)).await, Ok(false));
+    assert_eq!(living.read(&handle, 0, 200_000).await.expect("it works"), pattern(100_000, 3));
+    let seen = other.getattr(id).await.expect("it works").inode.ctime;
+    assert_eq!(other.reap_unchanged(id, Some(seen)).await, Ok(true));
+    // Nothing that has a name is ever freed, whatever waits to be.
+    let named = make(&living, living.root(), "g", &file()).await;
+    write_file(&living, named, 0, &pattern(100_000, 3)).await;
+    other.reap(named).await.expect("it works");
+    assert_eq!(read_file(&living, named).await, pattern(100_000, 3));
+    clean(&other).await;
+}
+
 #[tokio::test]
 async fn removed_while_open_stays_until_closed() {
     let (store, fs) = fresh().await;

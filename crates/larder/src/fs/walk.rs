@@ -58,6 +58,8 @@ pub(super) struct Found {
     pub(super) directories: Vec<(bytes::Bytes, PageNo)>,
     /// Its files that are not beside their inodes, as listed.
     pub(super) files: Vec<File>,
+    /// There is more in it than was looked at.
+    pub(super) more: bool,
 }
 
 /// The beginning of a file, or all of it.
@@ -93,6 +95,8 @@ struct Node {
     asked: Vec<PageNo>,
     /// Counted as ahead, since this epoch.
     charged: Option<u64>,
+    /// There is more in it than is known.
+    more: bool,
     /// Where among its directories the walker was last.
     last_child: Option<[usize; 2]>,
 }
@@ -108,6 +112,7 @@ impl Node {
             files: VecDeque::new(),
             asked: Vec::new(),
             charged: None,
+            more: false,
             last_child: None,
         }
     }
@@ -169,6 +174,7 @@ impl Walk {
         match self.nodes.get(&page).map(|node| node.state) {
             Some(State::Known) => {
                 self.window = (self.window * 2).min(DIRECTORIES.1);
+                self.know_in_full(page);
             }
             Some(State::Asked) => {}
             unforeseen => {
@@ -191,6 +197,19 @@ impl Walk {
         if self.nodes.len() >= self.sweep_at {
             self.sweep();
         }
+    }
+
+    /// A directory that is reached, and was only looked at in part, is looked into again.
+    fn know_in_full(&mut self, page: PageNo) {
+        let Some(node) = self.nodes.get_mut(&page).filter(|node| node.more) else { return };
+        node.state = State::Named;
+        self.files -= node.files.len();
+        node.files.clear();
+    }
+
+    /// Whether the walker stands there: only then all of a large directory is worth a look.
+    pub(super) fn is_at(&self, page: PageNo) -> bool {
+        self.at == Some(page)
     }
 
     fn stand_at(&mut self, page: PageNo) {
@@ -326,6 +345,7 @@ impl Walk {
         let listed: Vec<PageNo> = named.iter().map(|i| found.directories[*i].1).collect();
         named.sort_by(|a, b| found.directories[*a].0.cmp(&found.directories[*b].0));
         node.state = State::Known;
+        node.more = found.more;
         node.children[1] = named.iter().map(|i| listed[*i]).collect();
         node.children[0] = listed;
         node.files = found.files.into_iter().take(FILES_MAX.saturating_sub(self.files)).collect();

@@ -178,7 +178,6 @@ async fn nothing_of_a_lost_branch_is_used_after_a_restore() {
     origin.shutdown().await;
     copy(&data, &old);
     let origin = site.origin_at(&parent).await;
-    let there = two.volume("files").await.expect("it was made");
     // What is lost: a file of pages, and one in an inode page of this node's.
     let (big, _) = near.create_file(near.root(), b"big", &create).await.expect("creates");
     near.write(&big, 0, Bytes::from(vec![1; 100_000])).await.expect("buffered");
@@ -191,7 +190,8 @@ async fn nothing_of_a_lost_branch_is_used_after_a_restore() {
     let mut config = site.origin_config(&parent);
     config.origin.accept_fork = true;
     let origin = OriginServer::start(config).await.expect("the origin starts");
-    let far = tree(&there).await;
+    // This one has seen nothing of it.
+    let far = tree(&two.volume("files").await.expect("it was made")).await;
     let (mine, _) = far.create_file(far.root(), b"mine", &create).await.expect("creates");
     far.write(&mine, 0, Bytes::from(vec![3; 100_000])).await.expect("buffered");
     far.release(&mine).await.expect("commits");

@@ -143,6 +143,20 @@ fn records_are_as_they_were() {
     assert_eq!(files, names, "every file has its sample");
 }
 
+/// Names moved to other slots under the same version: in a tree of before no name was found, and a
+/// full directory was removed as an empty one.
+#[test]
+fn a_tree_of_an_older_layout_is_refused_by_name() {
+    let refused = |what| FsError::Format { what, found: 1, reads: 2 };
+    let older = |bytes: Bytes| [&[1], &bytes[1..]].concat();
+    assert_eq!(Root::decode(&older(root().encode())), Err(refused("root record")));
+    for (name, header) in headers() {
+        let header = TrieHeader::decode(&older(header.encode()));
+        assert_eq!(header, Err(refused("directory page")), "{name}");
+    }
+    assert!(refused("root record").to_string().contains("export the volume with the version"));
+}
+
 /// Where names and inodes are is part of the format as well.
 #[test]
 fn places_are_as_they_were() {

@@ -48,7 +48,7 @@ impl World {
                 let name = |page: &PageNo| format!("{:08x}", drawn(page.0)).into();
                 let named = children.iter().map(|page| (name(page), *page)).collect();
                 let files = vec![File { extents: file(page), bytes: 100_000 }];
-                directories.insert(page, Found { directories: named, files });
+                directories.insert(page, Found { directories: named, files, more: false });
                 level.extend(children);
             }
         }
@@ -209,4 +209,26 @@ fn what_is_asked_for_is_counted_right() {
     world.walk(|_| {}, true);
     assert!(world.unread <= 6, "{} not asked for", world.unread);
     assert_eq!(world.files.len() + world.unread, 41);
+}
+
+/// Of a large directory only the first names are looked at while it is ahead. When the walker
+/// reached it the rest stayed unknown, and all that is in it was waited for one by one.
+#[test]
+fn a_directory_known_in_part_is_looked_into_again_when_it_is_reached() {
+    let mut world = World::new(&[1, 100]);
+    let (root, large) = (PageNo(1), PageNo(2));
+    world.walk.look(root, world.now);
+    assert_eq!(world.walk.next_directories(64), [root]);
+    world.walk.found(root, world.directories.get(&root).cloned());
+    assert_eq!(world.walk.next_directories(64), [large]);
+    assert!(!world.walk.is_at(large));
+    let mut part = world.directories[&large].clone();
+    part.directories.truncate(3);
+    world.walk.found(large, Some(Found { more: true, ..part }));
+    world.walk.look(large, world.now);
+    assert!(world.walk.is_at(large));
+    assert_eq!(world.walk.next_directories(64)[0], large);
+    world.walk.found(large, world.directories.get(&large).cloned());
+    world.crawl();
+    assert!(world.known.len() > 10);
 }
