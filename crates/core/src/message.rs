@@ -499,6 +499,9 @@ pub enum Message {
         id: CommitId,
         /// How.
         outcome: Outcome,
+        /// The history that a committed one's stamp is of: its stream may not be there yet, and a
+        /// stamp without its history says nothing (rule 16).
+        history: HistoryId,
     },
     /// A commit could not be taken on now; nothing is known to be done; ask again with the same id.
     CommitDeferred {

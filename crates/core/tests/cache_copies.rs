@@ -327,7 +327,8 @@ impl World {
     fn tell_outcomes(&mut self) {
         for (id, stamp) in std::mem::take(&mut self.outcomes) {
             let outcome = Outcome::Committed(stamp);
-            self.say(Message::Committed { domain: DOMAIN, id, outcome });
+            let history = HistoryId(1);
+            self.say(Message::Committed { domain: DOMAIN, id, outcome, history });
         }
     }
 

@@ -166,7 +166,8 @@ impl Driver {
                 writes: vec![write(5), write(6)],
             });
             let outcome = Outcome::Committed(Stamp(stamp));
-            self.say(Message::Committed { domain: DOMAIN, id, outcome });
+            let history = HistoryId(1);
+            self.say(Message::Committed { domain: DOMAIN, id, outcome, history });
         }
         let touched = |no| PageChange {
             page: page(no),

@@ -29,7 +29,9 @@ pub(crate) use ring::{Recent, Ring};
 pub use status::{ChildStatus, Directory, DomainStatus, FollowerStatus, ParentStatus};
 
 use crate::commit::{CommitRequest, Outcome};
-use crate::id::{BootId, CommitId, DomainId, LinkId, PageId, RequestId, Stamp, VolumeId};
+use crate::id::{
+    BootId, CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId,
+};
 use crate::machine::{Faults, LinkOutput};
 use crate::message::{
     CloseReason, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError, Role, VolumeKey,
@@ -239,10 +241,10 @@ impl Downlinks {
         link: LinkId,
         domain: DomainId,
         id: CommitId,
-        outcome: Outcome,
+        (outcome, history): (Outcome, HistoryId),
         out: &mut dyn LinkSink,
     ) {
-        let message = Message::Committed { domain, id, outcome };
+        let message = Message::Committed { domain, id, outcome, history };
         self.reply(link, message, out);
     }
 

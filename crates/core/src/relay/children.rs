@@ -5,7 +5,7 @@ use super::io::RelayOutput;
 use super::pending::{Gathered, Pending, What};
 use crate::commit::{Abort, CommitRequest, Outcome, conflicts};
 use crate::downlink::{Answer, Ask, Follower, Phase, Recent, Registration, Walk};
-use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::id::{DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{
     CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError, ResumeAnswer, Role,
@@ -296,7 +296,8 @@ impl Relay {
             return;
         }
         if let Some(abort) = self.early(link, domain, &commit) {
-            self.links.outcome(link, domain, id, Outcome::Aborted(abort), out);
+            let ended = (Outcome::Aborted(abort), HistoryId::default());
+            self.links.outcome(link, domain, id, ended, out);
             return;
         }
         let following = self.domains.get(&domain).is_some_and(|domain| domain.following);

@@ -6,7 +6,7 @@ use super::io::{RelayNotice, RelayOutput};
 use super::pending::{Gathered, Pending, What, renumbered};
 use crate::commit::Outcome;
 use crate::downlink::{Answer, Phase, Recent, Verdict, Walk, judge};
-use crate::id::{CommitId, DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{
     CloseReason, DomainInfo, Echo, Epoch, Lane, LinkLimits, Message, PageAnswer, PageBody,
@@ -92,8 +92,8 @@ impl Relay {
             Message::Unregistered { domain, boot, why } => {
                 self.unregistered(now, (domain, boot), why, out);
             }
-            Message::Committed { domain, id, outcome } => {
-                self.commit_ended(now, domain, id, Ok(outcome), out);
+            Message::Committed { domain, id, outcome, history } => {
+                self.commit_ended(now, domain, id, Ok((outcome, history)), out);
             }
             Message::CommitDeferred { domain, id, error } => {
                 self.commit_ended(now, domain, id, Err(error), out);
@@ -540,7 +540,7 @@ impl Relay {
         now: Instant,
         domain: DomainId,
         id: CommitId,
-        ended: Result<Outcome, RequestError>,
+        ended: Result<(Outcome, HistoryId), RequestError>,
         out: &mut Vec<RelayOutput>,
     ) {
         let Some(links) = self.commits.remove(&(domain, id)) else {
@@ -549,8 +549,8 @@ impl Relay {
         self.count_answers(1);
         for link in links {
             match &ended {
-                Ok(outcome) => {
-                    self.links.outcome(link, domain, id, outcome.clone(), out);
+                Ok((outcome, history)) => {
+                    self.links.outcome(link, domain, id, (outcome.clone(), *history), out);
                     if let (Outcome::Committed(stamp), Some(follower)) =
                         (outcome, self.links.follower(link, domain))
                     {

@@ -8,7 +8,7 @@ use super::reason::{
     ending_head, ending_of, failure_head, failure_of, reason_head, reason_of, text,
 };
 use crate::commit::{IdRange, PageKind};
-use crate::id::{BootId, CommitId, DomainId, PageNo, RequestId, Stamp, VolumeId};
+use crate::id::{BootId, CommitId, DomainId, HistoryId, PageNo, RequestId, Stamp, VolumeId};
 use crate::message::{
     DOMAINS_MAX, DomainInfo, Echo, LinkLimits, Message, NoBoot, PAGES_PER_MESSAGE_MAX,
     ResumeAnswer, TOUCHED_PER_ADVANCE_MAX, VOLUMES_PER_MESSAGE_MAX, VolumeInfo,
@@ -47,8 +47,9 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             };
             Body::plain(kind::UNREGISTERED, &boot_of(*domain, *boot, why))
         }
-        Message::Committed { domain, id, outcome } => {
-            let head = committed(*domain, *id, Some(ending_head(outcome)), None);
+        Message::Committed { domain, id, outcome, history } => {
+            let mut head = committed(*domain, *id, Some(ending_head(outcome)), None);
+            head.history = id_field(history.0);
             Body::plain(kind::COMMITTED, &head)
         }
         Message::CommitDeferred { domain, id, error } => {
@@ -163,7 +164,8 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
             let id = CommitId { boot: BootId(id_of(&head.boot)?), sequence: head.sequence };
             if kind == kind::COMMITTED {
                 let outcome = ending_of(need(head.outcome)?)?;
-                Message::Committed { domain, id, outcome }
+                let history = HistoryId(id_of(&head.history)?);
+                Message::Committed { domain, id, outcome, history }
             } else {
                 let error = failure_of(need(head.deferred)?)?;
                 Message::CommitDeferred { domain, id, error }
@@ -285,6 +287,7 @@ fn committed(
         sequence: id.sequence,
         outcome,
         deferred,
+        history: Bytes::new(),
     }
 }
 

@@ -156,6 +156,7 @@ heads! {
         sequence: u64 = (uint64, tag = "3"),
         outcome: Option<Ending> = (message, optional, tag = "4"),
         deferred: Option<Failure> = (message, optional, tag = "5"),
+        history: Bytes = (bytes = "bytes", tag = "6"),
     }
     Volume {
         request: u64 = (uint64, tag = "1"),

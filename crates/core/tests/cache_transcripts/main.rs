@@ -55,6 +55,7 @@ stories! {
     bug12_damaged_page_outside_the_fetch,
     bug14_commit_longer_than_a_message,
     bug20_put_off_after_its_outcome,
+    bug27_outcome_ahead_of_its_stream,
     full_store,
     bug22_two_beats_of_one_instant,
     bug24_a_beat_forgotten,

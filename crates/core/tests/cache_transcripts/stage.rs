@@ -358,6 +358,7 @@ impl Stage {
                     "gone" => Outcome::Aborted(Abort::BadPage(page("1"))),
                     stamp => Outcome::Committed(Stamp(number(stamp))),
                 },
+                history: HistoryId(option("history=").map_or(1, number).into()),
             },
             "deferred" => Message::CommitDeferred {
                 domain: DOMAIN,

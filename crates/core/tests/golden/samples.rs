@@ -277,7 +277,9 @@ fn control_down() -> Vec<(&'static str, Message)> {
 fn endings() -> Vec<(&'static str, Message)> {
     let goodbye = |reason| Message::Goodbye { reason };
     let failed = |error| Message::Failed { request: REQUEST, error };
-    let committed = |outcome| Message::Committed { domain: DOMAIN, id: commit_id(), outcome };
+    let history = epochs()[1].history;
+    let committed =
+        |outcome| Message::Committed { domain: DOMAIN, id: commit_id(), outcome, history };
     let aborted = |abort| committed(Outcome::Aborted(abort));
     let detail = || "detail".to_owned();
     vec![

@@ -236,7 +236,8 @@ fn rule_13_early_answer() {
     run.step(vec![Commit::new(10, 3, 5).read(3, 1).put(3, 1, 1, "x").on(1)]);
     let id = CommitId { boot: BootId(10), sequence: 2 };
     let outcome = Outcome::Committed(Stamp(8));
-    run.step(vec![up(Message::Committed { domain: DOMAIN, id, outcome })]);
+    let history = HistoryId(1);
+    run.step(vec![up(Message::Committed { domain: DOMAIN, id, outcome, history })]);
     run.0.end("relay_rule_13_early_answer");
 }
 

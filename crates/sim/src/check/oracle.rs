@@ -320,7 +320,7 @@ impl Oracle {
         match message {
             Message::Advance { domain, through, .. } => check(*domain, *through, "an advance to"),
             Message::Resumed { domain, through, .. } => check(*domain, *through, "a resume to"),
-            Message::Committed { domain, id, outcome: Outcome::Committed(stamp) } => {
+            Message::Committed { domain, id, outcome: Outcome::Committed(stamp), .. } => {
                 check(*domain, *stamp, "a commit as");
                 self.truth(*domain).acknowledged(*id, *stamp);
             }

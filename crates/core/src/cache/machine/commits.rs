@@ -340,7 +340,7 @@ impl Cache {
         &mut self,
         domain: DomainId,
         id: CommitId,
-        outcome: Outcome,
+        (outcome, history): (Outcome, HistoryId),
         now: Instant,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
@@ -356,6 +356,12 @@ impl Cache {
         }
         let user = pending.user.take();
         commits.resolve(id, &outcome, max);
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
+        if let Outcome::Committed(stamp) = outcome
+            && entry.position.is_none_or(|position| stamp > position)
+        {
+            entry.told.note(history, stamp);
+        }
         if let Some(through) = self.domains[&domain].state.through() {
             let commits = &mut self.domains.get_mut(&domain).expect("looked up above").commits;
             commits.release(through);

@@ -3,6 +3,7 @@
 use super::commits::Commits;
 use super::flights::Flights;
 use super::memory::Holdings;
+use super::told::Told;
 use crate::cache::read::DomainState;
 use crate::id::{BootId, RequestId, Stamp};
 use crate::message::{Epoch, VolumeInfo};
@@ -37,6 +38,8 @@ pub(super) struct Domain {
     pub(super) flights: Flights,
     pub(super) holdings: Holdings,
     pub(super) commits: Commits,
+    /// What outcomes told ahead of the stream.
+    pub(super) told: Told,
     /// Beats sent on this link and not echoed, ascending.
     pub(super) beats: VecDeque<Instant>,
     /// The newest of the beats that are no longer remembered, though they may still be answered.
@@ -67,6 +70,7 @@ impl Domain {
             flights: Flights::default(),
             holdings: Holdings::default(),
             commits: Commits::new(boot),
+            told: Told::default(),
             beats: VecDeque::new(),
             forgotten: None,
             beat_at: Instant(0),

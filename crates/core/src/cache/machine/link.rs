@@ -157,8 +157,8 @@ impl Cache {
             Message::Unregistered { domain, boot, why } => {
                 self.on_unregistered(now, (domain, boot), why, out)
             }
-            Message::Committed { domain, id, outcome } => {
-                self.on_committed(domain, id, outcome, now, out)
+            Message::Committed { domain, id, outcome, history } => {
+                self.on_committed(domain, id, (outcome, history), now, out)
             }
             Message::CommitDeferred { domain, id, error } => {
                 self.on_deferred(now, (domain, id), error, out)
@@ -177,7 +177,7 @@ impl Cache {
                 let advance = super::stream::Advance { from, through, changes, stale, echo };
                 self.on_advance(domain, advance, out)
             }
-            Message::History { domain, epochs } => self.on_history(domain, epochs),
+            Message::History { domain, epochs } => self.on_history(domain, epochs, out),
             Message::Pages { request, domain, pages } => self.on_pages(request, domain, pages, out),
             Message::Welcome { .. } => violation("a second Welcome"),
             Message::Hello { .. }

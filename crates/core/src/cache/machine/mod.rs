@@ -17,6 +17,7 @@ mod flights;
 mod link;
 mod memory;
 mod stream;
+mod told;
 mod users;
 
 use super::io::{CacheInput, CacheOutput, CacheReply, Notice};

@@ -150,14 +150,15 @@ impl Cache {
         let Some(position) = entry.position else {
             return Ok(());
         };
+        let lost = entry.told.is_lost(&entry.epochs, &part.epochs, part.through);
         let from = match part.answer {
             ResumeAnswer::From(from) if from > position => {
                 return violation("a resume from above what was seen");
             }
-            ResumeAnswer::From(from) if from == position => return Ok(()),
+            ResumeAnswer::From(from) if from == position && !lost => return Ok(()),
             ResumeAnswer::From(from) => Some(from),
             ResumeAnswer::Reset
-                if is_on_line(&entry.epochs, position, &part.epochs, part.through) =>
+                if !lost && is_on_line(&entry.epochs, position, &part.epochs, part.through) =>
             {
                 // The parent could not name the changes, but it is the same line still: sessions
                 // keep their floors (P4). Running transactions can no longer be checked.
@@ -174,6 +175,7 @@ impl Cache {
         // A branch was lost, and the operator accepted it: stamps of before and after cannot be
         // compared. Running transactions are doomed; sessions learn it at their next begin.
         entry.position = from;
+        entry.told.clear();
         let state = Arc::clone(&entry.state);
         let batch = state.batch();
         batch.new_line(from.unwrap_or(part.through));
@@ -229,6 +231,10 @@ impl Cache {
             }
             last = change.stamp;
         }
+        if entry.told.is_lost(&entry.epochs, &entry.epochs, advance.through) {
+            self.lose_told(domain, advance.from, out);
+        }
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
         let state = Arc::clone(&entry.state);
         let mut changed = Changed::default();
         let batch = state.batch();
@@ -280,6 +286,7 @@ impl Cache {
         self.install_waiting(domain, through, out);
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         entry.commits.release(through);
+        entry.told.reached(through);
         let mut ready = Vec::new();
         while let Some(&(stamp, user)) = entry.waits.first()
             && stamp <= through
@@ -296,6 +303,7 @@ impl Cache {
         &mut self,
         domain: DomainId,
         epochs: Vec<Epoch>,
+        out: &mut Out,
     ) -> Result<(), CloseReason> {
         let Some(entry) = self.domains.get_mut(&domain).filter(|entry| entry.live()) else {
             return violation("a history of a domain whose stream has not begun");
@@ -306,9 +314,24 @@ impl Cache {
         if entry.position.is_some_and(|position| last.first <= position) {
             return violation("a history that begins below what was seen");
         }
+        let lost = entry.told.is_lost(&entry.epochs, &epochs, Stamp::ZERO);
         entry.state.batch().set_history(last.history);
         entry.epochs = epochs;
+        let position = entry.position.filter(|_| lost);
+        if let Some(position) = position {
+            self.lose_told(domain, position, out);
+        }
         Ok(())
+    }
+
+    /// What an outcome told is not on the stream's line: a restore lost it, though nothing that the
+    /// stream told. Stamps of before and after cannot be compared: sessions learn it at their next
+    /// begin, running transactions are doomed. The copies hold.
+    fn lose_told(&mut self, domain: DomainId, position: Stamp, out: &mut Out) {
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        entry.told.clear();
+        entry.state.batch().new_line(position);
+        out.push(CacheOutput::Notice(Notice::Reset { domain }));
     }
 
     // ---- age ----

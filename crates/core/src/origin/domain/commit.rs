@@ -8,7 +8,7 @@ use crate::commit::{
     Outcome, Read, Write,
 };
 use crate::downlink::is_page;
-use crate::id::{CommitId, LinkId, PageId, Stamp, VolumeId};
+use crate::id::{CommitId, HistoryId, LinkId, PageId, Stamp, VolumeId};
 use crate::machine::Fault;
 use crate::message::RequestError;
 use crate::time::Instant;
@@ -55,15 +55,18 @@ impl Domain {
         match known {
             Known::New => {}
             Known::Committed(stamp) => {
-                cx.links.outcome(link, self.id, id, Outcome::Committed(stamp), cx.out);
+                let ended = (Outcome::Committed(stamp), self.history_at(stamp));
+                cx.links.outcome(link, self.id, id, ended, cx.out);
                 return;
             }
             Known::Aborted(abort) => {
-                cx.links.outcome(link, self.id, id, Outcome::Aborted(abort), cx.out);
+                let ended = (Outcome::Aborted(abort), HistoryId::default());
+                cx.links.outcome(link, self.id, id, ended, cx.out);
                 return;
             }
             Known::Expired => {
-                cx.links.outcome(link, self.id, id, Outcome::Unknown, cx.out);
+                let ended = (Outcome::Unknown, HistoryId::default());
+                cx.links.outcome(link, self.id, id, ended, cx.out);
                 return;
             }
             Known::Full => {
@@ -234,10 +237,20 @@ impl Domain {
             && self.pages.dirty_bytes() < cx.config.dirty_bytes_max
     }
 
+    /// The history that a stamp is of. That of the oldest epoch known, for those before.
+    fn history_at(&self, stamp: Stamp) -> HistoryId {
+        let epoch = self.epochs.iter().rev().find(|epoch| epoch.first <= stamp);
+        epoch.or(self.epochs.first()).map_or_else(HistoryId::default, |epoch| epoch.history)
+    }
+
     /// Answers a commit on every link that waits for it.
     pub(super) fn answer(&mut self, cx: &mut Context<'_>, id: CommitId, outcome: &Outcome) {
+        let history = match outcome {
+            Outcome::Committed(stamp) => self.history_at(*stamp),
+            Outcome::Aborted(_) | Outcome::Unknown => HistoryId::default(),
+        };
         for link in self.pending.remove(&id).unwrap_or_default() {
-            cx.links.outcome(link, self.id, id, outcome.clone(), cx.out);
+            cx.links.outcome(link, self.id, id, (outcome.clone(), history), cx.out);
             if let (Outcome::Committed(stamp), Some(follower)) =
                 (outcome, cx.links.follower(link, self.id))
                 && follower.cursor < *stamp

@@ -369,8 +369,8 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
         1 => (domain(), boot(), prop_oneof![Just(NoBoot::Unknown), Just(NoBoot::Taken)]).prop_map(
             |(domain, boot, why)| Message::Unregistered { domain, boot, why }
         ),
-        2 => (domain(), commit_id(), outcome()).prop_map(|(domain, id, outcome)| {
-            Message::Committed { domain, id, outcome }
+        2 => (domain(), commit_id(), outcome(), any::<u128>()).prop_map(|(domain, id, outcome, history)| {
+            Message::Committed { domain, id, outcome, history: HistoryId(history) }
         }),
         1 => (domain(), commit_id(), error()).prop_map(|(domain, id, error)| {
             Message::CommitDeferred { domain, id, error }
