@@ -26,8 +26,21 @@ pub(super) struct Dirty {
     bytes: usize,
     /// Counts writes; every piece knows the write it came from.
     sequence: u64,
+    /// None of it was written before.
     pub(super) since: Option<Instant>,
     pub(super) modified: i64,
+}
+
+/// What waited at one moment, to be committed batch by batch. Who asks for a commit asks for what
+/// was written before: were it for what comes meanwhile too, it would have no end beside a steady
+/// writer. It is kept as it was, also where it is written over meanwhile: else neither the old
+/// bytes nor the new ones would be durable there when the commit is said to be done.
+pub(super) struct Waiting {
+    pub(super) batches: Vec<Vec<Piece>>,
+    pub(super) modified: i64,
+    /// The count of writes it includes.
+    sequence: u64,
+    taken: Instant,
 }
 
 impl Dirty {
@@ -96,26 +109,33 @@ impl Dirty {
         }
     }
 
-    /// The next pieces to commit, with the count of writes they include.
-    pub(super) fn batch(&self) -> (Vec<Piece>, u64) {
+    /// All that waits now.
+    pub(super) fn waiting(&self) -> Waiting {
         let mut bytes = 0;
+        let mut batches = Vec::new();
         let mut batch = Vec::new();
         for (offset, (piece, _)) in &self.pieces {
             if bytes > 0 && bytes + piece.len() > COMMIT_BYTES {
-                break;
+                batches.push(std::mem::take(&mut batch));
+                bytes = 0;
             }
             bytes += piece.len();
             batch.push((*offset, piece.clone()));
         }
-        (batch, self.sequence)
+        if !batch.is_empty() {
+            batches.push(batch);
+        }
+        let (sequence, modified) = (self.sequence, self.modified);
+        Waiting { batches, sequence, modified, taken: Instant::now() }
     }
 
     /// Forgets the pieces of a batch that was committed, or that never can be, but nothing written
     /// over them since.
-    pub(super) fn forget(&mut self, batch: &[Piece], sequence: u64) {
+    pub(super) fn forget(&mut self, batch: &[Piece], of: &Waiting) {
         let (Some((from, _)), Some((last, bytes))) = (batch.first(), batch.last()) else {
             return;
         };
+        let sequence = of.sequence;
         let to = last + bytes.len() as u64;
         let done: Vec<u64> = self
             .pieces
@@ -130,6 +150,8 @@ impl Dirty {
         }
         if self.pieces.is_empty() {
             self.since = None;
+        } else if self.pieces.values().all(|(_, written)| *written > sequence) {
+            self.since = Some(of.taken);
         }
     }
 

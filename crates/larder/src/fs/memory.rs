@@ -40,6 +40,10 @@ struct Database {
     forked: bool,
     /// The next commits fail with this.
     failures: Vec<TxError>,
+    /// Commits that write to these pages fail with this.
+    refused: BTreeMap<PageNo, TxError>,
+    /// So many commits from now on get no answer and come late.
+    to_delay: usize,
     watchers: Vec<Sender<Touches>>,
 }
 
@@ -52,6 +56,7 @@ pub struct MemoryStore {
     database: Arc<Mutex<Database>>,
     page_bytes: u32,
     stall: Arc<watch::Sender<Stall>>,
+    late: Arc<Mutex<Vec<MemoryTx>>>,
 }
 
 /// Where commits wait, so that something else may happen meanwhile.
@@ -64,6 +69,8 @@ pub enum Stall {
     Before,
     /// When all is done, and nobody knows.
     After,
+    /// Those that wrote nothing and read bytes of a file, when they are done.
+    Looked,
 }
 
 /// A transaction on a [`MemoryStore`].
@@ -76,6 +83,8 @@ struct State {
     checked: usize,
     snapshot: Option<BTreeMap<PageNo, Option<Arc<Image>>>>,
     reads: Vec<Touched>,
+    /// Bytes of a file were read.
+    looked: bool,
     ops: Vec<(PageNo, Op)>,
     overlay: BTreeMap<PageNo, Option<Arc<Image>>>,
 }
@@ -87,7 +96,8 @@ impl MemoryStore {
         let mut database = Database { next_page: 2, ..Database::default() };
         database.pages.insert(PageNo(1), Some(Arc::new(Image::new(PageKind::Slotted))));
         let stall = Arc::new(watch::Sender::new(Stall::default()));
-        Self { database: Arc::new(Mutex::new(database)), page_bytes, stall }
+        let (database, late) = (Arc::new(Mutex::new(database)), Arc::default());
+        Self { database, page_bytes, stall, late }
     }
 
     /// Pages that are there.
@@ -126,7 +136,28 @@ impl MemoryStore {
         self.lock().forked = true;
     }
 
-    /// Lets commits that write wait from now on, and lets go those that wait elsewhere.
+    /// Lets commits that write to a page fail, until this is called with none.
+    pub fn refuse(&self, page: PageNo, error: Option<TxError>) {
+        let refused = &mut self.lock().refused;
+        match error {
+            Some(error) => refused.insert(page, error),
+            None => refused.remove(&page),
+        };
+    }
+
+    /// Lets the next commit that writes get no answer; it arrives when [`Self::arrive`] is called.
+    pub fn delay_next_commit(&self) {
+        self.lock().to_delay += 1;
+    }
+
+    /// Lets the commits arrive that were delayed; says how many of them were done.
+    #[must_use]
+    pub fn arrive(&self) -> usize {
+        let late = std::mem::take(&mut *self.late.lock().expect("see MemoryStore::lock"));
+        late.iter().filter(|tx| tx.commit_now().is_ok()).count()
+    }
+
+    /// Lets commits wait from now on, and lets go those that wait elsewhere.
     pub fn stall(&self, stall: Stall) {
         self.stall.send_replace(stall);
     }
@@ -356,6 +387,7 @@ impl Tx for MemoryTx {
     }
 
     async fn get_raw(&self, page: PageNo) -> Result<Option<Bytes>, TxError> {
+        self.state.lock().expect("see MemoryStore::lock").looked = true;
         self.read(page, Some((Target::Slot(Slot(0)), Aspect::Value)), |image| {
             image?.raw.as_ref().map(|raw| Bytes::copy_from_slice(raw))
         })
@@ -438,19 +470,37 @@ impl Tx for MemoryTx {
     }
 
     async fn commit(self) -> Result<(), TxError> {
-        let writes = !self.state.lock().expect("see MemoryStore::lock").ops.is_empty();
-        if writes {
-            self.store.pass(Stall::Before).await;
+        let (writes, looked) = {
+            let state = self.state.lock().expect("see MemoryStore::lock");
+            (!state.ops.is_empty(), state.looked)
+        };
+        if !writes {
+            self.commit_now()?;
+            if looked {
+                self.store.pass(Stall::Looked).await;
+            }
+            return Ok(());
+        }
+        self.store.pass(Stall::Before).await;
+        if self.is_delayed() {
+            let late = self.store.late.clone();
+            late.lock().expect("see MemoryStore::lock").push(self);
+            return Err(TxError::OutcomeUnknown);
         }
         self.commit_now()?;
-        if writes {
-            self.store.pass(Stall::After).await;
-        }
+        self.store.pass(Stall::After).await;
         Ok(())
     }
 }
 
 impl MemoryTx {
+    fn is_delayed(&self) -> bool {
+        let left = &mut self.store.lock().to_delay;
+        let delayed = *left > 0;
+        *left -= usize::from(delayed);
+        delayed
+    }
+
     fn commit_now(&self) -> Result<(), TxError> {
         let mut database = self.store.lock();
         let mut state = self.state.lock().expect("see MemoryStore::lock");
@@ -463,6 +513,10 @@ impl MemoryTx {
         }
         if let Some(error) = database.failures.pop() {
             return Err(error);
+        }
+        let refused = state.ops.iter().find_map(|(page, _)| database.refused.get(page));
+        if let Some(error) = refused {
+            return Err(error.clone());
         }
         // Applied to copies first: a write that does not fit undoes the whole commit.
         let mut pages = BTreeMap::new();
@@ -498,6 +552,7 @@ impl TxStore for MemoryStore {
             checked: database.log.len(),
             snapshot: (mode == Mode::Snapshot).then(|| database.pages.clone()),
             reads: Vec::new(),
+            looked: false,
             ops: Vec::new(),
             overlay: BTreeMap::new(),
         };

@@ -27,6 +27,19 @@ struct Table {
     files: BTreeMap<InodeId, Arc<OpenFile>>,
     /// Inodes that a removal under way may take, with the number of removals.
     dropping: BTreeMap<InodeId, u32>,
+    /// Where the last round of commits stopped.
+    stopped: Option<InodeId>,
+}
+
+/// When a file that nobody holds is to be forgotten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Forget {
+    /// With whatever still waits.
+    Always,
+    /// If nothing waits for its commit.
+    IfCommitted,
+    /// If there is nothing left to do for it at all.
+    IfDone,
 }
 
 /// Says that a removal under way takes an inode that nobody here holds open.
@@ -77,6 +90,22 @@ impl OpenFiles {
         lock(&self.table).files.values().cloned().collect()
     }
 
+    /// All, beginning after the one where the last round stopped.
+    pub(super) fn in_turn(&self) -> Vec<Arc<OpenFile>> {
+        let mut table = lock(&self.table);
+        let mut files: Vec<_> = table.files.values().cloned().collect();
+        if let Some(stopped) = table.stopped.take() {
+            let first = files.partition_point(|file| file.id <= stopped);
+            files.rotate_left(first);
+        }
+        files
+    }
+
+    /// The next round begins after this one.
+    pub(super) fn stopped_at(&self, id: InodeId) {
+        lock(&self.table).stopped = Some(id);
+    }
+
     /// Files that have lost their last name.
     pub(super) fn orphans(&self) -> Vec<InodeId> {
         let table = lock(&self.table);
@@ -122,13 +151,16 @@ impl OpenFiles {
         }
     }
 
-    /// Forgets a file that nobody holds, with whatever still waits, or only if nothing is left to
-    /// do for it; says whether it is one without a name.
-    pub(super) fn forget_unheld(&self, file: &OpenFile, if_done: bool) -> bool {
+    /// Forgets a file that nobody holds; says whether it did, and it is one without a name.
+    pub(super) fn forget_unheld(&self, file: &OpenFile, when: Forget) -> bool {
         let mut table = lock(&self.table);
         let mut state = lock(&file.state);
-        let done = state.dirty.is_empty() && !state.orphan;
-        if state.handles > 0 || state.forgotten || (if_done && !done) {
+        let ready = match when {
+            Forget::Always => true,
+            Forget::IfCommitted => state.dirty.is_empty() || state.orphan,
+            Forget::IfDone => state.dirty.is_empty() && !state.orphan,
+        };
+        if state.handles > 0 || state.forgotten || !ready {
             return false;
         }
         state.forgotten = true;
@@ -160,6 +192,8 @@ pub(super) struct OpenState {
     pub(super) dirty: Dirty,
     pub(super) lost: Lost,
     pub(super) orphan: bool,
+    /// Its last commit did not succeed, or is under way.
+    pub(super) troubled: bool,
     /// It is out of the table of open files: nothing more may be kept here.
     pub(super) forgotten: bool,
 }
@@ -206,7 +240,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.give_back();
         // What is left to do takes a transaction: `flush_aged` finds it.
-        self.files.forget_unheld(&self.file, true);
+        self.files.forget_unheld(&self.file, Forget::IfDone);
     }
 }
 

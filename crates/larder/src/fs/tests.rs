@@ -4,6 +4,7 @@ mod golden;
 mod layout;
 mod open;
 mod walk;
+mod writeback;
 
 use super::memory::MemoryStore;
 use super::*;

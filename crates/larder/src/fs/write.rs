@@ -9,7 +9,7 @@
 
 use super::content::Piece;
 use super::dirty::{COMMIT_BYTES, cost_max};
-use super::open::{Handle, OpenFile};
+use super::open::{Forget, Handle, OpenFile};
 use super::record::InodeId;
 use super::tx::{Tx, TxError};
 use super::{FileSystem, FsError, TxStore, lock, transact};
@@ -60,10 +60,11 @@ impl<S: TxStore> FileSystem<S> {
             match self.keep(handle, offset, &bytes)? {
                 Kept::Yes => return Ok(()),
                 Kept::FileFull => self.write_back(&handle.file).await?,
-                Kept::NodeFull => match self.oldest_dirty() {
-                    Some(file) => self.write_back(&file).await?,
-                    None => freed.await,
-                },
+                Kept::NodeFull => {
+                    if !self.make_room().await? {
+                        freed.await;
+                    }
+                }
             }
         }
     }
@@ -87,11 +88,30 @@ impl<S: TxStore> FileSystem<S> {
         Ok(Kept::Yes)
     }
 
-    fn oldest_dirty(&self) -> Option<Arc<OpenFile>> {
-        let since = |file: &Arc<OpenFile>| lock(&file.state).dirty.since;
-        let dirty =
-            self.open_files.all().into_iter().filter_map(|file| Some((since(&file)?, file)));
-        dirty.min_by_key(|(since, _)| *since).map(|(_, file)| file)
+    /// Commits a file, the one written to longest ago for which it can be done; says whether
+    /// there was any.
+    async fn make_room(&self) -> Result<bool, FsError> {
+        let mut first = None;
+        for file in self.dirty_by_age() {
+            match self.write_back(&file).await {
+                Ok(()) => return Ok(true),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        first.map_or(Ok(false), Err)
+    }
+
+    /// Files in which something waits, the oldest first; those whose last commit did not succeed,
+    /// or is under way, come last.
+    fn dirty_by_age(&self) -> Vec<Arc<OpenFile>> {
+        let age = |file: &Arc<OpenFile>| {
+            let state = lock(&file.state);
+            Some((state.troubled, state.dirty.since?))
+        };
+        let dirty = self.open_files.all().into_iter().filter_map(|file| Some((age(&file)?, file)));
+        let mut dirty: Vec<_> = dirty.collect();
+        dirty.sort_by_key(|(age, _)| *age);
+        dirty.into_iter().map(|(_, file)| file).collect()
     }
 
     /// Commits what was written to the file, by any handle of this node, and tells what was lost
@@ -116,7 +136,7 @@ impl<S: TxStore> FileSystem<S> {
             let result =
                 if lock(&file.state).orphan { Ok(()) } else { self.write_back_ordered(file).await };
             handle.give_back();
-            (self.tell(handle, result), self.open_files.forget_unheld(file, false))
+            (self.tell(handle, result), self.open_files.forget_unheld(file, Forget::Always))
         };
         if reap {
             self.reap(handle.id()).await?;
@@ -125,9 +145,10 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     /// Commits what waits in files written to more than `age` ago, and in files whose handles were
-    /// dropped. Stops where nothing can be committed at present.
+    /// dropped. A file that the store refuses does not stop the others; without an answer it stops,
+    /// and the next time begins with the file after.
     pub async fn flush_aged(&self, age: Duration) {
-        for file in self.open_files.all() {
+        for file in self.open_files.in_turn() {
             let (since, held) = {
                 let state = lock(&file.state);
                 (state.dirty.since, state.handles > 0)
@@ -135,28 +156,56 @@ impl<S: TxStore> FileSystem<S> {
             if held && since.is_none_or(|since| since.elapsed() < age) {
                 continue;
             }
-            let result = self.write_back(&file).await;
-            if let Err(FsError::Store(
-                TxError::TimedOut
-                | TxError::OutcomeUnknown
-                | TxError::Stale(_)
-                | TxError::Unavailable(_)
-                | TxError::NoSpace(_),
-            )) = result
-            {
-                return;
-            }
-            if !held {
-                self.finish_dropped(&file).await;
+            match self.write_back(&file).await {
+                Ok(()) if held => {}
+                Ok(()) => self.finish_dropped(&file).await,
+                Err(error) if is_without_answer(&error) => {
+                    self.open_files.stopped_at(file.id);
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(inode = %file.id, %error, "cannot be committed at present");
+                }
             }
         }
     }
 
-    /// Ends a file whose last handle was dropped.
+    /// Commits all that waits, in files whose handles were dropped as well: for the end. An error
+    /// says that some of it could not be committed, or was lost before and nobody was told.
+    pub async fn flush_all(&self) -> Result<(), FsError> {
+        let mut result = Ok(());
+        for file in self.open_files.all() {
+            if lock(&file.state).orphan {
+                continue;
+            }
+            let written = self.write_back(&file).await;
+            let (held, lost) = {
+                let state = lock(&file.state);
+                (state.handles > 0, state.lost.untold().cloned())
+            };
+            result = result.and(written.clone()).and(lost.map_or(Ok(()), Err));
+            match written {
+                Ok(()) if held => {}
+                Ok(()) => self.finish_dropped(&file).await,
+                Err(error) if is_without_answer(&error) => break,
+                Err(_) => {}
+            }
+        }
+        for file in self.open_files.all() {
+            let state = lock(&file.state);
+            if !state.dirty.is_empty() && !state.orphan {
+                let bytes = state.dirty.bytes();
+                tracing::warn!(inode = %file.id, bytes, "what was written could not be committed");
+            }
+        }
+        result
+    }
+
+    /// Ends a file whose last handle was dropped, unless something waits there again.
     async fn finish_dropped(&self, file: &OpenFile) {
         let reap = {
             let _ordered = file.commit.lock().await;
-            self.open_files.forget_unheld(file, false)
+            self.open_files.forget_unheld(file, Forget::IfCommitted)
         };
         if reap {
             self.reap_later(file.id);
@@ -171,8 +220,8 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
-    /// Commits all that waits in a file. What can never be committed is noted as lost; an error
-    /// says that the rest may still succeed, and waits.
+    /// Commits all that waits in a file at this moment, not what comes meanwhile. What can never be
+    /// committed is noted as lost; an error says that the rest may still succeed, and waits.
     async fn write_back(&self, file: &OpenFile) -> Result<(), FsError> {
         let _ordered = file.commit.lock().await;
         self.write_back_ordered(file).await
@@ -180,23 +229,19 @@ impl<S: TxStore> FileSystem<S> {
 
     /// The same, with the file's order of commits held.
     async fn write_back_ordered(&self, file: &OpenFile) -> Result<(), FsError> {
-        loop {
-            let ((batch, sequence), modified) = {
-                let state = lock(&file.state);
-                (state.dirty.batch(), state.dirty.modified)
-            };
-            if batch.is_empty() {
-                return Ok(());
-            }
-            let result = self.commit_batch(file.id, &batch, modified).await;
+        let waiting = lock(&file.state).dirty.waiting();
+        for batch in &waiting.batches {
+            lock(&file.state).troubled = true;
+            let result = self.commit_batch(file.id, batch, waiting.modified).await;
             if let Err(error) = &result
                 && may_pass(error)
             {
                 return result;
             }
             let mut state = lock(&file.state);
+            state.troubled = false;
             let before = state.dirty.cost();
-            state.dirty.forget(&batch, sequence);
+            state.dirty.forget(batch, &waiting);
             self.open_files.room.give_back(before - state.dirty.cost());
             if let Err(error) = result {
                 let bytes: usize = batch.iter().map(|(_, bytes)| bytes.len()).sum();
@@ -204,6 +249,7 @@ impl<S: TxStore> FileSystem<S> {
                 state.lost.note(error);
             }
         }
+        Ok(())
     }
 
     async fn commit_batch(
@@ -220,6 +266,12 @@ impl<S: TxStore> FileSystem<S> {
             self.put_inode(&tx, id, &inode).await
         })
     }
+}
+
+/// Whether nothing at all may get an answer at present, after a wait each.
+fn is_without_answer(error: &FsError) -> bool {
+    use TxError::{OutcomeUnknown, Stale, TimedOut};
+    matches!(error, FsError::Store(TimedOut | OutcomeUnknown | Stale(_)))
 }
 
 /// Whether the same commit may succeed later.

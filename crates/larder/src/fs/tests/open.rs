@@ -4,18 +4,23 @@ use super::super::memory::Stall;
 use super::*;
 use std::time::{Duration, Instant};
 
-async fn with(options: FsOptions) -> (MemoryStore, Fs) {
+pub(super) async fn with(options: FsOptions) -> (MemoryStore, Fs) {
     let store = MemoryStore::new(PAGE_BYTES);
     let fs = FileSystem::open_or_format(store.clone(), options, [7; 16]).await.expect("it works");
     (store, Arc::new(fs))
 }
 
-async fn written(fs: &Fs, handle: &Handle, offset: u64, length: usize) -> Result<(), FsError> {
+pub(super) async fn written(
+    fs: &Fs,
+    handle: &Handle,
+    offset: u64,
+    length: usize,
+) -> Result<(), FsError> {
     fs.write(handle, offset, vec![1; length].into()).await
 }
 
 /// Waits until a commit is stalled.
-async fn stalled(store: &MemoryStore) {
+pub(super) async fn stalled(store: &MemoryStore) {
     while store.stalled() == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -1,0 +1,135 @@
+//! Commits of what was written: their end beside steady writers, and files that cannot be
+//! committed beside others that can.
+
+use super::super::memory::Stall;
+use super::open::{stalled, with, written};
+use super::*;
+use std::time::Duration;
+
+fn unreadable() -> TxError {
+    TxError::Unavailable("page 7 cannot be read".into())
+}
+
+/// A file in a directory of its own, so that its inode is in no other's page.
+async fn apart(fs: &Fs, name: &str) -> InodeId {
+    let directory = make(fs, fs.root(), name, &directory()).await;
+    make(fs, directory, "f", &file()).await
+}
+
+/// A logger wrote a line every few milliseconds, and a commit took longer: whoever began to commit
+/// its file never came to an end. `fsync` and close failed though all was durable, and the task
+/// that commits what is old stayed with that file for good, so that no other was ever committed.
+#[tokio::test]
+async fn a_commit_has_an_end_beside_a_steady_writer() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "log", &file()).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    let handle = Arc::new(handle);
+    written(&fs, &handle, 0, 10).await.expect("it works");
+    store.stall(Stall::Before);
+    let (flusher, flushed) = (fs.clone(), handle.clone());
+    let flushing = tokio::spawn(async move { flusher.flush(&flushed).await });
+    for line in 1..=20 {
+        while store.stalled() == 0 && !flushing.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if flushing.is_finished() {
+            break;
+        }
+        written(&fs, &handle, line * 10, 10).await.expect("there is room");
+        // One step on: from before the commit to after it, or to the next.
+        let next = if line % 2 == 1 { Stall::After } else { Stall::Before };
+        store.stall(next);
+    }
+    assert!(flushing.is_finished(), "it goes on as long as somebody writes");
+    flushing.await.expect("it works").expect("what was there is durable");
+    let seen = open(&store).await.getattr(id).await.expect("it works").inode.size;
+    assert_eq!(seen, 10, "what came meanwhile waits for its own commit");
+    store.stall(Stall::Nowhere);
+    fs.release(&handle).await.expect("it works");
+}
+
+/// What was to be durable was written over while its commit was under way: it is durable as it
+/// was, not left out because newer bytes lie there that nobody commits yet.
+#[tokio::test]
+async fn bytes_written_over_meanwhile_are_durable_as_they_were() {
+    let (store, fs) = with(FsOptions::default()).await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    let handle = Arc::new(handle);
+    // Two commits' worth.
+    for part in 0..2 {
+        written(&fs, &handle, part * (3 << 20), 3 << 20).await.expect("it works");
+    }
+    store.stall(Stall::Before);
+    let (flusher, flushed) = (fs.clone(), handle.clone());
+    let flushing = tokio::spawn(async move { flusher.flush(&flushed).await });
+    stalled(&store).await;
+    fs.write(&handle, 4 << 20, vec![2; 100].into()).await.expect("it works");
+    store.stall(Stall::Nowhere);
+    flushing.await.expect("it works").expect("it works");
+    assert_eq!(read_file(&open(&store).await, id).await, vec![1; 6 << 20]);
+    assert_eq!(handle.dirty_bytes(), 100);
+    fs.release(&handle).await.expect("it works");
+    let mut expected = vec![1; 6 << 20];
+    expected[4 << 20..][..100].fill(2);
+    assert_eq!(read_file(&fs, id).await, expected);
+}
+
+/// One page could not be read at the origin: the file in it could not be committed, and the round
+/// that commits what is old ended there, so that files after it were never committed either. When
+/// all the memory for what waits was used, every writer was given that file's error.
+#[tokio::test]
+async fn a_file_that_cannot_be_committed_does_not_stop_the_others() {
+    let options = FsOptions {
+        dirty_total_max: 30_000,
+        write_limit: Duration::from_millis(500),
+        ..FsOptions::default()
+    };
+    let (store, fs) = with(options).await;
+    let mut files = Vec::new();
+    for name in ["a", "b"] {
+        let id = apart(&fs, name).await;
+        files.push((id, fs.open_file(id).await.expect("it works").0));
+    }
+    files.sort_by_key(|(id, _)| *id);
+    let [(bad, first), (_, second)] = &files[..] else { panic!("two files") };
+    store.refuse(bad.page, Some(unreadable()));
+    written(&fs, first, 0, 10_000).await.expect("it works");
+    written(&fs, second, 0, 10_000).await.expect("it works");
+    fs.flush_aged(Duration::ZERO).await;
+    assert_eq!((first.dirty_bytes(), second.dirty_bytes()), (10_000, 0));
+    // The memory is used, and the oldest file cannot give any.
+    written(&fs, second, 0, 15_000).await.expect("there is room");
+    written(&fs, second, 20_000, 9000).await.expect("room is made by what can be committed");
+    assert_eq!(fs.flush(first).await, Err(unreadable().into()));
+    assert_eq!(first.dirty_bytes(), 10_000, "it may be readable again");
+    // One that gets no answer stops the round, which is not begun with it again and again.
+    store.refuse(bad.page, Some(TxError::TimedOut));
+    fs.flush_aged(Duration::ZERO).await;
+    assert_eq!((first.dirty_bytes(), second.dirty_bytes()), (10_000, 9000));
+    fs.flush_aged(Duration::ZERO).await;
+    assert_eq!((first.dirty_bytes(), second.dirty_bytes()), (10_000, 0));
+    store.refuse(bad.page, None);
+    for (_, handle) in &files {
+        fs.release(handle).await.expect("it works");
+    }
+    assert_eq!(fs.waiting_bytes(), 0);
+}
+
+/// A handle was dropped with bytes that waited, and their commit met conflicts as often as it is
+/// tried: the bytes were thrown away, though the next attempt would have succeeded.
+#[tokio::test]
+async fn what_a_dropped_handle_wrote_outlives_a_conflict() {
+    let options = FsOptions { attempts_max: 1, ..FsOptions::default() };
+    let (store, fs) = with(options).await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    written(&fs, &handle, 0, 100).await.expect("it works");
+    drop(handle);
+    store.fail_next_commit(TxError::Conflict("busy".into()));
+    fs.flush_aged(Duration::ZERO).await;
+    fs.flush_aged(Duration::ZERO).await;
+    assert_eq!(read_file(&open(&store).await, id).await, vec![1; 100]);
+    assert_eq!(fs.waiting_bytes(), 0);
+}
