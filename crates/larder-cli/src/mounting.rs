@@ -75,7 +75,7 @@ pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
             }
         }
     }
-    mounted.unmount().await.with_context(|| format!("unmounting {}", point.display()))?;
+    let unmounted = mounted.unmount().await;
     node.shutdown().await;
-    Ok(())
+    unmounted.with_context(|| format!("unmounting {}", point.display()))
 }

@@ -76,12 +76,13 @@ impl<S: TxStore> Adapter<S> {
         Fut: Future<Output = Answer<T>> + Send + 'static,
     {
         let begun = self.shared.operations.clone();
+        let counted = self.shared.under_way.begin();
         let operation = op(self.shared.clone());
         self.run(
             |_| async move {
                 let permit = begun.acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
                 let task = tokio::spawn(async move {
-                    let _begun = permit;
+                    let _begun = (permit, counted);
                     operation.await
                 });
                 task.await.unwrap_or_else(|error| {
@@ -491,8 +492,10 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     ) {
         self.shared.known().take_pages(ino.0);
         let bytes = Bytes::copy_from_slice(data);
+        let counted = self.shared.under_way.begin();
         self.run(
             move |shared| async move {
+                let _counted = counted;
                 let file = shared.file(fh)?;
                 let written = bytes.len() as u32;
                 failed(shared.fs.write(&file, offset, bytes).await)?;
@@ -540,7 +543,9 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         // Not cut off at the limit, or the file would stay open here: the kernel does not wait
         // for it, and each step of it has a limit of its own.
         let (shared, open) = (self.shared.clone(), self.shared.handles().remove(&fh.0));
+        let counted = self.shared.under_way.begin();
         self.runtime.spawn(async move {
+            let _counted = counted;
             let result = match open {
                 Some(Open::File(file)) => failed(shared.fs.release(&file).await),
                 _ => Err(Errno::EBADF),

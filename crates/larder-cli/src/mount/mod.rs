@@ -15,6 +15,7 @@ mod known;
 mod listing;
 #[cfg(test)]
 mod tests;
+mod under_way;
 
 use adapter::Adapter;
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
@@ -23,7 +24,7 @@ use known::Known;
 use larder::client::{Event, Notices};
 use larder::core::commit::Target;
 use larder::core::id::{DomainId, PageNo, VolumeId};
-use larder::fs::{FileSystem, Handle, Position, TxStore};
+use larder::fs::{FileSystem, FsError, Handle, Position, TxError, TxStore};
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
@@ -33,6 +34,7 @@ use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+use under_way::UnderWay;
 
 /// Operations that change something and are under way at once: some of them past their limits.
 const OPERATIONS_MAX: usize = 1024;
@@ -119,6 +121,8 @@ struct Shared<S: TxStore> {
     next_handle: AtomicU64,
     /// Operations under way that change something.
     operations: Arc<Semaphore>,
+    /// All that may leave something to be committed, answered or not.
+    under_way: UnderWay,
 }
 
 /// What a file handle of the kernel stands for.
@@ -176,6 +180,7 @@ impl<S: TxStore> Mounted<S> {
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             operations: Arc::new(Semaphore::new(OPERATIONS_MAX)),
+            under_way: UnderWay::default(),
         });
         let adapter = Adapter::new(shared.clone(), runtime.clone());
         let config = config(&shared.options);
@@ -192,33 +197,57 @@ impl<S: TxStore> Mounted<S> {
         self.session.as_ref().is_none_or(|session| session.guard.is_finished())
     }
 
-    /// Unmounts, and commits whatever was written and waits; an error says that some of it could
-    /// not be committed, or that the mount is busy.
+    /// Unmounts, and commits whatever was written and waits, also when the mount is busy or its
+    /// session failed; an error says so, or that some of it could not be committed.
     pub(crate) async fn unmount(mut self) -> io::Result<()> {
         self.tickers.iter().for_each(JoinHandle::abort);
-        if let Some(session) = self.session.take() {
-            tokio::task::spawn_blocking(move || {
-                if session.guard.is_finished() {
-                    return session.join();
-                }
-                session.umount_and_join()
-            })
-            .await
-            .map_err(io::Error::other)??;
-        }
-        let handles: Vec<Open> = self.shared.handles().drain().map(|(_, open)| open).collect();
-        let mut result = Ok(());
-        for open in handles {
-            if let Open::File(handle) = open
-                && let Err(error) = self.shared.fs.flush(&handle).await
-            {
-                result = Err(io::Error::other(error));
+        let unmounted = self.end_session().await;
+        // The kernel waits neither for a release nor for what passed its limit.
+        let limit = self.shared.options.operation_limit;
+        let _or_not = tokio::time::timeout(limit, self.shared.under_way.none()).await;
+        let committed = self.commit_all().await;
+        match (unmounted, committed) {
+            (Ok(()), Ok(())) => Ok(()),
+            (Err(error), Ok(())) => Err(error),
+            (Ok(()), Err(lost)) => Err(io::Error::other(format!("not all is committed: {lost}"))),
+            (Err(error), Err(lost)) => {
+                Err(io::Error::other(format!("{error}; and not all is committed: {lost}")))
             }
         }
-        if let Err(error) = self.shared.fs.reap_waiting().await {
+    }
+
+    async fn end_session(&mut self) -> io::Result<()> {
+        let Some(session) = self.session.take() else { return Ok(()) };
+        let ending = tokio::task::spawn_blocking(move || {
+            if session.guard.is_finished() {
+                return session.join();
+            }
+            session.umount_and_join()
+        });
+        ending.await.map_err(io::Error::other)?
+    }
+
+    /// Commits what waits in all files, and frees those without a name.
+    async fn commit_all(&self) -> Result<(), FsError> {
+        let fs = &self.shared.fs;
+        fs.flush_all().await?;
+        let operations = self.shared.under_way.count();
+        if operations > 0 {
+            tracing::warn!(operations, "still under way at the end of the mount");
+            return Err(TxError::TimedOut.into());
+        }
+        let handles: Vec<Open> = self.shared.handles().drain().map(|(_, open)| open).collect();
+        for open in handles {
+            if let Open::File(handle) = open
+                && let Err(error) = fs.release(&handle).await
+            {
+                tracing::warn!(inode = %handle.id(), %error, "closed at the end of the mount");
+            }
+        }
+        if let Err(error) = fs.reap_waiting().await {
             tracing::warn!(%error, "removed files are left for `volume check` to find");
         }
-        result
+        Ok(())
     }
 }
 

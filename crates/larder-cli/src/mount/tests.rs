@@ -202,6 +202,74 @@ async fn what_passes_its_limit_is_done_to_its_end() {
     mount.end().await;
 }
 
+/// A file was closed while the origin could not be reached, and the mount ended: its bytes were in
+/// the hands of a task that nobody counted, the process ended, and they were lost without a word.
+/// So were those of a handle that an operation past its limit had dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_mount_waits_for_what_is_being_closed() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let options =
+        MountOptions { operation_limit: Duration::from_secs(1), ..MountOptions::default() };
+    let Some(mount) = mount_with(&store, "closing", options).await else { return };
+    let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
+    let (path, stalled) = (mount.path.clone(), store.clone());
+    host(move || {
+        let file = fs::File::create(path.join("f")).expect("it works");
+        file.write_all_at(b"closed late", 0).expect("it works");
+        stalled.stall(Stall::Before);
+        // Past the limit: nobody waits for the commit any more.
+        drop(file);
+    })
+    .await;
+    let waiting = mount.fs.waiting_bytes();
+    assert!(waiting > 0, "it could not be committed");
+    let unmounting = tokio::spawn(mount.mounted.unmount());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!unmounting.is_finished(), "what was written is not committed");
+    store.stall(Stall::Nowhere);
+    unmounting.await.expect("it works").expect("all is committed");
+    let found = other.lookup(other.root(), b"f").await.expect("it works");
+    assert_eq!(found.attr.expect("it is there").inode.size, 11);
+    fs::remove_dir(&mount.path).expect("it works");
+}
+
+/// A mount was busy when it was to end: the error was returned before anything was committed, and
+/// the process ended with it. Bytes that a dropped handle had left were not looked for at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_mount_commits_what_waits_all_the_same() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let options =
+        MountOptions { write_back_age: Duration::from_secs(600), ..MountOptions::default() };
+    let Some(mount) = mount_with(&store, "busy", options).await else { return };
+    let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
+    let (uid, gid, target) = (0, 0, bytes::Bytes::new());
+    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target };
+    let (dropped, _) =
+        mount.fs.create_file(mount.fs.root(), b"dropped", &create).await.expect("it works");
+    mount.fs.write(&dropped, 0, vec![1; 5].into()).await.expect("it works");
+    drop(dropped);
+    let path = mount.path.clone();
+    let file = host(move || {
+        let file = fs::File::create(path.join("open")).expect("it works");
+        file.write_all_at(b"still open", 0).expect("it works");
+        file
+    })
+    .await;
+    let error = mount.mounted.unmount().await.expect_err("a file is open");
+    assert_eq!(error.kind(), std::io::ErrorKind::ResourceBusy);
+    for (name, size) in [(&b"open"[..], 10), (b"dropped", 5)] {
+        let found = other.lookup(other.root(), name).await.expect("it works");
+        assert_eq!(found.attr.expect("it is there").inode.size, size, "{name:?}");
+    }
+    let path = mount.path.clone();
+    host(move || {
+        drop(file);
+        run(&format!("umount {}", path.display()));
+        fs::remove_dir(path).expect("it works");
+    })
+    .await;
+}
+
 fn told(id: InodeId, change: u32) -> Attr {
     let content = Content::Empty;
     let (mode, uid, gid, links, size, atime) = (0o644, 0, 0, 1, 5, 0);
