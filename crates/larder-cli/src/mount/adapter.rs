@@ -463,6 +463,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let reading = self.shared.known().begin_read(ino.0);
         self.run(
             move |shared| async move {
                 let file = shared.file(fh)?;
@@ -470,10 +471,13 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             },
             move |shared, result| match result {
                 Ok(read) => {
-                    shared.known().tell_pages(ino.0, read.change);
+                    shared.known().tell_pages(&reading, read.change);
                     reply.data(&read.bytes);
                 }
-                Err(error) => reply.error(error),
+                Err(error) => {
+                    shared.known().end_read(&reading);
+                    reply.error(error);
+                }
             },
         );
     }

@@ -144,6 +144,28 @@ impl<S: TxStore> Caller<S> {
     }
 }
 
+/// Lets the kernel drop the bytes of a file of which some were lost: it keeps them as written, and
+/// nothing changes at the origin that would tell it otherwise.
+pub(super) fn drop_what_is_lost<S: TxStore>(
+    shared: &Arc<Shared<S>>,
+    notifier: Notifier,
+    runtime: Runtime,
+) {
+    let weak = Arc::downgrade(shared);
+    shared.fs.when_lost(move |id| {
+        let (weak, notifier) = (weak.clone(), notifier.clone());
+        // The kernel may make this wait for a read.
+        runtime.spawn_blocking(move || {
+            let number = weak.upgrade().and_then(|shared| shared.known().drop_pages(id));
+            if let Some(number) = number
+                && let Err(error) = notifier.inval_inode(INodeNo(number), 0, 0)
+            {
+                tracing::debug!(%error, "the kernel takes no more invalidations");
+            }
+        });
+    });
+}
+
 /// The value of a future that is ready at once: what is cached is, and nothing else may make a
 /// caller wait.
 fn ready<T>(future: impl Future<Output = T>) -> Option<T> {

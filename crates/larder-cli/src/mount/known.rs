@@ -40,6 +40,17 @@ struct KnownInode {
     lookups: u64,
     told: Option<Inode>,
     pages: Pages,
+    /// Reads under way: what they bring may be older than what is known here.
+    reads: u32,
+    /// How often the kernel was told to drop what it keeps.
+    drops: u64,
+}
+
+/// A read of a file's bytes under way. To be given back, whatever becomes of it.
+#[must_use = "it counts until it is given back"]
+pub(super) struct Reading {
+    number: u64,
+    drops: u64,
 }
 
 /// Which update of a file's content the bytes are of that the kernel keeps. It is known apart from
@@ -92,6 +103,8 @@ pub(super) struct Known {
     expiry: VecDeque<(Instant, Place)>,
     sequence: u64,
     recent: VecDeque<(u64, PageNo, Target)>,
+    /// Of changes up to this one, some are not in `recent` any more.
+    forgotten: u64,
 }
 
 impl Known {
@@ -105,6 +118,7 @@ impl Known {
             expiry: VecDeque::new(),
             sequence: 0,
             recent: VecDeque::new(),
+            forgotten: 0,
         };
         known.count(ROOT, root, 1);
         known
@@ -131,6 +145,8 @@ impl Known {
             lookups: 0,
             told: None,
             pages: Pages::None,
+            reads: 0,
+            drops: 0,
         });
         if known.id != id {
             // The slot was used anew: what was told of its old inode is of no use.
@@ -159,7 +175,7 @@ impl Known {
         if position == self.sequence {
             return false;
         }
-        if self.recent.front().is_none_or(|(first, ..)| *first > position + 1) {
+        if position < self.forgotten {
             return true;
         }
         self.recent.iter().any(|(sequence, page, target)| {
@@ -185,12 +201,47 @@ impl Known {
         if changed { Duration::ZERO } else { ttl }
     }
 
-    /// The kernel is about to be given bytes of this update of the content.
-    pub(super) fn tell_pages(&mut self, number: u64, change: u32) {
-        if let Some(known) = self.inodes.get_mut(&number) {
-            let kept = known.pages.are_of(change);
-            known.pages = if kept { Pages::Of(change) } else { Pages::Mixed };
+    /// The kernel asks for bytes.
+    pub(super) fn begin_read(&mut self, number: u64) -> Reading {
+        let drops = self.inodes.get_mut(&number).map_or(0, |known| {
+            known.reads = known.reads.saturating_add(1);
+            known.drops
+        });
+        Reading { number, drops }
+    }
+
+    /// It is given none.
+    pub(super) fn end_read(&mut self, reading: &Reading) {
+        self.read_ended(reading);
+    }
+
+    fn read_ended(&mut self, reading: &Reading) -> Option<&mut KnownInode> {
+        let known = self.inodes.get_mut(&reading.number)?;
+        known.reads = known.reads.saturating_sub(1);
+        Some(known)
+    }
+
+    /// The kernel is about to be given bytes, of this update of the content or of none that could
+    /// be named.
+    pub(super) fn tell_pages(&mut self, reading: &Reading, change: Option<u32>) {
+        let Some(known) = self.read_ended(reading) else { return };
+        if known.drops != reading.drops {
+            // The kernel was told to drop them: it waits for them, and does.
+            return;
         }
+        known.pages = match (known.pages, change) {
+            (pages, Some(change)) if pages.are_of(change) => Pages::Of(change),
+            _ => Pages::Mixed,
+        };
+    }
+
+    /// The kernel is to drop what it keeps of a file's bytes; none: it does not know the file.
+    pub(super) fn drop_pages(&mut self, id: InodeId) -> Option<u64> {
+        let number = self.number(id);
+        let known = self.inodes.get_mut(&number).filter(|known| known.id == id)?;
+        (known.pages, known.told) = (Pages::None, None);
+        known.drops += 1;
+        Some(number)
     }
 
     /// The kernel keeps bytes that it writes: of no update yet.
@@ -211,6 +262,7 @@ impl Known {
         }
         // An answer to a read on its way comes before: the kernel waits for it and drops it too.
         known.pages = Pages::None;
+        known.drops += 1;
         false
     }
 
@@ -225,7 +277,8 @@ impl Known {
         let Some(known) = self.inodes.get_mut(&number) else {
             return TakeBack::Nothing;
         };
-        let pages_kept = now.is_some_and(|now| known.pages.are_of(now.change));
+        // What a read under way saw is not known yet, and the kernel keeps it when it comes.
+        let pages_kept = known.reads == 0 && now.is_some_and(|now| known.pages.are_of(now.change));
         if pages_kept && now == told.as_ref() {
             return TakeBack::Nothing;
         }
@@ -236,6 +289,7 @@ impl Known {
             return TakeBack::Attributes;
         }
         known.pages = Pages::None;
+        known.drops += 1;
         TakeBack::All
     }
 
@@ -309,7 +363,9 @@ impl Known {
             }
         }
         while self.recent.len() > RECENT_MAX {
-            self.recent.pop_front();
+            if let Some((sequence, ..)) = self.recent.pop_front() {
+                self.forgotten = sequence;
+            }
         }
         concerns
     }
@@ -321,7 +377,8 @@ impl Known {
 
     /// Everything may have changed; gives all that the kernel believes.
     pub(super) fn change_all(&mut self) -> Vec<Concern> {
-        self.sequence += 2;
+        self.sequence += 1;
+        self.forgotten = self.sequence;
         self.recent.clear();
         let names = self.names.values().flatten().cloned().map(Concern::Name);
         let mut all: Vec<Concern> = names.collect();

@@ -19,7 +19,7 @@ mod under_way;
 
 use adapter::Adapter;
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
-use invalidate::Invalidator;
+use invalidate::{Invalidator, drop_what_is_lost};
 use known::Known;
 use larder::client::{Event, Notices};
 use larder::core::commit::Target;
@@ -185,6 +185,7 @@ impl<S: TxStore> Mounted<S> {
         let adapter = Adapter::new(shared.clone(), runtime.clone());
         let config = config(&shared.options);
         let session = fuser::spawn_mount(adapter, mountpoint, &config)?;
+        drop_what_is_lost(&shared, session.notifier(), runtime.clone());
         Invalidator::start(shared.clone(), session.notifier(), runtime.clone(), signals)?;
         let tickers =
             [runtime.spawn(tick(shared.clone())), runtime.spawn(tend_orphans(shared.clone()))];
@@ -231,6 +232,9 @@ impl<S: TxStore> Mounted<S> {
     async fn commit_all(&self) -> Result<(), FsError> {
         let fs = &self.shared.fs;
         fs.flush_all().await?;
+        if let Err(error) = fs.settle_unknown().await {
+            tracing::warn!(%error, "what became of a removal is not known");
+        }
         let operations = self.shared.under_way.count();
         if operations > 0 {
             tracing::warn!(operations, "still under way at the end of the mount");
@@ -296,6 +300,9 @@ async fn tick<S: TxStore>(shared: Arc<Shared<S>>) {
     loop {
         interval.tick().await;
         shared.fs.flush_aged(age).await;
+        if let Err(error) = shared.fs.settle_unknown().await {
+            tracing::debug!(%error, "what became of a removal is still not known");
+        }
         if let Err(error) = shared.fs.reap_waiting().await {
             tracing::warn!(%error, "a removed file could not be freed; `volume check` finds it");
         }

@@ -295,7 +295,7 @@ fn bytes_are_taken_back_though_the_attributes_are_as_told() {
     let place = (PageNo(3), Slot(77));
     known.tell_name(known.position(), (1, b"f"), place, Some(&old), ttl);
     assert!(known.open_pages(number, 7), "there is nothing to drop");
-    known.tell_pages(number, 7);
+    read(&mut known, number, 7);
     assert!(known.open_pages(number, 7), "they are the same");
     let concerns = known.change(&[(PageNo(9), Target::Slot(Slot(4)))]);
     let [Concern::Inode { told: before, .. }] = &concerns[..] else { panic!("{concerns:?}") };
@@ -307,17 +307,165 @@ fn bytes_are_taken_back_though_the_attributes_are_as_told() {
     assert_eq!(known.take_back(number, now, Some(&new.inode)), TakeBack::All);
     assert_eq!(known.take_back(number, &None, Some(&new.inode)), TakeBack::Attributes);
     // New bytes, read after that, are good, also when the file is opened anew.
-    known.tell_pages(number, 8);
+    read(&mut known, number, 8);
     assert!(known.open_pages(number, 8));
     // Bytes of two updates: dropped when it is opened, and good from then on.
-    known.tell_pages(number, 9);
+    read(&mut known, number, 9);
     assert!(!known.open_pages(number, 9));
-    known.tell_pages(number, 9);
+    read(&mut known, number, 9);
     assert!(known.open_pages(number, 9));
     // Bytes that the kernel wrote itself are of no update that another could have seen.
     known.take_pages(number);
     let told = Some(new.inode.clone());
     assert_eq!(known.take_back(number, &told, Some(&new.inode)), TakeBack::All);
+}
+
+fn read(known: &mut Known, number: u64, change: u32) {
+    let reading = known.begin_read(number);
+    known.tell_pages(&reading, Some(change));
+}
+
+fn file_of(slot: u16) -> InodeId {
+    use larder::core::id::{Generation, Slot};
+    InodeId { page: PageNo(9), slot: Slot(slot), generation: Generation(1) }
+}
+
+/// What the kernel is told of a file.
+fn known_file() -> (Known, u64, Inode) {
+    let (mut known, file) = (Known::new(file_of(2)), told(file_of(4), 8));
+    let (ttl, place) = (Duration::from_secs(60), (PageNo(3), larder::core::id::Slot(77)));
+    known.tell_name(known.position(), (1, b"f"), place, Some(&file), ttl);
+    let number = known.number(file.id);
+    (known, number, file.inode)
+}
+
+/// A read had seen the old bytes and was not answered when their change was taken back: the kernel
+/// kept nothing yet, or the new bytes alone, so nothing was taken back. Then the answer came, and
+/// whoever had the file open or mapped saw the old bytes for as long as he had.
+#[test]
+fn bytes_on_their_way_to_the_kernel_are_taken_back() {
+    use super::known::TakeBack;
+    let (mut known, number, now) = known_file();
+    let told = Some(now.clone());
+    // It kept nothing.
+    let old = known.begin_read(number);
+    assert_eq!(known.take_back(number, &told, Some(&now)), TakeBack::All);
+    known.tell_pages(&old, Some(7));
+    assert!(known.open_pages(number, 8), "the kernel waited for them, and dropped them");
+    // It kept the new ones.
+    let (old, new) = (known.begin_read(number), known.begin_read(number));
+    known.tell_pages(&new, Some(8));
+    assert_eq!(known.take_back(number, &told, Some(&now)), TakeBack::All);
+    known.tell_pages(&old, Some(7));
+    // No read is under way, also after one that failed.
+    let failed = known.begin_read(number);
+    known.end_read(&failed);
+    read(&mut known, number, 8);
+    assert_eq!(known.take_back(number, &told, Some(&now)), TakeBack::Nothing);
+}
+
+/// Bytes that this node had written and not committed were read and counted as those of the
+/// content below: they stayed when another had written over them, or when their commit failed.
+#[test]
+fn bytes_not_committed_are_of_no_update() {
+    use super::known::TakeBack;
+    let (mut known, number, now) = known_file();
+    let reading = known.begin_read(number);
+    known.tell_pages(&reading, None);
+    assert!(!known.open_pages(number, 8));
+    let reading = known.begin_read(number);
+    known.tell_pages(&reading, None);
+    assert_eq!(known.take_back(number, &Some(now.clone()), Some(&now)), TakeBack::All);
+    let reading = known.begin_read(number);
+    known.tell_pages(&reading, None);
+    assert_eq!(known.drop_pages(file_of(4)), Some(number));
+    assert!(known.open_pages(number, 8));
+    assert_eq!(known.drop_pages(file_of(6)), None, "the kernel knows nothing of it");
+}
+
+/// One change had more parts than are remembered. An answer read before it was given with all of
+/// its life, since what was left of the change looked like all of it.
+#[test]
+fn an_answer_beside_a_very_large_change_is_not_believed() {
+    let (mut known, _, inode) = known_file();
+    let position = known.position();
+    let mut parts = vec![(PageNo(9), Target::Slot(larder::core::id::Slot(4)))];
+    parts.extend((0..5000).map(|page| (PageNo(100 + page), Target::Page)));
+    known.change(&parts);
+    let (attr, ttl) = (Attr { id: file_of(4), inode }, Duration::from_secs(60));
+    assert_eq!(known.tell_attr(position, &attr, ttl), Duration::ZERO);
+    assert_eq!(known.tell_attr(known.position(), &attr, ttl), ttl);
+    let position = known.position();
+    known.change_all();
+    assert_eq!(known.tell_attr(position, &attr, ttl), Duration::ZERO);
+}
+
+/// The same through a real mount: a read is stopped when it has seen the old bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_read_under_way_leaves_no_old_bytes() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let Some(one) = mount(&store, "under-way").await else { return };
+    let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
+    let (uid, gid, target) = (0, 0, bytes::Bytes::new());
+    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target };
+    let (handle, found) = other.create_file(other.root(), b"f", &create).await.expect("it works");
+    let id = found.attr.expect("it was made").id;
+    let write = async |byte: u8| {
+        other.write(&handle, 0, vec![byte; 100_000].into()).await.expect("it works");
+        other.flush(&handle).await.expect("it works");
+        // So that the kernel does not find out by the time.
+        let set = SetAttr { mtime: Some(1), ..SetAttr::default() };
+        other.setattr(id, set).await.expect("it works");
+    };
+    let look = |file: &fs::File| {
+        let mut bytes = [0; 10];
+        file.read_exact_at(&mut bytes, 0).expect("it works");
+        bytes[0]
+    };
+    write(b'a').await;
+    store.stall(Stall::Looked);
+    let path = one.path.join("f");
+    let reading = tokio::task::spawn_blocking(move || {
+        let file = fs::File::open(path).expect("it works");
+        (look(&file), file)
+    });
+    while store.stalled() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    write(b'b').await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    store.stall(Stall::Nowhere);
+    // It may see either: the kernel looks again where its page was taken away.
+    let (_, file) = reading.await.expect("it works");
+    host(move || eventually("the new bytes", || look(&file) == b'b')).await;
+    other.release(&handle).await.expect("it works");
+    one.end().await;
+}
+
+/// Written bytes were lost for good, and whoever asked was told; but the kernel kept them, and
+/// showed them as the file's for as long as it was open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn lost_bytes_are_not_shown() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let Some(one) = mount(&store, "lost").await else { return };
+    let (path, lossy) = (one.path.join("f"), store.clone());
+    host(move || {
+        fs::write(&path, "committed").expect("it works");
+        let file = fs::File::options().read(true).write(true).open(&path).expect("it works");
+        file.write_all_at(b"lost", 0).expect("it works");
+        let mut bytes = [0; 9];
+        file.read_exact_at(&mut bytes, 0).expect("it works");
+        assert_eq!(&bytes, b"lostitted");
+        lossy.fail_next_commit(larder::fs::TxError::Denied("no".into()));
+        file.sync_all().expect_err("it is refused for good");
+        eventually("what is there", || {
+            let mut bytes = [0; 9];
+            file.read_exact_at(&mut bytes, 0).expect("it works");
+            &bytes == b"committed"
+        });
+    })
+    .await;
+    one.end().await;
 }
 
 /// The same through two real mounts.

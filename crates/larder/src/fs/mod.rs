@@ -44,10 +44,10 @@ pub use tx::{Mode, Object, Tx, TxError, TxStore};
 
 use alloc::{InodePages, Numbers};
 use crawl::Crawler;
-use open::OpenFiles;
+use open::{OpenFiles, Taken};
 use orphans::OrphansSeen;
 use record::{Content, Inode, ROOT_PAGE, ROOT_SLOT, Root};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -207,6 +207,8 @@ pub struct FileSystem<S: TxStore> {
     /// Files without a name that nobody here holds open.
     to_reap: Mutex<Vec<InodeId>>,
     orphans_seen: Mutex<OrphansSeen>,
+    /// Removals whose outcome is not known.
+    unsettled: Mutex<VecDeque<Taken>>,
 }
 
 /// Takes a lock whose holders cannot panic half-way.
@@ -254,6 +256,7 @@ impl<S: TxStore> FileSystem<S> {
             crawler,
             to_reap: Mutex::default(),
             orphans_seen: Mutex::default(),
+            unsettled: Mutex::default(),
         }
     }
 

@@ -4,12 +4,13 @@
 //! by `Add` and `Max`: two creations in one directory do not conflict. A removal of the directory
 //! reads all of its pages and deletes its inode, and so conflicts with every creation in it.
 
-use super::open::DropMark;
+use super::open::Taken;
 use super::record::{
     CTIME_AT, Content, Entry, Inode, InodeId, Kind, LINKS_AT, MTIME_AT, NAME_BYTES_MAX, SIZE_AT,
     time_to_field,
 };
-use super::tx::Tx;
+use super::tx::{Tx, TxError};
+use super::write::is_without_answer;
 use super::{Attr, FileSystem, Found, FsError, Handle, TxStore, lock, transact, trie};
 use bytes::Bytes;
 use larder_core::commit::PageKind;
@@ -19,6 +20,8 @@ use larder_core::id::{PageNo, Slot};
 const LINK_BYTES_MAX: usize = 4095;
 /// Files waiting to be freed that are remembered; others are found in the list of orphans.
 const TO_REAP_MAX: usize = 1 << 16;
+/// Removals whose outcome is not known; with so many of them no further one is begun.
+const UNSETTLED_MAX: usize = 4096;
 
 /// Bytes that a new file is expected to keep beside its inode.
 const EXPECTED_BYTES: usize = 1 << 10;
@@ -43,8 +46,8 @@ type Created = (Attr, (PageNo, Slot), Option<Handle>);
 
 /// What became of an inode that lost a name.
 pub(super) enum Dropped {
-    /// It has other names, or it is removed: nobody opens it before the commit is done.
-    Settled(Option<DropMark>),
+    /// It has other names, or it is removed.
+    Settled,
     /// It has no name and is kept: open on this node, or too large to be freed at once.
     Orphan(InodeId),
 }
@@ -213,51 +216,116 @@ impl<S: TxStore> FileSystem<S> {
     /// Removes a name of a file or link; with its last name the file goes, or, while this node
     /// holds it open, when it is closed.
     pub async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<(), FsError> {
+        self.may_remove()?;
         let root = self.trie_of(directory).await?;
         let now = self.store.now();
+        let mut taken = Taken::default();
         let dropped: Result<Dropped, FsError> = transact!(self, tx => {
+            taken = Taken::default();
             let entry = trie::remove(&tx, root, self.hash(name), name).await?;
             if entry.kind == Kind::Directory {
                 return Err(FsError::IsDirectory);
             }
             self.touch_parent(&tx, directory, -1, 0, now).await?;
-            self.drop_name(&tx, entry.id, now).await
+            self.drop_name(&tx, entry.id, now, &mut taken).await
         });
-        self.settle(dropped?);
-        Ok(())
+        self.settle(dropped, taken)
     }
 
-    /// Takes one link from a file whose name has been removed in this transaction.
+    /// Whether one more removal may come to be of unknown outcome.
+    pub(super) fn may_remove(&self) -> Result<(), FsError> {
+        if lock(&self.unsettled).len() < UNSETTLED_MAX {
+            return Ok(());
+        }
+        let why = "too many removals whose outcome is not known: try again later";
+        Err(TxError::Unavailable(why.into()).into())
+    }
+
+    /// Takes one link from a file whose name has been removed in this transaction. What it takes
+    /// from is kept in `taken` until the outcome is known.
     pub(super) async fn drop_name(
         &self,
         tx: &S::Tx,
         id: InodeId,
         now: i64,
+        taken: &mut Taken,
     ) -> Result<Dropped, FsError> {
         let mut inode = self.inode(tx, id).await?;
         inode.links = inode.links.saturating_sub(1);
         inode.ctime = now;
         if inode.links > 0 {
             self.put_inode(tx, id, &inode).await?;
-            return Ok(Dropped::Settled(None));
+            return Ok(Dropped::Settled);
         }
+        taken.id = Some(id);
         if Self::is_small(&inode)
             && let Some(mark) = self.open_files.mark_dropping(id)
         {
+            taken.mark = Some(mark);
             self.remove_inode(tx, id, &mut inode).await?;
-            return Ok(Dropped::Settled(Some(mark)));
+            return Ok(Dropped::Settled);
         }
         self.put_inode(tx, id, &inode).await?;
         self.add_orphan(tx, id).await?;
         Ok(Dropped::Orphan(id))
     }
 
-    /// After the commit: a file without a name is freed at its last close, or soon.
-    pub(super) fn settle(&self, dropped: Dropped) {
+    /// After the commit: a file without a name is freed at its last close, or soon. Where the
+    /// outcome is not known the commit may yet be done: nobody opens the file before it is known.
+    pub(super) fn settle(
+        &self,
+        dropped: Result<Dropped, FsError>,
+        taken: Taken,
+    ) -> Result<(), FsError> {
         match dropped {
-            Dropped::Settled(mark) => drop(mark),
-            Dropped::Orphan(id) => self.reap_later(id),
+            Ok(Dropped::Settled) => Ok(()),
+            Ok(Dropped::Orphan(id)) => {
+                self.reap_later(id);
+                Ok(())
+            }
+            Err(error) => {
+                if error == TxError::OutcomeUnknown.into() && taken.id.is_some() {
+                    lock(&self.unsettled).push_back(taken);
+                }
+                Err(error)
+            }
         }
+    }
+
+    /// Settles what became of removals that got no answer, by a change of the inode: after it, a
+    /// removal that comes late conflicts with it and is not done.
+    pub async fn settle_unknown(&self) -> Result<(), FsError> {
+        let mut result = Ok(());
+        let count = lock(&self.unsettled).len();
+        for _ in 0..count {
+            let Some(taken) = lock(&self.unsettled).pop_front() else { break };
+            let Some(id) = taken.id else { continue };
+            match self.settle_inode(id).await {
+                // It was done, and the file is still open here, or large.
+                Ok(0) => self.reap_later(id),
+                // It was done, or it never will be.
+                Ok(_) | Err(FsError::NotFound) => {}
+                Err(error) => {
+                    lock(&self.unsettled).push_back(taken);
+                    let stop = is_without_answer(&error);
+                    result = Err(error);
+                    if stop {
+                        break;
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    /// Changes an inode's time of change; gives its number of links.
+    async fn settle_inode(&self, id: InodeId) -> Result<u64, FsError> {
+        transact!(self, tx => {
+            let mut inode = self.inode(&tx, id).await?;
+            inode.ctime = self.store.now().max(inode.ctime.saturating_add(1));
+            self.put_inode(&tx, id, &inode).await?;
+            Ok(inode.links)
+        })
     }
 
     /// Frees a file without a name at its last close here, or soon.

@@ -11,7 +11,7 @@ use super::{Attr, FileSystem, FsError, ReadAhead, TxStore, lock, transact};
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::Notify;
 
 /// The files that this node holds open.
@@ -20,6 +20,17 @@ pub(super) struct OpenFiles {
     /// A mark was taken away.
     unmarked: Notify,
     pub(super) room: Room,
+    /// Who wants to hear of lost bytes.
+    lost: OnceLock<Box<dyn Fn(InodeId) + Send + Sync>>,
+}
+
+/// What a removal takes from, kept until its outcome is known.
+#[derive(Default)]
+pub(super) struct Taken {
+    /// The inode that loses its last name.
+    pub(super) id: Option<InodeId>,
+    /// Nobody opens it meanwhile; none: it is open here, or stays as one without a name.
+    pub(super) mark: Option<DropMark>,
 }
 
 #[derive(Default)]
@@ -65,7 +76,19 @@ impl Drop for DropMark {
 
 impl OpenFiles {
     pub(super) fn new(dirty_bytes_max: usize) -> Self {
-        Self { table: Mutex::default(), unmarked: Notify::new(), room: Room::new(dirty_bytes_max) }
+        Self {
+            table: Mutex::default(),
+            unmarked: Notify::new(),
+            room: Room::new(dirty_bytes_max),
+            lost: OnceLock::new(),
+        }
+    }
+
+    /// Bytes written to a file were lost.
+    pub(super) fn tell_lost(&self, id: InodeId) {
+        if let Some(tell) = self.lost.get() {
+            tell(id);
+        }
     }
 
     /// Keeps an inode from being opened until the mark is dropped; none: it is open.
@@ -249,12 +272,20 @@ impl Drop for Handle {
 pub struct Read {
     /// Fewer than asked for at the end of the file.
     pub bytes: Bytes,
-    /// The count of updates of the content they are of ([`Inode::change`]); what this node wrote
-    /// and did not commit yet is in them as well.
-    pub change: u32,
+    /// The count of updates of the content they are of ([`Inode::change`]); none: what this node
+    /// wrote and did not commit yet is in them as well, so that they are of no update.
+    pub change: Option<u32>,
 }
 
 impl<S: TxStore> FileSystem<S> {
+    /// Has somebody told of every file of which written bytes are lost for good: what was read of
+    /// it since they were written is not there. Only the first to ask is told.
+    pub fn when_lost(&self, tell: impl Fn(InodeId) + Send + Sync + 'static) {
+        if self.open_files.lost.set(Box::new(tell)).is_err() {
+            tracing::warn!("somebody else is told already of what is lost");
+        }
+    }
+
     /// Opens a file.
     pub async fn open_file(&self, id: InodeId) -> Result<(Handle, Attr), FsError> {
         let handle = self.open_files.hold(id).await;
@@ -290,9 +321,8 @@ impl<S: TxStore> FileSystem<S> {
             (state.dirty.within(offset, until), state.dirty.end())
         };
         let (inode, content) = self.read_committed(handle, offset, length).await?;
-        let change = inode.change;
         if pieces.is_empty() && end <= inode.size {
-            return Ok(Read { bytes: content, change });
+            return Ok(Read { bytes: content, change: Some(inode.change) });
         }
         let size = inode.size.max(end).saturating_sub(offset);
         let length = usize::try_from(size).unwrap_or(usize::MAX).min(length);
@@ -306,7 +336,7 @@ impl<S: TxStore> FileSystem<S> {
                     .copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
             }
         }
-        Ok(Read { bytes: out.freeze(), change })
+        Ok(Read { bytes: out.freeze(), change: None })
     }
 
     async fn read_committed(

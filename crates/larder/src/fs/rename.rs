@@ -1,6 +1,7 @@
 //! Moving names.
 
 use super::names::{Dropped, check_name};
+use super::open::Taken;
 use super::record::{CTIME_AT, Entry, InodeId, Kind, time_to_field};
 use super::tx::Tx;
 use super::{FileSystem, FsError, TxStore, lock, transact, trie};
@@ -36,17 +37,22 @@ impl<S: TxStore> FileSystem<S> {
         mode: RenameMode,
     ) -> Result<(), FsError> {
         check_name(to.1)?;
+        self.may_remove()?;
         let from = self.end(from).await?;
         let to = self.end(to).await?;
         let now = self.store.now();
-        let dropped: Result<(Dropped, Option<InodeId>), FsError> =
-            transact!(self, tx => self.rename_in(&tx, &from, &to, mode, now).await);
-        let (dropped, directory) = dropped?;
-        if let Some(directory) = directory {
-            lock(&self.tries).remove(&directory);
-        }
-        self.settle(dropped);
-        Ok(())
+        let mut taken = Taken::default();
+        let renamed: Result<(Dropped, Option<InodeId>), FsError> = transact!(self, tx => {
+            taken = Taken::default();
+            self.rename_in(&tx, (&from, &to), mode, now, &mut taken).await
+        });
+        let dropped = renamed.map(|(dropped, directory)| {
+            if let Some(directory) = directory {
+                lock(&self.tries).remove(&directory);
+            }
+            dropped
+        });
+        self.settle(dropped, taken)
     }
 
     async fn end<'a>(&self, (directory, name): (InodeId, &'a [u8])) -> Result<End<'a>, FsError> {
@@ -56,12 +62,12 @@ impl<S: TxStore> FileSystem<S> {
     async fn rename_in(
         &self,
         tx: &S::Tx,
-        from: &End<'_>,
-        to: &End<'_>,
+        (from, to): (&End<'_>, &End<'_>),
         mode: RenameMode,
         now: i64,
+        taken: &mut Taken,
     ) -> Result<(Dropped, Option<InodeId>), FsError> {
-        let nothing = (Dropped::Settled(None), None);
+        let nothing = (Dropped::Settled, None);
         let (source, _) = trie::find(tx, from.trie, from.hash, from.name).await?;
         let source = source.ok_or(FsError::NotFound)?;
         let (target, _) = trie::find(tx, to.trie, to.hash, to.name).await?;
@@ -81,7 +87,7 @@ impl<S: TxStore> FileSystem<S> {
             return Ok(nothing);
         }
         let dropped = match target {
-            Some(target) => self.replace(tx, &source, target, to, now).await?,
+            Some(target) => self.replace(tx, &source, target, (to, now), taken).await?,
             None => nothing,
         };
         self.move_entry(tx, &source, from, Some(to), now).await?;
@@ -111,8 +117,8 @@ impl<S: TxStore> FileSystem<S> {
         tx: &S::Tx,
         source: &Entry,
         target: Entry,
-        to: &End<'_>,
-        now: i64,
+        (to, now): (&End<'_>, i64),
+        taken: &mut Taken,
     ) -> Result<(Dropped, Option<InodeId>), FsError> {
         match (source.kind == Kind::Directory, target.kind == Kind::Directory) {
             (true, false) => return Err(FsError::NotDirectory),
@@ -123,10 +129,10 @@ impl<S: TxStore> FileSystem<S> {
         if target.kind == Kind::Directory {
             self.remove_directory(tx, target.id).await?;
             self.touch_parent(tx, to.directory, -1, -1, now).await?;
-            return Ok((Dropped::Settled(None), Some(target.id)));
+            return Ok((Dropped::Settled, Some(target.id)));
         }
         self.touch_parent(tx, to.directory, -1, 0, now).await?;
-        Ok((self.drop_name(tx, target.id, now).await?, None))
+        Ok((self.drop_name(tx, target.id, now, taken).await?, None))
     }
 
     /// Takes an entry from one end and puts it at the other, if one is given.

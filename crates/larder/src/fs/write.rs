@@ -247,6 +247,8 @@ impl<S: TxStore> FileSystem<S> {
                 let bytes: usize = batch.iter().map(|(_, bytes)| bytes.len()).sum();
                 tracing::error!(inode = %file.id, bytes, %error, "what was written is lost");
                 state.lost.note(error);
+                drop(state);
+                self.open_files.tell_lost(file.id);
             }
         }
         Ok(())
@@ -269,7 +271,7 @@ impl<S: TxStore> FileSystem<S> {
 }
 
 /// Whether nothing at all may get an answer at present, after a wait each.
-fn is_without_answer(error: &FsError) -> bool {
+pub(super) fn is_without_answer(error: &FsError) -> bool {
     use TxError::{OutcomeUnknown, Stale, TimedOut};
     matches!(error, FsError::Store(TimedOut | OutcomeUnknown | Stale(_)))
 }

@@ -194,6 +194,66 @@ async fn a_removal_and_an_opening_do_not_pass_each_other() {
     clean(&fs).await;
 }
 
+/// The commit of a removal got no answer within its limit, and the file could be opened again; then
+/// the commit was done after all, and the content went from under the handle.
+#[tokio::test]
+async fn a_removal_without_an_answer_and_an_opening_do_not_pass_each_other() {
+    let (store, fs) = fresh().await;
+    let unknown = Err(TxError::OutcomeUnknown.into());
+    // Done late: whoever opens it waits, and finds nothing.
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, id, 0, &pattern(100_000, 3)).await;
+    store.delay_next_commit();
+    assert_eq!(fs.unlink(fs.root(), b"f").await, unknown);
+    let opener = fs.clone();
+    let opening = tokio::spawn(async move { opener.open_file(id).await.map(|_| ()) });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!opening.is_finished(), "the removal may be done yet");
+    assert_eq!(store.arrive(), 1);
+    fs.settle_unknown().await.expect("it works");
+    assert_eq!(opening.await.expect("it works"), Err(FsError::NotFound));
+    // Not done: it is settled that it never will be.
+    for replaced in [false, true] {
+        let id = make(&fs, fs.root(), "g", &file()).await;
+        write_file(&fs, id, 0, &pattern(100_000, 3)).await;
+        if replaced {
+            make(&fs, fs.root(), "h", &file()).await;
+        }
+        store.delay_next_commit();
+        let result = match replaced {
+            true => fs.rename((fs.root(), b"h"), (fs.root(), b"g"), RenameMode::Replace).await,
+            false => fs.unlink(fs.root(), b"g").await,
+        };
+        assert_eq!(result, unknown);
+        fs.settle_unknown().await.expect("it works");
+        let (handle, _) = fs.open_file(id).await.expect("it is there");
+        assert_eq!(store.arrive(), 0);
+        let bytes = fs.read(&handle, 0, 200_000).await.expect("it is open");
+        assert_eq!(bytes, pattern(100_000, 3));
+        fs.unlink(fs.root(), b"g").await.expect("it works");
+        fs.release(&handle).await.expect("it works");
+    }
+    clean(&fs).await;
+}
+
+/// The removal of a file that was open here got no answer, and had been done: nobody here knew
+/// that the file had no name any more, and its last close did not free it.
+#[tokio::test]
+async fn a_file_removed_without_an_answer_is_freed_at_its_close() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, id, 0, &pattern(100_000, 3)).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    store.delay_next_commit();
+    assert_eq!(fs.unlink(fs.root(), b"f").await, Err(TxError::OutcomeUnknown.into()));
+    assert_eq!(store.arrive(), 1);
+    fs.settle_unknown().await.expect("it works");
+    fs.release(&handle).await.expect("it works");
+    assert!(fs.orphans().await.expect("it works").is_empty());
+    assert_eq!(fs.getattr(id).await, Err(FsError::NotFound));
+    clean(&fs).await;
+}
+
 /// Removed and freed later, as large files are; opened again meanwhile by somebody who still knew
 /// its number: the freeing took the content from under the reader.
 #[tokio::test]

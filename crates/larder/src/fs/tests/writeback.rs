@@ -40,6 +40,7 @@ async fn a_commit_has_an_end_beside_a_steady_writer() {
         // One step on: from before the commit to after it, or to the next.
         let next = if line % 2 == 1 { Stall::After } else { Stall::Before };
         store.stall(next);
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(flushing.is_finished(), "it goes on as long as somebody writes");
     flushing.await.expect("it works").expect("what was there is durable");
