@@ -526,6 +526,11 @@ impl World {
     /// What a domain has above `stamp` is lost: another branch begins there.
     fn lost_to(&mut self, number: usize, stamp: Stamp) {
         let domain = self.domains[number];
+        let store = &mut self.processes[0].origin().stores[number];
+        // A copy of what the log has lost since is of another branch than the one that begins here.
+        if store.backup.as_ref().is_some_and(|backup| backup.durable > stamp) {
+            store.backup = None;
+        }
         self.oracle.restored(domain, stamp);
         let branch = self.oracle.truth(domain).current();
         for volume in self.volumes.iter_mut().filter(|volume| volume.domain == domain) {
