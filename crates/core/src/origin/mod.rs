@@ -164,7 +164,7 @@ impl Origin {
             Ask::Greeted => self.welcome_held(now, out),
             Ask::Gone(link) => self.gone(link),
             Ask::Resume { request, domain, epochs, through } => {
-                if !self.domains.get(&domain).is_some_and(Domain::is_open) {
+                if !self.serves(domain) {
                     self.links.fail(link, request, RequestError::NoDomain(domain), out);
                     return;
                 }
@@ -175,7 +175,7 @@ impl Origin {
             Ask::Register(register) => {
                 // Not served now: asked again.
                 let id = register.domain;
-                if !self.domains.get(&id).is_some_and(Domain::is_open) {
+                if !self.serves(id) {
                     return;
                 }
                 let claim = self.links.claim(now, link, &register, out);
@@ -212,10 +212,8 @@ impl Origin {
             }
             Ask::Commit(domain, commit) => {
                 let id = commit.id;
-                let known = self.domains.get(&domain).is_some_and(Domain::is_open);
-                if !known {
-                    let error = RequestError::NoDomain(domain);
-                    self.links.defer(link, domain, id, error, out);
+                if !self.serves(domain) {
+                    self.links.defer(link, domain, id, RequestError::NoDomain(domain), out);
                     return;
                 }
                 self.with(now, domain, events, out, |domain, cx| domain.commit(cx, link, commit));
@@ -226,7 +224,7 @@ impl Origin {
                     self.links.fail(link, request, error, out);
                     return;
                 };
-                if !self.domains.get(&domain).is_some_and(Domain::is_open) {
+                if !self.serves(domain) {
                     self.links.fail(link, request, RequestError::NoDomain(domain), out);
                     return;
                 }
@@ -253,6 +251,10 @@ impl Origin {
                 }
             }
         }
+    }
+
+    fn serves(&self, domain: DomainId) -> bool {
+        self.domains.get(&domain).is_some_and(Domain::is_open)
     }
 
     /// Domains that a link follows, ascending.
