@@ -120,7 +120,7 @@ fn hash(seeds: &str) -> ExitCode {
 
 fn planted(rest: &[&str]) -> ExitCode {
     let only = option(rest, "--fault");
-    let seeds = option(rest, "--seeds").and_then(|seeds| seeds.parse().ok()).unwrap_or(300);
+    let seeds = option(rest, "--seeds").and_then(|seeds| seeds.parse().ok()).unwrap_or(1_000);
     let json = rest.contains(&"--json");
     let mut missed = Vec::new();
     let mut lines = Vec::new();
