@@ -97,6 +97,9 @@ async fn a_file_that_cannot_be_committed_does_not_stop_the_others() {
     let [(bad, first), (_, second)] = &files[..] else { panic!("two files") };
     store.refuse(bad.page, Some(unreadable()));
     written(&fs, first, 0, 10_000).await.expect("it works");
+    written(&fs, second, 0, 15_000).await.expect("there is room");
+    written(&fs, second, 20_000, 5000).await.expect("room is made by another than the oldest");
+    fs.flush(second).await.expect("it works");
     written(&fs, second, 0, 10_000).await.expect("it works");
     fs.flush_aged(Duration::ZERO).await;
     assert_eq!((first.dirty_bytes(), second.dirty_bytes()), (10_000, 0));
@@ -116,6 +119,27 @@ async fn a_file_that_cannot_be_committed_does_not_stop_the_others() {
         fs.release(handle).await.expect("it works");
     }
     assert_eq!(fs.waiting_bytes(), 0);
+}
+
+/// Bytes read with others in them that wait for their commit were said to be of the update below:
+/// kept as such, they stayed when another node had written over them, or when they were lost.
+#[tokio::test]
+async fn bytes_that_wait_are_of_no_update() {
+    let (_, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    written(&fs, &handle, 0, 100).await.expect("it works");
+    fs.flush(&handle).await.expect("it works");
+    let change = fs.getattr(id).await.expect("it works").inode.change;
+    written(&fs, &handle, 50, 100).await.expect("it works");
+    let read = async |offset, length| {
+        fs.read_counted(&handle, offset, length).await.expect("it works").change
+    };
+    assert_eq!(read(0, 100).await, None);
+    assert_eq!(read(0, 10).await, None, "the size is of no update either");
+    fs.flush(&handle).await.expect("it works");
+    assert_eq!(read(0, 100).await, Some(change + 1));
+    fs.release(&handle).await.expect("it works");
 }
 
 /// A handle was dropped with bytes that waited, and their commit met conflicts as often as it is
