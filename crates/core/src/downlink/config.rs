@@ -22,7 +22,8 @@ pub struct DownlinkConfig {
     pub silence_max: Duration,
     /// A link whose handshake is not complete after this long is closed. Default: 10 s.
     pub hello_max: Duration,
-    /// An advance that carries nothing but its stamp is sent at most this often. Default: 5 ms.
+    /// An advance that carries nothing but its stamp is sent at most this often: a child that
+    /// waits for a stamp is told at once. Default: 20 ms.
     pub quiet_interval: Duration,
     /// Most pages a link's registration of one domain may name before it becomes "all".
     /// Default: 1 048 576.
@@ -52,7 +53,7 @@ impl Default for DownlinkConfig {
             names_per_link_max: 16_384,
             silence_max: Duration::from_secs(20),
             hello_max: Duration::from_secs(10),
-            quiet_interval: Duration::from_millis(5),
+            quiet_interval: Duration::from_millis(20),
             registered_pages_max: 1 << 20,
             registered_bytes_max: 16 << 20,
             advance_bytes: 64 << 10,

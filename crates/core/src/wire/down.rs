@@ -287,7 +287,7 @@ fn committed(
         sequence: id.sequence,
         outcome,
         deferred,
-        history: Bytes::new(),
+        history: Vec::new(),
     }
 }
 

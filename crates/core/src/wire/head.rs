@@ -31,13 +31,13 @@ heads! {
         code: u32 = (uint32, tag = "1"),
         text: String = (string, tag = "2"),
         domain: u64 = (fixed64, tag = "3"),
-        volume: Bytes = (bytes = "bytes", tag = "4"),
+        volume: Vec<u8> = (bytes = "vec", tag = "4"),
         page: u64 = (uint64, tag = "5"),
     }
     Ending {
         code: u32 = (uint32, tag = "1"),
         stamp: u64 = (uint64, tag = "2"),
-        volume: Bytes = (bytes = "bytes", tag = "3"),
+        volume: Vec<u8> = (bytes = "vec", tag = "3"),
         page: u64 = (uint64, tag = "4"),
         slot: Option<u32> = (uint32, optional, tag = "5"),
         value: bool = (bool, tag = "6"),
@@ -49,7 +49,7 @@ heads! {
         epochs: Bytes = (bytes = "bytes", tag = "15"),
     }
     VolumeHead {
-        id: Bytes = (bytes = "bytes", tag = "1"),
+        id: Vec<u8> = (bytes = "vec", tag = "1"),
         domain: u64 = (fixed64, tag = "2"),
         name: String = (string, tag = "3"),
         page_bytes: u32 = (uint32, tag = "4"),
@@ -59,7 +59,7 @@ heads! {
         next_page: u64 = (uint64, tag = "8"),
     }
     Boot {
-        boot: Bytes = (bytes = "bytes", tag = "1"),
+        boot: Vec<u8> = (bytes = "vec", tag = "1"),
         confirmed: u64 = (uint64, tag = "2"),
         name: String = (string, tag = "3"),
         aborted: Vec<Bytes> = (bytes = "bytes", repeated, tag = "4"),
@@ -74,7 +74,7 @@ heads! {
         min_version: u32 = (uint32, tag = "1"),
         max_version: u32 = (uint32, tag = "2"),
         name: String = (string, tag = "3"),
-        boot: Bytes = (bytes = "bytes", tag = "4"),
+        boot: Vec<u8> = (bytes = "vec", tag = "4"),
         role: u32 = (uint32, tag = "5"),
     }
     Resume {
@@ -96,15 +96,15 @@ heads! {
     }
     BootOf {
         domain: u64 = (fixed64, tag = "1"),
-        boot: Bytes = (bytes = "bytes", tag = "2"),
+        boot: Vec<u8> = (bytes = "vec", tag = "2"),
         upto: u64 = (uint64, tag = "3"),
         name: String = (string, tag = "4"),
     }
     Register {
         domain: u64 = (fixed64, tag = "1"),
-        boot: Bytes = (bytes = "bytes", tag = "2"),
+        boot: Vec<u8> = (bytes = "vec", tag = "2"),
         name: String = (string, tag = "3"),
-        life: Bytes = (bytes = "bytes", tag = "4"),
+        life: Vec<u8> = (bytes = "vec", tag = "4"),
         fresh: bool = (bool, tag = "5"),
     }
     Left {
@@ -112,14 +112,14 @@ heads! {
     }
     Range {
         request: u64 = (uint64, tag = "1"),
-        volume: Bytes = (bytes = "bytes", tag = "2"),
+        volume: Vec<u8> = (bytes = "vec", tag = "2"),
         first: u64 = (uint64, tag = "3"),
         count: u64 = (uint64, tag = "4"),
     }
     OpenVolume {
         request: u64 = (uint64, tag = "1"),
         name: Option<String> = (string, optional, tag = "2"),
-        id: Option<Bytes> = (bytes = "bytes", optional, tag = "3"),
+        id: Option<Vec<u8>> = (bytes = "vec", optional, tag = "3"),
     }
     ListVolumes {
         request: u64 = (uint64, tag = "1"),
@@ -127,7 +127,7 @@ heads! {
     }
     CreateVolume {
         request: u64 = (uint64, tag = "1"),
-        id: Bytes = (bytes = "bytes", tag = "2"),
+        id: Vec<u8> = (bytes = "vec", tag = "2"),
         name: String = (string, tag = "3"),
         page_bytes: u32 = (uint32, tag = "4"),
         domain: Option<u64> = (fixed64, optional, tag = "5"),
@@ -152,11 +152,11 @@ heads! {
     }
     Committed {
         domain: u64 = (fixed64, tag = "1"),
-        boot: Bytes = (bytes = "bytes", tag = "2"),
+        boot: Vec<u8> = (bytes = "vec", tag = "2"),
         sequence: u64 = (uint64, tag = "3"),
         outcome: Option<Ending> = (message, optional, tag = "4"),
         deferred: Option<Failure> = (message, optional, tag = "5"),
-        history: Bytes = (bytes = "bytes", tag = "6"),
+        history: Vec<u8> = (bytes = "vec", tag = "6"),
     }
     Volume {
         request: u64 = (uint64, tag = "1"),
@@ -197,10 +197,10 @@ heads! {
     // ---- bulk lane ----
     Commit {
         domain: u64 = (fixed64, tag = "1"),
-        boot: Bytes = (bytes = "bytes", tag = "2"),
+        boot: Vec<u8> = (bytes = "vec", tag = "2"),
         sequence: u64 = (uint64, tag = "3"),
         confirmed: u64 = (uint64, tag = "4"),
-        history: Bytes = (bytes = "bytes", tag = "5"),
+        history: Vec<u8> = (bytes = "vec", tag = "5"),
         base: u64 = (uint64, tag = "6"),
         reads: Bytes = (bytes = "bytes", tag = "14"),
         writes: Bytes = (bytes = "bytes", tag = "15"),
@@ -214,7 +214,7 @@ heads! {
     // ---- log records and metadata ----
     CommitRecord {
         stamp: u64 = (uint64, tag = "1"),
-        boot: Bytes = (bytes = "bytes", tag = "2"),
+        boot: Vec<u8> = (bytes = "vec", tag = "2"),
         sequence: u64 = (uint64, tag = "3"),
         time: u64 = (uint64, tag = "4"),
         writes: Bytes = (bytes = "bytes", tag = "15"),
@@ -245,8 +245,8 @@ pub(super) fn need<T>(part: Option<T>) -> Result<T, WireError> {
 }
 
 /// An id of 128 bits as a field.
-pub(super) fn id_field(id: u128) -> Bytes {
-    Bytes::copy_from_slice(&id.to_le_bytes())
+pub(super) fn id_field(id: u128) -> Vec<u8> {
+    id.to_le_bytes().to_vec()
 }
 
 /// The id in a field; an absent field is id 0.

@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 
 /// A bulk message above this is large: it uses the large slot, alone.
 const LARGE_BYTES: usize = 1 << 20;
+/// Frames up to this long are copied out of what was read.
+const OWN_BYTES: usize = 2 << 10;
 /// The slot of large bulk messages; the others are for small ones.
 const LARGE_SLOT: usize = BULK_SLOTS - 1;
 
@@ -229,7 +231,9 @@ impl LaneReceiver {
     /// with its encoded bytes. None: more input is needed; what is left of `input` is the
     /// beginning of a frame. After an error the connection is of no use, and the error stays.
     ///
-    /// A message of one frame shares `input`'s memory.
+    /// A message of one frame of more than 2 KiB shares `input`'s memory. A shorter one has
+    /// memory of its own: kept, it keeps no more than itself, and `input` is used again at once,
+    /// while the processor's caches hold it.
     pub fn receive(&mut self, input: &mut BytesMut) -> Result<Option<(Message, u32)>, WireError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -248,7 +252,13 @@ impl LaneReceiver {
                 break;
             }
             input.advance(FRAME_HEADER_BYTES);
-            let payload = input.split_to(header.length);
+            let payload = if header.length <= OWN_BYTES {
+                let own = Bytes::copy_from_slice(&input[..header.length]);
+                input.advance(header.length);
+                own
+            } else {
+                input.split_to(header.length).freeze()
+            };
             let Some(encoded) = self.take_frame(header, payload)? else {
                 continue;
             };
@@ -264,7 +274,7 @@ impl LaneReceiver {
     fn take_frame(
         &mut self,
         header: FrameHeader,
-        payload: BytesMut,
+        payload: Bytes,
     ) -> Result<Option<Bytes>, WireError> {
         let slot = usize::from(header.slot);
         let (begun, limit) = match header.lane {
@@ -279,7 +289,7 @@ impl LaneReceiver {
             return Err(WireError::Limit { what: "bytes of a message", limit });
         }
         if begun.is_empty() && header.last {
-            return Ok(Some(payload.freeze()));
+            return Ok(Some(payload));
         }
         begun.extend_from_slice(&payload);
         Ok(header.last.then(|| std::mem::take(begun).freeze()))

@@ -149,6 +149,8 @@ pub(crate) struct Host<M: Linked, O: Outlet<M>> {
     outlet: O,
     links: HashMap<LinkId, LinkSender>,
     outputs: Vec<M::Output>,
+    /// Links whose writers sleep and have something to do.
+    to_wake: Vec<LinkId>,
 }
 
 /// The queues to a machine that is about to be made.
@@ -183,7 +185,8 @@ where
     ) -> tokio::task::JoinHandle<()> {
         let Queues { events, link_events, .. } = queues;
         let links = HashMap::new();
-        let host = Self { machine, outlet, links, events, link_events, outputs };
+        let to_wake = Vec::new();
+        let host = Self { machine, outlet, links, events, link_events, outputs, to_wake };
         tokio::spawn(host.run())
     }
 
@@ -196,7 +199,8 @@ where
         let mut armed = now();
         loop {
             self.carry_out();
-            let (at, latest) = (now(), now().after(WAKE_MAX));
+            let at = now();
+            let latest = at.after(WAKE_MAX);
             let wake = self.machine.next_timeout().map_or(latest, |wake| wake.min(latest));
             if wake < armed || armed <= at {
                 alarm.as_mut().reset(tokio::time::Instant::now() + wake.since(at));
@@ -259,8 +263,10 @@ where
             match M::link_output(output) {
                 // A link that is gone is told to the machine by `Closed`, which may be on its way.
                 Ok(LinkOutput::Send { link, message }) => {
-                    if let Some(sender) = self.links.get(&link) {
-                        sender.send(message);
+                    if let Some(sender) = self.links.get(&link)
+                        && sender.queue(message)
+                    {
+                        self.to_wake.push(link);
                     }
                 }
                 Ok(LinkOutput::Close { link, reason }) => {
@@ -269,6 +275,13 @@ where
                     }
                 }
                 Err(other) => self.outlet.carry_out(other),
+            }
+        }
+        // Only now: a writer woken by the first of several messages, on another core, would send
+        // each in a write of its own.
+        for link in self.to_wake.drain(..) {
+            if let Some(sender) = self.links.get(&link) {
+                sender.wake();
             }
         }
     }

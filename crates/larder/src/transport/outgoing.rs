@@ -66,21 +66,29 @@ impl Shared {
 
 impl LinkSender {
     /// Queues a message. Past the bound the link is closed instead: a slow peer costs its parent
-    /// this much memory and no more.
-    pub(crate) fn send(&self, message: Message) {
+    /// this much memory and no more. True: the writer sleeps, and is to be woken ([`Self::wake`])
+    /// when all that is to be sent now is queued, so that it goes out in one write.
+    #[must_use]
+    pub(crate) fn queue(&self, message: Message) -> bool {
         let mut queue = self.shared.lock();
         if queue.closing.is_some() {
-            return;
+            return false;
         }
+        // Whoever queued the first of what lies there wakes the writer.
+        let first = queue.messages.is_empty();
         queue.waiting += weight(&message);
         let bytes = queue.waiting + queue.taken;
         if bytes > self.shared.bytes_max {
             queue.messages.clear();
             queue.closing = Some(CloseReason::Limit(format!("{bytes} bytes wait to be sent")));
-        } else {
-            queue.messages.push_back(message);
+            return true;
         }
-        drop(queue);
+        queue.messages.push_back(message);
+        first
+    }
+
+    /// Wakes the writer.
+    pub(crate) fn wake(&self) {
         self.shared.wake.notify_one();
     }
 
@@ -112,7 +120,7 @@ impl LinkSender {
         queue.messages.clear();
         queue.closing.get_or_insert(reason);
         drop(queue);
-        self.shared.wake.notify_one();
+        self.wake();
     }
 }
 
@@ -196,11 +204,11 @@ mod tests {
     fn a_peer_that_lets_too_much_lie_is_closed_and_its_queue_given_up() {
         let (sender, outgoing) = outgoing(10_000, "here");
         let mut taken = Vec::new();
-        sender.send(pages(4000));
+        let _ = sender.queue(pages(4000));
         assert!(matches!(outgoing.poll(&mut taken), Some(Work::Send)));
         // Taken but not written still counts: it lies in the writer's lanes.
-        sender.send(pages(4000));
-        sender.send(pages(4000));
+        let _ = sender.queue(pages(4000));
+        let _ = sender.queue(pages(4000));
         let work = outgoing.poll(&mut taken);
         assert!(matches!(work, Some(Work::Close(CloseReason::Limit(_)))));
         assert_eq!(taken.len(), 1);
@@ -214,16 +222,30 @@ mod tests {
         let (sender, outgoing) = outgoing(10_000, "here");
         let mut taken = Vec::new();
         for _ in 0..100 {
-            sender.send(pages(4000));
+            let _ = sender.queue(pages(4000));
             assert!(matches!(outgoing.poll(&mut taken), Some(Work::Send)));
             // Most of it is written, and the next message comes before the rest is.
             outgoing.left(1000);
         }
-        sender.send(pages(4000));
+        let _ = sender.queue(pages(4000));
         assert!(matches!(outgoing.poll(&mut taken), Some(Work::Send)));
         // And a peer that stops taking is closed as before.
-        sender.send(pages(4000));
-        sender.send(pages(4000));
+        let _ = sender.queue(pages(4000));
+        let _ = sender.queue(pages(4000));
         assert!(matches!(outgoing.poll(&mut taken), Some(Work::Close(CloseReason::Limit(_)))));
+    }
+
+    /// The machine answers a commit by its outcome and an advance. A writer woken by the first sent
+    /// both in writes of their own, and the child read twice.
+    #[test]
+    fn only_the_first_of_what_lies_there_asks_for_the_writer() {
+        let (sender, outgoing) = outgoing(1 << 20, "here");
+        assert!(sender.queue(pages(1)));
+        assert!(!sender.queue(pages(2)));
+        let mut taken = Vec::new();
+        assert!(matches!(outgoing.poll(&mut taken), Some(Work::Send)));
+        assert_eq!(taken.len(), 2);
+        // What was taken is the writer's; the next needs it woken.
+        assert!(sender.queue(pages(3)));
     }
 }

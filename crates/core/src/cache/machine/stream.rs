@@ -9,7 +9,6 @@ use crate::id::{DomainId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{CloseReason, EPOCHS_MAX, Echo, Epoch, Message, ResumeAnswer, is_on_line};
 use crate::time::Instant;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A part of the answer to a resume.
@@ -31,21 +30,24 @@ pub(super) struct Advance {
     pub(super) echo: Option<Echo>,
 }
 
-/// What one message changed, page by page, for `Notice::Changed`.
+/// What one message changed, for `Notice::Changed`: most messages change a page or none.
 #[derive(Default)]
-struct Changed(BTreeMap<PageId, BTreeSet<(Target, Aspect)>>);
+struct Changed(Vec<(PageId, Target, Aspect)>);
 
 impl Changed {
     fn add(&mut self, change: &PageChange) {
-        self.0.entry(change.page).or_default().extend(&change.touched);
+        self.0.extend(change.touched.iter().map(|&(target, aspect)| (change.page, target, aspect)));
     }
 
-    fn notice(self, domain: DomainId) -> Option<CacheOutput> {
-        let pages: Vec<PageChange> = self
-            .0
-            .into_iter()
-            .map(|(page, touched)| PageChange { page, touched: touched.into_iter().collect() })
-            .collect();
+    /// Page by page.
+    fn notice(mut self, domain: DomainId) -> Option<CacheOutput> {
+        self.0.sort_unstable();
+        self.0.dedup();
+        let of_page = |touched: &[(PageId, Target, Aspect)]| PageChange {
+            page: touched[0].0,
+            touched: touched.iter().map(|&(_, target, aspect)| (target, aspect)).collect(),
+        };
+        let pages: Vec<_> = self.0.chunk_by(|one, next| one.0 == next.0).map(of_page).collect();
         (!pages.is_empty()).then_some(CacheOutput::Notice(Notice::Changed { domain, pages }))
     }
 }

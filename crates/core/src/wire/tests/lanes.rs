@@ -37,6 +37,21 @@ fn receive_all(mut input: BytesMut) -> Vec<Message> {
     messages
 }
 
+/// A message kept (a commit that waits to be installed, say) kept the whole read buffer with it,
+/// 64 KiB for a hundred bytes, and every read took new memory.
+#[test]
+fn a_kept_short_message_does_not_keep_what_it_was_read_with() {
+    let mut sender = LaneSender::new(QueueLimits::default());
+    sender.push(&pages_message(1, 100)).expect("room");
+    let sent = send_all(&mut sender);
+    let mut input = BytesMut::with_capacity(64 << 10);
+    input.extend_from_slice(&sent);
+    let mut receiver = LaneReceiver::new();
+    let kept = receiver.receive(&mut input).expect("a frame").expect("a message");
+    assert!(input.try_reclaim(64 << 10), "somebody still holds the buffer");
+    assert_eq!(kept.0, pages_message(1, 100));
+}
+
 /// A page of 1 MiB is under way; what is pushed then goes first.
 #[test]
 fn small_messages_overtake_pages() {

@@ -11,6 +11,10 @@ const USAGE: &str = "usage: bench NAME [--json]\n\n\
   memory      1 GiB of cached pages, beside the bytes of the pages themselves\n\
   simulator   events a second with checks on";
 
+/// As the `larder` command has it: these processes are the nodes.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
