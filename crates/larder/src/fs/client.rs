@@ -132,6 +132,10 @@ impl Tx for VolumeTx {
         }))
     }
 
+    async fn slots(&self, page: PageNo) -> Result<Option<Vec<(Slot, Generation)>>, TxError> {
+        Ok(self.transaction.slots(self.id(page)).await?)
+    }
+
     async fn get_raw(&self, page: PageNo) -> Result<Option<Bytes>, TxError> {
         Ok(self.transaction.read_raw(self.id(page)).await?)
     }
@@ -267,5 +271,9 @@ impl TxStore for VolumeStore {
 
     fn current_for(&self) -> Option<Duration> {
         Some(self.volume.lease_left().min(self.current_max))
+    }
+
+    fn count_lost(&self, bytes: u64) {
+        self.volume.node().metrics().lost(bytes);
     }
 }

@@ -2,6 +2,7 @@
 //! were lost, and one budget for all files of the node.
 
 use super::content::Piece;
+use super::record::Inode;
 use super::{FsError, lock};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -41,6 +42,61 @@ pub(super) struct Waiting {
     /// The count of writes it includes.
     sequence: u64,
     taken: Instant,
+}
+
+impl Waiting {
+    /// What one of its batches is of.
+    pub(super) fn span(&self, batch: &[Piece]) -> Span {
+        let from = batch.first().map_or(0, |(offset, _)| *offset);
+        let to = batch.last().map_or(from, |(offset, bytes)| offset + bytes.len() as u64);
+        Span { from, to, sequence: self.sequence, taken: self.taken }
+    }
+}
+
+/// Which bytes a commit is of: those of a part of the file that were written up to some write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    from: u64,
+    to: u64,
+    sequence: u64,
+    taken: Instant,
+}
+
+/// A commit of which nobody knows whether it was done, or will be. It reads the inode, and so is
+/// done on the very inode it saw or not at all; from what has become of that inode it can be told
+/// which, unless the file was written twice since.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt {
+    pub(super) span: Span,
+    /// The count of updates that it saw; done, it makes the next.
+    pub(super) before: u32,
+    /// The time of modification that it gives.
+    pub(super) modified: i64,
+}
+
+/// What became of an attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// It was done.
+    Done,
+    /// It was not done yet, and may be.
+    NotYet,
+    /// It was not done, or nothing was written since but what it wrote: it can be made again.
+    Again,
+    /// Others wrote since, and it may have been done before.
+    Unclear,
+}
+
+impl Attempt {
+    pub(super) fn verdict(&self, now: &Inode) -> Verdict {
+        match now.change.wrapping_sub(self.before) {
+            0 => Verdict::NotYet,
+            1 if now.mtime == self.modified => Verdict::Done,
+            // Another's update, or this one with its times set since.
+            1 => Verdict::Again,
+            _ => Verdict::Unclear,
+        }
+    }
 }
 
 impl Dirty {
@@ -129,17 +185,13 @@ impl Dirty {
         Waiting { batches, sequence, modified, taken: Instant::now() }
     }
 
-    /// Forgets the pieces of a batch that was committed, or that never can be, but nothing written
-    /// over them since.
-    pub(super) fn forget(&mut self, batch: &[Piece], of: &Waiting) {
-        let (Some((from, _)), Some((last, bytes))) = (batch.first(), batch.last()) else {
-            return;
-        };
+    /// Forgets bytes that were committed, or that never can be, but nothing written over them
+    /// since.
+    pub(super) fn forget(&mut self, of: &Span) {
         let sequence = of.sequence;
-        let to = last + bytes.len() as u64;
         let done: Vec<u64> = self
             .pieces
-            .range(*from..to)
+            .range(of.from..of.to)
             .filter(|(_, (_, written))| *written <= sequence)
             .map(|(offset, _)| *offset)
             .collect();

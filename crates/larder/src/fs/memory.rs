@@ -44,6 +44,8 @@ struct Database {
     refused: BTreeMap<PageNo, TxError>,
     /// So many commits from now on get no answer and come late.
     to_delay: usize,
+    /// Bytes counted as lost.
+    lost: u64,
     watchers: Vec<Sender<Touches>>,
 }
 
@@ -110,6 +112,12 @@ impl MemoryStore {
     #[must_use]
     pub fn commits(&self) -> usize {
         self.lock().log.len()
+    }
+
+    /// Bytes that were counted as lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lock().lost
     }
 
     /// What commits touch from now on.
@@ -386,6 +394,12 @@ impl Tx for MemoryTx {
         })
     }
 
+    async fn slots(&self, page: PageNo) -> Result<Option<Vec<(Slot, Generation)>>, TxError> {
+        self.read(page, Some((Target::Page, Aspect::Existence)), |image| {
+            Some(image?.slots.iter().map(|(slot, (generation, _))| (*slot, *generation)).collect())
+        })
+    }
+
     async fn get_raw(&self, page: PageNo) -> Result<Option<Bytes>, TxError> {
         self.state.lock().expect("see MemoryStore::lock").looked = true;
         self.read(page, Some((Target::Slot(Slot(0)), Aspect::Value)), |image| {
@@ -587,5 +601,9 @@ impl TxStore for MemoryStore {
 
     fn current_for(&self) -> Option<Duration> {
         None
+    }
+
+    fn count_lost(&self, bytes: u64) {
+        self.lock().lost += bytes;
     }
 }

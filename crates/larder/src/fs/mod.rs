@@ -144,6 +144,9 @@ pub struct FsOptions {
     /// A file without a name of which no node has said for this long that it is open there is
     /// freed. A node that is cut off for longer loses those it holds.
     pub orphan_age: Duration,
+    /// What was written to a file that nobody holds open any more, and could not be committed for
+    /// this long since, is lost: later it would go over what others wrote.
+    pub dropped_age: Duration,
 }
 
 impl FsOptions {
@@ -163,6 +166,7 @@ impl Default for FsOptions {
             write_limit: Duration::from_secs(30),
             read_ahead_bytes_max: 4 << 20,
             orphan_age: Duration::from_secs(86_400),
+            dropped_age: Duration::from_secs(300),
         }
     }
 }
@@ -205,7 +209,7 @@ pub struct FileSystem<S: TxStore> {
     tries: Mutex<BTreeMap<InodeId, PageNo>>,
     crawler: Crawler<S>,
     /// Files without a name that nobody here holds open.
-    to_reap: Mutex<Vec<InodeId>>,
+    to_reap: Mutex<VecDeque<InodeId>>,
     orphans_seen: Mutex<OrphansSeen>,
     /// Removals whose outcome is not known.
     unsettled: Mutex<VecDeque<Taken>>,
@@ -244,10 +248,13 @@ impl<S: TxStore> FileSystem<S> {
 
     fn with_root(store: S, options: FsOptions, root: Root) -> Self {
         let crawler = Crawler::new(store.clone(), root.clone());
+        let counter = store.clone();
+        let open_files =
+            OpenFiles::new(options.dirty_total_max, move |bytes| counter.count_lost(bytes));
         Self {
             store,
             root,
-            open_files: Arc::new(OpenFiles::new(options.dirty_total_max)),
+            open_files: Arc::new(open_files),
             options,
             numbers: Numbers::default(),
             inode_pages: InodePages::default(),

@@ -2,7 +2,8 @@
 //!
 //! A creation reads the empty slot of its name, fills it, and changes the directory's inode only
 //! by `Add` and `Max`: two creations in one directory do not conflict. A removal of the directory
-//! reads all of its pages and deletes its inode, and so conflicts with every creation in it.
+//! reads what is in all of its pages and deletes its inode, and so conflicts with every creation in
+//! it.
 
 use super::open::Taken;
 use super::record::{
@@ -302,7 +303,7 @@ impl<S: TxStore> FileSystem<S> {
             let Some(id) = taken.id else { continue };
             match self.settle_inode(id).await {
                 // It was done, and the file is still open here, or large.
-                Ok(0) => self.reap_later(id),
+                Ok(0) if !taken.foreign => self.reap_later(id),
                 // It was done, or it never will be.
                 Ok(_) | Err(FsError::NotFound) => {}
                 Err(error) => {
@@ -333,7 +334,7 @@ impl<S: TxStore> FileSystem<S> {
         if !self.open_files.mark_orphan(id) {
             let mut waiting = lock(&self.to_reap);
             if waiting.len() < TO_REAP_MAX {
-                waiting.push(id);
+                waiting.push_back(id);
             }
         }
     }

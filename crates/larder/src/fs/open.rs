@@ -4,15 +4,20 @@
 //! opening here must not pass each other. A removal marks the inode until its outcome is known
 //! ([`DropMark`]); an opening waits for that.
 
-use super::dirty::{Dirty, Lost, Room};
+use super::dirty::{Attempt, Dirty, Lost, Room};
 use super::record::{Inode, InodeId, Kind};
 use super::tx::Tx;
 use super::{Attr, FileSystem, FsError, ReadAhead, TxStore, lock, transact};
+use crate::clock::now;
 use bytes::{Bytes, BytesMut};
+use larder_core::time::Instant;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::Notify;
+
+/// Files with a loss that nobody was told of; of further ones only the log tells.
+const UNTOLD_MAX: usize = 4096;
 
 /// The files that this node holds open.
 pub(super) struct OpenFiles {
@@ -22,6 +27,8 @@ pub(super) struct OpenFiles {
     pub(super) room: Room,
     /// Who wants to hear of lost bytes.
     lost: OnceLock<Box<dyn Fn(InodeId) + Send + Sync>>,
+    /// Counts them.
+    count_lost: Box<dyn Fn(u64) + Send + Sync>,
 }
 
 /// What a removal takes from, kept until its outcome is known.
@@ -31,6 +38,8 @@ pub(super) struct Taken {
     pub(super) id: Option<InodeId>,
     /// Nobody opens it meanwhile; none: it is open here, or stays as one without a name.
     pub(super) mark: Option<DropMark>,
+    /// It may be another node's: whether it is to be freed is looked at anew.
+    pub(super) foreign: bool,
 }
 
 #[derive(Default)]
@@ -40,6 +49,9 @@ struct Table {
     dropping: BTreeMap<InodeId, u32>,
     /// Where the last round of commits stopped.
     stopped: Option<InodeId>,
+    /// Files that nobody holds, and for which error bytes of them were lost: the next to open one
+    /// is told.
+    untold: BTreeMap<InodeId, FsError>,
 }
 
 /// When a file that nobody holds is to be forgotten.
@@ -75,17 +87,22 @@ impl Drop for DropMark {
 }
 
 impl OpenFiles {
-    pub(super) fn new(dirty_bytes_max: usize) -> Self {
+    pub(super) fn new(
+        dirty_bytes_max: usize,
+        count_lost: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Self {
         Self {
             table: Mutex::default(),
             unmarked: Notify::new(),
             room: Room::new(dirty_bytes_max),
             lost: OnceLock::new(),
+            count_lost: Box::new(count_lost),
         }
     }
 
     /// Bytes written to a file were lost.
-    pub(super) fn tell_lost(&self, id: InodeId) {
+    pub(super) fn tell_lost(&self, id: InodeId, bytes: usize) {
+        (self.count_lost)(bytes as u64);
         if let Some(tell) = self.lost.get() {
             tell(id);
         }
@@ -149,9 +166,14 @@ impl OpenFiles {
         if table.dropping.contains_key(&id) {
             return None;
         }
+        let untold = table.untold.remove(&id);
         let file = table.files.entry(id).or_insert_with(|| Arc::new(OpenFile::new(id)));
         let mut state = lock(&file.state);
         state.handles += 1;
+        state.unheld_since = None;
+        if let Some(error) = untold {
+            state.lost.note(error);
+        }
         let told = Mutex::new(state.lost.begin());
         drop(state);
         Some(Handle {
@@ -191,13 +213,21 @@ impl OpenFiles {
         let (left, cost) = (state.dirty.bytes(), state.dirty.cost());
         state.dirty.clear();
         self.room.give_back(cost);
-        if left > 0 && !state.orphan {
+        let orphan = state.orphan;
+        if let Some(error) = state.lost.untold()
+            && !orphan
+        {
+            tracing::warn!(inode = %file.id, %error, "lost what was written, and nobody asked yet");
+            if table.untold.len() < UNTOLD_MAX {
+                table.untold.insert(file.id, error.clone());
+            }
+        }
+        drop((state, table));
+        if left > 0 && !orphan {
             tracing::warn!(inode = %file.id, bytes = left, "closed before it could be committed");
+            self.tell_lost(file.id, left);
         }
-        if let Some(error) = state.lost.untold() {
-            tracing::warn!(inode = %file.id, %error, "lost what was written; nobody asked");
-        }
-        state.orphan
+        orphan
     }
 }
 
@@ -217,6 +247,10 @@ pub(super) struct OpenState {
     pub(super) orphan: bool,
     /// Its last commit did not succeed, or is under way.
     pub(super) troubled: bool,
+    /// A commit that got no answer, or is under way.
+    pub(super) attempt: Option<Attempt>,
+    /// Since when nobody holds it.
+    pub(super) unheld_since: Option<Instant>,
     /// It is out of the table of open files: nothing more may be kept here.
     pub(super) forgotten: bool,
 }
@@ -254,7 +288,9 @@ impl Handle {
     /// Gives it back, once.
     pub(super) fn give_back(&self) {
         if !self.given_back.swap(true, Ordering::Relaxed) {
-            lock(&self.file.state).handles -= 1;
+            let mut state = lock(&self.file.state);
+            state.handles -= 1;
+            state.unheld_since = (state.handles == 0).then(now);
         }
     }
 }

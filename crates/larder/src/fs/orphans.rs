@@ -5,9 +5,11 @@
 //! so of for long was left by a node that died, and is freed by whoever notices.
 
 use super::content::PAGES_FREED_MAX;
+use super::open::Taken;
 use super::record::{Content, Entry, Inode, InodeId, Kind};
 use super::trie;
-use super::tx::Tx;
+use super::tx::{Tx, TxError};
+use super::write::is_without_answer;
 use super::{FileSystem, FsError, Position, TxStore, lock, transact};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -59,7 +61,7 @@ impl<S: TxStore> FileSystem<S> {
         if mostly_empty
             && !self.inode_pages.is_current(id.page)
             && tx.get(id.page, trie::HEADER_SLOT).await?.is_none()
-            && tx.get_all(id.page).await?.is_some_and(|objects| objects.is_empty())
+            && tx.slots(id.page).await?.is_some_and(|slots| slots.is_empty())
         {
             tx.delete_page(id.page).await?;
         }
@@ -80,11 +82,31 @@ impl<S: TxStore> FileSystem<S> {
         id: InodeId,
         since: Option<i64>,
     ) -> Result<bool, FsError> {
-        let Some(_mark) = self.open_files.mark_dropping(id) else {
+        let (mark, foreign) = (self.open_files.mark_dropping(id), since.is_some());
+        if mark.is_none() {
             // Opened again meanwhile, by its number: freed at the last close.
             self.reap_later(id);
             return Ok(false);
-        };
+        }
+        if let Err(error) = self.may_remove() {
+            if !foreign {
+                self.reap_later(id);
+            }
+            return Err(error);
+        }
+        let freed = self.free_orphan(id, since).await;
+        match &freed {
+            // Nobody opens it before it is known.
+            Err(FsError::Store(TxError::OutcomeUnknown)) => {
+                lock(&self.unsettled).push_back(Taken { id: Some(id), mark, foreign });
+            }
+            Err(error) if is_without_answer(error) && !foreign => self.reap_later(id),
+            _ => {}
+        }
+        freed
+    }
+
+    async fn free_orphan(&self, id: InodeId, since: Option<i64>) -> Result<bool, FsError> {
         let trie = self.trie_of(self.root.orphans).await?;
         let name = orphan_name(id);
         loop {
@@ -117,12 +139,13 @@ impl<S: TxStore> FileSystem<S> {
 
     /// Frees what waits to be freed.
     pub async fn reap_waiting(&self) -> Result<(), FsError> {
-        loop {
-            let Some(id) = lock(&self.to_reap).pop() else {
-                return Ok(());
-            };
+        // What comes to wait anew meanwhile waits for the next time.
+        let count = lock(&self.to_reap).len();
+        for _ in 0..count {
+            let Some(id) = lock(&self.to_reap).pop_front() else { break };
             self.reap(id).await?;
         }
+        Ok(())
     }
 
     /// Files without a name and their sizes, of which some may be open on some node.

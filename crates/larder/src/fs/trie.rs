@@ -175,19 +175,20 @@ pub(super) async fn pages<T: Tx>(tx: &T, root: PageNo) -> Result<Vec<PageNo>, Fs
     Ok(all)
 }
 
-/// Deletes an empty trie, reading all of every page, so that it conflicts with every creation. A
-/// root page with inodes of other directories' files in it stays without its header.
+/// Deletes an empty trie, reading which slots of every page are filled, so that it conflicts with
+/// every creation. A root page with inodes of other directories' files in it stays without its
+/// header; what they are is not read, or this would not come to an end beside their updates.
 pub(super) async fn delete_empty<T: Tx>(tx: &T, root: PageNo) -> Result<(), FsError> {
     let pages = pages(tx, root).await?;
     let mut kept = None;
     for page in &pages {
-        let objects = tx.get_all(*page).await?.ok_or(FsError::NotFound)?;
-        if objects.iter().any(|(slot, ..)| is_name(*slot)) {
+        let slots = tx.slots(*page).await?.ok_or(FsError::NotFound)?;
+        if slots.iter().any(|(slot, _)| is_name(*slot)) {
             return Err(FsError::NotEmpty);
         }
-        if objects.iter().any(|(slot, ..)| *slot != HEADER_SLOT) {
-            let header = objects.iter().find(|(slot, ..)| *slot == HEADER_SLOT);
-            kept = header.map(|(_, generation, _)| (*page, *generation));
+        if slots.iter().any(|(slot, _)| *slot != HEADER_SLOT) {
+            let header = slots.iter().find(|(slot, _)| *slot == HEADER_SLOT);
+            kept = header.map(|(_, generation)| (*page, *generation));
         }
     }
     for page in pages {
@@ -279,7 +280,8 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
-    /// Makes a full bucket an interior page with 32 buckets below it.
+    /// Makes a full bucket an interior page with 32 buckets below it. Of a first page only the
+    /// names are read: beside the updates of the small files in it this would seldom succeed.
     async fn split(&self, tx: &S::Tx, page: PageNo, level: u32) -> Result<(), FsError> {
         if level >= LEVELS_MAX {
             return Err(FsError::NoSpace);
@@ -287,10 +289,9 @@ impl<S: TxStore> FileSystem<S> {
         let first = self.numbers.take(&self.store, FAN_OUT as u64).await?;
         let children: Vec<PageNo> = (0..FAN_OUT as u64).map(|i| PageNo(first.0 + i)).collect();
         let mut parts: Vec<BTreeMap<Slot, Vec<Entry>>> = vec![BTreeMap::new(); FAN_OUT];
-        for (slot, generation, bytes) in tx.get_all(page).await?.ok_or(FsError::NotFound)? {
-            if !is_name(slot) {
-                continue;
-            }
+        let slots = tx.slots(page).await?.ok_or(FsError::NotFound)?;
+        for (slot, _) in slots.into_iter().filter(|(slot, _)| is_name(*slot)) {
+            let Some((generation, bytes)) = tx.get(page, slot).await? else { continue };
             tx.delete(page, slot, generation).await?;
             for entry in decode_entries(&bytes)? {
                 let index = child_of(self.hash(&entry.name), level);

@@ -81,6 +81,13 @@ pub trait Tx: Send + Sync {
         page: PageNo,
     ) -> impl Future<Output = Result<Option<Vec<Object>>, TxError>> + Send;
 
+    /// Which slots of a slotted page are filled, ascending; none: no such page. Conflicts with
+    /// creations and deletions in the page, not with changes of what is there.
+    fn slots(
+        &self,
+        page: PageNo,
+    ) -> impl Future<Output = Result<Option<Vec<(Slot, Generation)>>, TxError>> + Send;
+
     /// A raw page's bytes; none: no such page. A value read.
     fn get_raw(&self, page: PageNo) -> impl Future<Output = Result<Option<Bytes>, TxError>> + Send;
 
@@ -199,4 +206,7 @@ pub trait TxStore: Clone + Send + Sync + 'static {
 
     /// How long what is read now may be called current; none: no such limit, zero: not at all.
     fn current_for(&self) -> Option<Duration>;
+
+    /// Counts bytes that were written to files and are lost, for those who watch over the node.
+    fn count_lost(&self, bytes: u64);
 }

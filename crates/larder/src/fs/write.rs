@@ -5,14 +5,16 @@
 //! nothing can be committed, writers are refused within their time limit, and what was refused is
 //! never committed later. A commit that fails for want of an answer leaves its bytes to be tried
 //! again until the last handle goes; one that can never succeed loses those bytes alone, and every
-//! handle of the file is told so once, at its next fsync or close.
+//! handle of the file is told so once, at its next fsync or close. Before bytes are tried again it
+//! is found out whether they had been committed after all: others may have written over them since.
 
 use super::content::Piece;
-use super::dirty::{COMMIT_BYTES, cost_max};
+use super::dirty::{Attempt, COMMIT_BYTES, Span, Verdict, Waiting, cost_max};
 use super::open::{Forget, Handle, OpenFile};
 use super::record::InodeId;
 use super::tx::{Tx, TxError};
 use super::{FileSystem, FsError, TxStore, lock, transact};
+use crate::clock::now;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,6 +131,15 @@ impl<S: TxStore> FileSystem<S> {
     /// Gives a handle back; with the last one what was written is committed or, if that fails,
     /// dropped, and a file without a name is removed. Once is enough; more do nothing.
     pub async fn release(&self, handle: &Handle) -> Result<(), FsError> {
+        self.release_as(handle, true).await
+    }
+
+    /// The same where nobody hears of the result: what was lost is left to be told to others.
+    pub async fn release_unheard(&self, handle: &Handle) -> Result<(), FsError> {
+        self.release_as(handle, false).await
+    }
+
+    async fn release_as(&self, handle: &Handle, heard: bool) -> Result<(), FsError> {
         let file = &handle.file;
         let (result, reap) = {
             // Nobody commits older bytes after this, when the file may be open anew.
@@ -136,7 +147,8 @@ impl<S: TxStore> FileSystem<S> {
             let result =
                 if lock(&file.state).orphan { Ok(()) } else { self.write_back_ordered(file).await };
             handle.give_back();
-            (self.tell(handle, result), self.open_files.forget_unheld(file, Forget::Always))
+            let result = if heard { self.tell(handle, result) } else { result };
+            (result, self.open_files.forget_unheld(file, Forget::Always))
         };
         if reap {
             self.reap(handle.id()).await?;
@@ -148,6 +160,12 @@ impl<S: TxStore> FileSystem<S> {
     /// dropped. A file that the store refuses does not stop the others; without an answer it stops,
     /// and the next time begins with the file after.
     pub async fn flush_aged(&self, age: Duration) {
+        for file in self.open_files.all() {
+            // One that is being committed is looked at by who does that.
+            if let Ok(_ordered) = file.commit.try_lock() {
+                self.give_up_dropped(&file);
+            }
+        }
         for file in self.open_files.in_turn() {
             let (since, held) = {
                 let state = lock(&file.state);
@@ -229,44 +247,116 @@ impl<S: TxStore> FileSystem<S> {
 
     /// The same, with the file's order of commits held.
     async fn write_back_ordered(&self, file: &OpenFile) -> Result<(), FsError> {
+        self.give_up_dropped(file);
+        self.settle_attempt(file).await?;
         let waiting = lock(&file.state).dirty.waiting();
         for batch in &waiting.batches {
             lock(&file.state).troubled = true;
-            let result = self.commit_batch(file.id, batch, waiting.modified).await;
+            let result = self.commit_batch(file, batch, &waiting).await;
             if let Err(error) = &result
                 && may_pass(error)
             {
                 return result;
             }
-            let mut state = lock(&file.state);
-            state.troubled = false;
-            let before = state.dirty.cost();
-            state.dirty.forget(batch, &waiting);
-            self.open_files.room.give_back(before - state.dirty.cost());
-            if let Err(error) = result {
-                let bytes: usize = batch.iter().map(|(_, bytes)| bytes.len()).sum();
-                tracing::error!(inode = %file.id, bytes, %error, "what was written is lost");
-                state.lost.note(error);
-                drop(state);
-                self.open_files.tell_lost(file.id);
-            }
+            self.forget_dirty(file, &waiting.span(batch), result.err());
         }
         Ok(())
     }
 
     async fn commit_batch(
         &self,
-        id: InodeId,
+        file: &OpenFile,
         batch: &[Piece],
-        modified: i64,
+        of: &Waiting,
     ) -> Result<(), FsError> {
-        transact!(self, tx => {
+        let id = file.id;
+        let note = |attempt| lock(&file.state).attempt = attempt;
+        let result = transact!(self, tx => {
+            note(None);
             let mut inode = self.inode(&tx, id).await?;
+            let before = inode.change;
             self.write_content(&tx, id, &mut inode, batch).await?;
-            inode.mtime = modified;
-            inode.ctime = inode.ctime.max(modified);
-            self.put_inode(&tx, id, &inode).await
-        })
+            inode.mtime = of.modified;
+            inode.ctime = inode.ctime.max(of.modified);
+            self.put_inode(&tx, id, &inode).await?;
+            // From here on it may be done, also when nobody waits for it any more.
+            note(Some(Attempt { span: of.span(batch), before, modified: of.modified }));
+            Ok(())
+        });
+        if result != Err(TxError::OutcomeUnknown.into()) {
+            note(None);
+        }
+        result
+    }
+
+    /// Finds out what became of a commit without an answer, so that its bytes are not committed
+    /// again over what others wrote after it. One that may still come is kept from being done, by a
+    /// change of the inode.
+    async fn settle_attempt(&self, file: &OpenFile) -> Result<(), FsError> {
+        let Some(attempt) = lock(&file.state).attempt else { return Ok(()) };
+        let verdict: Result<Verdict, FsError> = transact!(self, tx => {
+            let mut inode = self.inode(&tx, file.id).await?;
+            let verdict = attempt.verdict(&inode);
+            if verdict == Verdict::NotYet {
+                inode.ctime = self.store.now().max(inode.ctime.saturating_add(1));
+                self.put_inode(&tx, file.id, &inode).await?;
+            }
+            Ok(verdict)
+        });
+        match verdict {
+            Ok(Verdict::Done) => self.forget_dirty(file, &attempt.span, None),
+            Ok(Verdict::Unclear) => {
+                self.forget_dirty(file, &attempt.span, Some(TxError::OutcomeUnknown.into()));
+            }
+            Ok(Verdict::NotYet | Verdict::Again) => {}
+            Err(error) if may_pass(&error) => return Err(error),
+            // The bytes' own commit meets the same.
+            Err(_) => {}
+        }
+        lock(&file.state).attempt = None;
+        Ok(())
+    }
+
+    /// Forgets bytes that were committed, or that are lost by an error.
+    fn forget_dirty(&self, file: &OpenFile, span: &Span, lost: Option<FsError>) {
+        let mut state = lock(&file.state);
+        state.troubled = false;
+        let (cost, bytes) = (state.dirty.cost(), state.dirty.bytes());
+        state.dirty.forget(span);
+        self.open_files.room.give_back(cost - state.dirty.cost());
+        let bytes = bytes - state.dirty.bytes();
+        if let Some(error) = lost {
+            tracing::error!(inode = %file.id, bytes, %error, "what was written is lost");
+            state.lost.note(error);
+            drop(state);
+            self.open_files.tell_lost(file.id, bytes);
+        }
+    }
+
+    /// Drops what waits in a file that nobody has held for [`FsOptions::dropped_age`]: committed
+    /// so much later it would go over what others wrote meanwhile.
+    ///
+    /// [`FsOptions::dropped_age`]: super::FsOptions::dropped_age
+    fn give_up_dropped(&self, file: &OpenFile) {
+        let mut state = lock(&file.state);
+        let age = state.unheld_since.map(|since| now().since(since));
+        if age.is_none_or(|age| age < self.options.dropped_age)
+            || state.dirty.is_empty()
+            || state.orphan
+        {
+            return;
+        }
+        let (cost, bytes) = (state.dirty.cost(), state.dirty.bytes());
+        state.dirty.clear();
+        (state.attempt, state.troubled) = (None, false);
+        self.open_files.room.give_back(cost);
+        tracing::error!(
+            inode = %file.id, bytes, ?age,
+            "what was written is lost: nobody has the file open, and it could not be committed"
+        );
+        state.lost.note(TxError::TimedOut.into());
+        drop(state);
+        self.open_files.tell_lost(file.id, bytes);
     }
 }
 
@@ -277,7 +367,7 @@ pub(super) fn is_without_answer(error: &FsError) -> bool {
 }
 
 /// Whether the same commit may succeed later.
-fn may_pass(error: &FsError) -> bool {
+pub(super) fn may_pass(error: &FsError) -> bool {
     matches!(
         error,
         FsError::Store(

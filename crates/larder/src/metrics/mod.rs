@@ -133,6 +133,7 @@ pub struct Metrics {
     directory_bytes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     lag_stamps: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     domains_failed: Gauge,
+    lost_bytes: Counter,
 }
 
 impl Default for Metrics {
@@ -186,6 +187,7 @@ impl Metrics {
             directory_bytes: Family::default(),
             lag_stamps: Family::default(),
             domains_failed: Gauge::default(),
+            lost_bytes: Counter::default(),
         };
         metrics.register(&mut registry);
         metrics.registry = registry;
@@ -228,6 +230,8 @@ impl Metrics {
         r.register("lag_stamps", "Commits not sent yet to the child furthest behind", lag);
         let failed = self.domains_failed.clone();
         r.register("domains_failed", "Domains whose store failed", failed);
+        let help = "Bytes written to files that could not be committed, and are lost";
+        r.register_with_unit("lost", help, Unit::Bytes, self.lost_bytes.clone());
         for (name, help, histogram) in [
             ("commit", "Commits, as their user waits", &self.commit_seconds),
             ("fetch", "Fetches, as their user waits", &self.fetch_seconds),
@@ -372,6 +376,11 @@ impl Metrics {
         self.domains_failed.inc();
     }
 
+    /// Bytes that were written to files are lost.
+    pub fn lost(&self, bytes: u64) {
+        self.lost_bytes.inc_by(bytes);
+    }
+
     /// The counts that people ask for most, for `/status`.
     #[must_use]
     pub fn summary(&self) -> Summary {
@@ -391,6 +400,7 @@ impl Metrics {
             local: ended(Ending::Local),
             conflicts: ended(Ending::Conflict),
             unknown: ended(Ending::Unknown),
+            lost_bytes: self.lost_bytes.get(),
             links_up: self.links(Side::Up),
             links_down: self.links(Side::Down),
             connects: self.connects.get_or_create(&Label { what: "up" }).get(),
@@ -426,6 +436,8 @@ pub struct Summary {
     pub conflicts: u64,
     /// Commits whose outcome was not known within the limit.
     pub unknown: u64,
+    /// Bytes written to files that could not be committed, and are lost.
+    pub lost_bytes: u64,
     /// Links to the parent that stand.
     pub links_up: i64,
     /// Links from children that stand.

@@ -1,6 +1,8 @@
 //! Where things are kept: inodes beside the names of their directory.
 
-use super::super::record::Content;
+use super::super::memory::MemoryTx;
+use super::super::record::{Content, Entry};
+use super::super::trie;
 use super::*;
 
 async fn trie(fs: &Fs, directory: InodeId) -> PageNo {
@@ -88,4 +90,96 @@ async fn places_that_are_taken() {
     let elsewhere = seen.keys().filter(|(at, _)| *at != page).count();
     assert!((1..100).contains(&elsewhere), "{elsewhere} of 600 met");
     clean(&fs).await;
+}
+
+async fn chmod(fs: &Fs, id: InodeId, mode: u16) {
+    let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+    fs.setattr(id, set).await.expect("it works");
+}
+
+/// Files of a directory were updated all the time, some of them in its first page. The directory
+/// became full, and whoever made the next name read all of that page to split it: every update
+/// between that and its commit was a conflict, and beside forty a second over a long line no name
+/// could be made any more.
+#[tokio::test]
+async fn a_directory_is_split_beside_updates_of_its_files() {
+    let (store, fs) = fresh().await;
+    let other = open(&store).await;
+    let d = make(&fs, fs.root(), "d", &directory()).await;
+    let page = trie(&fs, d).await;
+    let first = make(&fs, d, "first", &file()).await;
+    assert_eq!(first.page, page);
+    let (mut tx, mut made) = (split_by(&store, &fs, page, "0", first).await, 0);
+    while tx.is_none() {
+        make(&fs, d, &long(made), &file()).await;
+        made += 1;
+        tx = split_by(&store, &fs, page, &made.to_string(), first).await;
+    }
+    chmod(&other, first, 0o600).await;
+    assert_eq!(tx.expect("it splits").commit().await, Ok(()));
+    assert_eq!(names(&other, d).await.len(), made + 2);
+    // But a name that goes meanwhile must not be taken along.
+    let d = make(&fs, fs.root(), "e", &directory()).await;
+    let page = trie(&fs, d).await;
+    let mut late = None;
+    for i in 0..=made {
+        make(&fs, d, &long(i), &file()).await;
+        late = split_by(&store, &fs, page, "again", first).await;
+        if late.is_some() {
+            break;
+        }
+    }
+    other.unlink(d, long(0).as_bytes()).await.expect("it works");
+    assert!(matches!(late.expect("it splits").commit().await, Err(TxError::Conflict(_))));
+}
+
+fn long(i: usize) -> String {
+    format!("a-name-that-fills-the-bucket-{i}")
+}
+
+/// Adds a name without a commit, if that splits the directory's first page.
+async fn split_by(
+    store: &MemoryStore,
+    fs: &Fs,
+    page: PageNo,
+    name: &str,
+    id: InodeId,
+) -> Option<MemoryTx> {
+    let tx = store.begin(Mode::Normal).await.expect("it works");
+    let name = format!("a-name-that-fills-the-bucket-as-well-{name}").into();
+    let entry = Entry { name, id, kind: Kind::File };
+    fs.insert_entry(&tx, page, entry).await.expect("it works");
+    let split = trie::header(&tx, page).await.expect("it works").1.children.is_some();
+    split.then_some(tx)
+}
+
+/// A removed directory whose files had been moved away: they are still in its first page, and
+/// their updates kept its removal from ever being done.
+#[tokio::test]
+async fn a_directory_is_removed_beside_updates_of_files_moved_away() {
+    let (store, fs) = fresh().await;
+    let other = open(&store).await;
+    let d = make(&fs, fs.root(), "d", &directory()).await;
+    let page = trie(&fs, d).await;
+    let moved = make(&fs, d, "moved", &file()).await;
+    write_file(&fs, moved, 0, b"old").await;
+    let (from, to) = ((d, &b"moved"[..]), (fs.root(), &b"moved"[..]));
+    fs.rename(from, to, RenameMode::NoReplace).await.expect("it works");
+    let removing = async || {
+        let tx = store.begin(Mode::Normal).await.expect("it works");
+        fs.remove_directory(&tx, d).await.expect("it is empty");
+        tx
+    };
+    // A name made meanwhile is a conflict.
+    let tx = removing().await;
+    make(&other, d, "made", &file()).await;
+    assert!(matches!(tx.commit().await, Err(TxError::Conflict(_))));
+    other.unlink(d, b"made").await.expect("it works");
+    let tx = removing().await;
+    chmod(&other, moved, 0o600).await;
+    write_file(&other, moved, 0, b"new").await;
+    assert_eq!(tx.commit().await, Ok(()));
+    assert_eq!(read_file(&fs, moved).await, b"new");
+    let tx = store.begin(Mode::Normal).await.expect("it works");
+    assert_eq!(trie::header(&tx, page).await.map(|_| ()), Err(FsError::NotFound));
 }

@@ -58,6 +58,26 @@ async fn every_handle_is_told_once_of_what_was_lost() {
     }
 }
 
+/// The kernel tells nobody how giving a handle back ended. What was lost counted as told to whoever
+/// had closed, and the next to sync was told that all was well.
+#[tokio::test]
+async fn what_nobody_heard_of_is_told_to_the_next() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (reader, _) = fs.open_file(id).await.expect("it works");
+    let (writer, _) = fs.open_file(id).await.expect("it works");
+    written(&fs, &writer, 0, 10).await.expect("it works");
+    store.fail_next_commit(TxError::Denied("no".into()));
+    fs.flush_aged(Duration::ZERO).await;
+    for handle in [&reader, &writer] {
+        fs.release_unheard(handle).await.expect("nothing waits");
+    }
+    let (next, _) = fs.open_file(id).await.expect("it works");
+    assert_eq!(fs.release(&next).await, Err(denied()));
+    let (next, _) = fs.open_file(id).await.expect("it works");
+    assert_eq!(fs.release(&next).await, Ok(()));
+}
+
 /// A commit of old bytes was refused for good while newer ones were being written: they were
 /// thrown away with the old ones, though their own commit would have succeeded.
 #[tokio::test]
@@ -233,6 +253,41 @@ async fn a_removal_without_an_answer_and_an_opening_do_not_pass_each_other() {
         fs.unlink(fs.root(), b"g").await.expect("it works");
         fs.release(&handle).await.expect("it works");
     }
+    clean(&fs).await;
+}
+
+/// The freeing of a file without a name got no answer, and the file could be opened again by its
+/// number; then the freeing was done after all, and the content went from under the handle.
+#[tokio::test]
+async fn a_freeing_without_an_answer_and_an_opening_do_not_pass_each_other() {
+    let (store, fs) = fresh().await;
+    for (name, done) in [("f", true), ("g", false)] {
+        let id = make(&fs, fs.root(), name, &file()).await;
+        write_file(&fs, id, 0, &pattern(100_000, 3)).await;
+        let (handle, _) = fs.open_file(id).await.expect("it works");
+        fs.unlink(fs.root(), name.as_bytes()).await.expect("it works");
+        store.delay_next_commit();
+        assert_eq!(fs.release(&handle).await, Err(TxError::OutcomeUnknown.into()));
+        let opener = fs.clone();
+        let opening = tokio::spawn(async move { opener.open_file(id).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!opening.is_finished(), "the freeing may be done yet");
+        assert_eq!(usize::from(done), if done { store.arrive() } else { 0 });
+        fs.settle_unknown().await.expect("it works");
+        let opened = opening.await.expect("it works");
+        assert_eq!(store.arrive(), 0, "it is settled that it is not done");
+        if done {
+            assert_eq!(opened.map(|_| ()), Err(FsError::NotFound));
+            continue;
+        }
+        let (handle, _) = opened.expect("it is there");
+        assert_eq!(fs.read(&handle, 0, 200_000).await.expect("it is open"), pattern(100_000, 3));
+        // Nothing is forgotten by it.
+        fs.reap_waiting().await.expect("it works");
+        fs.release(&handle).await.expect("it works");
+        assert_eq!(fs.getattr(id).await.map(|_| ()), Err(FsError::NotFound));
+    }
+    assert!(fs.orphans().await.expect("it works").is_empty());
     clean(&fs).await;
 }
 

@@ -10,6 +10,10 @@ fn unreadable() -> TxError {
     TxError::Unavailable("page 7 cannot be read".into())
 }
 
+fn unknown() -> Result<(), FsError> {
+    Err(TxError::OutcomeUnknown.into())
+}
+
 /// A file in a directory of its own, so that its inode is in no other's page.
 async fn apart(fs: &Fs, name: &str) -> InodeId {
     let directory = make(fs, fs.root(), name, &directory()).await;
@@ -140,6 +144,120 @@ async fn bytes_that_wait_are_of_no_update() {
     fs.flush(&handle).await.expect("it works");
     assert_eq!(read(0, 100).await, Some(change + 1));
     fs.release(&handle).await.expect("it works");
+}
+
+/// The commit of written bytes got no answer within its limit, was done all the same, and another
+/// node wrote over them; then the bytes were committed again, over the other's.
+#[tokio::test]
+async fn bytes_committed_without_an_answer_are_not_committed_again_over_others() {
+    for given_up in [false, true] {
+        let (store, fs) = fresh().await;
+        let other = open(&store).await;
+        let id = make(&fs, fs.root(), "f", &file()).await;
+        let (handle, _) = fs.open_file(id).await.expect("it works");
+        written(&fs, &handle, 0, 100).await.expect("it works");
+        if given_up {
+            // By who asked for the commit, when it was done and not answered.
+            store.stall(Stall::After);
+            let flushing = fs.flush(&handle);
+            assert!(tokio::time::timeout(Duration::from_millis(50), flushing).await.is_err());
+            store.stall(Stall::Nowhere);
+        } else {
+            store.delay_next_commit();
+            assert_eq!(fs.flush(&handle).await, unknown());
+            assert_eq!(store.arrive(), 1);
+        }
+        assert_eq!(handle.dirty_bytes(), 100, "nobody here knows");
+        written(&fs, &handle, 200, 10).await.expect("it works");
+        write_file(&other, id, 0, b"theirs").await;
+        // Who wrote what cannot be told after two updates, so that the writer is told of a loss;
+        // but what was written later is committed.
+        assert_eq!(fs.flush(&handle).await, unknown());
+        assert_eq!(fs.flush(&handle).await, Ok(()));
+        let bytes = read_file(&other, id).await;
+        assert_eq!((&bytes[..6], &bytes[200..]), (&b"theirs"[..], &[1; 10][..]));
+        assert_eq!((fs.waiting_bytes(), store.lost()), (0, 100));
+        fs.release(&handle).await.expect("it works");
+        clean(&other).await;
+    }
+}
+
+/// Nobody else wrote: then it can be told what became of a commit without an answer, and nothing is
+/// lost and nothing is done twice.
+#[tokio::test]
+async fn what_became_of_a_commit_without_an_answer_is_found_out() {
+    let (store, fs) = fresh().await;
+    let other = open(&store).await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    let change = async || other.getattr(id).await.expect("it works").inode.change;
+    // Done.
+    written(&fs, &handle, 0, 100).await.expect("it works");
+    store.delay_next_commit();
+    assert_eq!(fs.flush(&handle).await, unknown());
+    assert_eq!(store.arrive(), 1);
+    let commits = store.commits();
+    assert_eq!(fs.flush(&handle).await, Ok(()));
+    assert_eq!((store.commits(), change().await), (commits, 1));
+    // Not done, and it may come yet: once the bytes are committed by another it must not be done.
+    written(&fs, &handle, 0, 50).await.expect("it works");
+    store.delay_next_commit();
+    assert_eq!(fs.flush(&handle).await, unknown());
+    assert_eq!(fs.flush(&handle).await, Ok(()));
+    write_file(&other, id, 0, b"theirs").await;
+    assert_eq!((store.arrive(), change().await), (0, 3));
+    assert_eq!(&read_file(&other, id).await[..6], b"theirs");
+    // Not done, since another's write came before it.
+    written(&fs, &handle, 0, 50).await.expect("it works");
+    store.delay_next_commit();
+    assert_eq!(fs.flush(&handle).await, unknown());
+    write_file(&other, id, 60, b"beside").await;
+    assert_eq!(store.arrive(), 0);
+    assert_eq!(fs.flush(&handle).await, Ok(()));
+    let bytes = read_file(&other, id).await;
+    assert_eq!((&bytes[..50], &bytes[60..66]), (&[1; 50][..], &b"beside"[..]));
+    assert_eq!((fs.waiting_bytes(), store.lost()), (0, 0));
+    fs.release(&handle).await.expect("it works");
+    clean(&other).await;
+}
+
+/// An operation passed its limit and dropped its handle with bytes in it, and the node was cut off.
+/// The bytes waited for hours, and were then committed over what others had written since.
+#[tokio::test]
+async fn what_nobody_holds_is_not_committed_hours_later() {
+    let options = FsOptions { dropped_age: Duration::from_millis(200), ..FsOptions::default() };
+    let (store, fs) = with(options).await;
+    let other = open(&store).await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    written(&fs, &handle, 0, 100).await.expect("it works");
+    drop(handle);
+    store.fail_next_commit(TxError::TimedOut);
+    fs.flush_aged(Duration::ZERO).await;
+    assert!(fs.waiting_bytes() > 0, "it is tried again");
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    write_file(&other, id, 0, b"theirs").await;
+    fs.flush_aged(Duration::ZERO).await;
+    assert_eq!(read_file(&other, id).await, b"theirs");
+    assert_eq!((fs.waiting_bytes(), store.lost()), (0, 100));
+    // Whoever opens it next is told, once.
+    assert!(!fs.open_files.is_open(id));
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    let (second, _) = fs.open_file(id).await.expect("it works");
+    for handle in [&handle, &second] {
+        assert_eq!(fs.flush(handle).await, Err(TxError::TimedOut.into()));
+        fs.release(handle).await.expect("it works");
+    }
+    write_file(&fs, id, 0, b"ours").await;
+    // Opened again in time they stay.
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    written(&fs, &handle, 0, 3).await.expect("it works");
+    drop(handle);
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    fs.flush_aged(Duration::ZERO).await;
+    fs.release(&handle).await.expect("it works");
+    assert_eq!(&read_file(&other, id).await[..], b"\x01\x01\x01srs");
 }
 
 /// A handle was dropped with bytes that waited, and their commit met conflicts as often as it is
