@@ -1,13 +1,16 @@
 //! `larder mount`.
 
 use crate::args::{Common, MountArgs};
-use crate::mount::{MountOptions, Mounted, next_signal};
+use crate::mount::{MountOptions, Mounted, Standing, next_signal};
 use crate::serve::{self, Stopping};
 use crate::settings::Flags;
 use anyhow::{Context, Result, ensure};
 use larder::client::{Freshness, Node};
+use larder::config::NodeSection;
 use larder::fs::client::VolumeStore;
 use larder::fs::{FileSystem, FsOptions};
+use larder::http::{Probe, Telling};
+use larder::metrics::Metrics;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +19,45 @@ use std::time::Duration;
 const REFUSE_AFTER: Duration = Duration::from_secs(1);
 /// How often it is looked whether somebody unmounted from outside.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// What a mount tells about itself: the node's figures, and whether it stands.
+struct MountProbe {
+    node: Node,
+    standing: Standing,
+}
+
+impl Probe for MountProbe {
+    fn metrics(&self) -> &Metrics {
+        self.node.metrics()
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        self.node.healthy()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.standing.now()?;
+        self.node.ready()
+    }
+
+    fn status(&self) -> Telling<'_> {
+        Box::pin(async {
+            let mut status = Probe::status(&self.node).await;
+            status["mounted"] = self.standing.now().is_ok().into();
+            status
+        })
+    }
+}
+
+fn fs_options(node: &NodeSection) -> FsOptions {
+    FsOptions {
+        orphan_age: node.orphan_age.0,
+        dropped_age: node.dropped_age.0,
+        dirty_total_max: usize::try_from(node.dirty_bytes.0).unwrap_or(usize::MAX),
+        write_limit: node.request_limit.0,
+        ..FsOptions::default()
+    }
+}
 
 pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
     let config = Flags::default()
@@ -28,9 +70,11 @@ pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
     ensure!(point.is_dir(), "{} is not a folder", point.display());
 
     let mut stopping = Stopping::listen()?;
+    let standing = Standing::default();
     let start = async {
         let node = Node::connect(config.node()).await?;
-        let endpoint = serve::http(&config, Arc::new(node.clone())).await?;
+        let probe = MountProbe { node: node.clone(), standing: standing.clone() };
+        let endpoint = serve::http(&config, Arc::new(probe)).await?;
         let volume = node.volume(&arguments.volume).await?;
         Ok((node, endpoint, volume))
     };
@@ -44,16 +88,17 @@ pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
     let mut options = MountOptions {
         name: format!("larder:{}", arguments.volume),
         read_only: arguments.read_only,
+        writers_max: config.node.writers_max as usize,
+        standing,
         ..MountOptions::default()
     };
     options.operation_limit = config.node.request_limit.0;
     let limit = options.operation_limit;
     let store =
         VolumeStore::new(volume.clone(), freshness, limit, REFUSE_AFTER, options.time_to_live_max);
-    let fs_options = FsOptions { orphan_age: config.node.orphan_age.0, ..FsOptions::default() };
     // Events from here on: nothing that changes after the first look-up is missed.
     let mut notices = node.notices();
-    let tree = FileSystem::open(store, fs_options)
+    let tree = FileSystem::open(store, fs_options(&config.node))
         .await
         .with_context(|| format!("volume {}", arguments.volume))?;
     let (domain, id) = (volume.domain(), volume.id());

@@ -6,9 +6,9 @@ use super::{Open, Shared};
 use bytes::Bytes;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use larder::fs::{
     Attr, Create, Found, FsError, Handle, InodeId, Kind, RenameMode, SetAttr, TxError, TxStore,
@@ -17,8 +17,10 @@ use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::SystemTime;
 use tokio::runtime::Handle as Runtime;
 
@@ -42,8 +44,24 @@ impl<S: TxStore> Adapter<S> {
         Self { shared, runtime }
     }
 
-    /// Runs an operation that only looks in a task of its own, and answers within the limit
-    /// whatever happens; past that the operation is given up where it stands.
+    /// Starts something: on this thread as far as it goes without waiting, which for what is cached
+    /// is to its end, with no other thread to be woken; the rest of it in a task of its own.
+    fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let _runtime = self.runtime.enter();
+        let mut work = Box::pin(work);
+        let mut context = Context::from_waker(Waker::noop());
+        // A panic would end this thread, and the mount with it.
+        match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut context))) {
+            Ok(Poll::Ready(())) => {}
+            Ok(Poll::Pending) => {
+                self.runtime.spawn(work);
+            }
+            Err(_) => tracing::error!("a file operation ended by a panic"),
+        }
+    }
+
+    /// Runs an operation that only looks, and answers within the limit whatever happens; past that
+    /// the operation is given up where it stands.
     fn run<T, Op, Fut>(&self, op: Op, answer: impl FnOnce(&Shared<S>, Answer<T>) + Send + 'static)
     where
         T: Send + 'static,
@@ -52,7 +70,7 @@ impl<S: TxStore> Adapter<S> {
     {
         let shared = self.shared.clone();
         let operation = op(shared.clone());
-        self.runtime.spawn(async move {
+        self.start(async move {
             let limit = shared.options.operation_limit;
             let result = match tokio::time::timeout(limit, operation).await {
                 Ok(result) => result,
@@ -226,6 +244,10 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         let _nearest = config.set_max_readahead(WRITE_BYTES_MAX);
         let _nearest = config.set_max_background(BACKGROUND_MAX);
         Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.shared.options.standing.end();
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -409,7 +431,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         );
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.run(
             move |shared| async move { failed(shared.fs.open_file(shared.id(ino)?).await) },
             move |shared, result| match result {
@@ -417,10 +439,13 @@ impl<S: TxStore> Filesystem for Adapter<S> {
                     // The kernel may keep the bytes it read before if they are still the same;
                     // else it drops them now.
                     let same = shared.known().open_pages(ino.0, attr.inode.change);
-                    let flags =
-                        if same { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+                    let mut told = FopenFlags::empty();
+                    told.set(FopenFlags::FOPEN_KEEP_CACHE, same);
+                    // Who only reads has nothing to commit when it closes, nor waits for others.
+                    let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
+                    told.set(FopenFlags::FOPEN_NOFLUSH, reads);
                     let number = shared.add_handle(Open::File(Arc::new(handle)));
-                    reply.opened(FileHandle(number), flags);
+                    reply.opened(FileHandle(number), told);
                 }
                 Err(error) => reply.error(error),
             },
@@ -500,6 +525,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         self.run(
             move |shared| async move {
                 let _counted = counted;
+                let _place = shared.writers.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
                 let file = shared.file(fh)?;
                 let written = bytes.len() as u32;
                 failed(shared.fs.write(&file, offset, bytes).await)?;
@@ -545,13 +571,13 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         reply: ReplyEmpty,
     ) {
         // Not cut off at the limit, or the file would stay open here: the kernel does not wait
-        // for it, and each step of it has a limit of its own.
+        // for it, nor tells anybody of its result, and each step of it has a limit of its own.
         let (shared, open) = (self.shared.clone(), self.shared.handles().remove(&fh.0));
         let counted = self.shared.under_way.begin();
-        self.runtime.spawn(async move {
+        self.start(async move {
             let _counted = counted;
             let result = match open {
-                Some(Open::File(file)) => failed(shared.fs.release(&file).await),
+                Some(Open::File(file)) => failed(shared.fs.release_unheard(&file).await),
                 _ => Err(Errno::EBADF),
             };
             match result {

@@ -1,7 +1,8 @@
 //! The mount: a volume's tree of files, given to the kernel over `/dev/fuse`.
 //!
-//! [`adapter`] answers the kernel's requests, each in a task of its own with a deadline, so that
-//! none waits for another and none for ever; [`listing`] those that list. [`known`] remembers what the kernel was told;
+//! [`adapter`] answers the kernel's requests: what is cached at once, all else in a task of its own
+//! with a deadline, so that none waits for another and none for ever; [`listing`] those that list.
+//! [`known`] remembers what the kernel was told;
 //! [`invalidate`] takes it back when it changes, from threads that hold no lock: the kernel may
 //! make such a thread wait for an operation under way in the same directory.
 //!
@@ -13,9 +14,12 @@ mod attributes;
 mod invalidate;
 mod known;
 mod listing;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod under_way;
+
+pub(crate) use standing::Standing;
 
 use adapter::Adapter;
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
@@ -36,8 +40,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use under_way::UnderWay;
 
-/// Operations that change something and are under way at once: some of them past their limits.
-const OPERATIONS_MAX: usize = 1024;
+/// Threads that take the kernel's requests.
+const THREADS_MAX: usize = 16;
 
 /// How the mount works.
 #[derive(Clone, Debug)]
@@ -54,6 +58,11 @@ pub(crate) struct MountOptions {
     pub(crate) allow_other: bool,
     /// Nothing can be changed through it.
     pub(crate) read_only: bool,
+    /// Writes under way at once, and as many other operations that change something, some of them
+    /// past their limits.
+    pub(crate) writers_max: usize,
+    /// Told when it stands, and when it has ended.
+    pub(crate) standing: Standing,
 }
 
 impl Default for MountOptions {
@@ -65,6 +74,8 @@ impl Default for MountOptions {
             write_back_age: Duration::from_secs(5),
             allow_other: true,
             read_only: false,
+            writers_max: 1024,
+            standing: Standing::default(),
         }
     }
 }
@@ -119,8 +130,10 @@ struct Shared<S: TxStore> {
     known: Mutex<Known>,
     handles: Mutex<HashMap<u64, Open>>,
     next_handle: AtomicU64,
-    /// Operations under way that change something.
+    /// Places for operations that change something.
     operations: Arc<Semaphore>,
+    /// The same for those that write bytes, so that many writers do not keep the others waiting.
+    writers: Semaphore,
     /// All that may leave something to be committed, answered or not.
     under_way: UnderWay,
 }
@@ -176,10 +189,11 @@ impl<S: TxStore> Mounted<S> {
         let shared = Arc::new(Shared {
             known: Mutex::new(Known::new(fs.root())),
             fs,
+            operations: Arc::new(Semaphore::new(options.writers_max)),
+            writers: Semaphore::new(options.writers_max),
             options,
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
-            operations: Arc::new(Semaphore::new(OPERATIONS_MAX)),
             under_way: UnderWay::default(),
         });
         let adapter = Adapter::new(shared.clone(), runtime.clone());
@@ -189,6 +203,8 @@ impl<S: TxStore> Mounted<S> {
         Invalidator::start(shared.clone(), session.notifier(), runtime.clone(), signals)?;
         let tickers =
             [runtime.spawn(tick(shared.clone())), runtime.spawn(tend_orphans(shared.clone()))];
+        // The kernel has begun to ask: the session shakes hands before it is given out.
+        shared.options.standing.begin();
         Ok(Self { shared, session: Some(session), tickers })
     }
 
@@ -202,6 +218,7 @@ impl<S: TxStore> Mounted<S> {
     /// session failed; an error says so, or that some of it could not be committed.
     pub(crate) async fn unmount(mut self) -> io::Result<()> {
         self.tickers.iter().for_each(JoinHandle::abort);
+        self.shared.options.standing.end();
         let unmounted = self.end_session().await;
         // The kernel waits neither for a release nor for what passed its limit.
         let limit = self.shared.options.operation_limit;
@@ -258,6 +275,7 @@ impl<S: TxStore> Mounted<S> {
 impl<S: TxStore> Drop for Mounted<S> {
     fn drop(&mut self) {
         self.tickers.iter().for_each(JoinHandle::abort);
+        self.shared.options.standing.end();
     }
 }
 
@@ -272,7 +290,9 @@ fn config(options: &MountOptions) -> Config {
     if options.allow_other {
         config.acl = SessionACL::All;
     }
-    config.n_threads = Some(2);
+    // They answer what is cached.
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    config.n_threads = Some(threads.clamp(2, THREADS_MAX));
     config
 }
 
@@ -303,8 +323,16 @@ async fn tick<S: TxStore>(shared: Arc<Shared<S>>) {
         if let Err(error) = shared.fs.settle_unknown().await {
             tracing::debug!(%error, "what became of a removal is still not known");
         }
-        if let Err(error) = shared.fs.reap_waiting().await {
-            tracing::warn!(%error, "a removed file could not be freed; `volume check` finds it");
+        match shared.fs.reap_waiting().await {
+            Ok(()) => {}
+            Err(FsError::Store(
+                TxError::TimedOut | TxError::OutcomeUnknown | TxError::Stale(_),
+            )) => {
+                tracing::debug!("cut off: removed files are freed later");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a removed file could not be freed; `volume check` finds it");
+            }
         }
     }
 }

@@ -19,26 +19,67 @@ struct Mount {
     path: PathBuf,
     fs: Arc<FileSystem<MemoryStore>>,
     mounted: Mounted<MemoryStore>,
+    _point: Point,
 }
 
-/// None where the machine lets nobody mount.
-async fn mount(store: &MemoryStore, name: &str) -> Option<Mount> {
+/// A folder to mount at. When it goes, nothing is mounted there any more, whatever failed.
+struct Point(PathBuf);
+
+impl Point {
+    fn new(name: &str) -> Self {
+        fuse_at("/dev/fuse").unwrap_or_else(|why| panic!("{why}"));
+        let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("it works");
+        Self(path)
+    }
+
+    fn is_mounted(&self) -> bool {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let path = self.0.display().to_string();
+        mounts.lines().any(|line| line.split(' ').nth(4) == Some(&path))
+    }
+}
+
+impl Drop for Point {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            let _or_not = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+        let _or_not = fs::remove_dir(&self.0);
+    }
+}
+
+/// Whether this machine lets us mount; if not, why, and what to do.
+fn fuse_at(device: &str) -> Result<(), String> {
+    match fs::File::options().read(true).write(true).open(device) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!(
+            "{device}: {error}. These tests mount for real: run them as root, on Linux with FUSE \
+             (`modprobe fuse`; in a container `--device /dev/fuse --cap-add SYS_ADMIN`)"
+        )),
+    }
+}
+
+/// A machine without FUSE ran none of these tests, and said that they had passed.
+#[test]
+fn without_fuse_the_tests_fail_and_say_what_to_do() {
+    let why = fuse_at("/dev/larder-has-no-such-device").expect_err("it is not there");
+    assert!(why.contains("modprobe fuse") && why.contains("as root"), "{why}");
+}
+
+async fn mount(store: &MemoryStore, name: &str) -> Mount {
     mount_with(store, name, MountOptions::default()).await
 }
 
-async fn mount_with(store: &MemoryStore, name: &str, options: MountOptions) -> Option<Mount> {
-    if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
-        eprintln!("no /dev/fuse: not tested");
-        return None;
-    }
-    let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
-    fs::create_dir_all(&path).expect("it works");
+async fn mount_with(store: &MemoryStore, name: &str, options: MountOptions) -> Mount {
+    let point = Point::new(name);
+    let path = point.0.clone();
     let files = FileSystem::open_or_format(store.clone(), FsOptions::default(), [3; 16]);
     let files = Arc::new(files.await.expect("it works"));
     let changes = store.watch();
     let signals = move || changes.recv().ok().map(Signal::Changed);
     let mounted = Mounted::mount(files.clone(), &path, options, signals).expect("it works");
-    Some(Mount { path, fs: files, mounted })
+    Mount { path, fs: files, mounted, _point: point }
 }
 
 impl Mount {
@@ -47,7 +88,6 @@ impl Mount {
         let report =
             check(&self.fs, &CheckOptions::default(), &mut |_| {}).await.expect("it works");
         assert!(report.is_clean(), "{report:#?}");
-        fs::remove_dir(&self.path).expect("it works");
     }
 }
 
@@ -75,7 +115,7 @@ fn run(command: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behaves_like_a_file_system() {
     let store = MemoryStore::new(PAGE_BYTES);
-    let Some(mount) = mount(&store, "posix").await else { return };
+    let mount = mount(&store, "posix").await;
     let path = mount.path.clone();
     host(move || {
         let p = path.display();
@@ -108,7 +148,7 @@ two\"; ln a/one a/b/hard; test $(stat -c %h a/one) = 2; mv a/one a/b/c/moved;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_a_tree_and_compares() {
     let store = MemoryStore::new(PAGE_BYTES);
-    let Some(mount) = mount(&store, "tree").await else { return };
+    let mount = mount(&store, "tree").await;
     let path = mount.path.clone();
     host(move || {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -122,8 +162,8 @@ async fn copies_a_tree_and_compares() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_mount_sees_what_the_other_changes() {
     let store = MemoryStore::new(PAGE_BYTES);
-    let Some(one) = mount(&store, "one").await else { return };
-    let Some(two) = mount(&store, "two").await else { return };
+    let one = mount(&store, "one").await;
+    let two = mount(&store, "two").await;
     let (a, b) = (one.path.clone(), two.path.clone());
     host(move || {
         // A name looked up in vain, then made.
@@ -177,7 +217,7 @@ async fn what_passes_its_limit_is_done_to_its_end() {
         write_back_age: Duration::from_millis(400),
         ..MountOptions::default()
     };
-    let Some(mount) = mount_with(&store, "limit", options).await else { return };
+    let mount = mount_with(&store, "limit", options).await;
     let (path, stalled) = (mount.path.clone(), store.clone());
     host(move || {
         fs::write(path.join("large"), vec![1; 12 << 20]).expect("it works");
@@ -210,7 +250,7 @@ async fn the_end_of_a_mount_waits_for_what_is_being_closed() {
     let store = MemoryStore::new(PAGE_BYTES);
     let options =
         MountOptions { operation_limit: Duration::from_secs(1), ..MountOptions::default() };
-    let Some(mount) = mount_with(&store, "closing", options).await else { return };
+    let mount = mount_with(&store, "closing", options).await;
     let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
     let (path, stalled) = (mount.path.clone(), store.clone());
     host(move || {
@@ -230,7 +270,6 @@ async fn the_end_of_a_mount_waits_for_what_is_being_closed() {
     unmounting.await.expect("it works").expect("all is committed");
     let found = other.lookup(other.root(), b"f").await.expect("it works");
     assert_eq!(found.attr.expect("it is there").inode.size, 11);
-    fs::remove_dir(&mount.path).expect("it works");
 }
 
 /// A mount was busy when it was to end: the error was returned before anything was committed, and
@@ -240,7 +279,7 @@ async fn a_busy_mount_commits_what_waits_all_the_same() {
     let store = MemoryStore::new(PAGE_BYTES);
     let options =
         MountOptions { write_back_age: Duration::from_secs(600), ..MountOptions::default() };
-    let Some(mount) = mount_with(&store, "busy", options).await else { return };
+    let mount = mount_with(&store, "busy", options).await;
     let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
     let (uid, gid, target) = (0, 0, bytes::Bytes::new());
     let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target };
@@ -261,13 +300,81 @@ async fn a_busy_mount_commits_what_waits_all_the_same() {
         let found = other.lookup(other.root(), name).await.expect("it works");
         assert_eq!(found.attr.expect("it is there").inode.size, size, "{name:?}");
     }
+    host(move || drop(file)).await;
+}
+
+/// A test failed with its mount busy, and the mount stayed on the machine for good.
+#[test]
+fn a_failing_test_leaves_no_mount_behind() {
+    let point = Point::new("left");
+    run(&format!("mount -t tmpfs none {}", point.0.display()));
+    let busy = fs::File::create(point.0.join("open")).expect("it works");
+    assert!(point.is_mounted());
+    let path = point.0.clone();
+    drop(point);
+    assert!(!path.exists());
+    drop(busy);
+}
+
+/// A mount was said to be ready when its node was linked, a moment before it stood, and after
+/// somebody had unmounted it: programs were started on an empty folder.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_stands_from_the_mount_to_its_end() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let standing = Standing::default();
+    assert_eq!(standing.now(), Err("not mounted yet".into()));
+    let options = MountOptions { standing: standing.clone(), ..MountOptions::default() };
+    let mount = mount_with(&store, "standing", options).await;
+    assert_eq!(standing.now(), Ok(()));
     let path = mount.path.clone();
+    host(move || run(&format!("umount {}", path.display()))).await;
+    let ended = standing.clone();
+    host(move || eventually("the end to be seen", || ended.now().is_err())).await;
+    mount.end().await;
+    // While it commits what waits it serves nobody any more.
+    let standing = Standing::default();
+    let options = MountOptions { standing: standing.clone(), ..MountOptions::default() };
+    let mount = mount_with(&store, "ending", options).await;
+    let path = mount.path.clone();
+    host(move || fs::write(path.join("f"), "1").expect("it works")).await;
+    let (handle, _) = {
+        let found = mount.fs.lookup(mount.fs.root(), b"f").await.expect("it works");
+        mount.fs.open_file(found.attr.expect("it is there").id).await.expect("it works")
+    };
+    mount.fs.write(&handle, 0, bytes::Bytes::from_static(b"2")).await.expect("it works");
+    store.stall(Stall::Before);
+    let unmounting = tokio::spawn(mount.mounted.unmount());
+    let ended = standing.clone();
+    host(move || eventually("the end to be seen", || ended.now().is_err())).await;
+    assert!(!unmounting.is_finished());
+    store.stall(Stall::Nowhere);
+    unmounting.await.expect("it works").expect("it works");
+}
+
+/// Somebody read a file while the origin could not be reached, and another had written to it here:
+/// the reader's close waited for the writer's commit, and was told that it had failed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_only_reads_commits_nothing_at_its_close() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let options = MountOptions {
+        operation_limit: Duration::from_secs(5),
+        write_back_age: Duration::from_secs(600),
+        ..MountOptions::default()
+    };
+    let mount = mount_with(&store, "reader", options).await;
+    let (path, stalled) = (mount.path.join("f"), store.clone());
     host(move || {
-        drop(file);
-        run(&format!("umount {}", path.display()));
-        fs::remove_dir(path).expect("it works");
+        let writer = fs::File::create(&path).expect("it works");
+        writer.write_all_at(b"not committed", 0).expect("it works");
+        stalled.stall(Stall::Before);
+        let begun = std::time::Instant::now();
+        assert_eq!(fs::read(&path).expect("it works"), b"not committed");
+        assert!(begun.elapsed() < Duration::from_secs(3), "it waited for another's commit");
+        stalled.stall(Stall::Nowhere);
+        writer.sync_all().expect("it works");
     })
     .await;
+    mount.end().await;
 }
 
 fn told(id: InodeId, change: u32) -> Attr {
@@ -404,7 +511,7 @@ fn an_answer_beside_a_very_large_change_is_not_believed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_read_under_way_leaves_no_old_bytes() {
     let store = MemoryStore::new(PAGE_BYTES);
-    let Some(one) = mount(&store, "under-way").await else { return };
+    let one = mount(&store, "under-way").await;
     let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
     let (uid, gid, target) = (0, 0, bytes::Bytes::new());
     let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target };
@@ -447,7 +554,7 @@ async fn a_read_under_way_leaves_no_old_bytes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn lost_bytes_are_not_shown() {
     let store = MemoryStore::new(PAGE_BYTES);
-    let Some(one) = mount(&store, "lost").await else { return };
+    let one = mount(&store, "lost").await;
     let (path, lossy) = (one.path.join("f"), store.clone());
     host(move || {
         fs::write(&path, "committed").expect("it works");
@@ -477,7 +584,7 @@ async fn lost_bytes_are_not_shown() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn new_bytes_with_an_old_time_are_seen() {
     let store = MemoryStore::new(PAGE_BYTES);
-    let Some(one) = mount(&store, "old-time").await else { return };
+    let one = mount(&store, "old-time").await;
     let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
     let (uid, gid, target) = (0, 0, bytes::Bytes::new());
     let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target };
@@ -503,27 +610,22 @@ async fn new_bytes_with_an_old_time_are_seen() {
 }
 
 /// A mount over a real node, its signals the node's own.
-async fn mount_node(node: &Node, name: &str) -> (PathBuf, Mounted<VolumeStore>) {
+async fn mount_node(node: &Node, name: &str) -> (Point, Mounted<VolumeStore>) {
     let limit = Duration::from_secs(20);
     let volume = node.volume("files").await.expect("it works");
     let store = VolumeStore::new(volume.clone(), Freshness::Leased, limit, limit, limit);
     let mut notices = node.notices();
     let files =
         FileSystem::open_or_format(store, FsOptions::default(), [5; 16]).await.expect("it works");
-    let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
-    fs::create_dir_all(&path).expect("it works");
+    let point = Point::new(name);
     let (domain, id) = (volume.domain(), volume.id());
     let signals = move || next_signal(&mut notices, domain, id);
-    let mounted = Mounted::mount(Arc::new(files), &path, MountOptions::default(), signals);
-    (path, mounted.expect("it works"))
+    let mounted = Mounted::mount(Arc::new(files), &point.0, MountOptions::default(), signals);
+    (point, mounted.expect("it works"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_sites_share_a_tree_over_tls() {
-    if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
-        eprintln!("no /dev/fuse: not tested");
-        return;
-    }
     let dir = std::env::temp_dir().join(format!("larder-sites-{}", std::process::id()));
     let tls = dir.join("tls");
     let authority = init(&tls, "test").expect("it works");
@@ -550,7 +652,7 @@ async fn two_sites_share_a_tree_over_tls() {
     one.create_volume(options).await.expect("it works");
     let (a, here) = mount_node(&one, "here").await;
     let (b, there) = mount_node(&two, "there").await;
-    let (p, q) = (a.clone(), b.clone());
+    let (p, q) = (a.0.clone(), b.0.clone());
     host(move || {
         assert!(!q.join("tree").exists());
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
@@ -569,9 +671,6 @@ async fn two_sites_share_a_tree_over_tls() {
     .await;
     here.unmount().await.expect("it works");
     there.unmount().await.expect("it works");
-    for path in [a, b] {
-        fs::remove_dir(path).expect("it works");
-    }
     one.shutdown().await;
     two.shutdown().await;
     drop(origin);

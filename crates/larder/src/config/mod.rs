@@ -143,6 +143,15 @@ pub struct NodeSection {
     /// A mount frees a file that was removed while open when no node has said for this long that
     /// it still holds it. A node cut off for longer loses such files.
     pub orphan_age: Period,
+    /// Bytes written to all open files of a mount that may wait for their commit, with what they
+    /// cost in memory: writers wait for room beyond it, and are refused after `request_limit`.
+    pub dirty_bytes: Size,
+    /// Writes of a mount under way at once, and as many other operations that change something:
+    /// further ones wait.
+    pub writers_max: u32,
+    /// What was written through a mount to a file that nobody holds open any more, and could not
+    /// be committed for this long since, is lost: later it would go over what others wrote.
+    pub dropped_age: Period,
 }
 
 impl Default for NodeSection {
@@ -158,6 +167,9 @@ impl Default for NodeSection {
             page_run: 256,
             transactions_max: 1024,
             orphan_age: Period(Duration::from_secs(86_400)),
+            dirty_bytes: Size(128 << 20),
+            writers_max: 1024,
+            dropped_age: Period(Duration::from_secs(300)),
         }
     }
 }
@@ -405,6 +417,16 @@ impl Config {
             ((1..=1 << 20).contains(&self.node.page_run), "node.page_run", "not from 1 to 1048576"),
             (self.node.transactions_max > 0, "node.transactions_max", "zero"),
             (
+                self.node.dirty_bytes.0 >= 8 << 20,
+                "node.dirty_bytes",
+                "less than 8MiB: what one file may have waiting does not fit",
+            ),
+            (
+                (1..=1 << 20).contains(&self.node.writers_max),
+                "node.writers_max",
+                "not from 1 to 1048576",
+            ),
+            (
                 self.link.queue.0 >= 4 << 20,
                 "link.queue",
                 "less than 4MiB: the windows of a link do not fit",
@@ -428,6 +450,7 @@ impl Config {
             (self.node.request_limit, "node.request_limit"),
             (self.node.beat, "node.beat"),
             (self.node.orphan_age, "node.orphan_age"),
+            (self.node.dropped_age, "node.dropped_age"),
             (self.origin.lease, "origin.lease"),
         ];
         for (holds, key, why) in rules {
@@ -553,6 +576,9 @@ mod tests {
         assert!(flag("node.memroy", "1GiB").contains("no such key"));
         assert!(flag("origin.domains", "0").contains("origin.domains"));
         assert!(flag("node.beat", "0").contains("node.beat"));
+        assert!(flag("node.dirty_bytes", "1MiB").contains("less than 8MiB"));
+        assert!(flag("node.writers_max", "0").contains("node.writers_max"));
+        assert!(flag("node.dropped_age", "0").contains("node.dropped_age"));
         let environment = pairs(&[("LARDER_NODE_MEMORY", "lots")]);
         let text = Config::load(None, environment, []).expect_err("invalid").to_string();
         assert!(text.contains("LARDER_NODE_MEMORY"), "{text}");
