@@ -2,7 +2,7 @@
 //!
 //! The machines speak of these as plain data; `wire` encodes them; the `store` crate keeps bytes.
 
-use crate::commit::{Abort, Write};
+use crate::commit::{Abort, Op, Write};
 use crate::id::{BootId, CommitId, DomainId, PageId, PageNo, Stamp, VolumeId};
 use crate::message::Epoch;
 use crate::time::WallTime;
@@ -138,11 +138,35 @@ pub struct InstalledPage {
     pub stored: StoredPage,
 }
 
-/// What the page engine takes over in one atomic step, durable when answered.
+/// Changes of a page that cannot be read: kept apart from it until it can, so that the log need not
+/// keep them.
 #[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Apart {
+    /// Which page.
+    pub page: PageId,
+    /// What commits did to it, in order: those that are not in the stored page, or all of them.
+    pub changes: Vec<(Stamp, Op)>,
+}
+
+impl Apart {
+    /// Bytes that they take, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let changes = self.changes.iter();
+        changes.map(|(_, op)| size_of::<(Stamp, Op)>() + op.payload_bytes()).sum()
+    }
+}
+
+/// What the page engine takes over in one atomic step, durable when answered.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InstallBatch {
     /// Pages, ascending, each once. The engine also keeps (version, page) in the change index.
     pub pages: Vec<InstalledPage>,
+    /// Changes to be kept apart, in the place of what is kept of the same page. Of no page that is
+    /// installed by this batch.
+    pub apart: Vec<Apart>,
+    /// Pages, installed by this batch, of which nothing is kept apart any more.
+    pub joined: Vec<PageId>,
     /// The domain's metadata afterwards.
     pub meta: DomainMeta,
 }

@@ -113,6 +113,13 @@ fn metadata_is_as_it_was() {
 }
 
 #[test]
+fn changes_kept_apart_are_as_they_were() {
+    let apart = samples::apart();
+    let bytes = golden("meta", "apart", &wire::encode_apart(&apart));
+    assert_eq!(wire::decode_apart(apart.page, bytes), Ok(apart));
+}
+
+#[test]
 fn pages_are_as_they_were() {
     let mut names = BTreeSet::new();
     for (name, page) in samples::pages() {

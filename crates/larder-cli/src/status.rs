@@ -20,6 +20,7 @@ pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
         return Ok(());
     }
     let mut tables = Vec::new();
+    let damage: Vec<String> = items(&value["domains"]).filter_map(unreadable).collect();
     if let Some(fields) = value.as_object_mut() {
         tables.extend(fields.remove("domains").map(|domains| domains_table(&domains)));
         tables.extend(fields.remove("children").map(|children| children_table(&children)));
@@ -27,8 +28,11 @@ pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
     let mut general = table();
     rows("", &value, &mut general);
     println!("{general}");
-    for table in tables {
+    for table in &tables {
         println!("\n{table}");
+    }
+    for line in damage {
+        println!("\n{line}");
     }
     Ok(())
 }
@@ -73,6 +77,23 @@ fn domains_table(domains: &Value) -> Table {
         ]);
     }
     table
+}
+
+/// The pages of a domain that have changes and cannot be read.
+fn unreadable(domain: &Value) -> Option<String> {
+    let unreadable = domain.get("unreadable").filter(|pages| !pages.is_null())?;
+    let mut text = format!(
+        "{} changed page(s) of domain {} cannot be read ({} of changes kept apart, {} page(s) in the log):",
+        number(&unreadable["pages"]),
+        domain["domain"].as_str().unwrap_or("-"),
+        bytes(&unreadable["apart_bytes"]),
+        number(&unreadable["in_log"]),
+    );
+    for page in items(&unreadable["named"]) {
+        let part = |key: &str| page[key].as_str().unwrap_or("-").to_owned();
+        text.push_str(&format!("\n  {}: {}", part("page"), part("detail")));
+    }
+    Some(text)
 }
 
 /// Pages registered one by one, and how many children are registered for everything.

@@ -25,6 +25,10 @@ pub trait Probe: Send + Sync + 'static {
     fn healthy(&self) -> Result<(), String>;
     /// Whether it can serve now; if not, why: send users elsewhere, and wait.
     fn ready(&self) -> Result<(), String>;
+    /// What an operator should see to though it serves, a line each: told with its readiness.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// All that an operator wants to see, as JSON.
     fn status(&self) -> Telling<'_>;
 }
@@ -80,11 +84,11 @@ async fn metrics(State(probe): Shared) -> Response {
 }
 
 async fn healthz(State(probe): Shared) -> Response {
-    answer(probe.healthy())
+    answer(probe.healthy(), &[])
 }
 
 async fn readyz(State(probe): Shared) -> Response {
-    answer(probe.ready())
+    answer(probe.ready(), &probe.notes())
 }
 
 async fn status(State(probe): Shared) -> Response {
@@ -92,11 +96,16 @@ async fn status(State(probe): Shared) -> Response {
     (kind, format!("{:#}\n", probe.status().await)).into_response()
 }
 
-fn answer(state: Result<(), String>) -> Response {
-    match state {
-        Ok(()) => (StatusCode::OK, "ok\n".to_owned()).into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n").into_response(),
+fn answer(state: Result<(), String>, notes: &[String]) -> Response {
+    let (code, mut text) = match state {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
+    };
+    for note in notes {
+        text.push_str(note);
+        text.push('\n');
     }
+    (code, text).into_response()
 }
 
 /// Asks a process's endpoint, for `larder status`: a whole client would be too much for one line.

@@ -3,7 +3,7 @@
 use crate::downlink::DownlinkConfig;
 use crate::id::HistoryId;
 use crate::machine::Faults;
-use crate::record::{DomainMeta, LogRecord, Lsn};
+use crate::record::{Apart, DomainMeta, LogRecord, Lsn};
 use crate::time::Duration;
 
 /// The origin's settings. All byte counts are per domain.
@@ -58,6 +58,9 @@ pub struct OriginConfig {
     /// After an append or install found the store full, the next is tried after this long.
     /// Default: 1 s.
     pub full_retry: Duration,
+    /// Bytes of changes kept apart from pages that cannot be read. Beyond it the log keeps such
+    /// changes, and is not trimmed past them. Default: 64 MiB.
+    pub apart_bytes_max: usize,
     /// The operator accepts that this origin was restored from an old copy: children that saw
     /// commits it does not have are answered from the fork. Default: false.
     pub accept_fork: bool,
@@ -90,6 +93,7 @@ impl Default for OriginConfig {
             volumes_max: 65_536,
             ids_max: 1 << 20,
             full_retry: Duration::from_secs(1),
+            apart_bytes_max: 64 << 20,
             accept_fork: false,
             faults: Faults::NONE,
         }
@@ -101,6 +105,8 @@ impl Default for OriginConfig {
 pub struct RecoveredDomain {
     /// The page engine's metadata. For a new domain: the default with its `domain` set.
     pub meta: DomainMeta,
+    /// What the page engine keeps apart from pages that could not be read.
+    pub apart: Vec<Apart>,
     /// The log's records after `meta.installed_lsn`, ascending without gaps.
     pub records: Vec<(Lsn, LogRecord)>,
     /// The new history's name: random, drawn at this start (rule 16).

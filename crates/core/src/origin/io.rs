@@ -55,6 +55,22 @@ pub enum StoreFault {
     Damaged(String),
 }
 
+/// Pages that have changes which are not installed, since the page cannot be read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unreadable {
+    /// How many there are.
+    pub pages: usize,
+    /// The first few, ascending, each with what is wrong with it.
+    pub named: Vec<(PageId, String)>,
+    /// Bytes of changes kept apart.
+    pub apart_bytes: usize,
+    /// For how many of them the log keeps the changes, and is not trimmed past them: until those are
+    /// kept apart, or, when the bound of what is kept so is reached, until the page can be read.
+    pub in_log: usize,
+    /// The bound is reached: the log grows until pages are restored.
+    pub full: bool,
+}
+
 /// What the origin is told.
 #[derive(Clone, PartialEq, Debug)]
 pub enum OriginInput {
@@ -131,6 +147,13 @@ pub enum OriginOutput {
         domain: DomainId,
         /// Up to and with this one.
         through: Lsn,
+    },
+    /// Pages with changes cannot be read, or can again. Tell the operator.
+    PagesUnreadable {
+        /// Of which domain.
+        domain: DomainId,
+        /// Which, and what becomes of their changes.
+        unreadable: Unreadable,
     },
     /// The domain's store had no room at its start. It serves as soon as there is some; tell the
     /// operator, fail readiness.

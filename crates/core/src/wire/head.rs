@@ -223,6 +223,9 @@ heads! {
         stamp: u64 = (uint64, tag = "1"),
         volume: Option<VolumeHead> = (message, optional, tag = "2"),
     }
+    ApartPage {
+        changes: Vec<Bytes> = (bytes = "bytes", repeated, tag = "1"),
+    }
     Meta {
         format: u32 = (uint32, tag = "1"),
         domain: u64 = (fixed64, tag = "2"),

@@ -25,7 +25,9 @@ mod varint;
 pub use frame::{FRAGMENT_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader};
 pub use lanes::{Fragment, LaneReceiver, LaneSender, Overflow, QueueLimits};
 pub use message::{check_commit, decode, encode, encoded_len};
-pub use record::{decode_meta, decode_record, encode_meta, encode_record};
+pub use record::{
+    decode_apart, decode_meta, decode_record, encode_apart, encode_meta, encode_record,
+};
 
 use crate::message::{CloseReason, Lane, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST};
 

@@ -6,9 +6,9 @@ use super::packed::{self, Packed};
 use super::reason::{ending_head, ending_of, text};
 use super::varint::{Reader, Sink};
 use super::{META_FORMAT, META_FORMAT_OLDEST, WireError, down};
-use crate::commit::{Abort, Outcome};
-use crate::id::{BootId, CommitId, DomainId, PageNo, Stamp, VolumeId};
-use crate::record::{BootMeta, DomainMeta, LogRecord, Lsn, VolumeMeta};
+use crate::commit::{Abort, Op, Outcome, Write};
+use crate::id::{BootId, CommitId, DomainId, PageId, PageNo, Stamp, VolumeId};
+use crate::record::{Apart, BootMeta, DomainMeta, LogRecord, Lsn, VolumeMeta};
 use crate::time::WallTime;
 use bytes::Bytes;
 use prost::Message as _;
@@ -153,6 +153,43 @@ pub fn decode_meta(bytes: Bytes) -> Result<DomainMeta, WireError> {
         volumes: volumes.map(|volume| volume_of(volume?)).collect::<Result<_, _>>()?,
         boots: head.boots.into_iter().map(boot_of).collect::<Result<_, _>>()?,
     })
+}
+
+/// The bytes of changes kept apart from their page.
+#[must_use]
+pub fn encode_apart(apart: &Apart) -> Bytes {
+    let commits = apart.changes.chunk_by(|a, b| a.0 == b.0);
+    let changes = commits.map(|commit| {
+        let write = |op: &Op| Write { page: apart.page, op: op.clone() };
+        let ops: Vec<Write> = commit.iter().map(|(_, op)| write(op)).collect();
+        let mut writes = Vec::new();
+        Packed::Writes(&ops).write(&mut writes);
+        let stamp = commit[0].0.0;
+        let head =
+            head::CommitRecord { stamp, writes: writes.into(), ..head::CommitRecord::default() };
+        head.encode_to_vec().into()
+    });
+    head::ApartPage { changes: changes.collect() }.encode_to_vec().into()
+}
+
+/// The changes in bytes, of a page that is known.
+pub fn decode_apart(page: PageId, bytes: Bytes) -> Result<Apart, WireError> {
+    let head: head::ApartPage = head::read(bytes)?;
+    let mut changes: Vec<(Stamp, Op)> = Vec::new();
+    for bytes in head.changes {
+        let commit: head::CommitRecord = head::read(bytes)?;
+        let stamp = Stamp(commit.stamp);
+        if changes.last().is_some_and(|last| last.0 >= stamp) {
+            return Err(WireError::Malformed("changes out of order"));
+        }
+        for write in packed::read_writes(commit.writes)? {
+            if write.page != page {
+                return Err(WireError::Malformed("a change of another page"));
+            }
+            changes.push((stamp, write.op));
+        }
+    }
+    Ok(Apart { page, changes })
 }
 
 fn volume_head(volume: &VolumeMeta) -> head::VolumeHead {

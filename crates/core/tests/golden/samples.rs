@@ -444,6 +444,11 @@ pub(crate) fn meta() -> DomainMeta {
     }
 }
 
+pub(crate) fn apart() -> Apart {
+    let changes = |stamp| writes().into_iter().map(move |write| (Stamp(stamp), write.op));
+    Apart { page: page_id(), changes: changes(1001).chain(changes(1003)).collect() }
+}
+
 pub(crate) fn pages() -> Vec<(&'static str, Page)> {
     let apply = |kind, ops: &[Op]| {
         let mut page = Page::empty(kind);

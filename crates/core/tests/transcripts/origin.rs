@@ -10,9 +10,10 @@ use larder_core::origin::io::{
     LoadId, LoadKey, Loaded, OriginInput, OriginOutput, StoreFault, WriteId,
 };
 use larder_core::origin::{Origin, OriginConfig, RecoveredDomain};
-use larder_core::record::{DomainMeta, InstallBatch, LogRecord, Lsn, StoredPage};
+use larder_core::record::{Apart, DomainMeta, InstallBatch, LogRecord, Lsn, StoredPage};
 use larder_core::time::{Duration, Instant, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 fn show(output: &OriginOutput) -> Option<String> {
     Some(match output {
@@ -39,15 +40,31 @@ fn show(output: &OriginOutput) -> Option<String> {
                 .map(|p| format!("{} {}→{}", p.page, p.previous, p.stored.version))
                 .collect();
             let lsn = batch.meta.installed_lsn.0;
-            format!(
-                "install w{} [{}] log {lsn} stamp {}",
-                write.0,
-                pages.join(", "),
-                batch.meta.installed
-            )
+            let (pages, stamp) = (pages.join(", "), batch.meta.installed);
+            let mut text = format!("install w{} [{pages}] log {lsn} stamp {stamp}", write.0);
+            for apart in &batch.apart {
+                let stamps: Vec<String> = apart.changes.iter().map(|c| c.0.to_string()).collect();
+                let _ = write!(text, ", apart {} [{}]", apart.page, stamps.join(", "));
+            }
+            if !batch.joined.is_empty() {
+                let _ = write!(text, ", joined {:?}", batch.joined);
+            }
+            text
         }
         OriginOutput::TrimLog { through, .. } => format!("trim log {}", through.0),
         OriginOutput::DomainWaits { fault, .. } => format!("domain waits: {fault}"),
+        OriginOutput::PagesUnreadable { unreadable, .. } => {
+            let named: Vec<String> =
+                unreadable.named.iter().map(|(page, detail)| format!("{page}: {detail}")).collect();
+            let full = if unreadable.full { ", no room for more" } else { "" };
+            format!(
+                "unreadable {} [{}] apart {} bytes, {} in the log{full}",
+                unreadable.pages,
+                named.join(", "),
+                unreadable.apart_bytes,
+                unreadable.in_log
+            )
+        }
         OriginOutput::DomainServes { .. } => return None,
         OriginOutput::DomainFailed { fault, .. } => format!("domain failed: {fault}"),
     })
@@ -84,6 +101,9 @@ struct Store {
     meta: DomainMeta,
     pages: BTreeMap<PageId, StoredPage>,
     index: BTreeSet<(Stamp, PageId)>,
+    apart: BTreeMap<PageId, Apart>,
+    /// Pages that cannot be read.
+    damaged: BTreeSet<PageId>,
     /// Appends, installs and loads not yet carried out.
     queue: Vec<OriginOutput>,
 }
@@ -106,6 +126,10 @@ impl Store {
             self.index.insert((page.stored.version, page.page));
             self.pages.insert(page.page, page.stored);
         }
+        for page in &batch.joined {
+            self.apart.remove(page);
+        }
+        self.apart.extend(batch.apart.into_iter().map(|apart| (apart.page, apart)));
         self.meta = batch.meta;
     }
 }
@@ -114,11 +138,14 @@ impl Store {
 fn open(config: &OriginConfig, now: Instant, store: &mut Store, history: u128) -> Origin {
     let first = Lsn(store.meta.installed_lsn.0 + 1);
     let records = store.log.iter().filter(|(lsn, _)| *lsn >= first).cloned().collect();
-    let recovered =
-        RecoveredDomain { meta: store.meta.clone(), records, history: HistoryId(history) };
+    let apart = store.apart.values().cloned().collect();
+    let (meta, history) = (store.meta.clone(), HistoryId(history));
+    let recovered = RecoveredDomain { meta, apart, records, history };
     store.queue.clear();
-    Origin::new(config.clone(), now, WallTime(0), vec![recovered], &mut store.queue)
-        .expect("it recovers")
+    let origin = Origin::new(config.clone(), now, WallTime(0), vec![recovered], &mut store.queue)
+        .expect("it recovers");
+    store.queue.retain(|output| !matches!(output, OriginOutput::PagesUnreadable { .. }));
+    origin
 }
 
 impl Run {
@@ -153,6 +180,22 @@ impl Run {
         self.carry_out_quietly();
     }
 
+    /// Lets time pass, unwritten; the store has not answered.
+    fn pass_without_store(&mut self, seconds: u64) {
+        self.t.now = self.t.now.after(Duration::from_secs(seconds));
+        let mut out = Vec::new();
+        larder_core::machine::Machine::handle_timeout(&mut self.t.machine, self.t.now, &mut out);
+        self.keep(&out);
+    }
+
+    /// The store carries out its first piece of work, or fails it, unwritten.
+    fn store_quietly(&mut self, fault: Option<StoreFault>) {
+        let (_, input) = self.answer(fault);
+        let mut out = Vec::new();
+        larder_core::machine::Machine::handle(&mut self.t.machine, self.t.now, input, &mut out);
+        self.keep(&out);
+    }
+
     /// Lets time pass and the store do its work.
     fn wait(&mut self, seconds: u64) {
         let out = self.t.wait(Duration::from_secs(seconds));
@@ -181,6 +224,14 @@ impl Run {
     /// What the store answers to its first piece of work.
     fn answer(&mut self, fault: Option<StoreFault>) -> (String, OriginInput) {
         let result = fault.map_or(Ok(()), Err);
+        let result = result.and_then(|()| match self.store.queue.first() {
+            Some(OriginOutput::Load { key: LoadKey::Page(page), .. })
+                if self.store.damaged.contains(page) =>
+            {
+                Err(StoreFault::Damaged("its checksum does not match".into()))
+            }
+            _ => Ok(()),
+        });
         let ended = result.as_ref().map_or_else(ToString::to_string, |()| "done".into());
         match self.store.queue.remove(0) {
             OriginOutput::Append { domain, write, records } => {

@@ -134,6 +134,8 @@ pub struct Metrics {
     lag_stamps: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     domains_failed: Gauge,
     lost_bytes: Counter,
+    pages_unreadable: Family<DomainLabels, Gauge<u64, AtomicU64>>,
+    apart_bytes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
 }
 
 impl Default for Metrics {
@@ -188,6 +190,8 @@ impl Metrics {
             lag_stamps: Family::default(),
             domains_failed: Gauge::default(),
             lost_bytes: Counter::default(),
+            pages_unreadable: Family::default(),
+            apart_bytes: Family::default(),
         };
         metrics.register(&mut registry);
         metrics.registry = registry;
@@ -232,6 +236,14 @@ impl Metrics {
         r.register("domains_failed", "Domains whose store failed", failed);
         let help = "Bytes written to files that could not be committed, and are lost";
         r.register_with_unit("lost", help, Unit::Bytes, self.lost_bytes.clone());
+        let pages = self.pages_unreadable.clone();
+        r.register("pages_unreadable", "Changed pages that cannot be read from the store", pages);
+        r.register_with_unit(
+            "apart",
+            "Changes kept apart from pages that cannot be read",
+            Unit::Bytes,
+            self.apart_bytes.clone(),
+        );
         for (name, help, histogram) in [
             ("commit", "Commits, as their user waits", &self.commit_seconds),
             ("fetch", "Fetches, as their user waits", &self.fetch_seconds),
@@ -369,6 +381,13 @@ impl Metrics {
         self.directory_pages.get_or_create(&labels).set(pages);
         self.directory_bytes.get_or_create(&labels).set(bytes);
         self.lag_stamps.get_or_create(&labels).set(lag);
+    }
+
+    /// Pages of a domain that have changes and cannot be read, and the bytes kept apart from them.
+    pub fn unreadable(&self, domain: DomainId, pages: u64, apart_bytes: u64) {
+        let labels = DomainLabels { domain: format!("{:016x}", domain.0) };
+        self.pages_unreadable.get_or_create(&labels).set(pages);
+        self.apart_bytes.get_or_create(&labels).set(apart_bytes);
     }
 
     /// A domain's store failed.

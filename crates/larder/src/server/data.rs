@@ -99,6 +99,7 @@ fn open_domain((store, recovered): (RealStore, larder_store::driver::Recovered))
     let (log, pages) = store.split();
     let recovered = RecoveredDomain {
         meta: recovered.meta,
+        apart: recovered.apart,
         records: recovered.records,
         history: HistoryId(random_u128()),
     };

@@ -1,7 +1,7 @@
 //! An origin: domains' stores, the machine, and links from children.
 
 use super::data::{OpenDomain, open_all};
-use super::status::{Seen, directory, domain_name};
+use super::status::{Seen, directory, domain_name, unreadable_pages};
 use super::store::StoreThreads;
 use super::{FIRST_DOWN_LINK, ServerError};
 use crate::clock::{now, wall_time};
@@ -14,7 +14,7 @@ use crate::transport::{LinkSetup, Listener};
 use larder_core::downlink::DownlinkConfig;
 use larder_core::id::DomainId;
 use larder_core::message::LinkLimits;
-use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault};
+use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault, Unreadable};
 use larder_core::origin::{self, Origin};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,12 +34,16 @@ pub struct OriginServer {
     metrics: Arc<Metrics>,
     domains: Vec<DomainId>,
     failed: Failed,
+    damaged: Damaged,
     host: Mutex<Option<JoinHandle<()>>>,
     tasks: Vec<AbortHandle>,
 }
 
 /// Domains that do not serve, and why.
 type Failed = Arc<Mutex<BTreeMap<DomainId, StoreFault>>>;
+
+/// Domains with pages that have changes and cannot be read.
+type Damaged = Arc<Mutex<BTreeMap<DomainId, Unreadable>>>;
 
 impl Drop for OriginServer {
     fn drop(&mut self) {
@@ -73,7 +77,9 @@ impl OriginServer {
         let listener = listener.map_err(listen_error)?;
         let address = listener.address().map_err(listen_error)?;
         let failed = Failed::default();
-        let host = start_machine(&config, domains, queues, &metrics, &failed)?;
+        let damaged = Damaged::default();
+        let outlet = (&failed, &damaged);
+        let host = start_machine(&config, domains, queues, &metrics, outlet)?;
         let accept = tokio::spawn(listener.run());
         let clock = tokio::spawn(wall_clock(inputs.clone()));
         tracing::info!(name = %config.name, %address, domains = ids.len(), "origin started");
@@ -84,6 +90,7 @@ impl OriginServer {
             metrics,
             domains: ids,
             failed,
+            damaged,
             tasks: vec![accept.abort_handle(), clock.abort_handle(), host.abort_handle()],
             host: Mutex::new(Some(host)),
         })
@@ -134,6 +141,10 @@ impl OriginServer {
         }
     }
 
+    fn unreadable(&self) -> BTreeMap<DomainId, Unreadable> {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn faults(&self) -> BTreeMap<DomainId, StoreFault> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -150,7 +161,7 @@ fn start_machine(
     domains: Vec<OpenDomain>,
     queues: Queues<Origin>,
     metrics: &Arc<Metrics>,
-    failed: &Failed,
+    (failed, damaged): (&Failed, &Damaged),
 ) -> Result<JoinHandle<()>, ServerError> {
     let mut outputs = Vec::new();
     let recovered = domains.iter().map(|domain| domain.recovered.clone()).collect();
@@ -166,7 +177,12 @@ fn start_machine(
         })?;
         stores.insert(id, threads);
     }
-    let outlet = OriginOutlet { stores, failed: failed.clone(), metrics: metrics.clone() };
+    let outlet = OriginOutlet {
+        stores,
+        failed: failed.clone(),
+        damaged: damaged.clone(),
+        metrics: metrics.clone(),
+    };
     Ok(Host::spawn(machine, outlet, queues, outputs))
 }
 
@@ -204,6 +220,7 @@ async fn wall_clock(inputs: Inputs<Origin>) {
 struct OriginOutlet {
     stores: BTreeMap<DomainId, StoreThreads>,
     failed: Failed,
+    damaged: Damaged,
     metrics: Arc<Metrics>,
 }
 
@@ -223,6 +240,10 @@ impl Outlet<Origin> for OriginOutlet {
             | OriginOutput::Load { domain, .. }
             | OriginOutput::Install { domain, .. }
             | OriginOutput::TrimLog { domain, .. } => *domain,
+            OriginOutput::PagesUnreadable { domain, unreadable } => {
+                self.unreadable(*domain, unreadable.clone());
+                return;
+            }
             OriginOutput::DomainWaits { domain, fault } => {
                 let name = format!("{:016x}", domain.0);
                 tracing::warn!(domain = %name, %fault, "domain waits for room in its store");
@@ -250,6 +271,41 @@ impl Outlet<Origin> for OriginOutlet {
     }
 }
 
+impl OriginOutlet {
+    fn unreadable(&self, domain: DomainId, unreadable: Unreadable) {
+        let Unreadable { pages, apart_bytes, .. } = unreadable;
+        self.metrics.unreadable(domain, pages as u64, apart_bytes as u64);
+        let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+        match note(domain, &unreadable) {
+            Some(note) if unreadable.full => tracing::error!("{note}"),
+            Some(note) => tracing::warn!("{note}"),
+            None => tracing::info!(domain = %domain_name(domain), "all changed pages can be read"),
+        }
+        if pages == 0 {
+            damaged.remove(&domain);
+        } else {
+            damaged.insert(domain, unreadable);
+        }
+    }
+}
+
+/// What an operator is told of pages that have changes and cannot be read; none: there are none.
+fn note(domain: DomainId, unreadable: &Unreadable) -> Option<String> {
+    let Unreadable { pages, named, in_log, full, .. } = unreadable;
+    let (page, detail) = named.first()?;
+    let kept = match (full, in_log) {
+        (true, _) => {
+            "no more changes can be kept apart: the log is not trimmed, and grows until pages are restored"
+        }
+        (false, 0) => "their changes are kept apart; restore the pages from a backup",
+        (false, _) => "their changes are being kept apart",
+    };
+    let domain = domain_name(domain);
+    Some(format!(
+        "domain {domain}: {pages} changed page(s) cannot be read, page {page} first: {detail}; {kept}"
+    ))
+}
+
 impl Probe for OriginServer {
     fn metrics(&self) -> &Metrics {
         &self.metrics
@@ -264,10 +320,18 @@ impl Probe for OriginServer {
 
     fn ready(&self) -> Result<(), String> {
         self.healthy()?;
-        match self.faults().into_iter().next() {
-            None => Ok(()),
-            Some((domain, fault)) => Err(format!("domain {:016x}: {fault}", domain.0)),
+        if let Some((domain, fault)) = self.faults().into_iter().next() {
+            return Err(format!("domain {:016x}: {fault}", domain.0));
         }
+        let unreadable = self.unreadable();
+        match unreadable.values().any(|unreadable| unreadable.full) {
+            true => Err("changed pages cannot be read, and the log keeps their changes".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.unreadable().iter().filter_map(|(domain, pages)| note(*domain, pages)).collect()
     }
 
     fn status(&self) -> Telling<'_> {
@@ -276,7 +340,7 @@ impl Probe for OriginServer {
             if let Some(seen) = &seen {
                 seen.measure(&self.metrics);
             }
-            let faults = self.faults();
+            let (faults, unreadable) = (self.faults(), self.unreadable());
             let domain = |id: &DomainId| {
                 let status = seen.as_ref().and_then(|seen| seen.domain(*id));
                 serde_json::json!({
@@ -285,6 +349,7 @@ impl Probe for OriginServer {
                     "open": status.map(|status| status.open),
                     "stamp": status.map(|status| status.stamp.0),
                     "directory": status.map(|status| directory(status.directory)),
+                    "unreadable": unreadable.get(id).map(unreadable_pages),
                     "log_bytes": self.metrics.store_bytes(*id, StorePart::Log),
                     "store_bytes": self.metrics.store_bytes(*id, StorePart::Pages),
                 })

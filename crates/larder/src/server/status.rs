@@ -4,8 +4,9 @@ use crate::clock::now;
 use crate::metrics::Metrics;
 use crate::transport::LinkSender;
 use larder_core::downlink::{ChildStatus, Directory, DomainStatus, ParentStatus};
-use larder_core::id::{DomainId, LinkId, Stamp};
+use larder_core::id::{DomainId, LinkId, PageId, Stamp};
 use larder_core::message::Role;
+use larder_core::origin::io::Unreadable;
 use larder_core::time::Instant;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -91,6 +92,19 @@ impl Seen {
             metrics.directory(domain.domain, pages as u64, bytes as u64, lag);
         }
     }
+}
+
+/// Pages that have changes and cannot be read.
+pub(super) fn unreadable_pages(unreadable: &Unreadable) -> Value {
+    let page =
+        |(page, detail): &(PageId, String)| json!({ "page": page.to_string(), "detail": detail });
+    json!({
+        "pages": unreadable.pages,
+        "named": unreadable.named.iter().map(page).collect::<Vec<_>>(),
+        "apart_bytes": unreadable.apart_bytes,
+        "in_log": unreadable.in_log,
+        "full": unreadable.full,
+    })
 }
 
 pub(super) fn directory(directory: Directory) -> Value {

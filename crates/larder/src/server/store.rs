@@ -92,6 +92,7 @@ impl StoreThreads {
                 let _ = self.install.send((write, batch));
             }
             OriginOutput::Link(_)
+            | OriginOutput::PagesUnreadable { .. }
             | OriginOutput::DomainWaits { .. }
             | OriginOutput::DomainServes { .. }
             | OriginOutput::DomainFailed { .. } => {

@@ -127,6 +127,7 @@ impl StoreHost {
         self.open = Some(store);
         Ok(RecoveredDomain {
             meta: recovered.meta,
+            apart: recovered.apart,
             records: recovered.records,
             history: HistoryId(rng.next_u128()),
         })
@@ -338,7 +339,9 @@ impl World {
                     self.enter_store(domain, Queue::Install, output);
                 }
                 OriginOutput::Load { domain, .. } => self.enter_store(domain, Queue::Load, output),
-                OriginOutput::DomainWaits { .. } | OriginOutput::DomainServes { .. } => {}
+                OriginOutput::DomainWaits { .. }
+                | OriginOutput::DomainServes { .. }
+                | OriginOutput::PagesUnreadable { .. } => {}
                 OriginOutput::DomainFailed { domain, fault } => {
                     assert!(
                         self.oracle.truth(domain).has_failed(),

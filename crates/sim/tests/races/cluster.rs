@@ -191,6 +191,7 @@ impl Cluster {
         self.store = Some(store);
         let recovered = RecoveredDomain {
             meta: recovered.meta,
+            apart: recovered.apart,
             records: recovered.records,
             history: HistoryId(u128::from(self.draws)),
         };

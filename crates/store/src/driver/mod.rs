@@ -19,7 +19,7 @@ use larder_core::id::DomainId;
 use larder_core::origin::io::{
     LoadId, LoadKey, Loaded, OriginInput, OriginOutput, StoreFault, WriteId,
 };
-use larder_core::record::{DomainMeta, InstallBatch, LogRecord, Lsn};
+use larder_core::record::{Apart, DomainMeta, InstallBatch, LogRecord, Lsn};
 use larder_core::rng::Rng;
 use larder_core::wire;
 
@@ -93,6 +93,8 @@ pub enum OpenError {
 pub struct Recovered {
     /// The metadata of the last install.
     pub meta: DomainMeta,
+    /// What is kept apart from pages that could not be read.
+    pub apart: Vec<Apart>,
     /// The log's records after it, ascending without gaps.
     pub records: Vec<(Lsn, LogRecord)>,
 }
@@ -147,7 +149,8 @@ impl<D: Disk, P: Pages> DomainStore<D, P> {
         }
         let log = Log::create(disk, config, domain, rng)?;
         identity::write(log.disk(), domain)?;
-        let recovered = Recovered { meta: empty_meta(domain), records: Vec::new() };
+        let recovered =
+            Recovered { meta: empty_meta(domain), apart: Vec::new(), records: Vec::new() };
         Ok((Self::of(domain, log, pages), recovered))
     }
 
@@ -163,10 +166,11 @@ impl<D: Disk, P: Pages> DomainStore<D, P> {
     ) -> Result<(Self, Recovered), OpenError> {
         let domain = identity::read(&disk)?.ok_or(OpenError::NoDomain)?;
         let meta = meta_of(&pages, domain)?;
+        let apart = pages.apart()?;
         let from = Lsn(meta.installed_lsn.0 + 1);
         let (log, records) = Log::open(disk, config, domain, rng, from)?;
         let records = decode_records(records)?;
-        Ok((Self::of(domain, log, pages), Recovered { meta, records }))
+        Ok((Self::of(domain, log, pages), Recovered { meta, apart, records }))
     }
 
     /// Carries out an output of the origin machine, and returns the input that answers it; none
@@ -185,6 +189,7 @@ impl<D: Disk, P: Pages> DomainStore<D, P> {
             OriginOutput::Load { load, key, .. } => Some(self.pages.load(load, &key)),
             OriginOutput::Install { write, batch, .. } => Some(self.pages.install(write, &batch)),
             OriginOutput::Link(_)
+            | OriginOutput::PagesUnreadable { .. }
             | OriginOutput::DomainWaits { .. }
             | OriginOutput::DomainServes { .. }
             | OriginOutput::DomainFailed { .. } => None,

@@ -1,11 +1,13 @@
 //! The default page engine: `fjall`, an LSM tree with images kept apart from keys.
 //!
-//! Three keyspaces, one atomic batch for all. Numbers in keys are big-endian, so that the order of
+//! Four keyspaces, one atomic batch for all. Numbers in keys are big-endian, so that the order of
 //! bytes is the order of ids; numbers in values are little-endian. `docs/formats/disk.md` defines
 //! them:
 //!
 //! - `pages`: volume (16), page (8) → a value header of 16 bytes, then the image;
 //! - `index`: stamp (8), volume (16), page (8) → nothing;
+//! - `apart`: volume (16), page (8) → a value header whose version is the last change's, then the
+//!   changes kept apart from a page that could not be read;
 //! - `meta`: `domain` → a value header whose version is the installed stamp, then the metadata.
 
 use super::{Changed, Pages, PagesError};
@@ -14,7 +16,7 @@ use fjall::{
     Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable, UserKey,
 };
 use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
-use larder_core::record::{DomainMeta, InstallBatch, StoredPage};
+use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
 use larder_core::wire;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +31,7 @@ const KEYS_BYTES: usize = 256;
 const KIND_IMAGE: u8 = 0;
 const KIND_TOMBSTONE: u8 = 1;
 const KIND_META: u8 = 2;
+const KIND_APART: u8 = 3;
 const META_KEY: &[u8] = b"domain";
 /// Values from this size on are kept apart from the keys: every image but the smallest.
 const SEPARATION_BYTES: u32 = 1024;
@@ -44,7 +47,7 @@ const WRITTEN_TIMES: u64 = 3;
 pub struct FjallConfig {
     /// Bytes of memory for its cache of blocks and images.
     pub cache_bytes: u64,
-    /// Bytes of each of its three in-memory tables, before they are written out.
+    /// Bytes of each of its four in-memory tables, before they are written out.
     pub memtable_bytes: u64,
     /// Threads for its background work.
     pub threads: usize,
@@ -64,6 +67,7 @@ pub struct FjallPages {
     database: Database,
     pages: Keyspace,
     index: Keyspace,
+    apart: Keyspace,
     meta: Keyspace,
 }
 
@@ -97,9 +101,10 @@ impl FjallPages {
         };
         let pages = database.keyspace("pages", separated).map_err(failed)?;
         let index = database.keyspace("index", plain).map_err(failed)?;
+        let apart = database.keyspace("apart", plain).map_err(failed)?;
         let meta = database.keyspace("meta", plain).map_err(failed)?;
         database.persist(PersistMode::SyncAll).map_err(failed)?;
-        Ok(Self { place, free: free_bytes, database, pages, index, meta })
+        Ok(Self { place, free: free_bytes, database, pages, index, apart, meta })
     }
 
     /// Refuses an install for which there may be no room: one that fails half way ends the engine.
@@ -186,8 +191,10 @@ impl Pages for FjallPages {
         let images = batch.pages.iter().filter_map(|page| page.stored.image.as_ref());
         let bytes: usize = images.map(Bytes::len).sum();
         let meta = wire::encode_meta(&batch.meta);
-        let keys = batch.pages.len() * KEYS_BYTES;
-        self.check_room((bytes + keys + meta.len()) as u64)?;
+        let apart: Vec<Bytes> = batch.apart.iter().map(wire::encode_apart).collect();
+        let apart_bytes: usize = apart.iter().map(Bytes::len).sum();
+        let keys = (batch.pages.len() + batch.apart.len() + batch.joined.len()) * KEYS_BYTES;
+        self.check_room((bytes + apart_bytes + keys + meta.len()) as u64)?;
         let mut all = self.database.batch().durability(Some(PersistMode::SyncData));
         for installed in &batch.pages {
             let key = page_key(installed.page);
@@ -203,6 +210,14 @@ impl Pages for FjallPages {
                 all.remove(&self.index, index_key(installed.previous, installed.page));
             }
             all.insert(&self.index, index_key(stored.version, installed.page), []);
+        }
+        for (of, changes) in batch.apart.iter().zip(&apart) {
+            let (key, last) = (page_key(of.page), of.changes.last());
+            let version = last.map_or(Stamp::ZERO, |(stamp, _)| *stamp);
+            all.insert(&self.apart, key, encode_value(&key, KIND_APART, version, changes));
+        }
+        for page in &batch.joined {
+            all.remove(&self.apart, page_key(*page));
         }
         let value = encode_value(META_KEY, KIND_META, batch.meta.installed, &meta);
         all.insert(&self.meta, META_KEY, value);
@@ -239,6 +254,22 @@ impl Pages for FjallPages {
             Ok(meta) => Ok(Some(meta)),
             Err(error) => Err(self.damaged(what.into(), error.to_string())),
         }
+    }
+
+    fn apart(&self) -> Result<Vec<Apart>, PagesError> {
+        let mut all = Vec::new();
+        for item in self.database.snapshot().iter(&self.apart) {
+            let (key, value) = item.into_inner().map_err(|error| self.fault(&error))?;
+            let page = self.page_entry(&key)?;
+            let what = format!("what is kept apart from page {page}");
+            let (kind, _, bytes) = self.value(&key, value.into(), &what)?;
+            if kind != KIND_APART {
+                return Err(self.damaged(what, format!("it is of kind {kind}")));
+            }
+            let apart = wire::decode_apart(page, bytes);
+            all.push(apart.map_err(|error| self.damaged(what, error.to_string()))?);
+        }
+        Ok(all)
     }
 
     fn pages_of(
@@ -368,7 +399,7 @@ mod tests {
         let page = PageId { volume: VolumeId(1), page: PageNo(1) };
         let stored = StoredPage { version: Stamp(1), image: Some(vec![7; 4096].into()) };
         let installed = larder_core::record::InstalledPage { page, previous: Stamp(0), stored };
-        let batch = InstallBatch { pages: vec![installed], meta: DomainMeta::default() };
+        let batch = InstallBatch { pages: vec![installed], ..InstallBatch::default() };
         pages.free = |_| Ok(MARGIN_BYTES + 4096);
         let refused = pages.install(&batch).expect_err("there is no room");
         assert!(matches!(refused, PagesError::Full { .. }), "{refused}");

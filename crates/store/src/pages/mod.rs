@@ -11,7 +11,7 @@ pub use fjall::{FjallConfig, FjallPages};
 pub use model::ModelPages;
 
 use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
-use larder_core::record::{DomainMeta, InstallBatch, StoredPage};
+use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
 
 /// Entries of the change index, ascending, and whether there are more.
 pub type Changed = (Vec<(Stamp, PageId)>, bool);
@@ -36,6 +36,9 @@ pub trait Pages {
 
     /// The metadata of the last install; none: nothing was ever installed.
     fn meta(&self) -> Result<Option<DomainMeta>, PagesError>;
+
+    /// All that is kept apart from pages that could not be read, ascending by page.
+    fn apart(&self) -> Result<Vec<Apart>, PagesError>;
 
     /// At most `limit` pages of a volume with numbers above `after`, ascending, tombstones
     /// included. Fewer than `limit`: there are no more.
@@ -96,6 +99,9 @@ impl<P: Pages + ?Sized> Pages for std::sync::Arc<P> {
     }
     fn meta(&self) -> Result<Option<DomainMeta>, PagesError> {
         (**self).meta()
+    }
+    fn apart(&self) -> Result<Vec<Apart>, PagesError> {
+        (**self).apart()
     }
     fn pages_of(
         &self,

@@ -3,7 +3,7 @@
 use super::{Changed, Pages, PagesError};
 use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
 use larder_core::machine::{Fault, Faults};
-use larder_core::record::{DomainMeta, InstallBatch, StoredPage};
+use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
 
@@ -19,6 +19,7 @@ pub struct ModelPages {
 struct State {
     pages: BTreeMap<PageId, StoredPage>,
     index: BTreeSet<(Stamp, PageId)>,
+    apart: BTreeMap<PageId, Apart>,
     meta: Option<DomainMeta>,
     /// How to undo the last install, while it has not been answered.
     undo: Option<Undo>,
@@ -33,6 +34,7 @@ struct Undo {
     pages: Vec<(PageId, Option<StoredPage>)>,
     added: Vec<(Stamp, PageId)>,
     removed: Vec<(Stamp, PageId)>,
+    apart: Vec<(PageId, Option<Apart>)>,
     meta: Option<DomainMeta>,
 }
 
@@ -81,6 +83,12 @@ impl ModelPages {
             state.index.remove(&entry);
         }
         state.index.extend(undo.removed);
+        for (page, before) in undo.apart.into_iter().rev() {
+            match before {
+                Some(apart) => state.apart.insert(page, apart),
+                None => state.apart.remove(&page),
+            };
+        }
         state.meta = undo.meta;
     }
 
@@ -142,6 +150,7 @@ impl Pages for ModelPages {
             pages: Vec::new(),
             added: Vec::new(),
             removed: Vec::new(),
+            apart: Vec::new(),
             meta: state.meta.replace(batch.meta.clone()),
         };
         for installed in &batch.pages {
@@ -158,6 +167,13 @@ impl Pages for ModelPages {
                 undo.added.push(new);
             }
         }
+        for page in &batch.joined {
+            undo.apart.push((*page, state.apart.remove(page)));
+        }
+        for apart in &batch.apart {
+            let before = state.apart.insert(apart.page, apart.clone());
+            undo.apart.push((apart.page, before));
+        }
         state.undo = Some(undo);
         Ok(())
     }
@@ -172,6 +188,10 @@ impl Pages for ModelPages {
 
     fn meta(&self) -> Result<Option<DomainMeta>, PagesError> {
         Ok(self.state().meta.clone())
+    }
+
+    fn apart(&self) -> Result<Vec<Apart>, PagesError> {
+        Ok(self.state().apart.values().cloned().collect())
     }
 
     fn pages_of(

@@ -47,6 +47,7 @@ fn batch(pages: Vec<InstalledPage>) -> InstallBatch {
             }],
             ..DomainMeta::default()
         },
+        ..InstallBatch::default()
     }
 }
 

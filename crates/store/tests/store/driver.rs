@@ -80,7 +80,7 @@ fn install(from: u64, to: u64) -> OriginOutput {
     OriginOutput::Install {
         domain: DOMAIN,
         write: WriteId(1000 + from),
-        batch: InstallBatch { pages: pages.collect(), meta: meta(to) },
+        batch: InstallBatch { pages: pages.collect(), meta: meta(to), ..InstallBatch::default() },
     }
 }
 
@@ -218,8 +218,8 @@ fn a_directory_says_what_it_is() {
     // Pages of another domain.
     let pages = ModelPages::default();
     let batch = InstallBatch {
-        pages: Vec::new(),
         meta: DomainMeta { domain: DomainId(1), ..DomainMeta::default() },
+        ..InstallBatch::default()
     };
     pages.install(&batch).expect("the model does not fail");
     let refused = open(disk.clone(), pages.clone()).map(|_| ());

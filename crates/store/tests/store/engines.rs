@@ -1,8 +1,9 @@
 //! The page engines: the real one is held to what the model does.
 
+use larder_core::commit::Op;
 use larder_core::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::machine::Faults;
-use larder_core::record::{DomainMeta, InstallBatch, InstalledPage, Lsn, StoredPage};
+use larder_core::record::{Apart, DomainMeta, InstallBatch, InstalledPage, Lsn, StoredPage};
 use larder_store::pages::{FjallConfig, FjallPages, ModelPages, Pages, PagesError};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -25,12 +26,22 @@ fn batch(
     installed: &mut u64,
     pages: BTreeMap<PageId, Option<usize>>,
 ) -> InstallBatch {
-    let mut batch = InstallBatch { pages: Vec::new(), meta: DomainMeta::default() };
+    let mut batch = InstallBatch::default();
     for (page, image) in pages {
         *installed += 1;
         let version = Stamp(*installed);
-        let previous = versions.insert(page, version).unwrap_or_default();
         let image = image.map(|bytes| vec![*installed as u8; bytes].into());
+        // Of some pages the changes are kept apart, until they are installed.
+        if installed.is_multiple_of(3) {
+            let write =
+                |at| Op::WriteRaw { offset: at, bytes: vec![3; *installed as usize].into() };
+            let changes =
+                vec![(version, write(1)), (version, write(2)), (version.next(), write(3))];
+            batch.apart.push(Apart { page, changes });
+            continue;
+        }
+        let previous = versions.insert(page, version).unwrap_or_default();
+        batch.joined.push(page);
         batch.pages.push(InstalledPage { page, previous, stored: StoredPage { version, image } });
     }
     batch.meta = DomainMeta {
@@ -44,6 +55,7 @@ fn batch(
 
 fn same(real: &FjallPages, model: &ModelPages, versions: &BTreeMap<PageId, Stamp>) {
     assert_eq!(real.meta(), model.meta());
+    assert_eq!(real.apart(), model.apart());
     for page in versions.keys() {
         assert_eq!(real.load(*page), model.load(*page));
     }
@@ -107,6 +119,7 @@ proptest! {
             let expected = if forget { &before } else { &model };
             assert_eq!(crashed.all(), expected.all());
             assert_eq!(crashed.meta(), expected.meta());
+            assert_eq!(crashed.apart(), expected.apart());
             let from = (Stamp::ZERO, PageId::default());
             assert_eq!(
                 crashed.changed_after(from, 1000),

@@ -80,6 +80,7 @@ fn install(stamp: u64) -> OriginOutput {
                 }],
                 ..DomainMeta::default()
             },
+            ..InstallBatch::default()
         },
     }
 }

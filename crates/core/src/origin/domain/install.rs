@@ -1,32 +1,51 @@
 //! Background installation of changed pages, and giving log space back.
 
+use super::apart::{Damage, Parted};
 use super::{Context, Domain, Service};
 use crate::id::{PageId, Stamp};
 use crate::message::{Epoch, RequestError};
 use crate::origin::io::{OriginOutput, StoreFault, WriteId};
 use crate::record::{DomainMeta, InstallBatch, Lsn};
-use crate::time::{Duration, Instant};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::time::Instant;
+use std::collections::BTreeSet;
 
-/// A damaged page is looked at again after this long: an operator may have mended it.
-const DAMAGED_RETRY: Duration = Duration::from_secs(60);
+/// After so many installs that found room the next may be twice as large.
+const ROOM_FOUND: u32 = 8;
 
 /// Pages being installed, each with its first change.
 type Taken = Vec<(PageId, (Lsn, Stamp))>;
 
+/// An install.
+#[derive(Debug)]
+struct UnderWay {
+    write: WriteId,
+    pages: Taken,
+    parted: Parted,
+    /// What its metadata says.
+    lsn: Lsn,
+}
+
+/// What a store without much room takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Room {
+    /// Pages of a batch.
+    pages: usize,
+    /// Batches of that many that went through since.
+    found: u32,
+}
+
 /// Where installation stands.
 #[derive(Debug, Default)]
 pub(super) struct Installing {
-    under_way: Option<(WriteId, Taken, Lsn)>,
+    under_way: Option<UnderWay>,
     /// When what is not installed is due.
     due_at: Option<Instant>,
     /// The store was full: not before this.
     not_before: Option<Instant>,
-    /// Pages of the batch that was refused since the store was full; the next one has half.
-    refused_pages: Option<usize>,
-    /// Changed pages that could not be loaded, and when each is tried again. They stay in the log,
-    /// and must not keep others from being installed.
-    unreadable: BTreeMap<PageId, Instant>,
+    /// The store was full: what it takes since.
+    room: Option<Room>,
+    /// Pages that could not be loaded. They must not keep others from being installed.
+    pub(super) damage: Damage,
     /// Pages that are being loaded to be installed.
     wanted: BTreeSet<PageId>,
     /// Nothing is looked for before this, or before those are there.
@@ -48,7 +67,8 @@ impl Installing {
             return None;
         }
         let not_before = self.not_before.max(self.wanted_until).unwrap_or_default();
-        self.due_at.map(|due| due.max(not_before))
+        let due = self.due_at.map(|due| due.max(not_before));
+        due.into_iter().chain(self.damage.due()).min()
     }
 
     /// Log space is wanted.
@@ -56,15 +76,38 @@ impl Installing {
         self.due_at = Some(now);
     }
 
-    /// A page was loaded, or cannot be before an instant.
-    pub(super) fn loaded(&mut self, page: PageId, retry_at: Option<Instant>) {
-        match retry_at {
-            Some(at) => self.unreadable.insert(page, at),
-            None => self.unreadable.remove(&page),
-        };
+    /// A page is loaded for it.
+    pub(super) fn want(&mut self, page: PageId) {
+        self.wanted.insert(page);
+    }
+
+    /// A page was loaded, or could not be.
+    fn looked_at(&mut self, page: PageId) {
         if self.wanted.remove(&page) && self.wanted.is_empty() {
             self.wanted_until = None;
         }
+    }
+
+    /// A batch of `size` pages went through. After a store was full batches grow slowly: were the
+    /// next one as large as any, a disk with room for a page each would refuse ten for each page.
+    fn found_room(&mut self, size: usize, most: usize) {
+        let Some(room) = &mut self.room else {
+            return;
+        };
+        if size < room.pages {
+            // It says nothing of larger ones.
+            return;
+        }
+        room.found += 1;
+        if room.found == ROOM_FOUND {
+            *room = Room { pages: room.pages.saturating_mul(2), found: 0 };
+        }
+        self.room = Some(*room).filter(|room| room.pages < most);
+    }
+
+    /// Whether changes are being kept apart.
+    pub(super) fn parting(&self) -> bool {
+        self.under_way.as_ref().is_some_and(|install| !install.parted.is_empty())
     }
 
     /// Whether a page is loaded for it.
@@ -81,11 +124,10 @@ impl Installing {
 impl Domain {
     /// Installs a batch if one is due.
     pub(super) fn install(&mut self, cx: &mut Context<'_>) {
-        // A store that is full at the start is given its space back; any other may wait.
-        let serves = matches!(self.service, Service::Open | Service::Full);
-        if !serves || self.install.under_way.is_some() {
+        if !self.installs() || self.install.under_way.is_some() {
             return;
         }
+        self.retry_unreadable(cx);
         if self.installed_lsn == self.durable_lsn && self.pages.first_uninstalled().is_none() {
             self.install.due_at = None;
             return;
@@ -97,62 +139,66 @@ impl Domain {
         if !late || not_before.is_some_and(|at| at > cx.now) {
             return;
         }
-        let pages = self.take_oldest(cx);
+        let most = self.install.room.map_or(usize::MAX, |room| room.pages);
+        let most = most.min(cx.config.install_pages_max);
+        let pages = self.take_oldest(cx, most);
         let taken: Taken = pages
             .iter()
             .map(|page| (*page, self.pages.since(*page).expect("it is dirty")))
             .collect();
-        if taken.is_empty() && self.pages.first_uninstalled().is_some() {
+        let (apart, parted) = self.take_apart(cx, most - taken.len());
+        if taken.is_empty() && apart.is_empty() && self.pages.first_uninstalled().is_some() {
             // All of them are being loaded, or cannot be.
             self.install.wanted_until = Some(cx.now.after(interval));
             return;
         }
         let installed = pages.iter().map(|page| self.pages.take_for_install(*page)).collect();
+        let joined = pages.iter().copied().filter(|page| self.pages.is_apart(*page)).collect();
         for page in &pages {
             self.pages.begin_install(*page);
         }
         let meta = self.meta();
-        let batch = InstallBatch { pages: installed, meta };
+        let batch = InstallBatch { pages: installed, apart, joined, meta };
         let write = self.write_id();
         let versions = batch.pages.iter().map(|page| page.stored.version);
         self.install.index_max = versions.max().unwrap_or_default().max(self.install.index_max);
-        self.install.under_way = Some((write, taken, batch.meta.installed_lsn));
+        let lsn = batch.meta.installed_lsn;
+        self.install.under_way = Some(UnderWay { write, pages: taken, parted, lsn });
         self.install.due_at = None;
         cx.out.push(OriginOutput::Install { domain: self.id, write, batch });
     }
 
+    /// Whether it installs. A store that is full at the start is given its space back; any other
+    /// may wait.
+    pub(super) fn installs(&self) -> bool {
+        matches!(self.service, Service::Open | Service::Full)
+    }
+
     /// The pages longest not installed that are in memory, ascending; the others are loaded, if
     /// they can be.
-    fn take_oldest(&mut self, cx: &mut Context<'_>) -> Vec<PageId> {
-        let install = &self.install;
-        let most = install.refused_pages.map_or(usize::MAX, |pages| (pages / 2).max(1));
-        let retried = |page: &PageId| install.unreadable.get(page).is_none_or(|at| *at <= cx.now);
+    fn take_oldest(&mut self, cx: &mut Context<'_>, most: usize) -> Vec<PageId> {
+        let damage = &self.install.damage;
         let loaded = |page: &PageId| self.pages.is_loaded(*page);
-        let oldest = self.pages.oldest().filter(|page| loaded(page) || retried(page));
-        let oldest = oldest.take(most.min(cx.config.install_pages_max));
+        let oldest = self.pages.oldest().filter(|page| loaded(page) || !damage.has(*page));
+        let oldest = oldest.take(most);
         let (mut loaded, absent): (Vec<_>, Vec<_>) = oldest.partition(loaded);
         for page in absent {
             self.load(cx, page);
-            self.install.wanted.insert(page);
+            self.install.want(page);
         }
         loaded.sort_unstable();
         loaded
     }
 
-    /// A page that is not installed was loaded, or could not be.
+    /// A page was loaded, or could not be.
     pub(super) fn loaded_to_install(
         &mut self,
         cx: &Context<'_>,
         page: PageId,
         failed: Option<&RequestError>,
     ) {
-        let retry = match failed {
-            None => None,
-            Some(RequestError::Damaged { .. }) => Some(DAMAGED_RETRY),
-            Some(_) => Some(cx.config.full_retry),
-        };
-        let retry = retry.filter(|_| self.pages.since(page).is_some());
-        self.install.loaded(page, retry.map(|after| cx.now.after(after)));
+        self.note_loaded(cx, page, failed);
+        self.install.looked_at(page);
     }
 
     /// The metadata with everything durable. Records up to `installed_lsn` are never read again;
@@ -184,15 +230,18 @@ impl Domain {
         if self.is_failed() {
             return;
         }
-        let (under_way, taken, lsn) = self.install.under_way.take().expect("one is under way");
-        assert_eq!(under_way, write, "installs are answered in order");
+        let under_way = self.install.under_way.take().expect("one is under way");
+        let UnderWay { write: expected, pages, parted, lsn } = under_way;
+        assert_eq!(expected, write, "installs are answered in order");
+        let size = pages.len() + parted.len();
+        self.install.damage.note();
         match result {
             Ok(()) => {
-                for (page, _) in taken {
+                for (page, _) in pages {
                     self.pages.installed(page);
                 }
                 self.installed_lsn = lsn;
-                self.install.refused_pages = None;
+                self.install.found_room(size, cx.config.install_pages_max);
                 cx.out.push(OriginOutput::TrimLog { domain: self.id, through: lsn });
                 if self.service == Service::Full {
                     // Space was given back: perhaps enough.
@@ -201,9 +250,12 @@ impl Domain {
                 }
             }
             Err(StoreFault::Full(_)) => {
-                self.install.refused_pages = Some(taken.len());
-                for (page, first) in taken {
+                self.install.room = Some(Room { pages: (size / 2).max(1), found: 0 });
+                for (page, first) in pages {
                     self.pages.install_failed(page, first);
+                }
+                for (page, first, before) in parted {
+                    self.pages.apart_failed(page, first, before);
                 }
                 self.install.not_before = Some(cx.now.after(cx.config.full_retry));
                 self.install.hurry(cx.now);

@@ -121,7 +121,8 @@ impl Domain {
         if version > self.durable {
             return Err(damaged(format!("its version {version} was never committed")));
         }
-        self.pages.loaded(page, version, latest);
+        let next = self.after_durable();
+        self.pages.loaded(page, version, latest, next);
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 //! append under way; the next one gathers meanwhile) → `promote` (images, ring, streams, outcomes,
 //! acknowledgements in stamp order) → `install` (in the background, with the change index).
 
+mod apart;
 mod append;
 mod batch;
 mod boots;
@@ -205,6 +206,11 @@ impl Domain {
         self.wall = (wall, now);
     }
 
+    /// The log record and the stamp after the durable ones.
+    fn after_durable(&self) -> (Lsn, Stamp) {
+        (Lsn(self.durable_lsn.0 + 1), self.durable.next())
+    }
+
     fn write_id(&mut self) -> WriteId {
         self.next_write += 1;
         WriteId(self.next_write)
@@ -260,6 +266,7 @@ impl Domain {
             self.serve_pages(cx, link);
         }
         self.install(cx);
+        self.tell_unreadable(cx);
         self.pages.trim();
         self.watch_limits(cx);
     }
@@ -279,13 +286,8 @@ impl Domain {
         }
         // An answered append is followed by the next one at once, unless it has to wait.
         let append = self.append_after.filter(|_| self.flying.is_none());
-        self.install
-            .due()
-            .into_iter()
-            .chain(append)
-            .chain(self.limits_at)
-            .chain(self.awaited_until)
-            .min()
+        let install = self.install.due().filter(|_| self.installs());
+        install.into_iter().chain(append).chain(self.limits_at).chain(self.awaited_until).min()
     }
 
     /// Panics when an invariant is broken.

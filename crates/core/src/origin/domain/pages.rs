@@ -4,7 +4,7 @@ use crate::commit::Op;
 use crate::hash::FixedMap;
 use crate::id::{PageId, Stamp};
 use crate::page::Page;
-use crate::record::{InstalledPage, Lsn, StoredPage};
+use crate::record::{Apart, InstalledPage, Lsn, StoredPage};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -34,6 +34,8 @@ pub(super) struct Entry {
     stored: Stamp,
     /// Recovered ops, to be applied to the stored image where they are later than it.
     lazy: Vec<(Stamp, Op)>,
+    /// The engine keeps changes of it apart: those of `lazy` up to a stamp, until it is loaded.
+    apart: Option<KeptApart>,
     /// The first change that is not installed: the page is dirty.
     since: Option<(Lsn, Stamp)>,
     /// An install of this version is under way.
@@ -48,6 +50,23 @@ pub(super) struct Entry {
     queued: bool,
 }
 
+/// What the engine keeps apart from a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct KeptApart {
+    /// The last change among them.
+    through: Stamp,
+    bytes: usize,
+}
+
+/// What a page's memory counts as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Class {
+    Clean,
+    Dirty,
+    /// Not installed, and durable in the engine all the same.
+    Apart,
+}
+
 impl Entry {
     fn new() -> Self {
         Self {
@@ -57,6 +76,7 @@ impl Entry {
             version: Stamp::ZERO,
             stored: Stamp::ZERO,
             lazy: Vec::new(),
+            apart: None,
             since: None,
             installing: None,
             since_install: None,
@@ -86,12 +106,21 @@ impl Entry {
         ENTRY_BYTES + image.map_or(0, Page::size) + self.lazy.len() * size_of::<(Stamp, Op)>()
     }
 
-    fn is_dirty(&self) -> bool {
-        self.since.is_some() || self.installing.is_some()
+    fn class(&self) -> Class {
+        if self.since.is_some() || self.installing.is_some() {
+            Class::Dirty
+        } else if self.apart.is_some() {
+            Class::Apart
+        } else {
+            Class::Clean
+        }
     }
 
     fn evictable(&self) -> bool {
-        !self.is_dirty() && self.flying.is_none() && self.gathering.is_none() && self.pins == 0
+        self.class() == Class::Clean
+            && self.flying.is_none()
+            && self.gathering.is_none()
+            && self.pins == 0
     }
 }
 
@@ -103,10 +132,13 @@ pub(super) struct Pages {
     clock: VecDeque<PageId>,
     /// Dirty pages by their first change that is not installed.
     oldest: BTreeSet<(Lsn, PageId)>,
-    /// Dirty pages and those being installed, with their durable versions.
+    /// Dirty pages, those being installed and those with changes kept apart, with their durable
+    /// versions.
     uninstalled: BTreeMap<PageId, Stamp>,
     clean_bytes: usize,
     dirty_bytes: usize,
+    /// Of changes kept apart.
+    apart_bytes: usize,
     clean_bytes_max: usize,
 }
 
@@ -119,6 +151,7 @@ impl Pages {
             uninstalled: BTreeMap::new(),
             clean_bytes: 0,
             dirty_bytes: 0,
+            apart_bytes: 0,
             clean_bytes_max,
         }
     }
@@ -150,7 +183,17 @@ impl Pages {
         self.dirty_bytes
     }
 
-    /// Dirty pages and those being installed, after `page`, with their versions.
+    /// Bytes of changes that the engine keeps apart from pages.
+    pub(super) fn apart_bytes(&self) -> usize {
+        self.apart_bytes
+    }
+
+    /// Whether the page has changes that are not installed.
+    pub(super) fn is_uninstalled(&self, page: PageId) -> bool {
+        self.uninstalled.contains_key(&page)
+    }
+
+    /// Pages not installed, after `page`, with their versions.
     pub(super) fn uninstalled_after(
         &self,
         page: PageId,
@@ -165,14 +208,16 @@ impl Pages {
             self.clean_bytes += ENTRY_BYTES;
             Entry::new()
         });
-        let (bytes, dirty, since) = (entry.bytes(), entry.is_dirty(), entry.since);
+        let (bytes, class, since, apart) = (entry.bytes(), entry.class(), entry.since, entry.apart);
         let result = change(entry);
-        let (bytes_after, dirty_after) = (entry.bytes(), entry.is_dirty());
-        let side = |dirty| if dirty { 1 } else { 0 };
-        let mut totals = [self.clean_bytes, self.dirty_bytes];
-        totals[side(dirty)] -= bytes;
-        totals[side(dirty_after)] += bytes_after;
-        [self.clean_bytes, self.dirty_bytes] = totals;
+        let (bytes_after, class_after) = (entry.bytes(), entry.class());
+        // What is kept apart is counted, and bounded, by itself.
+        let mut totals = [self.clean_bytes, self.dirty_bytes, bytes];
+        totals[class as usize] -= bytes;
+        totals[class_after as usize] += bytes_after;
+        [self.clean_bytes, self.dirty_bytes, _] = totals;
+        self.apart_bytes -= apart.map_or(0, |apart| apart.bytes);
+        self.apart_bytes += entry.apart.map_or(0, |apart| apart.bytes);
         if since != entry.since {
             if let Some((lsn, _)) = since {
                 self.oldest.remove(&(lsn, page));
@@ -181,12 +226,12 @@ impl Pages {
                 self.oldest.insert((lsn, page));
             }
         }
-        if dirty_after {
+        if class_after != Class::Clean {
             self.uninstalled.insert(page, entry.version);
-        } else if dirty {
+        } else if class != Class::Clean {
             self.uninstalled.remove(&page);
         }
-        if !dirty_after && !entry.queued {
+        if class_after == Class::Clean && !entry.queued {
             entry.queued = true;
             self.clock.push_back(page);
         }
@@ -196,10 +241,64 @@ impl Pages {
     /// A recovered op: the page is dirty and not in memory.
     pub(super) fn recover_op(&mut self, page: PageId, lsn: Lsn, stamp: Stamp, op: Op) {
         self.change(page, |entry| {
+            if entry.apart.is_some_and(|apart| stamp <= apart.through) {
+                // The log was kept for another page.
+                return;
+            }
             entry.version = stamp;
             entry.lazy.push((stamp, op));
             entry.since.get_or_insert((lsn, stamp));
         });
+    }
+
+    /// Recovered changes that the engine keeps apart from the page.
+    pub(super) fn recover_apart(&mut self, apart: Apart) {
+        let bytes = apart.bytes();
+        self.change(apart.page, |entry| {
+            let through = apart.changes.last().map_or(Stamp::ZERO, |last| last.0);
+            entry.version = through;
+            entry.lazy = apart.changes;
+            entry.apart = Some(KeptApart { through, bytes });
+        });
+    }
+
+    /// The changes of a page that cannot be read, to be kept apart from it.
+    pub(super) fn changes(&self, page: PageId) -> Apart {
+        Apart { page, changes: self.lazy(page).to_vec() }
+    }
+
+    /// An install that keeps the page's changes apart begins: the log need not keep them. Gives
+    /// what was kept apart before.
+    pub(super) fn begin_apart(&mut self, apart: &Apart) -> Option<KeptApart> {
+        self.change(apart.page, |entry| {
+            entry.since = None;
+            let through = entry.version;
+            entry.apart.replace(KeptApart { through, bytes: apart.bytes() })
+        })
+    }
+
+    /// It failed: what was kept apart is as before, and the log keeps the others, from `first` on.
+    pub(super) fn apart_failed(
+        &mut self,
+        page: PageId,
+        first: (Lsn, Stamp),
+        before: Option<KeptApart>,
+    ) {
+        self.change(page, |entry| {
+            entry.apart = before;
+            entry.since = Some(first);
+        });
+    }
+
+    /// Bytes of what the engine keeps apart from the page.
+    pub(super) fn apart_bytes_of(&self, page: PageId) -> usize {
+        let apart = self.entries.get(&page).and_then(|entry| entry.apart);
+        apart.map_or(0, |apart| apart.bytes)
+    }
+
+    /// Whether the engine keeps changes of the page apart.
+    pub(super) fn is_apart(&self, page: PageId) -> bool {
+        self.entries.get(&page).is_some_and(|entry| entry.apart.is_some())
     }
 
     /// Notes that a loaded page was read; gives its durable version.
@@ -233,14 +332,19 @@ impl Pages {
         self.entries.get(&page).map_or(&[], |entry| &entry.lazy)
     }
 
-    /// The page was loaded (and its recovered ops applied to `image`).
-    pub(super) fn loaded(&mut self, page: PageId, stored: Stamp, image: Image) {
+    /// The page was loaded (and its recovered ops applied to `image`). `next` are the record and the
+    /// stamp after the durable ones: changes that were kept apart are installed as if they were made
+    /// by the next commit, since the log no longer has them.
+    pub(super) fn loaded(&mut self, page: PageId, stored: Stamp, image: Image, next: (Lsn, Stamp)) {
         self.change(page, |entry| {
             assert!(entry.durable.is_none(), "a page in memory is not loaded");
             entry.version = image.version;
             entry.stored = stored;
             entry.durable = Some(image);
             entry.lazy = Vec::new();
+            if entry.apart.is_some() {
+                entry.since.get_or_insert(next);
+            }
         });
     }
 
@@ -299,6 +403,7 @@ impl Pages {
     pub(super) fn installed(&mut self, page: PageId) {
         self.change(page, |entry| {
             entry.stored = entry.installing.take().expect("an install was under way");
+            entry.apart = None;
             entry.since = entry.since_install.take();
         });
     }
@@ -340,7 +445,7 @@ impl Pages {
                 continue;
             };
             entry.queued = false;
-            if entry.is_dirty() {
+            if entry.class() != Class::Clean {
                 // It comes back when it is installed.
                 continue;
             }
@@ -359,16 +464,21 @@ impl Pages {
         let mut dirty_bytes = 0;
         for (page, version) in &self.uninstalled {
             let entry = &self.entries[page];
-            assert!(entry.is_dirty(), "an installed page counts as not installed");
+            assert!(entry.class() != Class::Clean, "an installed page counts as not installed");
             assert_eq!(entry.version, *version, "an uninstalled page's version is behind");
             assert!(entry.version <= durable, "an image that is not durable counts as such");
             assert!(
                 entry.durable.is_some() || !entry.lazy.is_empty(),
                 "a dirty page lost its image"
             );
-            dirty_bytes += entry.bytes();
+            if entry.class() == Class::Dirty {
+                dirty_bytes += entry.bytes();
+            }
         }
         assert_eq!(dirty_bytes, self.dirty_bytes, "dirty bytes are miscounted");
+        let apart = self.entries.values().filter_map(|entry| entry.apart);
+        let apart: usize = apart.map(|apart| apart.bytes).sum();
+        assert_eq!(apart, self.apart_bytes, "bytes kept apart are miscounted");
         for (lsn, page) in &self.oldest {
             assert_eq!(
                 self.entries[page].since.map(|s| s.0),

@@ -26,8 +26,12 @@ impl Domain {
         wall: WallTime,
         recovered: RecoveredDomain,
     ) -> Result<Self, RecoverError> {
-        let RecoveredDomain { meta, records, history } = recovered;
+        let RecoveredDomain { meta, apart, records, history } = recovered;
         let mut domain = Self::from_meta(config, now, wall, &meta);
+        for apart in apart {
+            domain.install.damage.recovered(apart.page);
+            domain.pages.recover_apart(apart);
+        }
         for (lsn, record) in records {
             if lsn != domain.next_lsn {
                 return Err(RecoverError::Gap { expected: domain.next_lsn, found: lsn });
@@ -220,7 +224,12 @@ mod tests {
                 volumes: vec![volume(version)],
                 boots: Vec::new(),
             };
-            let recovered = RecoveredDomain { meta, records: Vec::new(), history: HistoryId(1) };
+            let recovered = RecoveredDomain {
+                meta,
+                apart: Vec::new(),
+                records: Vec::new(),
+                history: HistoryId(1),
+            };
             let (config, mut out) = (OriginConfig::default(), Vec::new());
             let origin = Origin::new(config, Instant(0), WallTime(0), vec![recovered], &mut out);
             origin.map(|_| ())

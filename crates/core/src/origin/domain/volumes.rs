@@ -102,7 +102,8 @@ impl Domain {
     fn make_root(&mut self, root: PageId, at: (Lsn, Stamp)) {
         if !self.pages.is_loaded(root) {
             let absent = Image { version: Stamp::ZERO, page: None };
-            self.pages.loaded(root, Stamp::ZERO, absent);
+            let next = self.after_durable();
+            self.pages.loaded(root, Stamp::ZERO, absent, next);
         }
         let entry = self.pages.get_mut(root).expect("loaded above");
         let (image, _) = entry.gather();

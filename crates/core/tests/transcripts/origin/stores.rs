@@ -9,6 +9,10 @@ fn full() -> Option<StoreFault> {
     Some(StoreFault::Full("60 MiB are free".into()))
 }
 
+fn damaged() -> Option<StoreFault> {
+    Some(StoreFault::Damaged("its checksum does not match".into()))
+}
+
 fn allocate(link: u64, request: u64) -> (String, LinkInput) {
     let request = RequestId(request);
     received(link, Message::AllocateIds { request, volume: VOLUME, count: 10 })
@@ -81,6 +85,7 @@ fn a_full_disk_at_the_start() {
 fn two_domains(prose: &str) -> Transcript<Origin> {
     let recovered = |domain| RecoveredDomain {
         meta: DomainMeta { domain: DomainId(domain), ..DomainMeta::default() },
+        apart: Vec::new(),
         records: Vec::new(),
         history: HistoryId(u128::from(domain)),
     };
@@ -143,9 +148,9 @@ fn damaged_pages_at_the_head() {
          wait for the stored images. Those of 2 and 3 are damaged. They were taken first for every \
          batch, which holds two pages, so that nothing was installed any more, and the log grew \
          until the disk was full. Now they are passed over, and page 4 is installed; the log keeps \
-         what 2 and 3 need. An operator restores page 2: a's fetch finds it whole, and it is \
-         installed as well.",
-        OriginConfig { install_pages_max: 2, ..OriginConfig::default() },
+         what 2 and 3 need, for there is no room to keep it apart. An operator restores page 2: a's \
+         fetch finds it whole, and it is installed as well.",
+        OriginConfig { install_pages_max: 2, apart_bytes_max: 0, ..OriginConfig::default() },
     );
     run.two_nodes();
     run.pages(4);
@@ -155,7 +160,6 @@ fn damaged_pages_at_the_head() {
     }
     run.restart(2);
     run.wait(2);
-    let damaged = || Some(StoreFault::Damaged("its checksum does not match".into()));
     run.store(damaged());
     run.store(damaged());
     run.store(None);
@@ -166,6 +170,98 @@ fn damaged_pages_at_the_head() {
     run.wait(2);
     run.settle();
     run.t.end("origin_damaged_pages_at_the_head");
+}
+
+#[test]
+fn changes_kept_apart() {
+    let mut run = Run::new(
+        "Page 2 is changed by commits 4 and 5 and the origin is started again; the stored image is \
+         damaged. The log was kept from its first change on for as long as nobody restored the page: \
+         it grew without bound, and every start replayed all of it. Now the changes are kept apart \
+         in the page engine, and the log is trimmed. The operator is told which page it is. A \
+         resume is still told of the page, and nobody is shown an old state. Started again, the \
+         origin has them from there. Then the page is restored: it is tried again, its changes are \
+         applied, and it is installed; nothing is kept apart any more. One more start finds the page \
+         as it is to be.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    run.pages(2);
+    for n in 1..=2 {
+        let commit = Commit::new(10, n + 10, 3).put(2, n as u16, 1, "m");
+        run.quietly(vec![commit.on(1)]);
+    }
+    let page = PageId { volume: VOLUME, page: larder_core::id::PageNo(2) };
+    run.store.damaged.insert(page);
+    run.restart(2);
+    run.wait(2);
+    run.settle();
+    run.node(1, "a", 10);
+    run.link(vec![fetch(1, 5, &[2])]);
+    run.settle();
+    run.link(vec![opened(2, "b"), hello(2, "b", 20), resume(2, 1, &[(1, 1)], 4)]);
+    run.settle();
+    run.restart(3);
+    run.store.damaged.clear();
+    run.wait(60);
+    run.settle();
+    run.wait(2);
+    run.settle();
+    run.restart(4);
+    run.node(1, "a", 10);
+    run.link(vec![fetch(1, 6, &[2])]);
+    run.settle();
+    run.t.end("origin_changes_kept_apart");
+}
+
+#[test]
+fn changes_kept_apart_on_a_full_disk() {
+    let mut run = Run::new(
+        "There is no room to keep the changes of the damaged page 2 apart: the install is refused \
+         and everything is as before. The page is restored while the next try is under way: it is \
+         not lost between the two, and is installed after it.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    run.pages(2);
+    run.quietly(vec![Commit::new(10, 12, 3).put(2, 1, 1, "m").on(1)]);
+    run.restart(2);
+    run.wait(2);
+    run.store(damaged());
+    run.store(full());
+    run.link(vec![opened(1, "a"), hello(1, "a", 10), resume_new(1, 1)]);
+    run.wait(1);
+    run.link(vec![fetch(1, 5, &[2])]);
+    run.store.queue.swap(0, 1);
+    run.settle();
+    run.wait(2);
+    run.settle();
+    run.t.end("origin_changes_kept_apart_on_a_full_disk");
+}
+
+#[test]
+fn a_disk_with_little_room() {
+    let mut run = Run::new(
+        "The store has room for an install of one page, and not of two. After each that went through \
+         the next was as large as any, and was refused, then half of it, and so on: ten refusals and \
+         ten seconds for each page. Now batches grow slowly: of nine installs one is refused.",
+        OriginConfig { install_pages_max: 4, ..OriginConfig::default() },
+    );
+    run.two_nodes();
+    for n in 2..=30 {
+        let create = Op::CreatePage(PageKind::Slotted);
+        run.quietly(vec![Commit::new(10, n, n).op(n, create).on(1)]);
+    }
+    let (mut done, mut refused) = (0, 0);
+    while done + refused < 20 {
+        run.pass_without_store(3);
+        while let Some(OriginOutput::Install { batch, .. }) = run.store.queue.first() {
+            let fault = if batch.pages.len() > 1 { full() } else { None };
+            *(if fault.is_some() { &mut refused } else { &mut done }) += 1;
+            run.store_quietly(fault);
+        }
+    }
+    assert!(refused <= 4, "{refused} installs of {} were refused", done + refused);
 }
 
 #[test]

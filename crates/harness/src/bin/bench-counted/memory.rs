@@ -101,7 +101,8 @@ fn directory(apart: u64) -> Result<f64> {
     const LINK: LinkId = LinkId(1);
     let (now, mut out) = (Instant(0), Vec::new());
     let meta = DomainMeta { domain: DOMAIN, ..DomainMeta::default() };
-    let start = RecoveredDomain { meta, records: Vec::new(), history: HistoryId(1) };
+    let start =
+        RecoveredDomain { meta, apart: Vec::new(), records: Vec::new(), history: HistoryId(1) };
     let mut origin =
         Machinery::new(OriginConfig::default(), now, WallTime(0), vec![start], &mut out)?;
     let mut feed = |origin: &mut Machinery, input: OriginInput| {
