@@ -172,6 +172,9 @@ pub struct CommitRequest {
     pub history: HistoryId,
     /// All reads held at this stamp.
     pub base: Stamp,
+    /// The history in which the numbers of the pages that it makes were given; the default: it makes
+    /// none, or they are not of one history.
+    pub numbers: HistoryId,
     /// What was read, ascending, without repeats.
     pub reads: Vec<Read>,
     /// What to write, in order. Empty: only validate (a strict read-only transaction).
@@ -211,6 +214,13 @@ pub enum Abort {
     /// The objects no longer fit in the page: move one of them and try again.
     #[error("page {0} is full")]
     PageFull(PageId),
+    /// The page was made with a number that was not given away in the history which the commit
+    /// names, or that history is not on the domain's line, or too old: take new numbers and try
+    /// again.
+    #[error(
+        "page {0} was made with a number that was not given to this node in a history of the domain: take a new one"
+    )]
+    StaleNumber(PageId),
     /// An op that makes no sense for its object: out of bounds, too long, bad generation.
     #[error("write to page {0} is malformed")]
     BadWrite(PageId),

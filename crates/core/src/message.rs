@@ -516,6 +516,8 @@ pub enum Message {
     Ids {
         /// Which request.
         request: RequestId,
+        /// The history in which they are given: a commit that makes pages with them names it.
+        history: HistoryId,
         /// The numbers.
         range: IdRange,
     },
@@ -535,10 +537,13 @@ pub enum Message {
         /// Whether there are more.
         more: bool,
     },
-    /// A request failed: `Fetch` (for the pages not yet answered), `AllocateIds`, volumes.
+    /// A request failed: `Fetch`, `AllocateIds`, `Resume`, volumes.
     Failed {
         /// Which request.
         request: RequestId,
+        /// The page of a `Fetch` that it failed for; none: the request as a whole failed, for all
+        /// its pages not yet answered.
+        page: Option<PageId>,
         /// Why.
         error: RequestError,
     },

@@ -3,7 +3,7 @@
 //! The machines speak of these as plain data; `wire` encodes them; the `store` crate keeps bytes.
 
 use crate::commit::{Abort, Op, Write};
-use crate::id::{BootId, CommitId, DomainId, PageId, PageNo, Stamp, VolumeId};
+use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, PageNo, Stamp, VolumeId};
 use crate::message::Epoch;
 use crate::time::WallTime;
 use bytes::Bytes;
@@ -84,6 +84,21 @@ pub struct VolumeMeta {
     pub version: Stamp,
     /// Pages that are there.
     pub pages: u64,
+    /// In which history numbers were given, ascending: the last few histories in which any were.
+    pub given: Vec<Given>,
+}
+
+/// Histories kept of those in which a volume's page numbers were given. A commit with a number of an
+/// older one is refused: a transaction does not take that long.
+pub const GIVEN_MAX: usize = 4;
+
+/// Page numbers given in one history: from `first` to where those of the next one begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Given {
+    /// Which history.
+    pub history: HistoryId,
+    /// The first number given in it, if any was.
+    pub first: PageNo,
 }
 
 /// A boot's commits that its node has not confirmed.

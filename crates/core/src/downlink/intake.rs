@@ -295,14 +295,14 @@ impl Downlinks {
                 follower.register(ask.page);
             }
         }
-        let fetching = Fetching { left: count, failed: None, failed_pages: 0 };
+        let fetching = Fetching { left: count };
         entry.fetches.insert(request, fetching);
         for ask in there {
             follower.queue(Asked { request, page: ask.page, have: ask.have, prefetch });
         }
         for ask in unknown {
             let error = RequestError::NoVolume(ask.page.volume.to_string());
-            self.fail_page(link, request, error, out);
+            self.fail_page(link, (request, ask.page), error, out);
         }
         Ok(vec![Ask::Serve])
     }

@@ -2,7 +2,7 @@
 
 use super::follower::Follower;
 use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
-use crate::message::{Message, RequestError, Role};
+use crate::message::{Message, Role};
 use crate::time::Instant;
 use std::collections::BTreeMap;
 
@@ -40,9 +40,6 @@ pub(crate) struct Asked {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fetching {
     pub(crate) left: u32,
-    /// Told when the other pages are answered.
-    pub(crate) failed: Option<RequestError>,
-    pub(crate) failed_pages: u32,
 }
 
 /// A link down. Constant memory: its queues hold ids only, at most `requests_max` of them.
@@ -107,26 +104,16 @@ impl Link {
         self.followers.get_mut(&domain)?.take_asked()
     }
 
-    /// One page of a fetch is answered, or has failed. Gives the error to be told when it was the
-    /// last one.
-    pub(crate) fn page_done(
-        &mut self,
-        request: RequestId,
-        failed: Option<RequestError>,
-    ) -> Option<RequestError> {
-        let fetching = self.fetches.get_mut(&request)?;
-        if failed.is_some() {
-            fetching.failed = failed;
-            fetching.failed_pages += 1;
+    /// One page of a fetch is answered, or has failed.
+    pub(crate) fn page_done(&mut self, request: RequestId) {
+        assert!(self.unanswered > 0, "more answers than pages asked for");
+        self.unanswered -= 1;
+        if let Some(fetching) = self.fetches.get_mut(&request) {
+            fetching.left -= 1;
+            if fetching.left == 0 {
+                self.fetches.remove(&request);
+            }
         }
-        fetching.left -= 1;
-        if fetching.left > 0 {
-            return None;
-        }
-        let pages_failed = fetching.failed_pages;
-        let error = self.fetches.remove(&request).and_then(|fetching| fetching.failed);
-        self.unanswered -= pages_failed;
-        error
     }
 }
 

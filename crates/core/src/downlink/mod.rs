@@ -269,7 +269,7 @@ impl Downlinks {
         error: RequestError,
         out: &mut dyn LinkSink,
     ) {
-        self.reply(link, Message::Failed { request, error }, out);
+        self.reply(link, Message::Failed { request, page: None, error }, out);
     }
 
     /// Answers pages of one fetch.
@@ -284,34 +284,27 @@ impl Downlinks {
         let Some(entry) = self.links.get_mut(&link) else {
             return;
         };
-        let count = u32::try_from(pages.len()).expect("at most a fetch's pages");
-        assert!(entry.unanswered >= count, "more answers than pages asked for");
-        entry.unanswered -= count;
-        let mut failed = None;
-        for _ in 0..count {
-            failed = entry.page_done(request, None);
+        for _ in &pages {
+            entry.page_done(request);
         }
         let message = Message::Pages { request, domain, pages };
         self.send(link, message, out);
-        if let Some(error) = failed {
-            self.send(link, Message::Failed { request, error }, out);
-        }
     }
 
-    /// A page of a fetch cannot be answered; its request fails when the others are done.
+    /// A page of a fetch cannot be answered. The failure names it: it may overtake answers for the
+    /// other pages, whose users it does not concern.
     pub(crate) fn fail_page(
         &mut self,
         link: LinkId,
-        request: RequestId,
+        (request, page): (RequestId, PageId),
         error: RequestError,
         out: &mut dyn LinkSink,
     ) {
         let Some(entry) = self.links.get_mut(&link) else {
             return;
         };
-        if let Some(error) = entry.page_done(request, Some(error)) {
-            self.send(link, Message::Failed { request, error }, out);
-        }
+        entry.page_done(request);
+        self.send(link, Message::Failed { request, page: Some(page), error }, out);
     }
 
     /// Ends a link; says whether it was there.
@@ -394,7 +387,7 @@ impl Downlinks {
             let queued: usize = link.followers.values().map(Follower::queued).sum();
             assert!(queued <= requests_max, "too many pages queued");
             assert!(link.fetches.len() <= requests_max, "too many fetches");
-            let pages: u32 = link.fetches.values().map(|f| f.left + f.failed_pages).sum();
+            let pages: u32 = link.fetches.values().map(|fetching| fetching.left).sum();
             assert!(pages <= link.unanswered, "pages asked for are not counted");
             assert!(
                 link.stream_credit <= i64::from(self.config.limits.stream_window_bytes)

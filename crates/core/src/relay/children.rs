@@ -239,8 +239,15 @@ impl Relay {
         }
     }
 
-    /// Narrows the relay's own registration to what its children hold and what is on the way.
-    pub(super) fn narrow(&mut self, now: Instant, domain: DomainId, out: &mut Vec<RelayOutput>) {
+    /// Begins to narrow the relay's own registration, by an empty part: the list is made when the
+    /// parent is known to gather what is fetched and made.
+    ///
+    /// 1. The list is made and sent; it travels slowly, on the control lane.
+    /// 2. A child's commit makes page 5, and overtakes the list on the bulk lane: the child holds the
+    ///    page, as this relay and its parent know.
+    /// 3. The list comes to the parent, which narrows the registration to what it names. The next
+    ///    change of page 5 comes neither here nor to the child (P3).
+    pub(super) fn announce(&mut self, now: Instant, domain: DomainId, out: &mut Vec<RelayOutput>) {
         let delay = self.config.narrow_delay;
         let Some(entry) = self.domains.get_mut(&domain) else {
             return;
@@ -249,6 +256,21 @@ impl Relay {
         if !entry.following {
             return;
         }
+        if entry.resuming > 0 || entry.announced.is_some() {
+            // What the returning child holds is not known yet; or one list at a time.
+            entry.narrow_at = Some(now.after(delay));
+            return;
+        }
+        entry.announced = Some(now);
+        self.send_up(Message::Holding { domain, pages: Vec::new(), done: false }, out);
+    }
+
+    /// Narrows the relay's own registration to what its children hold and what is on the way.
+    pub(super) fn narrow(&mut self, now: Instant, domain: DomainId, out: &mut Vec<RelayOutput>) {
+        let delay = self.config.narrow_delay;
+        let Some(entry) = self.domains.get_mut(&domain) else {
+            return;
+        };
         if entry.resuming > 0 {
             // What the returning child holds is not known yet.
             entry.narrow_at = Some(now.after(delay));
@@ -414,20 +436,20 @@ impl Relay {
             return;
         };
         let error = RequestError::Unavailable("the parent does not answer".into());
-        let (pages, closes) = match &pending.what {
-            What::Fetch { pages, .. } => (pages.len(), false),
-            What::Child { .. } => (0, true),
-            What::Own { .. } | What::Other(_) => (0, false),
+        let (pages, closes): (Vec<PageId>, bool) = match &pending.what {
+            What::Fetch { pages, .. } => (pages.iter().map(|(ask, _)| ask.page).collect(), false),
+            What::Child { .. } => (Vec::new(), true),
+            What::Own { .. } | What::Other(_) => (Vec::new(), false),
         };
         self.abandon(request);
         if closes {
             self.close_child(now, link, CloseReason::OutOfService(error.to_string()), out);
-        } else if pages > 0 {
-            for _ in 0..pages {
-                self.links.fail_page(link, asked, error.clone(), out);
-            }
-        } else {
+        } else if pages.is_empty() {
             self.links.fail(link, asked, error, out);
+        } else {
+            for page in pages {
+                self.links.fail_page(link, (asked, page), error.clone(), out);
+            }
         }
     }
 }

@@ -33,6 +33,9 @@ pub(super) struct RelayDomain {
     pub(super) resuming: u32,
     /// When the relay's own registration is narrowed.
     pub(super) narrow_at: Option<Instant>,
+    /// A list of what the children hold was begun by an empty part at this instant: it goes on when a
+    /// later beat is echoed.
+    pub(super) announced: Option<Instant>,
     /// The highest as-of that pages brought (planted fault of rule 11).
     pub(super) ahead: Stamp,
 }
@@ -54,6 +57,7 @@ impl RelayDomain {
             fetching: BTreeMap::new(),
             resuming: 0,
             narrow_at: None,
+            announced: None,
             ahead: Stamp::ZERO,
         }
     }

@@ -151,6 +151,7 @@ impl Relay {
             domain.following = false;
             domain.resume = None;
             domain.awaited_until = None;
+            domain.announced = None;
         }
         self.boots.values_mut().for_each(Carried::lose_parent);
         for ((domain, id), links) in std::mem::take(&mut self.commits) {
@@ -373,7 +374,7 @@ impl Machine for Relay {
         let narrow: Vec<DomainId> =
             self.domains.values().filter(|d| due(d)).map(|domain| domain.id).collect();
         for domain in narrow {
-            self.narrow(now, domain, out);
+            self.announce(now, domain, out);
         }
         self.tell_left(out);
         self.flush(out);

@@ -107,7 +107,12 @@ impl Relay {
                     self.links.reply(link, renumbered(message, asked), out);
                 }
             }
-            Message::Failed { request, error } => self.failed(now, request, error, out),
+            Message::Failed { request, page: Some(page), error } => {
+                self.page_failed(now, (request, page), error, out);
+            }
+            Message::Failed { request, page: None, error } => {
+                self.failed(now, request, error, out);
+            }
             Message::Resumed { request, domain, epochs, answer, stale, through, time, done } => {
                 let Some(entry) = self.domains.get_mut(&domain) else {
                     return violation("a domain that was not asked for");
@@ -410,12 +415,16 @@ impl Relay {
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         if let Some(echo) = echo {
             entry.confirmed(echo);
+            let announced = entry.announced.take_if(|announced| *announced < echo.sent);
             let (age, through) = (entry.age(now), entry.through());
             for link in self.links.following(domain) {
                 let follower = self.links.follower(link, domain).expect("listed above");
                 if let (Some(sent), Some(age)) = (follower.early_beat.take(), age) {
                     follower.beat(sent, through, age);
                 }
+            }
+            if announced.is_some() {
+                self.narrow(now, domain, out);
             }
         }
         self.pump_all(now, domain, out);
@@ -480,6 +489,41 @@ impl Relay {
         }
     }
 
+    /// A page asked for cannot be had.
+    fn page_failed(
+        &mut self,
+        now: Instant,
+        (request, page): (RequestId, PageId),
+        error: RequestError,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let Some(pending) = self.pending.get_mut(&request) else {
+            return;
+        };
+        let asker = pending.asker;
+        let What::Fetch { domain, pages: asked, .. } = &mut pending.what else {
+            return;
+        };
+        let domain = *domain;
+        let Some(place) = asked.iter().position(|(ask, _)| ask.page == page) else {
+            return;
+        };
+        let (_, reserved) = asked.swap_remove(place);
+        let over = asked.is_empty();
+        self.count_answers(1);
+        if let Some(entry) = self.domains.get_mut(&domain) {
+            entry.fetch_ends(page);
+        }
+        self.unreserve(asker.map(|(link, _)| link), reserved);
+        if over {
+            self.answered(request);
+        }
+        if let Some((link, asked)) = asker {
+            self.links.fail_page(link, (asked, page), error, out);
+            self.serve(now, link, out);
+        }
+    }
+
     /// A request failed at the parent.
     fn failed(
         &mut self,
@@ -500,8 +544,8 @@ impl Relay {
         };
         match pending.what {
             What::Fetch { pages, .. } => {
-                for _ in pages {
-                    self.links.fail_page(link, asked, error.clone(), out);
+                for (ask, _) in pages {
+                    self.links.fail_page(link, (asked, ask.page), error.clone(), out);
                 }
             }
             What::Child { domain, epochs, through, .. } => {

@@ -8,7 +8,9 @@ use super::reason::{
     ending_head, ending_of, failure_head, failure_of, reason_head, reason_of, text,
 };
 use crate::commit::{IdRange, PageKind};
-use crate::id::{BootId, CommitId, DomainId, HistoryId, PageNo, RequestId, Stamp, VolumeId};
+use crate::id::{
+    BootId, CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Stamp, VolumeId,
+};
 use crate::message::{
     DOMAINS_MAX, DomainInfo, Echo, LinkLimits, Message, NoBoot, PAGES_PER_MESSAGE_MAX,
     ResumeAnswer, TOUCHED_PER_ADVANCE_MAX, VOLUMES_PER_MESSAGE_MAX, VolumeInfo,
@@ -56,12 +58,13 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             let head = committed(*domain, *id, None, Some(failure_head(error)));
             Body::plain(kind::COMMIT_DEFERRED, &head)
         }
-        Message::Ids { request, range } => {
+        Message::Ids { request, history, range } => {
             let head = head::Range {
                 request: request.0,
                 volume: id_field(range.volume.0),
                 first: range.first.0,
                 count: range.count,
+                history: id_field(history.0),
             };
             Body::plain(kind::IDS, &head)
         }
@@ -77,8 +80,13 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             };
             Body::plain(kind::VOLUMES, &head)
         }
-        Message::Failed { request, error } => {
-            let head = head::Failed { request: request.0, error: Some(failure_head(error)) };
+        Message::Failed { request, page, error } => {
+            let head = head::Failed {
+                request: request.0,
+                error: Some(failure_head(error)),
+                volume: page.map(|page| id_field(page.volume.0)),
+                page: page.map_or(0, |page| page.page.0),
+            };
             Body::plain(kind::FAILED, &head)
         }
         _ => unreachable!("the caller sorts kinds"),
@@ -173,7 +181,8 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
         }
         kind::IDS => {
             let head: head::Range = head::read(body)?;
-            Message::Ids { request: RequestId(head.request), range: range_of(&head)? }
+            let history = HistoryId(id_of(&head.history)?);
+            Message::Ids { request: RequestId(head.request), history, range: range_of(&head)? }
         }
         kind::VOLUME => {
             let head: head::Volume = head::read(body)?;
@@ -191,8 +200,11 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
         }
         kind::FAILED => {
             let head: head::Failed = head::read(body)?;
+            let page = PageNo(head.page);
+            let of = |volume: Vec<u8>| Ok(PageId { volume: VolumeId(id_of(&volume)?), page });
             Message::Failed {
                 request: RequestId(head.request),
+                page: head.volume.map(of).transpose()?,
                 error: failure_of(need(head.error)?)?,
             }
         }
@@ -325,6 +337,7 @@ fn volume_head(info: &VolumeInfo) -> head::VolumeHead {
         version: info.version.0,
         pages: info.pages,
         next_page: 0,
+        given: Bytes::new(),
     }
 }
 

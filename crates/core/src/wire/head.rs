@@ -57,6 +57,7 @@ heads! {
         version: u64 = (uint64, tag = "6"),
         pages: u64 = (uint64, tag = "7"),
         next_page: u64 = (uint64, tag = "8"),
+        given: Bytes = (bytes = "bytes", tag = "15"),
     }
     Boot {
         boot: Vec<u8> = (bytes = "vec", tag = "1"),
@@ -115,6 +116,7 @@ heads! {
         volume: Vec<u8> = (bytes = "vec", tag = "2"),
         first: u64 = (uint64, tag = "3"),
         count: u64 = (uint64, tag = "4"),
+        history: Vec<u8> = (bytes = "vec", tag = "5"),
     }
     OpenVolume {
         request: u64 = (uint64, tag = "1"),
@@ -170,6 +172,8 @@ heads! {
     Failed {
         request: u64 = (uint64, tag = "1"),
         error: Option<Failure> = (message, optional, tag = "2"),
+        volume: Option<Vec<u8>> = (bytes = "vec", optional, tag = "3"),
+        page: u64 = (uint64, tag = "4"),
     }
 
     // ---- stream lane ----
@@ -202,6 +206,7 @@ heads! {
         confirmed: u64 = (uint64, tag = "4"),
         history: Vec<u8> = (bytes = "vec", tag = "5"),
         base: u64 = (uint64, tag = "6"),
+        numbers: Vec<u8> = (bytes = "vec", tag = "7"),
         reads: Bytes = (bytes = "bytes", tag = "14"),
         writes: Bytes = (bytes = "bytes", tag = "15"),
     }

@@ -74,6 +74,11 @@ pub enum WireError {
     /// They break off, or a field is not what it must be.
     #[error("malformed: {0}")]
     Malformed(&'static str),
+    /// A boot without the name of its node, as written before boots had names.
+    #[error(
+        "a boot without the name of its node, as written before boots had names: use the version that wrote it, or make the domain anew"
+    )]
+    Nameless,
     /// A kind that this version does not know, and may not ignore.
     #[error("unknown kind {0}")]
     UnknownKind(u32),

@@ -159,6 +159,10 @@ pub(super) fn ending_head(outcome: &Outcome) -> Ending {
             head.volume = id_field(volume.0);
             8
         }
+        Outcome::Aborted(Abort::StaleNumber(page)) => {
+            name(page);
+            11
+        }
         Outcome::Aborted(Abort::History) => 9,
         Outcome::Aborted(Abort::TooLarge(limit)) => {
             head.text = cut(limit);
@@ -198,6 +202,7 @@ pub(super) fn ending_of(head: Ending) -> Result<Outcome, WireError> {
             let known = LIMIT_NAMES.into_iter().find(|name| *name == head.text);
             Abort::TooLarge(known.unwrap_or("a limit of the origin"))
         }
+        11 => Abort::StaleNumber(page),
         // Not to be guessed at: whether it committed decides what the user is told.
         _ => return Err(WireError::Malformed("an outcome of no known kind")),
     }))

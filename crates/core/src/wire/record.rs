@@ -8,7 +8,8 @@ use super::varint::{Reader, Sink};
 use super::{META_FORMAT, META_FORMAT_OLDEST, WireError, down};
 use crate::commit::{Abort, Op, Outcome, Write};
 use crate::id::{BootId, CommitId, DomainId, PageId, PageNo, Stamp, VolumeId};
-use crate::record::{Apart, BootMeta, DomainMeta, LogRecord, Lsn, VolumeMeta};
+use crate::message::Epoch;
+use crate::record::{Apart, BootMeta, DomainMeta, Given, LogRecord, Lsn, VolumeMeta};
 use crate::time::WallTime;
 use bytes::Bytes;
 use prost::Message as _;
@@ -53,7 +54,7 @@ pub fn encode_record(record: &LogRecord) -> Bytes {
         }
         LogRecord::Ids { volume, next } => {
             let head =
-                head::Range { request: 0, volume: id_field(volume.0), first: next.0, count: 0 };
+                head::Range { volume: id_field(volume.0), first: next.0, ..head::Range::default() };
             Body::plain(kind::IDS, &head)
         }
         LogRecord::Volume { stamp, volume } => {
@@ -84,7 +85,7 @@ pub fn decode_record(bytes: Bytes) -> Result<LogRecord, WireError> {
         }
         kind::BOOT => {
             let head: head::BootOf = head::read(body)?;
-            LogRecord::Boot { boot: BootId(id_of(&head.boot)?), name: text(head.name)? }
+            LogRecord::Boot { boot: BootId(id_of(&head.boot)?), name: name_of_node(head.name)? }
         }
         kind::CONFIRMED => {
             let head: head::BootOf = head::read(body)?;
@@ -193,6 +194,11 @@ pub fn decode_apart(page: PageId, bytes: Bytes) -> Result<Apart, WireError> {
 }
 
 fn volume_head(volume: &VolumeMeta) -> head::VolumeHead {
+    let given = volume.given.iter();
+    let given: Vec<Epoch> =
+        given.map(|given| Epoch { history: given.history, first: Stamp(given.first.0) }).collect();
+    let mut packed = Vec::new();
+    Packed::Epochs(&given).write(&mut packed);
     head::VolumeHead {
         id: id_field(volume.id.0),
         domain: 0,
@@ -202,10 +208,15 @@ fn volume_head(volume: &VolumeMeta) -> head::VolumeHead {
         version: volume.version.0,
         pages: volume.pages,
         next_page: volume.next_page.0,
+        given: packed.into(),
     }
 }
 
 fn volume_of(head: head::VolumeHead) -> Result<VolumeMeta, WireError> {
+    let given = packed::read_epochs(head.given)?.into_iter().map(|epoch| {
+        let first = next_page(epoch.first.0)?;
+        Ok(Given { history: epoch.history, first })
+    });
     Ok(VolumeMeta {
         id: VolumeId(id_of(&head.id)?),
         name: text(head.name)?,
@@ -213,6 +224,7 @@ fn volume_of(head: head::VolumeHead) -> Result<VolumeMeta, WireError> {
         next_page: next_page(head.next_page)?,
         version: Stamp(head.version),
         pages: head.pages,
+        given: given.collect::<Result<_, _>>()?,
     })
 }
 
@@ -222,6 +234,15 @@ fn next_page(number: u64) -> Result<PageNo, WireError> {
         return Err(WireError::Malformed("no page number"));
     }
     Ok(PageNo(number))
+}
+
+/// The name of a boot's node. Without it, as before boots had names, a node that is known by the boot
+/// would be told that it is another's.
+fn name_of_node(name: String) -> Result<String, WireError> {
+    if name.is_empty() {
+        return Err(WireError::Nameless);
+    }
+    text(name)
 }
 
 /// A refusal, without its boot.
@@ -274,7 +295,7 @@ fn boot_of(bytes: Bytes) -> Result<BootMeta, WireError> {
     }
     Ok(BootMeta {
         boot: BootId(id_of(&head.boot)?),
-        name: text(head.name)?,
+        name: name_of_node(head.name)?,
         confirmed: head.confirmed,
         committed,
         aborted,

@@ -98,6 +98,12 @@ pub(super) fn commit_body(domain: DomainId, commit: &CommitRequest) -> Body<'_> 
         confirmed: commit.confirmed,
         history: id_field(commit.history.0),
         base: commit.base.0,
+        // Of most commits there is none: they make no page.
+        numbers: if commit.numbers == HistoryId::default() {
+            Vec::new()
+        } else {
+            id_field(commit.numbers.0)
+        },
         reads: Bytes::new(),
         writes: Bytes::new(),
     };
@@ -113,6 +119,7 @@ pub(super) fn volume_body(message: &Message) -> Body<'_> {
                 volume: id_field(volume.0),
                 first: 0,
                 count: *count,
+                history: Vec::new(),
             };
             Body::plain(kind::ALLOCATE_IDS, &head)
         }
@@ -237,6 +244,7 @@ fn commit_message(body: Bytes) -> Result<Message, WireError> {
             confirmed: head.confirmed,
             history: HistoryId(id_of(&head.history)?),
             base: Stamp(head.base),
+            numbers: HistoryId(id_of(&head.numbers)?),
             reads: packed::read_reads(head.reads)?,
             writes: packed::read_writes(head.writes)?,
         },

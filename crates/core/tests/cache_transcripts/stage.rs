@@ -161,6 +161,7 @@ impl Stage {
         let rest = &words[1..];
         match words[0] {
             "memory" => self.resize(number(rest[0]) as usize),
+            "notices" => self.few_notices(number(rest[0]) as usize),
             "setup" => self.setup(number(rest[0]), rest.get(1) != Some(&"unregistered")),
             "link" => self.link(rest),
             "at" => self.at(number(rest[0])),
@@ -180,8 +181,8 @@ impl Stage {
                 let id = RequestId(number(rest[0]));
                 self.input(CacheInput::Cancel { id })
             }
-            "begin" | "read" | "exists" | "slots" | "put" | "delete" | "supply" | "finish"
-            | "commit" | "drop" | "object" | "age" => self.transaction(words[0], rest),
+            "begin" | "read" | "exists" | "slots" | "make" | "put" | "delete" | "supply"
+            | "finish" | "commit" | "drop" | "object" | "age" => self.transaction(words[0], rest),
             other => self.parent(other, rest),
         }
     }
@@ -200,6 +201,14 @@ impl Stage {
     fn resize(&mut self, bytes: usize) -> Vec<String> {
         let clock = Arc::new(StageClock(Arc::clone(&self.now)));
         (self.cache, self.shared) = Cache::new(Self::config(clock, bytes));
+        Vec::new()
+    }
+
+    /// A cache that may owe so many notices.
+    fn few_notices(&mut self, notices_max: usize) -> Vec<String> {
+        let clock = Arc::new(StageClock(Arc::clone(&self.now)));
+        let config = CacheConfig { notices_max, ..Self::config(clock, 1 << 20) };
+        (self.cache, self.shared) = Cache::new(config);
         Vec::new()
     }
 
@@ -372,6 +381,7 @@ impl Stage {
             },
             "ids" => Message::Ids {
                 request: RequestId(number(words[0])),
+                history: HistoryId(option("history=").map_or(1, |no| number(no).into())),
                 range: IdRange {
                     volume: VOLUME,
                     first: PageNo(number(words[1])),
@@ -380,6 +390,7 @@ impl Stage {
             },
             "failed" => Message::Failed {
                 request: RequestId(number(words[0])),
+                page: option("page=").map(page),
                 error: match option("damaged=") {
                     Some(no) => RequestError::Damaged { page: page(no), detail: "rot".into() },
                     None => RequestError::Unavailable("disk".into()),
@@ -488,6 +499,10 @@ impl Stage {
                     Some(value) => String::from_utf8_lossy(&value).into_owned(),
                     None => "gone".into(),
                 })
+            }
+            "make" => {
+                let op = Op::CreatePage(PageKind::Slotted);
+                told(transaction.write(page(words[0]), op), |()| "made".into())
             }
             "put" => {
                 let op = Op::Put {

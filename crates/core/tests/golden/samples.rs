@@ -255,6 +255,7 @@ fn control_down() -> Vec<(&'static str, Message)> {
             "ids",
             Message::Ids {
                 request: REQUEST,
+                history: epochs()[1].history,
                 range: IdRange { volume: VOLUME, first: PageNo(1000), count: 256 },
             },
         ),
@@ -276,7 +277,9 @@ fn control_down() -> Vec<(&'static str, Message)> {
 /// Every reason, outcome and error.
 fn endings() -> Vec<(&'static str, Message)> {
     let goodbye = |reason| Message::Goodbye { reason };
-    let failed = |error| Message::Failed { request: REQUEST, error };
+    let failed = |error| Message::Failed { request: REQUEST, page: None, error };
+    let page_failed =
+        Message::Failed { request: REQUEST, page: Some(page(9)), error: RequestError::TimedOut };
     let history = epochs()[1].history;
     let committed =
         |outcome| Message::Committed { domain: DOMAIN, id: commit_id(), outcome, history };
@@ -322,6 +325,8 @@ fn endings() -> Vec<(&'static str, Message)> {
             "aborted-gone",
             aborted(Abort::Gone { page: page(9), slot: Slot(0), generation: Generation(4) }),
         ),
+        ("failed-page", page_failed),
+        ("aborted-stale-number", aborted(Abort::StaleNumber(page(9)))),
         ("aborted-bad-page", aborted(Abort::BadPage(page(9)))),
         ("aborted-page-full", aborted(Abort::PageFull(page(9)))),
         ("aborted-bad-write", aborted(Abort::BadWrite(page(9)))),
@@ -368,6 +373,7 @@ fn flow() -> Vec<(&'static str, Message)> {
                     confirmed: 11,
                     history: epochs()[1].history,
                     base: Stamp(1000),
+                    numbers: epochs()[0].history,
                     reads: reads(),
                     writes: writes(),
                 },
@@ -424,6 +430,10 @@ fn volume_meta() -> VolumeMeta {
         next_page: PageNo(1256),
         version: Stamp(1000),
         pages: 20,
+        given: vec![
+            Given { history: epochs()[0].history, first: PageNo(2) },
+            Given { history: epochs()[1].history, first: PageNo(1000) },
+        ],
     }
 }
 

@@ -48,17 +48,20 @@ pub(crate) fn message(message: &Message) -> String {
         Message::CommitDeferred { id, error, .. } => {
             format!("CommitDeferred {}: {error}", commit_id(*id))
         }
-        Message::Ids { request, range } => {
+        Message::Ids { request, history, range } => {
             format!(
-                "Ids r{} volume {} from {} count {}",
-                request.0, range.volume.0, range.first.0, range.count
+                "Ids r{} volume {} from {} count {} in h{}",
+                request.0, range.volume.0, range.first.0, range.count, history.0
             )
         }
         Message::Volume { request, info } => format!(
             "Volume r{} {} id {} version {} pages {}",
             request.0, info.name, info.id.0, info.version, info.pages
         ),
-        Message::Failed { request, error } => format!("Failed r{}: {error}", request.0),
+        Message::Failed { request, page: None, error } => format!("Failed r{}: {error}", request.0),
+        Message::Failed { request, page: Some(page), error } => {
+            format!("Failed r{} [{page}]: {error}", request.0)
+        }
         Message::Resumed { request, epochs, answer, stale, through, done, .. } => {
             let answer = match answer {
                 ResumeAnswer::From(from) => format!("from {from}"),

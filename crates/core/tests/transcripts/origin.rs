@@ -419,6 +419,52 @@ fn rule_15_exactly_once() {
 }
 
 #[test]
+fn rule_16_numbers_of_a_lost_branch() {
+    let mut run = Run::new(
+        "Rule 16. Node a is given page numbers 100 to 109, and nothing else happens before the origin \
+         dies and is restored from a copy of before. a has seen nothing that is lost, so its line goes \
+         on. The copy gives the same numbers to b. Were a's commit, which was under way, to make page \
+         100, b's references to its own page 100 would find what a put there. A commit names the \
+         history of its numbers: a's are refused, durably, and taken anew; b's are good. Numbers \
+         given before the copy was made are good as well, and b's still are after a restart that \
+         loses nothing; those of a history that nobody knows are not.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    let copy = run.store.clone();
+    let ask = |link| {
+        let message = larder_core::message::Message::AllocateIds {
+            request: larder_core::id::RequestId(9),
+            volume: VOLUME,
+            count: 10,
+        };
+        vec![received(link, message)]
+    };
+    run.link(ask(1));
+    run.settle();
+    run.t.say("the origin is restored from the copy");
+    run.store = copy;
+    run.restart(2);
+    run.node(1, "a", 10);
+    run.node(2, "b", 20);
+    run.link(ask(2));
+    run.settle();
+    let create = || larder_core::commit::Op::CreatePage(larder_core::commit::PageKind::Slotted);
+    let make = |boot, sequence, page| Commit::new(boot, sequence, 2).op(page, create());
+    run.link(vec![make(10, 2, 100).on(1)]);
+    run.settle();
+    run.link(vec![make(20, 1, 100).numbers_of(2).on(2), make(10, 3, 50).on(1)]);
+    run.settle();
+    run.link(vec![make(10, 2, 100).on(1), make(10, 4, 51).numbers_of(2).on(1)]);
+    run.settle();
+    run.restart(3);
+    run.node(2, "b", 20);
+    run.link(vec![make(20, 2, 101).numbers_of(2).on(2), make(20, 3, 102).numbers_of(7).on(2)]);
+    run.settle();
+    run.t.end("origin_rule_16_numbers_of_a_lost_branch");
+}
+
+#[test]
 fn rule_16_a_restored_origin_is_refused() {
     let mut run = Run::new(
         "Rule 16. Node a saw stamp 3 of history 1. The origin's disk is then restored from a copy \

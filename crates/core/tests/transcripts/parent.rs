@@ -160,6 +160,7 @@ impl Commit {
             confirmed: 0,
             history: HistoryId(1),
             base: Stamp(base),
+            numbers: HistoryId(1),
             reads: Vec::new(),
             writes: Vec::new(),
         })
@@ -193,6 +194,12 @@ impl Commit {
     /// Its base was seen in this history.
     pub(crate) fn in_history(mut self, history: u128) -> Self {
         self.0.history = HistoryId(history);
+        self
+    }
+
+    /// The pages that it makes have numbers that were given in this history.
+    pub(crate) fn numbers_of(mut self, history: u128) -> Self {
+        self.0.numbers = HistoryId(history);
         self
     }
 

@@ -207,6 +207,49 @@ fn rule_7_no_notice_while_a_fetch_is_pending() {
 }
 
 #[test]
+fn bug_29_a_list_overtaken() {
+    let mut run = Run::new(
+        "The relay narrows its registration to what its children hold. Its list travels slowly. a's \
+         commit, which makes page 20, overtakes it on the bulk lane and is logged; a holds the page. \
+         Then the list comes to the parent, without page 20: its next change came neither to the \
+         relay nor to a (P3). Now the list is announced by an empty part, and made when a later beat \
+         is echoed: by then the parent gathers what is made.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(1, 5, &[3])]);
+    run.step(vec![pages(2, 3, 2, 5)]);
+    run.0.wait(Duration::from_secs(6));
+    let create = larder_core::commit::Op::CreatePage(larder_core::commit::PageKind::Slotted);
+    run.step(vec![Commit::new(10, 1, 5).op(20, create).on(1)]);
+    run.0.wait(Duration::from_secs(2));
+    let echoed = Message::Advance {
+        domain: DOMAIN,
+        from: Stamp(5),
+        through: Stamp(5),
+        time: WallTime(0),
+        changes: Vec::new(),
+        stale: Vec::new(),
+        echo: Some(Echo { sent: run.0.now, age: Duration::ZERO }),
+    };
+    run.step(vec![up(echoed)]);
+    run.0.end("relay_bug_29_a_list_overtaken");
+}
+
+#[test]
+fn bug_28_a_failure_of_one_page() {
+    let mut run = Run::new(
+        "Of a's pages 3 and 4 the parent has only page 4. The failure of page 3 comes first, on the \
+         control lane: a's fetch once failed as a whole, and page 4, when it came, was asked by nobody.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(1, 5, &[3, 4])]);
+    let error = RequestError::NoVolume("7".into());
+    run.step(vec![up(Message::Failed { request: RequestId(2), page: Some(page(3)), error })]);
+    run.step(vec![pages(2, 4, 2, 5)]);
+    run.0.end("relay_bug_28_a_failure_of_one_page");
+}
+
+#[test]
 fn rule_10_registered_before_it_is_asked() {
     let mut run = Run::new(
         "Rule 10 at a relay. a fetches page 3; before the page comes, change 6 names it. The relay \
@@ -466,7 +509,7 @@ fn a_domain_that_stays_out_of_service() {
     run.step(vec![resumed(2, 5, 5, &[])]);
     run.step(vec![opened(2, "b"), hello(2, "b", 20)]);
     let error = RequestError::NoDomain(DomainId(2));
-    run.step(vec![up(Message::Failed { request: RequestId(3), error })]);
+    run.step(vec![up(Message::Failed { request: RequestId(3), page: None, error })]);
     run.step(vec![opened_as(3, "r", Role::Relay), hello_as(3, "r", 30, Role::Relay)]);
     run.0.say("The parent is lost: whom this relay knows it can serve is served.");
     run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);

@@ -156,6 +156,7 @@ impl From<Abort> for Error {
             Abort::Conflict(_)
             | Abort::Gone { .. }
             | Abort::BadPage(_)
+            | Abort::StaleNumber(_)
             | Abort::PageFull(_)
             | Abort::BadWrite(_)
             | Abort::History => Self::Conflict { attempts: 1, reason: abort.to_string() },

@@ -135,16 +135,16 @@ impl<S: TxStore> FileSystem<S> {
             }
             let _one_refills = self.inode_pages.refill.lock().await;
             if lock(&self.inode_pages.state).spare.is_empty() {
-                let first = self.numbers.take(&self.store, SPARE_PAGES).await?;
-                let made: Vec<PageNo> = (0..SPARE_PAGES).map(|i| PageNo(first.0 + i)).collect();
-                let done: Result<(), FsError> = transact!(self, tx => {
+                let made: Result<Vec<PageNo>, FsError> = transact!(self, tx => {
+                    // Others at every attempt: the origin may refuse those of a lost branch.
+                    let first = self.numbers.take(&self.store, SPARE_PAGES).await?;
+                    let made: Vec<PageNo> = (0..SPARE_PAGES).map(|i| PageNo(first.0 + i)).collect();
                     for page in &made {
                         tx.create_page(*page, PageKind::Slotted).await?;
                     }
-                    Ok(())
+                    Ok(made)
                 });
-                done?;
-                lock(&self.inode_pages.state).spare.extend(made);
+                lock(&self.inode_pages.state).spare.extend(made?);
             }
         }
     }

@@ -18,7 +18,10 @@ use fjall::{
 use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
 use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
 use larder_core::wire;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The format of values written.
 const FORMAT: u8 = 1;
@@ -42,6 +45,25 @@ const MARGIN_BYTES: u64 = 8 << 20;
 /// engine's journal, to a table, and by a merge of tables.
 const WRITTEN_TIMES: u64 = 3;
 
+/// Bytes that installs of this process may still write, by file system.
+static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+/// Room on a file system for one install, given back when this is dropped.
+#[derive(Debug)]
+struct Reserved {
+    device: u64,
+    bytes: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bytes) = reserved.get_mut(&self.device) {
+            *bytes = bytes.saturating_sub(self.bytes);
+        }
+    }
+}
+
 /// What the engine may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FjallConfig {
@@ -62,6 +84,8 @@ impl Default for FjallConfig {
 /// A page engine on `fjall`.
 pub struct FjallPages {
     place: PathBuf,
+    /// Its file system.
+    device: u64,
     /// Bytes free on its file system.
     free: fn(&Path) -> std::io::Result<u64>,
     database: Database,
@@ -104,20 +128,34 @@ impl FjallPages {
         let apart = database.keyspace("apart", plain).map_err(failed)?;
         let meta = database.keyspace("meta", plain).map_err(failed)?;
         database.persist(PersistMode::SyncAll).map_err(failed)?;
-        Ok(Self { place, free: free_bytes, database, pages, index, apart, meta })
+        let device = std::fs::metadata(&place).map_err(|error| PagesError::Failed {
+            place: place.display().to_string(),
+            detail: error.to_string(),
+        })?;
+        let device = device.dev();
+        Ok(Self { place, device, free: free_bytes, database, pages, index, apart, meta })
     }
 
     /// Refuses an install for which there may be no room: one that fails half way ends the engine.
-    fn check_room(&self, bytes: u64) -> Result<(), PagesError> {
+    /// The room is kept until the install is done: that of another domain on the same file system
+    /// must not find it as well.
+    fn reserve(&self, bytes: u64) -> Result<Reserved, PagesError> {
         let place = self.place.display().to_string();
-        let free = (self.free)(&self.place).map_err(|error| PagesError::Failed {
-            place: place.clone(),
-            detail: error.to_string(),
-        })?;
-        if free < MARGIN_BYTES.saturating_add(bytes.saturating_mul(WRITTEN_TIMES)) {
+        let failed = |error: std::io::Error| {
+            let (place, detail) = (place.clone(), error.to_string());
+            PagesError::Failed { place, detail }
+        };
+        let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+        // Looked at under the lock: what others have written by now they may still have reserved.
+        let free = (self.free)(&self.place).map_err(failed)?;
+        let bytes = bytes.saturating_mul(WRITTEN_TIMES);
+        let device = self.device;
+        let of_others = reserved.get(&device).copied().unwrap_or_default();
+        if free < MARGIN_BYTES.saturating_add(bytes).saturating_add(of_others) {
             return Err(PagesError::Full { place });
         }
-        Ok(())
+        reserved.insert(device, of_others.saturating_add(bytes));
+        Ok(Reserved { device, bytes })
     }
 
     /// A full disk met in the middle of an install, where nobody can tell how much of it is done.
@@ -194,7 +232,7 @@ impl Pages for FjallPages {
         let apart: Vec<Bytes> = batch.apart.iter().map(wire::encode_apart).collect();
         let apart_bytes: usize = apart.iter().map(Bytes::len).sum();
         let keys = (batch.pages.len() + batch.apart.len() + batch.joined.len()) * KEYS_BYTES;
-        self.check_room((bytes + apart_bytes + keys + meta.len()) as u64)?;
+        let _reserved = self.reserve((bytes + apart_bytes + keys + meta.len()) as u64)?;
         let mut all = self.database.batch().durability(Some(PersistMode::SyncData));
         for installed in &batch.pages {
             let key = page_key(installed.page);
@@ -407,6 +445,27 @@ mod tests {
         pages.free = free_bytes;
         pages.install(&batch).expect("there is room again");
         assert!(pages.load(page).expect("no fault").is_some());
+    }
+
+    /// Two domains of one process lay on one file system and installed at once. Each found the same
+    /// room; one met the full disk in the middle of its install, which ended its service.
+    #[test]
+    fn two_installs_do_not_find_the_same_room() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let open = |name: &str| {
+            let place = place.path().join(name);
+            let mut pages = FjallPages::open(place, &FjallConfig::default()).expect("it is ours");
+            // A file system of this test's own.
+            pages.device = u64::MAX;
+            pages.free = |_| Ok(MARGIN_BYTES + WRITTEN_TIMES * 1000);
+            pages
+        };
+        let (one, other) = (open("one"), open("other"));
+        let first = one.reserve(1000).expect("there is room");
+        let refused = other.reserve(1).expect_err("the other one's install takes it");
+        assert!(matches!(refused, PagesError::Full { .. }), "{refused}");
+        drop(first);
+        drop(other.reserve(1000).expect("the install is done"));
     }
 
     const GOLDEN_VALUE: &str = "010000002ed38e110605000000000000696d616765";

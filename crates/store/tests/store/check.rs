@@ -44,6 +44,7 @@ fn batch(pages: Vec<InstalledPage>) -> InstallBatch {
                 next_page: PageNo(10),
                 version: Stamp(9),
                 pages: 2,
+                given: Vec::new(),
             }],
             ..DomainMeta::default()
         },

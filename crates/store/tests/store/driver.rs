@@ -66,6 +66,7 @@ fn meta(installed: u64) -> DomainMeta {
             next_page: PageNo(100),
             version: Stamp(installed),
             pages: installed,
+            given: Vec::new(),
         }],
         boots: Vec::new(),
     }

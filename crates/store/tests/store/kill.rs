@@ -77,6 +77,7 @@ fn install(stamp: u64) -> OriginOutput {
                     next_page: PageNo(41),
                     version: Stamp(stamp),
                     pages: stamp.min(40),
+                    given: Vec::new(),
                 }],
                 ..DomainMeta::default()
             },

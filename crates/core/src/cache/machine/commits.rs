@@ -22,6 +22,7 @@ const REGISTER_AGAIN: Duration = Duration::from_secs(2);
 struct Pending {
     history: HistoryId,
     base: Stamp,
+    numbers: HistoryId,
     reads: Vec<Read>,
     writes: Vec<Write>,
     /// The user who waits, until its time is up.
@@ -182,6 +183,7 @@ impl Commits {
             confirmed: if id.boot == self.boot { self.confirmed() } else { 0 },
             history: pending.history,
             base: pending.base,
+            numbers: pending.numbers,
             reads: pending.reads.clone(),
             writes: pending.writes.clone(),
         }
@@ -212,7 +214,9 @@ impl Cache {
         let id = CommitId { boot: commits.boot, sequence: commits.next };
         // As long as it may become: a link that it is too long for would break, and the next one.
         let Asked { history, base, reads, writes } = asked;
-        let asked = CommitRequest { id, confirmed: u64::MAX, history, base, reads, writes };
+        let numbers = self.numbers.of(&writes);
+        let asked =
+            CommitRequest { id, confirmed: u64::MAX, history, base, numbers, reads, writes };
         if let Err(abort) = crate::wire::check_commit(domain, &asked) {
             return Err(Ok(CacheReply::Outcome(Outcome::Aborted(abort))));
         }
@@ -224,6 +228,7 @@ impl Cache {
             Pending {
                 history: asked.history,
                 base: asked.base,
+                numbers: asked.numbers,
                 reads: asked.reads,
                 writes: asked.writes,
                 user: Some(user),

@@ -25,6 +25,8 @@ pub(super) struct Flight {
     sent: Option<RequestId>,
     /// It was asked for on this link, if not by that fetch: the parent counts it as held.
     registered: bool,
+    /// The parent has said on this link that there is such a page.
+    seen: bool,
     /// Users who wait.
     waiters: BTreeSet<RequestId>,
     /// The copy whose version was sent along.
@@ -69,6 +71,7 @@ impl Flights {
         for flight in self.flights.values_mut() {
             flight.sent = None;
             flight.registered = false;
+            flight.seen = false;
             flight.have = None;
             flight.kept.clear();
             flight.answer = None;
@@ -105,8 +108,8 @@ impl Flights {
 
     /// Asks for the page anew, for the same users.
     fn again(&mut self, page: PageId, flight: Flight) {
-        let Flight { waiters, damaged, registered, .. } = flight;
-        let flight = Flight { waiters, damaged, registered, ..Flight::default() };
+        let Flight { waiters, damaged, registered, seen, .. } = flight;
+        let flight = Flight { waiters, damaged, registered, seen, ..Flight::default() };
         self.flights.insert(page, flight);
         self.demand.push_front(page);
     }
@@ -152,7 +155,13 @@ impl Cache {
     }
 
     /// A user waits no longer. A fetch that nobody waits for is given up: its answer, if it comes,
-    /// names a fetch that is no more (rule 6), and the parent is told that we do not hold the page.
+    /// names a fetch that is no more (rule 6). The parent is told that we do not hold the page, but not
+    /// before the answer says that there is such a page:
+    ///
+    /// 1. A fetch of page 5, which nobody has made, is given up, and its notice is sent.
+    /// 2. A transaction makes page 5. Its commit, on the bulk lane, overtakes the notice: it is
+    ///    logged, and the node holds the page, as its parent knows.
+    /// 3. The notice comes to the parent. The next change of page 5 is filtered out (P3).
     pub(super) fn leave(&mut self, domain: DomainId, page: PageId, user: RequestId) {
         let entry = self.domains.get_mut(&domain).expect("attached");
         let Some(flight) = entry.flights.flights.get_mut(&page) else {
@@ -162,9 +171,10 @@ impl Cache {
         if !flight.waiters.is_empty() {
             return;
         }
-        let registered = flight.registered;
+        // Else the answer to come decides.
+        let owed = flight.sent.is_none() && flight.registered && flight.seen;
         entry.flights.remove(page);
-        if registered && !entry.holdings.holds(page) {
+        if owed && !entry.holdings.holds(page) {
             self.owe_notice(domain, page);
         }
     }
@@ -257,9 +267,20 @@ impl Cache {
                 flights.forget_kept(answer.as_of);
             }
             let flight = flights.flights.get_mut(&answer.page);
+            let seen = !matches!(answer.body, PageBody::Absent);
+            let Some(flight) = flight else {
+                // It was given up.
+                let holds = self.domains[&domain].holdings.holds(answer.page);
+                if seen && !holds {
+                    self.owe_notice(domain, answer.page);
+                }
+                continue;
+            };
+            flight.registered = true;
+            flight.seen |= seen;
             // An answer to a fetch that was given up says nothing about the one under way
             // (rule 6).
-            if let Some(flight) = flight.filter(|f| f.sent == Some(request) || ignore) {
+            if flight.sent == Some(request) || ignore {
                 let (version, page) = (answer.version, answer.page);
                 flight.answer = Some(answer);
                 flights.waiting.insert((version, page));
@@ -361,38 +382,25 @@ impl Cache {
         }
     }
 
-    /// A fetch failed for the pages not answered.
+    /// A page of a fetch cannot be had.
     pub(super) fn fetch_failed(
         &mut self,
-        fetch: &SentFetch,
+        domain: DomainId,
+        page: PageId,
         request: RequestId,
         error: &RequestError,
         out: &mut Out,
     ) {
-        for &page in &fetch.pages {
-            let entry = self.domains.get_mut(&fetch.domain).expect("asked for");
-            let current = entry.flights.flights.get(&page).is_some_and(|f| f.sent == Some(request));
-            if !current {
-                continue;
-            }
-            let mut flight = entry.flights.remove(page).expect("looked up above");
-            if let RequestError::Damaged { page: bad, .. } = error
-                && *bad != page
-            {
-                // One damaged page is no reason for the others of its fetch to fail; but an error
-                // that names a page outside the fetch may come for ever.
-                flight.damaged += u32::from(!fetch.pages.contains(bad));
-                if flight.damaged <= DAMAGED_MAX {
-                    entry.flights.again(page, flight);
-                    continue;
-                }
-            }
-            if !entry.holdings.holds(page) {
-                self.owe_notice(fetch.domain, page);
-            }
-            for user in flight.waiters {
-                self.reply(user, Err(error.clone()), out);
-            }
+        let entry = self.domains.get_mut(&domain).expect("asked for");
+        if entry.flights.flights.get(&page).is_none_or(|flight| flight.sent != Some(request)) {
+            return;
+        }
+        let flight = entry.flights.remove(page).expect("looked up above");
+        if flight.seen && !entry.holdings.holds(page) {
+            self.owe_notice(domain, page);
+        }
+        for user in flight.waiters {
+            self.reply(user, Err(error.clone()), out);
         }
     }
 }

@@ -163,12 +163,15 @@ impl Cache {
             Message::CommitDeferred { domain, id, error } => {
                 self.on_deferred(now, (domain, id), error, out)
             }
-            Message::Ids { request, range } => self.on_ids(request, range, out),
+            Message::Ids { request, history, range } => self.on_ids(request, history, range, out),
             Message::Volume { request, info } => self.on_volume(request, info, now, out),
             Message::Volumes { request, volumes, more } => {
                 self.on_volumes(request, volumes, more, out)
             }
-            Message::Failed { request, error } => self.on_failed(request, error, out),
+            Message::Failed { request, page: Some(page), error } => {
+                self.on_page_failed(request, page, &error, out)
+            }
+            Message::Failed { request, page: None, error } => self.on_failed(request, error, out),
             Message::Resumed { request, domain, epochs, answer, stale, through, time: _, done } => {
                 let part = super::stream::Resumed { request, epochs, answer, stale, through, done };
                 self.on_resumed(now, domain, part, out)

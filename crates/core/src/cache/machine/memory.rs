@@ -8,6 +8,7 @@ use crate::id::{DomainId, PageId, RequestId, Slot, Stamp};
 use crate::machine::Fault;
 use crate::message::{Message, PAGES_PER_MESSAGE_MAX};
 use crate::page::Page;
+use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -108,6 +109,11 @@ pub(super) struct Holdings {
     /// before all transactions of that time have ended (rule 2).
     owed: BTreeMap<PageId, u64>,
     listing: Option<Listing>,
+    /// A list was begun by an empty part at this instant: it goes on when a later beat is echoed.
+    announced: Option<Instant>,
+    /// The parent gathers nothing for a list unless it is announced: one was sent since the resume,
+    /// or the resume held nothing.
+    announces: bool,
     /// A page list is wanted, once all transactions of this epoch have ended.
     relist: Option<u64>,
 }
@@ -126,13 +132,25 @@ impl Holdings {
         self.owed.remove(&page);
     }
 
-    pub(super) fn relist(&mut self) {
-        self.relist = self.relist.max(Some(0));
+    /// A resume is sent. From one that holds something on the parent gathers what is fetched and
+    /// made, and wants a list of all else.
+    pub(super) fn resume(&mut self, holds: bool) {
         self.listing = None;
+        self.announced = None;
+        self.announces = !holds;
+        if holds {
+            self.relist = self.relist.max(Some(0));
+        }
+    }
+
+    /// What was sent up to a beat has been handled by the parent.
+    pub(super) fn echoed(&mut self, sent: Instant) -> bool {
+        self.announced.take_if(|announced| *announced < sent).is_some()
     }
 
     pub(super) fn lose_link(&mut self) {
         self.listing = None;
+        self.announced = None;
     }
 }
 
@@ -366,6 +384,7 @@ impl Cache {
         if entry.holdings.owed.len() > max {
             entry.holdings.owed.clear();
             entry.holdings.listing = None;
+            entry.holdings.announced = None;
             entry.holdings.relist = Some(epoch);
         }
     }
@@ -399,18 +418,31 @@ impl Cache {
         }
     }
 
-    /// Sends the next part of the page list, when one is wanted (rule 17).
-    pub(super) fn send_holding(&mut self, domain: DomainId, out: &mut Out) {
+    /// Sends the next part of the page list, when one is wanted (rule 17). One that is sent anew on a
+    /// link that stands is announced by an empty part, and made when the parent is known to gather:
+    ///
+    /// 1. The list is made and sent; it travels slowly, on the control lane.
+    /// 2. A transaction makes page 5. Its commit, on the bulk lane, overtakes the list: it is logged,
+    ///    and the node holds the page, as its parent knows.
+    /// 3. The list comes to the parent, which narrows the registration to what it names. The next
+    ///    change of page 5 is filtered out (P3).
+    pub(super) fn send_holding(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
         let oldest = self.shared.running().oldest();
         let entry = self.domains.get_mut(&domain).expect("attached");
         if !entry.live() {
             return;
         }
         if entry.holdings.listing.is_none() {
-            if entry.holdings.relist.is_none_or(|epoch| epoch >= oldest) {
+            let Holdings { relist, announced, announces, .. } = &mut entry.holdings;
+            if announced.is_some() || relist.is_none_or(|epoch| epoch >= oldest) {
                 return;
             }
-            entry.holdings.relist = None;
+            *relist = None;
+            if std::mem::replace(announces, true) {
+                *announced = Some(now);
+                self.send(Message::Holding { domain, pages: Vec::new(), done: false }, out);
+                return;
+            }
             entry.begin_listing();
         }
         let (pages, done) = entry.next_part();
@@ -444,7 +476,7 @@ impl Cache {
 impl Domain {
     /// All that the parent must stay registered for: copies, pages that running transactions may
     /// have read, pages in flight, pages of commits under way.
-    fn begin_listing(&mut self) {
+    pub(super) fn begin_listing(&mut self) {
         let mut pages: BTreeSet<PageId> = self.holdings.resident.keys().copied().collect();
         pages.extend(self.holdings.owed.keys());
         pages.extend(self.flights.pages());

@@ -9,6 +9,7 @@
 //! | `flights` | pages asked for, and their install (rules 4 to 7) |
 //! | `memory` | copies: put, changed, evicted; notices and page lists (rules 2, 17) |
 //! | `commits` | commits, retained writes, confirmations (rules 12, 15) |
+//! | `numbers` | in which history page numbers were given (rule 16) |
 //! | `users` | what users ask, deadlines, volumes and page numbers |
 
 mod commits;
@@ -16,6 +17,7 @@ mod domain;
 mod flights;
 mod link;
 mod memory;
+mod numbers;
 mod stream;
 mod told;
 mod users;
@@ -31,6 +33,7 @@ use crate::time::{Duration, Instant};
 use domain::Domain;
 use link::Link;
 use memory::Memory;
+use numbers::Numbers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use users::User;
@@ -51,6 +54,7 @@ pub struct Cache {
     /// Calls to be sent, in order; some wait no longer.
     calls: VecDeque<RequestId>,
     memory: Memory,
+    numbers: Numbers,
     /// Link requests are numbered on over all links: an id never repeats (rule 6).
     next_request: u64,
     /// When the regular work is due: beats, notices, page lists, credits left over.
@@ -77,6 +81,7 @@ impl Cache {
             users: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             calls: VecDeque::new(),
+            numbers: Numbers::default(),
             next_request: 1,
             tick_at: None,
         };
@@ -134,7 +139,7 @@ impl Cache {
             self.tick_stream(now, domain, out);
             self.confirm(domain, out);
             self.send_notices(domain, true, out);
-            self.send_holding(domain, out);
+            self.send_holding(now, domain, out);
         }
     }
 }

@@ -68,9 +68,7 @@ impl Cache {
         entry.stream = Stream::Asked(request);
         entry.beat_at = now;
         // Whatever is held is listed anew: the registration is for everything now.
-        if through.is_some() {
-            entry.holdings.relist();
-        }
+        entry.holdings.resume(through.is_some());
         self.link.as_mut().expect("looked at above").outstanding += 1;
         self.send(Message::Resume { request, domain, epochs, through }, out);
         self.register(now, domain, out);
@@ -363,6 +361,9 @@ impl Cache {
             return violation("the echo of no beat");
         }
         entry.beats.retain(|&sent| sent > echo.sent);
+        if entry.holdings.echoed(echo.sent) {
+            entry.begin_listing();
+        }
         let age = u64::try_from(echo.age.as_nanos()).unwrap_or(u64::MAX);
         let confirmed = Instant(echo.sent.0.saturating_sub(age));
         let confirmed = entry.confirmed_at.map_or(confirmed, |at| at.max(confirmed));

@@ -358,6 +358,7 @@ impl Cache {
     pub(super) fn on_ids(
         &mut self,
         request: RequestId,
+        history: HistoryId,
         range: IdRange,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
@@ -370,6 +371,7 @@ impl Cache {
             Some(Kind::Call { call: Call::Ids(volume, count), .. })
                 if *volume == range.volume && *count == range.count =>
             {
+                self.numbers.given(&range, history);
                 self.reply(user, Ok(CacheReply::Ids(range)), out);
                 Ok(())
             }
@@ -464,6 +466,31 @@ impl Cache {
         Ok(())
     }
 
+    /// One page of a fetch cannot be had.
+    pub(super) fn on_page_failed(
+        &mut self,
+        request: RequestId,
+        page: PageId,
+        error: &RequestError,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let link = self.link.as_mut().expect("it came on this link");
+        if link.failed.get_mut(&request).is_some_and(|fetch| fetch.pages.remove(&page)) {
+            return Ok(());
+        }
+        let Some(fetch) = link.fetches.get_mut(&request).filter(|f| f.pages.contains(&page)) else {
+            return violation("the failure of a page that was not asked for");
+        };
+        fetch.pages.remove(&page);
+        let (domain, over) = (fetch.domain, fetch.pages.is_empty());
+        if over {
+            link.fetches.remove(&request);
+        }
+        link.outstanding -= 1;
+        self.fetch_failed(domain, page, request, error, out);
+        Ok(())
+    }
+
     pub(super) fn on_failed(
         &mut self,
         request: RequestId,
@@ -473,7 +500,9 @@ impl Cache {
         let link = self.link.as_mut().expect("it came on this link");
         if let Some(fetch) = link.fetches.remove(&request) {
             link.outstanding -= fetch.pages.len();
-            self.fetch_failed(&fetch, request, &error, out);
+            for &page in &fetch.pages {
+                self.fetch_failed(fetch.domain, page, request, &error, out);
+            }
             let failed = &mut self.link.as_mut().expect("looked at above").failed;
             failed.insert(request, fetch);
             if failed.len() > FAILED_MAX {

@@ -9,7 +9,7 @@ use crate::id::{BootId, CommitId, LinkId, PageId, PageNo, RequestId, Stamp, Volu
 use crate::machine::Fault;
 use crate::message::{Message, RequestError, VolumeInfo};
 use crate::origin::io::{OriginOutput, StoreFault, WriteId};
-use crate::record::{LogRecord, Lsn, VolumeMeta};
+use crate::record::{Given, LogRecord, Lsn, VolumeMeta};
 
 impl Domain {
     /// Puts a record into the append being gathered.
@@ -169,7 +169,8 @@ impl Domain {
                     let given = &mut self.volumes.get_mut(&volume).expect("checked before").meta;
                     given.next_page = given.next_page.max(next);
                     let range = IdRange { volume, first, count };
-                    cx.links.reply(link, Message::Ids { request, range }, cx.out);
+                    let history = self.history();
+                    cx.links.reply(link, Message::Ids { request, history, range }, cx.out);
                 }
                 Item::Volume { stamp, info } => {
                     made.push(info.id);
@@ -206,6 +207,7 @@ impl Domain {
             next_page: PageNo(2),
             version: stamp,
             pages: 1,
+            given: vec![Given { history: self.history(), first: PageNo(2) }],
         });
         self.volumes.insert(info.id, volume);
     }

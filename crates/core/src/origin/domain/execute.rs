@@ -3,7 +3,7 @@
 use super::batch::{Batch, Item, Withheld};
 use super::{Context, Domain};
 use crate::commit::{Abort, Aspect, CommitRequest, Op, Outcome, PageChange, Target, Write};
-use crate::id::{CommitId, PageId, Stamp, VolumeId};
+use crate::id::{CommitId, HistoryId, PageId, Stamp, VolumeId};
 use crate::machine::{Fault, Faults};
 use crate::page::{OpError, Page};
 use crate::record::{LogRecord, Lsn};
@@ -33,7 +33,7 @@ impl Domain {
         }
         let stamp = self.stamped.next();
         let lsn = self.next_lsn;
-        let changes = match self.apply_all(&request.writes, (lsn, stamp), cx.config.faults) {
+        let changes = match self.apply_all(&request, (lsn, stamp), cx.config.faults) {
             Ok(changes) => changes,
             Err(abort) => {
                 // Logged after all that it reveals.
@@ -102,13 +102,14 @@ impl Domain {
     /// Applies a commit's writes in their order, all or none; says what they touched.
     fn apply_all(
         &mut self,
-        writes: &[Write],
+        request: &CommitRequest,
         at: (Lsn, Stamp),
         faults: Faults,
     ) -> Result<Vec<PageChange>, Abort> {
+        let writes = &request.writes;
         let mut touched = Vec::with_capacity(writes.len());
         for (index, write) in writes.iter().enumerate() {
-            match self.apply(write, at, faults) {
+            match self.apply(write, request.numbers, at, faults) {
                 Ok((target, aspect)) => touched.push((write.page, target, aspect)),
                 Err(abort) => {
                     self.undo(&writes[..=index], at.1);
@@ -123,20 +124,24 @@ impl Domain {
     fn apply(
         &mut self,
         write: &Write,
+        numbers: HistoryId,
         at: (Lsn, Stamp),
         faults: Faults,
     ) -> Result<(Target, Aspect), Abort> {
         let page = write.page;
         let volume = self.volumes.get(&page.volume).ok_or(Abort::NoVolume(page.volume))?;
-        let (page_bytes, given) = (volume.meta.page_bytes, volume.meta.next_page);
+        let page_bytes = volume.meta.page_bytes;
         let entry = self.pages.get_mut(page).expect("loaded before a commit is executed");
         // A look before an image is made: an abort costs no copy.
         let latest = entry.latest().expect("loaded before a commit is executed");
         match (&write.op, &latest.page) {
             (Op::CreatePage(_), Some(_)) => return Err(Abort::BadPage(page)),
-            (Op::CreatePage(_), None) if latest.version != Stamp::ZERO || page.page >= given => {
-                // Deleted for good (rule 18), or a number that was never given away.
+            // Deleted for good (rule 18).
+            (Op::CreatePage(_), None) if latest.version != Stamp::ZERO => {
                 return Err(Abort::BadPage(page));
+            }
+            (Op::CreatePage(_), None) if !volume.gave(page.page, numbers) => {
+                return Err(Abort::StaleNumber(page));
             }
             (Op::CreatePage(_), None) | (_, Some(_)) => {}
             (_, None) => return Err(Abort::BadPage(page)),

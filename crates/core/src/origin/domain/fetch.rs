@@ -56,7 +56,7 @@ impl Domain {
         let page = asked.page;
         if !self.volumes.contains_key(&page.volume) {
             let error = RequestError::NoVolume(page.volume.to_string());
-            cx.links.fail_page(link, asked.request, error, cx.out);
+            cx.links.fail_page(link, (asked.request, page), error, cx.out);
             return None;
         }
         if !self.pages.is_loaded(page) {

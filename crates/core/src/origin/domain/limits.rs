@@ -82,7 +82,7 @@ impl Domain {
         }
         for (link, request, page) in late {
             let error = RequestError::Unavailable(not_read(&format!("page {page}"), cx));
-            cx.links.fail_page(link, request, error, cx.out);
+            cx.links.fail_page(link, (request, page), error, cx.out);
         }
     }
 

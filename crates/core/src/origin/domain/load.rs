@@ -140,7 +140,7 @@ impl Domain {
         }
         for (link, asked, _) in loading.fetches {
             if let Some(error) = &failed {
-                cx.links.fail_page(link, asked.request, error.clone(), cx.out);
+                cx.links.fail_page(link, (asked.request, page), error.clone(), cx.out);
             } else if let Some(follower) = cx.links.follower(link, self.id) {
                 follower.loaded.push_back(asked);
                 self.serve.insert(link);

@@ -24,7 +24,7 @@ mod volumes;
 
 use crate::downlink::{Asked, Downlinks, LinkSink, Ring};
 use crate::hash::FixedMap;
-use crate::id::{CommitId, DomainId, LinkId, PageId, RequestId, Stamp, VolumeId};
+use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{Faults, LinkOutput};
 use crate::message::{CloseReason, DomainInfo, Epoch};
 use crate::origin::OriginConfig;
@@ -204,6 +204,11 @@ impl Domain {
 
     pub(super) fn set_wall(&mut self, wall: WallTime, now: Instant) {
         self.wall = (wall, now);
+    }
+
+    /// The history that runs.
+    fn history(&self) -> HistoryId {
+        self.epochs.last().expect("drawn at every start").history
     }
 
     /// The log record and the stamp after the durable ones.

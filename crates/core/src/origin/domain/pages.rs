@@ -476,8 +476,7 @@ impl Pages {
             }
         }
         assert_eq!(dirty_bytes, self.dirty_bytes, "dirty bytes are miscounted");
-        let apart = self.entries.values().filter_map(|entry| entry.apart);
-        let apart: usize = apart.map(|apart| apart.bytes).sum();
+        let apart: usize = self.uninstalled.keys().map(|page| self.apart_bytes_of(*page)).sum();
         assert_eq!(apart, self.apart_bytes, "bytes kept apart are miscounted");
         for (lsn, page) in &self.oldest {
             assert_eq!(

@@ -79,7 +79,11 @@ impl Domain {
         let volumes = meta.volumes.iter().map(|meta| {
             let mut volume = Volume::new(meta.clone());
             if reuse {
-                volume = Volume::new(VolumeMeta { next_page: PageNo(2), ..meta.clone() });
+                volume = Volume::new(VolumeMeta {
+                    next_page: PageNo(2),
+                    given: Vec::new(),
+                    ..meta.clone()
+                });
             }
             (meta.id, volume)
         });
@@ -190,6 +194,7 @@ impl Domain {
             return;
         }
         self.epochs.push(epoch);
+        self.volumes.values_mut().for_each(|volume| volume.begin(epoch.history));
         let surplus = self.epochs.len().saturating_sub(EPOCHS_MAX);
         self.epochs.drain(..surplus);
     }
@@ -214,6 +219,7 @@ mod tests {
             next_page: PageNo(10),
             version: Stamp(version),
             pages: 2,
+            given: Vec::new(),
         };
         let started = |version| {
             let meta = DomainMeta {

@@ -4,10 +4,10 @@ use super::batch::Item;
 use super::pages::Image;
 use super::{Context, Domain};
 use crate::commit::{Op, PageChange, PageKind};
-use crate::id::{PageId, PageNo, Stamp, VolumeId};
+use crate::id::{HistoryId, PageId, PageNo, Stamp, VolumeId};
 use crate::message::{VolumeInfo, VolumeSpec};
 use crate::page::Page;
-use crate::record::{LogRecord, Lsn, VolumeMeta};
+use crate::record::{GIVEN_MAX, Given, LogRecord, Lsn, VolumeMeta};
 
 /// A volume of a domain.
 #[derive(Clone, Debug)]
@@ -24,6 +24,29 @@ impl Volume {
     pub(super) fn new(meta: VolumeMeta) -> Self {
         let (given, counted) = (meta.next_page, meta.version);
         Self { meta, given, counted }
+    }
+
+    /// A history begins: numbers are given in it from now on.
+    pub(super) fn begin(&mut self, history: HistoryId) {
+        let VolumeMeta { given, next_page, .. } = &mut self.meta;
+        if given.last().is_some_and(|last| last.first == *next_page) {
+            // In that one none was.
+            given.pop();
+        }
+        given.push(Given { history, first: *next_page });
+        let surplus = given.len().saturating_sub(GIVEN_MAX);
+        given.drain(..surplus);
+    }
+
+    /// Whether a page number was given away in a history. A number that was given in a history of a
+    /// branch that is lost, or after the copy was made from which the domain was restored, may have
+    /// been given to another node since.
+    pub(super) fn gave(&self, page: PageNo, history: HistoryId) -> bool {
+        let given = &self.meta.given;
+        given.iter().position(|given| given.history == history).is_some_and(|place| {
+            let end = given.get(place + 1).map_or(self.meta.next_page, |next| next.first);
+            (given[place].first..end).contains(&page)
+        })
     }
 
     /// A recovered commit wrote to it.
@@ -81,6 +104,7 @@ impl Domain {
             next_page: PageNo(2),
             version: stamp,
             pages: 1,
+            given: vec![Given { history: self.history(), first: PageNo(2) }],
         };
         let info = VolumeInfo {
             id: spec.id,

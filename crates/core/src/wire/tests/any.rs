@@ -106,16 +106,19 @@ fn writes() -> impl Strategy<Value = Vec<Write>> {
 
 fn commit() -> impl Strategy<Value = CommitRequest> {
     let reads = prop::collection::btree_set(read(), 0..40);
-    ((commit_id(), any::<u64>(), any::<u128>(), stamp()), reads, writes()).prop_map(
-        |((id, confirmed, history, base), reads, writes)| CommitRequest {
+    let numbers = prop_oneof![Just(0), any::<u128>()];
+    let head = (commit_id(), any::<u64>(), any::<u128>(), stamp(), numbers);
+    (head, reads, writes()).prop_map(|((id, confirmed, history, base, numbers), reads, writes)| {
+        CommitRequest {
             id,
             confirmed,
             history: HistoryId(history),
             base,
+            numbers: HistoryId(numbers),
             reads: reads.into_iter().collect(),
             writes,
-        },
-    )
+        }
+    })
 }
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
@@ -299,11 +302,14 @@ fn about_volumes() -> impl Strategy<Value = Message> {
         (request(), key).prop_map(|(request, key)| Message::OpenVolume { request, key }),
         (request(), text()).prop_map(|(request, after)| Message::ListVolumes { request, after }),
         (request(), spec).prop_map(|(request, spec)| Message::CreateVolume { request, spec }),
-        (request(), range).prop_map(|(request, range)| Message::Ids { request, range }),
+        (request(), any::<u128>(), range).prop_map(|(request, history, range)| {
+            Message::Ids { request, history: HistoryId(history), range }
+        }),
         (request(), info()).prop_map(|(request, info)| Message::Volume { request, info }),
         (request(), vec(info(), 0..4), any::<bool>())
             .prop_map(|(request, volumes, more)| { Message::Volumes { request, volumes, more } }),
-        (request(), error()).prop_map(|(request, error)| Message::Failed { request, error }),
+        (request(), prop::option::of(page()), error())
+            .prop_map(|(request, page, error)| Message::Failed { request, page, error }),
     ]
 }
 
@@ -383,16 +389,26 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
 }
 
 fn volume_meta() -> impl Strategy<Value = VolumeMeta> {
-    (volume(), text(), page_bytes(), page(), stamp(), any::<u64>()).prop_map(
-        |(id, name, page_bytes, next, version, pages)| VolumeMeta {
+    let given = vec((any::<u128>(), page()), 0..3);
+    (volume(), text(), page_bytes(), page(), stamp(), any::<u64>(), given).prop_map(
+        |(id, name, page_bytes, next, version, pages, given)| VolumeMeta {
             id,
             name,
             page_bytes,
             next_page: next.page,
             version,
             pages,
+            given: given
+                .into_iter()
+                .map(|(history, page)| Given { history: HistoryId(history), first: page.page })
+                .collect(),
         },
     )
+}
+
+/// Never empty.
+fn node_name() -> impl Strategy<Value = String> {
+    text().prop_map(|name| format!("n{name}"))
 }
 
 pub(super) fn record() -> impl Strategy<Value = LogRecord> {
@@ -400,7 +416,7 @@ pub(super) fn record() -> impl Strategy<Value = LogRecord> {
         (stamp(), commit_id(), any::<u64>(), writes()).prop_map(|(stamp, id, time, writes)| {
             LogRecord::Commit { stamp, id, time: WallTime(time), writes }
         }),
-        (boot(), text()).prop_map(|(boot, name)| LogRecord::Boot { boot, name }),
+        (boot(), node_name()).prop_map(|(boot, name)| LogRecord::Boot { boot, name }),
         (boot(), any::<u64>()).prop_map(|(boot, upto)| LogRecord::Confirmed { boot, upto }),
         (commit_id(), abort()).prop_map(|(id, abort)| LogRecord::Aborted { id, abort }),
         page().prop_map(|page| LogRecord::Ids { volume: page.volume, next: page.page }),
@@ -412,7 +428,7 @@ pub(super) fn record() -> impl Strategy<Value = LogRecord> {
 pub(super) fn meta() -> impl Strategy<Value = DomainMeta> {
     let committed = vec((any::<u64>(), stamp()), 0..5);
     let aborted = vec((any::<u64>(), abort()), 0..3);
-    let boot = (boot(), text(), any::<u64>(), committed, aborted).prop_map(
+    let boot = (boot(), node_name(), any::<u64>(), committed, aborted).prop_map(
         |(boot, name, confirmed, committed, aborted)| BootMeta {
             boot,
             name,

@@ -190,6 +190,7 @@ fn limits_are_kept() {
         confirmed: 0,
         history: HistoryId(0),
         base: Stamp(0),
+        numbers: HistoryId(0),
         reads: Vec::new(),
         writes: vec![write; crate::commit::COMMIT_WRITES_MAX + 1],
     };
@@ -235,4 +236,20 @@ fn metadata_of_another_format_is_named() {
     bytes[1] = 9;
     let error = decode_meta(bytes.into()).expect_err("format 9");
     assert_eq!(error.to_string(), "metadata format 9; this version reads 1 to 1");
+}
+
+/// A log record of before boots had names was read as one of a boot without a name: the node of that
+/// boot was told that its boot was another's, and closed.
+#[test]
+fn a_boot_without_a_name_is_refused() {
+    use crate::record::{BootMeta, DomainMeta, LogRecord};
+    let boot = BootId(7);
+    let record = LogRecord::Boot { boot, name: String::new() };
+    assert_eq!(decode_record(encode_record(&record)), Err(WireError::Nameless));
+    let boots = vec![BootMeta { boot, ..BootMeta::default() }];
+    let meta = DomainMeta { boots, ..DomainMeta::default() };
+    assert_eq!(decode_meta(encode_meta(&meta)), Err(WireError::Nameless));
+    // The same fields without a name are right where a boot is forgotten.
+    let record = LogRecord::Confirmed { boot, upto: u64::MAX };
+    assert_eq!(decode_record(encode_record(&record)), Ok(record));
 }

@@ -1,0 +1,110 @@
+//! In which history the page numbers of this node were given: a commit that makes pages names it.
+//!
+//! 1. A node takes numbers 100 to 109 and begins to make pages of them. The origin dies.
+//! 2. It is restored from a copy of before, under a new history, and gives 100 to 109 to another node.
+//! 3. The first node had seen nothing else of what was lost, so its line goes on, and its commit would
+//!    make page 100. Of which history the number is tells the two apart.
+
+use crate::commit::{IdRange, Op, Write};
+use crate::id::{HistoryId, PageNo, VolumeId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Ranges remembered, neighbours given one after another counting as one. Beyond it the oldest is
+/// forgotten: what is left of it is refused, and new numbers are taken.
+const RANGES_MAX: usize = 16_384;
+
+/// The ranges given to this node.
+#[derive(Default)]
+pub(super) struct Numbers {
+    /// By volume and first number: one past the last, and the history.
+    ranges: BTreeMap<(VolumeId, PageNo), (PageNo, HistoryId)>,
+    /// As they were given; some are no more.
+    order: VecDeque<(VolumeId, PageNo)>,
+}
+
+impl Numbers {
+    /// The parent gave a range.
+    pub(super) fn given(&mut self, range: &IdRange, history: HistoryId) {
+        let (volume, first) = (range.volume, range.first);
+        let end = PageNo(first.0.saturating_add(range.count));
+        // What begins in it was given in a branch that is lost.
+        let lost: Vec<_> = self.ranges.range((volume, first)..(volume, end)).collect();
+        let lost: Vec<_> = lost.into_iter().map(|(key, _)| *key).collect();
+        for key in lost {
+            self.ranges.remove(&key);
+        }
+        let before = self.ranges.range_mut(..(volume, first)).next_back();
+        if let Some((key, (its_end, its_history))) = before
+            && (key.0, *its_end, *its_history) == (volume, first, history)
+        {
+            *its_end = end;
+            return;
+        }
+        self.ranges.insert((volume, first), (end, history));
+        self.order.push_back((volume, first));
+        while self.order.len() > RANGES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ranges.remove(&oldest);
+        }
+    }
+
+    /// The history of the numbers with which pages are made; the default when there are none, or
+    /// they are not of one history.
+    pub(super) fn of(&self, writes: &[Write]) -> HistoryId {
+        let made = writes.iter().filter(|write| matches!(write.op, Op::CreatePage(_)));
+        let mut histories = made.map(|write| {
+            let key = (write.page.volume, write.page.page);
+            let range = self.ranges.range(..=key).next_back();
+            let range = range.filter(|((volume, _), (end, _))| *volume == key.0 && *end > key.1);
+            range.map_or_else(HistoryId::default, |(_, (_, history))| *history)
+        });
+        let first = histories.next().unwrap_or_default();
+        if histories.all(|history| history == first) { first } else { HistoryId::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commit::PageKind;
+    use crate::id::PageId;
+
+    fn make(pages: &[u64]) -> Vec<Write> {
+        let id = |page: &u64| PageId { volume: VolumeId(7), page: PageNo(*page) };
+        let create = Op::CreatePage(PageKind::Slotted);
+        pages.iter().map(|page| Write { page: id(page), op: create.clone() }).collect()
+    }
+
+    #[test]
+    fn numbers_are_of_the_history_they_were_given_in_last() {
+        let (old, new) = (HistoryId(1), HistoryId(2));
+        let mut numbers = Numbers::default();
+        let mut give = |first, count, history| {
+            let range = IdRange { volume: VolumeId(7), first: PageNo(first), count };
+            numbers.given(&range, history);
+        };
+        give(100, 10, old);
+        give(110, 10, old);
+        // The origin was restored, and gave some of them again.
+        give(115, 10, new);
+        assert_eq!(numbers.ranges.len(), 2, "neighbours are one");
+        assert_eq!(numbers.of(&make(&[100, 114])), old);
+        assert_eq!(numbers.of(&make(&[115, 124])), new);
+        assert_eq!(numbers.of(&make(&[114, 115])), HistoryId::default(), "two histories");
+        assert_eq!(numbers.of(&make(&[125])), HistoryId::default(), "never given");
+        assert_eq!(numbers.of(&[]), HistoryId::default());
+    }
+
+    #[test]
+    fn ranges_are_bounded() {
+        let mut numbers = Numbers::default();
+        for at in 0..RANGES_MAX as u64 + 10 {
+            let range = IdRange { volume: VolumeId(7), first: PageNo(2 + 2 * at), count: 1 };
+            numbers.given(&range, HistoryId(1));
+        }
+        assert!(numbers.ranges.len() <= RANGES_MAX);
+        assert_eq!(numbers.of(&make(&[2])), HistoryId::default());
+        assert_eq!(numbers.of(&make(&[2 * RANGES_MAX as u64])), HistoryId(1));
+    }
+}
