@@ -388,14 +388,7 @@ impl Stage {
                     count: number(words[2]),
                 },
             },
-            "failed" => Message::Failed {
-                request: RequestId(number(words[0])),
-                page: option("page=").map(page),
-                error: match option("damaged=") {
-                    Some(no) => RequestError::Damaged { page: page(no), detail: "rot".into() },
-                    None => RequestError::Unavailable("disk".into()),
-                },
-            },
+            "failed" => failed(words),
             "goodbye" => Message::Goodbye {
                 reason: CloseReason::Forked {
                     domain: DOMAIN,
@@ -577,6 +570,19 @@ impl Stage {
             },
             CacheOutput::Notice(notice) => format!("notice {notice:?}"),
         }
+    }
+}
+
+/// `failed 3 page=5 damaged=5` says that request 3 failed for page 5, since that is damaged.
+fn failed(words: &[&str]) -> Message {
+    let option = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
+    Message::Failed {
+        request: RequestId(number(words[0])),
+        page: option("page=").map(page),
+        error: match option("damaged=") {
+            Some(no) => RequestError::Damaged { page: page(no), detail: "rot".into() },
+            None => RequestError::Unavailable("disk".into()),
+        },
     }
 }
 
