@@ -318,6 +318,9 @@ pub struct Echo {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
     // ---- both ways, Control ----
+    /// From a child that follows no domain, so has no beats to send: asks whether its parent is
+    /// there. The parent answers with the same.
+    KeepAlive,
     /// The sender ends the link.
     Goodbye {
         /// Why.
@@ -613,6 +616,7 @@ impl Message {
     pub fn lane(&self) -> Lane {
         match self {
             Self::Goodbye { .. }
+            | Self::KeepAlive
             | Self::Hello { .. }
             | Self::Resume { .. }
             | Self::Register { .. }

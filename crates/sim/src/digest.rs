@@ -43,6 +43,7 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. }
         | Message::Failed { request, .. } => mixer.add(request.0),
+        Message::KeepAlive => mixer,
         Message::Beat { sent, .. } => mixer.add(sent.0),
         Message::Credit { bytes, .. } => mixer.add(u64::from(*bytes)),
         Message::Commit { commit, .. } => mixer
@@ -124,5 +125,6 @@ fn message_kind(message: &Message) -> u64 {
         Message::Register { .. } => 27,
         Message::Left { .. } => 28,
         Message::Unregistered { .. } => 29,
+        Message::KeepAlive => 30,
     }
 }

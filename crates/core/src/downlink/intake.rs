@@ -188,6 +188,10 @@ impl Downlinks {
             }
             Message::Credit { lane, bytes } => return self.credit(link, lane, bytes),
             Message::Beat { domain, sent } => Ask::Beat(domain, sent),
+            Message::KeepAlive => {
+                self.send(link, Message::KeepAlive, out);
+                return Ok(Vec::new());
+            }
             Message::Confirm { domain, boot, upto } => {
                 if !self.may_use(link, domain, boot)? {
                     return Ok(Vec::new());

@@ -83,6 +83,8 @@ impl Relay {
                     out.push(RelayOutput::Link(crate::machine::LinkOutput::Close { link, reason }));
                 }
             }
+            // It has been noted that something came.
+            Message::KeepAlive => {}
             Message::Welcome { limits, domains, .. } => {
                 return self.welcomed(now, limits, domains, out);
             }
@@ -616,6 +618,9 @@ impl Relay {
         };
         up.beat_at = now.after(interval);
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
+        if domains.is_empty() {
+            self.send_up(Message::KeepAlive, out);
+        }
         for domain in domains {
             // Before its stream runs a beat only keeps the link alive.
             self.send_up(Message::Beat { domain, sent: now }, out);

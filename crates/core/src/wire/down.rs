@@ -26,6 +26,7 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             let head = head::Goodbye { reason: Some(reason_head(reason)) };
             Body::plain(kind::GOODBYE, &head)
         }
+        Message::KeepAlive => Body::plain(kind::KEEP_ALIVE, &head::KeepAlive {}),
         Message::Welcome { version, name, time, limits, domains } => {
             let head = head::Welcome {
                 version: *version,
@@ -148,6 +149,10 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
         kind::GOODBYE => {
             let head: head::Goodbye = head::read(body)?;
             Message::Goodbye { reason: reason_of(need(head.reason)?)? }
+        }
+        kind::KEEP_ALIVE => {
+            let head::KeepAlive {} = head::read(body)?;
+            Message::KeepAlive
         }
         kind::WELCOME => welcome_message(body)?,
         kind::REGISTERED => {

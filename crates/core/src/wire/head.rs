@@ -17,6 +17,8 @@ macro_rules! heads {
 }
 
 heads! {
+    KeepAlive {
+    }
     // ---- parts ----
     Reason {
         code: u32 = (uint32, tag = "1"),

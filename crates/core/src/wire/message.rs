@@ -35,6 +35,7 @@ pub(super) mod kind {
     pub(in crate::wire) const REGISTER: u32 = 22;
     pub(in crate::wire) const LEFT: u32 = 23;
     pub(in crate::wire) const UNREGISTERED: u32 = 24;
+    pub(in crate::wire) const KEEP_ALIVE: u32 = 25;
     pub(in crate::wire) const RESUMED: u32 = 40;
     pub(in crate::wire) const ADVANCE: u32 = 41;
     pub(in crate::wire) const HISTORY: u32 = 42;
@@ -45,7 +46,7 @@ pub(super) mod kind {
 /// The lane of a kind, known from its number before anything of the message is decoded.
 fn lane_of(kind: u32) -> Option<Lane> {
     match kind {
-        kind::GOODBYE..=kind::UNREGISTERED => Some(Lane::Control),
+        kind::GOODBYE..=kind::KEEP_ALIVE => Some(Lane::Control),
         kind::RESUMED..=kind::HISTORY => Some(Lane::Stream),
         kind::COMMIT..=kind::PAGES => Some(Lane::Bulk),
         kind if KINDS_IGNORED.contains(&kind) => Some(Lane::Control),
@@ -232,6 +233,7 @@ fn body_of(message: &Message) -> Body<'_> {
         | Message::ListVolumes { .. }
         | Message::CreateVolume { .. } => up::volume_body(message),
         Message::Goodbye { .. }
+        | Message::KeepAlive
         | Message::Welcome { .. }
         | Message::Registered { .. }
         | Message::Unregistered { .. }

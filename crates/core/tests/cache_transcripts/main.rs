@@ -43,6 +43,7 @@ macro_rules! stories {
 }
 
 stories! {
+    node_without_a_volume,
     bug01_age_of_a_snapshot,
     bug02_reset_of_the_same_line,
     bug04_refused_write,

@@ -238,8 +238,9 @@ impl Stage {
         // Beats of idle seconds say nothing after the first.
         let mut beats = 0;
         said.retain(|line| {
-            beats += usize::from(line.starts_with("send Beat"));
-            beats < 2 || !line.starts_with("send Beat")
+            let beat = line.starts_with("send Beat") || line.starts_with("send KeepAlive");
+            beats += usize::from(beat);
+            beats < 2 || !beat
         });
         said
     }
@@ -333,6 +334,7 @@ impl Stage {
                     pages: 1,
                 },
             },
+            "keep_alive" => Message::KeepAlive,
             "registered" => Message::Registered { domain: DOMAIN, boot: self.boot },
             "unregistered" => {
                 Message::Unregistered { domain: DOMAIN, boot: self.boot, why: NoBoot::Unknown }

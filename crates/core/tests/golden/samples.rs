@@ -109,7 +109,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// How many kinds of message there are.
-pub(crate) const KINDS: usize = 29;
+pub(crate) const KINDS: usize = 30;
 
 /// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
 pub(crate) fn kind(message: &Message) -> usize {
@@ -143,6 +143,7 @@ pub(crate) fn kind(message: &Message) -> usize {
         Message::Register { .. } => 26,
         Message::Left { .. } => 27,
         Message::Unregistered { .. } => 28,
+        Message::KeepAlive => 29,
     }
 }
 
@@ -250,6 +251,7 @@ fn control_down() -> Vec<(&'static str, Message)> {
             },
         ),
         ("registered", Message::Registered { domain: DOMAIN, boot: BOOT }),
+        ("keep_alive", Message::KeepAlive),
         ("unregistered", Message::Unregistered { domain: DOMAIN, boot: BOOT, why: NoBoot::Taken }),
         (
             "ids",

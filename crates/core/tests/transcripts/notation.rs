@@ -37,6 +37,7 @@ pub(crate) fn message(message: &Message) -> String {
             format!("Holding [{}]{}", list(pages), if *done { " done" } else { "" })
         }
         Message::Confirm { boot, upto, .. } => format!("Confirm boot {} upto {upto}", boot.0),
+        Message::KeepAlive => "KeepAlive".into(),
         Message::Beat { sent, .. } => format!("Beat sent {}", ms(sent.0)),
         Message::Credit { lane, bytes } => format!("Credit {lane:?} {bytes}"),
         Message::Commit { commit, .. } => request(commit),

@@ -68,7 +68,7 @@ pub enum Error {
     /// A write in a read-only transaction or a snapshot.
     #[error("the transaction is read-only")]
     ReadOnly,
-    /// The transaction wrote in one order domain and now writes in another.
+    /// A transaction that writes may use the volumes of one order domain, also for what it reads.
     #[error("{0}")]
     TwoDomains(String),
     /// The transaction is over its limits.

@@ -322,6 +322,13 @@ impl Transaction {
         own.or_else(|| session.node.cache.through(session.domain)).unwrap_or(Stamp::ZERO)
     }
 
+    /// Whether it has read from several domains: what it saw is of one state in each of them, not of
+    /// one instant across them. [`Committed::per_domain`] says the same of one that has ended.
+    #[must_use]
+    pub fn per_domain(&self) -> bool {
+        self.lock().core.as_ref().is_some_and(cache::Transaction::per_domain)
+    }
+
     /// How old the state that it sees is at most; none: never confirmed.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {

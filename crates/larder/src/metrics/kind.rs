@@ -40,6 +40,7 @@ macro_rules! kinds {
 
 kinds! {
     Goodbye "goodbye" Control,
+    KeepAlive "keep_alive" Control,
     Hello "hello" Control,
     Resume "resume" Control,
     Register "register" Control,

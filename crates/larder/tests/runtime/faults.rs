@@ -270,3 +270,17 @@ async fn a_transaction_out_of_time_says_nothing_of_the_line() {
     let next = session.begin_read().await.expect("asks, and is answered");
     assert_eq!(next.age().map(|age| age < Duration::from_secs(3)), Some(true));
 }
+
+/// A node that had opened no volume heard nothing from its parent, took that for a dead line, and
+/// linked anew each time `link.silence_max` was over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_an_open_volume_keeps_its_link() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let node = site.node("one", &origin.address().to_string()).await;
+    let before = node.metrics().summary().connects;
+    // Twice as long as silence is borne here.
+    tokio::time::sleep(2 * site.link().silence_max.0).await;
+    assert!(node.status().connected);
+    assert_eq!(node.metrics().summary().connects, before);
+}

@@ -22,6 +22,8 @@ pub(super) struct Link {
     pub(super) limits: Option<LinkLimits>,
     /// When anything came last.
     pub(super) heard: Instant,
+    /// When the parent is to be asked whether it is there, should there be no beats.
+    pub(super) keep_at: Instant,
     /// Fetches without an answer for all of their pages.
     pub(super) fetches: BTreeMap<RequestId, SentFetch>,
     /// Fetches that failed, with pages that may have been answered: the failure overtakes them.
@@ -88,6 +90,7 @@ impl Cache {
             id,
             limits: None,
             heard: now,
+            keep_at: now,
             fetches: BTreeMap::new(),
             failed: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -153,6 +156,8 @@ impl Cache {
                 self.welcomed(now, version, limits, out)
             }
             _ if !welcomed => violation("a message before Welcome"),
+            // It has been noted that something came.
+            Message::KeepAlive => Ok(()),
             Message::Registered { domain, boot } => self.on_registered(domain, boot),
             Message::Unregistered { domain, boot, why } => {
                 self.on_unregistered(now, (domain, boot), why, out)
@@ -222,6 +227,16 @@ impl Cache {
             self.resume(now, domain, out);
         }
         Ok(())
+    }
+
+    /// Beats keep a link alive; a node without an open volume has none to send.
+    pub(super) fn keep_alive(&mut self, now: Instant, out: &mut Out) {
+        let every = self.config.beat_every;
+        let Some(link) = self.link.as_mut().filter(|link| link.keep_at <= now) else { return };
+        link.keep_at = now.after(every);
+        if self.domains.is_empty() {
+            self.send(Message::KeepAlive, out);
+        }
     }
 
     /// Gives bytes back in parts of a quarter window; `all`: whatever is left, so that a message

@@ -134,6 +134,7 @@ impl Cache {
             return;
         }
         self.return_credit(true, out);
+        self.keep_alive(now, out);
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in domains {
             self.tick_stream(now, domain, out);

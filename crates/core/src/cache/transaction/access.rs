@@ -380,17 +380,13 @@ impl Transaction {
             return refuse(TransactionError::TooLarge("bytes of writes"));
         }
         let second = self.domain_of(page)?;
-        let Some(first) = self.overlay.writes().first().map(|write| write.page) else {
-            return Ok(());
-        };
-        let first = self.domain_of(first)?;
-        if first != second {
-            return refuse(TransactionError::TwoDomains {
-                first: self.domains[first].state.id(),
+        match self.domains.iter().enumerate().find(|(place, _)| *place != second) {
+            None => Ok(()),
+            Some((_, first)) => refuse(TransactionError::TwoDomains {
+                first: first.state.id(),
                 second: self.domains[second].state.id(),
-            });
+            }),
         }
-        Ok(())
     }
 }
 

@@ -91,10 +91,13 @@ pub enum TransactionError {
     /// A snapshot may not write.
     #[error("a snapshot is read-only")]
     ReadOnly,
-    /// Writes in two domains need two-phase commit.
-    #[error("a transaction may write in one domain: {first:?}, not {second:?}")]
+    /// A transaction that writes may use one domain: what it read in another could change before
+    /// its commit, and two of them, each reading what the other writes, would both commit (P2).
+    #[error(
+        "a transaction that writes may use one domain: it has used {first:?}, and now {second:?}"
+    )]
     TwoDomains {
-        /// Written first.
+        /// Used first.
         first: DomainId,
         /// Asked for now.
         second: DomainId,
@@ -430,6 +433,13 @@ impl Transaction {
         Some(attached.at.through)
     }
 
+    /// Whether it has used several domains: what it read is of one state in each of them, not of one
+    /// instant across them (P2).
+    #[must_use]
+    pub fn per_domain(&self) -> bool {
+        self.domains.len() > 1
+    }
+
     /// How old the state of `domain` is at most at `now`; none: never confirmed.
     #[must_use]
     pub fn age(&self, domain: DomainId, now: Instant) -> Option<Duration> {
@@ -461,7 +471,7 @@ impl Transaction {
         let strict = self.options.consistency == Consistency::Strict;
         let mut places: Vec<usize> = (0..self.domains.len()).collect();
         places.sort_unstable_by_key(|&place| self.domains[place].state.id());
-        let per_domain = self.domains.len() > 1;
+        let per_domain = self.per_domain();
         let (mut parts, mut seen, mut writes) = (Vec::new(), Vec::new(), Some(writes));
         for place in places {
             if strict || written == Some(place) {
@@ -566,6 +576,10 @@ impl Transaction {
         let place = if let Some(place) = place {
             place
         } else {
+            if let (Some(first), true) = (self.domains.first(), self.overlay.len() > 0) {
+                let (first, second) = (first.state.id(), entry.domain);
+                return refused(TransactionError::TwoDomains { first, second });
+            }
             let snapshot = self.options.consistency == Consistency::Snapshot;
             let attached = self.cache.domain(entry.domain).and_then(|state| {
                 // Before the position: a confirmation that comes between belongs to a later state.

@@ -420,3 +420,47 @@ fn bug19_a_moved_object_takes_the_slot_of_one_that_is_gone() {
     let left: u64 = transaction.take_unused_ids().iter().map(|range| range.count).sum();
     assert_eq!(left, 9, "they share one page");
 }
+
+/// T1 reads x in one domain and writes y in another; T2 reads y and writes x. Each was validated
+/// only where it wrote, and both committed: a write skew. Whichever comes first is refused now.
+#[test]
+fn a_transaction_that_writes_uses_one_domain() {
+    let (shared, _) = cache();
+    let state = Arc::new(DomainState::new(DomainId(2), HistoryId(2), 64, 1 << 20));
+    shared.attach(Arc::clone(&state));
+    shared.set_volume(VolumeId(8), VolumeEntry { domain: DomainId(2), page_bytes: PAGE_BYTES });
+    state.batch().set_through(Some(Stamp(1)));
+    let other = PageId { volume: VolumeId(8), page: PageNo(5) };
+    let image = |value: &[u8]| {
+        let mut image = Page::empty(PageKind::Slotted);
+        let op = Op::Put { slot: Slot(0), generation: Generation(1), value: inline(value) };
+        image.apply(&op, PAGE_BYTES).expect("room");
+        image
+    };
+    put_page(&shared, 5, 1, Some(image(b"x")));
+    let copy =
+        PageCopy { id: other, version: Stamp(1), page: Some(image(b"y")), holes: Vec::new() };
+    shared.put(Arc::new(copy));
+    let object = |page| ObjectId { page, slot: Slot(0), generation: Generation(1) };
+    let (x, y) = (object(page(5)), object(other));
+    let both = |first, second| TransactionError::TwoDomains { first, second };
+
+    let mut reads_first = begin(&shared);
+    assert!(matches!(reads_first.read_object(x), Step::Ready(_)));
+    assert!(!reads_first.per_domain());
+    let refused = reads_first.update_object(y, Bytes::from_static(b"skew"));
+    assert_eq!(refused, Step::Refused(both(DOMAIN, DomainId(2))));
+
+    let mut writes_first = begin(&shared);
+    assert!(matches!(writes_first.update_object(y, Bytes::from_static(b"skew")), Step::Ready(_)));
+    assert_eq!(writes_first.read_object(x), Step::Refused(both(DomainId(2), DOMAIN)));
+
+    // Reading alone is not one instant, and says so.
+    let mut reads = begin(&shared);
+    assert!(matches!(
+        (reads.read_object(x), reads.read_object(y)),
+        (Step::Ready(_), Step::Ready(_))
+    ));
+    assert!(reads.per_domain());
+    assert!(matches!(reads.finish(), Finish::Local { per_domain: true, .. }));
+}

@@ -370,6 +370,7 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
         9 => upward(),
         8 => about_volumes(),
         1 => reason().prop_map(|reason| Message::Goodbye { reason }),
+        1 => Just(Message::KeepAlive),
         1 => welcome(),
         1 => (domain(), boot()).prop_map(|(domain, boot)| Message::Registered { domain, boot }),
         1 => (domain(), boot(), prop_oneof![Just(NoBoot::Unknown), Just(NoBoot::Taken)]).prop_map(
