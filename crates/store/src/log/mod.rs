@@ -107,7 +107,7 @@ pub enum LogError {
     Missing,
     /// Records that are not installed were trimmed, or the pages are older than the log.
     #[error(
-        "record {} is wanted and the log begins at {}: the page engine is older than the log; restore both from the same backup",
+        "record {} is wanted and the log begins at {}: the page engine in \"pages\" is older than the log, an older copy or one whose journal was damaged; restore both from the same backup",
         .wanted.0, .oldest.0
     )]
     Gap {

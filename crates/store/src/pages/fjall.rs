@@ -8,8 +8,10 @@
 //! - `index`: stamp (8), volume (16), page (8) → nothing;
 //! - `apart`: volume (16), page (8) → a value header whose version is the last change's, then the
 //!   changes kept apart from a page that could not be read;
-//! - `meta`: `domain` → a value header whose version is the installed stamp, then the metadata.
+//! - `meta`: `domain` → a value header whose version is the installed stamp, then the metadata;
+//! - each: the number of an install (16) → what `marks` says of it.
 
+use super::marks::{self, Marks};
 use super::{Changed, Pages, PagesError};
 use bytes::Bytes;
 use fjall::{
@@ -36,6 +38,8 @@ const KIND_TOMBSTONE: u8 = 1;
 const KIND_META: u8 = 2;
 const KIND_APART: u8 = 3;
 const META_KEY: &[u8] = b"domain";
+/// Above every page.
+const PAGE_MAX: PageId = PageId { volume: VolumeId(u128::MAX), page: PageNo(u64::MAX) };
 /// Values from this size on are kept apart from the keys: every image but the smallest.
 const SEPARATION_BYTES: u32 = 1024;
 
@@ -93,6 +97,7 @@ pub struct FjallPages {
     index: Keyspace,
     apart: Keyspace,
     meta: Keyspace,
+    marks: Marks,
 }
 
 impl std::fmt::Debug for FjallPages {
@@ -133,7 +138,20 @@ impl FjallPages {
             detail: error.to_string(),
         })?;
         let device = device.dev();
-        Ok(Self { place, device, free: free_bytes, database, pages, index, apart, meta })
+        let all = [("pages", &pages), ("index", &index), ("apart", &apart), ("meta", &meta)];
+        let marks = Marks::check(&database, &place, &all, failed)?;
+        if marks.any() != meta.contains_key(META_KEY).map_err(|error| fault(&place, &error))? {
+            return Err(PagesError::Lost {
+                place: place.display().to_string(),
+                what: "meta".into(),
+                detail: "the metadata and the marks of installs are not of one time".into(),
+            });
+        }
+        Ok(Self { place, device, free: free_bytes, database, pages, index, apart, meta, marks })
+    }
+
+    fn keyspaces(&self) -> [&Keyspace; 4] {
+        [&self.pages, &self.index, &self.apart, &self.meta]
     }
 
     /// Refuses an install for which there may be no room: one that fails half way ends the engine.
@@ -259,13 +277,16 @@ impl Pages for FjallPages {
         }
         let value = encode_value(META_KEY, KIND_META, batch.meta.installed, &meta);
         all.insert(&self.meta, META_KEY, value);
-        all.commit().map_err(|error| self.failed(&error))
+        self.marks.put(&mut all, &self.keyspaces());
+        all.commit().map_err(|error| self.failed(&error))?;
+        self.marks.done(&self.keyspaces()).map_err(|error| self.failed(&error))
     }
 
     fn changed_after(&self, after: (Stamp, PageId), limit: usize) -> Result<Changed, PagesError> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let from = index_key(after.0, after.1);
-        let range = (Excluded(from), Unbounded);
+        // Marks come before every entry: no page has stamp 0.
+        let (stamp, page) = after.max((Stamp::ZERO, PAGE_MAX));
+        let range = (Excluded(index_key(stamp, page)), Unbounded);
         let mut entries = Vec::new();
         let snapshot = self.database.snapshot();
         for item in snapshot.range::<[u8; 32], _>(&self.index, range) {
@@ -298,6 +319,9 @@ impl Pages for FjallPages {
         let mut all = Vec::new();
         for item in self.database.snapshot().iter(&self.apart) {
             let (key, value) = item.into_inner().map_err(|error| self.fault(&error))?;
+            if marks::is_mark(&key) {
+                continue;
+            }
             let page = self.page_entry(&key)?;
             let what = format!("what is kept apart from page {page}");
             let (kind, _, bytes) = self.value(&key, value.into(), &what)?;

@@ -5,6 +5,7 @@
 //! be called from different threads at once.
 
 mod fjall;
+mod marks;
 mod model;
 
 pub use fjall::{FjallConfig, FjallPages};
@@ -74,6 +75,18 @@ pub enum PagesError {
     Locked {
         /// Its directory.
         place: String,
+    },
+    /// Some of what was installed is not there, though later things are.
+    #[error(
+        "the page engine in {place} has lost some of what was installed (keyspace {what}: {detail}): its journal or a table was damaged; restore the domain from a backup"
+    )]
+    Lost {
+        /// Its directory.
+        place: String,
+        /// Which of its parts.
+        what: String,
+        /// What is missing.
+        detail: String,
     },
     /// Bytes that do not check.
     #[error("{what} in the page engine in {place} is damaged: {detail}; restore it from a backup")]
