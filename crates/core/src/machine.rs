@@ -162,6 +162,8 @@ pub enum Fault {
 impl Faults {
     /// None.
     pub const NONE: Self = Self(0);
+    /// Whether any can be planted: only with the `faults` feature.
+    pub const COMPILED_IN: bool = cfg!(feature = "faults");
 
     /// Just this one.
     #[must_use]
@@ -173,6 +175,6 @@ impl Faults {
     #[must_use]
     #[inline]
     pub fn has(self, fault: Fault) -> bool {
-        cfg!(feature = "faults") && self.0 & (1 << fault as u8) != 0
+        Self::COMPILED_IN && self.0 & (1 << fault as u8) != 0
     }
 }

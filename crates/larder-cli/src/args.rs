@@ -93,6 +93,8 @@ pub(crate) enum Command {
     Volume(VolumeCommand),
     /// Show a running process's state, from its HTTP endpoint
     Status(StatusArgs),
+    /// Say which version this is, and whether planted faults are compiled in: never in a release
+    Version,
 }
 
 #[derive(Subcommand, Debug)]

@@ -10,6 +10,7 @@ mod settings;
 mod status;
 mod store;
 mod tree;
+mod version;
 mod volume;
 
 use anyhow::Result;
@@ -42,5 +43,9 @@ async fn run(cli: Cli) -> Result<()> {
         Command::Mount(arguments) => mounting::run(arguments, &cli.common).await,
         Command::Volume(command) => volume::run(command, &cli.common).await,
         Command::Status(arguments) => status::run(arguments, &cli.common).await,
+        Command::Version => {
+            version::print(cli.common.json);
+            Ok(())
+        }
     }
 }

@@ -15,10 +15,23 @@ fn the_help_tells_of_every_command_and_of_the_exit_codes() {
     assert!(help.status.success());
     let text = String::from_utf8_lossy(&help.stdout).into_owned();
     assert!(text.contains("Exit codes"), "{text}");
-    for command in ["ca", "origin", "relay", "node", "mount", "volume", "status"] {
+    for command in ["ca", "origin", "relay", "node", "mount", "volume", "status", "version"] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is not in the help:\n{text}");
         assert!(larder(&[command, "--help"]).status.success(), "{command} has no help");
     }
+}
+
+/// Cargo compiles one core for all packages of a call: a release of the whole workspace had the
+/// simulator's faults in the command, as switches that anybody with a debugger could turn. The
+/// command says so now, and a release build with them fails.
+#[test]
+fn the_version_tells_whether_planted_faults_are_compiled_in() {
+    let told = larder(&["version", "--json"]);
+    assert!(told.status.success());
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    let faults = larder_core::machine::Faults::COMPILED_IN;
+    assert!(text.contains(&format!("\"faults\":{faults}")), "{text}");
+    assert!(text.contains(env!("CARGO_PKG_VERSION")), "{text}");
 }
 
 #[test]

@@ -1,0 +1,24 @@
+//! `larder version`: what was built.
+
+use larder_core::machine::Faults;
+use serde_json::json;
+
+/// A release has no switch that breaks a rule. Cargo compiles one `larder-core` for all packages of
+/// one call, so that `cargo build --release --workspace` would take the simulator's feature along.
+#[cfg(not(debug_assertions))]
+const _: () = assert!(
+    !Faults::COMPILED_IN,
+    "the planted faults are compiled in: build larder-cli in a call without larder-sim"
+);
+
+/// Prints the version.
+pub(crate) fn print(as_json: bool) {
+    let (version, faults) = (env!("CARGO_PKG_VERSION"), Faults::COMPILED_IN);
+    if as_json {
+        println!("{}", json!({ "version": version, "faults": faults }));
+    } else if faults {
+        println!("larder {version}, with the simulator's faults compiled in: for tests alone");
+    } else {
+        println!("larder {version}");
+    }
+}
