@@ -9,7 +9,9 @@ use std::time::Duration;
 
 /// Half of the 40 ms round trip between relay and origin.
 const ONE_WAY: Duration = Duration::from_millis(20);
-const READY: Duration = Duration::from_secs(30);
+/// The longest that anything may take that must come about. Only a broken build takes as long: on
+/// a loaded machine things take many times what they take on an idle one.
+pub(crate) const READY: Duration = Duration::from_secs(120);
 
 /// One of the processes that are killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,6 +151,18 @@ impl Cluster {
         Ok(())
     }
 
+    /// Waits until a child of the relay that was killed is not there any more: until then its
+    /// name is taken, and the one that comes in its place is refused (P12).
+    pub(crate) fn gone(&self, name: &str) -> Result<()> {
+        wait_until(&format!("the end of {name}"), READY, || {
+            let status = http_get(self.http(Part::Relay), "/status")?;
+            let status: serde_json::Value = serde_json::from_str(&status)?;
+            let children = status["children"].as_array().context("a relay lists its children")?;
+            ensure!(children.iter().all(|child| child["name"] != name), "{name} is still there");
+            Ok(())
+        })
+    }
+
     /// Every part must still run.
     pub(crate) fn alive(&mut self) -> Result<()> {
         self.members
@@ -171,7 +185,7 @@ impl Cluster {
     pub(crate) fn stop(mut self) -> Result<()> {
         while let Some(mut member) = self.members.pop() {
             if let Some(process) = member.process.take() {
-                process.stop(Duration::from_secs(20))?;
+                process.stop(READY)?;
             }
         }
         Ok(())
