@@ -157,6 +157,16 @@ pub enum Fault {
     IgnoreChecksum,
     /// P9: damage in the log is taken for the end of a write that was torn.
     DamageAsTail,
+    /// Names: a domain lets a boot commit for a node of another name than it is registered under.
+    BootOfAnyName,
+    /// Names: a child may speak for a boot that came over another's link.
+    AnothersBoot,
+    /// Names, rule 15: a boot that a domain has forgotten is registered anew.
+    ExpiredBootAnew,
+    /// Names: a relay does not say that a node left.
+    LeftUnsaid,
+    /// P4, P12: what an outcome told ahead of the stream is not remembered.
+    ForgetTold,
 }
 
 impl Faults {

@@ -29,6 +29,8 @@ pub struct Plan {
     pub relays: Vec<u16>,
     /// The parent of each node, likewise.
     pub nodes: Vec<u16>,
+    /// Whether the last node has the name of the first: somebody copied its disk, and both run.
+    pub twins: bool,
     /// Clients of each node.
     pub clients: u16,
     /// Whether the clients of a node share one session: its transactions run side by side.
@@ -165,6 +167,10 @@ pub enum Trouble {
     SetWall,
     /// A process's own clock is set, against its promise: only ages may be wrong by as much.
     SetClock,
+    /// The device of one domain's log never answers again, until the origin's process is ended.
+    Hang,
+    /// Somebody broke into a node, and speaks for another one's boot.
+    Forge,
 }
 
 const TROUBLES: [Trouble; 14] = [
@@ -235,6 +241,8 @@ pub struct Limits {
     pub append_records_max: usize,
     /// Pages gathered for a child's resume.
     pub resume_pages_max: usize,
+    /// Boots of a name that the origin remembers.
+    pub boots_per_name_max: usize,
 }
 
 /// A pick of one.
@@ -266,7 +274,63 @@ impl Plan {
             let mean = pick(rng, &[500 * MILLI, 2 * SECOND, 8 * SECOND]);
             plan.troubles.push((Trouble::Move, mean));
         }
+        let rng = &mut Rng::new(seed ^ 0x0a_1a5e);
+        if plan.nodes.len() > 1 && rng.chance(1, 10) {
+            plan.aim_at_twins(rng);
+        }
+        if plan.nodes.len() > 1 && rng.chance(1, 8) {
+            plan.troubles.push((Trouble::Forge, pick(rng, &[SECOND, 4 * SECOND])));
+        }
+        if plan.domains > 1 && rng.chance(1, 3) {
+            plan.troubles.push((Trouble::Hang, pick(rng, &[2 * SECOND, 15 * SECOND])));
+        }
+        match rng.below(16) {
+            0..=3 if !plan.relays.is_empty() => plan.aim_at_late_streams(rng),
+            4..=6 => plan.aim_at_restores(rng),
+            _ => {}
+        }
+        plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         plan
+    }
+
+    /// Two live processes of one name, and breaks after which now one, now the other comes first
+    /// while the origin remembers one boot of a name or two.
+    fn aim_at_twins(&mut self, rng: &mut Rng) {
+        self.twins = true;
+        self.limits.boots_per_name_max = pick(rng, &[1, 1, 2, 4_096]);
+        self.add_trouble(Trouble::Break, pick(rng, &[200 * MILLI, SECOND]));
+        self.add_trouble(Trouble::Partition, 2 * SECOND);
+    }
+
+    /// Children that come back again and again to relays whose stream is behind what they fetch
+    /// (rule 11).
+    fn aim_at_late_streams(&mut self, rng: &mut Rng) {
+        self.add_trouble(Trouble::Break, pick(rng, &[100 * MILLI, 400 * MILLI]));
+        for (line, parent) in self.lines.iter_mut().zip(self.relays.iter().chain(&self.nodes)) {
+            // Above a relay slow and uneven, below it quick.
+            line.latency = if *parent == 0 { pick(rng, &[10, 40]) * MILLI } else { 100 * MICRO };
+            line.jitter = if *parent == 0 { 4 * line.latency } else { 0 };
+        }
+    }
+
+    /// Restores right after a copy was made, a commit or two in between, and outcomes that are there
+    /// before the stream (bug 27).
+    fn aim_at_restores(&mut self, rng: &mut Rng) {
+        self.troubles = vec![(Trouble::Restore, pick(rng, &[500 * MILLI, 2 * SECOND]))];
+        self.store_nanos = MILLI;
+        for line in &mut self.lines {
+            line.latency = pick(rng, &[10, 80]) * MILLI;
+            line.jitter = 4 * line.latency;
+        }
+        self.mix.length = pick(rng, &[1, 2]);
+        self.mix.read_only_percent = 30;
+        self.mix.think = pick(rng, &[20, 300]) * MILLI;
+        self.mix.linger_percent = 0;
+    }
+
+    fn add_trouble(&mut self, trouble: Trouble, mean: u64) {
+        self.troubles.retain(|(other, _)| *other != trouble);
+        self.troubles.push((trouble, mean));
     }
 
     fn draw_all_but_moves(seed: u64, faults: Faults) -> Self {
@@ -300,6 +364,7 @@ impl Plan {
             volumes: pick(rng, &[1, 1, 2, 3]),
             relays,
             nodes,
+            twins: false,
             clients: pick(rng, &[1, 2, 3]),
             shared_sessions,
             events: pick(rng, &[2_000, 5_000, 10_000]),
@@ -445,6 +510,7 @@ impl Limits {
             install_pages_max: pick(rng, &[1, 3, 1024]),
             append_records_max: pick(rng, &[1, 3, 1024]),
             resume_pages_max: pick(rng, &[1, 8, 65_536]),
+            boots_per_name_max: 4_096,
         }
     }
 }

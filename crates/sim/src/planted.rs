@@ -5,7 +5,7 @@ use crate::run::run_plan;
 use larder_core::machine::{Fault, Faults};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 32] = [
+pub const FAULTS: [(Fault, &str); 37] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -38,6 +38,11 @@ pub const FAULTS: [(Fault, &str); 32] = [
     (Fault::KeepLostCopies, "keep-lost-copies"),
     (Fault::IgnoreChecksum, "ignore-checksum"),
     (Fault::DamageAsTail, "damage-as-tail"),
+    (Fault::BootOfAnyName, "boot-of-any-name"),
+    (Fault::AnothersBoot, "anothers-boot"),
+    (Fault::ExpiredBootAnew, "expired-boot-anew"),
+    (Fault::LeftUnsaid, "left-unsaid"),
+    (Fault::ForgetTold, "forget-told"),
 ];
 
 /// How a fault was caught.

@@ -145,3 +145,60 @@ fn wall_clocks_change_nothing() {
 fn generations_that_are_not_compared_are_caught() {
     assert_caught(Fault::IgnoreGeneration, 100, "P");
 }
+
+/// The story: a disk was copied, certificate and all, and both machines were started. The second
+/// process of a name is refused as long as the first is heard from, and takes its place when the
+/// first is cut off; no promise is broken meanwhile, to neither.
+#[test]
+fn two_processes_of_one_name_break_no_promise_and_one_is_refused() {
+    let mut refused = 0;
+    for seed in 0..40 {
+        let mut plan = Plan::draw(seed, Faults::NONE);
+        if plan.nodes.len() > 1 {
+            plan.twins = true;
+            plan.troubles.push((Trouble::Break, 300_000_000));
+            refused += run_plan(plan, false)
+                .unwrap_or_else(|failure| panic!("{failure}"))
+                .tally
+                .refused_twins;
+        }
+    }
+    assert!(refused > 50, "{refused} times one of two was refused");
+}
+
+/// The story: the device under one domain's log took a write and never answered. That domain stands
+/// still until somebody ends the process; every other domain goes on (P10).
+#[test]
+fn a_log_that_never_answers_holds_up_its_own_domain_alone() {
+    let mut went_on = 0;
+    for seed in 0..40 {
+        let mut plan = Plan::draw(seed, Faults::NONE);
+        plan.domains = 2;
+        plan.troubles.retain(|(trouble, _)| *trouble != Trouble::Hang);
+        plan.troubles.push((Trouble::Hang, 1_000_000_000));
+        went_on +=
+            run_plan(plan, false).unwrap_or_else(|failure| panic!("{failure}")).tally.went_on;
+    }
+    assert!(went_on > 50, "{went_on} answers beside a log that hung");
+}
+
+/// Names: a boot is its node's, whoever knows it (decision 0004). Machines of ours speak for their
+/// own; somebody who broke into one does not.
+#[test]
+fn only_a_thief_brings_out_boots_that_are_not_held_to_their_names() {
+    assert_caught_only_with(Fault::AnothersBoot, 150, without(Trouble::Forge));
+    assert_caught_only_with(Fault::BootOfAnyName, 150, without(Trouble::Forge));
+}
+
+/// Rule 15: while a node was cut off, another process of its name took its place, and the origin,
+/// which keeps few boots of a name, forgot its boot with its outcomes. Registered anew, it would
+/// repeat a commit that was done.
+#[test]
+fn only_a_second_process_of_a_name_brings_out_a_boot_registered_anew() {
+    assert_caught_only_with(Fault::ExpiredBootAnew, 250, |plan| plan.twins = false);
+}
+
+#[test]
+fn a_node_that_left_unsaid_is_caught() {
+    assert_caught(Fault::LeftUnsaid, 100, "progress");
+}

@@ -4,6 +4,7 @@
 use super::names::Gone;
 use super::{Downlinks, LinkSink};
 use crate::id::{BootId, DomainId, LinkId};
+use crate::machine::Fault;
 use crate::message::{CloseReason, Message, NoBoot, Role, certificate_of};
 use crate::time::Instant;
 
@@ -218,7 +219,7 @@ impl Downlinks {
         boot: BootId,
     ) -> Result<bool, CloseReason> {
         match self.names.owner(domain, boot) {
-            Some((_, owner)) if owner == link => Ok(true),
+            Some((_, owner)) if owner == link || self.faults.has(Fault::AnothersBoot) => Ok(true),
             None => Ok(false),
             Some(_) => {
                 let child = self.links.get(&link).and_then(|entry| entry.child());

@@ -6,7 +6,7 @@ use super::Relay;
 use super::io::RelayOutput;
 use crate::downlink::{Ask, Register};
 use crate::id::{BootId, DomainId, LinkId};
-use crate::machine::LinkOutput;
+use crate::machine::{Fault, LinkOutput};
 use crate::message::{CloseReason, Message, NoBoot};
 use crate::time::Instant;
 
@@ -131,7 +131,8 @@ impl Relay {
             for key in &gone.boots {
                 self.boots.remove(key);
             }
-            if let Some(link) = self.welcomed_by() {
+            let unsaid = self.config.faults.has(Fault::LeftUnsaid);
+            if let Some(link) = self.welcomed_by().filter(|_| !unsaid) {
                 let message = Message::Left { name: gone.name };
                 out.push(RelayOutput::Link(LinkOutput::Send { link, message }));
             }

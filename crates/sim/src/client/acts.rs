@@ -242,7 +242,8 @@ impl World {
     }
 
     /// The branch of history that a state of `stamp` belongs to, if it is what the client's node
-    /// shows now: a transaction may go on past a fork above all that it has seen.
+    /// shows now, or showed when the operation began in whose middle it went on: a transaction may
+    /// go on past a fork above all that it has seen.
     pub(super) fn branch_at_node(
         &self,
         index: usize,
@@ -251,7 +252,8 @@ impl World {
     ) -> Option<usize> {
         let read = self.processes_read(index);
         let current = read.through(domain) == Some(stamp);
-        let history = read.history(domain).filter(|_| current)?;
+        let now = read.history(domain).filter(|_| current);
+        let history = now.or_else(|| self.history_before(domain, stamp))?;
         Some(self.oracle.truth(domain).branch_number(history))
     }
 
@@ -269,7 +271,7 @@ impl World {
         let truth = self.oracle.truth(domain);
         let history = self.processes_read(index).history(domain).expect("attached");
         let reads = run.reads.entry(domain).or_insert_with(|| Reads {
-            branch: truth.branch_number(history),
+            branch: now.unwrap_or_else(|| truth.branch_number(history)),
             checked: stamp,
             seen: Vec::new(),
         });

@@ -149,8 +149,8 @@ impl World {
             for (branch, stamp) in floors.get(&floor.domain).into_iter().flatten() {
                 assert!(
                     floor.stamp >= *stamp && truth.common(*branch, number) >= *stamp,
-                    "P4: client {index} reads {:?} at {} of branch {number} after it saw {stamp} \
-                     of branch {branch}",
+                    "P4: client {index} ({kind:?}) reads {:?} at {} of branch {number} after it saw \
+                     {stamp} of branch {branch}",
                     floor.domain,
                     floor.stamp
                 );

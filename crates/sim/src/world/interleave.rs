@@ -6,7 +6,7 @@ use super::process::lock;
 use crate::digest::digest;
 use crate::net::{Proc, Way, link_of};
 use larder_core::cache::io::{CacheInput, CacheOutput};
-use larder_core::id::{DomainId, Stamp};
+use larder_core::id::{DomainId, HistoryId, Stamp};
 use larder_core::machine::{LinkInput, Machine};
 use larder_core::message::Lane;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 pub(super) struct Armed {
     node: Proc,
     /// What the readers could see before.
-    before: BTreeMap<DomainId, Stamp>,
+    before: BTreeMap<DomainId, (HistoryId, Stamp)>,
     step: Arc<Mutex<Step>>,
 }
 
@@ -33,6 +33,7 @@ impl World {
     /// If the next message of the stream of the client's node is under way, lets it arrive in the
     /// middle of the client's next operation.
     pub(crate) fn arm_clock(&mut self, client: usize, aged: bool) {
+        self.shown_before.clear();
         if !aged || !self.rng.chance(1, 4) {
             return;
         }
@@ -55,7 +56,9 @@ impl World {
         let machine = Arc::clone(node.machine.as_ref().expect("its client lives"));
         let read = node.read.as_ref().expect("its client lives");
         let domains = self.domains.iter();
-        let before = domains.filter_map(|domain| Some((*domain, read.through(*domain)?))).collect();
+        let shown =
+            |domain: &DomainId| Some((*domain, (read.history(*domain)?, read.through(*domain)?)));
+        let before = domains.filter_map(shown).collect();
         let step = Arc::new(Mutex::new(Step { input: Some(input), out: Vec::new(), looks: None }));
         let clock = node.clock.clone();
         let (step_there, clock_there) = (Arc::clone(&step), clock.clone());
@@ -84,12 +87,26 @@ impl World {
             return;
         };
         let clock = &self.process(armed.node).node_ref().clock;
-        let before = armed.before.get(&domain).copied().unwrap_or_default();
+        let before = armed.before.get(&domain).map_or(Stamp::ZERO, |(_, stamp)| *stamp);
         assert!(
             clock.looks() > looks || stamp <= before,
             "rule 8: client {client} is given the state of {stamp}, but looked at the clock when \
              valid-through was {before}"
         );
+    }
+
+    /// The history that the client's node showed with `stamp` when its operation began, if the
+    /// machine went on in the middle of it.
+    pub(crate) fn history_before(&self, domain: DomainId, stamp: Stamp) -> Option<HistoryId> {
+        let shown = match &self.armed {
+            Some(armed) => {
+                armed.step.lock().expect("taken by one thread").looks?;
+                &armed.before
+            }
+            None => &self.shown_before,
+        };
+        let (history, before) = *shown.get(&domain)?;
+        (before == stamp).then_some(history)
     }
 
     /// The operation is over: what the machine did meanwhile takes effect. If the reader never
@@ -104,6 +121,7 @@ impl World {
             (step.input.take(), std::mem::take(&mut step.out), step.looks.is_some())
         };
         if ran {
+            self.shown_before = armed.before;
             self.node_outputs(armed.node, out);
         } else if let Some(input) = input {
             self.node_link(armed.node, input);

@@ -150,7 +150,7 @@ impl World {
                 let accuses =
                     matches!(reason, CloseReason::Protocol(_) | CloseReason::Malformed(_));
                 assert!(
-                    !accuses || !self.set_backs.is_empty(),
+                    !accuses || !self.set_backs.is_empty() || self.is_forged(conn, &reason),
                     "{proc:?} accuses the other end of {conn}, which is a machine of ours: {reason}"
                 );
                 let said = self.rng.chance(3, 4).then_some(reason);
@@ -166,7 +166,7 @@ impl World {
         if self.net.conn(conn).child == proc { End::Child } else { End::Parent }
     }
 
-    fn send(&mut self, proc: Proc, conn: u32, message: Message) {
+    pub(super) fn send(&mut self, proc: Proc, conn: u32, message: Message) {
         let way = match self.end_of(proc, conn) {
             End::Child => Way::Up,
             End::Parent => Way::Down,

@@ -1,5 +1,7 @@
 //! The world: processes, network, disks, troubles, and the loop that plays them.
 
+mod forge;
+mod hang;
 mod interleave;
 mod links;
 mod node;
@@ -17,9 +19,10 @@ use crate::client::{Client, SharedSession};
 use crate::net::{Delivery, End, Net, Proc};
 use crate::plan::{CLOCK_BIAS_PPM, Plan};
 use crate::trace::Trace;
-use larder_core::id::{DomainId, Stamp};
+use larder_core::id::{BootId, DomainId, HistoryId, Stamp};
 use larder_core::message::CloseReason;
 use larder_core::rng::Rng;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Between two checks of the whole state, in events.
 const WHOLE_CHECK_EVENTS: u64 = 1_000;
@@ -45,8 +48,16 @@ pub struct World {
     pub(crate) volumes: Vec<crate::client::VolumePlan>,
     phase: Phase,
     armed: Option<interleave::Armed>,
+    /// What the client's node showed when an operation began in whose middle it went on.
+    shown_before: BTreeMap<DomainId, (HistoryId, Stamp)>,
     /// When a process's own clock was set back, and by how much.
     set_backs: Vec<(Time, u64)>,
+    /// The node's name under which each boot was ever logged, by domain.
+    boots: BTreeMap<(DomainId, BootId), String>,
+    /// Connections over which somebody spoke for another.
+    forged: BTreeSet<u32>,
+    /// Questions to domains beside one whose log hangs.
+    probes: Vec<hang::Probe>,
     /// Counts for the report.
     pub tally: Tally,
 }
@@ -79,6 +90,10 @@ pub struct Tally {
     pub forks: u64,
     /// Starts that a damaged store refused.
     pub refused_stores: u64,
+    /// Links refused to the second process of a name.
+    pub refused_twins: u64,
+    /// Answers of domains beside one whose log hung.
+    pub went_on: u64,
 }
 
 /// Something that happens at a time.
@@ -147,7 +162,11 @@ impl World {
             volumes,
             phase: Phase::Wild,
             armed: None,
+            shown_before: BTreeMap::new(),
             set_backs: Vec::new(),
+            boots: BTreeMap::new(),
+            forged: BTreeSet::new(),
+            probes: Vec::new(),
             tally: Tally::default(),
             rng,
             plan,
@@ -199,7 +218,8 @@ impl World {
             Event::Trouble(number) => self.trouble(number),
             Event::Mend(mend) => self.mend(mend),
             Event::Start(proc, incarnation) => {
-                if self.process(proc).incarnation == incarnation {
+                let process = self.process(proc);
+                if process.incarnation == incarnation && !process.retired {
                     self.start(proc);
                 }
             }

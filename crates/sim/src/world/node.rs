@@ -150,8 +150,9 @@ impl World {
                     self.trace.mix(id.0 << 1 | u64::from(result.is_ok()));
                     self.trace.line(|| format!("{proc:?} replies to {}: {result:?}", id.0));
                     let waiting = self.process_mut(proc).node().waiting.remove(&id.0);
-                    if let Some(client) = waiting {
-                        self.client_reply(client, id.0, result);
+                    match waiting {
+                        Some(client) => self.client_reply(client, id.0, result),
+                        None => self.probe_reply(proc, id, result.is_ok()),
                     }
                 }
                 CacheOutput::Notice(notice) => self.node_notice(proc, notice),
@@ -181,6 +182,10 @@ impl World {
         if matches!(reason, CloseReason::Forked { .. }) {
             self.tally.forks += 1;
             self.operator_mends_fork(proc);
+        }
+        if let CloseReason::Identity(name) = reason {
+            assert!(*name == self.process(proc).name, "P12: {proc:?} is refused as {name}");
+            self.tally.refused_twins += u64::from(self.plan.twins);
         }
     }
 

@@ -42,6 +42,8 @@ pub struct StoreHost {
     loads: VecDeque<OriginOutput>,
     /// The next loads that fail, for a device's reasons.
     failing_loads: u64,
+    /// Nothing asked of the log is ever answered, as long as this process lives.
+    pub(super) hangs: bool,
     backup: Option<Backup>,
     /// Bits of the log that have flipped, as far as nobody put them back.
     rots: Vec<Rot>,
@@ -88,6 +90,7 @@ impl StoreHost {
             installs: VecDeque::new(),
             loads: VecDeque::new(),
             failing_loads: 0,
+            hangs: false,
             backup: None,
             rots: Vec::new(),
             last: Lsn(0),
@@ -164,6 +167,7 @@ impl StoreHost {
         self.installs.clear();
         self.loads.clear();
         self.failing_loads = 0;
+        self.hangs = false;
     }
 }
 
@@ -280,6 +284,7 @@ impl World {
             install_pages_max: limits.install_pages_max,
             append_records_max: limits.append_records_max,
             recent_writes_max: limits.recent_writes_max,
+            boots_per_name_max: limits.boots_per_name_max,
             faults: self.plan.faults,
             ..OriginConfig::default()
         };
@@ -329,6 +334,7 @@ impl World {
                 OriginOutput::Append { domain, ref records, .. } => {
                     for (_, record) in records {
                         self.oracle.appended(domain, record);
+                        self.note_boot(domain, record);
                     }
                     self.enter_store(domain, Queue::Log, output);
                 }
@@ -390,6 +396,9 @@ impl World {
         }
         let domain = self.domains[number as usize];
         let store = self.store_host(domain);
+        if store.hangs && queue == Queue::Log {
+            return;
+        }
         let output = store.queue(queue).pop_front().expect("one event for each thing asked");
         let append = match &output {
             OriginOutput::Append { records, .. } => records.last().map(|(lsn, _)| *lsn),

@@ -27,6 +27,8 @@ pub struct Process {
     pub rate: Rate,
     /// How far its wall clock is off, in nanoseconds.
     pub wall_error: i64,
+    /// An operator took it away for good.
+    pub retired: bool,
     /// It does nothing before this time.
     pub paused_until: Time,
     /// The earliest timer entered for it.
@@ -184,7 +186,9 @@ pub(super) fn make(plan: &Plan, domains: &[DomainId], rng: &mut Rng) -> Vec<Proc
     for (number, parent) in plan.nodes.iter().enumerate() {
         let parent = lines.next().map(|line| (Proc(*parent), line));
         let machinery = Machinery::Node(Box::default());
-        processes.push(process(plan, rng, format!("node{}", number + 1), parent, machinery));
+        let copy = plan.twins && number + 1 == plan.nodes.len();
+        let name = if copy { 1 } else { number + 1 };
+        processes.push(process(plan, rng, format!("node{name}"), parent, machinery));
     }
     processes
 }
@@ -203,6 +207,7 @@ fn process(
         incarnation: 0,
         rate: Rate { offset: i128::from(rng.below(1_000_000 * SECOND)), drift_ppm: drift },
         wall_error: plan.wall_error,
+        retired: false,
         paused_until: Time(0),
         timer_at: None,
         uplink: None,

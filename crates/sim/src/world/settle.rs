@@ -4,6 +4,7 @@
 use super::process::lock;
 use super::{Machinery, Phase, World};
 use crate::agenda::SECOND;
+use crate::client::Client;
 use crate::net::Proc;
 use larder_core::machine::Machine;
 
@@ -18,6 +19,7 @@ impl World {
     /// Heals the world and waits until it is at rest. Panics when it does not come to rest.
     pub(super) fn settle(&mut self) {
         self.heal();
+        self.others_go_on();
         let active_until = self.now.plus(ACTIVE_NANOS);
         let active_events = self.trace.events() + self.plan.events / 2;
         self.phase = Phase::Healing(active_until);
@@ -59,6 +61,9 @@ impl World {
     /// What is not yet as it must be at rest.
     fn unrest(&mut self) -> Option<String> {
         for (number, process) in self.processes.iter().enumerate() {
+            if process.retired {
+                continue;
+            }
             if !process.is_up() {
                 return Some(format!("{} is down", process.name));
             }
@@ -66,7 +71,8 @@ impl World {
                 return Some(format!("{} has no link up", process.name));
             }
         }
-        if let Some(client) = self.clients.iter().position(|client| !client.is_idle()) {
+        let busy = |client: &Client| !client.is_idle() && !self.process(client.node).retired;
+        if let Some(client) = self.clients.iter().position(busy) {
             return Some(format!("client {client} is not done: {:?}", self.clients[client]));
         }
         if !self.stores_idle() {
@@ -86,6 +92,9 @@ impl World {
                 let Machinery::Node(node) = &process.machinery else {
                     continue;
                 };
+                if process.retired {
+                    continue;
+                }
                 let read = node.read.as_ref().expect("it is up");
                 let Some(through) = read.through(*domain) else {
                     return Some(format!("{} is not attached to {domain:?}", process.name));

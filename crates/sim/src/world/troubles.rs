@@ -29,6 +29,8 @@ pub(super) enum Mend {
     Restore,
     /// An operator sees that a child was refused after a fork.
     Fork(Proc),
+    /// Who speaks for another's boot goes on to commit under it, and is found out.
+    Forged(Box<super::forge::Forged>),
 }
 
 impl World {
@@ -91,6 +93,8 @@ impl World {
             }
             Trouble::SetWall => self.set_wall(),
             Trouble::SetClock => self.set_clock_of_any(),
+            Trouble::Hang => self.hang(),
+            Trouble::Forge => self.forge(),
         }
     }
 
@@ -254,6 +258,7 @@ impl World {
                 }
             }
             Mend::Fork(child) => self.mend_fork(child),
+            Mend::Forged(forged) => self.forge_commit(&forged),
         }
     }
 
@@ -270,8 +275,14 @@ impl World {
         }
     }
 
-    /// No more troubles, and those that last are mended.
+    /// No more troubles, and those that last are mended, but for a log that hangs.
     pub(super) fn heal(&mut self) {
+        if self.plan.twins {
+            // Somebody has read what the refused one of the two printed.
+            let copy = Proc(self.processes.len() as u16 - 1);
+            self.process_mut(copy).retired = true;
+            self.kill_node(copy);
+        }
         let live = self.net.live();
         for (from, to) in self.net.blocked() {
             let deliveries = self.net.unblock(self.now, from, to);

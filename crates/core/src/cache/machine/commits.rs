@@ -5,6 +5,7 @@ use super::link::violation;
 use super::{Cache, CacheReply, Out};
 use crate::commit::{CommitRequest, Op, Outcome, Read, Write};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp};
+use crate::machine::Fault;
 use crate::message::{CloseReason, Message, NoBoot, RequestError};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -364,6 +365,7 @@ impl Cache {
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         if let Outcome::Committed(stamp) = outcome
             && entry.position.is_none_or(|position| stamp > position)
+            && !self.config.faults.has(Fault::ForgetTold)
         {
             entry.told.note(history, stamp);
         }

@@ -98,14 +98,15 @@ impl Domain {
             self.registering.remove(&boot);
         }
         let Register { domain, boot, name, fresh, .. } = register;
+        let faults = cx.config.faults;
         let refused = match self.boots.name(boot) {
-            Some(known) if known == name => {
+            Some(known) if known == name || faults.has(Fault::BootOfAnyName) => {
                 self.boots.register(boot, &name, cx.now);
                 cx.links.registered(domain, boot, cx.out);
                 return;
             }
             Some(_) => NoBoot::Taken,
-            None if fresh => {
+            None if fresh || faults.has(Fault::ExpiredBootAnew) => {
                 // Beyond the bound, and when it cannot be made: asked again.
                 if self.registering.len() < REGISTERING_MAX {
                     self.registering.insert(boot, name);
