@@ -576,7 +576,7 @@ impl Transaction {
         let place = if let Some(place) = place {
             place
         } else {
-            if let (Some(first), true) = (self.domains.first(), self.overlay.len() > 0) {
+            if let (Some(first), true) = (self.domains.first(), !self.overlay.writes().is_empty()) {
                 let (first, second) = (first.state.id(), entry.domain);
                 return refused(TransactionError::TwoDomains { first, second });
             }
