@@ -161,6 +161,17 @@ pub struct Write {
     pub op: Op,
 }
 
+/// Page numbers used one after another by the writes of a commit that make pages, and how their node
+/// came by them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Numbered {
+    /// The history in which they were given to this process of the node. The default: they were not;
+    /// it has read them in what is committed, as those of a file's run.
+    pub history: HistoryId,
+    /// How many: at least one.
+    pub pages: u32,
+}
+
 /// A transaction, as sent to the origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CommitRequest {
@@ -172,9 +183,8 @@ pub struct CommitRequest {
     pub history: HistoryId,
     /// All reads held at this stamp.
     pub base: Stamp,
-    /// The history in which the numbers of the pages that it makes were given; the default: it makes
-    /// none, or they are not of one history.
-    pub numbers: HistoryId,
+    /// Of the pages that it makes, in the order of their writes.
+    pub numbers: Vec<Numbered>,
     /// What was read, ascending, without repeats.
     pub reads: Vec<Read>,
     /// What to write, in order. Empty: only validate (a strict read-only transaction).

@@ -88,9 +88,9 @@ pub struct VolumeMeta {
     pub given: Vec<Given>,
 }
 
-/// Histories kept of those in which a volume's page numbers were given. A commit with a number of an
-/// older one is refused: a transaction does not take that long.
-pub const GIVEN_MAX: usize = 4;
+/// Histories kept of those in which a volume's page numbers were given. Of an older one it is not
+/// known any more which numbers were: all before those that are known pass for its.
+pub const GIVEN_MAX: usize = 16;
 
 /// Page numbers given in one history: from `first` to where those of the next one begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -170,6 +170,9 @@ const READ_BYTES_MAX: usize = 48;
 /// Most bytes that one write of a commit takes beside its payload.
 const WRITE_BYTES_MAX: usize = 64;
 
+/// Most bytes that one entry of a commit's page numbers takes.
+const NUMBERED_BYTES_MAX: usize = 21;
+
 /// Whether the other side takes a commit of this kind: one that does not pass ends every link that
 /// it is sent on. Several limits at once, each kept, may pass that of a message.
 pub fn check_commit(domain: DomainId, commit: &CommitRequest) -> Result<(), Abort> {
@@ -186,8 +189,11 @@ pub fn check_commit(domain: DomainId, commit: &CommitRequest) -> Result<(), Abor
             return Err(Abort::TooLarge(name));
         }
     }
-    let most =
-        256 + READ_BYTES_MAX * commit.reads.len() + WRITE_BYTES_MAX * commit.writes.len() + bytes;
+    let most = 256
+        + NUMBERED_BYTES_MAX * commit.numbers.len()
+        + READ_BYTES_MAX * commit.reads.len()
+        + WRITE_BYTES_MAX * commit.writes.len()
+        + bytes;
     let limit = message_bytes_max(Lane::Bulk);
     // Measured only when it may be too long: that takes a look at every read and write.
     let length = || {

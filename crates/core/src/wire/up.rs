@@ -5,7 +5,8 @@ use super::head::{self, id_field, id_of};
 use super::message::{Body, kind};
 use super::packed::{self, Packed};
 use super::reason::text;
-use crate::commit::CommitRequest;
+use super::varint::{Reader, Sink};
+use crate::commit::{COMMIT_WRITES_MAX, CommitRequest, Numbered};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, RequestId, Stamp, VolumeId};
 use crate::message::{Lane, Message, PAGES_PER_MESSAGE_MAX, Role, VolumeKey, VolumeSpec};
 use crate::time::Instant;
@@ -98,17 +99,36 @@ pub(super) fn commit_body(domain: DomainId, commit: &CommitRequest) -> Body<'_> 
         confirmed: commit.confirmed,
         history: id_field(commit.history.0),
         base: commit.base.0,
-        // Of most commits there is none: they make no page.
-        numbers: if commit.numbers == HistoryId::default() {
-            Vec::new()
-        } else {
-            id_field(commit.numbers.0)
-        },
+        numbers: numbers_field(&commit.numbers),
         reads: Bytes::new(),
         writes: Bytes::new(),
     };
     let lists = (Packed::Reads(&commit.reads), Packed::Writes(&commit.writes));
     Body::with_two(kind::COMMIT, &head, lists)
+}
+
+/// History and count, one after another. Most commits make no page.
+fn numbers_field(numbers: &[Numbered]) -> Vec<u8> {
+    let mut field = Vec::new();
+    for told in numbers {
+        field.extend_from_slice(&told.history.0.to_le_bytes());
+        field.varint(u64::from(told.pages));
+    }
+    field
+}
+
+fn numbers_of(field: Vec<u8>) -> Result<Vec<Numbered>, WireError> {
+    let (mut reader, mut numbers, mut all) = (Reader::new(field.into()), Vec::new(), 0u64);
+    while !reader.is_empty() {
+        let history = HistoryId(id_of(&reader.take(16)?)?);
+        let pages: u32 = reader.number()?;
+        all += u64::from(pages);
+        if pages == 0 || all > COMMIT_WRITES_MAX as u64 {
+            return Err(WireError::Malformed("numbers of no page"));
+        }
+        numbers.push(Numbered { history, pages });
+    }
+    Ok(numbers)
 }
 
 pub(super) fn volume_body(message: &Message) -> Body<'_> {
@@ -244,7 +264,7 @@ fn commit_message(body: Bytes) -> Result<Message, WireError> {
             confirmed: head.confirmed,
             history: HistoryId(id_of(&head.history)?),
             base: Stamp(head.base),
-            numbers: HistoryId(id_of(&head.numbers)?),
+            numbers: numbers_of(head.numbers)?,
             reads: packed::read_reads(head.reads)?,
             writes: packed::read_writes(head.writes)?,
         },

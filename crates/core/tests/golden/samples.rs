@@ -375,7 +375,10 @@ fn flow() -> Vec<(&'static str, Message)> {
                     confirmed: 11,
                     history: epochs()[1].history,
                     base: Stamp(1000),
-                    numbers: epochs()[0].history,
+                    numbers: vec![
+                        Numbered { history: epochs()[0].history, pages: 1 },
+                        Numbered { history: HistoryId::default(), pages: 300 },
+                    ],
                     reads: reads(),
                     writes: writes(),
                 },

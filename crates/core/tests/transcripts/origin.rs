@@ -427,7 +427,10 @@ fn rule_16_numbers_of_a_lost_branch() {
          100, b's references to its own page 100 would find what a put there. A commit names the \
          history of its numbers: a's are refused, durably, and taken anew; b's are good. Numbers \
          given before the copy was made are good as well, and b's still are after a restart that \
-         loses nothing; those of a history that nobody knows are not.",
+         loses nothing, also beside others; those of a history that nobody knows are not. Of a number \
+         that a node has read in what is committed, as that of a file's run, it names no history: once \
+         such a number was refused to all but the process that had taken it, and no file could grow \
+         after a restart of its node.",
         OriginConfig::default(),
     );
     run.two_nodes();
@@ -451,15 +454,18 @@ fn rule_16_numbers_of_a_lost_branch() {
     run.settle();
     let create = || larder_core::commit::Op::CreatePage(larder_core::commit::PageKind::Slotted);
     let make = |boot, sequence, page| Commit::new(boot, sequence, 2).op(page, create());
-    run.link(vec![make(10, 2, 100).on(1)]);
+    run.link(vec![make(10, 2, 100).numbers_of(1).on(1)]);
     run.settle();
-    run.link(vec![make(20, 1, 100).numbers_of(2).on(2), make(10, 3, 50).on(1)]);
+    run.link(vec![make(20, 1, 100).numbers_of(2).on(2), make(10, 3, 50).numbers_of(1).on(1)]);
     run.settle();
-    run.link(vec![make(10, 2, 100).on(1), make(10, 4, 51).numbers_of(2).on(1)]);
+    run.link(vec![make(10, 2, 100).numbers_of(1).on(1), make(10, 4, 51).numbers_of(2).on(1)]);
     run.settle();
     run.restart(3);
     run.node(2, "b", 20);
     run.link(vec![make(20, 2, 101).numbers_of(2).on(2), make(20, 3, 102).numbers_of(7).on(2)]);
+    run.settle();
+    let two = make(20, 4, 103).numbers_of(2).op(52, create()).numbers_of(1);
+    run.link(vec![two.on(2), make(20, 5, 104).on(2), make(20, 6, 5000).on(2)]);
     run.settle();
     run.t.end("origin_rule_16_numbers_of_a_lost_branch");
 }

@@ -1,7 +1,7 @@
 //! Short ways to write what happens to a parent (origin or relay) and what an origin's store does.
 
 use bytes::Bytes;
-use larder_core::commit::{Aspect, CommitRequest, Op, Read, Target, Write};
+use larder_core::commit::{Aspect, CommitRequest, Numbered, Op, Read, Target, Write};
 use larder_core::id::{
     BootId, CommitId, DomainId, Generation, HistoryId, LinkId, PageId, PageNo, RequestId, Slot,
     Stamp, VolumeId,
@@ -160,7 +160,7 @@ impl Commit {
             confirmed: 0,
             history: HistoryId(1),
             base: Stamp(base),
-            numbers: HistoryId(1),
+            numbers: Vec::new(),
             reads: Vec::new(),
             writes: Vec::new(),
         })
@@ -197,9 +197,9 @@ impl Commit {
         self
     }
 
-    /// The pages that it makes have numbers that were given in this history.
+    /// The next page that it makes has a number that was given in this history.
     pub(crate) fn numbers_of(mut self, history: u128) -> Self {
-        self.0.numbers = HistoryId(history);
+        self.0.numbers.push(Numbered { history: HistoryId(history), pages: 1 });
         self
     }
 

@@ -107,10 +107,7 @@ impl<S: TxStore> FileSystem<S> {
         let root = self.trie_of(directory).await?;
         // Owner and mode of the directory are as of just before: they order nothing.
         let parent = self.getattr(directory).await?.inode;
-        let mut inode = self.new_inode(create, &parent);
-        if create.kind == Kind::Directory {
-            inode.content = Content::Trie(self.numbers.take(&self.store, 1).await?);
-        }
+        let inode = self.new_inode(create, &parent);
         let mut place = None;
         let created: Result<Created, FsError> = transact!(self, tx => {
             let beside = self.place_beside_name(&tx, root, self.hash(name), EXPECTED_BYTES).await?;
@@ -120,6 +117,10 @@ impl<S: TxStore> FileSystem<S> {
                 (None, _) => *place.insert(self.new_inode_place(directory).await?),
             };
             let mut inode = inode.clone();
+            if create.kind == Kind::Directory {
+                // Another at every attempt: the origin may refuse one of a lost branch.
+                inode.content = Content::Trie(self.numbers.take(&self.store, 1).await?);
+            }
             let generation = tx.create(at.0, at.1, inode.encode()).await?;
             let id = InodeId { page: at.0, slot: at.1, generation };
             let entry = Entry { name: Bytes::copy_from_slice(name), id, kind: create.kind };

@@ -279,3 +279,47 @@ async fn a_cold_walk_takes_few_round_trips() {
     // One after the other, 1,226 round trips would take 49 s.
     assert!(cold < Duration::from_secs(8), "{cold:?}");
 }
+
+/// A page number in a file's run was refused to all but the process that had taken it: no file could
+/// grow from another node, after a remount or after a restart of the origin. Its writers were told to
+/// try again, and their bytes were lost at the last close.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_grows_from_another_node_and_after_restarts() {
+    let site = Site::new();
+    let mut origin = site.origin().await;
+    let address = origin.address().to_string();
+    let first = site.node("three", &address).await;
+    make_volume(&first).await;
+    let create = Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new() };
+    let mut expected = Vec::new();
+    // A run of sixteen pages, and of the next one some.
+    for (byte, name) in [(1, "one"), (2, "two"), (3, "one")] {
+        let chunk = Bytes::from(vec![byte; 3 * PAGE_BYTES as usize + 100]);
+        let node = site.node(name, &address).await;
+        let volume = node.volume("files").await.expect("it was made");
+        volume.refresh().await.expect("answers");
+        let tree = tree(&volume).await;
+        let found = tree.lookup(tree.root(), b"grows").await.expect("answers");
+        let handle = match found.attr {
+            Some(attr) => tree.open_file(attr.id).await.expect("opens").0,
+            None => tree.create_file(tree.root(), b"grows", &create).await.expect("creates").0,
+        };
+        // A process that stays over a restart of the origin, after which the history is another.
+        for restart in [true, false] {
+            let end = expected.len() as u64;
+            tree.write(&handle, end, chunk.clone()).await.expect("it is taken");
+            tree.flush(&handle).await.expect("it is durable");
+            expected.extend_from_slice(&chunk);
+            if restart {
+                origin.kill().await;
+                origin = site.origin_at(&address).await;
+                volume.refresh().await.expect("answers again");
+            }
+        }
+        let read = tree.read(&handle, 0, expected.len() + 1).await.expect("reads");
+        assert!(read == expected, "after {byte}");
+        tree.release(&handle).await.expect("nothing is left");
+        node.shutdown().await;
+    }
+    clean(&tree(&first.volume("files").await.expect("it was made")).await).await;
+}

@@ -3,7 +3,7 @@
 
 use super::link::violation;
 use super::{Cache, CacheReply, Out};
-use crate::commit::{CommitRequest, Op, Outcome, Read, Write};
+use crate::commit::{CommitRequest, Numbered, Op, Outcome, Read, Write};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{CloseReason, Message, NoBoot, RequestError};
@@ -23,7 +23,7 @@ const REGISTER_AGAIN: Duration = Duration::from_secs(2);
 struct Pending {
     history: HistoryId,
     base: Stamp,
-    numbers: HistoryId,
+    numbers: Vec<Numbered>,
     reads: Vec<Read>,
     writes: Vec<Write>,
     /// The user who waits, until its time is up.
@@ -184,7 +184,7 @@ impl Commits {
             confirmed: if id.boot == self.boot { self.confirmed() } else { 0 },
             history: pending.history,
             base: pending.base,
-            numbers: pending.numbers,
+            numbers: pending.numbers.clone(),
             reads: pending.reads.clone(),
             writes: pending.writes.clone(),
         }

@@ -5,12 +5,12 @@
 //! 3. The first node had seen nothing else of what was lost, so its line goes on, and its commit would
 //!    make page 100. Of which history the number is tells the two apart.
 
-use crate::commit::{IdRange, Op, Write};
+use crate::commit::{IdRange, Numbered, Op, Write};
 use crate::id::{HistoryId, PageNo, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Ranges remembered, neighbours given one after another counting as one. Beyond it the oldest is
-/// forgotten: what is left of it is refused, and new numbers are taken.
+/// forgotten: what is left of it passes for read in what is committed.
 const RANGES_MAX: usize = 16_384;
 
 /// The ranges given to this node.
@@ -49,18 +49,28 @@ impl Numbers {
         }
     }
 
-    /// The history of the numbers with which pages are made; the default when there are none, or
-    /// they are not of one history.
-    pub(super) fn of(&self, writes: &[Write]) -> HistoryId {
+    /// The histories of the numbers with which pages are made. Numbers that were not given to this
+    /// process come from what is committed: a file's run, made by another node or before a restart.
+    pub(super) fn of(&self, writes: &[Write]) -> Vec<Numbered> {
         let made = writes.iter().filter(|write| matches!(write.op, Op::CreatePage(_)));
-        let mut histories = made.map(|write| {
+        let histories = made.map(|write| {
             let key = (write.page.volume, write.page.page);
             let range = self.ranges.range(..=key).next_back();
             let range = range.filter(|((volume, _), (end, _))| *volume == key.0 && *end > key.1);
             range.map_or_else(HistoryId::default, |(_, (_, history))| *history)
         });
-        let first = histories.next().unwrap_or_default();
-        if histories.all(|history| history == first) { first } else { HistoryId::default() }
+        let mut numbers: Vec<Numbered> = Vec::new();
+        for history in histories {
+            match numbers.last_mut() {
+                Some(last) if last.history == history => last.pages += 1,
+                _ => numbers.push(Numbered { history, pages: 1 }),
+            }
+        }
+        // Nothing to tell: most commits make no page.
+        if numbers.iter().all(|told| told.history == HistoryId::default()) {
+            numbers.clear();
+        }
+        numbers
     }
 }
 
@@ -89,11 +99,13 @@ mod tests {
         // The origin was restored, and gave some of them again.
         give(115, 10, new);
         assert_eq!(numbers.ranges.len(), 2, "neighbours are one");
-        assert_eq!(numbers.of(&make(&[100, 114])), old);
-        assert_eq!(numbers.of(&make(&[115, 124])), new);
-        assert_eq!(numbers.of(&make(&[114, 115])), HistoryId::default(), "two histories");
-        assert_eq!(numbers.of(&make(&[125])), HistoryId::default(), "never given");
-        assert_eq!(numbers.of(&[]), HistoryId::default());
+        let told = |history, pages| Numbered { history, pages };
+        assert_eq!(numbers.of(&make(&[100, 114])), [told(old, 2)]);
+        assert_eq!(numbers.of(&make(&[115, 124])), [told(new, 2)]);
+        let all = [told(old, 1), told(new, 1), told(HistoryId::default(), 2), told(old, 1)];
+        assert_eq!(numbers.of(&make(&[114, 115, 125, 126, 100])), all, "two were never given");
+        assert_eq!(numbers.of(&make(&[125])), []);
+        assert_eq!(numbers.of(&[]), []);
     }
 
     #[test]
@@ -104,7 +116,8 @@ mod tests {
             numbers.given(&range, HistoryId(1));
         }
         assert!(numbers.ranges.len() <= RANGES_MAX);
-        assert_eq!(numbers.of(&make(&[2])), HistoryId::default());
-        assert_eq!(numbers.of(&make(&[2 * RANGES_MAX as u64])), HistoryId(1));
+        assert_eq!(numbers.of(&make(&[2])), []);
+        let last = Numbered { history: HistoryId(1), pages: 1 };
+        assert_eq!(numbers.of(&make(&[2 * RANGES_MAX as u64])), [last]);
     }
 }

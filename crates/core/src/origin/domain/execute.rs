@@ -107,9 +107,14 @@ impl Domain {
         faults: Faults,
     ) -> Result<Vec<PageChange>, Abort> {
         let writes = &request.writes;
+        let told = request.numbers.iter();
+        let mut histories =
+            told.flat_map(|told| std::iter::repeat_n(told.history, told.pages as usize));
         let mut touched = Vec::with_capacity(writes.len());
         for (index, write) in writes.iter().enumerate() {
-            match self.apply(write, request.numbers, at, faults) {
+            let makes = matches!(write.op, Op::CreatePage(_));
+            let history = if makes { histories.next() } else { None };
+            match self.apply(write, history.unwrap_or_default(), at, faults) {
                 Ok((target, aspect)) => touched.push((write.page, target, aspect)),
                 Err(abort) => {
                     self.undo(&writes[..=index], at.1);
@@ -124,7 +129,7 @@ impl Domain {
     fn apply(
         &mut self,
         write: &Write,
-        numbers: HistoryId,
+        number_of: HistoryId,
         at: (Lsn, Stamp),
         faults: Faults,
     ) -> Result<(Target, Aspect), Abort> {
@@ -140,7 +145,7 @@ impl Domain {
             (Op::CreatePage(_), None) if latest.version != Stamp::ZERO => {
                 return Err(Abort::BadPage(page));
             }
-            (Op::CreatePage(_), None) if !volume.gave(page.page, numbers) => {
+            (Op::CreatePage(_), None) if !volume.gave(page.page, number_of) => {
                 return Err(Abort::StaleNumber(page));
             }
             (Op::CreatePage(_), None) | (_, Some(_)) => {}

@@ -38,15 +38,21 @@ impl Volume {
         given.drain(..surplus);
     }
 
-    /// Whether a page number was given away in a history. A number that was given in a history of a
-    /// branch that is lost, or after the copy was made from which the domain was restored, may have
-    /// been given to another node since.
+    /// Whether a page number was given away in a history; the default history: in any. A number that
+    /// was given in a history of a branch that is lost, or after the copy was made from which the
+    /// domain was restored, may have been given to another node since. One that a node has read in
+    /// what is committed was given before that commit, and its reads are validated: it names none.
     pub(super) fn gave(&self, page: PageNo, history: HistoryId) -> bool {
         let given = &self.meta.given;
-        given.iter().position(|given| given.history == history).is_some_and(|place| {
-            let end = given.get(place + 1).map_or(self.meta.next_page, |next| next.first);
-            (given[place].first..end).contains(&page)
-        })
+        if history == HistoryId::default() {
+            return page < self.meta.next_page;
+        }
+        let Some(place) = given.iter().position(|given| given.history == history) else {
+            // Of histories that are forgotten by now, one may be meant that lasted until then.
+            return given.len() == GIVEN_MAX && page < given[0].first;
+        };
+        let end = given.get(place + 1).map_or(self.meta.next_page, |next| next.first);
+        (given[place].first..end).contains(&page)
     }
 
     /// A recovered commit wrote to it.

@@ -106,7 +106,9 @@ fn writes() -> impl Strategy<Value = Vec<Write>> {
 
 fn commit() -> impl Strategy<Value = CommitRequest> {
     let reads = prop::collection::btree_set(read(), 0..40);
-    let numbers = prop_oneof![Just(0), any::<u128>()];
+    let numbered = (any::<u128>(), 1..1000u32)
+        .prop_map(|(history, pages)| Numbered { history: HistoryId(history), pages });
+    let numbers = vec(numbered, 0..4);
     let head = (commit_id(), any::<u64>(), any::<u128>(), stamp(), numbers);
     (head, reads, writes()).prop_map(|((id, confirmed, history, base, numbers), reads, writes)| {
         CommitRequest {
@@ -114,7 +116,7 @@ fn commit() -> impl Strategy<Value = CommitRequest> {
             confirmed,
             history: HistoryId(history),
             base,
-            numbers: HistoryId(numbers),
+            numbers,
             reads: reads.into_iter().collect(),
             writes,
         }

@@ -190,7 +190,7 @@ fn limits_are_kept() {
         confirmed: 0,
         history: HistoryId(0),
         base: Stamp(0),
-        numbers: HistoryId(0),
+        numbers: Vec::new(),
         reads: Vec::new(),
         writes: vec![write; crate::commit::COMMIT_WRITES_MAX + 1],
     };
