@@ -96,7 +96,7 @@ impl World {
                 base,
                 reads: Vec::new(),
                 writes: vec![Write { page, op }],
-                numbers: history,
+                numbers: Vec::new(),
             };
             self.send(thief, conn, Message::Commit { domain, commit });
         }
