@@ -231,7 +231,9 @@ pub enum CloseReason {
     #[error("nothing heard for too long")]
     Silent,
     /// Another link of the same process took over, or two processes use one name.
-    #[error("another process uses the name {0}; give each process an instance of its own")]
+    #[error(
+        "another process uses the name {0}; give each process an instance (a relay: a name) of its own"
+    )]
     Identity(String),
     /// The child saw commits that this origin does not have: it was restored from an old copy.
     #[error(

@@ -19,7 +19,8 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Common {
-    /// TOML file with settings; LARDER_ variables (e.g. LARDER_NODE_PARENT) and flags go over it
+    /// TOML file with settings (docs/settings.md); LARDER_ variables (e.g. LARDER_NODE_PARENT) and
+    /// flags go over it
     #[arg(long, global = true, env = "LARDER_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// What to log, e.g. `info` or `larder=debug,warn`
@@ -28,10 +29,10 @@ pub(crate) struct Common {
     /// Log one JSON object a line
     #[arg(long, global = true)]
     pub(crate) log_json: bool,
-    /// Print results as JSON
+    /// Print results as JSON (`volume` and `status`)
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Set any key of the configuration, e.g. `--set link.silence_max=20s`; may be repeated
+    /// Set any key of the settings, e.g. `--set link.silence_max=20s`; may be repeated
     #[arg(long, global = true, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 }
@@ -49,19 +50,26 @@ pub(crate) struct Identity {
 
 /// The link to the parent.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Uplink {
+pub(crate) struct Parent {
     #[command(flatten)]
     pub(crate) identity: Identity,
+    /// Address of the origin or relay above
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) parent: Option<String>,
+    /// The name the parent's certificate must have [default: any that may serve]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) parent_name: Option<String>,
+}
+
+/// A node's link to its parent.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Uplink {
+    #[command(flatten)]
+    pub(crate) parent: Parent,
     /// Which of the processes under its name this is: each needs an instance of its own [default:
     /// none for a mount or node, one of its own for a command]
     #[arg(long, value_name = "WORD")]
     pub(crate) instance: Option<String>,
-    /// Address of the origin or relay above
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) parent: Option<String>,
-    /// The name the parent's certificate must have [default: any of the authority]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) parent_name: Option<String>,
     /// Longest wait for an answer, e.g. `30s`
     #[arg(long, value_name = "DURATION")]
     pub(crate) request_limit: Option<String>,
@@ -136,7 +144,7 @@ pub(crate) struct OriginArgs {
     /// Address to serve at
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,
-    /// How many order domains the store has; more than there are are made
+    /// How many order domains the store is to have: those that it lacks are made
     #[arg(long, value_name = "N")]
     pub(crate) domains: Option<u32>,
     /// Serve children that saw commits which this store lost: they drop what they saw after the
@@ -155,7 +163,7 @@ pub(crate) struct RelayArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,
     #[command(flatten)]
-    pub(crate) uplink: Uplink,
+    pub(crate) parent: Parent,
     #[command(flatten)]
     pub(crate) serve: Serve,
 }
@@ -185,7 +193,7 @@ pub(crate) struct NodeArgs {
 pub(crate) struct MountArgs {
     /// The volume
     pub(crate) volume: String,
-    /// Where to mount it: an empty folder
+    /// Where to mount it: a folder that is there
     pub(crate) point: PathBuf,
     /// Refuse every write
     #[arg(long)]
@@ -205,7 +213,7 @@ pub(crate) struct MountArgs {
 pub(crate) enum VolumeCommand {
     /// Make a volume with an empty tree of files
     Create {
-        /// Its name: letters, digits, `-`, `_`, `.`
+        /// Its name: 1 to 128 letters, digits, `-`, `_`, `.`
         volume: String,
         /// Bytes of a page: a power of two from 4KiB to 1MiB
         #[arg(long, value_name = "SIZE", default_value = "32KiB")]
@@ -252,7 +260,7 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         uplink: Uplink,
     },
-    /// Check a volume's tree (through its origin), or a store that is not running (`--data`)
+    /// Check a volume's tree (over a link), or the store of an origin that is not running (`--data`)
     Check {
         /// The volume
         #[arg(required_unless_present = "data")]

@@ -61,7 +61,7 @@ fn fs_options(node: &NodeSection) -> FsOptions {
 
 pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
     let config = Flags::default()
-        .uplink("node", &arguments.uplink)
+        .uplink(&arguments.uplink)
         .set("node.memory", arguments.memory.memory.as_ref())
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;

@@ -105,7 +105,7 @@ pub(crate) async fn origin(arguments: &OriginArgs, common: &Common) -> Result<()
 /// `larder relay`.
 pub(crate) async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> {
     let config = Flags::default()
-        .uplink("relay", &arguments.uplink)
+        .parent("relay", &arguments.parent)
         .set("relay.listen", arguments.listen.as_ref())
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
@@ -122,7 +122,7 @@ pub(crate) async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> 
 /// `larder node`.
 pub(crate) async fn node(arguments: &NodeArgs, common: &Common) -> Result<()> {
     let config = Flags::default()
-        .uplink("node", &arguments.uplink)
+        .uplink(&arguments.uplink)
         .set("node.memory", arguments.memory.memory.as_ref())
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;

@@ -1,6 +1,6 @@
 //! From flags to the configuration.
 
-use crate::args::{Common, Identity, Uplink};
+use crate::args::{Common, Identity, Parent, Uplink};
 use anyhow::Result;
 use larder::config::{Config, ConfigError};
 
@@ -21,11 +21,16 @@ impl Flags {
         self.set("tls_dir", tls).set("name", identity.name.as_ref())
     }
 
-    /// The link to the parent, of section `section`.
-    pub(crate) fn uplink(self, section: &str, uplink: &Uplink) -> Self {
-        self.identity(&uplink.identity)
-            .set(&format!("{section}.parent"), uplink.parent.as_ref())
-            .set(&format!("{section}.parent_name"), uplink.parent_name.as_ref())
+    /// The link to the parent, in section `section`.
+    pub(crate) fn parent(self, section: &str, parent: &Parent) -> Self {
+        self.identity(&parent.identity)
+            .set(&format!("{section}.parent"), parent.parent.as_ref())
+            .set(&format!("{section}.parent_name"), parent.parent_name.as_ref())
+    }
+
+    /// A node's link to its parent.
+    pub(crate) fn uplink(self, uplink: &Uplink) -> Self {
+        self.parent("node", &uplink.parent)
             .set("node.instance", uplink.instance.as_ref())
             .set("node.request_limit", uplink.request_limit.as_ref())
     }

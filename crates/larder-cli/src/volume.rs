@@ -75,7 +75,7 @@ fn orphan_age(age: &str) -> Result<Duration> {
 }
 
 async fn connect(uplink: &Uplink, common: &Common) -> Result<Node> {
-    let config = Flags::default().uplink("node", uplink).load(common)?;
+    let config = Flags::default().uplink(uplink).load(common)?;
     larder::log::init(&config.log)?;
     Ok(Node::connect(config.node().for_task("volume")).await?)
 }

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage:
   larder-sim run SEED                 plays a seed; prints the trace's end if it fails
-  larder-sim run A..B [--jobs N]      plays seeds, N at once
+  larder-sim run A..B [--jobs N] [--all]
+                                      plays seeds, N at once, up to the first that fails, or all
   larder-sim scenario NAME A..B       plays worlds in which a named race is met
   larder-sim hash A..B                prints a hash for each seed: the same in every build
   larder-sim planted [--json] [--fault NAME] [--seeds N]

@@ -1,5 +1,6 @@
-//! Reasons and outcomes as codes with arguments. A code that is not known, from a later version,
-//! is kept as text: it says no less than that the link, request or commit ended.
+//! Reasons and outcomes as codes with arguments. A reason or error whose code is not known, from a
+//! later version, is kept as text: it says no less than that the link or request ended. An outcome
+//! whose code is not known is refused.
 
 use super::head::{Ending, Failure, Reason, id_field, id_of};
 use super::{TEXT_BYTES_MAX, WireError};

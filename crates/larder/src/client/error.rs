@@ -55,7 +55,7 @@ pub enum Error {
     TimedOut(Duration),
     /// The origin's history forked below what this process has seen: it was restored from an old
     /// copy. The session is over.
-    #[error("the history of domain {domain:?} forked: {detail}")]
+    #[error("the history of domain {:016x} forked: {detail}", .domain.0)]
     HistoryForked {
         /// The domain.
         domain: DomainId,
@@ -134,7 +134,7 @@ impl From<RequestError> for Error {
         match error {
             RequestError::NoVolume(name) => Self::NoVolume(name),
             RequestError::NoDomain(domain) => {
-                Self::Unavailable(format!("domain {domain:?} is not served here"))
+                Self::Unavailable(format!("domain {:016x} is not served here", domain.0))
             }
             RequestError::Exists(name) => Self::Exists(name),
             RequestError::Invalid(what) => Self::Invalid(what),

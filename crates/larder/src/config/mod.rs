@@ -1,4 +1,5 @@
-//! One TOML file for every role; every key is also a `LARDER_…` variable and a flag.
+//! One TOML file for every role; every key is also a `LARDER_…` variable, and a flag (`--set`). For
+//! operators they are listed in `docs/settings.md`.
 //!
 //! The layers, weakest first: defaults, the file, the environment, flags. A key `memory` of section
 //! `[node]` is the variable `LARDER_NODE_MEMORY`; a key outside sections, such as `name`, is
@@ -136,7 +137,7 @@ pub struct NodeSection {
     pub request_limit: Period,
     /// Time between two beats of a domain.
     pub beat: Period,
-    /// Page numbers asked for at once.
+    /// Page numbers asked for at once by transactions; the file layer asks for more.
     pub page_run: u64,
     /// Transactions at once.
     pub transactions_max: u32,

@@ -89,7 +89,7 @@ pub enum FsError {
     #[error("no space left")]
     NoSpace,
     /// The volume holds no files yet.
-    #[error("the volume holds no file system")]
+    #[error("the volume holds no tree of files: it was made without one; use another")]
     Unformatted,
     /// Records that make no sense.
     #[error("damaged: {0}")]

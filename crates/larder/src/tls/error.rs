@@ -21,7 +21,7 @@ pub enum TlsError {
     #[error("{path} exists; remove it by hand to start a new authority", path = .0.display())]
     AuthorityExists(PathBuf),
     /// A file does not hold what its name says.
-    #[error("{path} is no {what}: {detail}; issue it again with `larder ca issue`", path = path.display())]
+    #[error("{path} is no {what}: {detail}; copy it anew, or issue it again with `larder ca issue`", path = path.display())]
     Malformed {
         /// Which.
         path: PathBuf,

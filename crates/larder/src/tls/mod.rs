@@ -225,14 +225,19 @@ fn check_certificate(
             from: parsed.validity().not_before.to_string(),
         });
     }
-    for (path, certificate) in [(path, &parsed), (ca_path, &ca)] {
-        if now > certificate.validity().not_after {
-            return Err(TlsError::Expired {
-                path: path.to_owned(),
-                name: name.to_owned(),
-                until: certificate.validity().not_after.to_string(),
-            });
-        }
+    if now > ca.validity().not_after {
+        return Err(TlsError::File {
+            path: ca_path.to_owned(),
+            detail: format!("the authority expired on {}", ca.validity().not_after),
+            remedy: "make a new one with `larder ca init`, and issue all certificates by it".into(),
+        });
+    }
+    if now > parsed.validity().not_after {
+        return Err(TlsError::Expired {
+            path: path.to_owned(),
+            name: name.to_owned(),
+            until: parsed.validity().not_after.to_string(),
+        });
     }
     Ok(())
 }

@@ -27,10 +27,10 @@ use larder_core::wire;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OpenError {
     /// No identity file.
-    #[error("there is no domain here: check the configured directory, or create the domain")]
+    #[error("there is no domain here: check the configured directory")]
     NoDomain,
     /// A domain is there already.
-    #[error("domain {0:?} is here already: use another directory")]
+    #[error("domain {:016x} is here already: use another directory", .0.0)]
     Exists(DomainId),
     /// The identity file does not check.
     #[error("the identity file \"domain\" is damaged: restore the domain from a backup")]
@@ -56,7 +56,8 @@ pub enum OpenError {
     },
     /// The page engine holds another domain.
     #[error(
-        "the page engine holds domain {found:?} and the directory is domain {wanted:?}'s: put it back where it belongs"
+        "the page engine holds domain {:016x} and the directory is domain {:016x}'s: put it back where it belongs",
+        .found.0, .wanted.0
     )]
     OtherDomain {
         /// What the engine holds.
@@ -74,7 +75,8 @@ pub enum OpenError {
     },
     /// The page engine is not empty though the directory has no identity file.
     #[error(
-        "the page engine holds domain {0:?} and the identity file \"domain\" is missing: restore the domain from a backup"
+        "the page engine holds domain {:016x} and the identity file \"domain\" is missing: restore the domain from a backup",
+        .0.0
     )]
     PagesInUse(DomainId),
     /// A file operation failed.

@@ -93,7 +93,10 @@ pub enum LogError {
         found: u32,
     },
     /// A file of another domain's log.
-    #[error("log file {file} belongs to domain {found:?}, not to {wanted:?}: put it back there")]
+    #[error(
+        "log file {file} belongs to domain {:016x}, not to {:016x}: put it back there",
+        .found.0, .wanted.0
+    )]
     OtherDomain {
         /// Which file.
         file: String,
@@ -128,7 +131,7 @@ pub enum LogError {
         wanted: Lsn,
     },
     /// A record that no segment can hold.
-    #[error("a record of {bytes} bytes; a segment holds at most {max}: raise the segment size")]
+    #[error("a record of {bytes} bytes; a segment holds at most {max}: commit less at once")]
     TooLarge {
         /// Its size.
         bytes: usize,

@@ -16,7 +16,7 @@ pub enum Consistency {
     /// at the origin.
     #[default]
     Serializable,
-    /// Reads the state of its begin; may not write.
+    /// Reads the state of its first read in a domain; may not write.
     Snapshot,
 }
 
