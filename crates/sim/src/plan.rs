@@ -287,10 +287,23 @@ impl Plan {
         match rng.below(16) {
             0..=3 if !plan.relays.is_empty() => plan.aim_at_late_streams(rng),
             4..=6 => plan.aim_at_restores(rng),
+            7 | 8 => plan.aim_at_evictions(rng),
             _ => {}
         }
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         plan
+    }
+
+    /// Small memory, slow lines on which answers overtake each other, many pages asked for ahead and
+    /// not waited for (rules 2, 6 and 7).
+    fn aim_at_evictions(&mut self, rng: &mut Rng) {
+        self.mix.aim_at_evictions(rng);
+        self.limits.aim_at_evictions(rng);
+        self.mix.patience = pick(rng, &[50, 200]) * MILLI;
+        for line in &mut self.lines {
+            line.latency = line.latency.max(60 * MILLI);
+            line.bulk_spread = 8 * line.latency;
+        }
     }
 
     /// Two live processes of one name, and breaks after which now one, now the other comes first

@@ -187,7 +187,7 @@ fn a_log_that_never_answers_holds_up_its_own_domain_alone() {
 #[test]
 fn only_a_thief_brings_out_boots_that_are_not_held_to_their_names() {
     assert_caught_only_with(Fault::AnothersBoot, 150, without(Trouble::Forge));
-    assert_caught_only_with(Fault::BootOfAnyName, 150, without(Trouble::Forge));
+    assert_caught_only_with(Fault::BootOfAnyName, 250, without(Trouble::Forge));
 }
 
 /// Rule 15: while a node was cut off, another process of its name took its place, and the origin,
