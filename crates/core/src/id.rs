@@ -21,6 +21,8 @@ pub struct Stamp(pub u64);
 impl Stamp {
     /// Before every commit.
     pub const ZERO: Self = Self(0);
+    /// One past the largest stamp that a message may tell: the read cache writes "none" so.
+    pub const LIMIT: u64 = u64::MAX;
 
     /// The stamp after this one.
     #[must_use]

@@ -86,7 +86,9 @@ impl RelayDomain {
 
     /// How old the relay's state is; none: it was never confirmed.
     pub(super) fn age(&self, now: Instant) -> Option<Duration> {
-        self.anchor.map(|echo| now.since(echo.sent).saturating_add(echo.age))
+        // No message tells of more.
+        let most = Duration::from_nanos(u64::MAX);
+        self.anchor.map(|echo| now.since(echo.sent).saturating_add(echo.age).min(most))
     }
 
     /// A page was asked of the parent.

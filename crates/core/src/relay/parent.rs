@@ -103,6 +103,7 @@ impl Relay {
             Message::Ids { request, .. }
             | Message::Volume { request, .. }
             | Message::Volumes { request, .. } => {
+                self.fits(request, |what| what.is_answered_by(&message))?;
                 if let Some(pending) = self.answered(request)
                     && let Some((link, asked)) = pending.asker
                 {
@@ -110,9 +111,11 @@ impl Relay {
                 }
             }
             Message::Failed { request, page: Some(page), error } => {
+                self.fits(request, |what| matches!(what, What::Fetch { .. }))?;
                 self.page_failed(now, (request, page), error, out);
             }
             Message::Failed { request, page: None, error } => {
+                self.fits(request, |_| true)?;
                 self.failed(now, request, error, out);
             }
             Message::Resumed { request, domain, epochs, answer, stale, through, time, done } => {
@@ -148,7 +151,9 @@ impl Relay {
                 if !stale.is_empty() && through == from {
                     return violation("stale pages without an advance");
                 }
-                if !stale.is_empty() {
+                // What is told of this stamp in detail may be more than the ring keeps: every
+                // cursor is off it then.
+                if !stale.is_empty() && through > entry.ring.tail() {
                     entry.ring.push(Recent::Stale(through, stale));
                 }
                 entry.ring.raise(through);
@@ -161,6 +166,10 @@ impl Relay {
                 }
             }
             Message::Pages { request, domain, pages } => {
+                self.fits(
+                    request,
+                    |what| matches!(what, What::Fetch { domain: of, .. } if *of == domain),
+                )?;
                 self.pages(now, request, domain, pages, out);
             }
             _ => return violation("a message that only a child sends"),
@@ -218,6 +227,16 @@ impl Relay {
         Some(pending)
     }
 
+    /// Whether an answer is one to what was asked under this number: taken for another's it would
+    /// be counted twice. A request that is over may be answered still.
+    fn fits(&self, request: RequestId, fits: impl Fn(&What) -> bool) -> Result<(), CloseReason> {
+        match self.pending.get(&request) {
+            Some(pending) if !pending.sent => violation("an answer to what was not asked yet"),
+            Some(pending) if !fits(&pending.what) => violation("an answer to another question"),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     fn count_answers(&mut self, count: u32) {
         if let Some(up) = &mut self.up {
             up.unanswered = up.unanswered.saturating_sub(count);
@@ -244,6 +263,16 @@ impl Relay {
                 deadline: now,
             };
             self.pending.insert(request, again);
+        }
+        let seen = entry.through();
+        if own && entry.begun && part.through < seen && part.answer == ResumeAnswer::From(seen) {
+            return violation("a resume that ends below its beginning");
+        }
+        if !own {
+            self.fits(
+                request,
+                |what| matches!(what, What::Child { domain, .. } if *domain == part.domain),
+            )?;
         }
         let pages_max = self.config.resume_pages_max;
         let Some(pending) = self.pending.get_mut(&request) else {

@@ -64,6 +64,20 @@ impl What {
         }
     }
 
+    /// Whether a message about ids or volumes answers it.
+    pub(super) fn is_answered_by(&self, answer: &Message) -> bool {
+        let Self::Other(asked) = self else { return false };
+        matches!(
+            (asked, answer),
+            (Message::AllocateIds { .. }, Message::Ids { .. })
+                | (Message::ListVolumes { .. }, Message::Volumes { .. })
+                | (
+                    Message::OpenVolume { .. } | Message::CreateVolume { .. },
+                    Message::Volume { .. }
+                )
+        )
+    }
+
     /// The message that asks, under `request`.
     pub(super) fn message(&self, request: RequestId, line: &[Epoch]) -> Message {
         match self {

@@ -1,16 +1,14 @@
 //! Messages from parent to child, and the farewell of either.
 
 use super::WireError;
-use super::head::{self, id_field, id_of, need};
+use super::head::{self, id_field, id_of, need, stamp_of};
 use super::message::{Body, kind};
 use super::packed::{self, Packed};
 use super::reason::{
     ending_head, ending_of, failure_head, failure_of, reason_head, reason_of, text,
 };
 use crate::commit::{IdRange, PageKind};
-use crate::id::{
-    BootId, CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Stamp, VolumeId,
-};
+use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, VolumeId};
 use crate::message::{
     DOMAINS_MAX, DomainInfo, Echo, LinkLimits, Message, NoBoot, PAGES_PER_MESSAGE_MAX,
     ResumeAnswer, TOUCHED_PER_ADVANCE_MAX, VOLUMES_PER_MESSAGE_MAX, VolumeInfo,
@@ -226,11 +224,12 @@ pub(super) fn flow_message(kind: u32, body: Bytes) -> Result<Message, WireError>
                 request: RequestId(head.request),
                 domain: DomainId(head.domain),
                 epochs: packed::read_epochs(head.epochs)?,
-                answer: head
-                    .from
-                    .map_or(ResumeAnswer::Reset, |stamp| ResumeAnswer::From(Stamp(stamp))),
+                answer: match head.from {
+                    Some(from) => ResumeAnswer::From(stamp_of(from)?),
+                    None => ResumeAnswer::Reset,
+                },
                 stale: packed::read_pages(head.stale, PAGES_PER_MESSAGE_MAX)?,
-                through: Stamp(head.through),
+                through: stamp_of(head.through)?,
                 time: WallTime(head.time),
                 done: head.done,
             }
@@ -239,8 +238,8 @@ pub(super) fn flow_message(kind: u32, body: Bytes) -> Result<Message, WireError>
             let head: head::Advance = head::read(body)?;
             Message::Advance {
                 domain: DomainId(head.domain),
-                from: Stamp(head.from),
-                through: Stamp(head.through),
+                from: stamp_of(head.from)?,
+                through: stamp_of(head.through)?,
                 time: WallTime(head.time),
                 changes: packed::read_changes(head.changes)?,
                 stale: packed::read_pages(head.stale, TOUCHED_PER_ADVANCE_MAX)?,
@@ -357,7 +356,7 @@ fn volume_of(head: head::VolumeHead) -> Result<VolumeInfo, WireError> {
         name: text(head.name)?,
         page_bytes: page_bytes(head.page_bytes)?,
         root: if head.raw_root { PageKind::Raw } else { PageKind::Slotted },
-        version: Stamp(head.version),
+        version: stamp_of(head.version)?,
         pages: head.pages,
     })
 }

@@ -5,6 +5,7 @@
 //! repeated field can make 2 bytes of input 32 bytes of memory.
 
 use super::WireError;
+use crate::id::Stamp;
 use bytes::Bytes;
 
 macro_rules! heads {
@@ -247,6 +248,14 @@ heads! {
 /// Reads a head. Fields that it does not know are skipped.
 pub(super) fn read<T: prost::Message + Default>(bytes: Bytes) -> Result<T, WireError> {
     T::decode(bytes).map_err(|_| WireError::Malformed("the fields do not parse"))
+}
+
+/// A stamp that is one: the last number is none ([`Stamp::LIMIT`]).
+pub(super) fn stamp_of(number: u64) -> Result<Stamp, WireError> {
+    if number == Stamp::LIMIT {
+        return Err(WireError::Malformed("no stamp"));
+    }
+    Ok(Stamp(number))
 }
 
 /// A part that must be there.

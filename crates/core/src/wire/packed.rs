@@ -1,6 +1,7 @@
 //! Packed lists: one `bytes` field each. The layouts are in `docs/formats/wire.md`.
 
 use super::WireError;
+use super::head::stamp_of;
 use super::varint::{Reader, Sink, unzigzag, zigzag};
 use crate::commit::{
     Aspect, COMMIT_BYTES_MAX, COMMIT_READS_MAX, COMMIT_WRITES_MAX, Change, Op, PageChange,
@@ -145,7 +146,7 @@ pub(super) fn read_pages(bytes: Bytes, limit: usize) -> Result<Vec<PageId>, Wire
 pub(super) fn read_asks(bytes: Bytes) -> Result<Vec<PageAsk>, WireError> {
     let read = |reader: &mut Reader| {
         let code = reader.varint()?;
-        let have = if code & 1 == 0 { None } else { Some(Stamp(reader.varint()?)) };
+        let have = if code & 1 == 0 { None } else { Some(stamp_of(reader.varint()?)?) };
         Ok((code >> 1, have))
     };
     read_runs(bytes, PAGES_PER_MESSAGE_MAX, read, |page, have| PageAsk { page, have })
@@ -177,7 +178,7 @@ pub(super) fn read_answers(bytes: Bytes) -> Result<Vec<PageAnswer>, WireError> {
             2 => PageBody::Absent,
             _ => return Err(WireError::Malformed("no page body")),
         };
-        Ok((code >> 2, (Stamp(version), Stamp(as_of), body)))
+        Ok((code >> 2, (stamp_of(version)?, stamp_of(as_of)?, body)))
     };
     read_runs(bytes, PAGES_PER_MESSAGE_MAX, read, |page, (version, as_of, body)| PageAnswer {
         page,
@@ -371,7 +372,7 @@ pub(super) fn read_changes(bytes: Bytes) -> Result<Vec<Change>, WireError> {
     let (mut stamp, mut boot) = (0, None);
     while !reader.is_empty() {
         check_limit(changes.len(), CHANGES_PER_ADVANCE_MAX, "changes")?;
-        let stamp = Stamp(read_rise(&mut reader, &mut stamp)?);
+        let stamp = stamp_of(read_rise(&mut reader, &mut stamp)?)?;
         match reader.byte()? {
             0 => {}
             1 => boot = Some(BootId(reader.u128()?)),

@@ -2,7 +2,7 @@
 //! later version, is kept as text: it says no less than that the link or request ended. An outcome
 //! whose code is not known is refused.
 
-use super::head::{Ending, Failure, Reason, id_field, id_of};
+use super::head::{Ending, Failure, Reason, id_field, id_of, stamp_of};
 use super::{TEXT_BYTES_MAX, WireError};
 use crate::commit::{Abort, Aspect, LIMIT_NAMES, Outcome, Read, Target};
 use crate::id::{DomainId, Generation, PageId, PageNo, Slot, Stamp, VolumeId};
@@ -182,7 +182,7 @@ pub(super) fn ending_of(head: Ending) -> Result<Outcome, WireError> {
         .transpose()
         .map_err(|_| WireError::Malformed("no slot"))?;
     Ok(Outcome::Aborted(match head.code {
-        1 => return Ok(Outcome::Committed(Stamp(head.stamp))),
+        1 => return Ok(Outcome::Committed(stamp_of(head.stamp)?)),
         2 => return Ok(Outcome::Unknown),
         3 => Abort::Conflict(Read {
             page,

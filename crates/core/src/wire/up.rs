@@ -1,13 +1,13 @@
 //! Messages from child to parent.
 
 use super::WireError;
-use super::head::{self, id_field, id_of};
+use super::head::{self, id_field, id_of, stamp_of};
 use super::message::{Body, kind};
 use super::packed::{self, Packed};
 use super::reason::text;
 use super::varint::{Reader, Sink};
 use crate::commit::{COMMIT_WRITES_MAX, CommitRequest, Numbered};
-use crate::id::{BootId, CommitId, DomainId, HistoryId, RequestId, Stamp, VolumeId};
+use crate::id::{BootId, CommitId, DomainId, HistoryId, RequestId, VolumeId};
 use crate::message::{Lane, Message, PAGES_PER_MESSAGE_MAX, Role, VolumeKey, VolumeSpec};
 use crate::time::Instant;
 use bytes::Bytes;
@@ -191,7 +191,7 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
                 request: RequestId(head.request),
                 domain: DomainId(head.domain),
                 epochs: packed::read_epochs(head.epochs)?,
-                through: head.through.map(Stamp),
+                through: head.through.map(stamp_of).transpose()?,
             }
         }
         kind::REGISTER => {
@@ -263,7 +263,7 @@ fn commit_message(body: Bytes) -> Result<Message, WireError> {
             id: CommitId { boot: BootId(id_of(&head.boot)?), sequence: head.sequence },
             confirmed: head.confirmed,
             history: HistoryId(id_of(&head.history)?),
-            base: Stamp(head.base),
+            base: stamp_of(head.base)?,
             numbers: numbers_of(head.numbers)?,
             reads: packed::read_reads(head.reads)?,
             writes: packed::read_writes(head.writes)?,

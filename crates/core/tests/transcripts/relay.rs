@@ -7,7 +7,7 @@ use larder_core::id::{BootId, CommitId, DomainId, HistoryId, LinkId, RequestId, 
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{
     DomainInfo, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody, RequestError,
-    ResumeAnswer, Role,
+    ResumeAnswer, Role, VolumeInfo,
 };
 use larder_core::relay::io::{RelayInput, RelayOutput};
 use larder_core::relay::{Relay, RelayConfig};
@@ -541,4 +541,28 @@ fn bug_23_a_confirmation_before_the_handshake() {
     let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into() };
     run.step(vec![("up opened".into(), opened), confirm(4)]);
     run.0.end("relay_bug_23_a_confirmation_before_the_handshake");
+}
+
+#[test]
+fn bug_34_a_parent_that_lies() {
+    let mut run = Run::new(
+        "Found by lies drawn at random. A parent answered a fetch with a volume: the relay \
+         gave the child one answer for two pages asked for, and when the pages came counted the \
+         child's requests below zero, which ended the process with all its links. An answer must \
+         fit what was asked under its number, and its domain; a link whose parent breaks this is \
+         closed, and the children keep what they have.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(1, 5, &[3, 4])]);
+    let info = VolumeInfo {
+        id: VOLUME,
+        domain: DOMAIN,
+        name: "v".into(),
+        page_bytes: 4096,
+        root: larder_core::commit::PageKind::Slotted,
+        version: Stamp(5),
+        pages: 1,
+    };
+    run.step(vec![up(Message::Volume { request: RequestId(2), info })]);
+    run.0.end("relay_bug_34_a_parent_that_lies");
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Holds nothing yet.
-const NONE: u64 = u64::MAX;
+const NONE: u64 = Stamp::LIMIT;
 /// The machine panicked in the middle of a batch: nothing may be read any more.
 const BROKEN: u64 = u64::MAX;
 

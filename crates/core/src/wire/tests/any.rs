@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 fn stamp() -> impl Strategy<Value = Stamp> {
-    prop_oneof![0..1000u64, any::<u64>()].prop_map(Stamp)
+    prop_oneof![0..1000u64, 0..Stamp::LIMIT].prop_map(Stamp)
 }
 
 fn volume() -> impl Strategy<Value = VolumeId> {
@@ -127,7 +127,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
     let touched = prop::collection::btree_set(named(), 1..5);
     let pages = prop::collection::btree_map(page(), touched, 0..6);
     let change = (commit_id(), pages);
-    let stamps = prop_oneof![1..1000u64, 1..=u64::MAX];
+    let stamps = prop_oneof![1..1000u64, 1..Stamp::LIMIT];
     prop::collection::btree_map(stamps, change, 0..8).prop_map(|changes| {
         let page_change = |(page, touched): (PageId, std::collections::BTreeSet<_>)| PageChange {
             page,

@@ -253,3 +253,22 @@ fn a_boot_without_a_name_is_refused() {
     let record = LogRecord::Confirmed { boot, upto: u64::MAX };
     assert_eq!(decode_record(encode_record(&record)), Ok(record));
 }
+
+/// A parent advanced its stream to the last number there is, which the read cache writes for "no
+/// valid-through": readers were told that the domain was not attached, the machine that it was.
+#[test]
+fn the_last_number_is_no_stamp() {
+    let advance = |through| Message::Advance {
+        domain: DomainId(1),
+        from: Stamp(1),
+        through: Stamp(through),
+        time: crate::time::WallTime(0),
+        changes: Vec::new(),
+        stale: Vec::new(),
+        echo: None,
+    };
+    let last = advance(Stamp::LIMIT - 1);
+    assert_eq!(read_back(&last), last);
+    let refused = decode(Lane::Stream, encode(&advance(Stamp::LIMIT)));
+    assert_eq!(refused, Err(WireError::Malformed("no stamp")));
+}

@@ -1,0 +1,299 @@
+//! A node with a lying parent.
+
+use super::choices::{Choices, DOMAIN, VOLUME};
+use super::parent::Parent;
+use super::{EVENTS_MAX, assert_carried, carried, is_upward, pass, some_time};
+use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply};
+use larder_core::cache::{
+    Cache, CacheConfig, Consistency, Finish, PageCopy, ReadCache, Session, SessionOptions, Step,
+    Transaction,
+};
+use larder_core::id::{BootId, LinkId, PageId, RequestId, Slot, Stamp};
+use larder_core::machine::{LinkInput, LinkOutput, Machine};
+use larder_core::message::{Message, VolumeKey, VolumeSpec};
+use larder_core::time::{Clock, Duration, Instant};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How long users wait.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of copies.
+const MEMORY: usize = 48 << 10;
+
+struct Shown(Arc<AtomicU64>);
+
+impl Clock for Shown {
+    fn now(&self) -> Instant {
+        Instant(self.0.load(Ordering::Relaxed))
+    }
+}
+
+struct Run {
+    cache: Cache,
+    shared: Arc<ReadCache>,
+    clock: Arc<AtomicU64>,
+    now: Instant,
+    parent: Parent,
+    up: Option<LinkId>,
+    ups: u64,
+    /// Users who wait.
+    users: BTreeSet<RequestId>,
+    asked: u64,
+    session: Session,
+    transaction: Option<Transaction>,
+    /// The request that the transaction waits for, and what it brought.
+    needs: Option<RequestId>,
+    supply: Option<(Stamp, Vec<Arc<PageCopy>>)>,
+}
+
+pub(super) fn run(c: &mut Choices<'_>) {
+    let clock = Arc::new(AtomicU64::new(1_000_000_000_000));
+    let config = CacheConfig {
+        memory_bytes: MEMORY,
+        requests_max: 24,
+        commits_max: 6,
+        prefetch_max: 6,
+        recent_max: 16,
+        kept_max: 8,
+        notices_max: 4,
+        transactions_max: 4,
+        snapshot_bytes: 16 << 10,
+        ..CacheConfig::new("node", BootId(1), Arc::new(Shown(Arc::clone(&clock))))
+    };
+    let (cache, shared) = Cache::new(config);
+    let mut run = Run {
+        cache,
+        shared,
+        now: Instant(clock.load(Ordering::Relaxed)),
+        clock,
+        parent: Parent::new(BootId(1)),
+        up: None,
+        ups: 0,
+        users: BTreeSet::new(),
+        asked: 0,
+        session: Session::default(),
+        transaction: None,
+        needs: None,
+        supply: None,
+    };
+    run.connect(c);
+    run.ask(CacheOp::OpenVolume(VolumeKey::Name("v".into())));
+    for _ in 0..3 {
+        let message = run.parent.answers(c);
+        run.parent_says(&message);
+    }
+    for _ in 0..EVENTS_MAX {
+        if c.over() {
+            break;
+        }
+        match c.below(20) {
+            0 | 1 => {
+                let until = run.now.after(some_time(c));
+                run.pass(until);
+            }
+            2 if c.rarely(10) => run.cut(c),
+            2..=8 => {
+                let message = run.parent.answers(c);
+                run.parent_says(&message);
+            }
+            9..=11 => {
+                let message = run.parent.says(c);
+                run.parent_says(&message);
+            }
+            12..=14 => run.user(c),
+            _ => run.reader(c),
+        }
+        if run.up.is_none() && c.rarely(3) {
+            run.connect(c);
+        }
+        run.cache.check();
+    }
+    drop(run.transaction.take());
+    run.pass(run.now.after(PATIENCE));
+    run.cache.check();
+    assert!(run.users.is_empty(), "users wait for ever: {:?}", run.users);
+    assert!(run.cache.memory_bytes() <= MEMORY, "memory outgrew its bound");
+}
+
+impl Run {
+    fn connect(&mut self, c: &mut Choices<'_>) {
+        self.ups += 1;
+        let link = LinkId(self.ups);
+        self.up = Some(link);
+        self.parent.opened();
+        self.link(LinkInput::UpOpened { link, peer: "origin".into() });
+        let welcome = self.parent.welcome(c);
+        self.parent_says(&welcome);
+    }
+
+    fn cut(&mut self, c: &mut Choices<'_>) {
+        if let Some(link) = self.up.take() {
+            self.link(LinkInput::Closed { link, reason: c.rarely(2).then(|| c.reason()) });
+        }
+    }
+
+    fn parent_says(&mut self, message: &Message) {
+        if let (Some(link), Some((message, bytes))) = (self.up, carried(message)) {
+            self.link(LinkInput::Received { link, message, bytes });
+        }
+    }
+
+    fn link(&mut self, input: LinkInput) {
+        self.input(CacheInput::Link(input));
+    }
+
+    fn input(&mut self, input: CacheInput) {
+        let mut out = Vec::new();
+        self.cache.handle(self.now, input, &mut out);
+        self.carry_out(out);
+    }
+
+    fn ask(&mut self, op: CacheOp) -> RequestId {
+        self.asked += 1;
+        let id = RequestId(self.asked);
+        self.users.insert(id);
+        self.input(CacheInput::Request { id, op, deadline: self.now.after(PATIENCE) });
+        id
+    }
+
+    fn pass(&mut self, until: Instant) {
+        let mut all = Vec::new();
+        let clock = Arc::clone(&self.clock);
+        pass(&mut self.cache, &mut self.now, until, |now, out| {
+            clock.store(now.0, Ordering::Relaxed);
+            all.extend(out);
+        });
+        self.clock.store(self.now.0, Ordering::Relaxed);
+        self.carry_out(all);
+    }
+
+    fn carry_out(&mut self, out: Vec<CacheOutput>) {
+        for output in out {
+            match output {
+                CacheOutput::Link(LinkOutput::Send { link, message }) => {
+                    assert_eq!(self.up, Some(link), "said to a link that is closed");
+                    assert_carried(&message);
+                    let either = matches!(message, Message::Goodbye { .. } | Message::KeepAlive);
+                    assert!(either || is_upward(&message), "a child says {message:?}");
+                    self.parent.hears(&message);
+                }
+                CacheOutput::Link(LinkOutput::Close { link, .. }) => {
+                    assert_eq!(self.up.take(), Some(link), "a link is closed that is not open");
+                }
+                CacheOutput::Reply { id, result } => {
+                    assert!(self.users.remove(&id), "{id:?} is answered twice: {result:?}");
+                    if self.needs == Some(id) {
+                        self.needs = None;
+                        if let Ok(CacheReply::Fetched { through, pages }) = result {
+                            self.supply = Some((through, pages));
+                        }
+                    }
+                }
+                CacheOutput::Notice(_) => {}
+            }
+        }
+    }
+
+    fn user(&mut self, c: &mut Choices<'_>) {
+        let op = match c.below(12) {
+            0 => CacheOp::OpenVolume(VolumeKey::Id(VOLUME)),
+            1 => CacheOp::ListVolumes,
+            2 => {
+                let (id, name) = (c.volume(), "w".into());
+                CacheOp::CreateVolume(VolumeSpec { id, name, page_bytes: 4096, domain: None })
+            }
+            3..=5 => {
+                let pages = c.page_set();
+                CacheOp::Fetch { domain: c.domain(), pages, prefetch: c.rarely(3) }
+            }
+            6 => CacheOp::AllocateIds { volume: VOLUME, count: 1 + c.below(8) as u64 },
+            7 => {
+                let stamp = c.stamp(self.parent.hints.through);
+                CacheOp::WaitThrough { domain: c.domain(), stamp }
+            }
+            8 => CacheOp::Refresh { domain: c.domain() },
+            9 => {
+                let waiting: Vec<RequestId> = self.users.iter().copied().collect();
+                if let Some(id) = c.pick(&waiting) {
+                    self.users.remove(&id);
+                    self.needs = self.needs.filter(|needs| *needs != id);
+                    self.input(CacheInput::Cancel { id });
+                }
+                return;
+            }
+            _ => return self.write(c),
+        };
+        self.ask(op);
+    }
+
+    /// A commit without reads: the machine takes what its users hand over.
+    fn write(&mut self, c: &mut Choices<'_>) {
+        let (Some(history), Some(checked)) =
+            (self.shared.history(DOMAIN), self.shared.through(DOMAIN))
+        else {
+            return;
+        };
+        let (reads, writes) = (c.reads(), c.writes());
+        self.ask(CacheOp::Commit { domain: DOMAIN, history, checked, reads, writes });
+    }
+
+    /// A transaction goes on.
+    fn reader(&mut self, c: &mut Choices<'_>) {
+        let Some(mut transaction) = self.transaction.take() else {
+            let consistency = match c.below(3) {
+                0 => Consistency::Snapshot,
+                1 => Consistency::Strict,
+                _ => Consistency::Serializable,
+            };
+            let options = SessionOptions { consistency, ..SessionOptions::default() };
+            self.transaction = Transaction::begin(&self.shared, options, &self.session.floors).ok();
+            return;
+        };
+        if let Some((through, pages)) = self.supply.take() {
+            let _ = transaction.supply(through, &pages);
+        }
+        let page = c.page();
+        match c.below(8) {
+            0..=2 => {
+                let step = transaction.read_slot(page, Slot(c.below(4) as u16));
+                self.step(step);
+            }
+            3 => {
+                let step = transaction.read_all(page);
+                self.step(step);
+            }
+            4 => {
+                let step = transaction.slots(page);
+                self.step(step);
+            }
+            5 | 6 => {
+                let step = transaction.write(page, c.op());
+                self.step(step);
+            }
+            _ => {
+                self.needs = None;
+                match transaction.finish() {
+                    Finish::Local { seen, .. } => {
+                        self.session.saw(&seen);
+                    }
+                    Finish::Send { parts, .. } => {
+                        for part in parts {
+                            self.ask(part.into_op());
+                        }
+                    }
+                    Finish::Doomed(_) | Finish::Refused(_) => self.session = Session::default(),
+                }
+                return;
+            }
+        }
+        self.transaction = Some(transaction);
+    }
+
+    fn step<T>(&mut self, step: Step<T>) {
+        if let Step::Need { domain, pages, .. } = step {
+            let pages: Vec<PageId> = pages;
+            self.needs = Some(self.ask(CacheOp::Fetch { domain, pages, prefetch: false }));
+        }
+    }
+}

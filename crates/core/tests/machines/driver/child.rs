@@ -1,0 +1,135 @@
+//! What a lying child says.
+
+use super::choices::{Choices, Hints, PAGE_BYTES};
+use larder_core::commit::{CommitRequest, Numbered};
+use larder_core::id::{BootId, HistoryId, PageNo, RequestId, VolumeId};
+use larder_core::message::{Lane, Message, PageAsk, Role, VolumeKey, VolumeSpec};
+use larder_core::time::Instant;
+
+/// Who it says it is.
+#[derive(Clone, Debug)]
+pub(super) struct Who {
+    pub(super) name: String,
+    pub(super) boot: BootId,
+    pub(super) role: Role,
+}
+
+/// One of the few that collide.
+pub(super) fn somebody(c: &mut Choices<'_>) -> (String, Who) {
+    let (peer, name, role) = match c.below(6) {
+        0 | 1 => ("alice", "alice/a", Role::Node),
+        2 => ("alice", "alice/b", Role::Node),
+        3 => ("bob", "bob/a", Role::Node),
+        _ => ("relay", "relay", Role::Relay),
+    };
+    let boot = BootId(1 + c.below(4) as u128);
+    (peer.into(), Who { name: name.into(), boot, role })
+}
+
+pub(super) fn hello(c: &mut Choices<'_>, who: &Who) -> Message {
+    let name = if c.rarely(20) { c.name() } else { who.name.clone() };
+    let max_version = if c.rarely(30) { c.near(1) as u32 } else { 1 };
+    Message::Hello { min_version: 1, max_version, name, boot: who.boot, role: who.role }
+}
+
+fn request(c: &mut Choices<'_>, hints: &mut Hints) -> RequestId {
+    hints.request += 1;
+    RequestId(c.near(hints.request))
+}
+
+pub(super) fn resume(c: &mut Choices<'_>, hints: &mut Hints) -> Message {
+    let request = request(c, hints);
+    let fresh = c.rarely(3);
+    let epochs = if fresh { Vec::new() } else { c.line(&hints.line.clone()) };
+    let through = (!fresh).then(|| c.stamp(hints.through));
+    Message::Resume { request, domain: c.domain(), epochs, through }
+}
+
+pub(super) fn register(c: &mut Choices<'_>, who: &Who) -> Message {
+    let vouches = who.role == Role::Relay || c.rarely(10);
+    let name = if vouches { c.name() } else { who.name.clone() };
+    let life = if vouches { c.boot(who.boot) } else { who.boot };
+    let boot = c.boot(who.boot);
+    Message::Register { domain: c.domain(), boot, name, life, fresh: !c.rarely(4) }
+}
+
+fn numbers(c: &mut Choices<'_>, hints: &Hints) -> Vec<Numbered> {
+    let count = c.below(3);
+    let mut numbered = || Numbered {
+        history: if c.rarely(2) { hints.history() } else { c.history(HistoryId(0)) },
+        pages: (c.near(1) as u32).max(1),
+    };
+    (0..count).map(|_| numbered()).collect()
+}
+
+fn commit(c: &mut Choices<'_>, hints: &mut Hints, who: &Who) -> Message {
+    let id = c.commit_id(who.boot, hints.sequence);
+    hints.sequence += 1;
+    let commit = CommitRequest {
+        id,
+        confirmed: if c.rarely(4) { c.near(hints.sequence) } else { 0 },
+        history: c.history(hints.history()),
+        base: c.stamp(hints.through),
+        numbers: numbers(c, hints),
+        reads: c.reads(),
+        writes: c.writes(),
+    };
+    Message::Commit { domain: c.domain(), commit }
+}
+
+/// Anything a child may say, and now and then what it may not.
+pub(super) fn says(c: &mut Choices<'_>, hints: &mut Hints, who: &Who, now: Instant) -> Message {
+    match c.below(30) {
+        0 | 1 => resume(c, hints),
+        2 | 3 => register(c, who),
+        4 => Message::Left { name: c.name() },
+        5..=9 => {
+            let request = request(c, hints);
+            let mut pages = c.pages();
+            if let Some(page) = pages.first_mut().filter(|_| c.rarely(16)) {
+                page.page = PageNo(0);
+            }
+            let have = |c: &mut Choices<'_>| c.rarely(3).then(|| c.stamp(2));
+            let pages = pages.into_iter().map(|page| PageAsk { page, have: have(c) }).collect();
+            Message::Fetch { request, domain: c.domain(), pages, prefetch: c.rarely(4) }
+        }
+        10 => Message::Evicted { domain: c.domain(), pages: c.page_set() },
+        11 => Message::Holding { domain: c.domain(), pages: c.page_set(), done: !c.rarely(3) },
+        12 => {
+            let boot = c.boot(who.boot);
+            Message::Confirm { domain: c.domain(), boot, upto: c.near(hints.sequence) }
+        }
+        13 => {
+            let (request, volume) = (request(c, hints), c.volume());
+            Message::AllocateIds { request, volume, count: c.near(4) }
+        }
+        14 => {
+            let by_id = c.rarely(2);
+            let key = if by_id { VolumeKey::Id(c.volume()) } else { VolumeKey::Name("v".into()) };
+            Message::OpenVolume { request: request(c, hints), key }
+        }
+        15 => Message::ListVolumes { request: request(c, hints), after: c.name() },
+        16 => {
+            let id = VolumeId(7 + c.below(4) as u128);
+            let name = ["v", "w", "x", "", "a b"][c.below(5)].into();
+            let page_bytes =
+                if c.rarely(8) { c.near(PAGE_BYTES.into()) as u32 } else { PAGE_BYTES };
+            let domain = c.rarely(2).then(|| c.domain());
+            let spec = VolumeSpec { id, name, page_bytes, domain };
+            Message::CreateVolume { request: request(c, hints), spec }
+        }
+        17 | 18 => Message::Beat { domain: c.domain(), sent: Instant(c.near(now.0)) },
+        19 | 20 => {
+            let lane = if c.rarely(2) { Lane::Bulk } else { Lane::Stream };
+            Message::Credit { lane, bytes: c.near(1 << 16) as u32 }
+        }
+        21 if c.rarely(4) => Message::Goodbye { reason: c.reason() },
+        21 if c.rarely(4) => hello(c, who),
+        21 if c.rarely(4) => {
+            let boot = c.boot(who.boot);
+            Message::Registered { domain: c.domain(), boot }
+        }
+        22 => Message::KeepAlive,
+        _ => commit(c, hints, who),
+    }
+}

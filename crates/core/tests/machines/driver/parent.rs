@@ -1,0 +1,248 @@
+//! What a lying parent says: answers to what was asked, more or less true, and what nobody asked.
+
+use super::choices::{Choices, DOMAIN, Hints, PAGE_BYTES, VOLUME};
+use larder_core::commit::PageKind;
+use larder_core::id::{BootId, CommitId, DomainId, PageId, RequestId, Stamp, VolumeId};
+use larder_core::message::{
+    DomainInfo, Echo, LinkLimits, Message, NoBoot, PageAnswer, PageAsk, PageBody, ResumeAnswer,
+    VolumeInfo,
+};
+use larder_core::time::{Duration, Instant, WallTime};
+
+/// Questions that are kept for answers.
+const ASKED_MAX: usize = 64;
+
+/// The parent's side of a link up.
+#[derive(Debug)]
+pub(super) struct Parent {
+    pub(super) hints: Hints,
+    /// Whom it speaks with, for commits.
+    pub(super) boot: BootId,
+    /// What was asked and not answered.
+    asked: Vec<Message>,
+    /// The request of the stream's resume.
+    resumed: u64,
+    /// The last beat.
+    beat: Instant,
+}
+
+impl Parent {
+    pub(super) fn new(boot: BootId) -> Self {
+        Self { hints: Hints::new(5), boot, asked: Vec::new(), resumed: 1, beat: Instant::default() }
+    }
+
+    /// The link is a new one.
+    pub(super) fn opened(&mut self) {
+        self.asked.clear();
+    }
+
+    /// Takes what the machine says.
+    pub(super) fn hears(&mut self, message: &Message) {
+        match message {
+            Message::Hello { .. } | Message::Credit { .. } | Message::Goodbye { .. } => return,
+            Message::Beat { sent, .. } => self.beat = *sent,
+            Message::Register { boot, .. } => self.boot = *boot,
+            _ => {}
+        }
+        if self.asked.len() == ASKED_MAX {
+            self.asked.remove(0);
+        }
+        self.asked.push(message.clone());
+    }
+
+    pub(super) fn welcome(&self, c: &mut Choices<'_>) -> Message {
+        let truthful = !c.rarely(12);
+        let mut number = |truth: u64| if truthful { truth } else { c.near(truth) };
+        let limits = LinkLimits {
+            requests_max: number(64) as u32,
+            stream_window_bytes: number(1 << 20) as u32,
+            bulk_window_bytes: number(1 << 20) as u32,
+            lease: Duration::from_nanos(number(3_000_000_000)),
+        };
+        let version = number(1) as u32;
+        let epochs = if truthful { self.hints.line.clone() } else { c.line(&self.hints.line) };
+        let domains = vec![DomainInfo { domain: DOMAIN, epochs }];
+        let (name, time) = ("origin".into(), WallTime(1));
+        Message::Welcome { version, name, time, limits, domains }
+    }
+
+    /// Answers the oldest question, or another one.
+    pub(super) fn answers(&mut self, c: &mut Choices<'_>) -> Message {
+        if self.asked.is_empty() {
+            return self.advance(c);
+        }
+        let place = if c.rarely(3) { c.below(self.asked.len()) } else { 0 };
+        // Now and then it is answered twice.
+        let asked = if c.rarely(16) { self.asked[place].clone() } else { self.asked.remove(place) };
+        match asked {
+            Message::Resume { request, domain, through, .. } => {
+                self.resumed = request.0;
+                self.resumed(c, (request, domain), through)
+            }
+            Message::Register { domain, boot, .. } if !c.rarely(6) => {
+                Message::Registered { domain, boot }
+            }
+            Message::Register { domain, boot, .. } => {
+                let why = if c.rarely(2) { NoBoot::Taken } else { NoBoot::Unknown };
+                Message::Unregistered { domain, boot, why }
+            }
+            Message::Fetch { request, domain, pages, .. } => self.pages(c, request, domain, &pages),
+            Message::AllocateIds { request, volume, count } => {
+                let history = c.history(self.hints.history());
+                let count = if c.rarely(4) { c.near(count) } else { count };
+                Message::Ids { request, history, range: c.range(volume, 100, count) }
+            }
+            Message::OpenVolume { request, .. } => {
+                Message::Volume { request, info: self.info(c, VOLUME) }
+            }
+            Message::CreateVolume { request, spec } => {
+                Message::Volume { request, info: self.info(c, spec.id) }
+            }
+            Message::ListVolumes { request, .. } => {
+                let volumes = vec![self.info(c, VOLUME)];
+                Message::Volumes { request, volumes, more: c.rarely(3) }
+            }
+            Message::KeepAlive => Message::KeepAlive,
+            Message::Commit { domain, commit } => self.committed(c, domain, commit.id),
+            _ => self.advance(c),
+        }
+    }
+
+    /// What nobody asked for.
+    pub(super) fn says(&mut self, c: &mut Choices<'_>) -> Message {
+        let request = RequestId(c.near(self.resumed));
+        match c.below(20) {
+            0..=6 => self.advance(c),
+            7 | 8 => Message::History { domain: c.domain(), epochs: c.line(&self.hints.line) },
+            9 | 10 => self.resumed(c, (request, DOMAIN), Some(Stamp(self.hints.through))),
+            11 => {
+                let pages: Vec<PageAsk> =
+                    c.pages().into_iter().map(|page| PageAsk { page, have: None }).collect();
+                self.pages(c, request, DOMAIN, &pages)
+            }
+            12 => {
+                let id = c.commit_id(self.boot, 1);
+                let domain = c.domain();
+                self.committed(c, domain, id)
+            }
+            13 => {
+                let page = c.rarely(2).then(|| c.page());
+                Message::Failed { request, page, error: c.error() }
+            }
+            14 => {
+                let boot = c.boot(self.boot);
+                let why = if c.rarely(2) { NoBoot::Taken } else { NoBoot::Unknown };
+                Message::Unregistered { domain: c.domain(), boot, why }
+            }
+            15 => {
+                let boot = c.boot(self.boot);
+                Message::Registered { domain: c.domain(), boot }
+            }
+            16 => Message::Volume { request, info: self.info(c, VOLUME) },
+            17 => {
+                let history = c.history(self.hints.history());
+                Message::Ids { request, history, range: c.range(VOLUME, 100, 5) }
+            }
+            18 if c.rarely(6) => Message::Goodbye { reason: c.reason() },
+            19 if c.rarely(6) => self.welcome(c),
+            _ => self.advance(c),
+        }
+    }
+
+    fn info(&self, c: &mut Choices<'_>, id: VolumeId) -> VolumeInfo {
+        let lies = c.rarely(6);
+        VolumeInfo {
+            id: if lies { c.volume() } else { id },
+            domain: if lies { c.domain() } else { DOMAIN },
+            name: "v".into(),
+            page_bytes: if lies { 1 << (12 + c.below(9)) } else { PAGE_BYTES },
+            root: if lies { PageKind::Raw } else { PageKind::Slotted },
+            version: c.stamp(self.hints.through),
+            pages: c.near(3),
+        }
+    }
+
+    fn resumed(
+        &mut self,
+        c: &mut Choices<'_>,
+        (request, domain): (RequestId, DomainId),
+        through: Option<Stamp>,
+    ) -> Message {
+        let from = through.map_or(self.hints.through, |through| through.0);
+        let reset = through.is_some() && c.rarely(5);
+        let answer = if reset { ResumeAnswer::Reset } else { ResumeAnswer::From(c.stamp(from)) };
+        let mut to = c.stamp(self.hints.through);
+        if to.0 > 1 << 40 && !c.rarely(12) {
+            to = Stamp(self.hints.through);
+        }
+        let done = !c.rarely(4);
+        let epochs = c.line(&self.hints.line);
+        if domain == DOMAIN && done {
+            self.hints.through = to.0;
+            if c.rarely(2) {
+                self.hints.line.clone_from(&epochs);
+            }
+        }
+        let (stale, time) = (c.page_set(), WallTime(2));
+        Message::Resumed { request, domain, epochs, answer, stale, through: to, time, done }
+    }
+
+    fn advance(&mut self, c: &mut Choices<'_>) -> Message {
+        let from = self.hints.through;
+        let mut through = c.near(from.saturating_add(3));
+        if through > 1 << 40 && !c.rarely(12) {
+            // Nothing can follow it.
+            through = from;
+        }
+        let changes = c.changes(from, through, self.boot);
+        let stale = if c.rarely(4) { c.page_set() } else { Vec::new() };
+        let echo = c.rarely(3).then(|| Echo {
+            sent: Instant(c.near(self.beat.0)),
+            age: Duration::from_nanos(c.near(0)),
+        });
+        let (domain, time) = (c.domain(), WallTime(3));
+        let told = Stamp(if c.rarely(12) { c.near(from) } else { from });
+        if domain == DOMAIN && through >= from {
+            self.hints.through = through;
+        }
+        let through = Stamp(through);
+        Message::Advance { domain, from: told, through, time, changes, stale, echo }
+    }
+
+    fn pages(
+        &mut self,
+        c: &mut Choices<'_>,
+        request: RequestId,
+        domain: DomainId,
+        asked: &[PageAsk],
+    ) -> Message {
+        if c.rarely(10) {
+            let page = c.rarely(2).then(|| asked.first().map_or(c.page(), |ask| ask.page));
+            return Message::Failed { request, page, error: c.error() };
+        }
+        let mut pages = Vec::new();
+        for ask in asked {
+            if c.rarely(10) {
+                continue;
+            }
+            let page: PageId = if c.rarely(16) { c.page() } else { ask.page };
+            let version = c.stamp(self.hints.through.saturating_sub(1));
+            let as_of = c.stamp(self.hints.through);
+            let body = match c.below(6) {
+                0 => PageBody::Absent,
+                1 => PageBody::Valid,
+                _ => PageBody::Data(c.image(page)),
+            };
+            pages.push(PageAnswer { page, version, as_of, body });
+        }
+        Message::Pages { request, domain, pages }
+    }
+
+    fn committed(&mut self, c: &mut Choices<'_>, domain: DomainId, id: CommitId) -> Message {
+        if c.rarely(6) {
+            return Message::CommitDeferred { domain, id, error: c.error() };
+        }
+        let history = c.history(self.hints.history());
+        Message::Committed { domain, id, outcome: c.outcome(self.hints.through), history }
+    }
+}

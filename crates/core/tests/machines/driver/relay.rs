@@ -1,0 +1,163 @@
+//! A relay between a lying parent and lying children.
+
+use super::children::Children;
+use super::choices::Choices;
+use super::parent::Parent;
+use super::{EVENTS_MAX, assert_carried, carried, is_upward, pass, some_time};
+use larder_core::downlink::DownlinkConfig;
+use larder_core::id::{BootId, LinkId};
+use larder_core::machine::{LinkInput, LinkOutput, Machine};
+use larder_core::message::{LinkLimits, Message};
+use larder_core::relay::io::{RelayInput, RelayOutput};
+use larder_core::relay::{Relay, RelayConfig};
+use larder_core::time::{Duration, Instant};
+
+/// Links up have numbers from here.
+const UP: u64 = 1 << 32;
+
+struct Run {
+    relay: Relay,
+    now: Instant,
+    children: Children,
+    parent: Parent,
+    up: Option<LinkId>,
+    ups: u64,
+}
+
+fn config() -> RelayConfig {
+    let limits = LinkLimits {
+        requests_max: 24,
+        stream_window_bytes: 4096,
+        bulk_window_bytes: 16_384,
+        lease: Duration::from_secs(3),
+    };
+    let downlink = DownlinkConfig {
+        name: "near".into(),
+        limits,
+        links_max: 6,
+        processes_max: 3,
+        names_per_link_max: 3,
+        registered_pages_max: 8,
+        advance_bytes: 256,
+        ring_bytes_max: 300,
+        ring_commits_max: 6,
+        ..DownlinkConfig::default()
+    };
+    let boot = BootId(77);
+    RelayConfig { downlink, boot, resume_pages_max: 4, ..RelayConfig::default() }
+}
+
+pub(super) fn run(c: &mut Choices<'_>) {
+    let mut run = Run {
+        relay: Relay::new(config()),
+        now: Instant(1_000_000_000_000),
+        children: Children::new(5),
+        parent: Parent::new(BootId(1)),
+        up: None,
+        ups: 0,
+    };
+    run.connect(c);
+    for _ in 0..2 {
+        let message = run.parent.answers(c);
+        run.parent_says(&message);
+    }
+    for input in run.children.honest() {
+        run.input(input);
+    }
+    for _ in 0..EVENTS_MAX {
+        if c.over() {
+            break;
+        }
+        match c.below(16) {
+            0 => {
+                let until = run.now.after(some_time(c));
+                run.pass(until);
+            }
+            1 if c.rarely(10) => run.cut(c),
+            1..=4 => {
+                let message = run.parent.answers(c);
+                run.parent_says(&message);
+            }
+            5 | 6 => {
+                let message = run.parent.says(c);
+                run.parent_says(&message);
+            }
+            _ => {
+                for input in run.children.act(c, run.now) {
+                    if matches!(&input, LinkInput::Received { link, .. } if !run.children.holds(*link))
+                    {
+                        continue;
+                    }
+                    run.input(input);
+                }
+            }
+        }
+        if run.up.is_none() && c.rarely(3) {
+            run.connect(c);
+        }
+        run.relay.check();
+    }
+    run.pass(run.now.after(Duration::from_secs(60)));
+    run.relay.check();
+}
+
+impl Run {
+    fn connect(&mut self, c: &mut Choices<'_>) {
+        self.ups += 1;
+        let link = LinkId(UP + self.ups);
+        self.up = Some(link);
+        self.parent.opened();
+        self.input(LinkInput::UpOpened { link, peer: "origin".into() });
+        let welcome = self.parent.welcome(c);
+        self.parent_says(&welcome);
+    }
+
+    fn cut(&mut self, c: &mut Choices<'_>) {
+        if let Some(link) = self.up.take() {
+            self.input(LinkInput::Closed { link, reason: c.rarely(2).then(|| c.reason()) });
+        }
+    }
+
+    fn parent_says(&mut self, message: &Message) {
+        if let (Some(link), Some((message, bytes))) = (self.up, carried(message)) {
+            self.input(LinkInput::Received { link, message, bytes });
+        }
+    }
+
+    fn input(&mut self, input: LinkInput) {
+        let mut out = Vec::new();
+        self.relay.handle(self.now, RelayInput::Link(input), &mut out);
+        self.carry_out(out);
+    }
+
+    fn pass(&mut self, until: Instant) {
+        while self.now < until {
+            for input in self.children.honest_beats(self.now) {
+                self.input(input);
+            }
+            let next = until.min(self.now.after(Duration::from_secs(4)));
+            let mut all = Vec::new();
+            pass(&mut self.relay, &mut self.now, next, |_, out| all.extend(out));
+            self.carry_out(all);
+        }
+    }
+
+    fn carry_out(&mut self, out: Vec<RelayOutput>) {
+        for output in out {
+            let RelayOutput::Link(output) = output else { continue };
+            match &output {
+                LinkOutput::Send { link, message } if link.0 >= UP => {
+                    assert_eq!(self.up, Some(*link), "said to a link up that is closed");
+                    assert_carried(message);
+                    let either = matches!(message, Message::Goodbye { .. } | Message::KeepAlive);
+                    assert!(either || is_upward(message), "a child says {message:?}");
+                    self.parent.hears(message);
+                }
+                LinkOutput::Close { link, .. } if link.0 >= UP => {
+                    assert_eq!(self.up.take(), Some(*link), "a link up is closed that is not open");
+                }
+                _ => self.children.told(&output),
+            }
+        }
+    }
+}

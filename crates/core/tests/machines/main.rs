@@ -1,0 +1,37 @@
+//! Lies told to the machines: what `driver` says, with drawn bytes.
+
+mod driver;
+
+use driver::{Choices, Victim, run};
+use larder_core::rng::Rng;
+
+/// Runs for each machine.
+const RUNS: u64 = 600;
+
+fn lie_to(victim: Victim) {
+    for seed in 0..RUNS {
+        let mut rng = Rng::new(seed);
+        let length = 200 + rng.below(8000);
+        let bytes: Vec<u8> = (0..length).map(|_| rng.below(256) as u8).collect();
+        let lies = std::panic::AssertUnwindSafe(|| run(victim, &mut Choices::new(&bytes)));
+        if let Err(panic) = std::panic::catch_unwind(lies) {
+            eprintln!("lies to the {victim:?} with seed {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn lies_to_an_origin() {
+    lie_to(Victim::Origin);
+}
+
+#[test]
+fn lies_to_a_cache() {
+    lie_to(Victim::Cache);
+}
+
+#[test]
+fn lies_to_a_relay() {
+    lie_to(Victim::Relay);
+}
