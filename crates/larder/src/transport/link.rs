@@ -312,8 +312,13 @@ fn own_pages(message: &mut Message) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_core::message::{Lane, Role};
+    use larder_core::id::{DomainId, PageId, PageNo, RequestId, Stamp, VolumeId};
+    use larder_core::message::{Lane, PageAnswer, Role};
     use larder_core::wire::FrameHeader;
+    use tokio::net::{TcpSocket, TcpStream};
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+    const PAGE_BYTES: usize = 64 << 10;
 
     /// A peer of another make sent a frame that is none. The link was closed without a word: its
     /// operator saw "the other side ended it", dialled on, and never learnt what was wrong.
@@ -350,5 +355,91 @@ mod tests {
             closed,
             LinkEvent::Input { input: LinkInput::Closed { reason: None, .. }, .. }
         ));
+    }
+
+    /// A link over a slow line had megabytes of pages to send. The kernel took them all, and a
+    /// beat queued after them, though first among the lanes, came out behind the last page: on a
+    /// line of 1 MB/s that is longer than the peer waits before it gives the link up.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_control_message_overtakes_the_pages_that_the_line_has_not_taken() {
+        const ROUNDS: usize = 3;
+        const PAGES: usize = 128;
+        let (near, mut far) = narrow_line().await;
+        super::super::prepare(&near, PATIENCE).expect("a TCP socket");
+        let (events, mut told) = mpsc::channel(8);
+        let metrics = Arc::new(Metrics::new());
+        let setup = LinkSetup::new(events, metrics, 64 << 20, PATIENCE);
+        let opened =
+            LinkInput::DownOpened { link: LinkId(1), peer: "peer".into(), role: Role::Node };
+        let run = tokio::spawn(async move {
+            setup.run(near, Side::Down, LinkId(1), (opened, "line"), |_| {}).await
+        });
+        let Some(LinkEvent::Opened { sender, .. }) = told.recv().await else {
+            panic!("the link stands");
+        };
+        let mut lanes = LaneReceiver::new();
+        let mut buffer = BytesMut::new();
+        for round in 0..ROUNDS {
+            for page in 0..PAGES {
+                let _ = sender.queue(page_message((round * PAGES + page + 1) as u64));
+            }
+            sender.wake();
+            let before = stalled(&sender).await;
+            let _ = sender
+                .queue(Message::Beat { domain: DomainId(1), sent: larder_core::time::Instant(0) });
+            sender.wake();
+            // The peer reads at last: how much lies before the beat, and does the rest come?
+            let (mut bytes, mut pages, mut before_beat) = (0, 0, None);
+            while pages < PAGES || before_beat.is_none() {
+                let read = timeout(PATIENCE, far.read_buf(&mut buffer)).await;
+                bytes += read.expect("the writer is woken again").expect("it stands");
+                while let Some((message, _)) = lanes.receive(&mut buffer).expect("frames") {
+                    match message {
+                        Message::Pages { .. } => pages += 1,
+                        _ => before_beat = Some((bytes, pages)),
+                    }
+                }
+            }
+            let (bytes, overtaken) = before_beat.expect("the beat came");
+            let waited = format!("round {round}: {bytes} bytes, {overtaken} pages before the beat");
+            assert!(before > PAGES * PAGE_BYTES / 2, "most pages are left to send: {before}");
+            assert!(bytes < PAGES * PAGE_BYTES / 8, "{waited}");
+        }
+        sender.close(CloseReason::Shutdown);
+        while let Ok(1..) = far.read_buf(&mut buffer).await {}
+        let end = run.await.expect("no panic");
+        assert!(matches!(end, End::Broken(_) | End::Closed(_)), "{end:?}");
+    }
+
+    /// Two ends of a connection; the second takes in little that it has not read.
+    async fn narrow_line() -> (TcpStream, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(32 << 10).expect("before it connects");
+        let address = listener.local_addr().expect("bound");
+        let (far, near) = tokio::join!(socket.connect(address), listener.accept());
+        (near.expect("accepts").0, far.expect("connects"))
+    }
+
+    /// Waits until the writer can write no more; the bytes that it has left.
+    async fn stalled(sender: &LinkSender) -> usize {
+        let mut last = usize::MAX;
+        loop {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            match sender.queued_bytes() {
+                left if left == last => return left,
+                left => last = left,
+            }
+        }
+    }
+
+    fn page_message(number: u64) -> Message {
+        let answer = PageAnswer {
+            page: PageId { volume: VolumeId(1), page: PageNo(number) },
+            version: Stamp(1),
+            as_of: Stamp(1),
+            body: PageBody::Data(vec![7; PAGE_BYTES].into()),
+        };
+        Message::Pages { request: RequestId(number), domain: DomainId(1), pages: vec![answer] }
     }
 }

@@ -15,13 +15,20 @@ pub(crate) use listen::Listener;
 pub(crate) use outgoing::LinkSender;
 
 use rustix::net::sockopt;
+use socket2::SockRef;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// What every link's socket is set to: no delay for small messages, and the kernel finds out by
-/// itself when the other machine is gone.
+/// Bytes that the kernel takes from a link before it has sent what it took earlier. What it took
+/// cannot be overtaken: with its own bound (megabytes), a beat would wait behind that many pages.
+/// Half of it has to last until the writer has run again: a quarter millisecond at 1 Gbit/s.
+const UNSENT_BYTES_MAX: u32 = 64 << 10;
+
+/// What every link's socket is set to: no delay for small messages, little in the kernel that
+/// they cannot overtake, and the kernel finds out by itself when the other machine is gone.
 fn prepare(stream: &TcpStream, write_limit: Duration) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
+    SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, Duration::from_secs(15))?;
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5))?;
