@@ -5,6 +5,7 @@ use larder::client::{Consistency, Error, Event, Freshness, SessionOptions, Volum
 use larder::core::commit::PageKind;
 use larder::core::id::Slot;
 use larder::metrics::{Direction, Kind};
+use larder::server::OriginServer;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,6 +116,120 @@ async fn objects_outgrow_their_pages_and_keep_their_names() {
     there.refresh().await.expect("answers");
     let gone = session_two.read(|tx| async move { tx.get(id).await }).await;
     assert!(matches!(gone, Err(Error::Gone(found)) if found == id), "{gone:?}");
+}
+
+/// The largest object there may be, in the smallest pages: 4,129 of them, more than one message may
+/// ask for; and one byte more than that, which is refused by name and leaves the transaction's
+/// earlier work alone. The largest one tried before was of 3 MiB.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_object_comes_back_whole_and_a_larger_one_is_refused() {
+    const LARGEST: usize = 16 << 20;
+    let site = Site::new();
+    let origin = site.origin().await;
+    let relay = site.relay(&origin.address().to_string()).await;
+    let parent = relay.address().to_string();
+    let (one, two) = (site.node("one", &parent).await, site.node("two", &parent).await);
+    for page_bytes in [4096, 8192, 1 << 20] {
+        let name = format!("pages-of-{page_bytes}");
+        let options = VolumeOptions { page_bytes, ..VolumeOptions::new(&name) };
+        let volume = one.create_volume(options).await.expect("a new volume");
+        let writer = session(&volume);
+        let root = volume.root();
+        let bytes: Vec<u8> = (0..LARGEST as u32).map(|i| (i % 65_521 % 251) as u8).collect();
+        let written = bytes.clone();
+        let id = writer
+            .transact(|tx| {
+                let bytes = written.clone();
+                async move { tx.create(root, bytes).await }
+            })
+            .await
+            .unwrap_or_else(|error| panic!("{name}: created: {error}"));
+        let there = two.volume(&name).await.expect("it was made");
+        let reader = session(&there);
+        let read = reader.read(|tx| async move { tx.get(id).await }).await;
+        let read = read.unwrap_or_else(|error| panic!("{name}: read: {error}"));
+        assert!(read == bytes, "{name}: {} bytes came back", read.len());
+
+        let refused = writer
+            .transact(|tx| async move { tx.update(id, vec![1; LARGEST + 1]).await })
+            .await
+            .err();
+        assert!(matches!(&refused, Some(Error::TooLarge(what)) if what == "object"), "{refused:?}");
+        let refused = writer
+            .transact(|tx| async move { tx.create(root, vec![1; LARGEST + 1]).await })
+            .await
+            .err();
+        assert!(matches!(&refused, Some(Error::TooLarge(what)) if what == "object"), "{refused:?}");
+
+        // Written over, one byte shorter, and deleted with all its pages.
+        writer
+            .transact(|tx| async move { tx.update(id, vec![3; LARGEST - 1]).await })
+            .await
+            .unwrap_or_else(|error| panic!("{name}: updated: {error}"));
+        there.refresh().await.expect("answers");
+        let read = reader.read(|tx| async move { tx.get(id).await }).await.expect("reads");
+        assert!(read.len() == LARGEST - 1 && read.iter().all(|byte| *byte == 3), "{name}");
+        writer.transact(|tx| async move { tx.delete(id).await }).await.expect("deletes");
+        there.refresh().await.expect("answers");
+        let gone = reader.read(|tx| async move { tx.get(id).await }).await;
+        assert!(matches!(gone, Err(Error::Gone(found)) if found == id), "{gone:?}");
+    }
+}
+
+/// An origin of several domains had been started by tests of its parts alone: volumes in two of
+/// them, commits in both, a transaction that may not span them, and a restart that brings both back.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_serves_two_domains_and_restarts_with_both() {
+    let site = Site::new();
+    let mut config = site.origin_config("127.0.0.1:0");
+    config.origin.domains = 2;
+    let origin = OriginServer::start(config.clone()).await.expect("the origin starts");
+    let address = origin.address().to_string();
+    let domains = origin.domains().to_vec();
+    assert_eq!(domains.len(), 2);
+    let (one, two) = (site.node("one", &address).await, site.node("two", &address).await);
+    let mut volumes = Vec::new();
+    for (domain, name) in domains.iter().zip(["left", "right"]) {
+        let options = VolumeOptions { domain: Some(*domain), ..VolumeOptions::new(name) };
+        let volume = one.create_volume(options).await.expect("a new volume");
+        assert_eq!(volume.domain(), *domain);
+        let id = counter(&volume, 1).await;
+        volumes.push((name, volume, id));
+    }
+    for round in 1..=5 {
+        for (_, volume, id) in &volumes {
+            assert_eq!(increment(&session(volume), *id).await.expect("commits"), round);
+        }
+    }
+    let (left, right) = (volumes[0].2, volumes[1].2);
+    let both = session(&volumes[0].1)
+        .transact(|tx| async move {
+            tx.add(left, 0, 1).await?;
+            tx.add(right, 0, 1).await
+        })
+        .await;
+    assert!(matches!(both, Err(Error::TwoDomains(_))), "{both:?}");
+
+    origin.kill().await;
+    config.origin.listen = address.clone();
+    config.origin.create = false;
+    let origin = OriginServer::start(config).await.expect("it starts again");
+    let mut found = origin.domains().to_vec();
+    found.sort_unstable();
+    let mut expected = domains;
+    expected.sort_unstable();
+    assert_eq!(found, expected);
+    let mut names: Vec<_> =
+        two.volumes().await.expect("lists").into_iter().map(|info| info.name).collect();
+    names.sort();
+    assert_eq!(names, ["left", "right"]);
+    for (name, volume, id) in &volumes {
+        assert_eq!(increment(&session(volume), *id).await.expect("commits"), 6, "{name}");
+        let there = two.volume(name).await.expect("it is there");
+        assert_eq!(there.domain(), volume.domain());
+        there.refresh().await.expect("answers");
+        assert_eq!(value(&session(&there), *id).await, 6, "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,11 @@
 
 use crate::common::{Site, counter, create, eventually, increment, session};
 use larder::client::{Error, Node};
-use larder::tls::{CA_FILE, Identity, Role, TlsError, init};
+use larder::http::Probe;
+use larder::tls::{CA_FILE, Identity, Role, TlsError, certificate_file, init, key_file};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -37,14 +41,111 @@ async fn a_node_of_another_authority_is_refused_and_told_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_certificate_is_refused_by_the_other_side_too() {
+async fn an_expired_certificate_of_ones_own_is_named_at_once() {
     let site = Site::new();
     let origin = site.origin().await;
-    site.authority.issue(&site.tls(), "late", Role::Node, 0).expect("issues");
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    expired(&site, "late", Role::Node).await;
     let config = site.node_config("late", &origin.address().to_string());
     let refused = Node::connect(config).await.err().map(|e| e.to_string()).unwrap_or_default();
     assert!(refused.contains("late.pem") && refused.contains("expired"), "{refused}");
+}
+
+/// A process refuses to start with an expired certificate, so that nothing showed whether the
+/// other side would: a program of another make, or a clock set back, decides for itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_certificate_is_refused_by_the_listener() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let address = origin.address().to_string();
+    expired(&site, "late", Role::Node).await;
+    let answer = dial_without_checks(&site, "late", &address).await;
+    assert!(answer.contains("CertificateExpired"), "{answer}");
+    let children = origin.status().await["children"].clone();
+    assert!(children.as_array().is_some_and(Vec::is_empty), "{children}");
+    // A good one is let in that way, and is refused for what it says only.
+    let answer = dial_without_checks(&site, "three", &address).await;
+    assert!(!answer.contains("Certificate"), "{answer}");
+    site.node("one", &address).await;
+}
+
+/// The reverse: a parent of another make that serves on with a certificate whose time is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_certificate_of_the_parent_is_refused() {
+    let site = Site::new();
+    expired(&site, "old", Role::Origin).await;
+    let (chain, key) = files(&site, "old");
+    let mut config = rustls::ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("TLS 1.3")
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .expect("one key");
+    config.alpn_protocols = vec![b"larder/1".to_vec()];
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let address = listener.local_addr().expect("bound").to_string();
+    let parent = tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.expect("accepts");
+            // Told by the child why it goes; TLS 1.3 has the child speak last.
+            let Err(error) = acceptor.accept(stream).await else {
+                panic!("the child took an expired certificate");
+            };
+            assert!(error.to_string().contains("CertificateExpired"), "{error}");
+        }
+    });
+    let refused = Node::connect(site.node_config("one", &address)).await.err();
+    let text = refused.as_ref().map(ToString::to_string).unwrap_or_default();
+    assert!(matches!(refused, Some(Error::Tls(TlsError::PeerRefused { .. }))), "{text}");
+    assert!(text.contains("expired"), "{text}");
+    assert!(!parent.is_finished(), "{:?}", parent.await);
+}
+
+/// A certificate of the authority whose time is over.
+async fn expired(site: &Site, name: &str, role: Role) {
+    site.authority.issue(&site.tls(), name, role, 0).expect("issues");
+    // It ends in this second.
+    tokio::time::sleep(Duration::from_millis(2100)).await;
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn files(site: &Site, name: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    let chain = CertificateDer::pem_file_iter(site.tls().join(certificate_file(name)));
+    let chain = chain.expect("it is there").map(|found| found.expect("a certificate")).collect();
+    let key = PrivateKeyDer::from_pem_file(site.tls().join(key_file(name))).expect("a key");
+    (chain, key)
+}
+
+/// Links as a program would that does not look at its own certificate, and says nothing of sense;
+/// the other side's last word.
+async fn dial_without_checks(site: &Site, name: &str, address: &str) -> String {
+    let mut roots = rustls::RootCertStore::empty();
+    for ca in CertificateDer::pem_file_iter(site.tls().join(CA_FILE)).expect("it is there") {
+        roots.add(ca.expect("a certificate")).expect("an authority");
+    }
+    let (chain, key) = files(site, name);
+    let mut config = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("TLS 1.3")
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .expect("one key");
+    config.alpn_protocols = vec![b"larder/1".to_vec()];
+    let stream = TcpStream::connect(address).await.expect("accepted");
+    let name = "origin".try_into().expect("a name");
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    // TLS 1.3 tells a client only after the handshake that its certificate was refused.
+    let mut stream = connector.connect(name, stream).await.expect("the origin's is good");
+    let _ = stream.write_all(&[0xff; 64]).await;
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await;
+    match ended.expect("the other side ends it") {
+        Ok(_) => String::from_utf8_lossy(&rest).into_owned(),
+        Err(error) => error.to_string(),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
