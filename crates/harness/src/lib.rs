@@ -1,6 +1,7 @@
 //! Helpers shared by the scenario and the benchmarks: processes, folders, figures.
 
 pub mod process;
+pub mod resident;
 pub mod servers;
 pub mod site;
 pub mod tree;

@@ -12,7 +12,8 @@ async fn main() -> Result<()> {
     if let [command, tls, parent, runs] = &words[..]
         && command == "memory-node"
     {
-        return memory::node(tls, parent, runs).await;
+        println!("{}", larder_harness::resident::node(tls, parent, runs).await?);
+        return Ok(());
     }
     let json = words.iter().any(|word| word == "--json");
     let result = match words.first().map(String::as_str) {

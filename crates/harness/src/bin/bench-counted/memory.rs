@@ -1,6 +1,6 @@
 //! What a cached page costs: in a node beside its bytes, and in its parent's directory.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use larder::client::{Error, SessionOptions, VolumeOptions};
 use larder::core::commit::PageKind;
 use larder::core::id::{BootId, DomainId, HistoryId, LinkId, PageId, PageNo, RequestId, VolumeId};
@@ -10,16 +10,12 @@ use larder::core::origin::io::{OriginInput, OriginOutput};
 use larder::core::origin::{Origin as Machinery, OriginConfig, RecoveredDomain};
 use larder::core::record::DomainMeta;
 use larder::core::time::{Instant, WallTime};
-use larder_harness::servers::{Origin, connect};
+use larder_harness::resident::{CONTENT_BYTES, PAGE_BYTES, PAGES, PAGES_PER_TRANSACTION};
+use larder_harness::servers::Origin;
 use serde_json::{Value, json};
 use stats_alloc::Region;
 use std::path::Path;
 
-const PAGE_BYTES: u64 = 8192;
-/// A raw page's content: what the header leaves.
-const CONTENT_BYTES: usize = 8192 - larder::core::page::HEADER_BYTES;
-const PAGES: u64 = (1 << 30) / PAGE_BYTES;
-const PAGES_PER_TRANSACTION: u64 = 512;
 const LISTED_PAGES: u64 = 1_000_000;
 
 pub(crate) async fn run() -> Result<Value> {
@@ -46,15 +42,15 @@ pub(crate) async fn run() -> Result<Value> {
     origin.alive()?;
 
     let tls = origin.folder().join("tls").display().to_string();
-    let output = tokio::process::Command::new(std::env::current_exe()?)
-        .args(["memory-node", &tls, &origin.parent(), &runs.join(",")])
-        .output()
-        .await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let resident: f64 = String::from_utf8(output.stdout)?.trim().parse()?;
-    let bytes = (PAGES * PAGE_BYTES) as f64;
+    let node = ["memory-node", &tls, &origin.parent(), &runs.join(",")];
+    let shipped = std::env::current_exe()?.with_file_name("bench");
+    let with_shipped = overhead(&shipped, &node).await?;
+    let with_system = overhead(&std::env::current_exe()?, &node).await?;
     Ok(json!({
-        "node_overhead_percent": (resident - bytes) / bytes * 100.0,
+        "node_overhead_percent": with_shipped.max(with_system),
+        "node_overhead_percent_shipped_allocator": with_shipped,
+        "node_overhead_percent_system_allocator": with_system,
+        "rival_overhead_percent": overhead(&shipped, &["memory-rival"]).await?,
         "directory_bytes_per_page": directory(64)?,
         "directory_bytes_per_page_neighbours": directory(1)?,
         "page_bytes": PAGE_BYTES,
@@ -62,36 +58,13 @@ pub(crate) async fn run() -> Result<Value> {
     }))
 }
 
-/// The reader, in a process of its own: prints by how many bytes its resident set grew.
-pub(crate) async fn node(tls: &str, parent: &str, runs: &str) -> Result<()> {
-    let node = connect(Path::new(tls), "node-1", parent).await?;
-    let volume = node.volume("pages").await?;
-    let session = volume.session(SessionOptions::default());
-    let before = resident()?;
-    for run in runs.split(',') {
-        let first: u64 = run.parse()?;
-        let pages: Vec<PageId> = (first..first + PAGES_PER_TRANSACTION)
-            .map(|number| volume.page(PageNo(number)))
-            .collect();
-        let tx = session.begin_read().await?;
-        tx.fetch(&pages).await?;
-        for page in &pages {
-            let content = tx.read_raw(*page).await?.context("the page was written")?;
-            ensure!(content.len() == CONTENT_BYTES, "a page came back short");
-        }
-        tx.commit().await?;
-    }
-    println!("{}", resident()? - before);
-    node.shutdown().await;
-    Ok(())
-}
-
-/// This process's resident set, in bytes.
-fn resident() -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
-    let kibibytes: u64 = line.split_whitespace().nth(1).context("VmRSS has a figure")?.parse()?;
-    Ok(kibibytes << 10)
+/// By how much the resident set of a process of its own grows above the bytes of the pages.
+async fn overhead(binary: &Path, words: &[&str]) -> Result<f64> {
+    let output = tokio::process::Command::new(binary).args(words).output().await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let resident: f64 = String::from_utf8(output.stdout)?.trim().parse()?;
+    let bytes = (PAGES * PAGE_BYTES) as f64;
+    Ok((resident - bytes) / bytes * 100.0)
 }
 
 /// Bytes of heap that an origin spends for each page a child lists as held; pages lie `apart`

@@ -3,13 +3,14 @@
 mod commit;
 
 use anyhow::{Result, bail};
+use larder_harness::resident;
 use serde_json::Value;
 
 const USAGE: &str = "usage: bench NAME [--json]\n\n\
   local-read  a cached object read inside a transaction, beside a locked hash map\n\
   commit      durable small commits between processes, beside an append and sync of the same bytes\n\
-  memory      1 GiB of cached pages, beside the bytes of the pages themselves\n\
-  simulator   events a second with checks on";
+  memory      1 GiB of cached pages, beside a locked hash map of the same pages\n\
+  simulator   events a second with checks on, beside an empty event loop";
 
 /// As the `larder` command has it: these processes are the nodes.
 #[global_allocator]
@@ -18,6 +19,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[tokio::main]
 async fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    match &words[..] {
+        // Processes of `bench memory`, with the shipped allocator.
+        [command, tls, parent, runs] if command == "memory-node" => {
+            println!("{}", resident::node(tls, parent, runs).await?);
+            return Ok(());
+        }
+        [command] if command == "memory-rival" => {
+            println!("{}", resident::rival()?);
+            return Ok(());
+        }
+        _ => {}
+    }
     let json = words.iter().any(|word| word == "--json");
     let names: Vec<_> = words.iter().filter(|word| *word != "--json").collect();
     let [name] = names[..] else { bail!("{USAGE}") };
