@@ -2,6 +2,9 @@
 //! those of its own version byte for byte. `LARDER_GOLDEN=write cargo test -p larder-core --test
 //! golden` writes the current version's anew, and the fuzz targets' seeds with them; a difference in them is a change of format, to be
 //! judged by `docs/formats/` and decision 0005.
+//!
+//! A folder a version: those of older versions stay as they were, and every one is read.
+#![allow(clippy::disallowed_methods, reason = "these tests read files; the machines do not")]
 
 mod golden {
     pub(crate) mod samples;
@@ -9,17 +12,26 @@ mod golden {
 
 use bytes::Bytes;
 use golden::samples;
+use larder_core::message::Lane;
 use larder_core::page::Page;
 use larder_core::wire;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Of the formats that this code writes.
 const VERSION: &str = "v1";
 
+/// What a version's folder holds.
+const KINDS: [&str; 5] = ["frames", "message", "meta", "page", "record"];
+
+/// The versions' folders are in it.
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
 fn directory() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(VERSION)
+    root().join(VERSION)
 }
 
 /// Sixteen bytes a line, so that a change shows in a diff.
@@ -160,4 +172,90 @@ fn frames_are_as_they_were() {
     }
     assert_eq!(received.len(), 3);
     assert_eq!(received[2], fetched);
+}
+
+#[test]
+fn every_version_is_read() {
+    let read = read_versions(&root()).unwrap_or_else(|why| panic!("{why}"));
+    assert!(read.contains_key(VERSION), "{read:?}");
+    for (version, kinds) in &read {
+        for kind in KINDS {
+            assert!(kinds.get(kind).is_some_and(|files| *files > 0), "{version}/{kind}: {kinds:?}");
+        }
+    }
+}
+
+/// Only the folder of today's version was looked at: the first change of a format would have left
+/// the older files behind, unread, and with them the promise that they can be read.
+#[test]
+fn a_version_that_cannot_be_read_is_noticed() {
+    let name = format!("larder-golden-{}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    let files = |version: &str, kind: &str| folder.join(version).join(kind);
+    for entry in list(&directory().join("record")) {
+        let path = directory().join("record").join(&entry);
+        std::fs::create_dir_all(files("v7", "record")).expect("writable");
+        std::fs::copy(path, files("v7", "record").join(&entry)).expect("writable");
+    }
+    assert!(read_versions(&folder).is_ok_and(|read| read["v7"]["record"] > 0));
+    std::fs::create_dir_all(files("v8", "record")).expect("writable");
+    std::fs::write(files("v8", "record").join("torn.hex"), "ff ff ff").expect("writable");
+    let torn = read_versions(&folder).expect_err("it is no record");
+    assert!(torn.contains("v8/record/torn.hex"), "{torn}");
+    std::fs::rename(files("v8", "record"), files("v8", "rumour")).expect("writable");
+    let unknown = read_versions(&folder).expect_err("nobody reads that kind");
+    assert!(unknown.contains("v8/rumour"), "{unknown}");
+    std::fs::remove_dir_all(&folder).expect("it is ours");
+}
+
+/// What a folder holds, by name.
+fn list(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("the folder is there");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("readable").file_name().into_string().expect("UTF-8"))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Reads every file of every version in `root`; how many of each kind there were.
+fn read_versions(root: &Path) -> Result<BTreeMap<String, BTreeMap<String, usize>>, String> {
+    let mut read = BTreeMap::<String, BTreeMap<String, usize>>::new();
+    for version in list(root).into_iter().filter(|name| name.starts_with('v')) {
+        for kind in list(&root.join(&version)) {
+            let folder = root.join(&version).join(&kind);
+            for name in list(&folder) {
+                let text = std::fs::read_to_string(folder.join(&name)).expect("readable");
+                read_one(&kind, &name, from_hex(&text))
+                    .map_err(|why| format!("{version}/{kind}/{name}: {why}"))?;
+                *read.entry(version.clone()).or_default().entry(kind.clone()).or_default() += 1;
+            }
+        }
+    }
+    Ok(read)
+}
+
+/// Reads a file as today's code reads what an older version left or sent.
+fn read_one(kind: &str, name: &str, bytes: Bytes) -> Result<(), String> {
+    let why = |error: &dyn std::fmt::Debug| format!("{error:?}");
+    match (kind, name) {
+        ("message", _) => [Lane::Control, Lane::Stream, Lane::Bulk]
+            .into_iter()
+            .any(|lane| matches!(wire::decode(lane, bytes.clone()), Ok(Some(_))))
+            .then_some(())
+            .ok_or_else(|| "a message of no lane".to_owned()),
+        ("record", _) => wire::decode_record(bytes).map(drop).map_err(|e| why(&e)),
+        ("meta", "apart.hex") => {
+            wire::decode_apart(samples::apart().page, bytes).map(drop).map_err(|e| why(&e))
+        }
+        ("meta", _) => wire::decode_meta(bytes).map(drop).map_err(|e| why(&e)),
+        ("page", _) => Page::decode(samples::page_id(), bytes).map(drop).map_err(|e| why(&e)),
+        ("frames", _) => {
+            let mut input = bytes::BytesMut::from(&bytes[..]);
+            let mut receiver = wire::LaneReceiver::new();
+            while receiver.receive(&mut input).map_err(|e| why(&e))?.is_some() {}
+            input.is_empty().then_some(()).ok_or_else(|| format!("{} bytes left", input.len()))
+        }
+        _ => Err("no reader for it: add one".to_owned()),
+    }
 }

@@ -38,12 +38,7 @@ fn functions(source: &str) -> Vec<(usize, usize)> {
     for (number, line) in lines.iter().enumerate() {
         let body = line.trim_start();
         let indent = &line[..line.len() - body.len()];
-        let words: Vec<&str> = body.split([' ', '(', '<']).take(5).collect();
-        let modifiers = ["pub", "async", "const", "crate)", "super)"];
-        let is_function = words
-            .iter()
-            .position(|word| *word == "fn")
-            .is_some_and(|at| words[..at].iter().all(|word| modifiers.contains(word)));
+        let is_function = begins_function(body);
         if !is_function {
             continue;
         }
@@ -57,6 +52,31 @@ fn functions(source: &str) -> Vec<(usize, usize)> {
         found.push((number + 1, end.map_or(1, |end| end + 1)));
     }
     found
+}
+
+/// Whether a line begins a function, whatever stands before `fn`: a visibility with a path in it,
+/// an ABI, a default.
+fn begins_function(line: &str) -> bool {
+    let mut rest = line;
+    if let Some(after) = rest.strip_prefix("pub") {
+        rest = match after.strip_prefix('(') {
+            Some(scope) => scope.split_once(')').map_or("", |(_, after)| after),
+            None => after,
+        };
+        if !rest.starts_with(' ') {
+            return false;
+        }
+        rest = rest.trim_start();
+    }
+    loop {
+        let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
+        match word {
+            "fn" => return true,
+            "async" | "const" | "default" | "extern" | "unsafe" => rest = after,
+            abi if abi.starts_with('"') => rest = after,
+            _ => return false,
+        }
+    }
 }
 
 #[test]
@@ -87,6 +107,30 @@ fn the_length_check_sees_long_functions() {
         "impl A {{\n    pub(crate) async fn f(\n        a: u8,\n    ) {{\n{body}    }}\n}}\n"
     );
     assert_eq!(functions(&source), vec![(2, 124)]);
+}
+
+/// `pub(in crate::cache) fn` was taken for no function: one of any length would have passed.
+#[test]
+fn the_length_check_sees_functions_of_any_visibility() {
+    let heads = [
+        "fn f() {",
+        "pub fn f() {",
+        "pub(crate) fn f<T>() {",
+        "pub(super) async fn f() {",
+        "pub(in crate::cache) fn f() {",
+        "pub(in crate::cache::machine) const fn f() {",
+        "extern \"C\" fn f() {",
+        "pub const unsafe extern \"C\" fn f() {",
+        "default async fn f() {",
+    ];
+    let body = "    let x = 1;\n".repeat(120);
+    for head in heads {
+        let source = format!("{head}\n{body}}}\n");
+        assert_eq!(functions(&source), vec![(1, 122)], "{head}");
+    }
+    for other in ["const F: fn() = f;", "pub struct S {", "let f = |x| {", "publish(fn_of);"] {
+        assert_eq!(functions(&format!("{other}\n{body}}}\n")), Vec::new(), "{other}");
+    }
 }
 
 /// Licences a dependency may have, one of them at least where several are offered.
