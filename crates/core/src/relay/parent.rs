@@ -4,7 +4,7 @@ use super::Relay;
 use super::domain::RelayDomain;
 use super::io::{RelayNotice, RelayOutput};
 use super::pending::{Gathered, Pending, What, renumbered};
-use crate::commit::Outcome;
+use crate::commit::{Change, Outcome};
 use crate::downlink::{Answer, Phase, Recent, Verdict, Walk, judge};
 use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
@@ -137,26 +137,7 @@ impl Relay {
                     return violation("an advance before the stream began");
                 };
                 entry.wall = time;
-                if from != entry.through() || through < from {
-                    return violation("an advance from another stamp");
-                }
-                let mut last = from;
-                for change in changes {
-                    if change.stamp <= last || change.stamp > through {
-                        return violation("changes out of order");
-                    }
-                    last = change.stamp;
-                    entry.ring.push(Recent::Change(change));
-                }
-                if !stale.is_empty() && through == from {
-                    return violation("stale pages without an advance");
-                }
-                // What is told of this stamp in detail may be more than the ring keeps: every
-                // cursor is off it then.
-                if !stale.is_empty() && through > entry.ring.tail() {
-                    entry.ring.push(Recent::Stale(through, stale));
-                }
-                entry.ring.raise(through);
+                raise(entry, (from, through), changes, stale)?;
                 self.told(now, domain, echo, out);
             }
             Message::History { domain, epochs } => {
@@ -658,6 +639,36 @@ impl Relay {
             self.register_missing(now, out);
         }
     }
+}
+
+/// What an advance tells goes to the ring.
+fn raise(
+    entry: &mut RelayDomain,
+    (from, through): (Stamp, Stamp),
+    changes: Vec<Change>,
+    stale: Vec<PageId>,
+) -> Result<(), CloseReason> {
+    if from != entry.through() || through < from {
+        return violation("an advance from another stamp");
+    }
+    let mut last = from;
+    for change in changes {
+        if change.stamp <= last || change.stamp > through {
+            return violation("changes out of order");
+        }
+        last = change.stamp;
+        entry.ring.push(Recent::Change(change));
+    }
+    if !stale.is_empty() && through == from {
+        return violation("stale pages without an advance");
+    }
+    // What is told of this stamp in detail may be more than the ring keeps: every cursor is off it
+    // then.
+    if !stale.is_empty() && through > entry.ring.tail() {
+        entry.ring.push(Recent::Stale(through, stale));
+    }
+    entry.ring.raise(through);
+    Ok(())
 }
 
 /// What a child is told whose stream goes on after a gap: never `Reset`, which would not name what
