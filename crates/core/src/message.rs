@@ -546,9 +546,9 @@ pub enum Message {
     Failed {
         /// Which request.
         request: RequestId,
-        /// The page of a `Fetch` that it failed for; none: the request as a whole failed, for all
+        /// The pages of a `Fetch` that it failed for; none: the request as a whole failed, for all
         /// its pages not yet answered.
-        page: Option<PageId>,
+        pages: Vec<PageId>,
         /// Why.
         error: RequestError,
     },

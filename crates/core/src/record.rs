@@ -172,6 +172,15 @@ impl Apart {
     }
 }
 
+/// Changes that were kept apart from a page, and are damaged: what the page was last is lost for good.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LostApart {
+    /// Which page.
+    pub page: PageId,
+    /// What is wrong with them.
+    pub detail: String,
+}
+
 /// What the page engine takes over in one atomic step, durable when answered.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct InstallBatch {

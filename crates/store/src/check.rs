@@ -1,5 +1,5 @@
-//! Checks a domain's store without serving it: the log from end to end, every page's image, and
-//! the change index against the pages' versions.
+//! Checks a domain's store without serving it: the log from end to end, every page's image, changes
+//! kept apart, and the change index against the pages' versions.
 
 use crate::disk::Disk;
 use crate::driver::{self, OpenError};
@@ -67,7 +67,8 @@ pub enum Problem {
         /// What is wrong.
         detail: String,
     },
-    /// A page that the change index does not name: a returning cache is not told of its last change.
+    /// A page that the change index does not name at its version: one that was restored from an older
+    /// copy, or a returning cache is not told of its last change.
     #[error("page {page} has version {version} and no entry of the change index says so")]
     NotIndexed {
         /// Which.
@@ -135,6 +136,10 @@ pub fn check<D: Disk, P: Pages>(
         ..Report::default()
     };
     check_log(disk, &meta, &mut report);
+    match pages.apart() {
+        Ok(apart) => apart.into_iter().filter_map(Result::err).for_each(|(_, e)| report.add(e)),
+        Err(error) => report.add(error),
+    }
     let mut versions = BTreeMap::new();
     for volume in &meta.volumes {
         let checked = check_volume(pages, volume.id, &mut versions, &mut report, progress);
@@ -199,6 +204,10 @@ fn check_page<P: Pages>(
     let stored = match pages.load(page) {
         Ok(Some(stored)) => stored,
         Ok(None) => return,
+        // The index may name another, which is told with it.
+        Err(PagesError::NotInstalled { version, .. }) => {
+            return report.add(Problem::NotIndexed { page, version });
+        }
         // Its version is not known: nothing more can be said of it.
         Err(error) => return report.add(error),
     };

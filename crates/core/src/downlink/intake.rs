@@ -11,6 +11,9 @@ use crate::message::{
 };
 use crate::time::Instant;
 
+/// Volumes named in one failure.
+const VOLUMES_NAMED_MAX: usize = 4;
+
 impl Downlinks {
     /// Takes what happened on a link down; gives what the parent has to see to, in order.
     pub(crate) fn handle(
@@ -294,6 +297,7 @@ impl Downlinks {
         let volumes = &self.volumes;
         let (there, unknown): (Vec<&PageAsk>, Vec<&PageAsk>) =
             pages.iter().partition(|ask| volumes.may_have(domain, ask.page));
+        let unknown: Vec<PageId> = unknown.into_iter().map(|ask| ask.page).collect();
         if register {
             for ask in &there {
                 follower.register(ask.page);
@@ -304,10 +308,8 @@ impl Downlinks {
         for ask in there {
             follower.queue(Asked { request, page: ask.page, have: ask.have, prefetch });
         }
-        for ask in unknown {
-            let error = RequestError::NoVolume(ask.page.volume.to_string());
-            self.fail_page(link, (request, ask.page), error, out);
-        }
+        let error = RequestError::NoVolume(volumes_of(&unknown));
+        self.fail_pages(link, (request, unknown), error, out);
         Ok(vec![Ask::Serve])
     }
 
@@ -334,6 +336,17 @@ fn check_count(pages: usize) -> Result<(), CloseReason> {
         )));
     }
     Ok(())
+}
+
+/// The first few volumes of a list of pages.
+fn volumes_of(pages: &[PageId]) -> String {
+    let runs = pages.chunk_by(|a, b| a.volume == b.volume);
+    let mut named: Vec<String> =
+        runs.clone().take(VOLUMES_NAMED_MAX).map(|run| run[0].volume.to_string()).collect();
+    if runs.count() > VOLUMES_NAMED_MAX {
+        named.push("others".into());
+    }
+    named.join(", ")
 }
 
 /// A page that is no page: number 0, or past the last.

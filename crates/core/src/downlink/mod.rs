@@ -269,7 +269,7 @@ impl Downlinks {
         error: RequestError,
         out: &mut dyn LinkSink,
     ) {
-        self.reply(link, Message::Failed { request, page: None, error }, out);
+        self.reply(link, Message::Failed { request, pages: Vec::new(), error }, out);
     }
 
     /// Answers pages of one fetch.
@@ -291,8 +291,26 @@ impl Downlinks {
         self.send(link, message, out);
     }
 
-    /// A page of a fetch cannot be answered. The failure names it: it may overtake answers for the
-    /// other pages, whose users it does not concern.
+    /// Pages of a fetch cannot be answered. The failure names them: it may overtake answers for the
+    /// other pages, whose users it does not concern. One message for all that fail in one step: a
+    /// child is owed no more answers than it has sent requests.
+    pub(crate) fn fail_pages(
+        &mut self,
+        link: LinkId,
+        (request, pages): (RequestId, Vec<PageId>),
+        error: RequestError,
+        out: &mut dyn LinkSink,
+    ) {
+        let Some(entry) = self.links.get_mut(&link).filter(|_| !pages.is_empty()) else {
+            return;
+        };
+        for _ in &pages {
+            entry.page_done(request);
+        }
+        self.send(link, Message::Failed { request, pages, error }, out);
+    }
+
+    /// The same for one page.
     pub(crate) fn fail_page(
         &mut self,
         link: LinkId,
@@ -300,11 +318,7 @@ impl Downlinks {
         error: RequestError,
         out: &mut dyn LinkSink,
     ) {
-        let Some(entry) = self.links.get_mut(&link) else {
-            return;
-        };
-        entry.page_done(request);
-        self.send(link, Message::Failed { request, page: Some(page), error }, out);
+        self.fail_pages(link, (request, vec![page]), error, out);
     }
 
     /// Ends a link; says whether it was there.

@@ -105,7 +105,8 @@ fn pages_of((volume, index, word): (VolumeId, u64, u64)) -> impl Iterator<Item =
 enum Gathered {
     /// None is under way.
     Off,
-    /// What was listed and fetched so far, less what was evicted; and whether a list has begun.
+    /// What was listed and fetched so far, less what was evicted; and whether a list has begun: an
+    /// empty part only announces one, which is made later.
     Set(PageSet, bool),
     /// It passed the bound: its end will narrow nothing.
     Over,
@@ -182,10 +183,10 @@ impl Registration {
     /// Takes a part of the list of all pages held; `done` narrows the registration to it.
     pub(crate) fn holding(&mut self, pages: &[PageId], done: bool) {
         if self.gathered == Gathered::Off {
-            self.gathered = Gathered::Set(PageSet::default(), true);
+            self.gathered = Gathered::Set(PageSet::default(), false);
         }
         if let Gathered::Set(set, begun) = &mut self.gathered {
-            *begun = true;
+            *begun |= !pages.is_empty();
             for page in pages {
                 set.insert(*page);
             }
@@ -224,6 +225,33 @@ impl Registration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A relay had announced that it would narrow itself, for a child that had come back, when another
+    /// came back: it was registered for everything anew, for that one. The list that it made when both
+    /// had told what they hold was taken for one begun before, and narrowed nothing; and since it had
+    /// no cause to make another, it was sent every change from then on.
+    #[test]
+    fn a_list_announced_before_and_made_after_a_resume_narrows() {
+        let page = |page| PageId { volume: VolumeId(1), page: PageNo(page) };
+        let resumed_after = |parts: &[&[PageId]]| {
+            let mut registration = Registration::nothing(&DownlinkConfig::default());
+            registration.all();
+            for part in parts {
+                registration.holding(part, false);
+            }
+            registration.insert(page(7));
+            registration.all();
+            registration.insert(page(8));
+            registration.holding(&[page(1)], false);
+            registration.holding(&[], true);
+            registration.check();
+            registration.pages().map(|pages| pages.iter().collect::<Vec<_>>())
+        };
+        let all = vec![page(1), page(7), page(8)];
+        assert_eq!(resumed_after(&[]), Some(all.clone()));
+        assert_eq!(resumed_after(&[&[]]), Some(all), "announced");
+        assert_eq!(resumed_after(&[&[page(2)]]), None, "begun");
+    }
 
     /// A child fetched one page of each of many volumes. Each cost a table of its own, ten times
     /// what a page was thought to cost, and only pages were counted: a link took hundreds of

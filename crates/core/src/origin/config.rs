@@ -3,7 +3,7 @@
 use crate::downlink::DownlinkConfig;
 use crate::id::HistoryId;
 use crate::machine::Faults;
-use crate::record::{Apart, DomainMeta, LogRecord, Lsn};
+use crate::record::{Apart, DomainMeta, LogRecord, LostApart, Lsn};
 use crate::time::Duration;
 
 /// The origin's settings. All byte counts are per domain.
@@ -105,8 +105,8 @@ impl Default for OriginConfig {
 pub struct RecoveredDomain {
     /// The page engine's metadata. For a new domain: the default with its `domain` set.
     pub meta: DomainMeta,
-    /// What the page engine keeps apart from pages that could not be read.
-    pub apart: Vec<Apart>,
+    /// What the page engine keeps apart from pages that could not be read, or could not be read of it.
+    pub apart: Vec<Result<Apart, LostApart>>,
     /// The log's records after `meta.installed_lsn`, ascending without gaps.
     pub records: Vec<(Lsn, LogRecord)>,
     /// The new history's name: random, drawn at this start (rule 16).

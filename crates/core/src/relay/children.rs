@@ -447,9 +447,7 @@ impl Relay {
         } else if pages.is_empty() {
             self.links.fail(link, asked, error, out);
         } else {
-            for page in pages {
-                self.links.fail_page(link, (asked, page), error.clone(), out);
-            }
+            self.links.fail_pages(link, (asked, pages), error, out);
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::message::{
     RequestError, ResumeAnswer, is_on_line,
 };
 use crate::time::Instant;
+use std::collections::BTreeSet;
 
 /// One part of an answer to a resume.
 struct Part {
@@ -110,13 +111,13 @@ impl Relay {
                     self.links.reply(link, renumbered(message, asked), out);
                 }
             }
-            Message::Failed { request, page: Some(page), error } => {
-                self.fits(request, |what| matches!(what, What::Fetch { .. }))?;
-                self.page_failed(now, (request, page), error, out);
-            }
-            Message::Failed { request, page: None, error } => {
+            Message::Failed { request, pages, error } if pages.is_empty() => {
                 self.fits(request, |_| true)?;
                 self.failed(now, request, error, out);
+            }
+            Message::Failed { request, pages, error } => {
+                self.fits(request, |what| matches!(what, What::Fetch { .. }))?;
+                self.pages_failed(now, (request, pages), error, out);
             }
             Message::Resumed { request, domain, epochs, answer, stale, through, time, done } => {
                 let Some(entry) = self.domains.get_mut(&domain) else {
@@ -501,11 +502,11 @@ impl Relay {
         }
     }
 
-    /// A page asked for cannot be had.
-    fn page_failed(
+    /// Pages asked for cannot be had.
+    fn pages_failed(
         &mut self,
         now: Instant,
-        (request, page): (RequestId, PageId),
+        (request, mut pages): (RequestId, Vec<PageId>),
         error: RequestError,
         out: &mut Vec<RelayOutput>,
     ) {
@@ -517,21 +518,30 @@ impl Relay {
             return;
         };
         let domain = *domain;
-        let Some(place) = asked.iter().position(|(ask, _)| ask.page == page) else {
+        let failed: BTreeSet<PageId> = pages.drain(..).collect();
+        let mut reserved = 0;
+        asked.retain(|(ask, bytes)| {
+            let fails = failed.contains(&ask.page);
+            if fails {
+                pages.push(ask.page);
+                reserved += *bytes;
+            }
+            !fails
+        });
+        if pages.is_empty() {
             return;
-        };
-        let (_, reserved) = asked.swap_remove(place);
+        }
         let over = asked.is_empty();
-        self.count_answers(1);
+        self.count_answers(u32::try_from(pages.len()).expect("a message names few"));
         if let Some(entry) = self.domains.get_mut(&domain) {
-            entry.fetch_ends(page);
+            pages.iter().for_each(|page| entry.fetch_ends(*page));
         }
         self.unreserve(asker.map(|(link, _)| link), reserved);
         if over {
             self.answered(request);
         }
         if let Some((link, asked)) = asker {
-            self.links.fail_page(link, (asked, page), error, out);
+            self.links.fail_pages(link, (asked, pages), error, out);
             self.serve(now, link, out);
         }
     }
@@ -556,9 +566,8 @@ impl Relay {
         };
         match pending.what {
             What::Fetch { pages, .. } => {
-                for (ask, _) in pages {
-                    self.links.fail_page(link, (asked, ask.page), error.clone(), out);
-                }
+                let pages = pages.iter().map(|(ask, _)| ask.page).collect();
+                self.links.fail_pages(link, (asked, pages), error, out);
             }
             What::Child { domain, epochs, through, .. } => {
                 let ours: &[Epoch] = &self.domains[&domain].epochs;

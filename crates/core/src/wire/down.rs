@@ -8,7 +8,7 @@ use super::reason::{
     ending_head, ending_of, failure_head, failure_of, reason_head, reason_of, text,
 };
 use crate::commit::{IdRange, PageKind};
-use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, VolumeId};
+use crate::id::{BootId, CommitId, DomainId, HistoryId, PageNo, RequestId, VolumeId};
 use crate::message::{
     DOMAINS_MAX, DomainInfo, Echo, LinkLimits, Message, NoBoot, PAGES_PER_MESSAGE_MAX,
     ResumeAnswer, TOUCHED_PER_ADVANCE_MAX, VOLUMES_PER_MESSAGE_MAX, VolumeInfo,
@@ -79,14 +79,13 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             };
             Body::plain(kind::VOLUMES, &head)
         }
-        Message::Failed { request, page, error } => {
+        Message::Failed { request, pages, error } => {
             let head = head::Failed {
                 request: request.0,
                 error: Some(failure_head(error)),
-                volume: page.map(|page| id_field(page.volume.0)),
-                page: page.map_or(0, |page| page.page.0),
+                pages: Bytes::new(),
             };
-            Body::plain(kind::FAILED, &head)
+            Body::with(kind::FAILED, &head, Packed::Pages(pages))
         }
         _ => unreachable!("the caller sorts kinds"),
     }
@@ -203,11 +202,9 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
         }
         kind::FAILED => {
             let head: head::Failed = head::read(body)?;
-            let page = PageNo(head.page);
-            let of = |volume: Vec<u8>| Ok(PageId { volume: VolumeId(id_of(&volume)?), page });
             Message::Failed {
                 request: RequestId(head.request),
-                page: head.volume.map(of).transpose()?,
+                pages: packed::read_pages(head.pages, PAGES_PER_MESSAGE_MAX)?,
                 error: failure_of(need(head.error)?)?,
             }
         }

@@ -175,8 +175,7 @@ heads! {
     Failed {
         request: u64 = (uint64, tag = "1"),
         error: Option<Failure> = (message, optional, tag = "2"),
-        volume: Option<Vec<u8>> = (bytes = "vec", optional, tag = "3"),
-        page: u64 = (uint64, tag = "4"),
+        pages: Bytes = (bytes = "bytes", tag = "15"),
     }
 
     // ---- stream lane ----

@@ -580,7 +580,7 @@ fn failed(words: &[&str]) -> Message {
     let option = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
     Message::Failed {
         request: RequestId(number(words[0])),
-        page: option("page=").map(page),
+        pages: option("page=").map(page).into_iter().collect(),
         error: match option("damaged=") {
             Some(no) => RequestError::Damaged { page: page(no), detail: "rot".into() },
             None => RequestError::Unavailable("disk".into()),

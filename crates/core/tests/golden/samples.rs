@@ -279,9 +279,9 @@ fn control_down() -> Vec<(&'static str, Message)> {
 /// Every reason, outcome and error.
 fn endings() -> Vec<(&'static str, Message)> {
     let goodbye = |reason| Message::Goodbye { reason };
-    let failed = |error| Message::Failed { request: REQUEST, page: None, error };
+    let failed = |error| Message::Failed { request: REQUEST, pages: Vec::new(), error };
     let page_failed =
-        Message::Failed { request: REQUEST, page: Some(page(9)), error: RequestError::TimedOut };
+        Message::Failed { request: REQUEST, pages: vec![page(9)], error: RequestError::TimedOut };
     let history = epochs()[1].history;
     let committed =
         |outcome| Message::Committed { domain: DOMAIN, id: commit_id(), outcome, history };

@@ -59,9 +59,11 @@ pub(crate) fn message(message: &Message) -> String {
             "Volume r{} {} id {} version {} pages {}",
             request.0, info.name, info.id.0, info.version, info.pages
         ),
-        Message::Failed { request, page: None, error } => format!("Failed r{}: {error}", request.0),
-        Message::Failed { request, page: Some(page), error } => {
-            format!("Failed r{} [{page}]: {error}", request.0)
+        Message::Failed { request, pages, error } if pages.is_empty() => {
+            format!("Failed r{}: {error}", request.0)
+        }
+        Message::Failed { request, pages, error } => {
+            format!("Failed r{} [{}]: {error}", request.0, join(pages, ToString::to_string))
         }
         Message::Resumed { request, epochs, answer, stale, through, done, .. } => {
             let answer = match answer {

@@ -10,7 +10,7 @@ use larder_core::origin::io::{
     LoadId, LoadKey, Loaded, OriginInput, OriginOutput, StoreFault, WriteId,
 };
 use larder_core::origin::{Origin, OriginConfig, RecoveredDomain};
-use larder_core::record::{Apart, DomainMeta, InstallBatch, LogRecord, Lsn, StoredPage};
+use larder_core::record::{Apart, DomainMeta, InstallBatch, LogRecord, LostApart, Lsn, StoredPage};
 use larder_core::time::{Duration, Instant, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -104,20 +104,32 @@ struct Store {
     apart: BTreeMap<PageId, Apart>,
     /// Pages that cannot be read.
     damaged: BTreeSet<PageId>,
+    /// What is kept apart from these cannot be read.
+    lost: BTreeSet<PageId>,
     /// Appends, installs and loads not yet carried out.
     queue: Vec<OriginOutput>,
 }
 
 impl Store {
-    fn load(&self, key: &LoadKey) -> Loaded {
-        match key {
-            LoadKey::Page(page) => Loaded::Page(self.pages.get(page).cloned()),
+    /// As the engines do it: an image that the change index does not name is refused.
+    fn load(&self, key: &LoadKey) -> Result<Loaded, StoreFault> {
+        Ok(match key {
+            LoadKey::Page(page) => {
+                let found = self.pages.get(page);
+                if let Some(StoredPage { version, .. }) = found
+                    && !self.index.contains(&(*version, *page))
+                {
+                    let detail = format!("it is as of {version}, not as it was last installed");
+                    return Err(StoreFault::Damaged(detail));
+                }
+                Loaded::Page(found.cloned())
+            }
             LoadKey::ChangedAfter { after, limit } => {
                 let mut rest = self.index.iter().copied().filter(|entry| entry > after);
                 let entries = rest.by_ref().take(*limit).collect();
                 Loaded::Changed { entries, more: rest.next().is_some() }
             }
-        }
+        })
     }
 
     fn install(&mut self, batch: InstallBatch) {
@@ -138,7 +150,11 @@ impl Store {
 fn open(config: &OriginConfig, now: Instant, store: &mut Store, history: u128) -> Origin {
     let first = Lsn(store.meta.installed_lsn.0 + 1);
     let records = store.log.iter().filter(|(lsn, _)| *lsn >= first).cloned().collect();
-    let apart = store.apart.values().cloned().collect();
+    let apart = store.apart.values().map(|apart| match store.lost.contains(&apart.page) {
+        true => Err(LostApart { page: apart.page, detail: "changes of it are damaged".into() }),
+        false => Ok(apart.clone()),
+    });
+    let apart = apart.collect();
     let (meta, history) = (store.meta.clone(), HistoryId(history));
     let recovered = RecoveredDomain { meta, apart, records, history };
     store.queue.clear();
@@ -250,7 +266,8 @@ impl Run {
             }
             OriginOutput::Load { domain, load, key } => {
                 let LoadId(l) = load;
-                let result = result.map(|()| self.store.load(&key));
+                let result = result.and_then(|()| self.store.load(&key));
+                let ended = result.as_ref().map_or_else(ToString::to_string, |_| "done".into());
                 (format!("load {l}: {ended}"), OriginInput::Loaded { domain, load, result })
             }
             other => panic!("no work: {other:?}"),

@@ -244,7 +244,7 @@ fn bug_28_a_failure_of_one_page() {
     run.two_nodes();
     run.step(vec![fetch(1, 5, &[3, 4])]);
     let error = RequestError::NoVolume("7".into());
-    run.step(vec![up(Message::Failed { request: RequestId(2), page: Some(page(3)), error })]);
+    run.step(vec![up(Message::Failed { request: RequestId(2), pages: vec![page(3)], error })]);
     run.step(vec![pages(2, 4, 2, 5)]);
     run.0.end("relay_bug_28_a_failure_of_one_page");
 }
@@ -509,7 +509,7 @@ fn a_domain_that_stays_out_of_service() {
     run.step(vec![resumed(2, 5, 5, &[])]);
     run.step(vec![opened(2, "b"), hello(2, "b", 20)]);
     let error = RequestError::NoDomain(DomainId(2));
-    run.step(vec![up(Message::Failed { request: RequestId(3), page: None, error })]);
+    run.step(vec![up(Message::Failed { request: RequestId(3), pages: Vec::new(), error })]);
     run.step(vec![opened_as(3, "r", Role::Relay), hello_as(3, "r", 30, Role::Relay)]);
     run.0.say("The parent is lost: whom this relay knows it can serve is served.");
     run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);

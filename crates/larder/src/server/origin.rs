@@ -297,7 +297,9 @@ fn note(domain: DomainId, unreadable: &Unreadable) -> Option<String> {
         (true, _) => {
             "no more changes can be kept apart: the log is not trimmed, and grows until pages are restored"
         }
-        (false, 0) => "their changes are kept apart; restore the pages from a backup",
+        (false, 0) => {
+            "their changes are kept apart; restore the pages as they were last installed, or the domain if those are damaged too"
+        }
         (false, _) => "their changes are being kept apart",
     };
     let domain = domain_name(domain);

@@ -15,11 +15,11 @@ pub use real::{PAGES_NAME, RealStore, StoreConfig, domain_at, list_at};
 use crate::disk::{Disk, DiskError};
 use crate::log::{Log, LogConfig, LogError, Records};
 use crate::pages::{Pages, PagesError};
-use larder_core::id::DomainId;
+use larder_core::id::{DomainId, PageId};
 use larder_core::origin::io::{
     LoadId, LoadKey, Loaded, OriginInput, OriginOutput, StoreFault, WriteId,
 };
-use larder_core::record::{Apart, DomainMeta, InstallBatch, LogRecord, Lsn};
+use larder_core::record::{Apart, DomainMeta, InstallBatch, LogRecord, LostApart, Lsn};
 use larder_core::rng::Rng;
 use larder_core::wire;
 
@@ -95,8 +95,8 @@ pub enum OpenError {
 pub struct Recovered {
     /// The metadata of the last install.
     pub meta: DomainMeta,
-    /// What is kept apart from pages that could not be read.
-    pub apart: Vec<Apart>,
+    /// What is kept apart from pages that could not be read; of some pages it may be damaged.
+    pub apart: Vec<Result<Apart, LostApart>>,
     /// The log's records after it, ascending without gaps.
     pub records: Vec<(Lsn, LogRecord)>,
 }
@@ -168,7 +168,9 @@ impl<D: Disk, P: Pages> DomainStore<D, P> {
     ) -> Result<(Self, Recovered), OpenError> {
         let domain = identity::read(&disk)?.ok_or(OpenError::NoDomain)?;
         let meta = meta_of(&pages, domain)?;
-        let apart = pages.apart()?;
+        let lost =
+            |(page, error): (PageId, PagesError)| LostApart { page, detail: error.to_string() };
+        let apart = pages.apart()?.into_iter().map(|apart| apart.map_err(lost)).collect();
         let from = Lsn(meta.installed_lsn.0 + 1);
         let (log, records) = Log::open(disk, config, domain, rng, from)?;
         let records = decode_records(records)?;
@@ -330,7 +332,9 @@ fn log_fault(error: LogError) -> StoreFault {
 fn pages_fault(error: PagesError) -> StoreFault {
     match error {
         PagesError::Full { .. } => StoreFault::Full(error.to_string()),
-        PagesError::Damaged { .. } => StoreFault::Damaged(error.to_string()),
+        PagesError::Damaged { .. } | PagesError::NotInstalled { .. } => {
+            StoreFault::Damaged(error.to_string())
+        }
         _ => StoreFault::Failed(error.to_string()),
     }
 }

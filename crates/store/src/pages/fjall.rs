@@ -12,7 +12,7 @@
 //! - each: the number of an install (16) → what `marks` says of it.
 
 use super::marks::{self, Marks};
-use super::{Changed, Pages, PagesError};
+use super::{Changed, KeptApart, Pages, PagesError};
 use bytes::Bytes;
 use fjall::{
     Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable, UserKey,
@@ -122,15 +122,17 @@ impl FjallPages {
             .open()
             .map_err(failed)?;
         let plain = || KeyspaceCreateOptions::default().max_memtable_size(config.memtable_bytes);
-        let separated = || {
+        let separated = |from: u32| {
             let separation = KvSeparationOptions::default()
-                .separation_threshold(SEPARATION_BYTES)
+                .separation_threshold(from)
                 .compression(fjall::CompressionType::None);
             plain().with_kv_separation(Some(separation))
         };
-        let pages = database.keyspace("pages", separated).map_err(failed)?;
+        let pages = database.keyspace("pages", || separated(SEPARATION_BYTES)).map_err(failed)?;
         let index = database.keyspace("index", plain).map_err(failed)?;
-        let apart = database.keyspace("apart", plain).map_err(failed)?;
+        // All but marks: rot in a value leaves the key that names its page.
+        let apart =
+            database.keyspace("apart", || separated(HEADER_BYTES as u32)).map_err(failed)?;
         let meta = database.keyspace("meta", plain).map_err(failed)?;
         database.persist(PersistMode::SyncAll).map_err(failed)?;
         let device = std::fs::metadata(&place).map_err(|error| PagesError::Failed {
@@ -229,7 +231,9 @@ impl FjallPages {
 impl Pages for FjallPages {
     fn load(&self, page: PageId) -> Result<Option<StoredPage>, PagesError> {
         let key = page_key(page);
-        let value = self.pages.get(key).map_err(|error| self.fault(&error))?;
+        // Page and index of one moment: an install may go on meanwhile.
+        let snapshot = self.database.snapshot();
+        let value = snapshot.get(&self.pages, key).map_err(|error| self.fault(&error))?;
         let Some(value) = value else {
             return Ok(None);
         };
@@ -240,6 +244,11 @@ impl Pages for FjallPages {
             KIND_TOMBSTONE => None,
             other => return Err(self.damaged(what, format!("it is of kind {other}"))),
         };
+        let indexed = snapshot.contains_key(&self.index, index_key(version, page));
+        if !indexed.map_err(|error| self.fault(&error))? {
+            let place = self.place.display().to_string();
+            return Err(PagesError::NotInstalled { place, page, version });
+        }
         Ok(Some(StoredPage { version, image }))
     }
 
@@ -315,21 +324,18 @@ impl Pages for FjallPages {
         }
     }
 
-    fn apart(&self) -> Result<Vec<Apart>, PagesError> {
+    fn apart(&self) -> Result<KeptApart, PagesError> {
         let mut all = Vec::new();
         for item in self.database.snapshot().iter(&self.apart) {
-            let (key, value) = item.into_inner().map_err(|error| self.fault(&error))?;
+            let key = item.key().map_err(|error| self.fault(&error))?;
             if marks::is_mark(&key) {
                 continue;
             }
             let page = self.page_entry(&key)?;
-            let what = format!("what is kept apart from page {page}");
-            let (kind, _, bytes) = self.value(&key, value.into(), &what)?;
-            if kind != KIND_APART {
-                return Err(self.damaged(what, format!("it is of kind {kind}")));
-            }
-            let apart = wire::decode_apart(page, bytes);
-            all.push(apart.map_err(|error| self.damaged(what, error.to_string()))?);
+            all.push(match self.apart_of(page) {
+                Err(error @ PagesError::Damaged { .. }) => Err((page, error)),
+                other => Ok(other?),
+            });
         }
         Ok(all)
     }
@@ -357,6 +363,20 @@ impl Pages for FjallPages {
 }
 
 impl FjallPages {
+    fn apart_of(&self, page: PageId) -> Result<Apart, PagesError> {
+        let key = page_key(page);
+        let what = format!("what is kept apart from page {page}");
+        let value = self.apart.get(key).map_err(|error| self.fault(&error))?;
+        let Some(value) = value else {
+            return Err(self.damaged(what, "its key is there, its value is not"));
+        };
+        let (kind, _, bytes) = self.value(&key, value.into(), &what)?;
+        if kind != KIND_APART {
+            return Err(self.damaged(what, format!("it is of kind {kind}")));
+        }
+        wire::decode_apart(page, bytes).map_err(|error| self.damaged(what, error.to_string()))
+    }
+
     fn index_entry(&self, key: &UserKey) -> Result<(Stamp, PageId), PagesError> {
         let malformed = || self.damaged("the change index".into(), "a key of another length");
         let (stamp, page) = key.split_first_chunk().ok_or_else(malformed)?;

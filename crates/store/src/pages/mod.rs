@@ -17,9 +17,14 @@ use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
 /// Entries of the change index, ascending, and whether there are more.
 pub type Changed = (Vec<(Stamp, PageId)>, bool);
 
+/// Changes kept apart, or what is wrong with those of a page.
+pub type KeptApart = Vec<Result<Apart, (PageId, PagesError)>>;
+
 /// A page engine.
 pub trait Pages {
-    /// A page as last installed; none: it never was.
+    /// A page as last installed; none: it never was. An image of a version that the change index
+    /// does not name for the page is not that one, but from a backup, say: it is refused. Else what
+    /// was committed between that version and the last one installed would be lost without a word.
     fn load(&self, page: PageId) -> Result<Option<StoredPage>, PagesError>;
 
     /// Takes over a batch in one atomic step, durable when this returns. In the same step every
@@ -38,8 +43,9 @@ pub trait Pages {
     /// The metadata of the last install; none: nothing was ever installed.
     fn meta(&self) -> Result<Option<DomainMeta>, PagesError>;
 
-    /// All that is kept apart from pages that could not be read, ascending by page.
-    fn apart(&self) -> Result<Vec<Apart>, PagesError>;
+    /// All that is kept apart from pages that could not be read, ascending by page. Damage of one
+    /// page's changes is told beside those of the others.
+    fn apart(&self) -> Result<KeptApart, PagesError>;
 
     /// At most `limit` pages of a volume with numbers above `after`, ascending, tombstones
     /// included. Fewer than `limit`: there are no more.
@@ -88,6 +94,18 @@ pub enum PagesError {
         /// What is missing.
         detail: String,
     },
+    /// An image that checks, and is not the one last installed.
+    #[error(
+        "page {page} in the page engine in {place} is as of stamp {version}, and was last installed as of another: an image from an older backup is refused, since what was committed after it would be lost; restore the one last installed, or the whole domain (the check of the store names both stamps)"
+    )]
+    NotInstalled {
+        /// Its directory.
+        place: String,
+        /// Which page.
+        page: PageId,
+        /// The image's version.
+        version: Stamp,
+    },
     /// Bytes that do not check.
     #[error("{what} in the page engine in {place} is damaged: {detail}; restore it from a backup")]
     Damaged {
@@ -113,7 +131,7 @@ impl<P: Pages + ?Sized> Pages for std::sync::Arc<P> {
     fn meta(&self) -> Result<Option<DomainMeta>, PagesError> {
         (**self).meta()
     }
-    fn apart(&self) -> Result<Vec<Apart>, PagesError> {
+    fn apart(&self) -> Result<KeptApart, PagesError> {
         (**self).apart()
     }
     fn pages_of(

@@ -1,6 +1,6 @@
 //! A page engine in memory that keeps the promise and nothing else: for the simulator and tests.
 
-use super::{Changed, Pages, PagesError};
+use super::{Changed, KeptApart, Pages, PagesError};
 use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
 use larder_core::machine::{Fault, Faults};
 use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
@@ -20,6 +20,8 @@ struct State {
     pages: BTreeMap<PageId, StoredPage>,
     index: BTreeSet<(Stamp, PageId)>,
     apart: BTreeMap<PageId, Apart>,
+    /// What is kept apart from these is damaged.
+    rotten: BTreeSet<PageId>,
     meta: Option<DomainMeta>,
     /// How to undo the last install, while it has not been answered.
     undo: Option<Undo>,
@@ -120,6 +122,21 @@ impl ModelPages {
         true
     }
 
+    /// Puts a page as it was in a copy, by itself, as an operator would who restores a page.
+    pub fn restore_page(&self, page: PageId, copy: &Self) {
+        let stored = copy.state().pages.get(&page).cloned();
+        let mut state = self.state();
+        match stored {
+            Some(stored) => state.pages.insert(page, stored),
+            None => state.pages.remove(&page),
+        };
+    }
+
+    /// What is kept apart from a page rots.
+    pub fn rot_apart(&self, page: PageId) {
+        self.state().rotten.insert(page);
+    }
+
     /// All pages, ascending.
     #[must_use]
     pub fn all(&self) -> Vec<(PageId, StoredPage)> {
@@ -135,7 +152,16 @@ impl ModelPages {
 
 impl Pages for ModelPages {
     fn load(&self, page: PageId) -> Result<Option<StoredPage>, PagesError> {
-        Ok(self.state().pages.get(&page).cloned())
+        let state = self.state();
+        let found = state.pages.get(&page);
+        if let Some(StoredPage { version, .. }) = found
+            && !state.index.contains(&(*version, page))
+            && !self.faults.has(Fault::SkipIndex)
+        {
+            let (place, version) = ("the model".into(), *version);
+            return Err(PagesError::NotInstalled { place, page, version });
+        }
+        Ok(found.cloned())
     }
 
     fn install(&self, batch: &InstallBatch) -> Result<(), PagesError> {
@@ -190,8 +216,17 @@ impl Pages for ModelPages {
         Ok(self.state().meta.clone())
     }
 
-    fn apart(&self) -> Result<Vec<Apart>, PagesError> {
-        Ok(self.state().apart.values().cloned().collect())
+    fn apart(&self) -> Result<KeptApart, PagesError> {
+        let state = self.state();
+        let kept = state.apart.values().map(|apart| match state.rotten.contains(&apart.page) {
+            true => {
+                let what = format!("what is kept apart from page {}", apart.page);
+                let (place, detail) = ("the model".into(), "it is rotten".into());
+                Err((apart.page, PagesError::Damaged { place, what, detail }))
+            }
+            false => Ok(apart.clone()),
+        });
+        Ok(kept.collect())
     }
 
     fn pages_of(

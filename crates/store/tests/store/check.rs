@@ -116,6 +116,33 @@ fn an_index_that_does_not_match_is_named() {
     assert_eq!(checked(&disk, &pages).problems, [Problem::NoVolume { page: lost }]);
 }
 
+/// A page restored from an older copy: both stamps are named.
+#[test]
+fn a_page_that_is_not_the_one_last_installed_is_named() {
+    let (disk, pages) = store();
+    let copy = ModelPages::clone(&pages);
+    pages.install(&batch(vec![installed(1, 4, 7)])).expect("the model does not fail");
+    pages.restore_page(page(1), &copy);
+    let (page, version, stamp) = (page(1), Stamp(4), Stamp(7));
+    let expected = [Problem::Superseded { page, stamp }, Problem::NotIndexed { page, version }];
+    let mut found = checked(&disk, &pages).problems;
+    found.sort_by_key(|problem| matches!(problem, Problem::NotIndexed { .. }));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn rot_in_what_is_kept_apart_is_named() {
+    let (disk, pages) = store();
+    let changes = vec![(Stamp(10), larder_core::commit::Op::DeletePage)];
+    let mut batch = batch(Vec::new());
+    batch.apart = vec![larder_core::record::Apart { page: page(2), changes }];
+    pages.install(&batch).expect("the model does not fail");
+    assert!(checked(&disk, &pages).is_clean());
+    pages.rot_apart(page(2));
+    let report = checked(&disk, &pages);
+    assert!(matches!(report.problems[..], [Problem::Pages(_)]), "{:?}", report.problems);
+}
+
 #[test]
 fn a_damaged_log_is_named() {
     let (disk, pages) = store();

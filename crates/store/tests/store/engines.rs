@@ -137,6 +137,83 @@ fn a_second_opening_of_the_engine_is_refused() {
     assert!(matches!(second, PagesError::Locked { .. }), "{second}");
 }
 
+/// The story: a page's image rotted; an operator put back that of an older backup, which checks. The
+/// recovered changes were applied to it, and what was committed between the two was lost without a
+/// word: the page was served and installed, and who held the right one was told that it is valid.
+#[test]
+fn a_page_from_an_older_backup_is_refused() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let model = ModelPages::new(Faults::NONE);
+    let page = page(0, 7);
+    let install = |version: u64, previous: u64| {
+        let stored = StoredPage { version: Stamp(version), image: Some(vec![7; 2000].into()) };
+        let installed = InstalledPage { page, previous: Stamp(previous), stored };
+        InstallBatch { pages: vec![installed], ..InstallBatch::default() }
+    };
+    let raw = || {
+        let database = fjall::Database::builder(place.path()).open().expect("it is ours");
+        let pages = database.keyspace("pages", fjall::KeyspaceCreateOptions::default);
+        (database, pages.expect("it is there"))
+    };
+    let mut key = page.volume.0.to_be_bytes().to_vec();
+    key.extend(page.page.0.to_be_bytes());
+    fjall(place.path()).expect("it is new").install(&install(7, 0)).expect("there is room");
+    model.install(&install(7, 0)).expect("there is room");
+    let copy = model.clone();
+    let value = {
+        let (_database, pages) = raw();
+        pages.get(&key).expect("no fault").expect("it is there")
+    };
+    fjall(place.path()).expect("it is whole").install(&install(10, 7)).expect("there is room");
+    model.install(&install(10, 7)).expect("there is room");
+    assert_eq!(model.load(page), fjall(place.path()).expect("it is whole").load(page));
+    {
+        let (database, pages) = raw();
+        pages.insert(&key, value).expect("no fault");
+        database.persist(fjall::PersistMode::SyncAll).expect("no fault");
+    }
+    model.restore_page(page, &copy);
+    let real = fjall(place.path()).expect("nothing is missing");
+    for refused in [real.load(page), model.load(page)] {
+        let older = matches!(
+            refused,
+            Err(PagesError::NotInstalled { page: named, version: Stamp(7), .. }) if named == page
+        );
+        assert!(older, "{refused:?}");
+    }
+}
+
+/// The story: changes of one page that were kept apart rotted, and the whole domain did not start any
+/// more; the offline check, which did not look at them, called its store clean.
+#[test]
+fn changes_kept_apart_that_rot_are_told_beside_others() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let kept = |number: u64| Apart {
+        page: page(0, number),
+        changes: vec![(Stamp(number), Op::WriteRaw { offset: 1, bytes: vec![3; 9].into() })],
+    };
+    let batch = InstallBatch { apart: vec![kept(7), kept(8)], ..InstallBatch::default() };
+    fjall(place.path()).expect("it is new").install(&batch).expect("there is room");
+    let found = fjall(place.path()).expect("it is whole").apart();
+    assert_eq!(found, Ok(vec![Ok(kept(7)), Ok(kept(8))]));
+    {
+        let database = fjall::Database::builder(place.path()).open().expect("it is ours");
+        let apart = database.keyspace("apart", fjall::KeyspaceCreateOptions::default);
+        let apart = apart.expect("it is there");
+        let key = [&page(0, 7).volume.0.to_be_bytes()[..], &7u64.to_be_bytes()[..]].concat();
+        let mut value = apart.get(&key).expect("no fault").expect("it is there").to_vec();
+        *value.last_mut().expect("it has bytes") ^= 1;
+        apart.insert(&key, value).expect("no fault");
+        database.persist(fjall::PersistMode::SyncAll).expect("no fault");
+    }
+    let real = fjall(place.path()).expect("nothing is missing");
+    let found = real.apart().expect("the others can be read");
+    assert!(
+        matches!(&found[..], [Err((named, _)), Ok(other)] if *named == page(0, 7) && *other == kept(8)),
+        "{found:?}"
+    );
+}
+
 /// All that an engine holds.
 type State = (Option<DomainMeta>, BTreeMap<PageId, StoredPage>, Vec<(Stamp, PageId)>);
 

@@ -173,10 +173,13 @@ impl Cache {
             Message::Volumes { request, volumes, more } => {
                 self.on_volumes(request, volumes, more, out)
             }
-            Message::Failed { request, page: Some(page), error } => {
-                self.on_page_failed(request, page, &error, out)
+            Message::Failed { request, pages, error } if pages.is_empty() => {
+                self.on_failed(request, error, out)
             }
-            Message::Failed { request, page: None, error } => self.on_failed(request, error, out),
+            Message::Failed { request, pages, error } => {
+                let mut pages = pages.into_iter();
+                pages.try_for_each(|page| self.on_page_failed(request, page, &error, out))
+            }
             Message::Resumed { request, domain, epochs, answer, stale, through, time: _, done } => {
                 let part = super::stream::Resumed { request, epochs, answer, stale, through, done };
                 self.on_resumed(now, domain, part, out)

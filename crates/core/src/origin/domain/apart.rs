@@ -6,13 +6,17 @@
 //! what is kept apart of a page does not grow while its process lives, and a page that cannot be read
 //! cannot be written either. What is kept apart is bounded all the same, over many starts; beyond the
 //! bound the log keeps the changes, as if the page had not been tried yet, and the operator is told.
+//!
+//! What is kept apart may rot as well. Then nobody knows what the page was last: it is never served or
+//! written, nothing is installed over it, and whoever resumes is told of it, until the domain is
+//! restored; the other pages are served.
 
 use super::pages::KeptApart;
 use super::{Context, Domain};
 use crate::id::{PageId, Stamp};
 use crate::message::RequestError;
 use crate::origin::io::{OriginOutput, Unreadable};
-use crate::record::{Apart, Lsn};
+use crate::record::{Apart, LostApart, Lsn};
 use crate::time::{Duration, Instant};
 use std::collections::BTreeMap;
 
@@ -66,6 +70,14 @@ impl Damage {
         let detail = "it could not be read before this start".into();
         let retry_at = Instant::default();
         self.pages.insert(page, Damaged { detail, retry_at, lasting: true, tries: 0 });
+        self.changed = true;
+    }
+
+    /// It kept some of this page apart, and they are damaged.
+    pub(super) fn lost(&mut self, lost: &LostApart) {
+        let retry_at = Instant::default();
+        let damaged = Damaged { detail: lost.detail.clone(), retry_at, lasting: true, tries: 0 };
+        self.pages.insert(lost.page, damaged);
         self.changed = true;
     }
 

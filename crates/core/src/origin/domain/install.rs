@@ -50,6 +50,9 @@ pub(super) struct Installing {
     wanted: BTreeSet<PageId>,
     /// Nothing is looked for before this, or before those are there.
     wanted_until: Option<Instant>,
+    /// The next batch takes changes to be kept apart first, and pages with what room they leave; the
+    /// one after it the other way round, so that neither keeps the other out.
+    apart_first: bool,
     /// The highest version in the change index.
     index_max: Stamp,
 }
@@ -141,12 +144,17 @@ impl Domain {
         }
         let most = self.install.room.map_or(usize::MAX, |room| room.pages);
         let most = most.min(cx.config.install_pages_max);
-        let pages = self.take_oldest(cx, most);
+        self.install.apart_first = !self.install.apart_first;
+        let first = if self.install.apart_first { most } else { 0 };
+        let (mut apart, mut parted) = self.take_apart(cx, first);
+        let pages = self.take_oldest(cx, most - apart.len());
         let taken: Taken = pages
             .iter()
             .map(|page| (*page, self.pages.since(*page).expect("it is dirty")))
             .collect();
-        let (apart, parted) = self.take_apart(cx, most - taken.len());
+        if !self.install.apart_first {
+            (apart, parted) = self.take_apart(cx, most - taken.len());
+        }
         if taken.is_empty() && apart.is_empty() && self.pages.first_uninstalled().is_some() {
             // All of them are being loaded, or cannot be.
             self.install.wanted_until = Some(cx.now.after(interval));

@@ -6,7 +6,7 @@ use super::{Context, Domain, Event, LoadFor, Service};
 use crate::id::{LinkId, PageId, RequestId};
 use crate::message::{CloseReason, RequestError};
 use crate::time::Instant;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Those who wait are looked at so often within their limit.
 const LOOKS: u32 = 8;
@@ -70,19 +70,23 @@ impl Domain {
     }
 
     fn limit_fetches(&mut self, cx: &mut Context<'_>) {
-        let mut late: Vec<(LinkId, RequestId, PageId)> = Vec::new();
+        let mut late: BTreeMap<(LinkId, RequestId), Vec<PageId>> = BTreeMap::new();
         for (page, loading) in &mut self.loading {
             loading.fetches.retain(|(link, asked, since)| {
                 let waits = since.after(cx.config.wait_max) > cx.now;
                 if !waits {
-                    late.push((*link, asked.request, *page));
+                    late.entry((*link, asked.request)).or_default().push(*page);
                 }
                 waits
             });
         }
-        for (link, request, page) in late {
-            let error = RequestError::Unavailable(not_read(&format!("page {page}"), cx));
-            cx.links.fail_page(link, (request, page), error, cx.out);
+        for ((link, request), pages) in late {
+            let what = match pages[..] {
+                [page] => format!("page {page}"),
+                _ => format!("page {} and others", pages[0]),
+            };
+            let error = RequestError::Unavailable(not_read(&what, cx));
+            cx.links.fail_pages(link, (request, pages), error, cx.out);
         }
     }
 

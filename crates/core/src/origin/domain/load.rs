@@ -99,6 +99,9 @@ impl Domain {
         stored: Option<StoredPage>,
     ) -> Result<(), RequestError> {
         let damaged = |detail: String| RequestError::Damaged { page, detail };
+        if let Some(detail) = self.pages.lost(page) {
+            return Err(damaged(detail.to_owned()));
+        }
         let (version, image) =
             stored.map_or((Stamp::ZERO, None), |stored| (stored.version, stored.image));
         let image = image

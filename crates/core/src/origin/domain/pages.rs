@@ -4,7 +4,7 @@ use crate::commit::Op;
 use crate::hash::FixedMap;
 use crate::id::{PageId, Stamp};
 use crate::page::Page;
-use crate::record::{Apart, InstalledPage, Lsn, StoredPage};
+use crate::record::{Apart, InstalledPage, LostApart, Lsn, StoredPage};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -140,6 +140,8 @@ pub(super) struct Pages {
     /// Of changes kept apart.
     apart_bytes: usize,
     clean_bytes_max: usize,
+    /// Pages of which changes kept apart are damaged, and how.
+    lost: BTreeMap<PageId, String>,
 }
 
 impl Pages {
@@ -153,6 +155,7 @@ impl Pages {
             dirty_bytes: 0,
             apart_bytes: 0,
             clean_bytes_max,
+            lost: BTreeMap::new(),
         }
     }
 
@@ -240,6 +243,10 @@ impl Pages {
 
     /// A recovered op: the page is dirty and not in memory.
     pub(super) fn recover_op(&mut self, page: PageId, lsn: Lsn, stamp: Stamp, op: Op) {
+        if self.lost.contains_key(&page) {
+            // What it was made of is gone: the log need not keep it.
+            return;
+        }
         self.change(page, |entry| {
             if entry.apart.is_some_and(|apart| stamp <= apart.through) {
                 // The log was kept for another page.
@@ -260,6 +267,27 @@ impl Pages {
             entry.lazy = apart.changes;
             entry.apart = Some(KeptApart { through, bytes });
         });
+    }
+
+    /// What the engine kept apart from a page is damaged: it is never in memory.
+    pub(super) fn recover_lost(&mut self, lost: LostApart) {
+        self.lost.insert(lost.page, lost.detail);
+    }
+
+    /// Whoever resumes from before `durable` is told of pages whose last version nobody knows.
+    pub(super) fn date_lost(&mut self, durable: Stamp) {
+        let pages: Vec<PageId> = self.lost.keys().copied().collect();
+        for page in pages {
+            self.change(page, |entry| {
+                entry.version = durable;
+                entry.apart = Some(KeptApart { through: durable, bytes: 0 });
+            });
+        }
+    }
+
+    /// Why a page cannot be had any more.
+    pub(super) fn lost(&self, page: PageId) -> Option<&str> {
+        self.lost.get(&page).map(String::as_str)
     }
 
     /// The changes of a page that cannot be read, to be kept apart from it.
@@ -468,7 +496,7 @@ impl Pages {
             assert_eq!(entry.version, *version, "an uninstalled page's version is behind");
             assert!(entry.version <= durable, "an image that is not durable counts as such");
             assert!(
-                entry.durable.is_some() || !entry.lazy.is_empty(),
+                entry.durable.is_some() || !entry.lazy.is_empty() || self.lost.contains_key(page),
                 "a dirty page lost its image"
             );
             if entry.class() == Class::Dirty {

@@ -29,8 +29,16 @@ impl Domain {
         let RecoveredDomain { meta, apart, records, history } = recovered;
         let mut domain = Self::from_meta(config, now, wall, &meta);
         for apart in apart {
-            domain.install.damage.recovered(apart.page);
-            domain.pages.recover_apart(apart);
+            match apart {
+                Ok(apart) => {
+                    domain.install.damage.recovered(apart.page);
+                    domain.pages.recover_apart(apart);
+                }
+                Err(lost) => {
+                    domain.install.damage.lost(&lost);
+                    domain.pages.recover_lost(lost);
+                }
+            }
         }
         for (lsn, record) in records {
             if lsn != domain.next_lsn {
@@ -41,6 +49,7 @@ impl Domain {
             domain.replay(config, now, lsn, record)?;
         }
         domain.check_reaches(&meta)?;
+        domain.pages.date_lost(domain.durable);
         let downlink = &config.downlink;
         domain.ring = Ring::new(domain.durable, downlink.ring_bytes_max, downlink.ring_commits_max);
         domain.recent = RecentWrites::new(domain.durable, config.recent_writes_max);

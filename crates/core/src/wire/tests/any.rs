@@ -310,8 +310,8 @@ fn about_volumes() -> impl Strategy<Value = Message> {
         (request(), info()).prop_map(|(request, info)| Message::Volume { request, info }),
         (request(), vec(info(), 0..4), any::<bool>())
             .prop_map(|(request, volumes, more)| { Message::Volumes { request, volumes, more } }),
-        (request(), prop::option::of(page()), error())
-            .prop_map(|(request, page, error)| Message::Failed { request, page, error }),
+        (request(), vec(page(), 0..4), error())
+            .prop_map(|(request, pages, error)| Message::Failed { request, pages, error }),
     ]
 }
 

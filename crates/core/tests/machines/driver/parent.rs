@@ -126,8 +126,8 @@ impl Parent {
                 self.committed(c, domain, id)
             }
             13 => {
-                let page = c.rarely(2).then(|| c.page());
-                Message::Failed { request, page, error: c.error() }
+                let pages = if c.rarely(2) { c.pages() } else { Vec::new() };
+                Message::Failed { request, pages, error: c.error() }
             }
             14 => {
                 let boot = c.boot(self.boot);
@@ -217,8 +217,9 @@ impl Parent {
         asked: &[PageAsk],
     ) -> Message {
         if c.rarely(10) {
-            let page = c.rarely(2).then(|| asked.first().map_or(c.page(), |ask| ask.page));
-            return Message::Failed { request, page, error: c.error() };
+            let some = c.rarely(2).then(|| asked.iter().map(|ask| ask.page).collect());
+            let pages = some.unwrap_or_default();
+            return Message::Failed { request, pages, error: c.error() };
         }
         let mut pages = Vec::new();
         for ask in asked {

@@ -215,6 +215,116 @@ fn changes_kept_apart() {
 }
 
 #[test]
+fn changes_kept_apart_under_load() {
+    let mut run = Run::new(
+        "Page 2 has a recovered change and is damaged; an install takes two pages. Two others are \
+         changed before every install. They filled each batch, so that the changes of page 2 were \
+         never kept apart, and the log was not trimmed past them for as long as the load went on. Now \
+         every other batch takes what is to be kept apart first: the log is trimmed.",
+        OriginConfig { install_pages_max: 2, ..OriginConfig::default() },
+    );
+    run.two_nodes();
+    run.pages(4);
+    run.quietly(vec![Commit::new(10, 12, 5).put(2, 1, 1, "m").on(1)]);
+    run.store.damaged.insert(PageId { volume: VOLUME, page: larder_core::id::PageNo(2) });
+    run.restart(2);
+    run.node(1, "a", 10);
+    for round in 0..4 {
+        let change = |page| {
+            let sequence = 20 + 2 * round + page;
+            Commit::new(10, sequence, 5).in_history(2).put(page, 2, 1, "n").on(1)
+        };
+        run.quietly(vec![change(3), change(4)]);
+        run.wait(3);
+        run.settle();
+    }
+    run.t.end("origin_changes_kept_apart_under_load");
+}
+
+#[test]
+fn a_page_from_an_older_backup() {
+    let mut run = Run::new(
+        "Page 2 was installed as of stamp 3, and a backup made. Commit 4 changes it, and is installed, \
+         so that the log no longer has it; then commit 5. The image rots, the origin is started again, \
+         and commit 5 is kept apart. An operator restores the page from the backup. Commit 5 was applied \
+         to the image of stamp 3: the page was served, and installed as of 5, without what 4 had done, \
+         and who held the real 5 was told that it is valid. Now the engine refuses an image of another \
+         version than the change index names. Restored as it was last installed, at 4, it is served with \
+         5 applied.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    run.pages(2);
+    let page = PageId { volume: VOLUME, page: larder_core::id::PageNo(2) };
+    let backup = run.store.pages[&page].clone();
+    run.quietly(vec![Commit::new(10, 12, 3).put(2, 2, 1, "four").on(1)]);
+    run.settle_pages();
+    let newest = run.store.pages[&page].clone();
+    run.quietly(vec![Commit::new(10, 13, 4).put(2, 3, 1, "five").on(1)]);
+    run.store.damaged.insert(page);
+    run.restart(2);
+    run.wait(2);
+    run.settle();
+    run.node(1, "a", 10);
+    run.t.say("the page is restored from the backup");
+    run.store.damaged.clear();
+    run.store.pages.insert(page, backup);
+    run.link(vec![fetch(1, 5, &[2])]);
+    run.settle();
+    run.t.say("the page is restored as it was last installed");
+    run.store.pages.insert(page, newest);
+    run.link(vec![fetch(1, 6, &[2])]);
+    run.settle();
+    run.t.end("origin_a_page_from_an_older_backup");
+}
+
+#[test]
+fn changes_kept_apart_that_rot() {
+    let mut run = Run::new(
+        "Pages 2 and 3 are changed by commits 5 and 6; page 2 cannot be read, and its change is kept \
+         apart. Then that rots. The domain did not start any more, for one page. Now it starts, and \
+         the operator is told; page 2 is not served, though its image can be read by now: nobody knows \
+         what 5 made of it. Nothing is installed over it, a resume is told of it, a commit that writes \
+         it is refused; page 3 is served, and a later change of it is installed. It stays so at the \
+         next start.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    run.pages(3);
+    for n in 2..=3 {
+        run.quietly(vec![Commit::new(10, n + 10, 4).put(n, 2, 1, "m").on(1)]);
+    }
+    let page = PageId { volume: VOLUME, page: larder_core::id::PageNo(2) };
+    run.store.damaged.insert(page);
+    run.restart(2);
+    run.wait(2);
+    run.settle();
+    run.t.say("what is kept apart rots; the image can be read again");
+    run.store.damaged.clear();
+    run.store.lost.insert(page);
+    run.restart(3);
+    run.wait(2);
+    run.settle();
+    run.node(1, "a", 10);
+    run.link(vec![fetch(1, 5, &[2, 3])]);
+    run.settle();
+    run.link(vec![opened(2, "b"), hello(2, "b", 20), resume(2, 1, &[(1, 1)], 5)]);
+    run.settle();
+    run.link(vec![
+        Commit::new(10, 20, 6).in_history(3).put(2, 3, 1, "w").on(1),
+        Commit::new(10, 21, 6).in_history(3).put(3, 3, 1, "w").on(1),
+    ]);
+    run.settle();
+    run.wait(3);
+    run.settle();
+    run.restart(4);
+    run.node(1, "a", 10);
+    run.link(vec![fetch(1, 6, &[2])]);
+    run.settle();
+    run.t.end("origin_changes_kept_apart_that_rot");
+}
+
+#[test]
 fn changes_kept_apart_on_a_full_disk() {
     let mut run = Run::new(
         "There is no room to keep the changes of the damaged page 2 apart: the install is refused \
@@ -395,7 +505,9 @@ fn fetches_of_unknown_volumes_cost_nothing() {
          before anybody looked: a table for each volume, as many as it cared to name. Now they fail \
          at once. Pages of volume 7 in the same fetch are answered. (That nothing is registered is \
          seen by a bound of 300 bytes, with room for one volume: change 3 to page 70, which b does not \
-         hold, does not go to b.)",
+         hold, does not go to b.) They fail in one message: each had one of its own, so that one fetch \
+         of 4,096 pages, 4 KiB long, made 4,096 answers, and a child that sent many of them held up the \
+         origin for everybody.",
         {
             let mut config = OriginConfig::default();
             config.downlink.registered_bytes_max = 300;
@@ -416,6 +528,9 @@ fn fetches_of_unknown_volumes_cost_nothing() {
     };
     run.link(vec![received(2, fetch(5, pages))]);
     run.link(vec![received(2, fetch(6, vec![ask(8, 2)]))]);
+    let many = (1..=4096).map(|page| ask(8, page)).collect();
+    let answers = run.quietly(vec![received(2, fetch(7, many))]);
+    assert_eq!(answers.len(), 1, "one answer to one message");
     let create = Op::CreatePage(PageKind::Slotted);
     run.link(vec![Commit::new(10, 2, 2).op(70, create).on(1)]);
     run.settle();
