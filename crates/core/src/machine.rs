@@ -167,6 +167,8 @@ pub enum Fault {
     LeftUnsaid,
     /// P4, P12: what an outcome told ahead of the stream is not remembered.
     ForgetTold,
+    /// P2: a transaction that writes in one domain may read in another.
+    ReadElsewhere,
 }
 
 impl Faults {

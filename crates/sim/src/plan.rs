@@ -37,6 +37,9 @@ pub struct Plan {
     pub shared_sessions: bool,
     /// Events before the troubles end.
     pub events: u64,
+    /// Whether what clients see is compared with the origin's log; without, only the other checkers
+    /// can find it wrong.
+    pub replays: bool,
     /// Whether messages pass through their encoding.
     pub wire: bool,
     /// What transactions do.
@@ -381,6 +384,7 @@ impl Plan {
             clients: pick(rng, &[1, 2, 3]),
             shared_sessions,
             events: pick(rng, &[2_000, 5_000, 10_000]),
+            replays: true,
             wire: rng.chance(1, 8),
             mix,
             troubles: draw_troubles(rng),

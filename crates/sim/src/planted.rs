@@ -5,7 +5,7 @@ use crate::run::run_plan;
 use larder_core::machine::{Fault, Faults};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 37] = [
+pub const FAULTS: [(Fault, &str); 38] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -43,6 +43,7 @@ pub const FAULTS: [(Fault, &str); 37] = [
     (Fault::ExpiredBootAnew, "expired-boot-anew"),
     (Fault::LeftUnsaid, "left-unsaid"),
     (Fault::ForgetTold, "forget-told"),
+    (Fault::ReadElsewhere, "read-elsewhere"),
 ];
 
 /// How a fault was caught.

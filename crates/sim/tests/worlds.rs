@@ -202,3 +202,55 @@ fn only_a_second_process_of_a_name_brings_out_a_boot_registered_anew() {
 fn a_node_that_left_unsaid_is_caught() {
     assert_caught(Fault::LeftUnsaid, 100, "progress");
 }
+
+/// What clients saw is not compared with the log: the cycle test must see by itself that no order of
+/// their transactions explains it.
+fn assert_caught_by_cycles(fault: Fault, seeds_max: u64) {
+    let found = (0..seeds_max).find_map(|seed| {
+        let mut plan = Plan::draw(seed, Faults::only(fault));
+        plan.replays = false;
+        run_plan(plan, false).err().filter(|failure| failure.what.contains("P2: a cycle of"))
+    });
+    assert!(found.is_some(), "the cycle test does not catch {fault:?}");
+}
+
+#[test]
+fn the_cycle_test_alone_catches_readers_that_are_not_doomed() {
+    assert_caught_by_cycles(Fault::SkipDoom, 40);
+    assert_caught_by_cycles(Fault::SkipRecheck, 40);
+}
+
+#[test]
+fn the_cycle_test_alone_catches_absences_that_are_not_reads() {
+    assert_caught_by_cycles(Fault::ForgetAbsence, 40);
+    assert_caught_by_cycles(Fault::ForgetListing, 40);
+}
+
+/// The story: T1 read x in one domain and wrote y in another, T2 read y and wrote x. Each was right
+/// where it was validated, and only a cycle over both domains shows that both cannot be.
+#[test]
+fn the_cycle_test_alone_catches_writers_that_read_in_another_domain() {
+    let two_domains = |plan: &mut Plan| {
+        plan.domains = 2;
+        plan.volumes = 1;
+        plan.mix.spread_percent = 100;
+        plan.mix.read_only_percent = 0;
+        (plan.mix.pages, plan.mix.slots, plan.mix.length) = (1, 2, 4);
+    };
+    let caught = catch_in(Fault::ReadElsewhere, 60, two_domains).expect("it is caught");
+    assert!(caught.what.contains("over all domains"), "it is caught as {}", caught.what);
+}
+
+/// Until two-phase commit exists such writers are refused; the workload has them.
+#[test]
+fn writers_that_use_two_domains_are_met_and_refused() {
+    let mut refused = 0;
+    for seed in 0..20 {
+        let mut plan = Plan::draw(seed, Faults::NONE);
+        plan.domains = 2;
+        plan.mix.spread_percent = 100;
+        let clean = run_plan(plan, false).unwrap_or_else(|failure| panic!("{failure}"));
+        refused += clean.tally.refused_domains;
+    }
+    assert!(refused > 100, "{refused} steps into a second domain");
+}

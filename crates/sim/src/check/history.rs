@@ -15,6 +15,8 @@ pub struct Branch {
     durable: Stamp,
     pages: BTreeMap<PageId, PageHistory>,
     ids: BTreeMap<CommitId, Stamp>,
+    /// What clients saw is not compared with it: only to try what other checkers find.
+    silent: bool,
 }
 
 /// A commit as the log has it.
@@ -62,6 +64,18 @@ fn cut<T>(versions: &mut Versions<T>, stamp: Stamp) {
 }
 
 impl Branch {
+    /// A branch that what clients saw is not compared with.
+    #[must_use]
+    pub fn silent() -> Self {
+        Self { silent: true, ..Self::default() }
+    }
+
+    /// See [`Branch::silent`].
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.silent
+    }
+
     /// The last commit logged, durable or not.
     #[must_use]
     pub fn last(&self) -> Stamp {

@@ -2,7 +2,9 @@
 //! a page; a violation panics with the promise's number, and the runner turns the panic into a
 //! report.
 
+pub mod acks;
 pub mod copies;
+pub mod cycles;
 pub mod history;
 pub mod oracle;
 pub mod seen;

@@ -94,10 +94,11 @@ pub const TAG_BITS: u32 = 24;
 const KNOWN_MAX: usize = 4_096;
 
 impl Oracle {
-    /// Makes a domain known.
-    pub fn add_domain(&mut self, domain: DomainId) {
+    /// Makes a domain known. Unless `replays`, what clients saw is not compared with its states.
+    pub fn add_domain(&mut self, domain: DomainId, replays: bool) {
+        let branch = if replays { Branch::default() } else { Branch::silent() };
         let truth = Truth {
-            branches: vec![Branch::default()],
+            branches: vec![branch],
             forks: vec![Stamp::ZERO],
             known: VecDeque::new(),
             histories: BTreeMap::new(),
@@ -150,6 +151,7 @@ impl Oracle {
     pub fn asks(&mut self, tag: u64, seen: Vec<Seen>, part: &CommitPart) {
         let intent = &mut self.intents[tag as usize - 1];
         intent.seen = seen;
+        intent.domain = part.domain;
         intent.history = part.history;
         intent.base = part.checked;
         intent.reads = part.reads.clone();

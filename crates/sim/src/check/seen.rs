@@ -58,6 +58,9 @@ impl Seen {
         promise: &str,
         who: &dyn std::fmt::Debug,
     ) {
+        if branch.is_silent() {
+            return;
+        }
         let truth = self.again(branch, stamp);
         assert!(
             *self == truth,

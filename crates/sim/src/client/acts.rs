@@ -1,6 +1,7 @@
 //! What a transaction does at each step, and what of it is remembered for the checkers.
 
 use super::{Kind, Reads, Run, Stage};
+use crate::check::cycles::Effect;
 use crate::check::oracle::TAG_BITS;
 use crate::check::seen::Seen;
 use crate::plan::{Action, pick, weighted};
@@ -49,6 +50,8 @@ enum Did {
     Then(Intention),
     Need(CacheOp),
     Doomed,
+    /// Refused, since it writes and would use two domains.
+    TwoDomains,
 }
 
 /// The value of a step, or why there is none yet.
@@ -60,6 +63,7 @@ fn ready<T>(step: Step<T>) -> Result<T, Did> {
         }
         Step::NeedIds { volume, count } => Err(Did::Need(CacheOp::AllocateIds { volume, count })),
         Step::Doomed(_) => Err(Did::Doomed),
+        Step::Refused(TransactionError::TwoDomains { .. }) => Err(Did::TwoDomains),
         Step::Refused(error) => {
             assert!(
                 !matches!(error, TransactionError::Damaged(_)),
@@ -86,7 +90,8 @@ impl World {
         let did = self.perform(index, &mut run, &intention).unwrap_or_else(|did| did);
         self.disarm_clock();
         match did {
-            Did::Done => {
+            Did::Done | Did::TwoDomains => {
+                self.tally.refused_domains += u64::from(matches!(did, Did::TwoDomains));
                 self.clients[index].stage = Stage::Run(run);
                 self.client_thinks(index);
             }
@@ -179,6 +184,7 @@ impl World {
                 let object = ready(run.tx.create_object(*page, Some(*slot), value.clone()))?;
                 self.saw(index, run, Seen::Slot(*page, *slot, None));
                 run.own.wrote(*page, *slot);
+                run.effects.push(Effect::Put(object, value.clone()));
                 run.made.push(object);
                 Ok(Did::Done)
             }
@@ -238,6 +244,12 @@ impl World {
         let there = Seen::Slot(object.page, object.slot, Some(object.generation));
         self.saw(index, run, there);
         run.own.wrote(object.page, object.slot);
+        run.effects.push(match what {
+            What::Put(value) => Effect::Put(object, value.clone()),
+            What::Add(delta) => Effect::Add(object, ADD_OFFSET, *delta),
+            What::Max(value) => Effect::Max(object, MAX_OFFSET, *value),
+            What::Read | What::Delete => Effect::Remove(object),
+        });
         Ok(Did::Done)
     }
 

@@ -37,6 +37,8 @@ impl World {
                 let accounted = self.oracle.truth(domain).may_lose_line();
                 assert!(accounted, "P12: {domain:?} was never restored, and its line is lost");
                 *self.session(index) = SharedSession::default();
+                let place = self.clients[index].session;
+                self.cycles.session_begins_anew(place);
                 self.client_goes_on(index, 0);
             }
             Err(BeginError::TooMany) => self.client_goes_on(index, 10 * MILLI),
@@ -73,7 +75,9 @@ impl World {
         let first = self.rng.below(self.volumes.len() as u64) as usize;
         let domain = self.volumes[first].domain;
         let volumes = if spread {
-            let same = |volume: &usize| kind.reads_only || self.volumes[*volume].domain == domain;
+            // A writer that uses two domains is refused when it comes to the second.
+            let strays = kind.reads_only || self.domains.len() > 1 && self.rng.chance(1, 3);
+            let same = |volume: &usize| strays || self.volumes[*volume].domain == domain;
             (0..self.volumes.len()).filter(same).collect()
         } else {
             vec![first]
@@ -95,6 +99,8 @@ impl World {
             left: 1 + self.rng.below(self.plan.mix.length),
             current: None,
             reads: BTreeMap::new(),
+            effects: Vec::new(),
+            begun: (self.cycles.now(), self.cycles.session(self.clients[index].session)),
             floors: self.session(index).floors.clone(),
             own: Own::default(),
             made: Vec::new(),

@@ -14,7 +14,9 @@ impl World {
     pub(super) fn client_ends(&mut self, index: usize, mut run: Run) {
         let unused = run.tx.take_unused_ids();
         self.clients[index].ids.extend(unused);
-        let Run { tx, kind, tag, reads, floors, made, pages_made, real_time, .. } = run;
+        let Run {
+            tx, kind, tag, reads, floors, made, pages_made, real_time, effects, begun, ..
+        } = run;
         self.arm_clock(index, kind.aged);
         let finish = tx.finish();
         self.disarm_clock();
@@ -26,12 +28,18 @@ impl World {
                 );
                 self.check_parts(index, kind, &reads, &seen, &floors);
                 self.raise_floors(index, kind, &reads, &seen);
+                let history = self.tell(index, kind, begun, &reads, &seen);
+                self.add_reader(history);
                 self.tally.committed += 1;
                 self.client_thinks(index);
             }
             Finish::Send { mut parts, seen, .. } => {
                 self.check_parts(index, kind, &reads, &seen, &floors);
                 self.raise_floors(index, kind, &reads, &seen);
+                let all: Vec<Floor> = parts.iter().map(|part| part.seen(part.checked)).collect();
+                let all = [seen, all].concat();
+                let history = self.tell(index, kind, begun, &reads, &all);
+                let reader = self.add_writer(history, tag, effects, &parts);
                 parts.reverse();
                 let sent = parts.pop().expect("something is to be sent");
                 let branches = self.oracle.truth(sent.domain).branch_count();
@@ -45,6 +53,7 @@ impl World {
                     real_time,
                     sent,
                     rest: parts,
+                    reader,
                     branches,
                 };
                 self.client_sends(index, Box::new(ending));
@@ -104,6 +113,7 @@ impl World {
                 if let Some(number) = self.branch_of_commit(&ending, *stamp) {
                     self.session(index).raise_floor(floor, number);
                 }
+                self.told_committed(&mut ending, *stamp);
                 if let Some(next) = ending.rest.pop() {
                     ending.sent = next;
                     self.note_asked(ending.tag, &ending.reads, &ending.sent);
@@ -175,7 +185,13 @@ impl World {
     }
 
     /// The branch of history that what a transaction saw belongs to.
-    fn branch_of(&self, index: usize, kind: Kind, reads: &Reads, floor: &Floor) -> usize {
+    pub(super) fn branch_of(
+        &self,
+        index: usize,
+        kind: Kind,
+        reads: &Reads,
+        floor: &Floor,
+    ) -> usize {
         let now = self.branch_at_node(index, floor.domain, floor.stamp);
         now.filter(|_| !kind.snapshot).unwrap_or(reads.branch)
     }

@@ -4,8 +4,10 @@
 mod acts;
 mod begin;
 mod ends;
+mod told;
 
 use crate::agenda::MILLI;
+use crate::check::cycles::{Effect, Moment, Tx};
 use crate::check::history::Branch;
 use crate::check::seen::Seen;
 use crate::net::Proc;
@@ -135,6 +137,10 @@ struct Run {
     left: u64,
     current: Option<Intention>,
     reads: BTreeMap<DomainId, Reads>,
+    /// What it did to objects.
+    effects: Vec<Effect>,
+    /// When it began, and in which session.
+    begun: (Moment, usize),
     /// What its session had seen at its begin.
     floors: SeenFloors,
     own: Own,
@@ -184,6 +190,8 @@ struct Ending {
     /// The part that was sent, and those still to be sent.
     sent: CommitPart,
     rest: Vec<CommitPart>,
+    /// The reader whose parts are being validated, for the cycle test, and the restores until then.
+    reader: Option<(Tx, u32)>,
     /// Restores of the origin before it was sent.
     branches: usize,
 }
@@ -239,6 +247,7 @@ impl World {
             if client.node == node {
                 client.die();
                 self.sessions[client.session] = SharedSession::default();
+                self.cycles.session_begins_anew(client.session);
             }
         }
     }

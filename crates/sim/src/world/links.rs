@@ -4,6 +4,7 @@ use super::{Event, Machinery, World};
 use crate::agenda::MILLI;
 use crate::digest::digest;
 use crate::net::{Delivery, End, Proc, Way, conn_of, link_of};
+use larder_core::commit::Outcome;
 use larder_core::machine::{LinkInput, LinkOutput};
 use larder_core::message::{CloseReason, Message, Role};
 use larder_core::wire;
@@ -173,6 +174,7 @@ impl World {
         };
         if proc == Proc(0) {
             self.oracle.sent_by_origin(&message);
+            self.note_answer(&message);
         }
         self.trace.mix(digest(&message));
         self.trace.line(|| format!("{proc:?} sends over {conn}: {message:?}"));
@@ -181,6 +183,17 @@ impl World {
         let sent = self.net.send(self.now, &mut self.rng, conn, way, message, bytes);
         if let Some((due, delivery)) = sent {
             self.agenda.enter(due, Event::Deliver(delivery));
+        }
+    }
+
+    /// Commits are acknowledged in the order of their stamps; validations without a commit have none.
+    fn note_answer(&mut self, message: &Message) {
+        let Message::Committed { domain, id, outcome: Outcome::Committed(stamp), .. } = message
+        else {
+            return;
+        };
+        if self.oracle.truth(*domain).current().stamp_of(*id) == Some(*stamp) {
+            self.acks.answered(*domain, *id, *stamp);
         }
     }
 
@@ -207,6 +220,9 @@ impl World {
             let conn = delivery.conn;
             format!("{proc:?} receives over {conn}: {message:?}")
         });
+        if let (Proc(0), Message::Commit { domain, commit }) = (proc, &message) {
+            self.acks.asked(*domain, commit.id);
+        }
         let link = link_of(delivery.conn);
         self.link_input(proc, LinkInput::Received { link, message, bytes });
     }

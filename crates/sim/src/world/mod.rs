@@ -14,6 +14,8 @@ mod troubles;
 pub use process::{Machinery, Node, OriginHost, Process, RelayHost};
 
 use crate::agenda::{Agenda, MILLI, SECOND, Time};
+use crate::check::acks::Acks;
+use crate::check::cycles::History;
 use crate::check::oracle::Oracle;
 use crate::client::{Client, SharedSession};
 use crate::net::{Delivery, End, Net, Proc};
@@ -44,6 +46,8 @@ pub struct World {
     pub(crate) clients: Vec<Client>,
     pub(crate) sessions: Vec<SharedSession>,
     pub(crate) oracle: Oracle,
+    pub(crate) cycles: History,
+    acks: Acks,
     pub(crate) domains: Vec<DomainId>,
     pub(crate) volumes: Vec<crate::client::VolumePlan>,
     phase: Phase,
@@ -90,6 +94,8 @@ pub struct Tally {
     pub forks: u64,
     /// Starts that a damaged store refused.
     pub refused_stores: u64,
+    /// Steps of writers into a second domain, refused.
+    pub refused_domains: u64,
     /// Links refused to the second process of a name.
     pub refused_twins: u64,
     /// Answers of domains beside one whose log hung.
@@ -134,7 +140,7 @@ impl World {
         let domains: Vec<DomainId> =
             (0..plan.domains).map(|n| DomainId(u64::from(n) + 1)).collect();
         for domain in &domains {
-            oracle.add_domain(*domain);
+            oracle.add_domain(*domain, plan.replays);
         }
         let volumes = crate::client::plan_volumes(&plan, &domains, &mut rng);
         let processes = process::make(&plan, &domains, &mut rng);
@@ -158,6 +164,8 @@ impl World {
             clients,
             sessions,
             oracle,
+            cycles: History::default(),
+            acks: Acks::default(),
             domains,
             volumes,
             phase: Phase::Wild,

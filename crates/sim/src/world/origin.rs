@@ -210,6 +210,7 @@ impl World {
             }
         };
         self.note_recovered(&ends);
+        self.acks.restarted();
         for domain in &self.domains {
             self.oracle.restarted(*domain);
         }
@@ -543,7 +544,9 @@ impl World {
         if store.backup.as_ref().is_some_and(|backup| backup.durable > stamp) {
             store.backup = None;
         }
+        self.check_cycles();
         self.oracle.restored(domain, stamp);
+        self.forget_lost(domain);
         let branch = self.oracle.truth(domain).current();
         for volume in self.volumes.iter_mut().filter(|volume| volume.domain == domain) {
             volume.forget_lost(branch);

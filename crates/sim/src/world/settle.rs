@@ -43,6 +43,7 @@ impl World {
             );
         }
         self.check_whole();
+        self.check_cycles();
     }
 
     /// Whether clients are to begin nothing new.
@@ -119,6 +120,9 @@ impl World {
 
     /// Checks the whole state: every machine's own invariants, every copy of every cache.
     pub(super) fn check_whole(&mut self) {
+        if self.cycles.is_due() {
+            self.check_cycles();
+        }
         self.check_origin();
         for number in 1..self.processes.len() {
             let proc = Proc(number as u16);

@@ -380,7 +380,14 @@ impl Transaction {
             return refuse(TransactionError::TooLarge("bytes of writes"));
         }
         let second = self.domain_of(page)?;
-        match self.domains.iter().enumerate().find(|(place, _)| *place != second) {
+        let reads_elsewhere = self.cache.faults.has(Fault::ReadElsewhere);
+        let written = match self.overlay.writes().first() {
+            Some(write) if reads_elsewhere => Some(self.domain_of(write.page)?),
+            _ => None,
+        };
+        let used = |place: usize| !reads_elsewhere || written == Some(place);
+        let mut domains = self.domains.iter().enumerate();
+        match domains.find(|(place, _)| *place != second && used(*place)) {
             None => Ok(()),
             Some((_, first)) => refuse(TransactionError::TwoDomains {
                 first: first.state.id(),

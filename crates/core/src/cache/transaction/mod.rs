@@ -576,7 +576,9 @@ impl Transaction {
         let place = if let Some(place) = place {
             place
         } else {
-            if let (Some(first), true) = (self.domains.first(), !self.overlay.writes().is_empty()) {
+            let writes =
+                !self.overlay.writes().is_empty() && !self.cache.faults.has(Fault::ReadElsewhere);
+            if let (Some(first), true) = (self.domains.first(), writes) {
                 let (first, second) = (first.state.id(), entry.domain);
                 return refused(TransactionError::TwoDomains { first, second });
             }
