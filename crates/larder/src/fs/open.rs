@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::sync::Notify;
 
-/// Files with a loss that nobody was told of; of further ones only the log tells.
-const UNTOLD_MAX: usize = 4096;
+/// Files with a loss that nobody was told of; beyond it the one lost longest ago, whose file may be
+/// gone by now, is left to the log.
+const UNTOLD_MAX: usize = if cfg!(test) { 4 } else { 4096 };
 
 /// The files that this node holds open.
 pub(super) struct OpenFiles {
@@ -50,15 +51,28 @@ struct Table {
     /// Where the last round of commits stopped.
     stopped: Option<InodeId>,
     /// Files that nobody holds, and for which error bytes of them were lost: the next to open one
-    /// is told.
-    untold: BTreeMap<InodeId, FsError>,
+    /// is told. With numbers that ascend.
+    untold: BTreeMap<InodeId, (u64, FsError)>,
+    untold_next: u64,
+}
+
+impl Table {
+    fn keep_untold(&mut self, id: InodeId, error: FsError) {
+        let full = self.untold.len() >= UNTOLD_MAX && !self.untold.contains_key(&id);
+        let oldest = self.untold.iter().min_by_key(|(_, (number, _))| *number);
+        if full && let Some((&oldest, _)) = oldest {
+            self.untold.remove(&oldest);
+        }
+        self.untold.insert(id, (self.untold_next, error));
+        self.untold_next += 1;
+    }
 }
 
 /// When a file that nobody holds is to be forgotten.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Forget {
-    /// With whatever still waits.
-    Always,
+    /// With whatever still waits. With an error nobody hears of it, and what waited is lost for it.
+    Always(Option<FsError>),
     /// If nothing waits for its commit.
     IfCommitted,
     /// If there is nothing left to do for it at all.
@@ -171,7 +185,7 @@ impl OpenFiles {
         let mut state = lock(&file.state);
         state.handles += 1;
         state.unheld_since = None;
-        if let Some(error) = untold {
+        if let Some((_, error)) = untold {
             state.lost.note(error);
         }
         let told = Mutex::new(state.lost.begin());
@@ -200,8 +214,8 @@ impl OpenFiles {
     pub(super) fn forget_unheld(&self, file: &OpenFile, when: Forget) -> bool {
         let mut table = lock(&self.table);
         let mut state = lock(&file.state);
-        let ready = match when {
-            Forget::Always => true,
+        let ready = match &when {
+            Forget::Always(_) => true,
             Forget::IfCommitted => state.dirty.is_empty() || state.orphan,
             Forget::IfDone => state.dirty.is_empty() && !state.orphan,
         };
@@ -214,13 +228,16 @@ impl OpenFiles {
         state.dirty.clear();
         self.room.give_back(cost);
         let orphan = state.orphan;
+        if let Forget::Always(Some(error)) = when
+            && left > 0
+        {
+            state.lost.note(error);
+        }
         if let Some(error) = state.lost.untold()
             && !orphan
         {
             tracing::warn!(inode = %file.id, %error, "lost what was written, and nobody asked yet");
-            if table.untold.len() < UNTOLD_MAX {
-                table.untold.insert(file.id, error.clone());
-            }
+            table.keep_untold(file.id, error.clone());
         }
         drop((state, table));
         if left > 0 && !orphan {

@@ -148,7 +148,8 @@ impl<S: TxStore> FileSystem<S> {
                 if lock(&file.state).orphan { Ok(()) } else { self.write_back_ordered(file).await };
             handle.give_back();
             let result = if heard { self.tell(handle, result) } else { result };
-            (result, self.open_files.forget_unheld(file, Forget::Always))
+            let unheard = result.as_ref().err().filter(|_| !heard).cloned();
+            (result, self.open_files.forget_unheld(file, Forget::Always(unheard)))
         };
         if reap {
             self.reap(handle.id()).await?;

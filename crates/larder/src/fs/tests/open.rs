@@ -78,6 +78,34 @@ async fn what_nobody_heard_of_is_told_to_the_next() {
     assert_eq!(fs.release(&next).await, Ok(()));
 }
 
+/// The node was cut off when the kernel gave the last handle back: its bytes could not be committed,
+/// and were dropped. They were counted as lost, and nobody was told: the next to open the file, and to
+/// sync it, heard that all was well. Of many such files those lost last are told of.
+#[tokio::test]
+async fn what_the_last_release_drops_is_told_to_the_next() {
+    let (store, fs) = fresh().await;
+    let mut files = Vec::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        let id = make(&fs, fs.root(), name, &file()).await;
+        let (handle, _) = fs.open_file(id).await.expect("it works");
+        written(&fs, &handle, 0, 10).await.expect("it works");
+        store.fail_next_commit(TxError::TimedOut);
+        assert_eq!(fs.release_unheard(&handle).await, Err(TxError::TimedOut.into()));
+        assert!(!fs.open_files.is_open(id));
+        files.push(id);
+    }
+    assert_eq!((fs.waiting_bytes(), store.lost()), (0, 50));
+    for (number, id) in files.into_iter().enumerate() {
+        // The tests' table has room for four.
+        let expected = if number == 0 { Ok(()) } else { Err(TxError::TimedOut.into()) };
+        for expected in [expected, Ok(())] {
+            let (next, _) = fs.open_file(id).await.expect("it works");
+            assert_eq!(fs.flush(&next).await, expected, "file {number}");
+            fs.release_unheard(&next).await.expect("nothing waits");
+        }
+    }
+}
+
 /// A commit of old bytes was refused for good while newer ones were being written: they were
 /// thrown away with the old ones, though their own commit would have succeeded.
 #[tokio::test]
