@@ -37,7 +37,7 @@ use crate::message::{
     CloseReason, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError, Role, VolumeKey,
     VolumeSpec,
 };
-use crate::time::{Instant, WallTime};
+use crate::time::{Duration, Instant, WallTime};
 use names::Names;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -165,14 +165,18 @@ impl Downlinks {
             .collect()
     }
 
-    /// Links to relays that were welcomed, ascending.
-    pub(crate) fn relays(&self) -> Vec<LinkId> {
-        let role = |link: &Link| match &link.greeting {
-            Greeting::Done(child) => Some(child.role),
+    /// Links that were welcomed, ascending, with their roles.
+    pub(crate) fn welcomed(&self) -> impl Iterator<Item = (LinkId, Role)> + '_ {
+        self.iter().filter_map(|(id, link)| match &link.greeting {
+            Greeting::Done(child) => Some((id, child.role)),
             Greeting::Awaited | Greeting::Held(_) => None,
-        };
-        let relays = self.iter().filter(|(_, link)| role(link) == Some(Role::Relay));
-        relays.map(|(id, _)| id).collect()
+        })
+    }
+
+    /// The lease that children are told from now on. Whether it is shorter than the one before.
+    pub(crate) fn set_lease(&mut self, lease: Duration) -> bool {
+        let before = std::mem::replace(&mut self.config.limits.lease, lease);
+        lease < before
     }
 
     /// Links whose `Hello` is held, ascending.

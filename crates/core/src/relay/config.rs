@@ -8,11 +8,13 @@ use crate::time::Duration;
 /// The relay's settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RelayConfig {
-    /// Links down; its `name` is also the relay's own, as its certificate has it.
+    /// Links down; its `name` is also the relay's own, as its certificate has it. The lease is not
+    /// used: children are told the parent's.
     pub downlink: DownlinkConfig,
     /// This process's life: random, drawn at its start.
     pub boot: BootId,
-    /// How often it asks its parent for an echo. Default: 2 s.
+    /// How often it asks its parent for an echo; a quarter of the parent's lease if that is
+    /// shorter. Default: 2 s.
     pub beat_interval: Duration,
     /// The link up is given up when nothing was heard for this long. Default: 20 s.
     pub silence_max: Duration,

@@ -10,10 +10,13 @@ use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp}
 use crate::machine::Fault;
 use crate::message::{
     CloseReason, DomainInfo, Echo, Epoch, Lane, LinkLimits, Message, PageAnswer, PageBody,
-    RequestError, ResumeAnswer, is_on_line,
+    RequestError, ResumeAnswer, Role, is_on_line,
 };
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use std::collections::BTreeSet;
+
+/// The shortest time between two beats, whatever lease the parent tells.
+const BEAT_MIN: Duration = Duration::from_millis(10);
 
 /// One part of an answer to a resume.
 struct Part {
@@ -171,6 +174,7 @@ impl Relay {
             return violation("a second Welcome");
         };
         up.limits = Some(limits);
+        self.inherit_lease(now, limits.lease, out);
         let others = std::mem::take(&mut self.waiting);
         for info in domains {
             let config = &self.config;
@@ -196,6 +200,19 @@ impl Relay {
         self.waiting.extend(others);
         self.register_missing(now, out);
         Ok(())
+    }
+
+    /// Ages count from the origin's state, through however many relays, and so its lease holds for
+    /// all below. One that became shorter must not be outlived by what children were told of it.
+    fn inherit_lease(&mut self, now: Instant, lease: Duration, out: &mut Vec<RelayOutput>) {
+        if !self.links.set_lease(lease) {
+            return;
+        }
+        let children: Vec<LinkId> = self.links.welcomed().map(|(link, _)| link).collect();
+        for link in children {
+            let reason = CloseReason::OutOfService("the lease became shorter".into());
+            self.close_child(now, link, reason, out);
+        }
     }
 
     /// A request was answered: it counts no longer.
@@ -367,7 +384,9 @@ impl Relay {
     /// asks for the domains of its volumes; a relay follows what its `Welcome` listed and would
     /// refuse the domain to its own children for ever, so it is made to ask for a new one.
     fn tell_of_domain(&mut self, now: Instant, domain: DomainId, out: &mut Vec<RelayOutput>) {
-        for link in self.links.relays() {
+        let relays = self.links.welcomed().filter(|(_, role)| *role == Role::Relay);
+        let relays: Vec<LinkId> = relays.map(|(link, _)| link).collect();
+        for link in relays {
             let reason = CloseReason::OutOfService(format!("domain {} came up", domain.0));
             self.close_child(now, link, reason, out);
         }
@@ -630,11 +649,14 @@ impl Relay {
 
     /// Asks every followed domain for an echo, when that is due.
     pub(super) fn beat_up(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
-        let interval = self.config.beat_interval;
-        let Some(up) = self.up.as_mut().filter(|up| up.limits.is_some() && up.beat_at <= now)
-        else {
+        let Some(up) = self.up.as_mut().filter(|up| up.beat_at <= now) else {
             return;
         };
+        let Some(limits) = up.limits else {
+            return;
+        };
+        // A state that is older than the lease when the next echo comes is of no use below.
+        let interval = self.config.beat_interval.min(limits.lease / 4).max(BEAT_MIN);
         up.beat_at = now.after(interval);
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         if domains.is_empty() {

@@ -106,12 +106,16 @@ fn pages(request: u64, n: u64, version: u64, as_of: u64) -> (String, LinkInput) 
 
 /// The parent's link opens, and welcomes the relay with a list of its domains.
 fn welcomed(domains: &[DomainId]) -> Vec<(String, LinkInput)> {
+    welcomed_for(domains, Duration::from_secs(15))
+}
+
+fn welcomed_for(domains: &[DomainId], lease: Duration) -> Vec<(String, LinkInput)> {
     let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into() };
     let limits = LinkLimits {
         requests_max: 8192,
         stream_window_bytes: 1 << 20,
         bulk_window_bytes: 4 << 20,
-        lease: Duration::from_secs(15),
+        lease,
     };
     let welcome = Message::Welcome {
         version: 1,
@@ -381,6 +385,49 @@ fn bug_09_a_domain_that_comes_up_later() {
     run.step(vec![resumed_in(DomainId(2), 3, 1, 1, &[])]);
     run.step(vec![opened_as(3, "r", Role::Relay), hello_as(3, "r", 20, Role::Relay)]);
     run.0.end("relay_bug_09_a_domain_that_comes_up_later");
+}
+
+/// Every relay told its children a lease of 15 s. Below one, with an origin whose lease was 3 s, a
+/// node whose line was cut went on for 12 s to call current what was not. And the relay asked for
+/// an echo every 2 s only, so that below it a lease of 1 s could not have been kept.
+#[test]
+fn children_of_a_relay_have_its_parents_lease() {
+    let mut run = Run(Transcript::new(Relay::new(RelayConfig::default()), "", show));
+    let told = |run: &mut Run, inputs: Vec<(String, LinkInput)>| {
+        let inputs = inputs.into_iter().map(|(text, input)| (text, RelayInput::Link(input)));
+        let (mut leases, mut closed) = (Vec::new(), Vec::new());
+        for output in run.0.step(inputs.collect()) {
+            match output {
+                RelayOutput::Link(LinkOutput::Send {
+                    message: Message::Welcome { limits, .. },
+                    link,
+                }) => leases.push((link.0, limits.lease.as_secs())),
+                RelayOutput::Link(LinkOutput::Close { link, .. }) => closed.push(link.0),
+                _ => {}
+            }
+        }
+        (leases, closed)
+    };
+    let seconds = Duration::from_secs;
+    let lost = || vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })];
+    run.quietly(welcomed_for(&[DOMAIN], seconds(3)));
+    run.quietly(vec![resumed(1, 5, 5, &[])]);
+    let greeted = told(&mut run, vec![opened(1, "a"), hello(1, "a", 10)]);
+    assert_eq!(greeted, (vec![(1, 3)], vec![]));
+    // The origin's lease was made longer, then shorter: what a was told may not outlive it.
+    run.quietly(lost());
+    assert_eq!(told(&mut run, welcomed_for(&[DOMAIN], seconds(20))), (vec![], vec![]));
+    run.quietly(lost());
+    assert_eq!(told(&mut run, welcomed_for(&[DOMAIN], seconds(1))), (vec![], vec![1]));
+    run.quietly(vec![resumed(3, 5, 5, &[])]);
+    let greeted = told(&mut run, vec![opened(2, "a"), hello(2, "a", 10)]);
+    assert_eq!(greeted, (vec![(2, 1)], vec![]));
+    let out = run.0.wait(seconds(1));
+    let is_beat = |output: &&RelayOutput| {
+        let beat = |message: &Message| matches!(message, Message::Beat { .. });
+        matches!(output, RelayOutput::Link(LinkOutput::Send { message, .. }) if beat(message))
+    };
+    assert_eq!(out.iter().filter(is_beat).count(), 4);
 }
 
 #[test]

@@ -35,8 +35,11 @@ impl World {
 
     pub(super) fn start_relay(&mut self, proc: Proc) {
         let limits = &self.plan.limits;
+        let mut downlink = self.downlink_config(&self.process(proc).name);
+        // One of its own, which no child may be told: the parent's may be shorter.
+        downlink.limits.lease = DownlinkConfig::default().limits.lease;
         let config = RelayConfig {
-            downlink: self.downlink_config(&self.process(proc).name),
+            downlink,
             beat_interval: limits.beat,
             silence_max: limits.silence,
             request_max: Duration::from_secs(10),
