@@ -165,7 +165,7 @@ fn start_machine(
 ) -> Result<JoinHandle<()>, ServerError> {
     let mut outputs = Vec::new();
     let recovered = domains.iter().map(|domain| domain.recovered.clone()).collect();
-    let settings = machine_config(config);
+    let settings = machine_config(config, domains.len());
     let machine = Origin::new(settings, now(), wall_time(), recovered, &mut outputs)?;
     let mut stores = BTreeMap::new();
     for domain in domains {
@@ -186,10 +186,11 @@ fn start_machine(
     Ok(Host::spawn(machine, outlet, queues, outputs))
 }
 
-fn machine_config(config: &OriginConfig) -> origin::OriginConfig {
+/// For a store of so many domains: more perhaps than are configured, since none is left out.
+fn machine_config(config: &OriginConfig, domains: usize) -> origin::OriginConfig {
     let defaults = origin::OriginConfig::default();
     let memory = usize::try_from(config.origin.memory.0).unwrap_or(usize::MAX);
-    let share = memory / config.origin.domains.max(1) as usize / 2;
+    let share = memory / domains.max(1) / 2;
     origin::OriginConfig {
         downlink: DownlinkConfig {
             name: config.name.clone(),
@@ -365,5 +366,22 @@ impl Probe for OriginServer {
                 "figures": self.metrics.summary(),
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Size};
+
+    /// The memory was divided by `origin.domains`, and a store has more when it was once made with
+    /// more: an origin of 8 domains, started with the default of 1, took 8 times its memory.
+    #[test]
+    fn memory_is_divided_by_the_domains_that_are_there() {
+        let mut config = Config::default().origin();
+        config.origin.memory = Size(64 << 20);
+        assert_eq!(config.origin.domains, 1);
+        let settings = machine_config(&config, 8);
+        assert_eq!(8 * (settings.page_cache_bytes + settings.dirty_bytes_max), 64 << 20);
     }
 }

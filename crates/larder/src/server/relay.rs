@@ -125,6 +125,8 @@ fn machine_config(config: &RelayConfig) -> relay::RelayConfig {
             ..defaults.downlink
         },
         boot: BootId(random_u128()),
+        // A beat and its echo come well before the link is called silent.
+        beat_interval: defaults.beat_interval.min(config.link.silence_max.0 / 4),
         silence_max: config.link.silence_max.0,
         ..defaults
     }
@@ -212,5 +214,21 @@ impl Probe for RelayServer {
                 "figures": self.metrics.summary(),
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Period};
+
+    /// A relay asked for an echo every 2 s whatever `link.silence_max` was: with 1 s it called its
+    /// parent silent between two beats, and dropped a link on which nothing was wrong.
+    #[test]
+    fn a_relay_beats_well_before_its_link_is_called_silent() {
+        let mut config = Config::default().relay();
+        assert_eq!(machine_config(&config).beat_interval, Duration::from_secs(2));
+        config.link.silence_max = Period(Duration::from_secs(1));
+        assert_eq!(machine_config(&config).beat_interval, Duration::from_millis(250));
     }
 }
