@@ -1,6 +1,7 @@
 //! The command line: what can be asked, with its help.
 
 use clap::{Args, Parser, Subcommand};
+use larder::config::Size;
 use larder::tls::Role;
 use std::path::PathBuf;
 
@@ -216,8 +217,8 @@ pub(crate) enum VolumeCommand {
         /// Its name: 1 to 128 letters, digits, `-`, `_`, `.`
         volume: String,
         /// Bytes of a page: a power of two from 4KiB to 1MiB
-        #[arg(long, value_name = "SIZE", default_value = "32KiB")]
-        page_size: String,
+        #[arg(long, value_name = "SIZE", default_value = "32KiB", value_parser = page_bytes)]
+        page_size: u32,
         /// Make no tree: a bare volume for programs that use the library
         #[arg(long)]
         bare: bool,
@@ -242,12 +243,12 @@ pub(crate) enum VolumeCommand {
         volume: String,
         /// The folder
         source: PathBuf,
-        /// Make the volume if it is not there
+        /// Make the volume if it is not there, and its tree if the volume is empty
         #[arg(long)]
         create: bool,
         /// Bytes of a page of a volume to be made
-        #[arg(long, value_name = "SIZE", default_value = "32KiB")]
-        page_size: String,
+        #[arg(long, value_name = "SIZE", default_value = "32KiB", value_parser = page_bytes)]
+        page_size: u32,
         #[command(flatten)]
         uplink: Uplink,
     },
@@ -276,6 +277,14 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         uplink: Uplink,
     },
+}
+
+/// A page size. Checked here, so that a mistake is one of usage, told before anything is asked.
+fn page_bytes(text: &str) -> Result<u32, String> {
+    let size: Size = text.parse()?;
+    let allowed = (4 << 10..=1 << 20).contains(&size.0) && size.0.is_power_of_two();
+    let bytes = u32::try_from(size.0).ok().filter(|_| allowed);
+    bytes.ok_or_else(|| "a power of two from 4KiB to 1MiB is wanted".into())
 }
 
 #[derive(Args, Debug)]

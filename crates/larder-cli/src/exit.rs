@@ -2,6 +2,7 @@
 
 use larder::client::Error;
 use larder::config::ConfigError;
+use larder::fs::{FsError, TxError};
 use larder::server::ServerError;
 use larder::tls::TlsError;
 use larder_store::driver::OpenError;
@@ -13,14 +14,37 @@ use larder_store::pages::PagesError;
 #[error("{0} fault(s) found")]
 pub(crate) struct Damaged(pub(crate) usize);
 
+/// A folder without a store is to be checked.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} holds no store")]
+pub(crate) struct NoStore(pub(crate) String);
+
+/// A process that is asked for its state does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer from {address}: is the process running with --http {address}?")]
+pub(crate) struct NoAnswer {
+    pub(crate) address: String,
+    #[source]
+    pub(crate) error: std::io::Error,
+}
+
 /// The code for an error: by the first of its causes that says something of its kind.
 pub(crate) fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
         if cause.is::<Damaged>() {
             return DAMAGED;
         }
+        if cause.is::<NoStore>() {
+            return 3;
+        }
+        if cause.is::<NoAnswer>() {
+            return UNAVAILABLE;
+        }
         if cause.is::<ConfigError>() {
             return 2;
+        }
+        if let Some(error) = cause.downcast_ref::<FsError>() {
+            return of_files(error);
         }
         if let Some(error) = cause.downcast_ref::<Error>() {
             return of(error);
@@ -40,8 +64,33 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
 
 /// Not allowed, or not trusted.
 const REFUSED: u8 = 4;
+/// Nobody answers, or not in time.
+const UNAVAILABLE: u8 = 5;
 /// Bytes that do not check.
 const DAMAGED: u8 = 6;
+
+fn of_files(error: &FsError) -> u8 {
+    match error {
+        FsError::NotFound | FsError::Unformatted => 3,
+        FsError::Damaged(_) => DAMAGED,
+        FsError::Store(error) => of_transaction(error),
+        _ => 1,
+    }
+}
+
+/// As for the client's errors, which these were made of.
+fn of_transaction(error: &TxError) -> u8 {
+    match error {
+        TxError::TimedOut
+        | TxError::OutcomeUnknown
+        | TxError::Stale(_)
+        | TxError::Unavailable(_)
+        | TxError::NoSpace(_) => UNAVAILABLE,
+        TxError::Damaged(_) => DAMAGED,
+        TxError::Denied(_) | TxError::Forked => REFUSED,
+        TxError::Conflict(_) | TxError::Full(_) | TxError::Gone(_) | TxError::TooLarge(_) => 1,
+    }
+}
 
 fn of_server(error: &ServerError) -> u8 {
     match error {
@@ -77,9 +126,43 @@ fn of(error: &Error) -> u8 {
         | Error::StoreFull(_)
         | Error::TimedOut(_)
         | Error::Stale { .. }
-        | Error::OutcomeUnknown(_) => 5,
+        | Error::OutcomeUnknown(_) => UNAVAILABLE,
         Error::Damaged { .. } => DAMAGED,
         Error::Invalid(_) => 2,
         _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    fn in_files(error: impl Into<FsError>) -> u8 {
+        let failed: Result<(), FsError> = Err(error.into());
+        code(&failed.context("volume v").expect_err("it failed"))
+    }
+
+    /// The file layer's errors were not known here: an import cut off by its time limit, and a tree
+    /// with damaged records, both ended with 1, and a script that runs an import again when it was
+    /// unavailable gave up.
+    #[test]
+    fn the_file_layers_errors_have_the_codes_of_the_help() {
+        for unavailable in [
+            TxError::TimedOut,
+            TxError::OutcomeUnknown,
+            TxError::Stale("old".into()),
+            TxError::Unavailable("down".into()),
+            TxError::NoSpace("full".into()),
+        ] {
+            assert_eq!(in_files(unavailable.clone()), 5, "{unavailable}");
+        }
+        assert_eq!(in_files(TxError::Damaged("page".into())), 6);
+        assert_eq!(in_files(FsError::Damaged("record".into())), 6);
+        assert_eq!(in_files(TxError::Denied("no".into())), 4);
+        assert_eq!(in_files(TxError::Forked), 4);
+        assert_eq!(in_files(FsError::NotFound), 3);
+        assert_eq!(in_files(FsError::Unformatted), 3);
+        assert_eq!(in_files(FsError::NotEmpty), 1);
     }
 }

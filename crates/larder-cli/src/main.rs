@@ -5,6 +5,7 @@ mod ca;
 mod exit;
 mod mount;
 mod mounting;
+mod out;
 mod serve;
 mod settings;
 mod status;
@@ -28,7 +29,7 @@ async fn main() -> ExitCode {
     match run(Cli::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("larder: {error:#}");
+            out::fault(format_args!("larder: {error:#}"));
             ExitCode::from(exit::code(&error))
         }
     }
@@ -43,9 +44,6 @@ async fn run(cli: Cli) -> Result<()> {
         Command::Mount(arguments) => mounting::run(arguments, &cli.common).await,
         Command::Volume(command) => volume::run(command, &cli.common).await,
         Command::Status(arguments) => status::run(arguments, &cli.common).await,
-        Command::Version => {
-            version::print(cli.common.json);
-            Ok(())
-        }
+        Command::Version => version::print(cli.common.json),
     }
 }

@@ -1,23 +1,30 @@
 //! `larder status`.
 
 use crate::args::{Common, StatusArgs};
+use crate::exit::NoAnswer;
+use crate::out;
 use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
 use indicatif::{HumanBytes, HumanDuration};
+use larder::config::ConfigError;
 use serde_json::Value;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
     let address = &arguments.http;
-    let (code, body) = larder::http::get_text(address, "/status").await.with_context(|| {
-        format!("no answer from {address}: is the process running with --http {address}?")
-    })?;
+    let (code, body) = match larder::http::get_text(address, "/status").await {
+        Err(error) if error.kind() == ErrorKind::InvalidInput => {
+            let detail = format!("{address}: {error}");
+            return Err(ConfigError::Invalid { layer: "--http".into(), detail }.into());
+        }
+        other => other.map_err(|error| NoAnswer { address: address.clone(), error })?,
+    };
     ensure!(code == 200, "{address} answered {code}: {body}");
     let mut value: Value = serde_json::from_str(&body)
         .with_context(|| format!("{address} is not a Larder process"))?;
     if common.json {
-        println!("{value}");
-        return Ok(());
+        return out::line(value);
     }
     let mut tables = Vec::new();
     let damage: Vec<String> = items(&value["domains"]).filter_map(unreadable).collect();
@@ -27,12 +34,12 @@ pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
     }
     let mut general = table();
     rows("", &value, &mut general);
-    println!("{general}");
+    out::line(general)?;
     for table in &tables {
-        println!("\n{table}");
+        out::line(format_args!("\n{table}"))?;
     }
     for line in damage {
-        println!("\n{line}");
+        out::line(format_args!("\n{line}"))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use larder::fs::check::{CheckOptions, check as check_tree};
 use larder::fs::client::VolumeStore;
 use larder::fs::export::export as export_tree;
 use larder::fs::import::import as import_tree;
-use larder::fs::{FileSystem, FsOptions};
+use larder::fs::{FileSystem, FsError, FsOptions};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +28,22 @@ pub(crate) async fn format(volume: &Volume) -> Result<()> {
     getrandom::fill(&mut key).map_err(|why| anyhow::anyhow!("no random numbers: {why}"))?;
     FileSystem::open_or_format(store(volume), FsOptions::default(), key).await?;
     Ok(())
+}
+
+/// Makes an empty tree in a volume that has none: an import that was to make the volume too may
+/// have ended before its tree was made. A volume that a program uses is left alone: it has more
+/// than the one page that it was made with, or something in that.
+pub(crate) async fn format_bare(volume: &Volume) -> Result<()> {
+    volume.refresh().await?;
+    let unformatted = match FileSystem::open(store(volume), FsOptions::default()).await {
+        Err(error @ FsError::Unformatted) => error,
+        other => return Ok(other.map(drop)?),
+    };
+    let name = &volume.info().name;
+    if volume.info().pages > 1 {
+        return Err(unformatted).with_context(|| format!("volume {name} is not empty"));
+    }
+    format(volume).await.with_context(|| format!("volume {name}"))
 }
 
 async fn open(volume: &Volume) -> Result<Tree> {

@@ -1,5 +1,7 @@
 //! `larder version`: what was built.
 
+use crate::out;
+use anyhow::Result;
 use larder_core::machine::Faults;
 use serde_json::json;
 
@@ -12,13 +14,15 @@ const _: () = assert!(
 );
 
 /// Prints the version.
-pub(crate) fn print(as_json: bool) {
+pub(crate) fn print(as_json: bool) -> Result<()> {
     let (version, faults) = (env!("CARGO_PKG_VERSION"), Faults::COMPILED_IN);
     if as_json {
-        println!("{}", json!({ "version": version, "faults": faults }));
+        out::line(json!({ "version": version, "faults": faults }))
     } else if faults {
-        println!("larder {version}, with the simulator's faults compiled in: for tests alone");
+        out::line(format_args!(
+            "larder {version}, with the simulator's faults compiled in: for tests alone"
+        ))
     } else {
-        println!("larder {version}");
+        out::line(format_args!("larder {version}"))
     }
 }

@@ -1,11 +1,12 @@
 //! `larder volume`.
 
 use crate::args::{Common, Uplink, VolumeCommand};
+use crate::out;
 use crate::settings::Flags;
 use anyhow::{Context, Result, bail};
 use comfy_table::Table;
 use larder::client::{Error, Node, Volume, VolumeOptions};
-use larder::config::{ConfigError, Period, Size};
+use larder::config::{ConfigError, Period};
 use larder_core::message::VolumeInfo;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -14,44 +15,43 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
     match command {
         VolumeCommand::Create { volume: name, page_size, bare, uplink } => {
             let node = connect(uplink, common).await?;
-            let volume = create(&node, name, page_size).await?;
+            let volume = create(&node, name, *page_size).await?;
             if !bare {
                 crate::tree::format(&volume).await?;
             }
-            show(&volume_json(volume.info()), common, &format!("volume {name} made"));
+            show(&volume_json(volume.info()), common, &format!("volume {name} made"))?;
             node.shutdown().await;
         }
         VolumeCommand::List { uplink } => {
             let node = connect(uplink, common).await?;
-            list(&node.volumes().await?, common);
+            list(&node.volumes().await?, common)?;
             node.shutdown().await;
         }
         VolumeCommand::Info { volume: name, uplink } => {
             let node = connect(uplink, common).await?;
             let volume = node.volume(name).await?;
             let value = volume_json(volume.info());
-            show(&value, common, &format!("{value:#}"));
+            show(&value, common, &format!("{value:#}"))?;
             node.shutdown().await;
         }
         VolumeCommand::Import { volume: name, source, create: make, page_size, uplink } => {
             let node = connect(uplink, common).await?;
             let volume = match node.volume(name).await {
-                Err(Error::NoVolume(_)) if *make => {
-                    let volume = create(&node, name, page_size).await?;
-                    crate::tree::format(&volume).await?;
-                    volume
-                }
+                Err(Error::NoVolume(_)) if *make => create(&node, name, *page_size).await?,
                 other => other?,
             };
+            if *make {
+                crate::tree::format_bare(&volume).await?;
+            }
             let report = crate::tree::import(&volume, source, common.json).await?;
-            show(&report, common, &summary("imported", &report));
+            show(&report, common, &summary("imported", &report))?;
             node.shutdown().await;
         }
         VolumeCommand::Export { volume: name, target, uplink } => {
             let node = connect(uplink, common).await?;
             let volume = node.volume(name).await?;
             let report = crate::tree::export(&volume, target, common.json).await?;
-            show(&report, common, &summary("exported", &report));
+            show(&report, common, &summary("exported", &report))?;
             node.shutdown().await;
         }
         VolumeCommand::Check { data: Some(data), .. } => check_store(data, common)?,
@@ -80,10 +80,7 @@ async fn connect(uplink: &Uplink, common: &Common) -> Result<Node> {
     Ok(Node::connect(config.node().for_task("volume")).await?)
 }
 
-async fn create(node: &Node, name: &str, page_size: &str) -> Result<Volume> {
-    let size: Size =
-        page_size.parse().map_err(|why| anyhow::anyhow!("--page-size {page_size}: {why}"))?;
-    let page_bytes = u32::try_from(size.0).context("--page-size: at most 1MiB")?;
+async fn create(node: &Node, name: &str, page_bytes: u32) -> Result<Volume> {
     Ok(node.create_volume(VolumeOptions { page_bytes, ..VolumeOptions::new(name) }).await?)
 }
 
@@ -98,10 +95,9 @@ fn volume_json(info: &VolumeInfo) -> Value {
     })
 }
 
-fn list(volumes: &[VolumeInfo], common: &Common) {
+fn list(volumes: &[VolumeInfo], common: &Common) -> Result<()> {
     if common.json {
-        println!("{}", Value::from_iter(volumes.iter().map(volume_json)));
-        return;
+        return out::line(Value::from_iter(volumes.iter().map(volume_json)));
     }
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
@@ -115,15 +111,11 @@ fn list(volumes: &[VolumeInfo], common: &Common) {
             info.id.to_string(),
         ]);
     }
-    println!("{table}");
+    out::line(table)
 }
 
-fn show(value: &Value, common: &Common, text: &str) {
-    if common.json {
-        println!("{value}");
-    } else {
-        println!("{text}");
-    }
+fn show(value: &Value, common: &Common, text: &str) -> Result<()> {
+    if common.json { out::line(value) } else { out::line(text) }
 }
 
 fn summary(verb: &str, report: &Value) -> String {
@@ -142,9 +134,9 @@ fn check_store(data: &std::path::Path, common: &Common) -> Result<()> {
 }
 
 fn verdict(report: &Value, faults: &[String], common: &Common) -> Result<()> {
-    show(report, common, &summary(if faults.is_empty() { "clean" } else { "damaged" }, report));
+    show(report, common, &summary(if faults.is_empty() { "clean" } else { "damaged" }, report))?;
     for fault in faults.iter().take(100) {
-        eprintln!("{fault}");
+        out::fault(fault);
     }
     if !faults.is_empty() {
         bail!(crate::exit::Damaged(faults.len()));

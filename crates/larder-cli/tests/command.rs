@@ -1,6 +1,15 @@
 //! The command as a program: its help, its exit codes for wrong usage.
 
-use std::process::{Command, Output};
+use larder::client::{Node, NodeConfig, SessionOptions, VolumeOptions};
+use larder::config::Config;
+use larder::server::OriginServer;
+use larder::tls::{Role, init};
+use larder_core::commit::PageKind;
+use larder_core::id::PageNo;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
 
 fn larder(words: &[&str]) -> Output {
     let binary = env!("CARGO_BIN_EXE_larder");
@@ -39,4 +48,169 @@ fn wrong_usage_is_told_from_failure() {
     for words in [&["nonsense"][..], &["mount"], &["volume", "check"], &["origin", "--set", "x"]] {
         assert_eq!(larder(words).status.code(), Some(2), "{words:?}");
     }
+}
+
+/// A size that is none was found out only after the origin had been asked, and was a failure like
+/// any other.
+#[test]
+fn a_page_size_that_is_none_is_wrong_usage() {
+    for size in ["lots", "5000", "1KiB", "2MiB", "8GiB"] {
+        for command in [&["create", "v"][..], &["import", "v", "/"]] {
+            let told = larder(&[&["volume"][..], command, &["--page-size", size]].concat());
+            let text = String::from_utf8_lossy(&told.stderr).into_owned();
+            assert_eq!(told.status.code(), Some(2), "{command:?} {size}: {text}");
+            assert!(text.contains("--page-size"), "{text}");
+        }
+    }
+}
+
+/// The help says 5 where nobody answers; it was 1.
+#[test]
+fn a_process_that_is_not_there_is_unavailable() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("it has one").to_string();
+    drop(free);
+    let told = larder(&["status", "--http", &address]);
+    let text = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert_eq!(told.status.code(), Some(5), "{text}");
+    assert!(text.contains(&format!("no answer from {address}")), "{text}");
+    assert_eq!(larder(&["status", "--http", "nowhere"]).status.code(), Some(2));
+}
+
+/// `larder status | head` ended in a panic when `head` had seen enough. What is left unread is no
+/// fault of the command, and its exit code is its own.
+#[test]
+fn output_that_nobody_reads_ends_quietly() {
+    let endpoint = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = endpoint.local_addr().expect("it has one").to_string();
+    let served = std::thread::spawn(move || {
+        let (mut line, _) = endpoint.accept().expect("it asks");
+        let mut request = [0; 1024];
+        assert!(line.read(&mut request).expect("a request") > 0);
+        line.write_all(b"HTTP/1.0 200 OK\r\n\r\n{\"role\":\"node\",\"name\":\"a\"}")
+            .expect("it reads");
+    });
+    let missing = std::env::temp_dir().join(format!("larder-none-{}", std::process::id()));
+    let missing = missing.display().to_string();
+    let commands: [(&[&str], i32); 4] = [
+        (&["version"], 0),
+        (&["version", "--json"], 0),
+        (&["status", "--http", address.as_str()], 0),
+        (&["volume", "check", "--data", missing.as_str()], 3),
+    ];
+    for (words, code) in commands {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+        let piped = command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().expect("the command was built with this test");
+        // Most have printed nothing yet: nothing was started that fast.
+        drop(child.stdout.take());
+        let mut text = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut text).expect("reads");
+        assert!(!text.contains("panicked"), "{words:?}: {text}");
+        assert_eq!(child.wait().expect("it ends").code(), Some(code), "{words:?}: {text}");
+    }
+    served.join().expect("it was asked");
+}
+
+/// An authority, an origin with a store, and the environment of a node.
+struct Site {
+    dir: PathBuf,
+    parent: String,
+    origin: OriginServer,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Site {
+    async fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let tls = dir.join("tls");
+        let authority = init(&tls, "test").expect("a new folder");
+        authority.issue(&tls, "origin", Role::Origin, 1).expect("issues");
+        authority.issue(&tls, "node", Role::Node, 1).expect("issues");
+        let mut config = Config { name: "origin".into(), tls_dir: tls, ..Config::default() };
+        config.origin.listen = "127.0.0.1:0".into();
+        config.origin.data = dir.join("data");
+        config.origin.create = true;
+        let origin = OriginServer::start(config.origin()).await.expect("it starts");
+        let parent = origin.address().to_string();
+        Self { dir, parent, origin }
+    }
+
+    async fn volume(&self, words: &[&str]) -> (Option<i32>, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+        command.arg("volume").args(words).env("LARDER_TLS_DIR", self.dir.join("tls"));
+        command.env("LARDER_NAME", "node").env("LARDER_NODE_PARENT", &self.parent);
+        let ended = tokio::task::spawn_blocking(move || command.output());
+        let ended = ended.await.expect("not cancelled").expect("the command was built");
+        (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+    }
+}
+
+/// An import that was to make its volume was killed after the volume was made and before its tree
+/// was. The help says to run it again; every further run failed, and told to use another volume.
+/// A volume in which a program keeps its own objects is refused all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_makes_the_tree_of_an_empty_volume_alone() {
+    let site = Site::new("bare").await;
+    let source = site.dir.join("source");
+    std::fs::create_dir(&source).expect("a new folder");
+    std::fs::write(source.join("file"), "bytes").expect("writes");
+    let source = source.display().to_string();
+    let node = NodeConfig::new("node", site.dir.join("tls"), &site.parent);
+    let node = Node::connect(node).await.expect("it links");
+    for name in ["bare", "rooted", "paged"] {
+        let volume = node.create_volume(VolumeOptions::new(name)).await.expect("it is made");
+        let session = volume.session(SessionOptions::default());
+        let tx = session.begin().await.expect("it begins");
+        match name {
+            "rooted" => {
+                tx.create(volume.page(PageNo(1)), "mine").await.expect("it has room");
+            }
+            "paged" => {
+                tx.create_page(volume.id(), PageKind::Slotted).await.expect("a number");
+            }
+            _ => continue,
+        }
+        tx.commit().await.expect("it commits");
+    }
+    let (code, text) = site.volume(&["import", "bare", &source]).await;
+    assert_eq!(code, Some(3), "nobody asked for a tree: {text}");
+    let (code, text) = site.volume(&["import", "bare", &source, "--create"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = site.volume(&["check", "bare"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    for used in ["rooted", "paged"] {
+        let (code, text) = site.volume(&["import", used, &source, "--create"]).await;
+        assert_eq!(code, Some(3), "{text}");
+        assert!(text.contains(used) && text.contains("no tree of files"), "{text}");
+    }
+    node.shutdown().await;
+}
+
+/// A data folder was the root of a file system, which has a `lost+found`: the check took every
+/// folder for a domain, and failed on that before it had looked at the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_goes_by_the_list_of_domains() {
+    let site = Site::new("strangers").await;
+    let (code, text) = site.volume(&["create", "v"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    site.origin.shutdown().await;
+    let data = site.dir.join("data");
+    std::fs::create_dir(data.join("lost+found")).expect("a new folder");
+    let path = data.display().to_string();
+    let words = ["check", "--data", path.as_str()];
+    let (code, text) = site.volume(&words).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("lost+found: not in the store's list"), "{text}");
+    // A domain that is listed and not there is damage, and named.
+    std::fs::rename(data.join("domain-0"), data.join("elsewhere")).expect("renames");
+    let (code, text) = site.volume(&words).await;
+    assert_eq!(code, Some(6), "{text}");
+    assert!(text.contains("domain-0 is missing"), "{text}");
 }

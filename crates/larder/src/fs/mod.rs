@@ -88,8 +88,11 @@ pub enum FsError {
     /// No place could be found for it.
     #[error("no space left")]
     NoSpace,
-    /// The volume holds no files yet.
-    #[error("the volume holds no tree of files: it was made without one; use another")]
+    /// The volume holds no tree of files, and perhaps a program's own objects.
+    #[error(
+        "the volume holds no tree of files: `larder volume import --create` makes one if the volume \
+         is empty; else use another"
+    )]
     Unformatted,
     /// Records that make no sense.
     #[error("damaged: {0}")]
@@ -230,8 +233,9 @@ impl<S: TxStore> FileSystem<S> {
         Ok(Self::with_root(store, options, Root::decode(&bytes)?))
     }
 
-    /// Opens the tree of a volume, after making it if the volume is empty. Two nodes may do it at
-    /// once: the second finds the first's.
+    /// Opens the tree of a volume, after making it if the volume is empty: [`FsError::Unformatted`]
+    /// if its page 1 holds something else. Two nodes may do it at once: the second finds the
+    /// first's.
     pub async fn open_or_format(
         store: S,
         options: FsOptions,
@@ -239,7 +243,11 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<Self, FsError> {
         match Self::open(store.clone(), options.clone()).await {
             Err(FsError::Unformatted) => {
-                Self::format(&store, hash_key).await?;
+                match Self::format(&store, hash_key).await {
+                    // Somebody else is at it.
+                    Err(error) if error.is_retryable() => {}
+                    other => other?,
+                }
                 Self::open(store, options).await
             }
             other => other,
@@ -272,6 +280,10 @@ impl<S: TxStore> FileSystem<S> {
         let tx = store.begin(Mode::Normal).await?;
         if tx.get(ROOT_PAGE, ROOT_SLOT).await?.is_some() {
             return Ok(());
+        }
+        // What a program of its own keeps there is no place for a tree.
+        if tx.slots(ROOT_PAGE).await?.is_some_and(|slots| !slots.is_empty()) {
+            return Err(FsError::Unformatted);
         }
         let now = store.now();
         let mut ids = Vec::new();

@@ -1,0 +1,23 @@
+//! What commands print.
+//!
+//! `println!` panics when nobody reads: `larder status | head` ended in a backtrace. Here what is
+//! printed to a closed pipe is left out in silence, and the command goes on to its end and its own
+//! exit code: an import whose report nobody reads is an import all the same.
+
+use anyhow::{Context, Result};
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
+
+/// Prints a result to standard output, with a newline.
+pub(crate) fn line(text: impl Display) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("standard output cannot be written to"),
+    }
+}
+
+/// Tells of a fault on standard error, with a newline. When that fails there is nobody to tell.
+pub(crate) fn fault(text: impl Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
