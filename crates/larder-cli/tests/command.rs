@@ -5,7 +5,7 @@ use larder::config::Config;
 use larder::server::OriginServer;
 use larder::tls::{Role, init};
 use larder_core::commit::PageKind;
-use larder_core::id::PageNo;
+use larder_core::id::Slot;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -170,7 +170,8 @@ async fn an_import_makes_the_tree_of_an_empty_volume_alone() {
         let tx = session.begin().await.expect("it begins");
         match name {
             "rooted" => {
-                tx.create(volume.page(PageNo(1)), "mine").await.expect("it has room");
+                // Not in slot 0, where a tree would have its root record.
+                tx.create_at(volume.root(), Slot(7), "mine").await.expect("it has room");
             }
             "paged" => {
                 tx.create_page(volume.id(), PageKind::Slotted).await.expect("a number");
