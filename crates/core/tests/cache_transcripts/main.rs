@@ -64,6 +64,7 @@ stories! {
     bug28_a_failure_of_another_page,
     bug29_a_list_overtaken,
     bug30_a_notice_overtaken,
+    bug39_older_than_the_clock,
     rule01_doom,
     rule02_pinned_notices,
     rule03_reader_threads,

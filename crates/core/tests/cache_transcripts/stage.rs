@@ -403,11 +403,11 @@ impl Stage {
         self.message(message)
     }
 
-    /// `advance 3..5 @4 5:0v @5 own=1 6:0v stale=9 echo=20`.
+    /// `advance 3..5 @4 5:0v @5 own=1 6:0v stale=9 echo=20 age=4`; times in milliseconds.
     fn advance(&self, words: &[&str]) -> Message {
         let (from, through) = range(words[0]);
         let mut changes: Vec<Change> = Vec::new();
-        let (mut stale, mut echo) = (Vec::new(), None);
+        let (mut stale, mut echo, mut age) = (Vec::new(), None, Duration::ZERO);
         for word in &words[1..] {
             if let Some(stamp) = word.strip_prefix('@') {
                 let id = CommitId { boot: BootId(200), sequence: number(stamp) };
@@ -415,7 +415,9 @@ impl Stage {
             } else if let Some(pages) = word.strip_prefix("stale=") {
                 stale = list(pages);
             } else if let Some(sent) = word.strip_prefix("echo=") {
-                echo = Some(Echo { sent: Instant(number(sent) * 1_000_000), age: Duration::ZERO });
+                echo = Some(Instant(number(sent) * 1_000_000));
+            } else if let Some(of) = word.strip_prefix("age=") {
+                age = Duration::from_millis(number(of));
             } else if let Some(sequence) = word.strip_prefix("own=") {
                 let change = changes.last_mut().expect("a stamp first");
                 change.id = CommitId { boot: BOOT, sequence: number(sequence) };
@@ -424,6 +426,7 @@ impl Stage {
                 change.pages.extend(touched(&[word]));
             }
         }
+        let echo = echo.map(|sent| Echo { sent, age });
         Message::Advance { domain: DOMAIN, from, through, time: WallTime(0), changes, stale, echo }
     }
 

@@ -365,7 +365,11 @@ impl Cache {
             entry.begin_listing();
         }
         let age = u64::try_from(echo.age.as_nanos()).unwrap_or(u64::MAX);
-        let confirmed = Instant(echo.sent.0.saturating_sub(age));
+        let Some(confirmed) = echo.sent.0.checked_sub(age).map(Instant) else {
+            // Older than our clock, which began with this process: no instant of ours tells of it,
+            // and its beginning would pass for younger.
+            return Ok(());
+        };
         let confirmed = entry.confirmed_at.map_or(confirmed, |at| at.max(confirmed));
         entry.confirmed_at = Some(confirmed);
         entry.state.set_confirmed(confirmed, lease);

@@ -106,7 +106,7 @@ pub enum TransactionError {
     #[error("too large: {0}")]
     TooLarge(&'static str),
     /// The domain's state is older than the session allows; none: its age is not known.
-    #[error("the cached state is too old: {0:?}")]
+    #[error("the cached state is older than the session allows: {}", age_in_words(.0))]
     TooOld(Option<Duration>),
     /// The object is not there: deleted, or its slot holds a later one.
     #[error("object {0:?} is gone")]
@@ -123,6 +123,10 @@ pub enum TransactionError {
     /// What the page holds makes no sense: a forward to a forward, a large object cut short.
     #[error("object {0:?} is damaged")]
     Damaged(ObjectId),
+}
+
+fn age_in_words(age: &Option<Duration>) -> String {
+    age.map_or_else(|| "its age is not known".to_owned(), |age| format!("{age:?}"))
 }
 
 /// Why a transaction does not begin.
