@@ -3,12 +3,14 @@
 use anyhow::{Result, ensure};
 use larder::client::{Error, SessionOptions, VolumeOptions};
 use larder::core::commit::PageKind;
-use larder::core::id::{BootId, DomainId, HistoryId, LinkId, PageId, PageNo, RequestId, VolumeId};
+use larder::core::id::{
+    BootId, DomainId, HistoryId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId,
+};
 use larder::core::machine::{LinkInput, Machine};
 use larder::core::message::{Message, PAGES_PER_MESSAGE_MAX, Role};
 use larder::core::origin::io::{OriginInput, OriginOutput};
 use larder::core::origin::{Origin as Machinery, OriginConfig, RecoveredDomain};
-use larder::core::record::DomainMeta;
+use larder::core::record::{DomainMeta, VolumeMeta};
 use larder::core::time::{Instant, WallTime};
 use larder_harness::resident::{CONTENT_BYTES, PAGE_BYTES, PAGES, PAGES_PER_TRANSACTION};
 use larder_harness::servers::Origin;
@@ -16,7 +18,8 @@ use serde_json::{Value, json};
 use stats_alloc::Region;
 use std::path::Path;
 
-const LISTED_PAGES: u64 = 1_000_000;
+/// As many as the node caches. A list may be longer only as far as `registered_bytes_max` allows.
+const LISTED_PAGES: u64 = PAGES;
 
 pub(crate) async fn run() -> Result<Value> {
     let mut origin = Origin::start("bench-memory", 2)?;
@@ -73,7 +76,17 @@ fn directory(apart: u64) -> Result<f64> {
     const DOMAIN: DomainId = DomainId(1);
     const LINK: LinkId = LinkId(1);
     let (now, mut out) = (Instant(0), Vec::new());
-    let meta = DomainMeta { domain: DOMAIN, ..DomainMeta::default() };
+    // It keeps lists only of pages that it may have.
+    let volume = VolumeMeta {
+        id: VolumeId(7),
+        name: "pages".into(),
+        page_bytes: PAGE_BYTES as u32,
+        next_page: PageNo(LISTED_PAGES * apart + 1),
+        version: Stamp::default(),
+        pages: LISTED_PAGES,
+        given: Vec::new(),
+    };
+    let meta = DomainMeta { domain: DOMAIN, volumes: vec![volume], ..DomainMeta::default() };
     let start =
         RecoveredDomain { meta, apart: Vec::new(), records: Vec::new(), history: HistoryId(1) };
     let mut origin =
