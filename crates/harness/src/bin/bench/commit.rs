@@ -1,4 +1,6 @@
-//! Durable small commits between processes on loopback, beside a bare append and sync.
+//! Durable small commits between processes on loopback, beside a bare append and sync: by one client
+//! of a node, by 64 clients (sessions, each with transactions of its own) of that node, and, for the
+//! origin a harder load, by 64 nodes with a client and a link each, all in one process.
 
 use anyhow::Result;
 use larder::client::{Error, Node, SessionOptions, VolumeOptions};
@@ -18,9 +20,9 @@ pub(crate) async fn run() -> Result<Value> {
     let first = origin.node(0).await?;
     let options = VolumeOptions { name: "objects".into(), page_bytes: 8192, domain: None };
     first.create_volume(options).await?;
-    let mut clients = vec![client(first).await?];
-    for number in 1..CLIENTS {
-        clients.push(client(origin.node(number).await?).await?);
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(client(first.clone()).await?);
     }
     origin.alive()?;
 
@@ -30,23 +32,36 @@ pub(crate) async fn run() -> Result<Value> {
     let alone = clients.swap_remove(0);
     let (one, alone) = commits(alone, Duration::from_secs(SECONDS)).await?;
     clients.push(alone);
-    let started = Instant::now();
-    let tasks: Vec<_> = clients
-        .into_iter()
-        .map(|client| tokio::spawn(commits(client, Duration::from_secs(SECONDS))))
-        .collect();
-    let mut all = 0;
-    for task in tasks {
-        all += task.await??.0.len();
+    let many_per_s = together(clients).await?;
+    origin.alive()?;
+    first.shutdown().await;
+
+    let mut clients = Vec::new();
+    for number in 0..CLIENTS {
+        clients.push(client(origin.node(number).await?).await?);
     }
-    let many_per_s = all as f64 / started.elapsed().as_secs_f64();
+    let nodes_per_s = together(clients).await?;
     origin.alive()?;
     Ok(json!({
         "one_median_us": median(one.clone()).unwrap_or_default(),
         "bare_sync_median_us": bare_us,
         "one_per_s": one.len() as f64 / SECONDS as f64,
         "sixty_four_per_s": many_per_s,
+        "sixty_four_nodes_per_s": nodes_per_s,
     }))
+}
+
+/// Commits of all of them together, a second.
+async fn together(clients: Vec<Client>) -> Result<f64> {
+    let started = Instant::now();
+    let time = Duration::from_secs(SECONDS);
+    let tasks: Vec<_> =
+        clients.into_iter().map(|client| tokio::spawn(commits(client, time))).collect();
+    let mut all = 0;
+    for task in tasks {
+        all += task.await??.0.len();
+    }
+    Ok(all as f64 / started.elapsed().as_secs_f64())
 }
 
 struct Client {
