@@ -17,8 +17,9 @@ mod parent;
 mod relay;
 
 pub(crate) use choices::Choices;
+use larder_core::downlink::DownlinkConfig;
 use larder_core::machine::Machine;
-use larder_core::message::Message;
+use larder_core::message::{LinkLimits, Message};
 use larder_core::time::{Duration, Instant};
 use larder_core::wire::{decode, encode};
 
@@ -77,6 +78,26 @@ fn is_upward(message: &Message) -> bool {
             | Message::Credit { .. }
             | Message::Commit { .. }
     )
+}
+
+/// Limits that are met within a few messages.
+fn narrow() -> DownlinkConfig {
+    let limits = LinkLimits {
+        requests_max: 24,
+        stream_window_bytes: 4096,
+        bulk_window_bytes: 16_384,
+        lease: Duration::from_secs(3),
+    };
+    DownlinkConfig {
+        limits,
+        links_max: 6,
+        processes_max: 3,
+        names_per_link_max: 3,
+        registered_pages_max: 8,
+        advance_bytes: 256,
+        ring_commits_max: 6,
+        ..DownlinkConfig::default()
+    }
 }
 
 /// How much time passes.

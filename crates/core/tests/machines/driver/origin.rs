@@ -2,7 +2,7 @@
 
 use super::children::Children;
 use super::choices::{Choices, DOMAIN, PAGE_BYTES, VOLUME};
-use super::{EVENTS_MAX, pass, some_time};
+use super::{EVENTS_MAX, narrow, pass, some_time};
 use bytes::Bytes;
 use larder_core::commit::{Op, Outcome, PageKind, Write};
 use larder_core::downlink::DownlinkConfig;
@@ -10,7 +10,7 @@ use larder_core::id::{
     BootId, CommitId, DomainId, Generation, HistoryId, PageId, PageNo, Slot, Stamp,
 };
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
-use larder_core::message::{Epoch, LinkLimits, Message};
+use larder_core::message::{Epoch, Message};
 use larder_core::origin::io::{LoadKey, Loaded, OriginInput, OriginOutput, StoreFault};
 use larder_core::origin::{Origin, OriginConfig, RecoveredDomain};
 use larder_core::page::Record;
@@ -70,24 +70,8 @@ struct Run {
 }
 
 fn config() -> OriginConfig {
-    let limits = LinkLimits {
-        requests_max: 24,
-        stream_window_bytes: 4096,
-        bulk_window_bytes: 16_384,
-        lease: Duration::from_secs(3),
-    };
     OriginConfig {
-        downlink: DownlinkConfig {
-            limits,
-            links_max: 6,
-            processes_max: 3,
-            names_per_link_max: 3,
-            registered_pages_max: 8,
-            advance_bytes: 256,
-            ring_bytes_max: 2048,
-            ring_commits_max: 6,
-            ..OriginConfig::default().downlink
-        },
+        downlink: DownlinkConfig { ring_bytes_max: 2048, ..narrow() },
         page_cache_bytes: 8192,
         dirty_bytes_max: 32_768,
         install_bytes: 8192,

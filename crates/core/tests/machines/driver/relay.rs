@@ -3,11 +3,11 @@
 use super::children::Children;
 use super::choices::Choices;
 use super::parent::Parent;
-use super::{EVENTS_MAX, assert_carried, carried, is_upward, pass, some_time};
+use super::{EVENTS_MAX, assert_carried, carried, is_upward, narrow, pass, some_time};
 use larder_core::downlink::DownlinkConfig;
 use larder_core::id::{BootId, LinkId};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
-use larder_core::message::{LinkLimits, Message};
+use larder_core::message::Message;
 use larder_core::relay::io::{RelayInput, RelayOutput};
 use larder_core::relay::{Relay, RelayConfig};
 use larder_core::time::{Duration, Instant};
@@ -25,24 +25,7 @@ struct Run {
 }
 
 fn config() -> RelayConfig {
-    let limits = LinkLimits {
-        requests_max: 24,
-        stream_window_bytes: 4096,
-        bulk_window_bytes: 16_384,
-        lease: Duration::from_secs(3),
-    };
-    let downlink = DownlinkConfig {
-        name: "near".into(),
-        limits,
-        links_max: 6,
-        processes_max: 3,
-        names_per_link_max: 3,
-        registered_pages_max: 8,
-        advance_bytes: 256,
-        ring_bytes_max: 300,
-        ring_commits_max: 6,
-        ..DownlinkConfig::default()
-    };
+    let downlink = DownlinkConfig { name: "near".into(), ring_bytes_max: 300, ..narrow() };
     let boot = BootId(77);
     RelayConfig { downlink, boot, resume_pages_max: 4, ..RelayConfig::default() }
 }
