@@ -87,7 +87,6 @@ pub(crate) async fn import(volume: &Volume, source: &Path, quiet: bool) -> Resul
         "directories": done.directories,
         "files": done.files,
         "skipped": done.skipped,
-        "ignored": done.ignored,
         "bytes": done.bytes,
         "seconds": started.elapsed().as_secs_f64(),
     }))
@@ -133,6 +132,7 @@ pub(crate) async fn check(volume: &Volume, free: Option<Duration>) -> Result<(Va
         "directories": report.directories,
         "files": report.files,
         "symlinks": report.symlinks,
+        "special": report.special,
         "bytes": report.bytes,
         "orphans": report.orphans,
         "problems": report.problems_total,

@@ -1,6 +1,6 @@
 //! Answers to the kernel's requests.
 
-use super::attributes::{absent, attributes, errno, nanos};
+use super::attributes::{absent, attributes, errno, kind_of_mode, nanos};
 use super::listing::{Ask, list};
 use super::{Open, Shared};
 use bytes::Bytes;
@@ -193,6 +193,7 @@ fn new_thing(kind: Kind, mode: u32, umask: u32, req: &Request) -> Create {
         uid: req.uid(),
         gid: req.gid(),
         target: Bytes::new(),
+        device: 0,
     }
 }
 
@@ -331,14 +332,14 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _rdev: u32,
+        rdev: u32,
         reply: ReplyEntry,
     ) {
-        // The type bits of a regular file, or none.
-        if !matches!(mode & 0o170_000, 0 | 0o100_000) {
-            return reply.error(Errno::EPERM);
-        }
-        self.create_entry(parent, name, new_thing(Kind::File, mode, umask, req), reply);
+        let Some(kind) = kind_of_mode(mode) else {
+            return reply.error(Errno::EINVAL);
+        };
+        let create = Create { device: u64::from(rdev), ..new_thing(kind, mode, umask, req) };
+        self.create_entry(parent, name, create, reply);
     }
 
     fn mkdir(

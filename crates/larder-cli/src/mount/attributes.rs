@@ -1,7 +1,7 @@
 //! Between the file layer's words and the kernel's.
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
-use larder::fs::{Attr, FsError, Kind, TxError};
+use larder::fs::{Attr, Content, FsError, Kind, TxError};
 use std::time::{Duration, SystemTime};
 
 /// Bytes of a block in `st_blocks`, by definition.
@@ -37,6 +37,22 @@ pub(super) fn file_type(kind: Kind) -> FileType {
         Kind::File => FileType::RegularFile,
         Kind::Directory => FileType::Directory,
         Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::CharDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+/// What `mknod` is asked for by the type bits of a mode; none: it cannot make that.
+pub(super) fn kind_of_mode(mode: u32) -> Option<Kind> {
+    match mode & 0o170_000 {
+        0 | 0o100_000 => Some(Kind::File),
+        0o010_000 => Some(Kind::Fifo),
+        0o020_000 => Some(Kind::CharDevice),
+        0o060_000 => Some(Kind::BlockDevice),
+        0o140_000 => Some(Kind::Socket),
+        _ => None,
     }
 }
 
@@ -55,7 +71,11 @@ pub(super) fn attributes(number: u64, attr: &Attr, page_bytes: u32) -> FileAttr 
         nlink: u32::try_from(inode.links).unwrap_or(u32::MAX),
         uid: inode.uid,
         gid: inode.gid,
-        rdev: 0,
+        rdev: match inode.content {
+            // The kernel's word has 32 bits, and so had the number when it came.
+            Content::Device(number) => u32::try_from(number).unwrap_or(0),
+            _ => 0,
+        },
         blksize: page_bytes,
         flags: 0,
     }

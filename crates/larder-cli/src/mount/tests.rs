@@ -132,6 +132,19 @@ two\"; ln a/one a/b/hard; test $(stat -c %h a/one) = 2; mv a/one a/b/c/moved;
              seq 1 2000 | (cd a && xargs touch); test $(ls a | wc -l) = 2002;
              test $(find a -type f | wc -l) = 2001; rm -r a; test -z \"$(ls -A)\""
         ));
+        // Pipes and sockets are the kernel's to serve, and devices.
+        run(&format!(
+            "cd {p}; mkfifo -m 640 pipe; test \"$(stat -c '%F %a' pipe)\" = 'fifo 640';
+             echo through > pipe & test \"$(timeout 10 cat pipe)\" = through; wait; rm pipe;
+             mknod disk b 259 70000; test \"$(stat -c '%F %Hr,%Lr' disk)\" = 'block special file 259,70000';
+             mknod null c 1 3; mv null nil; ln nil null;
+             test \"$(stat -c '%F %h %Hr,%Lr' null)\" = 'character special file 2 1,3'; rm null nil disk"
+        ));
+        let socket = path.join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).expect("it works");
+        std::os::unix::net::UnixStream::connect(&socket).expect("it answers");
+        drop(listener);
+        fs::remove_file(&socket).expect("it works");
         // Open although removed.
         let file = fs::File::options().read(true).write(true).create_new(true).open(path.join("x"));
         let file = file.expect("it works");
@@ -282,7 +295,7 @@ async fn a_busy_mount_commits_what_waits_all_the_same() {
     let mount = mount_with(&store, "busy", options).await;
     let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
     let (uid, gid, target) = (0, 0, bytes::Bytes::new());
-    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target };
+    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target, device: 0 };
     let (dropped, _) =
         mount.fs.create_file(mount.fs.root(), b"dropped", &create).await.expect("it works");
     mount.fs.write(&dropped, 0, vec![1; 5].into()).await.expect("it works");
@@ -514,7 +527,7 @@ async fn a_read_under_way_leaves_no_old_bytes() {
     let one = mount(&store, "under-way").await;
     let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
     let (uid, gid, target) = (0, 0, bytes::Bytes::new());
-    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target };
+    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target, device: 0 };
     let (handle, found) = other.create_file(other.root(), b"f", &create).await.expect("it works");
     let id = found.attr.expect("it was made").id;
     let write = async |byte: u8| {
@@ -587,7 +600,7 @@ async fn new_bytes_with_an_old_time_are_seen() {
     let one = mount(&store, "old-time").await;
     let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
     let (uid, gid, target) = (0, 0, bytes::Bytes::new());
-    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target };
+    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target, device: 0 };
     let (handle, found) = other.create_file(other.root(), b"f", &create).await.expect("it works");
     let id = found.attr.expect("it was made").id;
     for round in 0..20_u64 {

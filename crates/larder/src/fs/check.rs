@@ -134,6 +134,8 @@ pub struct CheckReport {
     pub files: u64,
     /// Symbolic links.
     pub symlinks: u64,
+    /// Pipes, sockets and devices.
+    pub special: u64,
     /// Bytes of files.
     pub bytes: u64,
     /// Pages of content read.
@@ -405,6 +407,9 @@ impl<S: TxStore> Walk<'_, S> {
             match kind {
                 Kind::File => self.report.files += 1,
                 Kind::Symlink => self.report.symlinks += 1,
+                Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => {
+                    self.report.special += 1;
+                }
                 Kind::Directory => self.waiting.push(Waiting {
                     id,
                     parent: directory.id,
@@ -418,7 +423,7 @@ impl<S: TxStore> Walk<'_, S> {
 
     async fn content(&mut self, id: InodeId, inode: &Inode, path: String) -> Result<(), FsError> {
         match &inode.content {
-            Content::Empty | Content::Trie(_) => {}
+            Content::Empty | Content::Trie(_) | Content::Device(_) => {}
             Content::Inline => {
                 if self.tx.get(id.page, id.data_slot()).await?.is_none() {
                     let error = FsError::Damaged("its bytes are missing".into());

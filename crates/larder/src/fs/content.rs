@@ -47,6 +47,7 @@ impl<S: TxStore> FileSystem<S> {
             }
             Content::Pages(extents) => self.read_pages(tx, extents, offset, length).await,
             Content::Trie(_) => Err(FsError::IsDirectory),
+            Content::Device(_) => Err(FsError::Invalid("a device has no content here")),
         }
     }
 
@@ -120,7 +121,7 @@ impl<S: TxStore> FileSystem<S> {
         let old = match inode.content {
             Content::Empty => 0,
             Content::Inline => self.inline_data(tx, id).await?.len() as u64,
-            Content::Pages(_) | Content::Trie(_) => return Ok(false),
+            Content::Pages(_) | Content::Trie(_) | Content::Device(_) => return Ok(false),
         };
         let room = tx.room(id.page).await?.unwrap_or(0) as u64;
         let for_names = match tx.get(id.page, HEADER_SLOT).await? {
@@ -171,6 +172,7 @@ impl<S: TxStore> FileSystem<S> {
             Content::Inline => self.move_out(tx, id).await?,
             Content::Empty => Extents::default(),
             Content::Trie(_) => return Err(FsError::IsDirectory),
+            Content::Device(_) => return Err(FsError::Invalid("a device has no content here")),
         };
         for (index, at, bytes) in by_page(pieces, self.page_size()) {
             let page = self.page_for_writing(tx, &mut extents, index).await?;
@@ -243,7 +245,7 @@ impl<S: TxStore> FileSystem<S> {
                 Content::Pages(extents) => {
                     reached = self.cut_pages(tx, extents, inode.size, size).await?;
                 }
-                Content::Empty | Content::Trie(_) => {}
+                Content::Empty | Content::Trie(_) | Content::Device(_) => {}
             }
         }
         inode.size = reached;
@@ -329,7 +331,7 @@ impl<S: TxStore> FileSystem<S> {
         inode: &mut Inode,
     ) -> Result<bool, FsError> {
         match &mut inode.content {
-            Content::Empty | Content::Trie(_) => {}
+            Content::Empty | Content::Trie(_) | Content::Device(_) => {}
             Content::Inline => {
                 if let Some((generation, _)) = tx.get(id.page, id.data_slot()).await? {
                     tx.delete(id.page, id.data_slot(), generation).await?;

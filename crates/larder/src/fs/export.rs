@@ -1,8 +1,10 @@
 //! `larder volume export`: a volume's tree into a folder of the host.
 
-use super::{Attr, DirEntry, FileSystem, FsError, InodeId, Kind, Mode, Position, Tx, TxStore};
+use super::record::Content;
+use super::{Attr, DirEntry, FileSystem, FsError, InodeId, Kind, Position, Tx, TxStore};
 use bytes::Bytes;
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, mknodat, utimensat};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -122,7 +124,7 @@ fn replace_by_link(first: &Path, path: &Path) -> Result<(), FsError> {
     std::fs::hard_link(first, path).map_err(host(path))
 }
 
-/// Writes one file or link; gives its bytes.
+/// Writes one file, link or special file; gives its bytes.
 async fn write_file<S: TxStore>(
     fs: &FileSystem<S>,
     entry: &DirEntry,
@@ -134,10 +136,14 @@ async fn write_file<S: TxStore>(
         remove_if_there(path)?;
         std::os::unix::fs::symlink(OsStr::from_bytes(&target), path).map_err(host(path))?;
         own(path, attr);
-        set_link_times(path, attr)?;
+        set_times(path, attr)?;
         return Ok(0);
     }
     remove_if_there(path)?;
+    if attr.inode.kind.is_special() {
+        make_special(path, attr)?;
+        return Ok(0);
+    }
     let file = std::fs::File::create(path).map_err(host(path))?;
     let mut offset = 0;
     while offset < attr.inode.size {
@@ -178,7 +184,34 @@ fn own(path: &Path, attr: &Attr) {
     let _refused = std::os::unix::fs::lchown(path, Some(attr.inode.uid), Some(attr.inode.gid));
 }
 
-fn set_link_times(path: &Path, attr: &Attr) -> Result<(), FsError> {
+/// Makes a pipe, socket or device, which must not be opened to be given its attributes.
+fn make_special(path: &Path, attr: &Attr) -> Result<(), FsError> {
+    let kind = match attr.inode.kind {
+        Kind::Socket => FileType::Socket,
+        Kind::CharDevice => FileType::CharacterDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+        _ => FileType::Fifo,
+    };
+    let device = match attr.inode.content {
+        Content::Device(number) => number,
+        _ => 0,
+    };
+    let made = mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), device);
+    made.map_err(|error| match error {
+        Errno::PERM => FsError::Host {
+            path: path.into(),
+            error: "only root may make a device: export as root, or remove it from the volume"
+                .into(),
+        },
+        error => host(path)(error.into()),
+    })?;
+    own(path, attr);
+    let mode = std::fs::Permissions::from_mode(u32::from(attr.inode.mode));
+    std::fs::set_permissions(path, mode).map_err(host(path))?;
+    set_times(path, attr)
+}
+
+fn set_times(path: &Path, attr: &Attr) -> Result<(), FsError> {
     let time = |nanos: i64| Timespec {
         tv_sec: nanos.div_euclid(1_000_000_000),
         tv_nsec: nanos.rem_euclid(1_000_000_000),
@@ -234,7 +267,7 @@ impl<S: TxStore> FileSystem<S> {
 
     /// Whether the volume can be read now: begins and ends a transaction.
     pub async fn probe(&self) -> Result<(), FsError> {
-        let tx = self.store.begin(Mode::Normal).await?;
+        let tx = self.store.begin(super::Mode::Normal).await?;
         tx.get(super::ROOT_PAGE, super::ROOT_SLOT).await?;
         Ok(())
     }

@@ -14,7 +14,7 @@ use larder_core::id::{PageNo, Slot};
 use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -33,15 +33,13 @@ const OBJECT_OVERHEAD: usize = 32;
 pub struct ImportProgress {
     /// Directories made or found.
     pub directories: u64,
-    /// Files and links written.
+    /// Files, links and special files written.
     pub files: u64,
-    /// Files and links that were there already.
+    /// Those that were there already.
     pub skipped: u64,
-    /// Things that are no files: sockets, devices, pipes.
-    pub ignored: u64,
     /// Bytes written.
     pub bytes: u64,
-    /// Files and links found on the host so far.
+    /// Those found on the host so far.
     pub found: u64,
 }
 
@@ -51,8 +49,8 @@ struct HostDirectory {
     meta: Metadata,
     parent: usize,
     depth: usize,
+    /// All that are no directories.
     files: Vec<(PathBuf, Metadata)>,
-    ignored: u64,
 }
 
 /// A file or link to write.
@@ -74,7 +72,6 @@ pub async fn import<S: TxStore>(
     let mut done = ImportProgress::default();
     for directory in &tree {
         done.found += directory.files.len() as u64;
-        done.ignored += directory.ignored;
     }
     progress(&done);
     let ids = make_directories(fs, &tree, target, &mut done, progress).await?;
@@ -99,14 +96,8 @@ fn host(path: &Path) -> impl FnOnce(std::io::Error) -> FsError + '_ {
 /// All directories below `source`, parents first; the first is `source` itself.
 fn walk(source: PathBuf) -> Result<Vec<HostDirectory>, FsError> {
     let meta = std::fs::metadata(&source).map_err(host(&source))?;
-    let mut tree = vec![HostDirectory {
-        path: source,
-        meta,
-        parent: 0,
-        depth: 0,
-        files: Vec::new(),
-        ignored: 0,
-    }];
+    let mut tree =
+        vec![HostDirectory { path: source, meta, parent: 0, depth: 0, files: Vec::new() }];
     let mut at = 0;
     while at < tree.len() {
         let (path, depth) = (tree[at].path.clone(), tree[at].depth);
@@ -124,12 +115,9 @@ fn walk(source: PathBuf) -> Result<Vec<HostDirectory>, FsError> {
                     parent: at,
                     depth: depth + 1,
                     files: Vec::new(),
-                    ignored: 0,
                 });
-            } else if meta.is_file() || meta.is_symlink() {
-                tree[at].files.push((path, meta));
             } else {
-                tree[at].ignored += 1;
+                tree[at].files.push((path, meta));
             }
         }
         at += 1;
@@ -160,7 +148,10 @@ fn new_inode(meta: &Metadata, kind: Kind, now: i64) -> Inode {
         ctime: now,
         atime,
         change: 0,
-        content: Content::Empty,
+        content: match kind.is_device() {
+            true => Content::Device(meta.rdev()),
+            false => Content::Empty,
+        },
     }
 }
 
@@ -189,6 +180,7 @@ async fn make_directories<S: TxStore>(
                 uid: directory.meta.uid(),
                 gid: directory.meta.gid(),
                 target: Bytes::new(),
+                device: 0,
             };
             let parent = ids[directory.parent];
             wanted.push((parent, fs.trie_of(parent).await?, name_of(&directory.path), create));
@@ -494,8 +486,8 @@ impl<S: TxStore> FileSystem<S> {
         for (i, id) in large {
             batch.files += u64::from(contents[i].is_some());
             match &contents[i] {
-                Some(target) if items[i].meta.is_symlink() => {
-                    self.replace_link(&items[i], target.clone()).await?;
+                Some(target) if !items[i].meta.is_file() => {
+                    self.replace_item(&items[i], target.clone()).await?;
                 }
                 _ => self.import_over(id, &items[i]).await?,
             }
@@ -511,7 +503,10 @@ impl<S: TxStore> FileSystem<S> {
         if inode.kind != kind_of(&item.meta) {
             return Err(FsError::Exists);
         }
-        Ok(inode.size == item.meta.len() && inode.mtime == times(&item.meta).0)
+        let wanted = new_inode(&item.meta, inode.kind, inode.ctime).content;
+        let same_content = inode.kind.is_special() && inode.content == wanted
+            || !inode.kind.is_special() && inode.size == item.meta.len();
+        Ok(same_content && inode.mtime == times(&item.meta).0)
     }
 
     async fn import_file(
@@ -539,15 +534,17 @@ impl<S: TxStore> FileSystem<S> {
         Ok(id)
     }
 
-    async fn replace_link(&self, item: &Item, target: Bytes) -> Result<(), FsError> {
+    /// Makes a link or special file in another's place: its content is not written over.
+    async fn replace_item(&self, item: &Item, target: Bytes) -> Result<(), FsError> {
         let name = name_of(&item.path);
         self.unlink(item.directory, name).await?;
         let create = Create {
-            kind: Kind::Symlink,
-            mode: 0o777,
+            kind: kind_of(&item.meta),
+            mode: (item.meta.mode() & 0o7777) as u16,
             uid: item.meta.uid(),
             gid: item.meta.gid(),
             target,
+            device: item.meta.rdev(),
         };
         let made = self.create(item.directory, name, &create).await?;
         let set = SetAttr { mtime: Some(times(&item.meta).0), ..SetAttr::default() };
@@ -588,7 +585,15 @@ impl<S: TxStore> FileSystem<S> {
 }
 
 fn kind_of(meta: &Metadata) -> Kind {
-    if meta.is_symlink() { Kind::Symlink } else { Kind::File }
+    let of = meta.file_type();
+    match () {
+        () if of.is_symlink() => Kind::Symlink,
+        () if of.is_fifo() => Kind::Fifo,
+        () if of.is_socket() => Kind::Socket,
+        () if of.is_char_device() => Kind::CharDevice,
+        () if of.is_block_device() => Kind::BlockDevice,
+        () => Kind::File,
+    }
 }
 
 /// Contents of items; none for those too large for a batch.
@@ -598,6 +603,9 @@ fn read_contents(items: Vec<Item>) -> Result<(Vec<Item>, Vec<Option<Bytes>>), Fs
         let content = if item.meta.is_symlink() {
             let target = std::fs::read_link(&item.path).map_err(host(&item.path))?;
             Some(Bytes::from(target.into_os_string().into_vec()))
+        } else if !item.meta.is_file() {
+            // Reading a pipe would wait for a writer.
+            Some(Bytes::new())
         } else if item.meta.len() <= BATCH_BYTES_MAX {
             Some(std::fs::read(&item.path).map_err(host(&item.path))?.into())
         } else {

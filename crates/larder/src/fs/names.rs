@@ -40,6 +40,8 @@ pub struct Create {
     pub gid: u32,
     /// Of a symbolic link: where it leads.
     pub target: Bytes,
+    /// Of a device: its number.
+    pub device: u64,
 }
 
 /// What was created, where its name is kept, and a handle of it if it is to be open.
@@ -69,7 +71,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), FsError> {
 }
 
 impl<S: TxStore> FileSystem<S> {
-    /// Creates a file, directory or symbolic link under a name that must be free.
+    /// Creates a file, directory, symbolic link or special file under a name that must be free.
     pub async fn create(
         &self,
         directory: InodeId,
@@ -159,7 +161,10 @@ impl<S: TxStore> FileSystem<S> {
             ctime: now,
             atime: now,
             change: 0,
-            content: Content::Empty,
+            content: match create.kind.is_device() {
+                true => Content::Device(create.device),
+                false => Content::Empty,
+            },
         }
     }
 

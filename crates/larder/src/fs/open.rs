@@ -343,10 +343,11 @@ impl<S: TxStore> FileSystem<S> {
     pub async fn open_file(&self, id: InodeId) -> Result<(Handle, Attr), FsError> {
         let handle = self.open_files.hold(id).await;
         let attr = self.getattr(id).await?;
-        if attr.inode.kind == Kind::Directory {
-            return Err(FsError::IsDirectory);
+        match attr.inode.kind {
+            Kind::Directory => Err(FsError::IsDirectory),
+            kind if kind.is_special() => Err(FsError::Invalid("not a file with content")),
+            _ => Ok((handle, attr)),
         }
-        Ok((handle, attr))
     }
 
     /// Reads; fewer bytes at the end of the file.

@@ -130,8 +130,10 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<bool, FsError> {
         let mut done = true;
         if let Some(size) = set.size {
-            if inode.kind != Kind::File {
-                return Err(FsError::IsDirectory);
+            match inode.kind {
+                Kind::File => {}
+                Kind::Directory => return Err(FsError::IsDirectory),
+                _ => return Err(FsError::Invalid("only a file has a size to set")),
             }
             done = self.resize_content(tx, id, inode, size).await?;
             inode.mtime = now;

@@ -73,11 +73,41 @@ pub enum Kind {
     Directory,
     /// A path, kept like a file's bytes.
     Symlink,
+    /// A named pipe: a name for processes of one host to meet at, as are the kinds that follow.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A device of characters.
+    CharDevice,
+    /// A device of blocks.
+    BlockDevice,
 }
 
 impl Kind {
+    const ALL: [Self; 7] = [
+        Self::File,
+        Self::Directory,
+        Self::Symlink,
+        Self::Fifo,
+        Self::Socket,
+        Self::CharDevice,
+        Self::BlockDevice,
+    ];
+
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::File, Self::Directory, Self::Symlink].into_iter().find(|kind| kind.byte() == byte)
+        Self::ALL.into_iter().find(|kind| kind.byte() == byte)
+    }
+
+    /// Whether it stands for a device, and has its number.
+    #[must_use]
+    pub fn is_device(self) -> bool {
+        matches!(self, Self::CharDevice | Self::BlockDevice)
+    }
+
+    /// Whether it has no content here: a pipe, a socket or a device.
+    #[must_use]
+    pub fn is_special(self) -> bool {
+        self.is_device() || matches!(self, Self::Fifo | Self::Socket)
     }
 
     fn byte(self) -> u8 {
@@ -85,6 +115,10 @@ impl Kind {
             Self::File => 1,
             Self::Directory => 2,
             Self::Symlink => 3,
+            Self::Fifo => 4,
+            Self::Socket => 5,
+            Self::CharDevice => 6,
+            Self::BlockDevice => 7,
         }
     }
 }
@@ -127,6 +161,8 @@ pub enum Content {
     Pages(Extents),
     /// Of a directory: the root page of its hash trie.
     Trie(PageNo),
+    /// Of a device: its number, as the host's `st_rdev`.
+    Device(u64),
 }
 
 /// A file's raw pages: runs of reserved page numbers, each 16 times as long as the one before. A
@@ -224,6 +260,11 @@ impl Inode {
                 out.put_bytes(0, 7);
                 out.put_u64_le(root.0);
             }
+            Content::Device(number) => {
+                out.put_u8(4);
+                out.put_bytes(0, 7);
+                out.put_u64_le(*number);
+            }
         }
         assert!(out.len() <= INODE_BYTES, "an inode record has a fixed size");
         out.resize(INODE_BYTES, 0);
@@ -243,7 +284,13 @@ impl Inode {
         let mut time = || time_from_field(bytes.get_u64_le());
         let (mtime, ctime, atime) = (time(), time(), time());
         let content = Self::decode_content(bytes)?;
-        if (kind == Kind::Directory) != matches!(content, Content::Trie(_)) {
+        let fits = match content {
+            Content::Trie(_) => kind == Kind::Directory,
+            Content::Device(_) => kind.is_device(),
+            Content::Empty => kind != Kind::Directory && !kind.is_device(),
+            Content::Inline | Content::Pages(_) => matches!(kind, Kind::File | Kind::Symlink),
+        };
+        if !fits {
             return Err(damaged("inode: content of another kind"));
         }
         Ok(Self { kind, mode, uid, gid, links, size, mtime, ctime, atime, change, content })
@@ -266,6 +313,7 @@ impl Inode {
                 Ok(Content::Pages(Extents { firsts, high, sparse }))
             }
             3 => Ok(Content::Trie(PageNo(bytes.get_u64_le()))),
+            4 => Ok(Content::Device(bytes.get_u64_le())),
             _ => Err(damaged("inode: content")),
         }
     }

@@ -34,7 +34,7 @@ fn directory() -> Create {
 }
 
 fn kind(kind: Kind) -> Create {
-    Create { kind, mode: 0o644, uid: 1, gid: 2, target: Bytes::new() }
+    Create { kind, mode: 0o644, uid: 1, gid: 2, target: Bytes::new(), device: 0 }
 }
 
 async fn make(fs: &Fs, parent: InodeId, name: &str, create: &Create) -> InodeId {
@@ -338,6 +338,45 @@ async fn links_and_symlinks() {
     let link = Create { target: Bytes::from_static(b"../g"), ..kind(Kind::Symlink) };
     let l = make(&fs, root, "l", &link).await;
     assert_eq!(fs.readlink(l).await.expect("it works"), "../g");
+    clean(&fs).await;
+}
+
+/// Pipes, sockets and devices have a name, attributes and, if devices, a number; nothing to read,
+/// write or cut, which somebody who is not a kernel may ask for.
+#[tokio::test]
+async fn special_files_have_no_content() {
+    let (store, fs) = fresh().await;
+    let root = fs.root();
+    let d = make(&fs, root, "d", &directory()).await;
+    let kinds = [Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice];
+    for (number, wanted) in (1..).zip(kinds) {
+        let name = format!("{wanted:?}");
+        let create = Create { device: 0x801 * number, ..kind(wanted) };
+        let id = make(&fs, root, &name, &create).await;
+        let inode = fs.getattr(id).await.expect("it is there").inode;
+        assert_eq!((inode.kind, inode.size, inode.links), (wanted, 0, 1));
+        let device = Content::Device(0x801 * number);
+        assert_eq!(inode.content == device, wanted.is_device(), "{inode:?}");
+        assert!(matches!(fs.open_file(id).await, Err(FsError::Invalid(_))));
+        let cut = SetAttr { size: Some(10), ..SetAttr::default() };
+        assert!(matches!(fs.setattr(id, cut).await, Err(FsError::Invalid(_))));
+        fs.link(id, d, name.as_bytes()).await.expect("it works");
+        fs.rename((d, name.as_bytes()), (d, b"moved"), RenameMode::Replace)
+            .await
+            .expect("it takes the other's place");
+    }
+    assert_eq!(names(&fs, d).await, ["moved"]);
+    // Another node sees the same.
+    let other = open(&store).await;
+    let moved = other.resolve(b"d/moved").await.expect("it is there").inode;
+    assert_eq!((moved.kind, moved.links), (Kind::BlockDevice, 2));
+    assert_eq!(moved.content, Content::Device(0x801 * 4));
+    let report = check::check(&fs, &check::CheckOptions::default(), &mut |_| {}).await;
+    assert_eq!(report.expect("it works").special, 4);
+    fs.unlink(d, b"moved").await.expect("it works");
+    for wanted in kinds {
+        fs.unlink(root, format!("{wanted:?}").as_bytes()).await.expect("it works");
+    }
     clean(&fs).await;
 }
 

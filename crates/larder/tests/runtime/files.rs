@@ -12,7 +12,8 @@ use larder::fs::{
     TxError,
 };
 use larder::server::OriginServer;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -44,12 +45,21 @@ fn make_folder(path: &Path) {
     }
     std::fs::write(path.join("large"), vec![7; 9 << 20]).expect("room");
     symlink("d1/e1/f3", path.join("link")).expect("a new link");
+    mknod(&path.join("pipe"), &["p"]);
+    mknod(&path.join("null"), &["c", "1", "3", "-m", "640"]);
+    mknod(&path.join("d4/disk"), &["b", "259", "70000"]);
+    drop(UnixListener::bind(path.join("d4/socket")).expect("a new socket"));
     std::fs::hard_link(path.join("large"), path.join("d1/hard")).expect("a new link");
     let mode = std::fs::Permissions::from_mode(0o4750);
     std::fs::set_permissions(path.join("d2/e2/f2"), mode).expect("own file");
     let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let file = std::fs::File::open(path.join("d3")).expect("a folder");
     file.set_times(std::fs::FileTimes::new().set_modified(time)).expect("own folder");
+}
+
+fn mknod(path: &Path, what: &[&str]) {
+    let status = Command::new("mknod").arg(path).args(what).status();
+    assert!(status.expect("coreutils are there").success(), "{}", path.display());
 }
 
 /// What `find` says of everything below a folder, but for times of access and change.
@@ -91,10 +101,10 @@ async fn an_imported_tree_is_exported_unchanged_elsewhere() {
 
     let near = tree(&make_volume(&one).await).await;
     let done = import(&near, &source, near.root(), &mut |_| {}).await.expect("imports");
-    assert_eq!((done.files, done.directories, done.skipped), (403, 46, 0));
+    assert_eq!((done.files, done.directories, done.skipped), (407, 46, 0));
     // A second time there is nothing to do.
     let again = import(&near, &source, near.root(), &mut |_| {}).await.expect("imports");
-    let expected = ImportProgress { files: 0, skipped: 403, bytes: 0, ..done };
+    let expected = ImportProgress { files: 0, skipped: 407, bytes: 0, ..done };
     assert_eq!(again, expected);
 
     let volume = two.volume("files").await.expect("it was made");
@@ -102,9 +112,15 @@ async fn an_imported_tree_is_exported_unchanged_elsewhere() {
     let far = tree(&volume).await;
     let target = site.dir.join("target");
     let out = export(&far, far.root(), &target, &mut |_| {}).await.expect("exports");
-    assert_eq!((out.files, out.directories), (403, 46));
+    assert_eq!((out.files, out.directories), (407, 46));
     assert_same(&target, &source);
-    let same = Command::new("diff").arg("-r").arg(&source).arg(&target).status();
+    for device in ["null", "d4/disk"] {
+        let number = |root: &Path| std::fs::symlink_metadata(root.join(device)).map(|m| m.rdev());
+        assert_eq!(number(&target).expect("made"), number(&source).expect("made"));
+    }
+    // Of special files it could say nothing but that they are.
+    let special = ["-x", "pipe", "-x", "null", "-x", "disk", "-x", "socket"];
+    let same = Command::new("diff").arg("-r").args(special).arg(&source).arg(&target).status();
     assert!(same.expect("diff is there").success());
     clean(&far).await;
 }
@@ -117,7 +133,8 @@ async fn two_sites_work_in_one_directory() {
     let (one, two) = (site.node("one", &parent).await, site.node("two", &parent).await);
     let near = tree(&make_volume(&one).await).await;
     let far = tree(&two.volume("files").await.expect("it was made")).await;
-    let create = Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new() };
+    let create =
+        Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
     let work = |tree: Tree, site: &'static str, create: Create| async move {
         for i in 0..60 {
             let name = format!("{site}{i}");
@@ -172,7 +189,8 @@ async fn nothing_of_a_lost_branch_is_used_after_a_restore() {
     let (one, two) = (site.node("one", &parent).await, site.node("two", &parent).await);
     let volume = make_volume(&one).await;
     let near = tree(&volume).await;
-    let create = Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new() };
+    let create =
+        Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
     let early = near.create(near.root(), b"early", &create).await.expect("creates");
     drop(early);
     origin.shutdown().await;
@@ -290,7 +308,8 @@ async fn a_file_grows_from_another_node_and_after_restarts() {
     let address = origin.address().to_string();
     let first = site.node("three", &address).await;
     make_volume(&first).await;
-    let create = Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new() };
+    let create =
+        Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
     let mut expected = Vec::new();
     // A run of sixteen pages, and of the next one some.
     for (byte, name) in [(1, "one"), (2, "two"), (3, "one")] {
