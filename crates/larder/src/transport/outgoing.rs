@@ -1,7 +1,7 @@
 //! What waits to be sent on a link.
 
 use crate::clock::now;
-use larder_core::message::{CloseReason, Message, PageBody};
+use larder_core::message::{CloseReason, Message, PageBody, VolumeKey, VolumeSpec};
 use larder_core::time::Instant;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -157,9 +157,13 @@ impl Outgoing {
     }
 }
 
-/// About how many bytes a message keeps in memory: for the bound only.
+/// About how many bytes a message keeps in memory: for the bound only. Whatever a peer can make
+/// long counts.
 fn weight(message: &Message) -> usize {
     const SMALL: usize = 128;
+    fn list<T>(items: &[T]) -> usize {
+        size_of_val(items)
+    }
     SMALL
         + match message {
             Message::Pages { pages, .. } => pages
@@ -171,18 +175,46 @@ fn weight(message: &Message) -> usize {
                 .sum(),
             Message::Commit { commit, .. } => {
                 let writes = commit.writes.iter().map(|w| SMALL + w.op.payload_bytes());
-                writes.sum::<usize>() + commit.reads.len() * 48
+                writes.sum::<usize>() + list(&commit.reads) + list(&commit.numbers)
             }
             Message::Advance { changes, stale, .. } => {
                 let pages = changes.iter().flat_map(|change| &change.pages);
-                let touched: usize = pages.map(|page| 56 + page.touched.len() * 4).sum();
-                touched + changes.len() * 64 + stale.len() * 32
+                let touched: usize =
+                    pages.map(|page| size_of_val(page) + list(&page.touched)).sum();
+                touched + list(changes) + list(stale)
             }
-            Message::Resumed { stale, .. } => stale.len() * 32,
-            Message::Evicted { pages, .. } | Message::Holding { pages, .. } => pages.len() * 32,
-            Message::Fetch { pages, .. } => pages.len() * 48,
-            Message::Volumes { volumes, .. } => volumes.len() * 256,
-            _ => 0,
+            Message::Resumed { stale, epochs, .. } => list(stale) + list(epochs),
+            Message::Resume { epochs, .. } | Message::History { epochs, .. } => list(epochs),
+            Message::Evicted { pages, .. } | Message::Holding { pages, .. } => list(pages),
+            Message::Fetch { pages, .. } => list(pages),
+            Message::Failed { pages, error, .. } => list(pages) + error.to_string().len(),
+            Message::CommitDeferred { error, .. } => error.to_string().len(),
+            Message::Goodbye { reason } => reason.to_string().len(),
+            Message::Welcome { name, domains, .. } => {
+                let epochs: usize = domains.iter().map(|domain| list(&domain.epochs)).sum();
+                name.len() + list(domains) + epochs
+            }
+            Message::Volumes { volumes, .. } => {
+                let names: usize = volumes.iter().map(|info| info.name.len()).sum();
+                list(volumes) + names
+            }
+            Message::Volume { info, .. } => info.name.len(),
+            Message::Hello { name, .. }
+            | Message::Register { name, .. }
+            | Message::Left { name }
+            | Message::ListVolumes { after: name, .. }
+            | Message::CreateVolume { spec: VolumeSpec { name, .. }, .. }
+            | Message::OpenVolume { key: VolumeKey::Name(name), .. } => name.len(),
+            Message::KeepAlive
+            | Message::Confirm { .. }
+            | Message::AllocateIds { .. }
+            | Message::OpenVolume { key: VolumeKey::Id(_), .. }
+            | Message::Beat { .. }
+            | Message::Credit { .. }
+            | Message::Registered { .. }
+            | Message::Unregistered { .. }
+            | Message::Committed { .. }
+            | Message::Ids { .. } => 0,
         }
 }
 
@@ -191,7 +223,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use larder_core::id::{DomainId, PageId, RequestId, Stamp};
-    use larder_core::message::PageAnswer;
+    use larder_core::message::{PageAnswer, RequestError};
 
     fn pages(bytes: usize) -> Message {
         let body = PageBody::Data(Bytes::from(vec![0; bytes]));
@@ -247,5 +279,24 @@ mod tests {
         assert_eq!(taken.len(), 2);
         // What was taken is the writer's; the next needs it woken.
         assert!(sender.queue(pages(3)));
+    }
+
+    /// A child asked for 4,096 pages of a volume that is not there, again and again, and read
+    /// nothing. Each refusal names its pages, 128 KiB of them, and counted as 128 bytes: the
+    /// bound of 64 MiB let 64 GiB wait.
+    #[test]
+    fn a_list_of_pages_that_failed_counts_as_what_it_takes() {
+        let (sender, outgoing) = outgoing(1 << 20, "here");
+        let refusal = || Message::Failed {
+            request: RequestId(1),
+            pages: vec![PageId::default(); 4096],
+            error: RequestError::NoVolume("x".repeat(1000)),
+        };
+        for _ in 0..8 {
+            let _ = sender.queue(refusal());
+        }
+        assert!(sender.queued_bytes() == 0 || sender.queued_bytes() > 7 * 4096 * 32);
+        let mut taken = Vec::new();
+        assert!(matches!(outgoing.poll(&mut taken), Some(Work::Close(CloseReason::Limit(_)))));
     }
 }
