@@ -7,25 +7,33 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 /// A scrape or a probe waits no longer than this.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
+/// What a process told stands for so long: whoever asks meanwhile is told the same. Finding it out
+/// takes the time of the task that serves links.
+const TOLD_FOR: Duration = Duration::from_millis(250);
+
 /// What strangers may take of the endpoint: it asks for no certificate.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// Connections at once; more wait in the kernel's queue.
+    /// Connections at once. For one more the oldest that has not asked anything is ended; if all
+    /// have, it waits.
     connections: usize,
     /// From the connection to the end of the request's head.
     head: Duration,
@@ -83,7 +91,7 @@ impl HttpServer {
             .route("/healthz", get(healthz))
             .route("/readyz", get(readyz))
             .route("/status", get(status))
-            .with_state(probe);
+            .with_state(Arc::new(Asked { probe, stands: TOLD_FOR, told: Mutex::default() }));
         let task = tokio::spawn(serve(listener, router, LIMITS));
         Ok(Self { address, task })
     }
@@ -100,11 +108,8 @@ impl HttpServer {
 async fn serve(listener: TcpListener, router: Router, limits: Limits) {
     let room = Arc::new(Semaphore::new(limits.connections));
     let mut connections = JoinSet::new();
+    let mut silent: VecDeque<Silent> = VecDeque::new();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else {
-            return;
-        };
-        while connections.try_join_next().is_some() {}
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -114,13 +119,29 @@ async fn serve(listener: TcpListener, router: Router, limits: Limits) {
                 continue;
             }
         };
+        while connections.try_join_next().is_some() {}
+        silent.retain(|connection| !connection.over());
+        if room.available_permits() == 0
+            && let Some(oldest) = silent.pop_front()
+        {
+            oldest.task.abort();
+        }
+        let Ok(permit) = room.clone().acquire_owned().await else {
+            return;
+        };
+        let asked = Arc::new(AtomicBool::new(false));
+        let (said, answers) = (asked.clone(), TowerToHyperService::new(router.clone()));
+        let service = service_fn(move |request| {
+            said.store(true, Ordering::Relaxed);
+            answers.call(request)
+        });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.head)
             .max_buf_size(limits.head_bytes)
             .keep_alive(false)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
-        connections.spawn(async move {
+            .serve_connection(TokioIo::new(stream), service);
+        let task = connections.spawn(async move {
             match timeout(limits.connection, connection).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!(%error, "a request came to nothing"),
@@ -128,40 +149,70 @@ async fn serve(listener: TcpListener, router: Router, limits: Limits) {
             }
             drop(permit);
         });
+        silent.push_back(Silent { task, asked });
     }
 }
 
-type Shared = State<Arc<dyn Probe>>;
-
-/// What the probe tells, if it does so while the asker waits.
-async fn told(probe: &dyn Probe) -> Result<serde_json::Value, Response> {
-    timeout(ANSWER_LIMIT, probe.status()).await.map_err(|_| {
-        let text = format!("no status within {ANSWER_LIMIT:?}: ask again, and see /healthz\n");
-        (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
-    })
+/// A connection that may not have asked anything yet.
+struct Silent {
+    task: AbortHandle,
+    asked: Arc<AtomicBool>,
 }
 
-async fn metrics(State(probe): Shared) -> Response {
-    // The status call brings the gauges up to date; the counters are worth telling without.
-    let _ = told(&*probe).await;
+impl Silent {
+    fn over(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) || self.task.is_finished()
+    }
+}
+
+/// What a process is asked through.
+struct Asked {
+    probe: Arc<dyn Probe>,
+    /// How long what it told stands.
+    stands: Duration,
+    /// What it told last, and when. Held while it is asked: one at a time.
+    told: Mutex<Option<(Instant, Arc<str>)>>,
+}
+
+impl Asked {
+    /// What the process tells of itself, as text; none: not while the asker waits.
+    async fn told(&self) -> Option<Arc<str>> {
+        let told = async {
+            let mut told = self.told.lock().await;
+            if let Some((_, text)) = told.as_ref().filter(|(at, _)| at.elapsed() < self.stands) {
+                return text.clone();
+            }
+            let text: Arc<str> = format!("{:#}\n", self.probe.status().await).into();
+            *told = Some((Instant::now(), text.clone()));
+            text
+        };
+        timeout(ANSWER_LIMIT, told).await.ok()
+    }
+}
+
+type Shared = State<Arc<Asked>>;
+
+async fn metrics(State(asked): Shared) -> Response {
+    // Being asked brings the gauges up to date; the counters are worth telling without.
+    let _ = asked.told().await;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], probe.metrics().encode()).into_response()
+    ([(header::CONTENT_TYPE, kind)], asked.probe.metrics().encode()).into_response()
 }
 
-async fn healthz(State(probe): Shared) -> Response {
-    answer(probe.healthy(), &[])
+async fn healthz(State(asked): Shared) -> Response {
+    answer(asked.probe.healthy(), &[])
 }
 
-async fn readyz(State(probe): Shared) -> Response {
-    answer(probe.ready(), &probe.notes())
+async fn readyz(State(asked): Shared) -> Response {
+    answer(asked.probe.ready(), &asked.probe.notes())
 }
 
-async fn status(State(probe): Shared) -> Response {
-    let kind = [(header::CONTENT_TYPE, "application/json")];
-    match told(&*probe).await {
-        Ok(status) => (kind, format!("{status:#}\n")).into_response(),
-        Err(refusal) => refusal,
-    }
+async fn status(State(asked): Shared) -> Response {
+    let Some(text) = asked.told().await else {
+        let text = format!("no status within {ANSWER_LIMIT:?}: ask again, and see /healthz\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    };
+    ([(header::CONTENT_TYPE, "application/json")], text.to_string()).into_response()
 }
 
 fn answer(state: Result<(), String>, notes: &[String]) -> Response {
@@ -196,21 +247,23 @@ pub async fn get_text(address: &str, path: &str) -> std::io::Result<(u16, String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicUsize;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// A server of an answer that is larger than what sockets hold, behind tight limits.
-    async fn server() -> (SocketAddr, JoinHandle<()>) {
+    const TIGHT: Limits = Limits {
+        connections: 4,
+        head: Duration::from_millis(200),
+        connection: Duration::from_millis(600),
+        head_bytes: LIMITS.head_bytes,
+    };
+
+    /// A server of an answer that is larger than what sockets hold.
+    async fn server(limits: Limits) -> (SocketAddr, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound");
-        let limits = Limits {
-            connections: 4,
-            head: Duration::from_millis(200),
-            connection: Duration::from_millis(600),
-            head_bytes: LIMITS.head_bytes,
-        };
         let router = Router::new()
             .route("/healthz", get(async || "ok\n"))
             .route("/large", get(async || vec![7_u8; 64 << 20]));
@@ -235,7 +288,7 @@ mod tests {
     /// after 45 s: some thousand more, and the process had no descriptors for links.
     #[tokio::test]
     async fn half_sent_requests_are_dropped_and_keep_nobody_out() {
-        let (address, task) = server().await;
+        let (address, task) = server(TIGHT).await;
         let mut held = Vec::new();
         for _ in 0..10 {
             held.push(send(address, b"GET /healthz HTTP/1.1\r\nHost: a").await);
@@ -260,7 +313,7 @@ mod tests {
     /// who asks again and again on one connection keeps others from its place.
     #[tokio::test]
     async fn an_answer_nobody_reads_is_given_up_and_a_connection_serves_one_request() {
-        let (address, task) = server().await;
+        let (address, task) = server(TIGHT).await;
         let mut unread = Vec::new();
         for _ in 0..4 {
             unread.push(send(address, b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").await);
@@ -276,5 +329,63 @@ mod tests {
             ended(stream).await;
         }
         task.abort();
+    }
+
+    /// Connections that asked nothing held all places for as long as a head may take: with some
+    /// hundred of them a probe was answered after 14 s, and whoever watched the process would have
+    /// started it anew. Here they might hold them for an hour.
+    #[tokio::test]
+    async fn silent_connections_make_way() {
+        let hour = Duration::from_secs(3600);
+        let (address, task) = server(Limits { head: hour, connection: hour, ..TIGHT }).await;
+        let mut silent = Vec::new();
+        for _ in 0..20 {
+            silent.push(send(address, b"GET /heal").await);
+        }
+        let answer = get_text(&address.to_string(), "/healthz").await;
+        assert_eq!(answer.expect("answered"), (200, "ok\n".to_owned()));
+        task.abort();
+    }
+
+    /// Counts how often it is asked.
+    struct Counted(Metrics, AtomicUsize);
+
+    impl Probe for Counted {
+        fn metrics(&self) -> &Metrics {
+            &self.0
+        }
+        fn healthy(&self) -> Result<(), String> {
+            Ok(())
+        }
+        fn ready(&self) -> Result<(), String> {
+            Ok(())
+        }
+        fn status(&self) -> Telling<'_> {
+            Box::pin(async {
+                tokio::task::yield_now().await;
+                serde_json::json!(self.1.fetch_add(1, Ordering::Relaxed))
+            })
+        }
+    }
+
+    /// Each question, of anybody, made the task that serves links look through all of its children:
+    /// with 10,000 of them 32 questions a second were all that it did.
+    #[tokio::test]
+    async fn questions_at_once_are_one() {
+        let probe = Arc::new(Counted(Metrics::new(), AtomicUsize::new(0)));
+        let stands = Duration::from_secs(3600);
+        let asked = Arc::new(Asked { probe: probe.clone(), stands, told: Mutex::default() });
+        let all = (0..100).map(|_| {
+            let asked = asked.clone();
+            tokio::spawn(async move { asked.told().await })
+        });
+        for answer in all.collect::<Vec<_>>() {
+            assert_eq!(answer.await.expect("no panic").as_deref(), Some("0\n"));
+        }
+        // What is told stands for a while, not for ever.
+        let asked = Asked { probe, stands: Duration::ZERO, told: Mutex::default() };
+        for answer in ["1\n", "2\n"] {
+            assert_eq!(asked.told().await.as_deref(), Some(answer));
+        }
     }
 }

@@ -110,8 +110,10 @@ impl<M: Machine> Inputs<M> {
     ) -> Option<T> {
         let (send, receive) = oneshot::channel();
         let look: Look<M> = Box::new(move |machine, links| {
-            // Whoever looks may have given up waiting.
-            let _ = send.send(look(machine, links));
+            // Whoever wanted to look may have given up waiting: the machine has other work.
+            if !send.is_closed() {
+                let _ = send.send(look(machine, links));
+            }
         });
         let seen = async {
             self.sender.send(Event::Look(look)).await.ok()?;
