@@ -5,43 +5,56 @@ use crate::out;
 use anyhow::{Context, Result};
 use larder_core::id::DomainId;
 use larder_store::check::check_directory;
-use larder_store::driver::{domain_at, folder_name, list_at};
+use larder_store::driver::{domain_at, folder_name, folder_number, list_at};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Checks every domain of a store; the report, and what does not hold. As for an origin, what
-/// belongs to the store is what its list names: the root of a file system has a `lost+found`, and
+/// Checks every domain of a store; the report, and what does not hold. The store's domains are those
+/// that its list names, and those in folders of theirs beside it, with which an origin would not
+/// start. Other folders are named and left alone: the root of a file system has a `lost+found`, and
 /// an operator may have put a copy of a domain there.
 pub(crate) fn check(data: &Path) -> Result<(Value, Vec<String>)> {
+    anyhow::ensure!(data.is_dir(), NoStore(named(data)));
     let mut faults = Vec::new();
     let mut domains = Vec::new();
     let listed = list_at(data).with_context(|| named(data))?;
-    let wanted: Vec<Option<DomainId>> = match &listed {
-        Some(listed) => listed.iter().copied().map(Some).collect(),
-        None => vec![None; unlisted(data)?],
-    };
-    anyhow::ensure!(!wanted.is_empty(), NoStore(named(data)));
+    let Folders { found, strangers } = folders(data)?;
+    let places = found.last_key_value().map_or(0, |(last, _)| last + 1);
+    let places = places.max(listed.as_ref().map_or(0, Vec::len));
+    anyhow::ensure!(places > 0, NoStore(named(data)));
     if listed.is_none() {
         faults.push("the list of domains is missing".into());
     }
-    for (number, wanted) in wanted.iter().enumerate() {
+    for number in 0..places {
         let folder = folder_name(number);
-        let path = data.join(&folder);
-        let there = domain_at(&path).with_context(|| named(&path))?;
-        match (there, wanted) {
+        let wanted = listed.as_ref().and_then(|listed| listed.get(number));
+        match (found.get(&number), wanted) {
             (None, Some(wanted)) => {
                 faults.push(format!("{folder} is missing, and domain {:016x} with it", wanted.0));
                 continue;
             }
-            (Some(there), Some(wanted)) if there != *wanted => {
+            // A gap before a domain that is there, where no list tells whose it was.
+            (None, None) => {
+                if listed.is_none() {
+                    faults.push(format!("{folder} is missing"));
+                }
+                continue;
+            }
+            (Some(there), Some(wanted)) if there != wanted => {
                 let wanted = wanted.0;
                 faults.push(format!("{folder}: the store's list names domain {wanted:016x} there"));
             }
+            (Some(there), None) if listed.is_some() => faults.push(format!(
+                "{folder}: the store's list does not name domain {:016x}, and an origin will not \
+                 start beside it: put back the list that does, or move the folder away",
+                there.0
+            )),
             _ => {}
         }
-        domains.push(check_domain(&path, &folder, &mut faults)?);
+        domains.push(check_domain(&data.join(&folder), &folder, &mut faults)?);
     }
-    for stranger in strangers(data, wanted.len())? {
+    for stranger in strangers {
         out::fault(format_args!("{stranger}: not in the store's list of domains, and not checked"));
     }
     Ok((json!({ "domains": domains, "problems": faults.len() }), faults))
@@ -69,29 +82,34 @@ fn named(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// How many domains a folder without a list has.
-fn unlisted(data: &Path) -> Result<usize> {
-    let mut count = 0;
-    loop {
-        let path = data.join(folder_name(count));
-        if domain_at(&path).with_context(|| named(&path))?.is_none() {
-            return Ok(count);
-        }
-        count += 1;
-    }
+/// What lies in a store's folder.
+struct Folders {
+    /// Domains, by their place.
+    found: BTreeMap<usize, DomainId>,
+    /// Names of other folders, ascending.
+    strangers: Vec<String>,
 }
 
-/// Other folders beside the store's domains, in the order of their names.
-fn strangers(data: &Path, domains: usize) -> Result<Vec<String>> {
-    let own: Vec<String> = (0..domains).map(folder_name).collect();
-    let mut names = Vec::new();
+fn folders(data: &Path) -> Result<Folders> {
+    let (mut found, mut strangers) = (BTreeMap::new(), Vec::new());
     for entry in std::fs::read_dir(data).with_context(|| named(data))? {
-        let entry = entry.with_context(|| named(data))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if entry.path().is_dir() && !own.contains(&name) {
-            names.push(name);
+        let path = entry.with_context(|| named(data))?.path();
+        if !path.is_dir() {
+            continue;
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let number = folder_number(&name);
+        let domain = match number {
+            Some(_) => domain_at(&path).with_context(|| named(&path))?,
+            None => None,
+        };
+        match number.zip(domain) {
+            Some((number, domain)) => {
+                found.insert(number, domain);
+            }
+            None => strangers.push(name),
         }
     }
-    names.sort();
-    Ok(names)
+    strangers.sort();
+    Ok(Folders { found, strangers })
 }

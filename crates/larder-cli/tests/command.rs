@@ -215,3 +215,31 @@ async fn a_check_goes_by_the_list_of_domains() {
     assert_eq!(code, Some(6), "{text}");
     assert!(text.contains("domain-0 is missing"), "{text}");
 }
+
+/// An older copy of the list was put back. The check called the store clean, and left out the
+/// domain that the list did not name; the origin refused to start for that very domain. With the
+/// list and the first domain gone there was "no store".
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_finds_the_domains_that_no_list_names() {
+    let site = Site::new("unlisted").await;
+    let (code, text) = site.volume(&["create", "v"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    site.origin.shutdown().await;
+    let data = site.dir.join("data");
+    let (first, second) = (data.join("domain-0"), data.join("domain-1"));
+    let copied = std::process::Command::new("cp").arg("-r").arg(&first).arg(&second).status();
+    assert!(copied.expect("cp is there").success());
+    let path = data.display().to_string();
+    let words = ["check", "--data", path.as_str()];
+    let (code, text) = site.volume(&words).await;
+    assert_eq!(code, Some(6), "{text}");
+    assert!(text.contains("domain-1: the store's list does not name domain"), "{text}");
+    std::fs::remove_file(data.join("domains")).expect("it is there");
+    std::fs::remove_dir_all(&first).expect("it is there");
+    let (code, text) = site.volume(&words).await;
+    assert_eq!(code, Some(6), "{text}");
+    assert!(
+        text.contains("list of domains is missing") && text.contains("domain-0 is missing"),
+        "{text}"
+    );
+}

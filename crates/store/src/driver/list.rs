@@ -19,6 +19,13 @@ pub fn folder_name(number: usize) -> String {
     format!("domain-{number}")
 }
 
+/// Which place in the list a folder of this name is for; none: it is no domain's.
+#[must_use]
+pub fn folder_number(name: &str) -> Option<usize> {
+    let number = name.strip_prefix("domain-")?.parse().ok()?;
+    (folder_name(number) == name).then_some(number)
+}
+
 /// Writes the list, durably: the domains of `domain-0`, `domain-1`, and so on.
 ///
 /// # Errors

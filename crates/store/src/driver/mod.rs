@@ -8,7 +8,7 @@ mod identity;
 mod list;
 mod real;
 
-pub use list::{LIST_NAME, folder_name, read_list, write_list};
+pub use list::{LIST_NAME, folder_name, folder_number, read_list, write_list};
 pub(crate) use real::parts_at;
 pub use real::{PAGES_NAME, RealStore, StoreConfig, domain_at, list_at};
 
