@@ -65,6 +65,7 @@ stories! {
     bug29_a_list_overtaken,
     bug30_a_notice_overtaken,
     bug39_older_than_the_clock,
+    bug40_beats_slower_than_the_lease,
     rule01_doom,
     rule02_pinned_notices,
     rule03_reader_threads,

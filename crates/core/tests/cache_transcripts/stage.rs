@@ -318,7 +318,7 @@ impl Stage {
                     requests_max: 64,
                     stream_window_bytes: 1 << 20,
                     bulk_window_bytes: 1 << 20,
-                    lease: Duration::from_secs(3),
+                    lease: Duration::from_millis(option("lease=").map_or(3000, number)),
                 },
                 domains: Vec::new(),
             },

@@ -5,11 +5,15 @@ mod driver;
 use driver::{Choices, Victim, run};
 use larder_core::rng::Rng;
 
-/// Runs for each machine.
+/// Runs for each machine, unless `LARDER_LIES` says another number.
 const RUNS: u64 = 600;
+/// Seeds that found something once. 4804: a stream of one domain named a page of another, whose
+/// copy went and was counted on; the node panicked at its next reset.
+const FOUND: [u64; 1] = [4804];
 
 fn lie_to(victim: Victim) {
-    for seed in 0..RUNS {
+    let runs = std::env::var("LARDER_LIES").map_or(RUNS, |runs| runs.parse().expect("a number"));
+    for seed in (0..runs).chain(FOUND) {
         let mut rng = Rng::new(seed);
         let length = 200 + rng.below(8000);
         let bytes: Vec<u8> = (0..length).map(|_| rng.below(256) as u8).collect();

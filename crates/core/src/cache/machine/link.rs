@@ -225,6 +225,8 @@ impl Cache {
         }
         self.link.as_mut().expect("it came on this link").limits = Some(limits);
         self.lease = limits.lease;
+        // Regular work may be due sooner than it was thought before the lease was known.
+        self.tick_at = Some(now.after(self.tick_every()));
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in domains {
             self.resume(now, domain, out);

@@ -40,6 +40,9 @@ use users::User;
 
 type Out = Vec<CacheOutput>;
 
+/// Beats are at least this far apart.
+const BEAT_MIN: Duration = Duration::from_millis(10);
+
 /// The cache machine: see the module.
 pub struct Cache {
     config: CacheConfig,
@@ -117,9 +120,17 @@ impl Cache {
         out.push(CacheOutput::Link(LinkOutput::Send { link, message }));
     }
 
+    /// The time between two beats. A state that is older than the lease when the next echo comes
+    /// could not be called current for all of the time between.
+    fn beat_interval(&self) -> Duration {
+        let limits = self.link.as_ref().and_then(|link| link.limits);
+        let lease = limits.map_or(Duration::MAX, |limits| limits.lease);
+        self.config.beat_every.min(lease / 3).max(BEAT_MIN)
+    }
+
     /// The time between two rounds of regular work.
     fn tick_every(&self) -> Duration {
-        (self.config.beat_every / 4).max(Duration::from_millis(1))
+        (self.beat_interval() / 4).max(Duration::from_millis(1))
     }
 
     fn tick(&mut self, now: Instant, out: &mut Out) {

@@ -104,6 +104,9 @@ impl Cache {
         if part.epochs.len() > EPOCHS_MAX {
             return violation("too many histories");
         }
+        if self.is_foreign(domain, part.stale.iter().copied()) {
+            return violation("a page of another domain");
+        }
         let mut notices = Out::new();
         if first {
             self.begin_resumed(domain, &part, &mut notices)?;
@@ -210,6 +213,17 @@ impl Cache {
         }
     }
 
+    /// Whether one of the pages is of a volume that is known to be in another domain: its copy is
+    /// not this stream's to change.
+    fn is_foreign(&self, domain: DomainId, pages: impl Iterator<Item = PageId>) -> bool {
+        let mut last = None;
+        pages.into_iter().any(|page| {
+            // Neighbours are mostly of one volume.
+            let new = last.replace(page.volume) != Some(page.volume);
+            new && self.shared.volume(page.volume).is_some_and(|known| known.domain != domain)
+        })
+    }
+
     // ---- advances ----
 
     pub(super) fn on_advance(
@@ -231,6 +245,12 @@ impl Cache {
             }
             last = change.stamp;
         }
+        let changed = advance.changes.iter().flat_map(|change| &change.pages);
+        let named = changed.map(|change| change.page).chain(advance.stale.iter().copied());
+        if self.is_foreign(domain, named) {
+            return violation("a page of another domain");
+        }
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
         if entry.told.is_lost(&entry.epochs, &entry.epochs, advance.through) {
             self.lose_told(domain, advance.from, out);
         }
@@ -337,7 +357,7 @@ impl Cache {
     // ---- age ----
 
     pub(super) fn send_beat(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
-        let every = self.config.beat_every;
+        let every = self.beat_interval();
         let entry = self.domains.get_mut(&domain).expect("attached");
         entry.beat_at = now.after(every);
         if entry.beats.back() == Some(&now) {
