@@ -393,7 +393,8 @@ impl<S: TxStore> Walk<'_, S> {
         let Some(inode) = self.inode(id, &path).await? else {
             return Ok(());
         };
-        if inode.kind != kind {
+        // Whatever it was, an orphan is entered as a file.
+        if inode.kind != kind && !directory.orphans {
             let found = inode.kind;
             self.problem(Problem::WrongKind { path: path.clone(), named: kind, found });
         }
