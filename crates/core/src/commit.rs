@@ -231,6 +231,10 @@ pub enum Abort {
         "page {0} was made with a number that was not given to this node in a history of the domain: take a new one"
     )]
     StaleNumber(PageId),
+    /// The page is lost at the origin (P9): as it was last installed, or its changes kept apart, it
+    /// is damaged, and nothing that is stored makes up for it.
+    #[error("page {0} is lost at the origin until it is restored from a backup")]
+    Lost(PageId),
     /// An op that makes no sense for its object: out of bounds, too long, bad generation.
     #[error("write to page {0} is malformed")]
     BadWrite(PageId),

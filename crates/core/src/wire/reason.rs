@@ -164,6 +164,10 @@ pub(super) fn ending_head(outcome: &Outcome) -> Ending {
             name(page);
             11
         }
+        Outcome::Aborted(Abort::Lost(page)) => {
+            name(page);
+            12
+        }
         Outcome::Aborted(Abort::History) => 9,
         Outcome::Aborted(Abort::TooLarge(limit)) => {
             head.text = cut(limit);
@@ -204,6 +208,7 @@ pub(super) fn ending_of(head: Ending) -> Result<Outcome, WireError> {
             Abort::TooLarge(known.unwrap_or("a limit of the origin"))
         }
         11 => Abort::StaleNumber(page),
+        12 => Abort::Lost(page),
         // Not to be guessed at: whether it committed decides what the user is told.
         _ => return Err(WireError::Malformed("an outcome of no known kind")),
     }))

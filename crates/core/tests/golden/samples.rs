@@ -329,6 +329,7 @@ fn endings() -> Vec<(&'static str, Message)> {
         ),
         ("failed-page", page_failed),
         ("aborted-stale-number", aborted(Abort::StaleNumber(page(9)))),
+        ("aborted-lost", aborted(Abort::Lost(page(9)))),
         ("aborted-bad-page", aborted(Abort::BadPage(page(9)))),
         ("aborted-page-full", aborted(Abort::PageFull(page(9)))),
         ("aborted-bad-write", aborted(Abort::BadWrite(page(9)))),

@@ -152,6 +152,7 @@ impl From<Abort> for Error {
         match abort {
             Abort::NoVolume(volume) => Self::NoVolume(volume.to_string()),
             Abort::TooLarge(what) => Self::TooLarge(what.into()),
+            Abort::Lost(page) => Self::Damaged { page, detail: abort.to_string() },
             // What the transaction wrote fitted the state it saw: the origin's is another one.
             Abort::Conflict(_)
             | Abort::Gone { .. }

@@ -190,7 +190,9 @@ impl Domain {
         self.waiting_bytes -= waiting.bytes;
     }
 
-    /// It cannot be taken on.
+    /// It cannot be taken on now; if one of its pages is lost, never: put off again and again, it
+    /// would keep every later outcome of its node from being confirmed, and so from being forgotten,
+    /// until no more of them have room.
     pub(super) fn give_up(
         &mut self,
         cx: &mut Context<'_>,
@@ -198,7 +200,17 @@ impl Domain {
         error: &RequestError,
     ) {
         self.leave(waiting);
-        self.defer(cx, waiting.request.id, error);
+        let id = waiting.request.id;
+        match error {
+            RequestError::Damaged { page, .. }
+                if self.pages.lost(*page).is_some()
+                    && self.is_open()
+                    && self.gathering.items.len() < cx.config.append_records_max =>
+            {
+                self.gather_abort(id, Abort::Lost(*page));
+            }
+            _ => self.defer(cx, id, error),
+        }
     }
 
     fn refuse_read(&mut self, cx: &mut Context<'_>, waiting: &Waiting, read: Read, stamp: Stamp) {

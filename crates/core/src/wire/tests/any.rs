@@ -187,6 +187,8 @@ fn abort() -> impl Strategy<Value = Abort> {
         gone,
         page().prop_map(Abort::BadPage),
         page().prop_map(Abort::PageFull),
+        page().prop_map(Abort::StaleNumber),
+        page().prop_map(Abort::Lost),
         page().prop_map(Abort::BadWrite),
         volume().prop_map(Abort::NoVolume),
         Just(Abort::History),

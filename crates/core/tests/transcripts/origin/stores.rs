@@ -284,9 +284,11 @@ fn changes_kept_apart_that_rot() {
         "Pages 2 and 3 are changed by commits 5 and 6; page 2 cannot be read, and its change is kept \
          apart. Then that rots. The domain did not start any more, for one page. Now it starts, and \
          the operator is told; page 2 is not served, though its image can be read by now: nobody knows \
-         what 5 made of it. Nothing is installed over it, a resume is told of it, a commit that writes \
-         it is refused; page 3 is served, and a later change of it is installed. It stays so at the \
-         next start.",
+         what 5 made of it. Nothing is installed over it, a resume is told of it; page 3 is served, and \
+         a later change of it is installed. A commit that writes page 2 is refused for good, and the \
+         refusal kept like any outcome. It was put off again and again: its node waited with it until \
+         its time was up, and confirmed no later outcome any more, so that after 65,536 of them all of \
+         its commits were put off. It stays so at the next start.",
         OriginConfig::default(),
     );
     run.two_nodes();
@@ -319,7 +321,7 @@ fn changes_kept_apart_that_rot() {
     run.settle();
     run.restart(4);
     run.node(1, "a", 10);
-    run.link(vec![fetch(1, 6, &[2])]);
+    run.link(vec![fetch(1, 6, &[2]), Commit::new(10, 20, 6).in_history(3).put(2, 3, 1, "w").on(1)]);
     run.settle();
     run.t.end("origin_changes_kept_apart_that_rot");
 }
