@@ -1,5 +1,6 @@
 //! Transcripts of the origin: one test per protocol rule or named race, each told by its prose.
 
+mod races;
 mod stores;
 
 use crate::parent::*;
@@ -302,6 +303,13 @@ impl Run {
         all
     }
 
+    /// Writes the change index.
+    fn say_index(&mut self) {
+        let index = self.store.index.iter();
+        let entries: Vec<String> = index.map(|(stamp, page)| format!("{stamp} {page}")).collect();
+        self.t.say(&format!("the change index: {}", entries.join(", ")));
+    }
+
     /// Feeds inputs without writing them, and lets the store do its work.
     pub(crate) fn quietly(&mut self, inputs: Vec<(String, LinkInput)>) -> Vec<OriginOutput> {
         let mut all = Vec::new();
@@ -593,8 +601,9 @@ fn a_refused_commit_leaves_nothing() {
 fn race_a_fetch_overtaken_by_a_change() {
     let mut run = Run::new(
         "Rule 10 and the race of a fetch overtaken by an invalidation. The page must be loaded \
-         first. While it is, a commit to it becomes durable: the change goes to the asker, which is \
-         registered already, and the page comes after it, as of the later stamp.",
+         first, and a's commit to it waits for the same load. c is sent the page as of 2, and then \
+         change 3, in another lane: which of them comes first cannot be known. c is registered since \
+         it asked, so the change is sent, and has what it needs to mend the page (rule 5).",
         OriginConfig { page_cache_bytes: 0, install_bytes: 0, ..OriginConfig::default() },
     );
     run.two_nodes();

@@ -45,7 +45,7 @@ impl Run {
     }
 
     /// Pages 2 to `last` are made by a, one commit each, and installed.
-    fn pages(&mut self, last: u64) {
+    pub(super) fn pages(&mut self, last: u64) {
         for n in 2..=last {
             let create = Op::CreatePage(PageKind::Slotted);
             let commit = Commit::new(10, n, n).op(n, create).put(n, 1, 1, "n");
