@@ -27,12 +27,7 @@ impl Numbers {
     pub(super) fn given(&mut self, range: &IdRange, history: HistoryId) {
         let (volume, first) = (range.volume, range.first);
         let end = PageNo(first.0.saturating_add(range.count));
-        // What begins in it was given in a branch that is lost.
-        let lost: Vec<_> = self.ranges.range((volume, first)..(volume, end)).collect();
-        let lost: Vec<_> = lost.into_iter().map(|(key, _)| *key).collect();
-        for key in lost {
-            self.ranges.remove(&key);
-        }
+        self.cut(volume, first, end);
         let before = self.ranges.range_mut(..(volume, first)).next_back();
         if let Some((key, (its_end, its_history))) = before
             && (key.0, *its_end, *its_history) == (volume, first, history)
@@ -40,8 +35,37 @@ impl Numbers {
             *its_end = end;
             return;
         }
-        self.ranges.insert((volume, first), (end, history));
-        self.order.push_back((volume, first));
+        self.insert((volume, first), (end, history));
+    }
+
+    /// What is given again was given before in a branch that is lost. The rest of those ranges stays
+    /// what it was: forgotten, it would pass for read in what is committed.
+    fn cut(&mut self, volume: VolumeId, first: PageNo, end: PageNo) {
+        let before = self.ranges.range_mut(..(volume, first)).next_back();
+        if let Some((key, (its_end, history))) = before
+            && key.0 == volume
+            && *its_end > first
+        {
+            let rest = (std::mem::replace(its_end, first), *history);
+            self.keep_above(volume, end, rest);
+        }
+        let within = self.ranges.range((volume, first)..(volume, end));
+        let within: Vec<_> = within.map(|(key, range)| (*key, *range)).collect();
+        for (key, range) in within {
+            self.ranges.remove(&key);
+            self.keep_above(volume, end, range);
+        }
+    }
+
+    fn keep_above(&mut self, volume: VolumeId, end: PageNo, range: (PageNo, HistoryId)) {
+        if range.0 > end {
+            self.insert((volume, end), range);
+        }
+    }
+
+    fn insert(&mut self, key: (VolumeId, PageNo), range: (PageNo, HistoryId)) {
+        self.ranges.insert(key, range);
+        self.order.push_back(key);
         while self.order.len() > RANGES_MAX
             && let Some(oldest) = self.order.pop_front()
         {
@@ -106,6 +130,39 @@ mod tests {
         assert_eq!(numbers.of(&make(&[114, 115, 125, 126, 100])), all, "two were never given");
         assert_eq!(numbers.of(&make(&[125])), []);
         assert_eq!(numbers.of(&[]), []);
+    }
+
+    /// The bug (found by the simulator): a node was given 52 and 53, and then 54 and 55, which it
+    /// remembered as one range. The origin was restored, and gave it 52 and 53 again: the whole of the
+    /// older range was forgotten, the node's commit named no history for 55, and made a page with
+    /// it that had been given to another node meanwhile (P12).
+    #[test]
+    fn what_is_left_of_a_range_of_a_lost_branch_stays_of_it() {
+        let (old, new) = (HistoryId(1), HistoryId(2));
+        let told = |history, pages| Numbered { history, pages };
+        let given = |ranges: &[(u64, u64, HistoryId)]| {
+            let mut numbers = Numbers::default();
+            for &(first, count, history) in ranges {
+                let range = IdRange { volume: VolumeId(7), first: PageNo(first), count };
+                numbers.given(&range, history);
+            }
+            numbers
+        };
+        let numbers = given(&[(52, 2, old), (54, 2, old), (52, 2, new)]);
+        assert_eq!(numbers.of(&make(&[52, 53, 54, 55])), [told(new, 2), told(old, 2)]);
+        let numbers = given(&[(50, 10, old), (52, 2, new)]);
+        assert_eq!(
+            numbers.of(&make(&[51, 52, 53, 54, 59])),
+            [told(old, 1), told(new, 2), told(old, 2)],
+            "on both sides"
+        );
+        let numbers = given(&[(50, 2, old), (53, 4, old), (51, 3, new)]);
+        assert_eq!(
+            numbers.of(&make(&[50, 51, 53, 54, 56])),
+            [told(old, 1), told(new, 2), told(old, 2)],
+            "of two"
+        );
+        assert_eq!(numbers.of(&make(&[57])), []);
     }
 
     #[test]
