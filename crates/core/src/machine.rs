@@ -169,6 +169,18 @@ pub enum Fault {
     ForgetTold,
     /// P2: a transaction that writes in one domain may read in another.
     ReadElsewhere,
+    /// Rule 14: the commits of an append are acknowledged in another order than that of their stamps.
+    AcknowledgeInAnyOrder,
+    /// Rule 17: a node sends its page list anew without announcing it.
+    ListUnannounced,
+    /// Rule 17: a relay narrows its registration without announcing it.
+    NarrowUnannounced,
+    /// Rule 7: a fetch that is given up is noticed before its answer says that there is such a page.
+    NoticeUnanswered,
+    /// Rule 8: an echo that is older than the clock confirms the state of the clock's beginning.
+    AgeFromZero,
+    /// Rule 16: a page may be made with a number that was given in a branch that is lost.
+    LostNumbers,
 }
 
 impl Faults {

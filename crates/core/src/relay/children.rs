@@ -261,6 +261,9 @@ impl Relay {
             entry.narrow_at = Some(now.after(delay));
             return;
         }
+        if self.config.faults.has(Fault::NarrowUnannounced) {
+            return self.narrow(now, domain, out);
+        }
         entry.announced = Some(now);
         self.send_up(Message::Holding { domain, pages: Vec::new(), done: false }, out);
     }

@@ -66,6 +66,7 @@ stories! {
     bug30_a_notice_overtaken,
     bug39_older_than_the_clock,
     bug40_beats_slower_than_the_lease,
+    bug43_a_notice_of_ones_own_page,
     race_evicted_and_overtaken,
     race_joins_an_overtaken_fetch,
     race_owed_changes_first,

@@ -172,7 +172,8 @@ impl Cache {
             return;
         }
         // Else the answer to come decides.
-        let owed = flight.sent.is_none() && flight.registered && flight.seen;
+        let unanswered = self.config.faults.has(Fault::NoticeUnanswered);
+        let owed = flight.registered && (flight.sent.is_none() && flight.seen || unanswered);
         entry.flights.remove(page);
         if owed && !entry.holdings.holds(page) {
             self.owe_notice(domain, page);

@@ -389,7 +389,13 @@ impl Cache {
         }
     }
 
-    /// Sends notices for pages that no running transaction can have read (rule 2).
+    /// Sends notices for pages that no running transaction can have read (rule 2), and that no commit
+    /// under way may have made:
+    ///
+    /// 1. A fetch of page 5, which nobody has made, is given up. A transaction makes page 5; its commit
+    ///    overtakes the fetch, whose answer says that there is such a page.
+    /// 2. The answer comes before the stream: the page is not held, and its notice is sent.
+    /// 3. The stream brings the commit, and the page is held. The next change of it is filtered out (P3).
     pub(super) fn send_notices(&mut self, domain: DomainId, all: bool, out: &mut Out) {
         let entry = self.domains.get_mut(&domain).expect("attached");
         let owed = entry.holdings.owed.len();
@@ -399,14 +405,15 @@ impl Cache {
         let unpinned = self.config.faults.has(Fault::UnpinnedNotice);
         let across = self.config.faults.has(Fault::JoinAcrossNotice);
         let oldest = self.shared.running().oldest();
-        let Domain { holdings, flights, .. } = entry;
+        let Domain { holdings, flights, commits, .. } = entry;
         let Holdings { owed, resident, .. } = holdings;
+        let written = commits.pages();
         let mut pages = Vec::new();
         owed.retain(|&page, &mut epoch| {
             // Were it forgotten when the fetch is sent, and the fetch lost with its link, a page that
             // a running transaction has read would be missing from the list that follows (rule 2).
             let fetched = flights.sent(page) && !across;
-            let free = (epoch < oldest || unpinned) && !fetched;
+            let free = (epoch < oldest || unpinned) && !fetched && !written.contains(&page);
             if free && !resident.contains_key(&page) {
                 pages.push(page);
             }
@@ -438,7 +445,8 @@ impl Cache {
                 return;
             }
             *relist = None;
-            if std::mem::replace(announces, true) {
+            let unannounced = self.config.faults.has(Fault::ListUnannounced);
+            if std::mem::replace(announces, true) && !unannounced {
                 *announced = Some(now);
                 self.send(Message::Holding { domain, pages: Vec::new(), done: false }, out);
                 return;

@@ -384,7 +384,10 @@ impl Cache {
         if entry.holdings.echoed(echo.sent) {
             entry.begin_listing();
         }
-        let age = u64::try_from(echo.age.as_nanos()).unwrap_or(u64::MAX);
+        let mut age = u64::try_from(echo.age.as_nanos()).unwrap_or(u64::MAX);
+        if self.config.faults.has(Fault::AgeFromZero) {
+            age = age.min(echo.sent.0);
+        }
         let Some(confirmed) = echo.sent.0.checked_sub(age).map(Instant) else {
             // Older than our clock, which began with this process: no instant of ours tells of it,
             // and its beginning would pass for younger.

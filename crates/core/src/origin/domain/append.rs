@@ -184,6 +184,9 @@ impl Domain {
             }
         }
         self.pump_all(cx);
+        if cx.config.faults.has(Fault::AcknowledgeInAnyOrder) {
+            outcomes.reverse();
+        }
         for (id, outcome) in outcomes {
             self.answer(cx, id, &outcome);
         }

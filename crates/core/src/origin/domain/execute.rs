@@ -137,6 +137,9 @@ impl Domain {
         let volume = self.volumes.get(&page.volume).ok_or(Abort::NoVolume(page.volume))?;
         let page_bytes = volume.meta.page_bytes;
         let entry = self.pages.get_mut(page).expect("loaded before a commit is executed");
+        // The planted fault of rule 16: as if the number had been read in what is committed.
+        let lost = faults.has(Fault::LostNumbers);
+        let number_of = if lost { HistoryId::default() } else { number_of };
         // A look before an image is made: an abort costs no copy.
         let latest = entry.latest().expect("loaded before a commit is executed");
         match (&write.op, &latest.page) {
