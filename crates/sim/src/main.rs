@@ -8,7 +8,7 @@ use larder_sim::scenario::SCENARIOS;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage:
-  larder-sim run SEED                 plays a seed; prints the trace's end if it fails
+  larder-sim run SEED [--fault NAME]  plays a seed; prints the trace's end if it fails
   larder-sim run A..B [--jobs N] [--all]
                                       plays seeds, N at once, up to the first that fails, or all
   larder-sim scenario NAME A..B       plays worlds in which a named race is met
@@ -54,15 +54,25 @@ fn run(seeds: &str, rest: &[&str]) -> ExitCode {
     let Some(seeds) = parse_seeds(seeds) else {
         return usage();
     };
+    let faults = match option(rest, "--fault") {
+        None => Faults::NONE,
+        Some(name) => {
+            let mut known = larder_sim::planted::FAULTS.iter();
+            match known.find(|(_, known)| *known == name) {
+                Some((fault, _)) => Faults::only(*fault),
+                None => return usage(),
+            }
+        }
+    };
     let jobs = option(rest, "--jobs").and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
     let all = rest.contains(&"--all");
     let started = std::time::Instant::now();
-    let report = larder_sim::fleet::run_all(seeds.clone(), Faults::NONE, jobs, all);
+    let report = larder_sim::fleet::run_all(seeds.clone(), faults, jobs, all);
     for failure in &report.failures {
         if all && seeds.end - seeds.start > 1 {
             println!("seed {}: {}", failure.seed, failure.what);
         } else {
-            report_failure(failure);
+            report_failure(failure, faults);
         }
     }
     let seconds = started.elapsed().as_secs_f64();
@@ -101,8 +111,8 @@ fn scenario(name: &str, seeds: &str) -> ExitCode {
 }
 
 /// Plays a failed seed again, now with its trace, and prints that.
-fn report_failure(failure: &Failure) {
-    match run_seed(failure.seed, Faults::NONE, true) {
+fn report_failure(failure: &Failure, faults: Faults) {
+    match run_seed(failure.seed, faults, true) {
         Err(again) => println!("{again}"),
         Ok(_) => println!("{failure}\nand it does not fail when played again: not deterministic"),
     }

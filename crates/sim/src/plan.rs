@@ -1,6 +1,8 @@
 //! What a seed draws: topology, limits, the mix of operations, the troubles. Swarm testing: every
 //! run gets a random subset of operations and troubles with wild weights, so that rare ones meet.
 
+mod aims;
+
 use crate::agenda::{MICRO, MILLI, SECOND};
 use crate::net::Line;
 use larder_core::cache::PolicyKind;
@@ -84,6 +86,10 @@ pub struct Mix {
     pub patience: u64,
     /// Percent of transactions over more than one volume.
     pub spread_percent: u64,
+    /// Page numbers that a client asks for at once beyond what it needs, and keeps.
+    pub numbers_ahead: u64,
+    /// Whether only the first node changes what is there, and the others make pages and look.
+    pub parted: bool,
 }
 
 /// One operation of a transaction.
@@ -117,9 +123,11 @@ pub enum Action {
     TruncateRaw,
     /// Asks for pages without reading them.
     Prefetch,
+    /// Looks at a page that nobody has made: the client has its number.
+    ReadAhead,
 }
 
-/// All of them.
+/// All that any plan may draw.
 const ACTIONS: [Action; 14] = [
     Action::Read,
     Action::ReadOld,
@@ -293,60 +301,17 @@ impl Plan {
             7 | 8 => plan.aim_at_evictions(rng),
             _ => {}
         }
+        let rng = &mut Rng::new(seed ^ 0x00ec_40e5);
+        match rng.below(24) {
+            0..=2 => plan.aim_at_lists(rng),
+            3 => plan.aim_at_old_echoes(rng),
+            4 if plan.nodes.len() > 1 => plan.aim_at_numbers(rng),
+            5 | 6 => plan.aim_at_clocks(rng),
+            7 => plan.aim_at_two_domains(rng),
+            _ => {}
+        }
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         plan
-    }
-
-    /// Small memory, slow lines on which answers overtake each other, many pages asked for ahead and
-    /// not waited for (rules 2, 6 and 7).
-    fn aim_at_evictions(&mut self, rng: &mut Rng) {
-        self.mix.aim_at_evictions(rng);
-        self.limits.aim_at_evictions(rng);
-        self.mix.patience = pick(rng, &[50, 200]) * MILLI;
-        for line in &mut self.lines {
-            line.latency = line.latency.max(60 * MILLI);
-            line.bulk_spread = 8 * line.latency;
-        }
-    }
-
-    /// Two live processes of one name, and breaks after which now one, now the other comes first
-    /// while the origin remembers one boot of a name or two.
-    fn aim_at_twins(&mut self, rng: &mut Rng) {
-        self.twins = true;
-        self.limits.boots_per_name_max = pick(rng, &[1, 1, 2, 4_096]);
-        self.add_trouble(Trouble::Break, pick(rng, &[200 * MILLI, SECOND]));
-        self.add_trouble(Trouble::Partition, 2 * SECOND);
-    }
-
-    /// Children that come back again and again to relays whose stream is behind what they fetch
-    /// (rule 11).
-    fn aim_at_late_streams(&mut self, rng: &mut Rng) {
-        self.add_trouble(Trouble::Break, pick(rng, &[100 * MILLI, 400 * MILLI]));
-        for (line, parent) in self.lines.iter_mut().zip(self.relays.iter().chain(&self.nodes)) {
-            // Above a relay slow and uneven, below it quick.
-            line.latency = if *parent == 0 { pick(rng, &[10, 40]) * MILLI } else { 100 * MICRO };
-            line.jitter = if *parent == 0 { 4 * line.latency } else { 0 };
-        }
-    }
-
-    /// Restores right after a copy was made, a commit or two in between, and outcomes that are there
-    /// before the stream (bug 27).
-    fn aim_at_restores(&mut self, rng: &mut Rng) {
-        self.troubles = vec![(Trouble::Restore, pick(rng, &[500 * MILLI, 2 * SECOND]))];
-        self.store_nanos = MILLI;
-        for line in &mut self.lines {
-            line.latency = pick(rng, &[10, 80]) * MILLI;
-            line.jitter = 4 * line.latency;
-        }
-        self.mix.length = pick(rng, &[1, 2]);
-        self.mix.read_only_percent = 30;
-        self.mix.think = pick(rng, &[20, 300]) * MILLI;
-        self.mix.linger_percent = 0;
-    }
-
-    fn add_trouble(&mut self, trouble: Trouble, mean: u64) {
-        self.troubles.retain(|(other, _)| *other != trouble);
-        self.troubles.push((trouble, mean));
     }
 
     fn draw_all_but_moves(seed: u64, faults: Faults) -> Self {
@@ -458,48 +423,13 @@ impl Mix {
             linger_percent: pick(rng, &[0, 0, 1, 10]),
             patience: pick(rng, &[100 * MILLI, 2 * SECOND, 30 * SECOND]),
             spread_percent: pick(rng, &[0, 30, 100]),
+            numbers_ahead: 0,
+            parted: false,
         }
     }
 }
 
-impl Mix {
-    /// Short transactions over more pages than fit, many of them asked for ahead: pages leave while
-    /// they are on their way back (rules 2 and 7).
-    fn aim_at_evictions(&mut self, rng: &mut Rng) {
-        let more = [
-            (Action::Prefetch, 8),
-            (Action::Put, 4),
-            (Action::Read, 4),
-            (Action::Create, 3),
-            (Action::CreatePage, 1),
-        ];
-        self.actions = more.to_vec();
-        self.consistency = [0, 1, 0];
-        self.length = 1;
-        self.pages = pick(rng, &[4, 12]);
-        self.value_bytes = 60;
-        self.think = 20 * MILLI;
-        self.linger_percent = 0;
-        self.patience = pick(rng, &[50 * MILLI, SECOND]);
-    }
-}
-
 impl Limits {
-    /// Small memory, everything else ample.
-    fn aim_at_evictions(&mut self, rng: &mut Rng) {
-        self.memory_bytes = pick(rng, &[800, 2_000]);
-        self.notices_max = 1 << 10;
-        self.kept_max = 1 << 10;
-        self.recent_max = 1 << 10;
-        self.requests_max = 1 << 10;
-        self.stream_window_bytes = 1 << 20;
-        self.bulk_window_bytes = 1 << 20;
-        self.registered_pages_max = 1 << 10;
-        self.ring_commits_max = 1 << 12;
-        self.ring_bytes_max = 1 << 20;
-        self.beat = Duration::from_millis(100);
-    }
-
     fn draw(rng: &mut Rng) -> Self {
         let lease = pick(rng, &[1, 3, 15]);
         Self {

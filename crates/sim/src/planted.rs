@@ -5,7 +5,7 @@ use crate::run::run_plan;
 use larder_core::machine::{Fault, Faults};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 38] = [
+pub const FAULTS: [(Fault, &str); 43] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -44,6 +44,11 @@ pub const FAULTS: [(Fault, &str); 38] = [
     (Fault::LeftUnsaid, "left-unsaid"),
     (Fault::ForgetTold, "forget-told"),
     (Fault::ReadElsewhere, "read-elsewhere"),
+    (Fault::AcknowledgeInAnyOrder, "acknowledge-in-any-order"),
+    (Fault::ListUnannounced, "list-unannounced"),
+    (Fault::NarrowUnannounced, "narrow-unannounced"),
+    (Fault::NoticeUnanswered, "notice-unanswered"),
+    (Fault::LostNumbers, "lost-numbers"),
 ];
 
 /// How a fault was caught.

@@ -6,7 +6,7 @@ use super::seen::Seen;
 use crate::agenda::Time;
 use crate::net::Proc;
 use larder_core::cache::CommitPart;
-use larder_core::commit::{CommitRequest, IdRange, Outcome, Read, Write};
+use larder_core::commit::{CommitRequest, IdRange, Op, Outcome, Read, Write};
 use larder_core::id::{CommitId, DomainId, HistoryId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::message::{EPOCHS_MAX, Message};
 use larder_core::record::LogRecord;
@@ -20,6 +20,8 @@ pub struct Oracle {
     /// Transactions that asked for a commit which was not sent yet, by node and domain.
     asked: BTreeMap<(Proc, DomainId), Vec<u64>>,
     ids: BTreeMap<(DomainId, CommitId), u64>,
+    /// Page numbers that came to a node, and the branch in which they were given.
+    numbers: BTreeMap<(Proc, PageId), usize>,
 }
 
 /// Truth about a domain.
@@ -44,6 +46,8 @@ pub struct Truth {
     taken_back: bool,
     /// One past the last page number given to anybody, by volume.
     ids_given: BTreeMap<VolumeId, u64>,
+    /// The branch in which a page number was last given to anybody.
+    numbers: BTreeMap<PageId, usize>,
     volumes: BTreeSet<VolumeId>,
 }
 
@@ -108,6 +112,7 @@ impl Oracle {
             restored: false,
             taken_back: false,
             ids_given: BTreeMap::new(),
+            numbers: BTreeMap::new(),
             volumes: BTreeSet::new(),
         };
         self.domains.insert(domain, truth);
@@ -203,6 +208,17 @@ impl Oracle {
                 branch.add_commit(*stamp, *id, Some(tag), writes);
                 let intent = &mut self.intents[tag as usize - 1];
                 intent.logged(branch, before, *stamp, *id, writes);
+                let made = writes.iter().filter(|write| matches!(write.op, Op::CreatePage(_)));
+                for page in made.map(|write| write.page) {
+                    let (given, has) =
+                        (truth.numbers.get(&page), self.numbers.get(&(intent.node, page)));
+                    assert!(
+                        given == has,
+                        "P12: {:?} makes {page} with a number that came to it in branch {has:?}; it \
+                         was given in branch {given:?} since",
+                        intent.node
+                    );
+                }
             }
             LogRecord::Volume { stamp, volume } => {
                 let page = PageNo(1);
@@ -344,6 +360,16 @@ impl Oracle {
             "rule 18: {range:?} is given while all below {given} were given before"
         );
         *given = range.first.0 + range.count;
+        let branch = truth.branches.len() - 1;
+        truth.numbers.extend(pages_of(range).map(|page| (page, branch)));
+    }
+
+    /// Page numbers have come to a node: they were given in this history.
+    pub fn numbers_came(&mut self, node: Proc, range: &IdRange, history: HistoryId) {
+        let home = |truth: &&Truth| truth.volumes.contains(&range.volume);
+        let truth = self.domains.values().find(home).expect("ids of a volume that is logged");
+        let branch = truth.branch_number(history);
+        self.numbers.extend(pages_of(range).map(|page| ((node, page), branch)));
     }
 
     /// Transactions of a node that asked for the very same (to delete one object, say) are told
@@ -417,6 +443,13 @@ impl Oracle {
         let truth = self.truth_mut(domain);
         truth.answered = truth.answered.max(stamp);
     }
+}
+
+/// The pages of a range of numbers.
+fn pages_of(range: &IdRange) -> impl Iterator<Item = PageId> {
+    let volume = range.volume;
+    let numbers = range.first.0..range.first.0 + range.count;
+    numbers.map(move |page| PageId { volume, page: PageNo(page) })
 }
 
 impl Truth {

@@ -1,6 +1,7 @@
 //! What a transaction does at each step, and what of it is remembered for the checkers.
 
 use super::{Kind, Reads, Run, Stage};
+use crate::agenda::MILLI;
 use crate::check::cycles::Effect;
 use crate::check::oracle::TAG_BITS;
 use crate::check::seen::Seen;
@@ -15,6 +16,8 @@ use larder_core::rng::Rng;
 
 /// Where in a value additions go.
 const ADD_OFFSET: u32 = 0;
+/// The longest that a user waits for a page that it may make itself.
+const HASTE_NANOS: u64 = 100 * MILLI;
 /// Where in a value maxima go.
 const MAX_OFFSET: u32 = 8;
 
@@ -82,7 +85,8 @@ impl World {
             None if run.left == 0 => return self.client_ends(index, *run),
             None => {
                 run.left -= 1;
-                self.draw_intention(&run)
+                let first = usize::from(self.clients[index].node.0) == 1 + self.plan.relays.len();
+                self.draw_intention(&run, first)
             }
         };
         self.trace.line(|| format!("client {index}: {intention:?}"));
@@ -100,19 +104,30 @@ impl World {
                 self.clients[index].stage = Stage::Run(run);
                 self.client_thinks(index);
             }
-            Did::Need(op) => {
+            Did::Need(mut op) => {
+                if let CacheOp::AllocateIds { count, .. } = &mut op {
+                    *count += self.plan.mix.numbers_ahead;
+                }
+                let ahead = matches!(intention, Intention::At(page, ..) if run.ahead == Some(page));
                 run.current = Some(intention);
                 self.clients[index].stage = Stage::Run(run);
-                self.client_asks(index, op);
+                if ahead {
+                    // Its user knows better than to wait.
+                    let patience = 1 + self.rng.below(HASTE_NANOS);
+                    self.client_asks_for(index, op, patience);
+                } else {
+                    self.client_asks(index, op);
+                }
             }
             Did::Doomed => self.client_gives_up(index, *run),
         }
     }
 
-    fn draw_intention(&mut self, run: &Run) -> Intention {
+    fn draw_intention(&mut self, run: &Run, first: bool) -> Intention {
         let rng = &mut self.rng;
         let volume = &self.volumes[pick(rng, &run.volumes)];
         let action = draw_action(rng, &self.plan.mix.actions, run.kind);
+        let action = if self.plan.mix.parted { part(action, first) } else { action };
         let aimed = self.plan.mix.pages.min(volume.slotted.len() as u64);
         let newest = volume.slotted.len() as u64 - aimed;
         let page = volume.slotted[(newest + rng.below(aimed)) as usize];
@@ -146,6 +161,7 @@ impl World {
                 Intention::RemovePage(page)
             }
             (Action::Prefetch, ..) => Intention::Prefetch(page),
+            (Action::ReadAhead, ..) => Intention::At(run.ahead.unwrap_or(page), slot, What::Read),
             (Action::Create, ..) => {
                 let value = draw_value(rng, tag, self.plan.mix.value_bytes);
                 Intention::Create(page, slot, value)
@@ -321,11 +337,25 @@ impl super::Own {
     }
 }
 
+/// What a client does whose node is the first, or another, where only the first changes what is there.
+fn part(action: Action, first: bool) -> Action {
+    match action {
+        Action::CreatePage | Action::ReadAhead if first => Action::Put,
+        Action::Put | Action::Create | Action::WriteRaw if !first => Action::Read,
+        action => action,
+    }
+}
+
 fn draw_action(rng: &mut Rng, actions: &[(Action, u64)], kind: Kind) -> Action {
     let reads = |action: Action| {
         matches!(
             action,
-            Action::Read | Action::ReadOld | Action::List | Action::ReadRaw | Action::Prefetch
+            Action::Read
+                | Action::ReadOld
+                | Action::List
+                | Action::ReadRaw
+                | Action::Prefetch
+                | Action::ReadAhead
         )
     };
     loop {

@@ -6,6 +6,7 @@ use crate::plan::weighted;
 use crate::world::World;
 use larder_core::cache::io::CacheOp;
 use larder_core::cache::{AgeLimit, BeginError, Consistency, SessionOptions};
+use larder_core::id::PageId;
 use larder_core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -22,10 +23,12 @@ impl World {
         let begun = session.begin(&read);
         match begun {
             Ok(mut tx) => {
-                for range in std::mem::take(&mut self.clients[index].ids) {
+                let ids = std::mem::take(&mut self.clients[index].ids);
+                let ahead = ids.first().map(|ids| PageId { volume: ids.volume, page: ids.first });
+                for range in ids {
                     tx.supply_ids(range);
                 }
-                let run = self.make_run(index, kind, tx);
+                let run = Run { ahead, ..self.make_run(index, kind, tx) };
                 self.clients[index].stage = Stage::Run(Box::new(run));
                 self.client_goes_on(index, 0);
             }
@@ -97,6 +100,7 @@ impl World {
             tag,
             volumes,
             left: 1 + self.rng.below(self.plan.mix.length),
+            ahead: None,
             current: None,
             reads: BTreeMap::new(),
             effects: Vec::new(),

@@ -135,6 +135,8 @@ struct Run {
     /// Volumes it may touch.
     volumes: Vec<usize>,
     left: u64,
+    /// A page that it may make, since its client has the number.
+    ahead: Option<PageId>,
     current: Option<Intention>,
     reads: BTreeMap<DomainId, Reads>,
     /// What it did to objects.
@@ -308,10 +310,16 @@ impl World {
 
     /// Sends a request to the node's machine and waits for the reply.
     fn client_asks(&mut self, index: usize, op: CacheOp) {
+        let patience = self.patience();
+        self.client_asks_for(index, op, patience);
+    }
+
+    /// The same, for at most so many nanoseconds.
+    fn client_asks_for(&mut self, index: usize, op: CacheOp, patience: u64) {
         let node = self.clients[index].node;
         let id = self.next_request(node, index as u16);
         self.clients[index].waiting = Some(id.0);
-        self.node_request(node, id, op);
+        self.node_request(node, id, op, patience);
     }
 
     /// The node's machine replies to a client.

@@ -111,7 +111,7 @@ impl World {
             node.requests += 1;
             let id = RequestId(node.requests);
             self.probes[number].request = Some((id, life));
-            self.node_request(proc, id, op);
+            self.node_request(proc, id, op, self.patience());
         }
         let failed = |probe: &Probe| self.oracle.truth(probe.domain).has_failed();
         self.probes.iter().any(|probe| probe.step < STEPS && !failed(probe))

@@ -88,9 +88,9 @@ impl World {
     }
 
     /// A user asks the machine of its node.
-    pub(crate) fn node_request(&mut self, proc: Proc, id: RequestId, op: CacheOp) {
+    pub(crate) fn node_request(&mut self, proc: Proc, id: RequestId, op: CacheOp, patience: u64) {
         let now = self.process(proc).local(self.now);
-        let patience = std::time::Duration::from_nanos(self.patience());
+        let patience = std::time::Duration::from_nanos(patience);
         self.trace.line(|| format!("{proc:?} request {}: {op:?}", id.0));
         let deadline = now.after(patience);
         self.node_input(proc, CacheInput::Request { id, op, deadline });
@@ -103,13 +103,17 @@ impl World {
         node.requests += 1;
         let id = RequestId(node.requests);
         let pages = vec![page];
-        self.node_request(proc, id, CacheOp::Fetch { domain, pages, prefetch: true });
+        let patience = self.patience();
+        self.node_request(proc, id, CacheOp::Fetch { domain, pages, prefetch: true }, patience);
     }
 
     pub(super) fn node_link(&mut self, proc: Proc, input: LinkInput) {
         let mut arrived = Vec::new();
         if let LinkInput::Received { message: Message::Pages { pages, .. }, .. } = &input {
             arrived.extend(pages.iter().map(|answer| answer.page));
+        }
+        if let LinkInput::Received { message: Message::Ids { range, history, .. }, .. } = &input {
+            self.oracle.numbers_came(proc, range, *history);
         }
         self.process_mut(proc).node().early.extend(arrived);
         self.node_input(proc, CacheInput::Link(input));
