@@ -98,13 +98,21 @@ impl Plan {
         self.lines.iter_mut().for_each(|line| line.latency = line.latency.min(10 * MILLI));
     }
 
-    /// Writers that would use two domains, on few objects (P2).
+    /// Writers that would use two domains, many at once on few objects (P2).
     pub(super) fn aim_at_two_domains(&mut self, rng: &mut Rng) {
-        (self.domains, self.volumes) = (2, 1);
+        self.troubles = Vec::new();
+        (self.domains, self.volumes, self.clients) = (2, 1, 3);
+        self.limits.memory_bytes = 1 << 20;
+        self.store_nanos = MILLI;
+        self.lines.iter_mut().for_each(|line| line.latency = line.latency.min(10 * MILLI));
+        self.mix.actions = vec![(Action::Read, 4), (Action::Put, 4), (Action::Create, 2)];
+        self.mix.consistency = [0, 1, 0];
         self.mix.spread_percent = 100;
         self.mix.read_only_percent = 0;
         self.mix.length = pick(rng, &[2, 4]);
-        (self.mix.pages, self.mix.slots) = (1, 2);
+        (self.mix.pages, self.mix.slots, self.mix.value_bytes) = (1, 2, 60);
+        self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
+        self.mix.linger_percent = 0;
     }
 
     /// Wall clocks that are set, machines that sleep, and caches that are cut off for about a lease:
