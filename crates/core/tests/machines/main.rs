@@ -12,6 +12,7 @@ const RUNS: u64 = 600;
 const FOUND: [u64; 1] = [4804];
 
 fn lie_to(victim: Victim) {
+    #[expect(clippy::disallowed_methods, reason = "a test is told by whom it is run for")]
     let runs = std::env::var("LARDER_LIES").map_or(RUNS, |runs| runs.parse().expect("a number"));
     for seed in (0..runs).chain(FOUND) {
         let mut rng = Rng::new(seed);
