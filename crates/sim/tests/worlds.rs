@@ -265,7 +265,7 @@ fn the_cycle_test_alone_catches_writers_that_read_in_another_domain() {
 #[test]
 fn writers_that_use_two_domains_are_met_and_refused() {
     let mut refused = 0;
-    for seed in 0..20 {
+    for seed in 0..25 {
         let mut plan = Plan::draw(seed, Faults::NONE);
         plan.domains = 2;
         plan.mix.spread_percent = 100;

@@ -2,7 +2,7 @@
 
 use crate::cache::PageCopy;
 use crate::commit::{IdRange, Outcome, Read, Write};
-use crate::id::{DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
+use crate::id::{CommitId, DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::message::{RequestError, VolumeInfo, VolumeKey, VolumeSpec};
 use crate::time::Instant;
@@ -61,6 +61,13 @@ pub enum CacheOp {
         /// What to write.
         writes: Vec<Write>,
     },
+    /// Wait for the outcome of a commit that an earlier answer left in doubt.
+    Outcome {
+        /// Of which domain.
+        domain: DomainId,
+        /// Which commit.
+        commit: CommitId,
+    },
     /// Page numbers, for good.
     AllocateIds {
         /// Of which volume.
@@ -96,8 +103,17 @@ pub enum CacheReply {
         /// The copies.
         pages: Vec<Arc<PageCopy>>,
     },
-    /// To `Commit`.
+    /// To `Commit`, `Outcome`: how it ended, never `Unknown`.
     Outcome(Outcome),
+    /// To `Commit`, `Outcome`: it may have been done, or may yet be. An error instead says that it
+    /// is not done, and never will be; but for `Busy` to `Outcome`, which says that it was not asked.
+    InDoubt {
+        /// Which commit: to be asked about with [`CacheOp::Outcome`].
+        commit: CommitId,
+        /// Nobody will ever be told: the domain has forgotten the boot, or this cache the outcome.
+        /// Else the time is up, and the cache goes on asking.
+        lost: bool,
+    },
     /// To `AllocateIds`.
     Ids(IdRange),
     /// To `WaitThrough`, `Refresh`: valid-through now.

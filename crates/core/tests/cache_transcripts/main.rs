@@ -52,6 +52,7 @@ stories! {
     bug10_fell_off_the_ring,
     bug11_reset_in_the_middle,
     boot_that_expired,
+    commit_in_doubt,
     boot_that_was_not_registered,
     bug12_damaged_page_outside_the_fetch,
     bug14_commit_longer_than_a_message,

@@ -177,6 +177,11 @@ impl Stage {
             "wait" => {
                 self.ask(CacheOp::WaitThrough { domain: DOMAIN, stamp: Stamp(number(rest[0])) })
             }
+            // `outcome 2` asks about the node's second commit, under its first boot.
+            "outcome" => {
+                let commit = CommitId { boot: BOOT, sequence: number(rest[0]) };
+                self.ask(CacheOp::Outcome { domain: DOMAIN, commit })
+            }
             "cancel" => {
                 let id = RequestId(number(rest[0]));
                 self.input(CacheInput::Cancel { id })

@@ -1,7 +1,7 @@
 //! What can go wrong for a user of the library.
 
 use crate::tls::TlsError;
-use larder_core::cache::TransactionError;
+use larder_core::cache::{Line, TransactionError};
 use larder_core::commit::Abort;
 use larder_core::id::{CommitId, DomainId, ObjectId, PageId};
 use larder_core::message::{CloseReason, RequestError};
@@ -34,10 +34,21 @@ pub enum Error {
     /// The parent, or the store behind it, cannot serve now.
     #[error("unavailable: {0}")]
     Unavailable(String),
-    /// Whether the commit was done cannot be told yet: no answer within the limit. The node goes
-    /// on asking; nothing is done twice.
-    #[error("the outcome of the commit is not known{}", .0.map_or(String::new(), |id| format!(": {}/{}", id.boot, id.sequence)))]
-    OutcomeUnknown(Option<CommitId>),
+    /// Whether the commit was done cannot be told yet: it was sent, and no answer came within the
+    /// limit. It may have been done, or be done later, at most once: the node goes on asking.
+    ///
+    /// Do not simply run the transaction again: then it may be done twice. Instead
+    /// - ask for its outcome, as often as you like, with [`crate::client::Session::outcome`], as
+    ///   long as this node lives; or
+    /// - write something that tells it apart, such as an object of a new page or a number of your
+    ///   own beside what is changed, and look for it. As long as the outcome is not known "not
+    ///   there" means "not yet", unless you change in the same transaction something that the one
+    ///   in doubt had read: if that comes after it, it conflicts and is not done.
+    ///
+    /// None: the node was shut down, or is stuck, before it could say which commit it is. Then only
+    /// the second way is left, as it is in another process.
+    #[error("the outcome of the commit is not known{}", doubt_text(.0))]
+    OutcomeUnknown(Option<InDoubt>),
     /// The object was deleted, or its slot holds a later object.
     #[error("object {} slot {} generation {} is gone", .0.page, .0.slot.0, .0.generation.0)]
     Gone(ObjectId),
@@ -106,6 +117,39 @@ pub enum Error {
     /// The node was shut down.
     #[error("the node has been shut down")]
     ShutDown,
+}
+
+/// A commit whose outcome is not known. [`crate::client::Session::outcome`] asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InDoubt {
+    /// Its domain.
+    pub domain: DomainId,
+    /// Its id, which is also in the origin's log. Ids count by domain: two domains may have
+    /// commits of the same.
+    pub commit: CommitId,
+    /// Nobody will be told any more: the domain has forgotten this node, which was cut off for too
+    /// long, or this node has forgotten the commit.
+    pub lost: bool,
+    /// What its stamp is a stamp of.
+    pub(super) line: Line,
+}
+
+impl std::fmt::Display for InDoubt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let CommitId { boot, sequence } = self.commit;
+        write!(f, "commit {boot}/{sequence} of domain {:016x}", self.domain.0)?;
+        f.write_str(match self.lost {
+            true => ", which will not be told any more",
+            false => "; the node goes on asking",
+        })
+    }
+}
+
+fn doubt_text(doubt: &Option<InDoubt>) -> String {
+    match doubt {
+        Some(doubt) => format!(": {doubt}"),
+        None => ": the node ended, or is stuck".into(),
+    }
 }
 
 fn age_text(age: &Option<Duration>) -> String {

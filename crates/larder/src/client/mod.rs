@@ -4,6 +4,9 @@
 //! session with a consistency of its own, and [`Session::transact`] runs a transaction, again
 //! when it met a conflict. A read that hits the cache happens on the caller's thread: the future
 //! is ready at its first poll and no task is woken.
+//!
+//! Every error but one says that nothing was done. [`Error::OutcomeUnknown`] names a commit that
+//! may have been done, or may yet be: [`Session::outcome`] asks for its outcome.
 
 mod error;
 mod ids;
@@ -15,7 +18,7 @@ mod session;
 mod transaction;
 mod volume;
 
-pub use error::{Error, Result};
+pub use error::{Error, InDoubt, Result};
 pub use node::{DomainStatus, Node, NodeStatus, VolumeOptions};
 pub use notice::{Event, Notices};
 pub use scan::Scan;

@@ -19,6 +19,19 @@ const GRACE: Duration = Duration::from_secs(5);
 
 type Answer = Result<CacheReply, RequestError>;
 
+/// Why the machine gave no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum NoAnswer {
+    /// The node had ended before it took the request: nothing was done.
+    NotTaken,
+    /// The node ended while it had the request.
+    Ended,
+    /// Its task is stuck, and did not take the request: nothing was done.
+    Full,
+    /// Its task is stuck, with the request.
+    Stuck,
+}
+
 /// Who waits for which answer.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<RequestId, oneshot::Sender<Answer>>>);
@@ -60,28 +73,33 @@ impl Requests {
 
     /// Asks, and waits at most `limit`.
     pub(super) async fn ask(&self, op: CacheOp, limit: Duration) -> Result<CacheReply> {
-        match self.ask_raw(op, limit).await? {
-            Ok(reply) => Ok(reply),
-            Err(RequestError::TimedOut) => Err(Error::TimedOut(limit)),
-            Err(error) => Err(error.into()),
+        match self.ask_raw(op, limit).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(RequestError::TimedOut)) => Err(Error::TimedOut(limit)),
+            Ok(Err(error)) => Err(error.into()),
+            Err(NoAnswer::Full | NoAnswer::Stuck) => Err(Error::TimedOut(limit)),
+            Err(NoAnswer::NotTaken | NoAnswer::Ended) => Err(Error::ShutDown),
         }
     }
 
     /// The same, with the machine's own error.
-    pub(super) async fn ask_raw(&self, op: CacheOp, limit: Duration) -> Result<Answer> {
+    pub(super) async fn ask_raw(&self, op: CacheOp, limit: Duration) -> Result<Answer, NoAnswer> {
         let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
         let (send, receive) = oneshot::channel();
         self.waiting.lock().insert(id, send);
         let _asked = Asked { requests: self, id };
         let deadline = now().after(limit);
         let request = CacheInput::Request { id, op, deadline };
+        let mut taken = false;
         let answer = async {
-            self.inputs.send(request).await.map_err(|_| Error::ShutDown)?;
-            receive.await.map_err(|_| Error::ShutDown)
+            self.inputs.send(request).await.map_err(|_| NoAnswer::NotTaken)?;
+            taken = true;
+            receive.await.map_err(|_| NoAnswer::Ended)
         };
         match timeout(limit + GRACE, answer).await {
             Ok(answer) => answer,
-            Err(_) => Ok(Err(RequestError::TimedOut)),
+            Err(_) if taken => Err(NoAnswer::Stuck),
+            Err(_) => Err(NoAnswer::Full),
         }
     }
 

@@ -1,11 +1,15 @@
 //! Sessions: a user of a node with its own consistency and its own floor.
 
 use super::node::NodeShared;
-use super::{Error, Result, Transaction};
+use super::requests::NoAnswer;
+use super::transaction::outcome_of;
+use super::{Error, InDoubt, Result, Transaction};
 use crate::clock::{now, random_u64};
 use larder_core::cache::io::CacheOp;
 use larder_core::cache::{self, AgeLimit, BeginError, Line};
+use larder_core::commit::Outcome;
 use larder_core::id::{DomainId, Stamp};
+use larder_core::message::RequestError;
 use larder_core::rng::Rng;
 use larder_core::time::Instant;
 use std::future::Future;
@@ -257,6 +261,51 @@ impl Session {
     /// Begins a transaction that only reads.
     pub async fn begin_read(&self) -> Result<Transaction> {
         self.begin_until(self.deadline(), true).await
+    }
+
+    /// Asks what became of a commit that [`Error::OutcomeUnknown`] named, within the session's time
+    /// limit: the stamp it has, from which on this session sees it, or the conflict or other error
+    /// that says that nothing of it was done, nor will be. [`Error::OutcomeUnknown`] again when it
+    /// still is not known. Any session of the node that made the commit may ask; the outcomes of the
+    /// last 1,024 such commits of a domain are kept.
+    ///
+    /// ```no_run
+    /// # use larder::client::{Error, Result, Session};
+    /// # async fn f(session: Session, id: larder::core::id::ObjectId) -> Result<()> {
+    /// let mut result = session.transact(|tx| async move { tx.add(id, 0, 1).await }).await;
+    /// while let Err(Error::OutcomeUnknown(Some(doubt))) = result && !doubt.lost {
+    ///     result = session.outcome(&doubt).await.map(|_stamp| ());
+    /// }
+    /// # result
+    /// # }
+    /// ```
+    pub async fn outcome(&self, of: &InDoubt) -> Result<Stamp> {
+        let InDoubt { domain, commit, line, .. } = *of;
+        let limit = self.shared.options.time_limit;
+        let op = CacheOp::Outcome { domain, commit };
+        match self.shared.node.requests.ask_raw(op, limit).await {
+            // These say that it was not asked about, and nothing of the commit itself.
+            Ok(Err(RequestError::Busy(_))) => {
+                sleep(PAUSE_MAX.min(limit)).await;
+                Err(Error::OutcomeUnknown(Some(*of)))
+            }
+            Err(NoAnswer::Full) => Err(Error::OutcomeUnknown(Some(*of))),
+            Err(NoAnswer::NotTaken) => {
+                Err(Error::OutcomeUnknown(Some(InDoubt { lost: true, ..*of })))
+            }
+            answer => match outcome_of(answer, (domain, line), limit) {
+                Ok(Outcome::Committed(stamp)) => {
+                    // As after a commit: if the domain has begun another line beside it, the next
+                    // begin says so.
+                    let _ = self.shared.lock().saw(&[cache::Seen { domain, line, stamp }]);
+                    Ok(stamp)
+                }
+                Ok(Outcome::Aborted(abort)) => Err(abort.into()),
+                Ok(Outcome::Unknown) => unreachable!("the cache says that it is in doubt"),
+                Err(Error::OutcomeUnknown(None)) => Err(Error::OutcomeUnknown(Some(*of))),
+                Err(error) => Err(error),
+            },
+        }
     }
 
     /// The least stamp this session's next transaction will see of a domain.

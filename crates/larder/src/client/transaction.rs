@@ -1,13 +1,14 @@
 //! A transaction, as its user sees it.
 
 use super::ids;
+use super::requests::NoAnswer;
 use super::session::{SessionShared, remaining};
-use super::{Error, Result};
+use super::{Error, InDoubt, Result};
 use crate::clock::now;
 use crate::metrics::Ending;
 use bytes::Bytes;
 use larder_core::cache::io::{CacheOp, CacheReply};
-use larder_core::cache::{self, CommitPart, Doom, Finish, Step, TransactionError};
+use larder_core::cache::{self, CommitPart, Doom, Finish, Line, Step, TransactionError};
 use larder_core::commit::{Abort, Op, Outcome, PageKind};
 use larder_core::id::{DomainId, Generation, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
 use larder_core::message::RequestError;
@@ -544,18 +545,15 @@ impl Transaction {
             Err(_) => return Err(Error::TimedOut(limit)),
         };
         let limit = remaining(self.shared.deadline)?;
-        let answer = node.requests.ask_raw(part.into_op(), limit).await?;
+        let line = part.seen(part.checked).line;
+        let answer = node.requests.ask_raw(part.into_op(), limit).await;
         node.metrics.commit(now().since(begun));
-        let outcome = match answer {
-            Ok(CacheReply::Outcome(outcome)) => outcome,
-            Ok(other) => unreachable!("an outcome was asked for: {other:?}"),
-            Err(RequestError::TimedOut) => return Err(Error::OutcomeUnknown(None)),
-            Err(error) => return Err(error.into()),
-        };
-        match outcome {
+        match outcome_of(answer, (domain, line), limit)? {
             Outcome::Committed(stamp) => Ok(stamp),
-            Outcome::Unknown => Err(Error::OutcomeUnknown(None)),
             Outcome::Aborted(abort) => Err(self.aborted(domain, abort).await),
+            Outcome::Unknown => {
+                unreachable!("the cache says of such commits that they are in doubt")
+            }
         }
     }
 
@@ -570,6 +568,25 @@ impl Transaction {
             }
         }
         error
+    }
+}
+
+/// What a node's answer says of a commit of this domain and line.
+pub(super) fn outcome_of(
+    answer: Result<Result<CacheReply, RequestError>, NoAnswer>,
+    (domain, line): (DomainId, Line),
+    limit: Duration,
+) -> Result<Outcome> {
+    match answer {
+        Ok(Ok(CacheReply::Outcome(outcome))) => Ok(outcome),
+        Ok(Ok(CacheReply::InDoubt { commit, lost })) => {
+            Err(Error::OutcomeUnknown(Some(InDoubt { domain, commit, lost, line })))
+        }
+        Ok(Ok(other)) => unreachable!("an outcome was asked for: {other:?}"),
+        Ok(Err(error)) => Err(error.into()),
+        Err(NoAnswer::NotTaken) => Err(Error::ShutDown),
+        Err(NoAnswer::Full) => Err(Error::TimedOut(limit)),
+        Err(NoAnswer::Ended | NoAnswer::Stuck) => Err(Error::OutcomeUnknown(None)),
     }
 }
 

@@ -76,13 +76,21 @@ async fn a_commit_on_a_stalled_line_is_done_once() {
     // The answers are held, so the origin commits and the node does not hear of it.
     line.set_line(larder::testing::proxy::Line::StalledDown);
     let lost = hasty.transact(|tx| async move { tx.add(id, 0, 1).await }).await;
-    assert!(matches!(lost, Err(Error::OutcomeUnknown(_))), "{lost:?}");
+    // Its user was told that the outcome is not known, and not of which commit: nobody could ask.
+    let Err(Error::OutcomeUnknown(Some(doubt))) = lost else {
+        panic!("the outcome is not known, of a commit that has a name: {lost:?}");
+    };
+    assert_eq!((doubt.domain, doubt.commit.boot), (volume.domain(), one.boot()));
+    let again = hasty.outcome(&doubt).await;
+    assert!(matches!(again, Err(Error::OutcomeUnknown(Some(same))) if same == doubt), "{again:?}");
     // The link is given up as silent, its answers are lost, and the node asks again by itself.
     line.cut();
     line.heal();
     let patient = session(&volume);
     eventually("the node is linked again", || async { volume.refresh().await.is_ok() }).await;
     eventually("the addition is there", || async { value(&patient, id).await == 1 }).await;
+    let stamp = patient.outcome(&doubt).await.expect("it was committed");
+    assert!(patient.floor(doubt.domain) >= stamp, "the session sees it from then on");
     patient.transact(|tx| async move { tx.add(id, 0, 1).await }).await.expect("commits");
     volume.refresh().await.expect("answers");
     assert_eq!(value(&patient, id).await, 2, "done once, not twice");

@@ -2,7 +2,7 @@
 
 use super::{Ending, Kind, Reads, Run, SeenFloors, Stage};
 use crate::world::World;
-use larder_core::cache::io::CacheReply;
+use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{CommitPart, Finish, Seen as Floor};
 use larder_core::commit::{Abort, Outcome};
 use larder_core::id::{DomainId, Stamp};
@@ -55,6 +55,7 @@ impl World {
                     rest: parts,
                     reader,
                     branches,
+                    asked_again: false,
                 };
                 self.client_sends(index, Box::new(ending));
             }
@@ -95,9 +96,20 @@ impl World {
     ) {
         let outcome = match result {
             Ok(CacheReply::Outcome(outcome)) => outcome,
+            // What is answered then is held to the truth as well.
+            Ok(CacheReply::InDoubt { commit, lost: false }) if !ending.asked_again => {
+                self.trace.line(|| format!("client {index}: in doubt: {commit:?}"));
+                ending.asked_again = true;
+                let op = CacheOp::Outcome { domain: ending.sent.domain, commit };
+                self.clients[index].stage = Stage::Commit(ending);
+                return self.client_asks(index, op);
+            }
+            Ok(CacheReply::InDoubt { .. }) => Outcome::Unknown,
             Ok(other) => panic!("{other:?} is no outcome"),
             // Not done, and never will be: the oracle holds it to that as to an abort.
             Err(RequestError::Full(_)) => Outcome::Aborted(Abort::History),
+            // Withdrawn before it was sent: the oracle, which knows commits by what they ask, would
+            // take another client's that asks the same for it.
             Err(_) => Outcome::Unknown,
         };
         self.trace.line(|| format!("client {index}: {outcome:?}"));
@@ -116,6 +128,7 @@ impl World {
                 self.told_committed(&mut ending, *stamp);
                 if let Some(next) = ending.rest.pop() {
                     ending.sent = next;
+                    ending.asked_again = false;
                     self.note_asked(ending.tag, &ending.reads, &ending.sent);
                     return self.client_sends(index, ending);
                 }

@@ -196,6 +196,8 @@ struct Ending {
     reader: Option<(Tx, u32)>,
     /// Restores of the origin before it was sent.
     branches: usize,
+    /// The part was in doubt once, and its outcome was asked for.
+    asked_again: bool,
 }
 
 impl fmt::Debug for Run {

@@ -19,6 +19,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A registration that is not answered is asked for again after this long: the parent may have
 /// had no room for it, or its own parent was away.
 const REGISTER_AGAIN: Duration = Duration::from_secs(2);
+/// So many commits that were left in doubt, and have ended since, a domain remembers.
+const ENDED_MAX: usize = 1 << 10;
+
+/// What a user is answered.
+type Answer = Result<CacheReply, RequestError>;
 
 struct Pending {
     history: HistoryId,
@@ -26,8 +31,11 @@ struct Pending {
     numbers: Vec<Numbered>,
     reads: Vec<Read>,
     writes: Vec<Write>,
-    /// The user who waits, until its time is up.
-    user: Option<RequestId>,
+    /// The users who wait, until their time is up: the one who asked for it, and those who asked
+    /// about it later.
+    users: BTreeSet<RequestId>,
+    /// A user was told that it is in doubt, and may ask again.
+    told_in_doubt: bool,
     /// On the link that stands now.
     sent: bool,
     /// On any link: whether it was done can only be told by its outcome.
@@ -70,6 +78,8 @@ pub(super) struct Commits {
     queue: VecDeque<CommitId>,
     /// Put off by the parent, and until when.
     paused: BTreeSet<(Instant, CommitId)>,
+    /// How those ended that a user was told to be in doubt, in the order of their ends.
+    ended: VecDeque<(CommitId, Answer)>,
     /// Confirmed to the parent on this link.
     told: u64,
 }
@@ -87,6 +97,7 @@ impl Commits {
             unresolved: BTreeSet::new(),
             queue: VecDeque::new(),
             paused: BTreeSet::new(),
+            ended: VecDeque::new(),
             told: 0,
         }
     }
@@ -134,10 +145,47 @@ impl Commits {
     }
 
     /// The user waits no longer, and the commit goes on.
-    pub(super) fn forget_user(&mut self, id: CommitId) {
+    pub(super) fn forget_user(&mut self, id: CommitId, user: RequestId) {
         if let Some(pending) = self.pending.get_mut(&id) {
-            pending.user = None;
+            pending.users.remove(&user);
         }
+    }
+
+    /// A user asks about a commit: its answer, if it is known now.
+    pub(super) fn ask_about(&mut self, id: CommitId, user: RequestId) -> Option<Answer> {
+        if let Some(pending) = self.pending.get_mut(&id) {
+            if let Some(stamp) = pending.stamp {
+                return Some(Ok(CacheReply::Outcome(Outcome::Committed(stamp))));
+            }
+            pending.users.insert(user);
+            return None;
+        }
+        let ended = self.ended.iter().find(|(ended, _)| *ended == id);
+        let lost = Ok(CacheReply::InDoubt { commit: id, lost: true });
+        Some(ended.map_or(lost, |(_, answer)| answer.clone()))
+    }
+
+    /// It has ended. Gives the users who wait; those who may ask later are answered the same.
+    fn end(&mut self, id: CommitId, answer: &Answer) -> BTreeSet<RequestId> {
+        let Some(pending) = self.pending.get_mut(&id) else {
+            return BTreeSet::new();
+        };
+        // Of what is lost nothing needs to be remembered.
+        if pending.told_in_doubt && !matches!(answer, Ok(CacheReply::InDoubt { .. })) {
+            if self.ended.len() == ENDED_MAX {
+                self.ended.pop_front();
+            }
+            self.ended.push_back((id, answer.clone()));
+        }
+        std::mem::take(&mut pending.users)
+    }
+
+    /// It is not done, and never will be.
+    fn withdraw(&mut self, id: CommitId) {
+        self.pending.remove(&id);
+        self.unresolved.remove(&id);
+        // Without a link nothing else takes it out.
+        self.queue.retain(|queued| *queued != id);
     }
 
     /// Pages that commits under way write.
@@ -206,7 +254,7 @@ impl Cache {
         domain: DomainId,
         user: RequestId,
         asked: Asked,
-    ) -> Result<CommitId, Result<CacheReply, RequestError>> {
+    ) -> Result<CommitId, Answer> {
         let max = self.config.commits_max;
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         if commits.unresolved.len() >= max {
@@ -232,7 +280,8 @@ impl Cache {
                 numbers: asked.numbers,
                 reads: asked.reads,
                 writes: asked.writes,
-                user: Some(user),
+                users: BTreeSet::from([user]),
+                told_in_doubt: false,
                 sent: false,
                 ever_sent: false,
                 pause: PAUSE,
@@ -244,33 +293,36 @@ impl Cache {
         Ok(id)
     }
 
-    /// The user waits no longer. A commit that was never sent, or that a full store has refused, is
-    /// withdrawn; any other goes on.
-    pub(super) fn leave_commit(&mut self, domain: DomainId, id: CommitId) -> RequestError {
+    /// The user's time is up. A commit that was never sent, or that a full store has refused, is
+    /// withdrawn unless others wait for it; any other goes on, and is in doubt.
+    pub(super) fn leave_commit(
+        &mut self,
+        domain: DomainId,
+        id: CommitId,
+        user: RequestId,
+    ) -> Answer {
+        let connected = self.connected();
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
+        let in_doubt = Ok(CacheReply::InDoubt { commit: id, lost: false });
         let Some(pending) = commits.pending.get_mut(&id) else {
-            return RequestError::TimedOut;
+            return in_doubt;
         };
-        pending.user = None;
+        pending.users.remove(&user);
         let refused = pending.refused();
-        if pending.ever_sent && refused.is_none() {
-            return RequestError::TimedOut;
+        if !pending.users.is_empty() || (pending.ever_sent && refused.is_none()) {
+            pending.told_in_doubt = true;
+            return in_doubt;
         }
-        commits.pending.remove(&id);
-        commits.unresolved.remove(&id);
-        // Without a link nothing else takes it out.
-        commits.queue.retain(|queued| *queued != id);
-        if let Some(refused) = refused {
-            return refused;
-        }
-        let registered = commits.registered;
-        let why = if registered || !self.connected() {
+        let why = if commits.registered || !connected {
             "the commit was not sent, and is not done"
         } else {
             "the origin has not registered this node for commits (a full disk or a limit there puts \
              it off): the commit was not sent, and is not done"
         };
-        RequestError::Unavailable(why.into())
+        let answer = Err(refused.unwrap_or_else(|| RequestError::Unavailable(why.into())));
+        commits.end(id, &answer);
+        commits.withdraw(id);
+        answer
     }
 
     /// Asks that the boot may commit over this link.
@@ -354,13 +406,19 @@ impl Cache {
         let Some(commits) = self.domains.get_mut(&domain).map(|entry| &mut entry.commits) else {
             return violation("an outcome in a domain that was not asked for");
         };
-        let Some(pending) = commits.pending.get_mut(&id).filter(|pending| pending.sent) else {
+        if !commits.pending.get(&id).is_some_and(|pending| pending.sent) {
             return violation("an outcome of no commit");
-        };
+        }
         if !commits.unresolved.contains(&id) {
             return violation("a second outcome of a commit");
         }
-        let user = pending.user.take();
+        let expired = outcome == Outcome::Unknown;
+        let answer = Ok(if expired {
+            CacheReply::InDoubt { commit: id, lost: true }
+        } else {
+            CacheReply::Outcome(outcome.clone())
+        });
+        let users = commits.end(id, &answer);
         commits.resolve(id, &outcome, max);
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         if let Outcome::Committed(stamp) = outcome
@@ -374,10 +432,7 @@ impl Cache {
             commits.release(through);
         }
         self.link.as_mut().expect("it came on this link").outstanding -= 1;
-        let expired = outcome == Outcome::Unknown;
-        if let Some(user) = user {
-            self.reply(user, Ok(CacheReply::Outcome(outcome)), out);
-        }
+        self.reply_all(users, &answer, out);
         if expired {
             self.renew_boot(now, domain, id.boot, out);
         }
@@ -412,23 +467,27 @@ impl Cache {
             commits.unresolved.iter().copied().filter(|id| id.boot != boot).collect();
         let mut ended = Vec::new();
         for id in &old {
-            let Some(pending) = commits.pending.get_mut(id).filter(|pending| !pending.sent) else {
+            let Some(pending) = commits.pending.get(id).filter(|pending| !pending.sent) else {
                 continue;
             };
             let unsent = "the commit was not sent, and is not done";
-            let reply = if pending.ever_sent {
-                Ok(CacheReply::Outcome(Outcome::Unknown))
+            let answer = if pending.ever_sent {
+                Ok(CacheReply::InDoubt { commit: *id, lost: true })
             } else {
                 Err(RequestError::Unavailable(unsent.into()))
             };
-            ended.push((pending.user.take(), reply));
+            ended.push((commits.end(*id, &answer), answer));
             commits.resolve(*id, &Outcome::Unknown, max);
         }
         commits.expired = ended.len() < old.len();
-        for (user, reply) in ended {
-            if let Some(user) = user {
-                self.reply(user, reply, out);
-            }
+        for (users, answer) in ended {
+            self.reply_all(users, &answer, out);
+        }
+    }
+
+    fn reply_all(&mut self, users: BTreeSet<RequestId>, answer: &Answer, out: &mut Out) {
+        for user in users {
+            self.reply(user, answer.clone(), out);
         }
     }
 
@@ -460,10 +519,12 @@ impl Cache {
             }
         }
         let lasting = pending.full.as_ref().is_some_and(|(at, _)| now.since(*at) >= FULL_PATIENCE);
-        if let (true, Some(user), Some(refused)) = (lasting, pending.user, pending.refused()) {
-            commits.pending.remove(&id);
-            commits.unresolved.remove(&id);
-            self.reply(user, Err(refused), out);
+        if let (true, false, Some(refused)) = (lasting, pending.users.is_empty(), pending.refused())
+        {
+            let answer = Err(refused);
+            let users = commits.end(id, &answer);
+            commits.withdraw(id);
+            self.reply_all(users, &answer, out);
             return Ok(());
         }
         commits.paused.insert((now.after(pending.pause), id));

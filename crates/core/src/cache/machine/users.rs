@@ -117,6 +117,14 @@ impl Cache {
                     Err(refused) => answer(id, refused, out),
                 }
             }
+            CacheOp::Outcome { domain, commit } => {
+                let lost = Some(Ok(CacheReply::InDoubt { commit, lost: true }));
+                let entry = self.domains.get_mut(&domain);
+                match entry.map_or(lost, |entry| entry.commits.ask_about(commit, id)) {
+                    Some(known) => answer(id, known, out),
+                    None => self.wait(id, deadline, Kind::Commit { domain, id: commit }),
+                }
+            }
             CacheOp::WaitThrough { domain, stamp } => {
                 let entry = self.domains.get_mut(&domain).expect("looked at above");
                 match entry.state.through() {
@@ -172,20 +180,20 @@ impl Cache {
     /// The user is gone. A commit goes on all the same.
     pub(super) fn cancel(&mut self, id: RequestId) {
         let kind = self.forget(id);
-        if let Some(Kind::Commit { domain, id }) = kind
-            && let Some(pending) = self.domains.get_mut(&domain)
+        if let Some(Kind::Commit { domain, id: commit }) = kind
+            && let Some(entry) = self.domains.get_mut(&domain)
         {
-            pending.commits.forget_user(id);
+            entry.commits.forget_user(commit, id);
         }
     }
 
     pub(super) fn expire(&mut self, id: RequestId, out: &mut Out) {
-        let error = match self.forget(id) {
-            Some(Kind::Commit { domain, id }) => self.leave_commit(domain, id),
-            _ if self.connected() => RequestError::TimedOut,
-            _ => RequestError::Unavailable("no link to the parent".into()),
+        let result = match self.forget(id) {
+            Some(Kind::Commit { domain, id: commit }) => self.leave_commit(domain, commit, id),
+            _ if self.connected() => Err(RequestError::TimedOut),
+            _ => Err(RequestError::Unavailable("no link to the parent".into())),
         };
-        answer(id, Err(error), out);
+        answer(id, result, out);
     }
 
     /// Takes a request out of everything that would answer it.
