@@ -15,6 +15,42 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// The oldest protocol version spoken here.
 pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
 
+/// Protocol versions, from one to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Versions {
+    /// The oldest.
+    pub oldest: u32,
+    /// The newest.
+    pub newest: u32,
+}
+
+impl Versions {
+    /// What this code speaks.
+    pub const SPOKEN: Self = Self { oldest: PROTOCOL_VERSION_OLDEST, newest: PROTOCOL_VERSION };
+
+    /// The newest that both speak; none: they do not meet.
+    #[must_use]
+    pub fn common(self, other: Self) -> Option<u32> {
+        let newest = self.newest.min(other.newest);
+        (newest >= self.oldest.max(other.oldest)).then_some(newest)
+    }
+
+    /// Whether `version` is among them.
+    #[must_use]
+    pub fn holds(self, version: u32) -> bool {
+        (self.oldest..=self.newest).contains(&version)
+    }
+}
+
+impl std::fmt::Display for Versions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.oldest == self.newest {
+            true => write!(f, "{}", self.newest),
+            false => write!(f, "{} to {}", self.oldest, self.newest),
+        }
+    }
+}
+
 /// Most pages in one `Fetch`, `Pages`, `Evicted`, `Holding` or `Resumed`.
 pub const PAGES_PER_MESSAGE_MAX: usize = 4096;
 /// Most changes in one `Advance`.
@@ -211,12 +247,14 @@ pub enum ResumeAnswer {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CloseReason {
     /// No protocol version in common.
-    #[error("no common protocol version: the other side speaks {min} to {max}")]
+    #[error(
+        "no common protocol version: the parent speaks {parent}, the child {child}; update the older of the two"
+    )]
     Version {
-        /// Oldest version it speaks.
-        min: u32,
-        /// Newest.
-        max: u32,
+        /// What the parent speaks.
+        parent: Versions,
+        /// What the child said that it speaks.
+        child: Versions,
     },
     /// A message that the protocol does not allow here.
     #[error("protocol violation: {0}")]

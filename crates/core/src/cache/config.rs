@@ -2,6 +2,7 @@
 
 use crate::id::BootId;
 use crate::machine::Faults;
+use crate::message::Versions;
 use crate::time::{Clock, Duration};
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ pub struct CacheConfig {
     pub name: String,
     /// This process's life: random, new at every start.
     pub boot: BootId,
+    /// The protocol versions spoken.
+    pub versions: Versions,
     /// Seed of the machine's random numbers (a new boot for a domain that forgot this one).
     pub seed: u64,
     /// The process's clock, for readers on other threads (rule 8).
@@ -64,6 +67,7 @@ impl CacheConfig {
         Self {
             name: name.into(),
             boot,
+            versions: Versions::SPOKEN,
             seed: boot.0 as u64,
             clock,
             memory_bytes: 256 << 20,

@@ -1,6 +1,6 @@
 //! What a parent grants each of its children.
 
-use crate::message::LinkLimits;
+use crate::message::{LinkLimits, Versions};
 use crate::time::Duration;
 
 /// Bounds and intervals of the links down, shared by origin and relay.
@@ -8,6 +8,9 @@ use crate::time::Duration;
 pub struct DownlinkConfig {
     /// The parent's name, told to children. Default: `parent`.
     pub name: String,
+    /// The protocol versions spoken, with children and, by a relay, with its parent. Default: all
+    /// that this code knows.
+    pub versions: Versions,
     /// The bounds told to children. Default: 8192 requests, 1 MiB of stream, 4 MiB of pages, a
     /// lease of 15 s.
     pub limits: LinkLimits,
@@ -42,6 +45,7 @@ impl Default for DownlinkConfig {
     fn default() -> Self {
         Self {
             name: "parent".into(),
+            versions: Versions::SPOKEN,
             limits: LinkLimits {
                 requests_max: 8192,
                 stream_window_bytes: 1 << 20,

@@ -6,8 +6,8 @@ use super::{Ask, Asked, Child, Downlinks, Greeting, Link, LinkSink, Timer};
 use crate::id::{DomainId, LinkId, PageId, RequestId};
 use crate::machine::{Fault, LinkInput};
 use crate::message::{
-    CloseReason, Lane, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError, Role, certificate_of,
-    is_node_name,
+    CloseReason, Lane, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError, Role, Versions,
+    certificate_of, is_node_name,
 };
 use crate::time::Instant;
 
@@ -77,7 +77,8 @@ impl Downlinks {
             return Err(reason);
         }
         if let Message::Hello { min_version, max_version, name, boot, role } = message {
-            let version = crate::wire::negotiate(min_version, max_version)?;
+            let spoken = Versions { oldest: min_version, newest: max_version };
+            let version = crate::wire::negotiate(self.config.versions, spoken)?;
             let child = Child { name, boot, role, version };
             return self.greeted(now, link, child, out);
         }

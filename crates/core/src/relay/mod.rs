@@ -130,8 +130,8 @@ impl Relay {
             bulk_handled: 0,
         });
         let hello = Message::Hello {
-            min_version: crate::wire::PROTOCOL_MIN,
-            max_version: crate::wire::PROTOCOL_MAX,
+            min_version: self.config.downlink.versions.oldest,
+            max_version: self.config.downlink.versions.newest,
             name: self.config.downlink.name.clone(),
             boot: self.config.boot,
             role: Role::Relay,

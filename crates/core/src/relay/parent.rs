@@ -10,7 +10,7 @@ use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp}
 use crate::machine::Fault;
 use crate::message::{
     CloseReason, DomainInfo, Echo, Epoch, Lane, LinkLimits, Message, PageAnswer, PageBody,
-    RequestError, ResumeAnswer, Role, is_on_line,
+    RequestError, ResumeAnswer, Role, Versions, is_on_line,
 };
 use crate::time::{Duration, Instant};
 use std::collections::BTreeSet;
@@ -89,7 +89,12 @@ impl Relay {
             }
             // It has been noted that something came.
             Message::KeepAlive => {}
-            Message::Welcome { limits, domains, .. } => {
+            Message::Welcome { version, limits, domains, .. } => {
+                let child = self.config.downlink.versions;
+                if !child.holds(version) {
+                    let parent = Versions { oldest: version, newest: version };
+                    return Err(CloseReason::Version { parent, child });
+                }
                 return self.welcomed(now, limits, domains, out);
             }
             Message::Registered { domain, boot } => {

@@ -26,6 +26,8 @@ heads! {
         text: String = (string, tag = "2"),
         min: u32 = (uint32, tag = "3"),
         max: u32 = (uint32, tag = "4"),
+        child_min: u32 = (uint32, tag = "8"),
+        child_max: u32 = (uint32, tag = "9"),
         domain: u64 = (fixed64, tag = "5"),
         seen: u64 = (uint64, tag = "6"),
         fork: u64 = (uint64, tag = "7"),

@@ -29,16 +29,8 @@ pub use record::{
     decode_apart, decode_meta, decode_record, encode_apart, encode_meta, encode_record,
 };
 
-use crate::message::{CloseReason, Lane, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST};
+use crate::message::{CloseReason, Lane, Versions};
 
-/// The oldest protocol version that this code speaks.
-pub const PROTOCOL_MIN: u32 = PROTOCOL_VERSION_OLDEST;
-/// The newest protocol version that this code speaks.
-///
-/// When it rises to N, N − 1 stays spoken: a field new in N is optional and has a meaning when it
-/// is absent, so that decoding needs no version; a kind new in N is sent only on a link whose
-/// `Welcome` said N, or has a number in [`KINDS_IGNORED`].
-pub const PROTOCOL_MAX: u32 = PROTOCOL_VERSION;
 /// Kinds of control message with these numbers are skipped by a receiver that does not know them.
 pub const KINDS_IGNORED: std::ops::Range<u32> = 1000..2000;
 /// Longest name or explanation in a message, in bytes. Longer explanations are cut when sent.
@@ -58,14 +50,13 @@ pub const fn message_bytes_max(lane: Lane) -> usize {
     }
 }
 
-/// The version to speak with a peer that speaks `min` to `max`: the newest in common.
-pub fn negotiate(min: u32, max: u32) -> Result<u32, CloseReason> {
-    let version = max.min(PROTOCOL_MAX);
-    if version >= min.max(PROTOCOL_MIN) {
-        Ok(version)
-    } else {
-        Err(CloseReason::Version { min: PROTOCOL_MIN, max: PROTOCOL_MAX })
-    }
+/// The version that a parent and a child speak with each other: the newest in common.
+///
+/// Version N talks to N − 1: a field new in N is optional and has a meaning when it is absent, so
+/// that decoding needs no version; a kind new in N is sent only on a link whose `Welcome` said N, or
+/// has a number in [`KINDS_IGNORED`].
+pub fn negotiate(parent: Versions, child: Versions) -> Result<u32, CloseReason> {
+    parent.common(child).ok_or(CloseReason::Version { parent, child })
 }
 
 /// Why bytes are no message, no record, or no frame.

@@ -6,7 +6,7 @@ use super::head::{Ending, Failure, Reason, id_field, id_of, stamp_of};
 use super::{TEXT_BYTES_MAX, WireError};
 use crate::commit::{Abort, Aspect, LIMIT_NAMES, Outcome, Read, Target};
 use crate::id::{DomainId, Generation, PageId, PageNo, Slot, Stamp, VolumeId};
-use crate::message::{CloseReason, RequestError};
+use crate::message::{CloseReason, RequestError, Versions};
 
 /// A text from outside, within its limit.
 pub(super) fn text(text: String) -> Result<String, WireError> {
@@ -28,8 +28,9 @@ fn cut(text: &str) -> String {
 pub(super) fn reason_head(reason: &CloseReason) -> Reason {
     let mut head = Reason::default();
     let (code, detail) = match reason {
-        CloseReason::Version { min, max } => {
-            (head.min, head.max) = (*min, *max);
+        CloseReason::Version { parent, child } => {
+            (head.min, head.max) = (parent.oldest, parent.newest);
+            (head.child_min, head.child_max) = (child.oldest, child.newest);
             (1, "")
         }
         CloseReason::Protocol(detail) => (2, detail.as_str()),
@@ -53,7 +54,10 @@ pub(super) fn reason_head(reason: &CloseReason) -> Reason {
 pub(super) fn reason_of(head: Reason) -> Result<CloseReason, WireError> {
     let detail = text(head.text)?;
     Ok(match head.code {
-        1 => CloseReason::Version { min: head.min, max: head.max },
+        1 => CloseReason::Version {
+            parent: Versions { oldest: head.min, newest: head.max },
+            child: Versions { oldest: head.child_min, newest: head.child_max },
+        },
         2 => CloseReason::Protocol(detail),
         3 => CloseReason::Malformed(detail),
         4 => CloseReason::Limit(detail),

@@ -288,7 +288,13 @@ fn endings() -> Vec<(&'static str, Message)> {
     let aborted = |abort| committed(Outcome::Aborted(abort));
     let detail = || "detail".to_owned();
     vec![
-        ("goodbye-version", goodbye(CloseReason::Version { min: 2, max: 3 })),
+        (
+            "goodbye-version",
+            goodbye(CloseReason::Version {
+                parent: Versions { oldest: 2, newest: 3 },
+                child: Versions { oldest: 4, newest: 5 },
+            }),
+        ),
         ("goodbye-protocol", goodbye(CloseReason::Protocol(detail()))),
         ("goodbye-malformed", goodbye(CloseReason::Malformed(detail()))),
         ("goodbye-limit", goodbye(CloseReason::Limit(detail()))),

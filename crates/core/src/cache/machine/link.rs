@@ -3,9 +3,7 @@
 use super::{Cache, CacheOutput, Notice, Out};
 use crate::id::{DomainId, LinkId, PageId, RequestId};
 use crate::machine::{LinkInput, LinkOutput};
-use crate::message::{
-    CloseReason, Lane, LinkLimits, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST, Role,
-};
+use crate::message::{CloseReason, Lane, LinkLimits, Message, Role, Versions};
 use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,8 +98,8 @@ impl Cache {
         });
         self.tick_at = Some(now.after(self.tick_every()));
         let hello = Message::Hello {
-            min_version: PROTOCOL_VERSION_OLDEST,
-            max_version: PROTOCOL_VERSION,
+            min_version: self.config.versions.oldest,
+            max_version: self.config.versions.newest,
             name: self.config.name.clone(),
             boot: self.config.boot,
             role: Role::Node,
@@ -217,11 +215,10 @@ impl Cache {
         limits: LinkLimits,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
-        if !(PROTOCOL_VERSION_OLDEST..=PROTOCOL_VERSION).contains(&version) {
-            return Err(CloseReason::Version {
-                min: PROTOCOL_VERSION_OLDEST,
-                max: PROTOCOL_VERSION,
-            });
+        let child = self.config.versions;
+        if !child.holds(version) {
+            let parent = Versions { oldest: version, newest: version };
+            return Err(CloseReason::Version { parent, child });
         }
         self.link.as_mut().expect("it came on this link").limits = Some(limits);
         self.lease = limits.lease;

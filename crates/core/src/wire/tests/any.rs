@@ -144,9 +144,13 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
     })
 }
 
+fn versions() -> impl Strategy<Value = Versions> {
+    any::<(u32, u32)>().prop_map(|(oldest, newest)| Versions { oldest, newest })
+}
+
 fn reason() -> impl Strategy<Value = CloseReason> {
     prop_oneof![
-        any::<(u32, u32)>().prop_map(|(min, max)| CloseReason::Version { min, max }),
+        (versions(), versions()).prop_map(|(parent, child)| CloseReason::Version { parent, child }),
         text().prop_map(CloseReason::Protocol),
         text().prop_map(CloseReason::Malformed),
         text().prop_map(CloseReason::Limit),

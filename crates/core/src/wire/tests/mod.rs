@@ -155,12 +155,23 @@ fn a_kind_in_another_lane_is_refused() {
 
 #[test]
 fn versions_are_negotiated() {
-    assert_eq!(negotiate(1, 1), Ok(1));
-    // The next version's peer talks to us as we are.
-    assert_eq!(negotiate(1, 2), Ok(1));
-    assert_eq!(negotiate(2, 3), Err(CloseReason::Version { min: 1, max: 1 }));
-    assert_eq!(negotiate(2, 1), Err(CloseReason::Version { min: 1, max: 1 }));
-    assert_eq!(negotiate(0, 0), Err(CloseReason::Version { min: 1, max: 1 }));
+    let range = |oldest, newest| Versions { oldest, newest };
+    let refused = |parent, child| Err(CloseReason::Version { parent, child });
+    let of = |parent, child| negotiate(parent, child);
+    assert_eq!(of(range(1, 1), range(1, 1)), Ok(1));
+    // The next version's peer talks to us as we are, and we to it.
+    assert_eq!(of(range(1, 1), range(1, 2)), Ok(1));
+    assert_eq!(of(range(1, 2), range(1, 1)), Ok(1));
+    assert_eq!(of(range(1, 3), range(2, 5)), Ok(3));
+    for (parent, child) in [
+        (range(1, 1), range(2, 3)),
+        (range(2, 3), range(1, 1)),
+        // Nobody's.
+        (range(1, 1), range(2, 1)),
+        (range(1, 1), range(0, 0)),
+    ] {
+        assert_eq!(of(parent, child), refused(parent, child));
+    }
 }
 
 /// 6 bytes would claim 2^40 pages, or a page of 2^40 bytes.

@@ -7,7 +7,7 @@ use larder_core::commit::{
 use larder_core::id::{
     BootId, CommitId, DomainId, Generation, HistoryId, PageId, PageNo, Slot, Stamp, VolumeId,
 };
-use larder_core::message::{CloseReason, Epoch, RequestError};
+use larder_core::message::{CloseReason, Epoch, RequestError, Versions};
 use larder_core::page::{Page, Record};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -278,7 +278,10 @@ impl<'a> Choices<'a> {
                 let (seen, fork) = (self.stamp(3), self.stamp(2));
                 CloseReason::Forked { domain: self.domain(), seen, fork }
             }
-            3 => CloseReason::Version { min: 9, max: 9 },
+            3 => CloseReason::Version {
+                parent: Versions { oldest: 9, newest: 9 },
+                child: Versions::SPOKEN,
+            },
             _ => CloseReason::OutOfService("nothing is here".into()),
         }
     }
