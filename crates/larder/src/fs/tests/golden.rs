@@ -1,6 +1,6 @@
 //! Golden files: the records of a volume of files as they were released, in
-//! `crates/larder/tests/golden`. Today's code must read every one, and write those of its own
-//! version byte for byte. `LARDER_GOLDEN=write cargo test -p larder golden` writes the current
+//! `crates/larder/tests/golden`, a folder a version. Today's code must read every one, and write
+//! those of its own version byte for byte. `LARDER_GOLDEN=write cargo test -p larder golden` writes the current
 //! version's anew; a difference in them is a change of format, to be judged by
 //! `docs/formats/files.md`.
 
@@ -12,10 +12,18 @@ use super::*;
 use larder_core::id::Generation;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Of the formats that this code writes.
+const VERSION: &str = "v1";
+
+/// The versions' folders are in it.
+fn versions() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1/files")
+    versions().join(VERSION).join("files")
 }
 
 /// Sixteen bytes a line, so that a change shows in a diff.
@@ -34,10 +42,23 @@ fn from_hex(text: &str) -> Bytes {
         .collect()
 }
 
+fn writes() -> bool {
+    std::env::var_os("LARDER_GOLDEN").is_some_and(|value| value == "write")
+}
+
+/// Writes an input for the fuzz target `files` when golden files are written: its kind, the bytes.
+fn seed(name: &str, kind: u8, bytes: &[u8]) {
+    if writes() {
+        let seeds = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/files");
+        std::fs::create_dir_all(&seeds).expect("writable");
+        std::fs::write(seeds.join(name), [&[kind], bytes].concat()).expect("writable");
+    }
+}
+
 /// Compares with the golden file, or writes it.
 fn golden(name: &str, text: &str) -> String {
     let path = folder().join(name);
-    if std::env::var_os("LARDER_GOLDEN").is_some_and(|value| value == "write") {
+    if writes() {
         std::fs::create_dir_all(folder()).expect("writable");
         std::fs::write(&path, text).expect("writable");
     }
@@ -120,7 +141,10 @@ fn headers() -> Vec<(&'static str, TrieHeader)> {
 #[test]
 fn records_are_as_they_were() {
     let mut names = BTreeSet::from(["places.txt".to_owned()]);
+    let kinds = ["root", "inode", "names", "directory"];
     let mut read = |name: &str, bytes: Bytes| {
+        let kind = kinds.iter().position(|kind| name.starts_with(kind)).expect("a kind of record");
+        seed(name, kind as u8, &bytes);
         let name = format!("{name}.hex");
         let was = from_hex(&golden(&name, &to_hex(&bytes)));
         names.insert(name);
@@ -136,11 +160,85 @@ fn records_are_as_they_were() {
     for (name, header) in headers() {
         assert_eq!(TrieHeader::decode(&read(name, header.encode())), Ok(header), "{name}");
     }
-    let files: BTreeSet<String> = std::fs::read_dir(folder())
-        .expect("the folder is there")
+    let files: BTreeSet<String> = list(&folder()).into_iter().collect();
+    assert_eq!(files, names, "every file has its sample");
+}
+
+/// What a folder holds, by name.
+fn list(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("the folder is there");
+    let mut names: Vec<String> = entries
         .map(|entry| entry.expect("readable").file_name().into_string().expect("UTF-8"))
         .collect();
-    assert_eq!(files, names, "every file has its sample");
+    names.sort();
+    names
+}
+
+/// Reads every file of every version in `root`; how many there were, by version.
+fn read_versions(root: &Path) -> Result<Vec<(String, usize)>, String> {
+    let mut read = Vec::new();
+    for version in list(root) {
+        let folder = root.join(&version).join("files");
+        let names = list(&folder);
+        for name in &names {
+            let text = std::fs::read_to_string(folder.join(name)).expect("readable");
+            read_one(name, &text).map_err(|why| format!("{version}/{name}: {why}"))?;
+        }
+        read.push((version, names.len()));
+    }
+    Ok(read)
+}
+
+/// Reads a file as today's code reads what an older version left.
+fn read_one(name: &str, text: &str) -> Result<(), String> {
+    // Where things are: compared with today's below. A layout that is not today's has another
+    // format in its root record, which is then read by it.
+    if name == "places.txt" {
+        return Ok(());
+    }
+    let bytes = from_hex(text);
+    let kind = name.split(['-', '.']).next();
+    let read = match kind {
+        Some("root") => Root::decode(&bytes).map(drop),
+        Some("inode") => Inode::decode(&bytes).map(drop),
+        Some("names") => decode_entries(&bytes).map(drop),
+        Some("directory") => TrieHeader::decode(&bytes).map(drop),
+        _ => return Err("no reader for it: add one".into()),
+    };
+    read.map_err(|error| error.to_string())
+}
+
+#[test]
+fn every_version_is_read() {
+    let read = read_versions(&versions()).unwrap_or_else(|why| panic!("{why}"));
+    assert!(read.iter().all(|(_, files)| *files > 0), "{read:?}");
+    assert!(read.iter().any(|(version, _)| version == VERSION), "{read:?}");
+}
+
+/// Only the folder of today's version was looked at: the first change of a format would have left
+/// the older files behind, unread, and with them the promise that they can be read.
+#[test]
+fn a_version_that_cannot_be_read_is_noticed() {
+    let place = std::env::temp_dir().join(format!("larder-files-{}", std::process::id()));
+    let put = |version: &str, name: &str, text: &str| {
+        let folder = place.join(version).join("files");
+        std::fs::create_dir_all(&folder).expect("writable");
+        std::fs::write(folder.join(name), text).expect("writable");
+    };
+    for name in list(&folder()) {
+        let text = std::fs::read_to_string(folder().join(&name)).expect("readable");
+        put("v7", &name, &text);
+    }
+    let whole = vec![("v7".to_owned(), list(&folder()).len())];
+    assert_eq!(read_versions(&place), Ok(whole));
+    for name in ["root.hex", "inode-link.hex", "names-one.hex", "directory-root.hex", "rumour.hex"]
+    {
+        put("v8", name, "ff ff");
+        let why = read_versions(&place).expect_err("it cannot be read");
+        assert!(why.starts_with(&format!("v8/{name}: ")), "{why}");
+        std::fs::remove_dir_all(place.join("v8")).expect("it is ours");
+    }
+    std::fs::remove_dir_all(&place).expect("it is ours");
 }
 
 /// Names moved to other slots under the same version: in a tree of before no name was found, and a

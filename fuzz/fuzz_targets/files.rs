@@ -1,0 +1,35 @@
+//! Any bytes as the records of a volume of files: the first byte says of which kind. They are in
+//! objects, which any node that may write to the volume can make.
+#![no_main]
+
+use bytes::Bytes;
+use larder::fs::record::{Inode, Root, TrieHeader, decode_entries, encode_entries};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((kind, data)) = data.split_first() else {
+        return;
+    };
+    match kind % 4 {
+        0 => {
+            if let Ok(root) = Root::decode(data) {
+                assert_eq!(Root::decode(&root.encode()), Ok(root));
+            }
+        }
+        1 => {
+            if let Ok(inode) = Inode::decode(data) {
+                assert_eq!(Inode::decode(&inode.encode()), Ok(inode));
+            }
+        }
+        2 => {
+            if let Ok(entries) = decode_entries(&Bytes::copy_from_slice(data)) {
+                assert_eq!(decode_entries(&encode_entries(&entries)), Ok(entries));
+            }
+        }
+        _ => {
+            if let Ok(header) = TrieHeader::decode(data) {
+                assert_eq!(TrieHeader::decode(&header.encode()), Ok(header));
+            }
+        }
+    }
+});
