@@ -13,6 +13,8 @@ pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
+    /// Where it mounts, if it does.
+    point: Option<PathBuf>,
 }
 
 impl Process {
@@ -30,13 +32,23 @@ impl Process {
             .stderr(out)
             .spawn()
             .with_context(|| format!("starting {name}: {}", binary.display()))?;
-        Ok(Self { name: name.into(), child, log })
+        Ok(Self { name: name.into(), child, log, point: None })
     }
 
-    /// Ends it as a power cut would: SIGKILL.
+    /// Says where it mounts: killed, its mount goes with it.
+    pub fn mounts_at(&mut self, point: &Path) {
+        self.point = Some(point.into());
+    }
+
+    /// Ends it as a power cut would: SIGKILL. The mount of one that mounts is ended before it is
+    /// waited for: a thread of it may wait in the kernel for an operation that only it could answer,
+    /// and nothing ends the thread then but the end of the mount.
     pub fn kill(&mut self) {
         // It may have ended by itself: the state afterwards is the same.
         self.child.kill().ok();
+        if let Some(point) = self.point.take() {
+            unmount(&point);
+        }
         self.child.wait().ok();
     }
 
@@ -59,6 +71,8 @@ impl Process {
         while Instant::now() < end {
             if let Some(status) = self.child.try_wait()? {
                 if status.success() {
+                    // Another may mount there from now on.
+                    self.point = None;
                     return Ok(());
                 }
                 bail!("{} ended with {status}: see {}", self.name, self.log.display());
@@ -167,10 +181,11 @@ pub fn is_mounted(point: &Path) -> Result<bool> {
     Ok(mounts.lines().any(|line| line.split(' ').nth(1) == point.to_str()))
 }
 
-/// Detaches a mount whose process is gone; nothing to do when it is not mounted.
+/// Detaches a mount whose process is gone, and ends what waits for it; nothing to do when it is not
+/// mounted.
 pub fn unmount(point: &Path) {
     while is_mounted(point).unwrap_or(false) {
-        let done = Command::new("umount").arg("-l").arg(point).status();
+        let done = Command::new("umount").args(["-f", "-l"]).arg(point).status();
         if !done.is_ok_and(|status| status.success()) {
             return;
         }

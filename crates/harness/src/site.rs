@@ -1,6 +1,6 @@
 //! A site of real processes for tests: certificates, an origin, mounts, commands run to their end.
 
-use crate::process::{Folder, Process, free_port, http_get, is_mounted, unmount};
+use crate::process::{Folder, Process, free_port, http_get, is_mounted};
 use anyhow::{Context, Result, bail, ensure};
 use larder::testing::proxy::Proxy;
 use std::fs::File;
@@ -117,6 +117,12 @@ impl Server {
         self.point.as_ref().expect("a mount").join(name)
     }
 
+    /// Says where it mounts.
+    pub fn mounts_at(&mut self, point: PathBuf) {
+        self.process.mounts_at(&point);
+        self.point = Some(point);
+    }
+
     /// What `/status` says.
     ///
     /// # Errors
@@ -128,7 +134,6 @@ impl Server {
     /// Ends it as a power cut would, and detaches its mount.
     pub fn kill(&mut self) {
         self.process.kill();
-        self.point.iter().for_each(|point| unmount(point));
     }
 
     /// Ends it in order; gives all that it logged in its life.
@@ -281,7 +286,7 @@ impl Site {
         let (at, parent) = (point.display().to_string(), format!("127.0.0.1:{parent}"));
         let words = ["mount", volume, &at, "--name", name, "--parent", &parent];
         let mut server = self.start(name, &[&words, extra].concat())?;
-        server.point = Some(point);
+        server.mounts_at(point);
         self.mounted(server)
     }
 

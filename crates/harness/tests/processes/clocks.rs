@@ -68,7 +68,7 @@ fn a_wall_clock_set_back_changes_the_times_of_files_and_nothing_else() -> Result
     let at = point.display().to_string();
     let words = ["mount", VOLUME, &at, "--name", "one", "--parent", &parent];
     let mut mount = site.start_as("one", env, &[&variable], &words)?;
-    mount.point = Some(point.clone());
+    mount.mounts_at(point.clone());
     let mount = site.mounted(mount)?;
     let expected = site.path("expected");
     fs::create_dir_all(&expected)?;

@@ -1,11 +1,12 @@
 //! What operators see: the state of links and stores, and no noise at a normal end.
 
 use crate::common::{VOLUME, origin_with_tree, site, write_synced};
-use anyhow::{Context, Result, ensure};
-use larder_harness::process::{http_get, metric, wait_until};
+use anyhow::{Context, Result, bail, ensure};
+use larder_harness::process::{free_port, http_get, metric, wait_until};
 use larder_harness::site::{Line, READY};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// Who is linked, and does the far office keep up? The operator asks the origin and the relay:
@@ -90,5 +91,46 @@ fn a_normal_end_leaves_no_warning_in_the_logs() -> Result<()> {
         ensure!(noise.is_empty(), "warnings at a normal end:\n{}", noise.join("\n"));
         ensure!(!log.contains("no link to the parent"), "{log}");
     }
+    Ok(())
+}
+
+/// Servers were started as `larder origin 2>&1 | …`, and what read their logs ended. Each of their
+/// threads that had something to say panicked then: tasks of links and of the store with them.
+#[test]
+fn servers_go_on_when_nobody_takes_their_logs() -> Result<()> {
+    let site = site("unheard")?;
+    // It reads a line and ends: from then on every write is an error.
+    let before = ["-c", "exec \"$@\" 2> >(head -n 1 > /dev/null)", "bash"];
+    let start = |name: &str, words: &[&str]| {
+        let loud = ["--set", "log.filter=debug"];
+        site.start_as(name, Path::new("bash"), &before, &[words, &loud].concat())
+    };
+    let port = free_port()?;
+    let (data, listen) = (site.path("data").display().to_string(), format!("127.0.0.1:{port}"));
+    let words = ["origin", "--name", "origin", "--data", &data, "--listen", &listen, "--create"];
+    let mut origin = site.ready(start("origin", &words)?)?;
+    let from = crate::common::source(&site)?.display().to_string();
+    site.volume(port, &["import", VOLUME, &from, "--create"])?.success()?;
+
+    let point = site.path("one");
+    fs::create_dir_all(&point)?;
+    let at = point.display().to_string();
+    let words = ["mount", VOLUME, &at, "--name", "one", "--parent", &listen];
+    let mut mount = start("one", &words)?;
+    mount.mounts_at(point);
+    let mut mount = site.mounted(mount)?;
+    for round in 0..3 {
+        write_synced(&mount.at("file"), format!("{round}").as_bytes())?;
+        // Who comes, who goes, and who is no peer at all: each is logged.
+        site.volume(port, &["list"])?.success()?;
+        http_get(port, "/").map_or(Ok(()), |answer| bail!("an origin's link says {answer}"))?;
+    }
+    ensure!(fs::read(mount.at("file"))? == b"2", "the last of them");
+    for server in [&mut origin, &mut mount] {
+        server.process.alive()?;
+        http_get(server.http, "/readyz")?;
+    }
+    mount.stop()?;
+    origin.stop()?;
     Ok(())
 }
