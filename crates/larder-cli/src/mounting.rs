@@ -90,6 +90,7 @@ pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
         read_only: arguments.read_only,
         writers_max: config.node.writers_max as usize,
         standing,
+        asked: node.metrics().asked(),
         ..MountOptions::default()
     };
     options.operation_limit = config.node.request_limit.0;

@@ -1,10 +1,14 @@
 //! The lease runs out at a mount.
 
 use crate::common::{VOLUME, origin_with_tree, site, write_synced};
-use anyhow::{Result, ensure};
-use larder_harness::process::wait_until;
+use anyhow::{Context, Result, ensure};
+use larder_harness::process::{metric, wait_until};
 use larder_harness::site::{Line, READY, Server, within};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Each way of the line: a round trip takes 60 ms.
@@ -89,6 +93,122 @@ fn a_lapsed_lease_serves_or_refuses_at_once_and_is_regained_in_a_round_trip() ->
     for mount in [serves, refuses] {
         mount.stop()?;
     }
+    origin.stop()?;
+    Ok(())
+}
+
+/// A shell that runs from the mount: its program is mapped, and comes in page by page.
+struct Shell {
+    child: Child,
+    asks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Shell {
+    fn start(mount: &Server) -> Result<Self> {
+        fs::copy("/bin/sh", mount.at("shell"))?;
+        let mut child = Command::new(mount.at("shell"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let (asks, answers) = (child.stdin.take(), child.stdout.take());
+        let answers = BufReader::new(answers.context("piped")?);
+        Ok(Self { child, asks: asks.context("piped")?, answers })
+    }
+
+    fn says(&mut self, word: &str) -> Result<()> {
+        writeln!(self.asks, "echo $((6 * 7)) {word}")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        ensure!(line == format!("42 {word}\n"), "the shell says {line:?}");
+        Ok(())
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // It may have ended by itself: the state afterwards is the same.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// How often the kernel asked a mount for bytes.
+fn asked(mount: &Server) -> Result<f64> {
+    metric(mount.http, "larder_kernel_requests_total", &["what=\"read\""])
+}
+
+/// Looks, which never takes long, until the kernel has asked the mount for bytes by that.
+fn asks_again(
+    mount: &Server,
+    what: &str,
+    look: impl Fn() -> Result<()> + Clone + Send + 'static,
+) -> Result<()> {
+    let before = asked(mount)?;
+    wait_until(what, READY, || {
+        within(AT_ONCE, what, look.clone())??;
+        ensure!(asked(mount)? > before, "the kernel does not ask");
+        Ok(())
+    })
+}
+
+/// The line to the other office is down for longer than the lease, and the mount goes on serving
+/// what it has, as it was told to. But the kernel went on too, without asking: it kept the pages of
+/// files that were open or mapped for as long as they were, however old they became. When the lease
+/// lapses it must ask for all of it again; what is cached is served at once, and nothing hangs.
+#[test]
+fn when_the_lease_lapses_the_kernel_asks_again() -> Result<()> {
+    let site = site("kernel")?;
+    let origin = origin_with_tree(&site, &["--set", "origin.lease=2s"])?;
+    let line = Line::to(origin.port, ONE_WAY)?;
+    let beats = ["--set", "node.beat=200ms", "--set", "link.silence_max=20s"];
+    let mount = site.mount("one", VOLUME, line.port(), &beats)?;
+    let mut shell = Shell::start(&mount)?;
+    shell.says("hello")?;
+    let page = File::open(mount.at("folder/page"))?;
+    let read = |file: &File| -> Result<u8> {
+        let mut bytes = [0; 30_000];
+        file.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes[29_999])
+    };
+    let first = read(&page)?;
+
+    // While the lease holds, beat after beat, the kernel keeps what it has.
+    shell.says("again")?;
+    let before = asked(&mount)?;
+    std::thread::sleep(Duration::from_secs(3));
+    shell.says("again")?;
+    ensure!(
+        read(&page)? == first && asked(&mount)? == before,
+        "read again although nothing changed"
+    );
+
+    line.proxy.cut();
+    wait_until("the lease to lapse", READY, || {
+        ensure!(!leased(&mount)?, "leased still");
+        Ok(())
+    })?;
+    // Each by itself, the mapped one first: nothing else may do the asking for it.
+    let shell = Arc::new(Mutex::new(shell));
+    let mapped = shell.clone();
+    let says = move |word: &str| mapped.lock().expect("nobody panicked").says(word);
+    let of_shell = says.clone();
+    asks_again(&mount, "the mapped file", move || of_shell("stale"))?;
+    let page = Arc::new(page);
+    asks_again(&mount, "the open file", move || {
+        ensure!(read(&page)? == first, "other bytes");
+        Ok(())
+    })?;
+
+    line.proxy.heal();
+    wait_until("trust", READY, || {
+        ensure!(leased(&mount)?, "not yet");
+        Ok(())
+    })?;
+    within(AT_ONCE, "the shell", move || says("current"))??;
+    drop(shell);
+    mount.stop()?;
     origin.stop()?;
     Ok(())
 }

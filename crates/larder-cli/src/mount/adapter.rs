@@ -13,6 +13,7 @@ use fuser::{
 use larder::fs::{
     Attr, Create, Found, FsError, Handle, InodeId, Kind, RenameMode, SetAttr, TxError, TxStore,
 };
+use larder::metrics::Asked;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
@@ -42,6 +43,10 @@ pub(super) type Answer<T> = Result<T, Errno>;
 impl<S: TxStore> Adapter<S> {
     pub(super) fn new(shared: Arc<Shared<S>>, runtime: Runtime) -> Self {
         Self { shared, runtime }
+    }
+
+    fn count(&self, asked: Asked) {
+        self.shared.options.asked.count(asked);
     }
 
     /// Starts something: on this thread as far as it goes without waiting, which for what is cached
@@ -186,6 +191,15 @@ pub(super) fn failed<T>(result: Result<T, FsError>) -> Answer<T> {
     })
 }
 
+/// The same for what the kernel means by a number. If that is gone, the name by which the kernel came
+/// to it may lead to something else by now: told so, the kernel looks it up again.
+fn failed_there<T>(result: Result<T, FsError>) -> Answer<T> {
+    match result {
+        Err(FsError::NotFound) => Err(Errno::ESTALE),
+        other => failed(other),
+    }
+}
+
 fn new_thing(kind: Kind, mode: u32, umask: u32, req: &Request) -> Create {
     Create {
         kind,
@@ -216,6 +230,7 @@ fn reply_entry<S: TxStore>(
 
 impl<S: TxStore> Adapter<S> {
     fn create_entry(&self, parent: INodeNo, name: &OsStr, create: Create, reply: ReplyEntry) {
+        self.count(Asked::Change);
         let told = Told::new(&self.shared, parent, name);
         let name = told.name.clone();
         self.run_to_its_end(
@@ -252,6 +267,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.count(Asked::Lookup);
         let told = Told::new(&self.shared, parent, name);
         let name = told.name.clone();
         self.run(
@@ -268,9 +284,10 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.count(Asked::Attributes);
         let position = self.shared.known().position();
         self.run(
-            move |shared| async move { failed(shared.fs.getattr(shared.id(ino)?).await) },
+            move |shared| async move { failed_there(shared.fs.getattr(shared.id(ino)?).await) },
             move |shared, result| match result {
                 Ok(attr) => shared.tell_attr(position, &attr, reply),
                 Err(error) => reply.error(error),
@@ -296,6 +313,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        self.count(Asked::Change);
         let position = self.shared.known().position();
         let now = self.shared.fs.store().now();
         let set = SetAttr {
@@ -307,7 +325,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             mtime: mtime.map(|time| nanos(time, now)),
         };
         self.run_to_its_end(
-            move |shared| async move { failed(shared.fs.setattr(shared.id(ino)?, set).await) },
+            move |shared| async move { failed_there(shared.fs.setattr(shared.id(ino)?, set).await) },
             move |shared, result| match result {
                 Ok(attr) => shared.tell_attr(position, &attr, reply),
                 Err(error) => reply.error(error),
@@ -316,8 +334,9 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.count(Asked::Read);
         self.run(
-            move |shared| async move { failed(shared.fs.readlink(shared.id(ino)?).await) },
+            move |shared| async move { failed_there(shared.fs.readlink(shared.id(ino)?).await) },
             |_, result| match result {
                 Ok(target) => reply.data(&target),
                 Err(error) => reply.error(error),
@@ -369,6 +388,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.count(Asked::Change);
         let name = name.as_bytes().to_vec();
         self.run_to_its_end(
             move |shared| async move { failed(shared.fs.unlink(shared.id(parent)?, &name).await) },
@@ -377,6 +397,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.count(Asked::Change);
         let name = name.as_bytes().to_vec();
         self.run_to_its_end(
             move |shared| async move { failed(shared.fs.rmdir(shared.id(parent)?, &name).await) },
@@ -394,6 +415,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        self.count(Asked::Change);
         let mode = if flags.is_empty() {
             RenameMode::Replace
         } else if flags == RenameFlags::RENAME_NOREPLACE {
@@ -421,6 +443,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
+        self.count(Asked::Change);
         let told = Told::new(&self.shared, newparent, newname);
         let name = told.name.clone();
         self.run_to_its_end(
@@ -433,8 +456,9 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.count(Asked::Open);
         self.run(
-            move |shared| async move { failed(shared.fs.open_file(shared.id(ino)?).await) },
+            move |shared| async move { failed_there(shared.fs.open_file(shared.id(ino)?).await) },
             move |shared, result| match result {
                 Ok((handle, attr)) => {
                     // The kernel may keep the bytes it read before if they are still the same;
@@ -463,6 +487,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         _flags: i32,
         reply: ReplyCreate,
     ) {
+        self.count(Asked::Change);
         let told = Told::new(&self.shared, parent, name);
         let name = told.name.clone();
         let create = new_thing(Kind::File, mode, umask, req);
@@ -489,6 +514,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.count(Asked::Read);
         let reading = self.shared.known().begin_read(ino.0);
         self.run(
             move |shared| async move {
@@ -520,6 +546,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        self.count(Asked::Write);
         self.shared.known().take_pages(ino.0);
         let bytes = Bytes::copy_from_slice(data);
         let counted = self.shared.under_way.begin();
@@ -601,6 +628,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         offset: u64,
         reply: ReplyDirectory,
     ) {
+        self.count(Asked::List);
         let ask = Ask { directory: ino, handle: fh, cookie: offset, attributes: false };
         self.run(
             |shared| list(shared, ask),
@@ -619,6 +647,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
+        self.count(Asked::List);
         let ask = Ask { directory: ino, handle: fh, cookie: offset, attributes: true };
         self.run(
             |shared| list(shared, ask),
@@ -678,6 +707,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
 impl<S: TxStore> Adapter<S> {
     fn commit(&self, fh: FileHandle, reply: ReplyEmpty) {
+        self.count(Asked::Commit);
         self.run_to_its_end(
             move |shared| async move {
                 let file = shared.file(fh)?;

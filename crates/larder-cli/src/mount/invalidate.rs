@@ -3,9 +3,10 @@
 //! One thread takes the signals and notes them; a few others call the kernel, which may make them
 //! wait: for an operation under way in the directory of the name, or for a read of the inode.
 //! No lock is held meanwhile, and no thread that answers the kernel waits for them. Their queues
-//! are bounded; when one is full, everything is taken back as soon as there is room.
+//! are bounded. What concerns all that the kernel was given is not in them, nor is it lost when
+//! they are full: every caller goes through its share of it as soon as it can.
 
-use super::known::{Concern, Place, TakeBack};
+use super::known::{Concern, KnownName, Place, TakeBack};
 use super::{Shared, Signal};
 use fuser::{INodeNo, Notifier};
 use larder::fs::record::Inode;
@@ -15,29 +16,83 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle as Runtime;
 
 /// Threads that call the kernel: one that must wait does not stop the others.
-const CALLERS: usize = 4;
+pub(super) const CALLERS: usize = 4;
 /// Concerns waiting for each.
-const QUEUE_MAX: usize = 16384;
+pub(super) const QUEUE_MAX: usize = 16384;
+/// Inodes or names of a sweep looked up with the lock held once.
+const SWEPT_AT_ONCE: usize = 256;
+
+/// Going through all that the kernel was given.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Sweep {
+    /// What is not true any more is taken back.
+    Compare = 1,
+    /// Everything is, true or not: nobody may call it current.
+    Drop = 2,
+}
+
+/// The sweep that a caller still has to make.
+#[derive(Default)]
+struct Wanted(AtomicU8);
+
+impl Wanted {
+    /// Wants one; the stronger of two is enough for both.
+    fn add(&self, sweep: Sweep) {
+        self.0.fetch_max(sweep as u8, Ordering::SeqCst);
+    }
+
+    fn take(&self) -> Option<Sweep> {
+        match self.0.swap(0, Ordering::SeqCst) {
+            0 => None,
+            1 => Some(Sweep::Compare),
+            _ => Some(Sweep::Drop),
+        }
+    }
+}
+
+/// What a caller is woken for.
+enum Work {
+    Concern(Concern),
+    /// A sweep is wanted.
+    Look,
+}
+
+/// A caller, as the thread of signals sees it.
+struct Post {
+    queue: SyncSender<Work>,
+    wanted: Arc<Wanted>,
+}
 
 pub(super) struct Invalidator<S: TxStore> {
     shared: Arc<Shared<S>>,
-    callers: Vec<SyncSender<Concern>>,
-    overflow: bool,
+    callers: Vec<Post>,
 }
 
 /// What a caller needs.
 struct Caller<S: TxStore> {
+    /// Which of them it is.
+    number: u64,
     shared: Arc<Shared<S>>,
     notifier: Notifier,
     runtime: Runtime,
+    wanted: Arc<Wanted>,
     /// The mount has ended.
     ended: Arc<AtomicBool>,
+}
+
+/// Whose work a concern is: what is of one inode, or of names in one directory, stays in order.
+fn caller_of(concern: &Concern) -> u64 {
+    let number = match concern {
+        Concern::Inode { number, .. } => *number,
+        Concern::Name(name) => name.parent,
+    };
+    number % CALLERS as u64
 }
 
 impl<S: TxStore> Invalidator<S> {
@@ -51,19 +106,22 @@ impl<S: TxStore> Invalidator<S> {
         let ended = Arc::new(AtomicBool::new(false));
         let mut callers = Vec::new();
         for number in 0..CALLERS {
-            let (sender, receiver) = sync_channel(QUEUE_MAX);
-            callers.push(sender);
+            let (queue, receiver) = sync_channel(QUEUE_MAX);
+            let wanted = Arc::new(Wanted::default());
+            callers.push(Post { queue, wanted: wanted.clone() });
             let caller = Caller {
+                number: number as u64,
                 shared: shared.clone(),
                 notifier: notifier.clone(),
                 runtime: runtime.clone(),
+                wanted,
                 ended: ended.clone(),
             };
             std::thread::Builder::new()
                 .name(format!("larder-inval-{number}"))
                 .spawn(move || caller.run(&receiver))?;
         }
-        let mut invalidator = Self { shared, callers, overflow: false };
+        let invalidator = Self { shared, callers };
         std::thread::Builder::new().name("larder-signals".into()).spawn(move || {
             while let Some(signal) = signals() {
                 if ended.load(Ordering::Relaxed) {
@@ -75,41 +133,91 @@ impl<S: TxStore> Invalidator<S> {
         Ok(())
     }
 
-    fn take(&mut self, signal: &Signal) {
-        let concerns = {
-            let mut known = self.shared.known();
-            match signal {
-                Signal::Changed(changes) if !self.overflow => known.change(changes),
-                Signal::Changed(_) | Signal::Everything => known.change_all(),
-            }
+    fn take(&self, signal: &Signal) {
+        let changes = match signal {
+            Signal::Changed(changes) => changes,
+            Signal::Everything => return self.sweep(Sweep::Compare),
+            Signal::Lapsed => return self.sweep(Sweep::Drop),
         };
-        self.overflow = false;
+        let concerns = self.shared.known().change(changes);
         for concern in concerns {
-            let shard = match &concern {
-                Concern::Inode { number, .. } => *number,
-                Concern::Name(name) => name.parent,
-            };
-            let caller = &self.callers[(shard % CALLERS as u64) as usize];
-            match caller.try_send(concern) {
+            let post = &self.callers[caller_of(&concern) as usize];
+            match post.queue.try_send(Work::Concern(concern)) {
                 Ok(()) => {}
-                Err(TrySendError::Full(_)) => self.overflow = true,
+                Err(TrySendError::Full(_)) => post.wanted.add(Sweep::Compare),
                 Err(TrySendError::Disconnected(_)) => return,
             }
+        }
+    }
+
+    fn sweep(&self, sweep: Sweep) {
+        self.shared.known().change_all();
+        for post in &self.callers {
+            post.wanted.add(sweep);
+            // Whoever has a full queue is awake, and looks after what it does now.
+            let _full_or_ended = post.queue.try_send(Work::Look);
         }
     }
 }
 
 impl<S: TxStore> Caller<S> {
-    fn run(&self, receiver: &Receiver<Concern>) {
+    fn run(&self, receiver: &Receiver<Work>) {
         let _runtime = self.runtime.enter();
-        while let Ok(concern) = receiver.recv() {
-            if let Err(error) = self.take_back(&concern) {
+        while let Ok(work) = receiver.recv() {
+            let mut done = match &work {
+                Work::Concern(concern) => self.take_back(concern),
+                Work::Look => Ok(()),
+            };
+            if let (Ok(()), Some(sweep)) = (&done, self.wanted.take()) {
+                done = self.sweep(sweep);
+            }
+            if let Err(error) = done {
                 // The kernel answers so when the mount is gone.
                 tracing::debug!(%error, "the kernel takes no more invalidations");
                 self.ended.store(true, Ordering::Relaxed);
                 return;
             }
         }
+    }
+
+    /// Goes through this caller's share of all that the kernel was given. Inodes first: taking back
+    /// a name may have to wait for an operation in its directory.
+    fn sweep(&self, sweep: Sweep) -> io::Result<()> {
+        let mut after = None;
+        loop {
+            let (last, some) = self.shared.known().inodes_after(after, SWEPT_AT_ONCE);
+            if last.is_none() {
+                break;
+            }
+            after = last;
+            self.swept(sweep, some.into_iter())?;
+        }
+        after = None;
+        loop {
+            let (last, some) = self.shared.known().names_after(after, SWEPT_AT_ONCE);
+            if last.is_none() {
+                return Ok(());
+            }
+            after = last;
+            self.swept(sweep, some.into_iter().map(Concern::Name))?;
+        }
+    }
+
+    fn swept(&self, sweep: Sweep, concerns: impl Iterator<Item = Concern>) -> io::Result<()> {
+        for concern in concerns.filter(|concern| caller_of(concern) == self.number) {
+            match (sweep, &concern) {
+                (Sweep::Drop, Concern::Inode { number, id, .. }) => {
+                    if self.shared.known().drop_pages(*id).is_some() {
+                        self.notifier.inval_inode(INodeNo(*number), 0, 0)?;
+                    }
+                }
+                // A directory's name ends with its time: taken back, it would unmount what is
+                // mounted there, and those who work in it would lose their working directory.
+                (Sweep::Drop, Concern::Name(name)) if !name.directory => self.forget_name(name)?,
+                _ => self.take_back(&concern)?,
+            }
+        }
+        Ok(())
     }
 
     fn take_back(&self, concern: &Concern) -> io::Result<()> {
@@ -132,14 +240,16 @@ impl<S: TxStore> Caller<S> {
                 if still == Some((name.id, name.place)) {
                     return Ok(());
                 }
-                let result =
-                    self.notifier.inval_entry(INodeNo(name.parent), OsStr::from_bytes(&name.name));
-                match result {
-                    // A directory that is somebody's mount point, or not in use any more.
-                    Err(error) if error.kind() != io::ErrorKind::NotConnected => Ok(()),
-                    other => other,
-                }
+                self.forget_name(name)
             }
+        }
+    }
+
+    fn forget_name(&self, name: &KnownName) -> io::Result<()> {
+        match self.notifier.inval_entry(INodeNo(name.parent), OsStr::from_bytes(&name.name)) {
+            // A directory that is somebody's mount point, or not in use any more.
+            Err(error) if error.kind() != io::ErrorKind::NotConnected => Ok(()),
+            other => other,
         }
     }
 }

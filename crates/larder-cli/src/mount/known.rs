@@ -8,8 +8,9 @@
 use larder::core::commit::Target;
 use larder::core::id::{PageNo, Slot};
 use larder::fs::record::Inode;
-use larder::fs::{Attr, InodeId};
+use larder::fs::{Attr, InodeId, Kind};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 /// The kernel's number of the root directory.
@@ -31,6 +32,8 @@ pub(super) struct KnownName {
     pub(super) name: Vec<u8>,
     /// None: that it is not there.
     pub(super) id: Option<InodeId>,
+    /// It is a directory's.
+    pub(super) directory: bool,
     pub(super) place: Place,
     until: Instant,
 }
@@ -317,8 +320,14 @@ impl Known {
             return (attr_ttl, Duration::ZERO);
         }
         let until = now + ttl;
-        let known =
-            KnownName { parent, name: name.to_vec(), id: attr.map(|attr| attr.id), place, until };
+        let known = KnownName {
+            parent,
+            name: name.to_vec(),
+            id: attr.map(|attr| attr.id),
+            directory: attr.is_some_and(|attr| attr.inode.kind == Kind::Directory),
+            place,
+            until,
+        };
         let names = self.names.entry(place).or_default();
         names.retain(|old| (old.parent, &old.name[..]) != (parent, name));
         names.push(known);
@@ -375,14 +384,44 @@ impl Known {
         Some(Concern::Inode { number, id: known.id, told: known.told.clone() })
     }
 
-    /// Everything may have changed; gives all that the kernel believes.
-    pub(super) fn change_all(&mut self) -> Vec<Concern> {
+    /// Everything may have changed: no answer read before is given any time to live.
+    pub(super) fn change_all(&mut self) {
         self.sequence += 1;
         self.forgotten = self.sequence;
         self.recent.clear();
-        let names = self.names.values().flatten().cloned().map(Concern::Name);
-        let mut all: Vec<Concern> = names.collect();
-        all.extend(self.inodes.keys().filter_map(|number| self.inode_concern(*number)));
-        all
+    }
+
+    /// Inodes that the kernel refers to, of `most` places after one, and the last of the places;
+    /// none: there are no more.
+    pub(super) fn inodes_after(
+        &self,
+        after: Option<Place>,
+        most: usize,
+    ) -> (Option<Place>, Vec<Concern>) {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut found = (None, Vec::new());
+        for (place, number) in self.by_page.range((from, Bound::Unbounded)).take(most) {
+            found.0 = Some(*place);
+            found.1.extend(self.inode_concern(*number));
+        }
+        found
+    }
+
+    /// Names that the kernel believes still, those of `most` places after one, and the last of the
+    /// places; none: there are no more.
+    pub(super) fn names_after(
+        &mut self,
+        after: Option<Place>,
+        most: usize,
+    ) -> (Option<Place>, Vec<KnownName>) {
+        self.expire(Instant::now());
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let places = self.names.range((from, Bound::Unbounded)).take(most);
+        let mut found = (None, Vec::new());
+        for (place, names) in places {
+            found.0 = Some(*place);
+            found.1.extend(names.iter().cloned());
+        }
+        found
     }
 }

@@ -7,7 +7,9 @@
 //! make such a thread wait for an operation under way in the same directory.
 //!
 //! What the kernel believes has a time to live that ends with the link lease, so that nothing is
-//! believed longer than it may be called current, even by a kernel that nobody could tell.
+//! believed longer than it may be called current, even by a kernel that nobody could tell. Bytes
+//! have none, and the kernel's clock stands still while the machine sleeps: so when the lease
+//! lapses, all is taken back that the kernel was given, as it would be if every byte had changed.
 
 mod adapter;
 mod attributes;
@@ -29,6 +31,7 @@ use larder::client::{Event, Notices};
 use larder::core::commit::Target;
 use larder::core::id::{DomainId, PageNo, VolumeId};
 use larder::fs::{FileSystem, FsError, Handle, Position, TxError, TxStore};
+use larder::metrics::AskedCounts;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
@@ -63,6 +66,8 @@ pub(crate) struct MountOptions {
     pub(crate) writers_max: usize,
     /// Told when it stands, and when it has ended.
     pub(crate) standing: Standing,
+    /// Counts what the kernel asks for.
+    pub(crate) asked: AskedCounts,
 }
 
 impl Default for MountOptions {
@@ -76,6 +81,7 @@ impl Default for MountOptions {
             read_only: false,
             writers_max: 1024,
             standing: Standing::default(),
+            asked: AskedCounts::default(),
         }
     }
 }
@@ -85,8 +91,10 @@ impl Default for MountOptions {
 pub(crate) enum Signal {
     /// These parts of the volume's pages changed.
     Changed(Vec<(PageNo, Target)>),
-    /// Anything may have changed, or nothing may be called current any more.
+    /// Anything may have changed: what is not as the kernel believes is taken back.
     Everything,
+    /// Nothing may be called current any more: all is taken back, whatever it is like now.
+    Lapsed,
 }
 
 /// Turns a node's events into signals for one volume. Blocks; none: the node has ended.
@@ -96,30 +104,35 @@ pub(crate) fn next_signal(
     volume: VolumeId,
 ) -> Option<Signal> {
     loop {
-        match notices.next_blocking()? {
-            Event::Changed { domain: at, pages } if at == domain => {
-                let changes: Vec<_> = pages
-                    .iter()
-                    .filter(|change| change.page.volume == volume)
-                    .flat_map(|change| {
-                        let touched = change.touched.iter();
-                        touched.map(|(target, _)| (change.page.page, *target))
-                    })
-                    .collect();
-                if !changes.is_empty() {
-                    return Some(Signal::Changed(changes));
-                }
-            }
-            Event::Reset { domain: at } | Event::LeaseLapsed { domain: at } if at == domain => {
-                return Some(Signal::Everything);
-            }
-            Event::Overflow => return Some(Signal::Everything),
-            Event::Changed { .. }
-            | Event::Reset { .. }
-            | Event::LeaseLapsed { .. }
-            | Event::LeaseRegained { .. }
-            | Event::Refused { .. } => {}
+        if let Some(signal) = signal_of(&notices.next_blocking()?, domain, volume) {
+            return Some(signal);
         }
+    }
+}
+
+/// What an event means for one volume, if anything.
+fn signal_of(event: &Event, domain: DomainId, volume: VolumeId) -> Option<Signal> {
+    match event {
+        Event::Changed { domain: at, pages } if *at == domain => {
+            let changes: Vec<_> = pages
+                .iter()
+                .filter(|change| change.page.volume == volume)
+                .flat_map(|change| {
+                    let touched = change.touched.iter();
+                    touched.map(|(target, _)| (change.page.page, *target))
+                })
+                .collect();
+            (!changes.is_empty()).then_some(Signal::Changed(changes))
+        }
+        Event::Reset { domain: at } if *at == domain => Some(Signal::Everything),
+        Event::LeaseLapsed { domain: at } if *at == domain => Some(Signal::Lapsed),
+        // What was missed may be a lapse.
+        Event::Overflow => Some(Signal::Lapsed),
+        Event::Changed { .. }
+        | Event::Reset { .. }
+        | Event::LeaseLapsed { .. }
+        | Event::LeaseRegained { .. }
+        | Event::Refused { .. } => None,
     }
 }
 

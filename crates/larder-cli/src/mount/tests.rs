@@ -1,5 +1,7 @@
 //! Real mounts, over the store in memory: two nodes on one volume, each with a mount of its own.
 
+mod lapse;
+
 use super::*;
 use larder::client::{Freshness, Node, NodeConfig, VolumeOptions};
 use larder::config::{LinkConfig, OriginConfig, OriginSection};
@@ -214,6 +216,36 @@ async fn one_mount_sees_what_the_other_changes() {
         });
         fs::remove_file(a.join("g")).expect("it works");
         eventually("the removal", || !b.join("g").exists());
+    })
+    .await;
+    two.end().await;
+    one.end().await;
+}
+
+/// An editor saved by renaming over a file, again and again, and somebody at another site who read it
+/// was told now and then that there was no such file: the kernel knew the name, and what it led to
+/// had gone when the file was opened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_file_that_is_saved_by_renaming_is_always_there() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let one = mount(&store, "saves").await;
+    let two = mount(&store, "reads").await;
+    let (a, b) = (one.path.clone(), two.path.clone());
+    host(move || {
+        fs::write(a.join("f"), "text").expect("it works");
+        eventually("the name", || b.join("f").exists());
+        let saving = std::thread::spawn(move || {
+            for round in 0..500 {
+                fs::write(a.join("f.new"), format!("text {round}")).expect("it works");
+                fs::rename(a.join("f.new"), a.join("f")).expect("it works");
+            }
+        });
+        while !saving.is_finished() {
+            let file = fs::File::open(b.join("f")).expect("a name that is always there");
+            drop(file);
+            fs::metadata(b.join("f")).expect("a name that is always there");
+        }
+        saving.join().expect("it works");
     })
     .await;
     two.end().await;

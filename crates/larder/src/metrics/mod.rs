@@ -1,11 +1,13 @@
 //! Figures of a process, for Prometheus and for `larder status`.
 
+mod asked;
 mod kind;
 
+pub use asked::{Asked, AskedCounts};
 pub use kind::Kind;
 
 use larder_core::id::{DomainId, Stamp};
-use larder_core::message::{Lane, Message, PageBody};
+use larder_core::message::{Lane, Message, PageAnswer, PageBody};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Which way a message went, as seen from here.
@@ -122,6 +125,9 @@ pub struct Metrics {
     through: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     age_seconds: Family<DomainLabels, Gauge<f64, AtomicU64>>,
     pages_received: Counter,
+    pages_unchanged: Counter,
+    /// The states from which this process resumed last.
+    resumed: Mutex<BTreeMap<DomainId, Stamp>>,
     append_records: Counter,
     append_seconds: Histogram,
     install_pages: Counter,
@@ -136,6 +142,7 @@ pub struct Metrics {
     lost_bytes: Counter,
     pages_unreadable: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     apart_bytes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
+    asked: AskedCounts,
 }
 
 impl Default for Metrics {
@@ -178,6 +185,8 @@ impl Metrics {
             through: Family::default(),
             age_seconds: Family::default(),
             pages_received: Counter::default(),
+            pages_unchanged: Counter::default(),
+            resumed: Mutex::default(),
             append_records: Counter::default(),
             append_seconds: seconds(),
             install_pages: Counter::default(),
@@ -192,6 +201,12 @@ impl Metrics {
             lost_bytes: Counter::default(),
             pages_unreadable: Family::default(),
             apart_bytes: Family::default(),
+            asked: AskedCounts(counters(
+                r,
+                "kernel_requests",
+                "What the kernel asked a mount for: what its own caches answer is not among it",
+                Asked::ALL.map(Asked::name),
+            )),
         };
         metrics.register(&mut registry);
         metrics.registry = registry;
@@ -212,6 +227,9 @@ impl Metrics {
         );
         let pages = self.pages_received.clone();
         r.register("pages_received", "Pages whose bytes came from a parent", pages);
+        let help = "Pages received that had not changed since the last resume: never had here, \
+                    evicted, or fetched again for nothing";
+        r.register("pages_unchanged", help, self.pages_unchanged.clone());
         r.register("append_records", "Log records appended", self.append_records.clone());
         r.register("install_pages", "Pages installed", self.install_pages.clone());
         r.register("loads", "Loads from the page engine", self.loads.clone());
@@ -268,10 +286,28 @@ impl Metrics {
         let tally = &self.tallies[direction as usize][Kind::of(message) as usize];
         tally.messages.inc();
         tally.bytes.inc_by(bytes);
-        if let (Direction::Received, Message::Pages { pages, .. }) = (direction, message) {
-            let with_bytes = pages.iter().filter(|page| matches!(page.body, PageBody::Data(_)));
-            self.pages_received.inc_by(with_bytes.count() as u64);
+        match (direction, message) {
+            (Direction::Sent, Message::Resume { domain, through: Some(through), .. }) => {
+                self.resumed().insert(*domain, *through);
+            }
+            (Direction::Received, Message::Pages { domain, pages, .. }) => {
+                self.pages(*domain, pages);
+            }
+            _ => {}
         }
+    }
+
+    fn pages(&self, domain: DomainId, pages: &[PageAnswer]) {
+        let with_bytes = || pages.iter().filter(|page| matches!(page.body, PageBody::Data(_)));
+        self.pages_received.inc_by(with_bytes().count() as u64);
+        if let Some(&resumed) = self.resumed().get(&domain) {
+            let unchanged = with_bytes().filter(|page| page.version <= resumed);
+            self.pages_unchanged.inc_by(unchanged.count() as u64);
+        }
+    }
+
+    fn resumed(&self) -> MutexGuard<'_, BTreeMap<DomainId, Stamp>> {
+        self.resumed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Messages of a kind and their bytes so far.
@@ -398,6 +434,12 @@ impl Metrics {
     /// Bytes that were written to files are lost.
     pub fn lost(&self, bytes: u64) {
         self.lost_bytes.inc_by(bytes);
+    }
+
+    /// Counters of what the kernel asks a mount of this node for.
+    #[must_use]
+    pub fn asked(&self) -> AskedCounts {
+        self.asked.clone()
     }
 
     /// The counts that people ask for most, for `/status`.
@@ -541,6 +583,8 @@ fn lane_name(lane: Lane) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use larder_core::id::{PageId, PageNo, RequestId, VolumeId};
     use larder_core::time::Instant;
 
     #[test]
@@ -565,6 +609,35 @@ mod tests {
         let summary = metrics.summary();
         assert_eq!((summary.hits, summary.misses, summary.links_up), (10, 2, 1));
         assert_eq!(summary.sent["beat"].bytes, 20);
+    }
+
+    /// The line was cut and healed, and who watched over the cache could not see whether it had been
+    /// thrown away: pages that changed and pages that did not were one figure.
+    #[test]
+    fn pages_that_did_not_change_are_counted_apart() {
+        let metrics = Metrics::new();
+        let (domain, request) = (DomainId(1), RequestId(1));
+        let page = |version, body| PageAnswer {
+            page: PageId { volume: VolumeId(1), page: PageNo(1) },
+            version: Stamp(version),
+            as_of: Stamp(30),
+            body,
+        };
+        let pages = [
+            page(9, PageBody::Data(Bytes::new())),
+            page(10, PageBody::Data(Bytes::new())),
+            page(11, PageBody::Data(Bytes::new())),
+            page(8, PageBody::Valid),
+        ];
+        let pages = Message::Pages { request, domain, pages: pages.to_vec() };
+        let unchanged = |through| {
+            let resume = Message::Resume { request, domain, epochs: Vec::new(), through };
+            metrics.message(Direction::Sent, &resume, 1);
+            metrics.message(Direction::Received, &pages, 1);
+            (metrics.pages_received.get(), metrics.pages_unchanged.get())
+        };
+        assert_eq!(unchanged(None), (3, 0), "it held nothing");
+        assert_eq!(unchanged(Some(Stamp(10))), (6, 2));
     }
 
     #[test]
