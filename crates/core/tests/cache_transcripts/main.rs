@@ -59,6 +59,7 @@ stories! {
     bug20_put_off_after_its_outcome,
     bug27_outcome_ahead_of_its_stream,
     full_store,
+    damaged_page,
     bug22_two_beats_of_one_instant,
     bug24_a_beat_forgotten,
     bug25_a_failure_overtakes_a_page,

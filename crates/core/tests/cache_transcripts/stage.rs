@@ -386,6 +386,11 @@ impl Stage {
                 id: CommitId { boot: BOOT, sequence: number(words[0]) },
                 error: RequestError::Full("no space left on disk".into()),
             },
+            "damaged" => Message::CommitDeferred {
+                domain: DOMAIN,
+                id: CommitId { boot: BOOT, sequence: number(words[0]) },
+                error: RequestError::Damaged { page: page("5"), detail: "no checksum".into() },
+            },
             "ids" => Message::Ids {
                 request: RequestId(number(words[0])),
                 history: HistoryId(option("history=").map_or(1, |no| number(no).into())),

@@ -12,8 +12,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The pause before a commit that was put off is sent again; doubled each time.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A store that is full for this long refuses the commit: installing may make room before.
-const FULL_PATIENCE: Duration = Duration::from_secs(2);
+/// A store that cannot take the commit for this long refuses it: installing may make room before, a
+/// page may be read the next time.
+const STORE_PATIENCE: Duration = Duration::from_secs(2);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A registration that is not answered is asked for again after this long: the parent may have
@@ -44,18 +45,18 @@ struct Pending {
     /// A copy may be under way that nothing answers: it was sent on a link that ended, or put off
     /// by a parent that had passed it on.
     in_doubt: bool,
-    /// A full store put it off, since when and in which words. Unless it is in doubt it is not
+    /// A store that is full, or cannot read a page, put it off: since when, and why. Unless it is in doubt it is not
     /// done, and will not be if it is not sent again.
-    full: Option<(Instant, String)>,
+    unable: Option<(Instant, RequestError)>,
     /// Its stamp, once known; kept until valid-through has reached it.
     stamp: Option<Stamp>,
 }
 
 impl Pending {
-    /// The error of a commit that a full store has refused; none: it may be done, or be under way.
+    /// The error of a commit that its store has refused; none: it may be done, or be under way.
     fn refused(&self) -> Option<RequestError> {
-        let (_, detail) = self.full.as_ref().filter(|_| !self.sent && !self.in_doubt)?;
-        Some(RequestError::Full(detail.clone()))
+        let (_, error) = self.unable.as_ref().filter(|_| !self.sent && !self.in_doubt)?;
+        Some(error.clone())
     }
 }
 
@@ -286,14 +287,14 @@ impl Cache {
                 ever_sent: false,
                 pause: PAUSE,
                 in_doubt: false,
-                full: None,
+                unable: None,
                 stamp: None,
             },
         );
         Ok(id)
     }
 
-    /// The user's time is up. A commit that was never sent, or that a full store has refused, is
+    /// The user's time is up. A commit that was never sent, or that its store has refused, is
     /// withdrawn unless others wait for it; any other goes on, and is in doubt.
     pub(super) fn leave_commit(
         &mut self,
@@ -509,16 +510,17 @@ impl Cache {
         pending.sent = false;
         self.link.as_mut().expect("it came on this link").outstanding -= 1;
         match error {
-            RequestError::Full(detail) => {
-                let since = pending.full.take().map_or(now, |(since, _)| since);
-                pending.full = Some((since, detail));
+            RequestError::Full(_) | RequestError::Damaged { .. } => {
+                let since = pending.unable.take().map_or(now, |(since, _)| since);
+                pending.unable = Some((since, error));
             }
             _ => {
-                pending.full = None;
+                pending.unable = None;
                 pending.in_doubt = true;
             }
         }
-        let lasting = pending.full.as_ref().is_some_and(|(at, _)| now.since(*at) >= FULL_PATIENCE);
+        let lasting =
+            pending.unable.as_ref().is_some_and(|(at, _)| now.since(*at) >= STORE_PATIENCE);
         if let (true, false, Some(refused)) = (lasting, pending.users.is_empty(), pending.refused())
         {
             let answer = Err(refused);
