@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 const DOMAIN: DomainId = DomainId(7);
 
 /// A mount whose signals the test gives.
-async fn signalled(store: &MemoryStore, name: &str) -> (Mount, Sender<Signal>) {
+pub(super) async fn signalled(store: &MemoryStore, name: &str) -> (Mount, Sender<Signal>) {
     let point = Point::new(name);
     let path = point.0.clone();
     let files = FileSystem::open_or_format(store.clone(), FsOptions::default(), [3; 16]);
