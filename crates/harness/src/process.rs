@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A child process whose output goes to a file, killed when dropped.
@@ -192,12 +193,27 @@ pub fn unmount(point: &Path) {
     }
 }
 
-/// A loopback port that was free a moment ago.
+/// Below those that the system gives to whoever connects: none of them takes a port meanwhile.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
+/// A loopback port that was free a moment ago, and that this process was not given before: asked of
+/// the system, the same one came twice, to two servers that were about to start.
 ///
 /// # Errors
 /// When none can be had.
 pub fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let ports = u32::from(PORTS.end - PORTS.start);
+    // Processes side by side begin far from each other.
+    let first = std::process::id().wrapping_mul(1009);
+    for _ in 0..ports {
+        let place = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % ports;
+        let port = PORTS.start + u16::try_from(place)?;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port from {} to {} is free on loopback", PORTS.start, PORTS.end)
 }
 
 /// How long an answer may take: on a loaded machine many times what it takes on an idle one.
@@ -259,4 +275,18 @@ pub fn metric(port: u16, name: &str, labels: &[&str]) -> Result<f64> {
         }
     }
     Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An origin was given one port for its links and for its HTTP endpoint.
+    #[test]
+    fn no_port_is_given_twice() {
+        let mut given: Vec<u16> = (0..500).map(|_| free_port().expect("ports are free")).collect();
+        given.sort_unstable();
+        given.dedup();
+        assert_eq!(given.len(), 500);
+    }
 }
