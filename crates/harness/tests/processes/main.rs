@@ -6,7 +6,6 @@ mod clocks;
 mod common;
 mod damage;
 mod dirty;
-mod engine;
 mod full_disk;
 mod identity;
 mod lease;

@@ -328,10 +328,10 @@ fn log_fault(error: LogError) -> StoreFault {
     }
 }
 
-/// `Full` is what the machine may try again, later.
+/// `Full` is what the machine may try again: the engine looks for room before it begins.
 fn pages_fault(error: PagesError) -> StoreFault {
     match error {
-        PagesError::Full { .. } | PagesError::Behind { .. } => StoreFault::Full(error.to_string()),
+        PagesError::Full { .. } => StoreFault::Full(error.to_string()),
         PagesError::Damaged { .. } | PagesError::NotInstalled { .. } => {
             StoreFault::Damaged(error.to_string())
         }

@@ -11,46 +11,43 @@
 //! - `meta`: `domain` → a value header whose version is the installed stamp, then the metadata;
 //! - each: the number of an install (16) → what `marks` says of it.
 
-use super::engine::{Ended, Engine, Free, META_KEY};
-use super::{Changed, KeptApart, Pages, PagesError, marks};
+use super::marks::{self, Marks};
+use super::{Changed, KeptApart, Pages, PagesError};
 use bytes::Bytes;
-use fjall::{PersistMode, Readable, UserKey};
+use fjall::{
+    Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable, UserKey,
+};
 use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
 use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
 use larder_core::wire;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
 
 /// The format of values written.
 const FORMAT: u8 = 1;
 /// The oldest read.
 const FORMAT_OLDEST: u8 = 1;
 /// Bytes before an image: format, kind, two zeros, CRC-32C, version.
-pub(super) const HEADER_BYTES: usize = 16;
+const HEADER_BYTES: usize = 16;
 /// Bytes of a page's entries beside its image, about.
 const KEYS_BYTES: usize = 256;
 const KIND_IMAGE: u8 = 0;
 const KIND_TOMBSTONE: u8 = 1;
 const KIND_META: u8 = 2;
 const KIND_APART: u8 = 3;
+const META_KEY: &[u8] = b"domain";
 /// Above every page.
 const PAGE_MAX: PageId = PageId { volume: VolumeId(u128::MAX), page: PageNo(u64::MAX) };
+/// Values from this size on are kept apart from the keys: every image but the smallest.
+const SEPARATION_BYTES: u32 = 1024;
+
+/// Free bytes that an install leaves: the engine also writes when it is not asked to.
+const MARGIN_BYTES: u64 = 8 << 20;
 /// An install's bytes are written this many times at most before any are given back: to the
 /// engine's journal, to a table, and by a merge of tables.
 const WRITTEN_TIMES: u64 = 3;
-
-/// How long an install waits for what the engine still has to write.
-const BEHIND_MAX: Duration = Duration::from_secs(5);
-/// How often it looks meanwhile.
-const BEHIND_LOOK: Duration = Duration::from_millis(10);
-/// An engine that met a full disk is opened again after this, which doubles each time: what needed
-/// the room is begun again at once, and may need it again.
-const AGAIN_MIN: Duration = Duration::from_secs(1);
-/// Not longer than this, so that it goes on soon when there is room.
-const AGAIN_MAX: Duration = Duration::from_secs(8);
 
 /// Bytes that installs of this process may still write, by file system.
 static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
@@ -80,13 +77,11 @@ pub struct FjallConfig {
     pub memtable_bytes: u64,
     /// Threads for its background work.
     pub threads: usize,
-    /// Free bytes that an install leaves: the engine also writes when it is not asked to.
-    pub margin_bytes: u64,
 }
 
 impl Default for FjallConfig {
     fn default() -> Self {
-        Self { cache_bytes: 64 << 20, memtable_bytes: 32 << 20, threads: 2, margin_bytes: 8 << 20 }
+        Self { cache_bytes: 64 << 20, memtable_bytes: 32 << 20, threads: 2 }
     }
 }
 
@@ -96,28 +91,13 @@ pub struct FjallPages {
     /// Its file system.
     device: u64,
     /// Bytes free on its file system.
-    free: Free,
-    config: FjallConfig,
-    /// None: it was closed after a full disk, and there was no room to open it.
-    engine: RwLock<Option<Engine>>,
-    installs: Mutex<Installs>,
-}
-
-/// What an install leaves to the next one.
-#[derive(Debug)]
-struct Installs {
-    /// How many were done, in this process and before.
-    done: u64,
-    /// The pages of one that met a full disk in its middle, with their versions: it was answered as
-    /// not done, and may be found all the same when the engine is opened again.
-    half_done: Option<Vec<(PageId, Stamp)>>,
-    /// Those of ones that were found, whose versions the origin does not know of: the change index
-    /// is rid of them when the pages are installed again.
-    unknown: BTreeMap<PageId, Stamp>,
-    /// An engine that has ended is not opened again before this.
-    again_at: Option<Instant>,
-    /// The pause until then.
-    pause: Duration,
+    free: fn(&Path) -> std::io::Result<u64>,
+    database: Database,
+    pages: Keyspace,
+    index: Keyspace,
+    apart: Keyspace,
+    meta: Keyspace,
+    marks: Marks,
 }
 
 impl std::fmt::Debug for FjallPages {
@@ -134,108 +114,46 @@ impl FjallPages {
     /// [`PagesError::Locked`] when another process has it open; failures; damage.
     pub fn open(place: impl Into<PathBuf>, config: &FjallConfig) -> Result<Self, PagesError> {
         let place = place.into();
-        let free = free_bytes;
-        let engine = Engine::open(&place, config, free)?;
+        let failed = |error: fjall::Error| fault(&place, &error);
+        let database = Database::builder(&place)
+            .cache_size(config.cache_bytes)
+            .worker_threads(config.threads)
+            .manual_journal_persist(true)
+            .open()
+            .map_err(failed)?;
+        let plain = || KeyspaceCreateOptions::default().max_memtable_size(config.memtable_bytes);
+        let separated = |from: u32| {
+            let separation = KvSeparationOptions::default()
+                .separation_threshold(from)
+                .compression(fjall::CompressionType::None);
+            plain().with_kv_separation(Some(separation))
+        };
+        let pages = database.keyspace("pages", || separated(SEPARATION_BYTES)).map_err(failed)?;
+        let index = database.keyspace("index", plain).map_err(failed)?;
+        // All but marks: rot in a value leaves the key that names its page.
+        let apart =
+            database.keyspace("apart", || separated(HEADER_BYTES as u32)).map_err(failed)?;
+        let meta = database.keyspace("meta", plain).map_err(failed)?;
+        database.persist(PersistMode::SyncAll).map_err(failed)?;
         let device = std::fs::metadata(&place).map_err(|error| PagesError::Failed {
             place: place.display().to_string(),
             detail: error.to_string(),
         })?;
         let device = device.dev();
-        let done = engine.marks.last();
-        let installs = Installs {
-            done,
-            half_done: None,
-            unknown: BTreeMap::new(),
-            again_at: None,
-            pause: AGAIN_MIN,
-        };
-        Ok(Self {
-            place,
-            device,
-            free,
-            config: *config,
-            engine: RwLock::new(Some(engine)),
-            installs: Mutex::new(installs),
-        })
-    }
-
-    fn full(&self) -> PagesError {
-        PagesError::Full { place: self.place.display().to_string() }
-    }
-
-    /// Uses the engine, which nobody closes meanwhile.
-    fn with<T>(
-        &self,
-        what: impl FnOnce(&Engine) -> Result<T, PagesError>,
-    ) -> Result<T, PagesError> {
-        // An engine is there whole, or not at all.
-        let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
-        what(engine.as_ref().ok_or_else(|| self.full())?)
-    }
-
-    /// Opens an engine again that a full disk has ended. Whoever reads meanwhile waits; until then
-    /// the old one is read.
-    fn mend(&self, installs: &mut Installs) -> Result<(), PagesError> {
-        {
-            let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
-            let ended = engine.as_ref().map_or(Some(Ended::Full), Engine::ended);
-            match ended {
-                None => return Ok(()),
-                Some(Ended::Failed) => {
-                    let place = self.place.display().to_string();
-                    let detail = "a write in the background failed".into();
-                    return Err(PagesError::Failed { place, detail });
-                }
-                Some(Ended::Full) => {}
-            }
-            let now = Instant::now();
-            let again_at = *installs.again_at.get_or_insert(now + installs.pause);
-            // What still merges would be waited for, and every reader with it.
-            if now < again_at || engine.as_ref().is_some_and(Engine::merges) {
-                return Err(self.full());
-            }
-            installs.pause = (installs.pause * 2).min(AGAIN_MAX);
-            installs.again_at = Some(now + installs.pause);
+        let all = [("pages", &pages), ("index", &index), ("apart", &apart), ("meta", &meta)];
+        let marks = Marks::check(&database, &place, &all, failed)?;
+        if marks.any() != meta.contains_key(META_KEY).map_err(|error| fault(&place, &error))? {
+            return Err(PagesError::Lost {
+                place: place.display().to_string(),
+                what: "meta".into(),
+                detail: "the metadata and the marks of installs are not of one time".into(),
+            });
         }
-        let mut slot = self.engine.write().unwrap_or_else(PoisonError::into_inner);
-        // Closed first: it is locked against a second one.
-        slot.take();
-        let engine = Engine::open(&self.place, &self.config, self.free)?;
-        let (found, done) = (engine.marks.last(), installs.done);
-        match (found.checked_sub(done), installs.half_done.take()) {
-            (Some(0), _) => {}
-            (Some(1), Some(pages)) => {
-                installs.unknown.extend(pages);
-                installs.done = found;
-            }
-            _ => {
-                return Err(PagesError::Lost {
-                    place: self.place.display().to_string(),
-                    what: "meta".into(),
-                    detail: format!("{done} installs were done, and {found} are there"),
-                });
-            }
-        }
-        *slot = Some(engine);
-        installs.again_at = None;
-        Ok(())
+        Ok(Self { place, device, free: free_bytes, database, pages, index, apart, meta, marks })
     }
 
-    /// Waits until the engine takes an install without making it wait.
-    fn keep_up(&self, engine: &Engine) -> Result<(), PagesError> {
-        let until = Instant::now() + BEHIND_MAX;
-        while engine.lies_behind() {
-            match engine.ended() {
-                // The next try opens it again, or says that it failed.
-                Some(_) => return Err(self.full()),
-                None if Instant::now() >= until => {
-                    let place = self.place.display().to_string();
-                    return Err(PagesError::Behind { place });
-                }
-                None => std::thread::sleep(BEHIND_LOOK),
-            }
-        }
-        Ok(())
+    fn keyspaces(&self) -> [&Keyspace; 4] {
+        [&self.pages, &self.index, &self.apart, &self.meta]
     }
 
     /// Refuses an install for which there may be no room: one that fails half way ends the engine.
@@ -253,48 +171,14 @@ impl FjallPages {
         let bytes = bytes.saturating_mul(WRITTEN_TIMES);
         let device = self.device;
         let of_others = reserved.get(&device).copied().unwrap_or_default();
-        if free < self.config.margin_bytes.saturating_add(bytes).saturating_add(of_others) {
+        if free < MARGIN_BYTES.saturating_add(bytes).saturating_add(of_others) {
             return Err(PagesError::Full { place });
         }
         reserved.insert(device, of_others.saturating_add(bytes));
         Ok(Reserved { device, bytes })
     }
 
-    /// Writes the batch to the journal and to memory, and syncs the journal.
-    fn commit(
-        &self,
-        engine: &Engine,
-        batch: fjall::OwnedWriteBatch,
-        of: &InstallBatch,
-        installs: &mut Installs,
-    ) -> Result<(), PagesError> {
-        let pages = of.pages.iter().map(|page| (page.page, page.stored.version));
-        match batch.commit() {
-            Ok(()) => {}
-            // It took nothing of it, and is opened again at the next try if a full disk is why.
-            Err(fjall::Error::Poisoned) => return Err(self.full()),
-            Err(error) => {
-                let error = self.fault(&error);
-                if matches!(error, PagesError::Full { .. }) {
-                    // The rest of it is written when it is closed, if there is room by then.
-                    installs.half_done = Some(pages.collect());
-                }
-                return Err(error);
-            }
-        }
-        match engine.database.persist(PersistMode::SyncData) {
-            Ok(()) => Ok(()),
-            // Its background work ended in between: nothing was synced. The journal has all of it,
-            // and is synced when it is opened again.
-            Err(fjall::Error::Poisoned) => {
-                installs.half_done = Some(pages.collect());
-                Err(self.full())
-            }
-            Err(error) => Err(self.failed(&error)),
-        }
-    }
-
-    /// An error of a sync is final: what a second one says of the same bytes means nothing.
+    /// A full disk met in the middle of an install, where nobody can tell how much of it is done.
     fn failed(&self, error: &fjall::Error) -> PagesError {
         match self.fault(error) {
             PagesError::Full { place } => PagesError::Failed { place, detail: error.to_string() },
@@ -307,7 +191,7 @@ impl FjallPages {
     /// # Errors
     /// Failures of the engine.
     pub fn disk_bytes(&self) -> Result<u64, PagesError> {
-        self.with(|engine| engine.database.disk_space().map_err(|error| self.fault(&error)))
+        self.database.disk_space().map_err(|error| self.fault(&error))
     }
 
     fn fault(&self, error: &fjall::Error) -> PagesError {
@@ -346,13 +230,65 @@ impl FjallPages {
 
 impl Pages for FjallPages {
     fn load(&self, page: PageId) -> Result<Option<StoredPage>, PagesError> {
-        self.with(|engine| self.load_from(engine, page))
+        let key = page_key(page);
+        // Page and index of one moment: an install may go on meanwhile.
+        let snapshot = self.database.snapshot();
+        let value = snapshot.get(&self.pages, key).map_err(|error| self.fault(&error))?;
+        let Some(value) = value else {
+            return Ok(None);
+        };
+        let what = format!("page {page}");
+        let (kind, version, image) = self.value(&key, value.into(), &what)?;
+        let image = match kind {
+            KIND_IMAGE => Some(image),
+            KIND_TOMBSTONE => None,
+            other => return Err(self.damaged(what, format!("it is of kind {other}"))),
+        };
+        let indexed = snapshot.contains_key(&self.index, index_key(version, page));
+        if !indexed.map_err(|error| self.fault(&error))? {
+            let place = self.place.display().to_string();
+            return Err(PagesError::NotInstalled { place, page, version });
+        }
+        Ok(Some(StoredPage { version, image }))
     }
 
     fn install(&self, batch: &InstallBatch) -> Result<(), PagesError> {
-        let mut installs = self.installs();
-        self.mend(&mut installs)?;
-        self.with(|engine| self.install_in(engine, &mut installs, batch))
+        let images = batch.pages.iter().filter_map(|page| page.stored.image.as_ref());
+        let bytes: usize = images.map(Bytes::len).sum();
+        let meta = wire::encode_meta(&batch.meta);
+        let apart: Vec<Bytes> = batch.apart.iter().map(wire::encode_apart).collect();
+        let apart_bytes: usize = apart.iter().map(Bytes::len).sum();
+        let keys = (batch.pages.len() + batch.apart.len() + batch.joined.len()) * KEYS_BYTES;
+        let _reserved = self.reserve((bytes + apart_bytes + keys + meta.len()) as u64)?;
+        let mut all = self.database.batch().durability(Some(PersistMode::SyncData));
+        for installed in &batch.pages {
+            let key = page_key(installed.page);
+            let stored = &installed.stored;
+            let (kind, image) = match &stored.image {
+                Some(image) => (KIND_IMAGE, &image[..]),
+                None => (KIND_TOMBSTONE, &[][..]),
+            };
+            let value = encode_value(&key, kind, stored.version, image);
+            all.insert(&self.pages, key, value);
+            // Both in one batch have one sequence number: of two for one key either might win.
+            if ![Stamp::ZERO, stored.version].contains(&installed.previous) {
+                all.remove(&self.index, index_key(installed.previous, installed.page));
+            }
+            all.insert(&self.index, index_key(stored.version, installed.page), []);
+        }
+        for (of, changes) in batch.apart.iter().zip(&apart) {
+            let (key, last) = (page_key(of.page), of.changes.last());
+            let version = last.map_or(Stamp::ZERO, |(stamp, _)| *stamp);
+            all.insert(&self.apart, key, encode_value(&key, KIND_APART, version, changes));
+        }
+        for page in &batch.joined {
+            all.remove(&self.apart, page_key(*page));
+        }
+        let value = encode_value(META_KEY, KIND_META, batch.meta.installed, &meta);
+        all.insert(&self.meta, META_KEY, value);
+        self.marks.put(&mut all, &self.keyspaces());
+        all.commit().map_err(|error| self.failed(&error))?;
+        self.marks.done(&self.keyspaces()).map_err(|error| self.failed(&error))
     }
 
     fn changed_after(&self, after: (Stamp, PageId), limit: usize) -> Result<Changed, PagesError> {
@@ -360,23 +296,20 @@ impl Pages for FjallPages {
         // Marks come before every entry: no page has stamp 0.
         let (stamp, page) = after.max((Stamp::ZERO, PAGE_MAX));
         let range = (Excluded(index_key(stamp, page)), Unbounded);
-        self.with(|engine| {
-            let mut entries = Vec::new();
-            let snapshot = engine.database.snapshot();
-            for item in snapshot.range::<[u8; 32], _>(&engine.index, range) {
-                let key = item.key().map_err(|error| self.fault(&error))?;
-                if entries.len() == limit {
-                    return Ok((entries, true));
-                }
-                entries.push(self.index_entry(&key)?);
+        let mut entries = Vec::new();
+        let snapshot = self.database.snapshot();
+        for item in snapshot.range::<[u8; 32], _>(&self.index, range) {
+            let key = item.key().map_err(|error| self.fault(&error))?;
+            if entries.len() == limit {
+                return Ok((entries, true));
             }
-            Ok((entries, false))
-        })
+            entries.push(self.index_entry(&key)?);
+        }
+        Ok((entries, false))
     }
 
     fn meta(&self) -> Result<Option<DomainMeta>, PagesError> {
-        let value =
-            self.with(|engine| engine.meta.get(META_KEY).map_err(|error| self.fault(&error)))?;
+        let value = self.meta.get(META_KEY).map_err(|error| self.fault(&error))?;
         let Some(value) = value else {
             return Ok(None);
         };
@@ -392,21 +325,19 @@ impl Pages for FjallPages {
     }
 
     fn apart(&self) -> Result<KeptApart, PagesError> {
-        self.with(|engine| {
-            let mut all = Vec::new();
-            for item in engine.database.snapshot().iter(&engine.apart) {
-                let key = item.key().map_err(|error| self.fault(&error))?;
-                if marks::is_mark(&key) {
-                    continue;
-                }
-                let page = self.page_entry(&key)?;
-                all.push(match self.apart_of(engine, page) {
-                    Err(error @ PagesError::Damaged { .. }) => Err((page, error)),
-                    other => Ok(other?),
-                });
+        let mut all = Vec::new();
+        for item in self.database.snapshot().iter(&self.apart) {
+            let key = item.key().map_err(|error| self.fault(&error))?;
+            if marks::is_mark(&key) {
+                continue;
             }
-            Ok(all)
-        })
+            let page = self.page_entry(&key)?;
+            all.push(match self.apart_of(page) {
+                Err(error @ PagesError::Damaged { .. }) => Err((page, error)),
+                other => Ok(other?),
+            });
+        }
+        Ok(all)
     }
 
     fn pages_of(
@@ -419,106 +350,23 @@ impl Pages for FjallPages {
         let from = page_key(PageId { volume, page: after });
         let to = page_key(PageId { volume, page: PageNo(u64::MAX) });
         let range = (Excluded(from), Included(to));
-        self.with(|engine| {
-            let snapshot = engine.database.snapshot();
-            snapshot
-                .range::<[u8; 24], _>(&engine.pages, range)
-                .take(limit)
-                .map(|item| {
-                    let key = item.key().map_err(|error| self.fault(&error))?;
-                    self.page_entry(&key)
-                })
-                .collect()
-        })
+        let snapshot = self.database.snapshot();
+        snapshot
+            .range::<[u8; 24], _>(&self.pages, range)
+            .take(limit)
+            .map(|item| {
+                let key = item.key().map_err(|error| self.fault(&error))?;
+                self.page_entry(&key)
+            })
+            .collect()
     }
 }
 
 impl FjallPages {
-    fn installs(&self) -> MutexGuard<'_, Installs> {
-        // What it says is of whole installs.
-        self.installs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn load_from(&self, engine: &Engine, page: PageId) -> Result<Option<StoredPage>, PagesError> {
-        let key = page_key(page);
-        // Page and index of one moment: an install may go on meanwhile.
-        let snapshot = engine.database.snapshot();
-        let value = snapshot.get(&engine.pages, key).map_err(|error| self.fault(&error))?;
-        let Some(value) = value else {
-            return Ok(None);
-        };
-        let what = format!("page {page}");
-        let (kind, version, image) = self.value(&key, value.into(), &what)?;
-        let image = match kind {
-            KIND_IMAGE => Some(image),
-            KIND_TOMBSTONE => None,
-            other => return Err(self.damaged(what, format!("it is of kind {other}"))),
-        };
-        let indexed = snapshot.contains_key(&engine.index, index_key(version, page));
-        if !indexed.map_err(|error| self.fault(&error))? {
-            let place = self.place.display().to_string();
-            return Err(PagesError::NotInstalled { place, page, version });
-        }
-        Ok(Some(StoredPage { version, image }))
-    }
-
-    fn install_in(
-        &self,
-        engine: &Engine,
-        installs: &mut Installs,
-        batch: &InstallBatch,
-    ) -> Result<(), PagesError> {
-        let images = batch.pages.iter().filter_map(|page| page.stored.image.as_ref());
-        let bytes: usize = images.map(Bytes::len).sum();
-        let meta = wire::encode_meta(&batch.meta);
-        let apart: Vec<Bytes> = batch.apart.iter().map(wire::encode_apart).collect();
-        let apart_bytes: usize = apart.iter().map(Bytes::len).sum();
-        let keys = (batch.pages.len() + batch.apart.len() + batch.joined.len()) * KEYS_BYTES;
-        self.keep_up(engine)?;
-        let _reserved = self.reserve((bytes + apart_bytes + keys + meta.len()) as u64)?;
-        let mut all = engine.database.batch().durability(Some(PersistMode::Buffer));
-        for installed in &batch.pages {
-            let key = page_key(installed.page);
-            let stored = &installed.stored;
-            let (kind, image) = match &stored.image {
-                Some(image) => (KIND_IMAGE, &image[..]),
-                None => (KIND_TOMBSTONE, &[][..]),
-            };
-            let value = encode_value(&key, kind, stored.version, image);
-            all.insert(&engine.pages, key, value);
-            let unknown = installs.unknown.get(&installed.page).copied();
-            let superseded = [Some(installed.previous), unknown];
-            for old in BTreeSet::from(superseded).into_iter().flatten() {
-                // Both in one batch have one sequence number: of two for one key either might win.
-                if ![Stamp::ZERO, stored.version].contains(&old) {
-                    all.remove(&engine.index, index_key(old, installed.page));
-                }
-            }
-            all.insert(&engine.index, index_key(stored.version, installed.page), []);
-        }
-        for (of, changes) in batch.apart.iter().zip(&apart) {
-            let (key, last) = (page_key(of.page), of.changes.last());
-            let version = last.map_or(Stamp::ZERO, |(stamp, _)| *stamp);
-            all.insert(&engine.apart, key, encode_value(&key, KIND_APART, version, changes));
-        }
-        for page in &batch.joined {
-            all.remove(&engine.apart, page_key(*page));
-        }
-        let value = encode_value(META_KEY, KIND_META, batch.meta.installed, &meta);
-        all.insert(&engine.meta, META_KEY, value);
-        engine.marks.put(&mut all, &engine.keyspaces());
-        self.commit(engine, all, batch, installs)?;
-        installs.done += 1;
-        for of in &batch.pages {
-            installs.unknown.remove(&of.page);
-        }
-        engine.marks.done(&engine.keyspaces()).map_err(|error| self.failed(&error))
-    }
-
-    fn apart_of(&self, engine: &Engine, page: PageId) -> Result<Apart, PagesError> {
+    fn apart_of(&self, page: PageId) -> Result<Apart, PagesError> {
         let key = page_key(page);
         let what = format!("what is kept apart from page {page}");
-        let value = engine.apart.get(key).map_err(|error| self.fault(&error))?;
+        let value = self.apart.get(key).map_err(|error| self.fault(&error))?;
         let Some(value) = value else {
             return Err(self.damaged(what, "its key is there, its value is not"));
         };
@@ -588,7 +436,7 @@ fn parse_page(key: &[u8]) -> Option<PageId> {
     })
 }
 
-pub(super) fn fault(place: &Path, error: &fjall::Error) -> PagesError {
+fn fault(place: &Path, error: &fjall::Error) -> PagesError {
     let place = place.display().to_string();
     let io = match error {
         fjall::Error::Io(io) => Some(io),
@@ -634,7 +482,7 @@ mod tests {
         let stored = StoredPage { version: Stamp(1), image: Some(vec![7; 4096].into()) };
         let installed = larder_core::record::InstalledPage { page, previous: Stamp(0), stored };
         let batch = InstallBatch { pages: vec![installed], ..InstallBatch::default() };
-        pages.free = |_| Ok((8 << 20) + 4096);
+        pages.free = |_| Ok(MARGIN_BYTES + 4096);
         let refused = pages.install(&batch).expect_err("there is no room");
         assert!(matches!(refused, PagesError::Full { .. }), "{refused}");
         assert_eq!(pages.load(page), Ok(None), "nothing was done");
@@ -653,7 +501,7 @@ mod tests {
             let mut pages = FjallPages::open(place, &FjallConfig::default()).expect("it is ours");
             // A file system of this test's own.
             pages.device = u64::MAX;
-            pages.free = |_| Ok((8 << 20) + WRITTEN_TIMES * 1000);
+            pages.free = |_| Ok(MARGIN_BYTES + WRITTEN_TIMES * 1000);
             pages
         };
         let (one, other) = (open("one"), open("other"));

@@ -70,11 +70,6 @@ impl Marks {
         self.0.load(Ordering::Relaxed) > 0
     }
 
-    /// The number of the last install.
-    pub(super) fn last(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
     /// Puts the next install's marks into its batch.
     pub(super) fn put(&self, batch: &mut OwnedWriteBatch, keyspaces: &[&Keyspace]) {
         let number = self.0.load(Ordering::Relaxed) + 1;

@@ -4,7 +4,6 @@
 //! answered. It is behind the log, never ahead of it. Everything blocks; `load` and `install` may
 //! be called from different threads at once.
 
-mod engine;
 mod fjall;
 mod marks;
 mod model;
@@ -33,8 +32,7 @@ pub trait Pages {
     /// without being read, since the origin knows it (rule 20).
     ///
     /// # Errors
-    /// [`PagesError::Full`], [`PagesError::Behind`]: it counts as not done; try again, with all its
-    /// pages as they are by then, and with other pages if need be. Anything else: whether
+    /// [`PagesError::Full`]: nothing was done; try again when there is room. Anything else: whether
     /// the batch will be found after a restart is not known; the engine must not be used for
     /// another install.
     fn install(&self, batch: &InstallBatch) -> Result<(), PagesError>;
@@ -65,14 +63,6 @@ pub enum PagesError {
     /// No room.
     #[error("the page engine in {place} is full: free space on its file system")]
     Full {
-        /// Its directory.
-        place: String,
-    },
-    /// It has so much to write yet that it took nothing.
-    #[error(
-        "the page engine in {place} lies behind with what it writes in the background: it took nothing, and is asked again; if this goes on its disk is too slow"
-    )]
-    Behind {
         /// Its directory.
         place: String,
     },

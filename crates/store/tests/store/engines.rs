@@ -12,12 +12,7 @@ use std::path::Path;
 const VOLUMES: [VolumeId; 2] = [VolumeId(1), VolumeId(u128::MAX)];
 
 fn fjall(place: &Path) -> Result<FjallPages, PagesError> {
-    let config = FjallConfig {
-        cache_bytes: 1 << 20,
-        memtable_bytes: 1 << 20,
-        threads: 1,
-        ..FjallConfig::default()
-    };
+    let config = FjallConfig { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, threads: 1 };
     FjallPages::open(place, &config)
 }
 

@@ -25,12 +25,7 @@ const LAG: u64 = 25;
 fn config() -> StoreConfig {
     StoreConfig {
         log: LogConfig { segment_bytes: 64 << 10, reserve_bytes: 0, ..LogConfig::default() },
-        pages: FjallConfig {
-            cache_bytes: 1 << 20,
-            memtable_bytes: 1 << 20,
-            threads: 1,
-            ..FjallConfig::default()
-        },
+        pages: FjallConfig { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, threads: 1 },
     }
 }
 
