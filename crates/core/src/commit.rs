@@ -233,7 +233,7 @@ pub enum Abort {
     StaleNumber(PageId),
     /// The page is lost at the origin (P9): as it was last installed, or its changes kept apart, it
     /// is damaged, and nothing that is stored makes up for it.
-    #[error("page {0} is lost at the origin until it is restored from a backup")]
+    #[error("page {0} is damaged at the origin: restore it from a backup")]
     Lost(PageId),
     /// An op that makes no sense for its object: out of bounds, too long, bad generation.
     #[error("write to page {0} is malformed")]

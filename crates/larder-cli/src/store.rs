@@ -7,7 +7,7 @@ use larder_core::id::DomainId;
 use larder_store::check::check_directory;
 use larder_store::driver::{domain_at, folder_name, folder_number, list_at};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Checks every domain of a store; the report, and what does not hold. The store's domains are those
@@ -20,13 +20,17 @@ pub(crate) fn check(data: &Path) -> Result<(Value, Vec<String>)> {
     let mut domains = Vec::new();
     let listed = list_at(data).with_context(|| named(data))?;
     let Folders { found, strangers } = folders(data)?;
-    let places = found.last_key_value().map_or(0, |(last, _)| last + 1);
-    let places = places.max(listed.as_ref().map_or(0, Vec::len));
-    anyhow::ensure!(places > 0, NoStore(named(data)));
+    // A folder's number may be anything: a copy may be named by its date.
+    let named_or_found = (0..listed.as_ref().map_or(0, Vec::len)).chain(found.keys().copied());
+    let places: BTreeSet<usize> = named_or_found.collect();
+    anyhow::ensure!(!places.is_empty(), NoStore(named(data)));
     if listed.is_none() {
         faults.push("the list of domains is missing".into());
+        if !found.contains_key(&0) {
+            faults.push(format!("{} is missing", folder_name(0)));
+        }
     }
-    for number in 0..places {
+    for number in places {
         let folder = folder_name(number);
         let wanted = listed.as_ref().and_then(|listed| listed.get(number));
         match (found.get(&number), wanted) {
@@ -34,13 +38,7 @@ pub(crate) fn check(data: &Path) -> Result<(Value, Vec<String>)> {
                 faults.push(format!("{folder} is missing, and domain {:016x} with it", wanted.0));
                 continue;
             }
-            // A gap before a domain that is there, where no list tells whose it was.
-            (None, None) => {
-                if listed.is_none() {
-                    faults.push(format!("{folder} is missing"));
-                }
-                continue;
-            }
+            (None, None) => continue,
             (Some(there), Some(wanted)) if there != wanted => {
                 let wanted = wanted.0;
                 faults.push(format!("{folder}: the store's list names domain {wanted:016x} there"));

@@ -234,6 +234,10 @@ async fn a_check_finds_the_domains_that_no_list_names() {
     let (code, text) = site.volume(&words).await;
     assert_eq!(code, Some(6), "{text}");
     assert!(text.contains("domain-1: the store's list does not name domain"), "{text}");
+    // Named by a date: the check went over all the numbers before.
+    std::fs::rename(&second, data.join(format!("domain-{}", u64::MAX))).expect("renames");
+    let (code, text) = site.volume(&words).await;
+    assert_eq!(code, Some(6), "{text}");
     std::fs::remove_file(data.join("domains")).expect("it is there");
     std::fs::remove_dir_all(&first).expect("it is there");
     let (code, text) = site.volume(&words).await;

@@ -443,11 +443,15 @@ fn fault(place: &Path, error: &fjall::Error) -> PagesError {
         fjall::Error::Storage(fjall::LsmError::Io(io)) => Some(io),
         _ => None,
     };
-    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    use std::io::ErrorKind::{InvalidData, NotFound, QuotaExceeded, StorageFull, UnexpectedEof};
     match (error, io.map(std::io::Error::kind)) {
         (_, Some(StorageFull | QuotaExceeded)) => PagesError::Full { place },
         (fjall::Error::Locked, _) => PagesError::Locked { place },
         (fjall::Error::Io(_) | fjall::Error::Poisoned, _) => {
+            PagesError::Failed { place, detail: error.to_string() }
+        }
+        // A file that is missing or too short is damage; what the device or the process met is not.
+        (_, Some(kind)) if !matches!(kind, InvalidData | NotFound | UnexpectedEof) => {
             PagesError::Failed { place, detail: error.to_string() }
         }
         _ => PagesError::Damaged { place, what: "something".into(), detail: error.to_string() },

@@ -521,8 +521,8 @@ impl Cache {
         }
         let lasting =
             pending.unable.as_ref().is_some_and(|(at, _)| now.since(*at) >= STORE_PATIENCE);
-        if let (true, false, Some(refused)) = (lasting, pending.users.is_empty(), pending.refused())
-        {
+        // Whether somebody still waits or not: it is not done, and would be sent for good.
+        if let (true, Some(refused)) = (lasting, pending.refused()) {
             let answer = Err(refused);
             let users = commits.end(id, &answer);
             commits.withdraw(id);

@@ -53,6 +53,8 @@ impl Numbers {
         let within: Vec<_> = within.map(|(key, range)| (*key, *range)).collect();
         for (key, range) in within {
             self.ranges.remove(&key);
+            // Else its place would stand for a range that begins there later, and end that early.
+            self.order.retain(|other| *other != key);
             self.keep_above(volume, end, range);
         }
     }

@@ -190,7 +190,7 @@ impl Domain {
         self.waiting_bytes -= waiting.bytes;
     }
 
-    /// It cannot be taken on now; if one of its pages is lost, never: put off again and again, it
+    /// It cannot be taken on now; if one of its pages is damaged, never: put off again and again, it
     /// would keep every later outcome of its node from being confirmed, and so from being forgotten,
     /// until no more of them have room.
     pub(super) fn give_up(
@@ -203,9 +203,7 @@ impl Domain {
         let id = waiting.request.id;
         match error {
             RequestError::Damaged { page, .. }
-                if self.pages.lost(*page).is_some()
-                    && self.is_open()
-                    && self.gathering.items.len() < cx.config.append_records_max =>
+                if self.is_open() && self.gathering.items.len() < cx.config.append_records_max =>
             {
                 self.gather_abort(id, Abort::Lost(*page));
             }
