@@ -20,6 +20,7 @@ use fjall::{
 use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
 use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
 use larder_core::wire;
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -443,17 +444,19 @@ fn fault(place: &Path, error: &fjall::Error) -> PagesError {
         fjall::Error::Storage(fjall::LsmError::Io(io)) => Some(io),
         _ => None,
     };
-    use std::io::ErrorKind::{InvalidData, NotFound, QuotaExceeded, StorageFull, UnexpectedEof};
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    // What the device or the process met is no damage; what a file holds, or lacks, is.
+    let met = io.and_then(std::io::Error::raw_os_error).is_some_and(|code| {
+        let met = [Errno::IO, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::ACCESS, Errno::ROFS];
+        met.contains(&Errno::from_raw_os_error(code))
+    });
     match (error, io.map(std::io::Error::kind)) {
         (_, Some(StorageFull | QuotaExceeded)) => PagesError::Full { place },
         (fjall::Error::Locked, _) => PagesError::Locked { place },
         (fjall::Error::Io(_) | fjall::Error::Poisoned, _) => {
             PagesError::Failed { place, detail: error.to_string() }
         }
-        // A file that is missing or too short is damage; what the device or the process met is not.
-        (_, Some(kind)) if !matches!(kind, InvalidData | NotFound | UnexpectedEof) => {
-            PagesError::Failed { place, detail: error.to_string() }
-        }
+        _ if met => PagesError::Failed { place, detail: error.to_string() },
         _ => PagesError::Damaged { place, what: "something".into(), detail: error.to_string() },
     }
 }
