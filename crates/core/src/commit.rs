@@ -231,8 +231,8 @@ pub enum Abort {
         "page {0} was made with a number that was not given to this node in a history of the domain: take a new one"
     )]
     StaleNumber(PageId),
-    /// The page is lost at the origin (P9): as it was last installed, or its changes kept apart, it
-    /// is damaged, and nothing that is stored makes up for it.
+    /// The page is damaged at the origin (P9), as it was last installed or in its changes kept apart:
+    /// the commit is not done, and never will be; another one may be, once the page is restored.
     #[error("page {0} is damaged at the origin: restore it from a backup")]
     Lost(PageId),
     /// An op that makes no sense for its object: out of bounds, too long, bad generation.
