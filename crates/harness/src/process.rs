@@ -4,8 +4,9 @@ use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,15 +25,34 @@ impl Process {
     /// # Errors
     /// When the process cannot be started.
     pub fn start(name: &str, binary: &Path, arguments: &[String], folder: &Path) -> Result<Self> {
+        Self::spawn(name, Command::new(binary).args(arguments), folder)
+    }
+
+    /// The same, in a process group of its own: Ctrl-C at a terminal does not reach it, and whoever
+    /// started it ends it when its turn has come.
+    ///
+    /// # Errors
+    /// When the process cannot be started.
+    pub fn start_apart(
+        name: &str,
+        binary: &Path,
+        arguments: &[String],
+        folder: &Path,
+    ) -> Result<Self> {
+        Self::spawn(name, Command::new(binary).args(arguments).process_group(0), folder)
+    }
+
+    fn spawn(name: &str, command: &mut Command, folder: &Path) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let out = File::options().create(true).append(true).open(&log)?;
-        let child = Command::new(binary)
-            .args(arguments)
+        let child = command
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)
             .spawn()
-            .with_context(|| format!("starting {name}: {}", binary.display()))?;
+            .with_context(|| {
+                format!("starting {name}: {}", Path::new(command.get_program()).display())
+            })?;
         Ok(Self { name: name.into(), child, log, point: None })
     }
 
@@ -88,6 +108,14 @@ impl Process {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// How it ended, if it has ended.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub fn status(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
     }
 
     /// Waits until it has ended by itself; its exit code, none after a signal.
@@ -165,12 +193,21 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if self.keep {
+        // Removing what is below a mount would remove it from the volume.
+        if self.keep || mounted_below(&self.path) {
             eprintln!("kept {}", self.path.display());
         } else {
             std::fs::remove_dir_all(&self.path).ok();
         }
     }
+}
+
+/// Whether something is mounted at or below `folder`, as far as can be told.
+fn mounted_below(folder: &Path) -> bool {
+    std::fs::read_to_string("/proc/self/mounts").map_or(true, |mounts| {
+        let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        points.any(|point| Path::new(point).starts_with(folder))
+    })
 }
 
 /// Whether something is mounted there.

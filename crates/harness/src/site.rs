@@ -4,6 +4,7 @@ use crate::process::{Folder, Process, free_port, http_get, is_mounted};
 use anyhow::{Context, Result, bail, ensure};
 use larder::testing::proxy::Proxy;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{OnceLock, mpsc};
@@ -156,6 +157,7 @@ impl Drop for Server {
 pub struct Site {
     folder: Folder,
     binary: PathBuf,
+    apart: bool,
 }
 
 /// One administrator, two sites, a relay and an origin: what most tests need.
@@ -174,10 +176,21 @@ impl Site {
     /// # Errors
     /// When it cannot be made.
     pub fn new(binary: &Path, name: &str) -> Result<Self> {
-        let site = Self {
-            folder: Folder::new(name, std::env::var_os("LARDER_KEEP").is_some())?,
-            binary: binary.into(),
-        };
+        let folder = Folder::new(name, std::env::var_os("LARDER_KEEP").is_some())?;
+        Self { folder, binary: binary.into(), apart: false }.certified()
+    }
+
+    /// The same in a folder made before. Ctrl-C at a terminal does not reach its processes: whoever
+    /// starts them ends them in their order.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn apart(binary: &Path, folder: Folder) -> Result<Self> {
+        Self { folder, binary: binary.into(), apart: true }.certified()
+    }
+
+    fn certified(self) -> Result<Self> {
+        let site = self;
         site.larder(&["ca", "init", "--tls", &site.tls()])?.success()?;
         for (name, role) in NAMES {
             site.issue(name, role, 30)?;
@@ -214,7 +227,11 @@ impl Site {
     /// When it does not end within [`READY`]: it is killed then.
     pub fn larder(&self, words: &[&str]) -> Result<Ended> {
         let (out, err) = (self.path("command.out"), self.path("command.err"));
-        let mut child = Command::new(&self.binary)
+        let mut command = Command::new(&self.binary);
+        if self.apart {
+            command.process_group(0);
+        }
+        let mut child = command
             .args(words)
             .stdin(Stdio::null())
             .stdout(File::create(&out)?)
@@ -236,6 +253,20 @@ impl Site {
             Ok::<_, anyhow::Error>(String::from_utf8_lossy(&std::fs::read(path)?).into_owned())
         };
         Ok(Ended { code: status.code(), out: read(out)?, err: read(err)? })
+    }
+
+    /// Starts `larder volume …` as the administrator, straight at `port`: for what takes longer
+    /// than [`READY`].
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_volume(&self, port: u16, words: &[&str]) -> Result<Process> {
+        let (tls, parent) = (self.tls(), format!("127.0.0.1:{port}"));
+        let identity = ["--tls", &tls, "--name", "admin", "--parent", &parent];
+        let words = [&["volume"], words, &identity].concat();
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let start = if self.apart { Process::start_apart } else { Process::start };
+        start("volume", &self.binary, &words, self.folder.path())
     }
 
     /// Runs `larder volume …` as the administrator, straight at `port`.
@@ -329,7 +360,8 @@ impl Site {
         arguments.extend(words.iter().map(|word| (*word).to_owned()));
         arguments.extend(["--tls".to_owned(), self.tls()]);
         arguments.extend(["--http".to_owned(), format!("127.0.0.1:{http}")]);
-        let process = Process::start(name, program, &arguments, self.folder.path())?;
+        let start = if self.apart { Process::start_apart } else { Process::start };
+        let process = start(name, program, &arguments, self.folder.path())?;
         Ok(Server { process, port: 0, http, point: None })
     }
 

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 pub(crate) const VOLUME: &str = "tree";
 
 /// The command of this build: named by `LARDER_BINARY`, else built now.
-fn binary() -> &'static Path {
+pub(crate) fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         if let Some(named) = std::env::var_os("LARDER_BINARY") {

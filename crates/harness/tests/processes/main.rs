@@ -11,5 +11,6 @@ mod identity;
 mod lease;
 mod operators;
 mod orphans;
+mod quickstart;
 mod transfer;
 mod usage;

@@ -1,0 +1,123 @@
+//! The work that is timed: listing a tree with all that its names are, and searching its files.
+
+use crate::Stop;
+use crate::report::say;
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What is searched for.
+const WORD: &[u8] = b"cache";
+/// How often a long pass says how far it is.
+const SAY_EVERY: Duration = Duration::from_secs(3);
+
+/// What a pass saw: the same everywhere, or something is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) directories: u64,
+    /// Regular files.
+    pub(crate) files: u64,
+    /// Everything else: symbolic links, mostly.
+    pub(crate) others: u64,
+    /// Of the regular files.
+    pub(crate) bytes: u64,
+    /// How often the word was found.
+    pub(crate) found: u64,
+}
+
+/// One pass over a tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pass {
+    /// Listing every directory and looking at every name in it (`ls -lR`).
+    pub(crate) list_s: f64,
+    /// Reading and searching every file (`grep -r`).
+    pub(crate) grep_s: f64,
+    pub(crate) seen: Seen,
+    /// Requests for pages that the node sent to the origin for it. Some overlap: the round trips
+    /// that were waited for are no more.
+    pub(crate) requests: u64,
+    /// Bytes over the line, both ways, keep-alive included.
+    pub(crate) line_bytes: u64,
+}
+
+impl Pass {
+    /// Lists, then searches, the tree at `root`. What it costs on a line is left at 0.
+    pub(crate) fn over(root: &Path, what: &str, stop: &Stop) -> Result<Self> {
+        let started = Instant::now();
+        let mut seen = list(root, &mut Progress::new(what, "listed"), stop)?;
+        let list_s = started.elapsed().as_secs_f64();
+        let started = Instant::now();
+        (seen.bytes, seen.found) = grep(root, &mut Progress::new(what, "searched"), stop)?;
+        let grep_s = started.elapsed().as_secs_f64();
+        Ok(Self { list_s, grep_s, seen, requests: 0, line_bytes: 0 })
+    }
+
+    pub(crate) fn both_s(&self) -> f64 {
+        self.list_s + self.grep_s
+    }
+}
+
+struct Progress<'a> {
+    what: &'a str,
+    verb: &'static str,
+    names: u64,
+    next: Instant,
+}
+
+impl<'a> Progress<'a> {
+    fn new(what: &'a str, verb: &'static str) -> Self {
+        Self { what, verb, names: 0, next: Instant::now() + SAY_EVERY }
+    }
+
+    fn step(&mut self, stop: &Stop) -> Result<()> {
+        self.names += 1;
+        if Instant::now() >= self.next {
+            say(format_args!("{}: {} names {}", self.what, self.names, self.verb));
+            self.next = Instant::now() + SAY_EVERY;
+        }
+        stop.check()
+    }
+}
+
+fn list(root: &Path, progress: &mut Progress<'_>, stop: &Stop) -> Result<Seen> {
+    let mut seen = Seen::default();
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            let about = fs::symlink_metadata(&path).with_context(|| path.display().to_string())?;
+            if about.is_dir() {
+                seen.directories += 1;
+                folders.push(path);
+            } else if about.is_file() {
+                seen.files += 1;
+            } else {
+                seen.others += 1;
+            }
+            progress.step(stop)?;
+        }
+    }
+    Ok(seen)
+}
+
+/// Bytes read, and how often the word is in them.
+fn grep(root: &Path, progress: &mut Progress<'_>, stop: &Stop) -> Result<(u64, u64)> {
+    let (mut bytes, mut found) = (0, 0);
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let entry = entry?;
+            let (path, kind) = (entry.path(), entry.file_type()?);
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() {
+                let read = fs::read(&path).with_context(|| path.display().to_string())?;
+                bytes += read.len() as u64;
+                found += read.windows(WORD.len()).filter(|piece| *piece == WORD).count() as u64;
+            }
+            progress.step(stop)?;
+        }
+    }
+    Ok((bytes, found))
+}
