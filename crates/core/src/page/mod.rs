@@ -230,6 +230,21 @@ impl Page {
         Some((entry.generation, &self.bytes[entry.range(&self.bytes)]))
     }
 
+    /// An object's bytes, when the slot holds it and its record holds them, without copying; none:
+    /// anything else, which [`Page::get`] tells apart. In a page whose records all hold their
+    /// objects' bytes this reads the directory alone: the bytes are not looked at.
+    #[must_use]
+    #[inline]
+    pub fn inline(&self, slot: Slot, generation: Generation) -> Option<Bytes> {
+        let entry = slotted::filled(self, slot)?;
+        let range = entry.range(&self.bytes);
+        let elsewhere = self.tally.elsewhere > 0 && record::elsewhere(&self.bytes[range.clone()]);
+        if entry.generation != generation || elsewhere {
+            return None;
+        }
+        Some(self.bytes.slice(range.start + record::INLINE_BYTES..range.end))
+    }
+
     /// The generation an object created in this empty slot must have; none: the slot is filled or
     /// retired, or the page is raw.
     #[must_use]

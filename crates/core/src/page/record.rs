@@ -50,7 +50,7 @@ impl Record {
             }
             _ => {
                 // In place: no second reference to count.
-                bytes.advance(1);
+                bytes.advance(INLINE_BYTES);
                 Self::Inline(bytes)
             }
         })
@@ -132,6 +132,15 @@ pub(super) fn fits_volume(record: &[u8], page_bytes: usize) -> bool {
     }
     let (length, _, count) = large(record);
     u32::try_from(page_bytes).is_ok_and(|page_bytes| count == large_pages(length, page_bytes))
+}
+
+/// Bytes of a record before an inline object's own.
+pub(super) const INLINE_BYTES: usize = 1;
+
+/// Whether a record says where the object's bytes are, in place of holding them. An empty slot's
+/// (no bytes) does not.
+pub(super) fn elsewhere(record: &[u8]) -> bool {
+    record.first().is_some_and(|&kind| kind != INLINE)
 }
 
 /// The object's bytes in a record's bytes, when they are inline.

@@ -43,6 +43,9 @@ pub(super) struct Tally {
     live: u32,
     /// The same, with room for a forward in each.
     reserved: u32,
+    /// Of the filled slots: those whose record says where the object's bytes are. While there is
+    /// none, the directory tells all of an object but its bytes.
+    pub(super) elsewhere: u32,
     /// Bytes at the end of the image that hold records or the remains of replaced ones.
     area: u32,
 }
@@ -68,20 +71,24 @@ impl Tally {
         self.area = self.live;
     }
 
-    fn gain(&mut self, entry: &Entry) {
+    /// Counts an entry with its record (no bytes: an empty slot).
+    fn gain(&mut self, entry: &Entry, record: &[u8]) {
         self.entries += 1;
         self.filled += u32::from(entry.is_filled());
         self.retired += u32::from(entry.is_retired());
         self.live += entry.length;
         self.reserved += reserve(entry.length);
+        self.elsewhere += u32::from(record::elsewhere(record));
     }
 
-    fn lose(&mut self, entry: &Entry) {
+    /// Takes back what [`Tally::gain`] counted.
+    fn lose(&mut self, entry: &Entry, record: &[u8]) {
         self.entries -= 1;
         self.filled -= u32::from(entry.is_filled());
         self.retired -= u32::from(entry.is_retired());
         self.live -= entry.length;
         self.reserved -= reserve(entry.length);
+        self.elsewhere -= u32::from(record::elsewhere(record));
     }
 }
 
@@ -142,10 +149,14 @@ impl Entry {
         start..start + self.length as usize
     }
 
+    /// Its record; no bytes: the slot is empty.
+    fn record<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        if self.is_filled() { &bytes[self.range(bytes)] } else { &[] }
+    }
+
     /// What makes two entries equal, wherever their records lie.
     pub(super) fn content<'a>(&self, bytes: &'a [u8]) -> (Slot, Generation, &'a [u8]) {
-        let record = if self.is_filled() { &bytes[self.range(bytes)] } else { &[] };
-        (self.slot, self.generation, record)
+        (self.slot, self.generation, self.record(bytes))
     }
 }
 
@@ -262,7 +273,7 @@ pub(super) fn validate(image: &[u8], count: u32, floor: u32) -> Result<Tally, Pa
         } else if entry.offset != 0 || entry.is_forgotten(floor) {
             return Err(PageError::Damaged("a needless entry"));
         }
-        tally.gain(&entry);
+        tally.gain(&entry, entry.record(image));
     }
     if start != image.len() {
         return Err(PageError::Damaged("bytes after the last record"));
@@ -306,9 +317,9 @@ pub(super) fn put(
     let new = Entry { slot, generation, offset: 0, length: bounded(value.len()) };
     let mut after = page.tally;
     if let Some(old) = old {
-        after.lose(&old);
+        after.lose(&old, old.record(&page.bytes));
     }
-    after.gain(&new);
+    after.gain(&new, value);
     if after.used() > page_bytes {
         return Err(OpError::Full);
     }
@@ -339,6 +350,9 @@ fn place(
         rebuild(page, Some((new, value)), page.tally.floor, page_bytes);
         return;
     }
+    if let Some(old) = old {
+        page.tally.lose(&old, old.record(&page.bytes));
+    }
     match old {
         Some(old) if shrinks => new.offset = old.offset,
         _ => {
@@ -357,10 +371,7 @@ fn place(
         let range = new.range(bytes);
         bytes[range].copy_from_slice(value);
     });
-    if let Some(old) = old {
-        page.tally.lose(&old);
-    }
-    page.tally.gain(&new);
+    page.tally.gain(&new, value);
     tidy(page, page_bytes);
 }
 
@@ -374,9 +385,9 @@ pub(super) fn delete(
     let index = holder(page, slot, generation)?;
     let old = entry_at(&page.bytes, index);
     let new = Entry { offset: 0, length: 0, ..old };
+    page.tally.lose(&old, old.record(&page.bytes));
     page.modify(|bytes| new.write(&mut bytes[HEADER_BYTES + index * ENTRY_BYTES..]));
-    page.tally.lose(&old);
-    page.tally.gain(&new);
+    page.tally.gain(&new, &[]);
     if new.is_forgotten(page.tally.floor) {
         // The floor says all that this entry would.
         rebuild(page, None, page.tally.floor, page_bytes);
@@ -504,12 +515,8 @@ fn rebuild(page: &mut Page, put: Option<(Entry, &[u8])>, floor: u32, page_bytes:
     let contents = contents(page, put, floor);
     let mut tally = Tally { floor, ..Tally::default() };
     for (slot, generation, record) in &contents {
-        tally.gain(&Entry {
-            slot: *slot,
-            generation: *generation,
-            offset: 0,
-            length: bounded(record.len()),
-        });
+        let (slot, generation, length) = (*slot, *generation, bounded(record.len()));
+        tally.gain(&Entry { slot, generation, offset: 0, length }, record);
     }
     tally.settle();
     let compact = tally.compact_bytes();

@@ -279,11 +279,16 @@ impl Model {
         for (slot, (generation, record)) in &self.objects {
             let (got, bytes) = page.get(Slot(*slot)).expect("filled");
             assert_eq!((got.0, &bytes[..]), (*generation, &record[..]));
+            // The short road says the same as the record, or nothing.
+            let value = inline(record).map(Bytes::copy_from_slice);
+            assert_eq!(page.inline(Slot(*slot), got), value);
+            assert_eq!(page.inline(Slot(*slot), Generation(got.0 + 1)), None);
             assert_eq!(page.next_generation(Slot(*slot)), None);
         }
         for (slot, used) in &self.used {
             if !self.objects.contains_key(slot) {
                 assert_eq!(page.get_ref(Slot(*slot)), None);
+                assert_eq!(page.inline(Slot(*slot), Generation(*used)), None);
                 let next = page.next_generation(Slot(*slot)).expect("not retired");
                 assert!(next.0 > *used, "generation {used} of slot {slot} came back");
             }

@@ -165,6 +165,17 @@ impl DomainState {
         Duration::from_nanos(self.lease.load(Ordering::Relaxed))
     }
 
+    /// Whether the state's age at `now` is at most `limit` nanoseconds (none: the lease). The same
+    /// as [`DomainState::age`] and [`DomainState::lease`] say, without a division.
+    #[inline]
+    pub(crate) fn within(&self, now: Instant, limit: Option<u64>) -> bool {
+        let limit = limit.unwrap_or_else(|| self.lease.load(Ordering::Relaxed));
+        match self.confirmed_at.load(Ordering::Acquire) {
+            0 => false,
+            confirmed => now.0.saturating_sub(confirmed - 1) <= limit,
+        }
+    }
+
     /// The sequence of a state that is stable now; waits for a batch under way. The wait is as
     /// long as the machine takes to apply one advance.
     #[inline]

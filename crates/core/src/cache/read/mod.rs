@@ -12,9 +12,11 @@ pub(crate) use domain::{Batch, DomainState, Position, RecentChange, Recheck};
 pub(crate) use running::Ticket;
 
 use crate::cache::{Line, PageCopy};
-use crate::id::{DomainId, HistoryId, PageId, Stamp, VolumeId};
+use crate::id::{DomainId, HistoryId, ObjectId, PageId, Stamp, VolumeId};
 use crate::machine::Faults;
 use crate::time::{Clock, Duration, Instant};
+use bytes::Bytes;
+use hashbrown::HashTable;
 use running::Running;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -54,9 +56,48 @@ impl Hasher for PageHasher {
 
 pub(crate) type PageMap<V> = HashMap<PageId, V, BuildHasherDefault<PageHasher>>;
 
+/// The hash of a page's id, for shards and every table of pages: one is enough for a read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PageHash(pub(crate) u64);
+
+impl PageHash {
+    #[inline]
+    pub(crate) fn of(page: PageId) -> Self {
+        let mut hasher = PageHasher::default();
+        page.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+/// A page held. Its id is that of the copy: a reader needs the copy's memory anyway, and the table
+/// is a third as large as one that repeats the id.
 struct Entry {
     copy: Arc<PageCopy>,
     heat: AtomicU8,
+}
+
+impl Entry {
+    /// Counts a use.
+    #[inline]
+    fn warm(&self) {
+        let heat = self.heat.load(Ordering::Relaxed);
+        if heat < HEAT_MAX {
+            self.heat.store(heat + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A part of all pages held.
+#[derive(Default)]
+struct Shard {
+    entries: HashTable<Entry>,
+}
+
+impl Shard {
+    #[inline]
+    fn get(&self, hash: PageHash, page: PageId) -> Option<&Entry> {
+        self.entries.find(hash.0, |entry| entry.copy.id == page)
+    }
 }
 
 /// What the read cache knows of a volume.
@@ -71,7 +112,7 @@ pub struct VolumeEntry {
 /// The shared read cache of a node. Cheap to share (`Arc`); every method may be called from any
 /// thread at any time.
 pub struct ReadCache {
-    shards: Box<[RwLock<PageMap<Entry>>]>,
+    shards: Box<[RwLock<Shard>]>,
     domains: RwLock<BTreeMap<DomainId, Arc<DomainState>>>,
     volumes: RwLock<BTreeMap<VolumeId, VolumeEntry>>,
     running: Running,
@@ -150,11 +191,9 @@ impl ReadCache {
     /// The copy of a page as it is held now, for tools and checks: counts as no use of it.
     #[must_use]
     pub fn peek(&self, page: PageId) -> Option<Arc<PageCopy>> {
-        self.shard(page)
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&page)
-            .map(|entry| Arc::clone(&entry.copy))
+        let hash = PageHash::of(page);
+        let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
+        shard.get(hash, page).map(|entry| Arc::clone(&entry.copy))
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -176,13 +215,23 @@ impl ReadCache {
         page: PageId,
         read: impl FnOnce(&Arc<PageCopy>) -> T,
     ) -> Option<T> {
-        let shard = self.shard(page).read().unwrap_or_else(PoisonError::into_inner);
-        let entry = shard.get(&page)?;
-        let heat = entry.heat.load(Ordering::Relaxed);
-        if heat < HEAT_MAX {
-            entry.heat.store(heat + 1, Ordering::Relaxed);
-        }
+        let hash = PageHash::of(page);
+        let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
+        let entry = shard.get(hash, page)?;
+        entry.warm();
         Some(read(&entry.copy))
+    }
+
+    /// An object's bytes, when its page is held, known at its slot, and holds them itself; counts
+    /// a use then. None: anything else. The caller compares sequences.
+    #[inline]
+    pub(crate) fn inline(&self, hash: PageHash, object: ObjectId) -> Option<Bytes> {
+        let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
+        let entry = shard.get(hash, object.page)?;
+        let page = entry.copy.page.as_ref().filter(|_| !entry.copy.is_hole(object.slot))?;
+        let value = page.inline(object.slot, object.generation)?;
+        entry.warm();
+        Some(value)
     }
 
     // ---- for the machine ----
@@ -197,37 +246,33 @@ impl ReadCache {
 
     /// Puts a copy in, or in another's place; its heat stays.
     pub(crate) fn put(&self, copy: Arc<PageCopy>) {
-        let mut shard = self.shard(copy.id).write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = shard.get_mut(&copy.id) {
+        let hash = PageHash::of(copy.id);
+        let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = shard.entries.find_mut(hash.0, |entry| entry.copy.id == copy.id) {
             entry.copy = copy;
         } else {
-            let heat = AtomicU8::new(0);
-            shard.insert(copy.id, Entry { copy, heat });
+            let entry = Entry { copy, heat: AtomicU8::new(0) };
+            shard.entries.insert_unique(hash.0, entry, |entry| PageHash::of(entry.copy.id).0);
         }
     }
 
     pub(crate) fn remove(&self, page: PageId) -> Option<Arc<PageCopy>> {
-        self.shard(page)
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&page)
-            .map(|entry| entry.copy)
+        let hash = PageHash::of(page);
+        let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+        let found = shard.entries.find_entry(hash.0, |entry| entry.copy.id == page).ok()?;
+        Some(found.remove().0.copy)
     }
 
     /// How often the page was used since this was last asked, up to three.
     pub(crate) fn take_heat(&self, page: PageId) -> u8 {
-        self.shard(page)
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&page)
-            .map_or(0, |entry| entry.heat.swap(0, Ordering::Relaxed))
+        let hash = PageHash::of(page);
+        let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
+        shard.get(hash, page).map_or(0, |entry| entry.heat.swap(0, Ordering::Relaxed))
     }
 
     #[inline]
-    fn shard(&self, page: PageId) -> &RwLock<PageMap<Entry>> {
-        let mut hasher = PageHasher::default();
-        page.hash(&mut hasher);
-        // The map inside takes the low bits and the top seven: the shard takes others.
-        &self.shards[(hasher.finish() >> 40) as usize % SHARDS]
+    fn shard(&self, hash: PageHash) -> &RwLock<Shard> {
+        // The table inside takes the low bits and the top seven: the shard takes others.
+        &self.shards[(hash.0 >> 40) as usize % SHARDS]
     }
 }

@@ -10,6 +10,7 @@
 //! `savepoint`, `rollback_to` · `finish`. Dropping it aborts it.
 
 mod access;
+mod hit;
 mod objects;
 mod overlay;
 mod reads;

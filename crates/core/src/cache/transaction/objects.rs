@@ -18,7 +18,10 @@ const FIRST: Generation = Generation(1);
 impl Transaction {
     /// An object's value; none: it is gone (deleted, or its slot holds a later one: rule 18).
     pub fn read_object(&mut self, object: ObjectId) -> Step<Option<Bytes>> {
-        self.object(object).into()
+        match self.hit(object) {
+            Some(value) => Step::Ready(Some(value)),
+            None => self.object(object).into(),
+        }
     }
 
     /// Creates an object in a page, in `slot` or else in the lowest empty one. Refused with

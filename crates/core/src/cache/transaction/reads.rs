@@ -1,8 +1,9 @@
 //! What a transaction has read.
 
-use crate::cache::read::PageMap;
+use crate::cache::read::PageHash;
 use crate::commit::{Aspect, Read, Target};
 use crate::id::{PageId, Slot};
+use hashbrown::HashTable;
 
 /// The reads of one page.
 struct PageReads {
@@ -88,7 +89,8 @@ fn bit_of(slot: Slot) -> Option<u128> {
 /// The read set: each (page, slot) once, with the stronger aspect. Reading again costs no memory.
 #[derive(Default)]
 pub(super) struct ReadSet {
-    index: PageMap<u32>,
+    /// Places in `pages`, by the hash of the page there.
+    index: HashTable<u32>,
     pages: Vec<PageReads>,
     /// The page read last: most reads follow one of the same page.
     last: u32,
@@ -103,12 +105,19 @@ impl ReadSet {
 
     #[inline]
     pub(super) fn add_slot(&mut self, page: PageId, slot: Slot, aspect: Aspect) {
-        let added = self.page(page).add_slot(slot, aspect);
+        let added = self.page(page, PageHash::of(page)).add_slot(slot, aspect);
+        self.count += usize::from(added);
+    }
+
+    /// The same for a slot's value, with the page's hash at hand.
+    #[inline]
+    pub(super) fn add_value(&mut self, page: PageId, hash: PageHash, slot: Slot) {
+        let added = self.page(page, hash).add_slot(slot, Aspect::Value);
         self.count += usize::from(added);
     }
 
     pub(super) fn add_page(&mut self, page: PageId, aspect: Aspect) {
-        let reads = self.page(page);
+        let reads = self.page(page, PageHash::of(page));
         let added = reads.whole.is_none();
         reads.whole = reads.whole.max(Some(aspect));
         self.count += usize::from(added);
@@ -116,7 +125,8 @@ impl ReadSet {
 
     /// What of `page` a change concerns that was read, if anything.
     pub(super) fn conflict(&self, page: PageId, touched: &[(Target, Aspect)]) -> Option<Read> {
-        let reads = &self.pages[*self.index.get(&page)? as usize];
+        let place = self.place(page, PageHash::of(page))?;
+        let reads = &self.pages[place as usize];
         let whole = reads.whole.map(|aspect| (Target::Page, aspect));
         touched.iter().find_map(|&change| {
             let against = |read: &(Target, Aspect)| crate::commit::conflicts(*read, change);
@@ -147,22 +157,28 @@ impl ReadSet {
     }
 
     #[inline]
-    fn page(&mut self, page: PageId) -> &mut PageReads {
+    fn place(&self, page: PageId, hash: PageHash) -> Option<u32> {
+        self.index.find(hash.0, |&place| self.pages[place as usize].page == page).copied()
+    }
+
+    #[inline]
+    fn page(&mut self, page: PageId, hash: PageHash) -> &mut PageReads {
         let last = self.last as usize;
         if self.pages.get(last).is_none_or(|reads| reads.page != page) {
-            self.last = match self.index.get(&page) {
-                Some(&place) => place,
-                None => self.first_read(page),
+            self.last = match self.place(page, hash) {
+                Some(place) => place,
+                None => self.first_read(page, hash),
             };
         }
         &mut self.pages[self.last as usize]
     }
 
-    #[cold]
-    fn first_read(&mut self, page: PageId) -> u32 {
+    fn first_read(&mut self, page: PageId, hash: PageHash) -> u32 {
         let place = u32::try_from(self.pages.len()).expect("reads are bounded far below 2^32");
-        self.index.insert(page, place);
         self.pages.push(PageReads::new(page));
+        let pages = &self.pages;
+        self.index
+            .insert_unique(hash.0, place, |&place| PageHash::of(pages[place as usize].page).0);
         place
     }
 }

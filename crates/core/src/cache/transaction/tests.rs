@@ -17,7 +17,7 @@ struct NoClock;
 
 impl Clock for NoClock {
     fn now(&self) -> Instant {
-        Instant(0)
+        Instant(10)
     }
 }
 
@@ -246,6 +246,95 @@ fn reading_again_costs_no_memory_and_the_stronger_read_stays() {
     let value = (Target::Slot(Slot(0)), Aspect::Value);
     let absence = (Target::Slot(Slot(9)), Aspect::Existence);
     assert_eq!(aspects, [value, absence]);
+}
+
+/// A page with one object in slot 0, and another that another page holds, in slot 1.
+fn page_of_two() -> (Page, ObjectId, ObjectId) {
+    let mut image = Page::empty(PageKind::Slotted);
+    let generation = Generation(1);
+    let [here, there] = [0, 1].map(|slot| ObjectId { page: page(5), slot: Slot(slot), generation });
+    let moved = ObjectId { page: page(6), ..here };
+    let records = [(Slot(0), inline(b"x")), (Slot(1), Record::Forward(moved).encode())];
+    for (slot, value) in records {
+        let put = Op::Put { slot, generation, value };
+        image.apply(&put, PAGE_BYTES).expect("fits");
+    }
+    (image, here, there)
+}
+
+/// The short road of a read gives what the long one would and records the same read; in every case
+/// that is not plain it gives nothing and records nothing.
+#[test]
+fn a_hit_is_a_read_and_anything_else_is_left_to_the_long_road() {
+    let (shared, state) = cache();
+    let (image, here, there) = page_of_two();
+    put_page(&shared, 5, 1, Some(image.clone()));
+    let mut tx = begin(&shared);
+    assert_eq!(tx.hit(here), None, "the volume is attached by the long road");
+    assert_eq!(ready(tx.exists(page(5), Slot(9))), None);
+    assert_eq!(tx.hit(here).as_deref(), Some(&b"x"[..]));
+    assert_eq!(tx.reads_len(), 2);
+    assert_eq!(tx.hit(there), None, "its bytes are elsewhere");
+    assert_eq!(tx.hit(ObjectId { generation: Generation(2), ..here }), None, "another object");
+    assert_eq!(tx.hit(ObjectId { page: page(9), ..here }), None, "no such copy");
+    assert_eq!(tx.reads_len(), 2);
+
+    // A batch under way, and one that has passed since the last check of the reads.
+    let batch = state.batch();
+    assert_eq!(tx.hit(here), None);
+    batch.set_through(Some(Stamp(2)));
+    drop(batch);
+    assert_eq!(tx.hit(here), None);
+    assert_eq!(ready(tx.read_object(here)).as_deref(), Some(&b"x"[..]));
+    assert_eq!(tx.hit(here).as_deref(), Some(&b"x"[..]));
+
+    // A slot known stale.
+    let holes = vec![Slot(0)];
+    let (id, version) = (page(5), Stamp(2));
+    shared.put(Arc::new(PageCopy { id, version, page: Some(image), holes }));
+    assert_eq!(tx.hit(here), None);
+
+    // What it wrote itself.
+    let (image, ..) = page_of_two();
+    put_page(&shared, 5, 2, Some(image));
+    assert_eq!(tx.hit(here).as_deref(), Some(&b"x"[..]));
+    ready(tx.update_object(here, Bytes::from_static(b"y")));
+    assert_eq!(tx.hit(here), None);
+    assert_eq!(ready(tx.read_object(here)).as_deref(), Some(&b"y"[..]));
+}
+
+/// The state's age counts on the short road too, and is looked at after the copy (rule 8); so do
+/// the bounds of a transaction, and a snapshot never takes it.
+#[test]
+fn a_hit_keeps_to_the_limits_of_its_session() {
+    let (shared, state) = cache();
+    let (image, here, _) = page_of_two();
+    put_page(&shared, 5, 1, Some(image));
+    let begin = |options: SessionOptions| {
+        let mut tx = Transaction::begin(&shared, options, &Floors::default()).expect("few run");
+        let _attached = tx.exists(page(5), Slot(9));
+        tx.hit(here)
+    };
+    let plain = SessionOptions { age_limit: AgeLimit::Lease, ..SessionOptions::default() };
+    let limit = Duration::from_nanos(5);
+    let at_most = SessionOptions { age_limit: AgeLimit::AtMost(limit), ..plain };
+    for options in [plain, at_most] {
+        assert_eq!(begin(options), None, "never confirmed");
+    }
+    // The clock stands at 10.
+    let now = Instant(10);
+    for (confirmed, lease, within) in [(5, 5, true), (4, 5, false), (0, 10, true), (0, 9, false)] {
+        state.set_confirmed(Instant(confirmed), Duration::from_nanos(lease));
+        assert_eq!(state.age(now).expect("confirmed") <= state.lease(), within);
+        assert_eq!(begin(plain).is_some(), within, "confirmed {confirmed}, lease {lease}");
+        assert_eq!(begin(at_most).is_some(), confirmed >= 5);
+    }
+    state.set_confirmed(now, Duration::from_nanos(5));
+    let limits = TransactionLimits { reads_max: 0, ..TransactionLimits::default() };
+    assert_eq!(begin(SessionOptions { limits, ..plain }), None);
+    let consistency = Consistency::Snapshot;
+    assert_eq!(begin(SessionOptions { consistency, ..plain }), None);
+    assert!(begin(plain).is_some());
 }
 
 /// A snapshot goes on reading its state from copies kept beside the new ones.
