@@ -1,7 +1,8 @@
 //! A cached object read inside a transaction: time and allocations, over a hot set and a wide one.
 //!
 //! What counts is the first read of an object in a fresh transaction, which records the read; all
-//! of the objects have been used before. Reading one again is told beside it.
+//! of the objects have been used before. Reading one again is told beside it, and so are first reads
+//! whose reader looks at the value: a read hands out the bytes without touching them.
 
 use anyhow::{Result, ensure};
 use larder::client::{Error, SessionOptions, Volume, VolumeOptions};
@@ -41,8 +42,9 @@ pub(crate) async fn run() -> Result<Value> {
     let objects = fill(&volume, WIDE).await?;
     origin.alive()?;
 
-    let hot = first_reads(&volume, &objects[..HOT]).await?;
-    let spread = first_reads(&volume, &objects).await?;
+    let hot = first_reads(&volume, &objects[..HOT], false).await?;
+    let spread = first_reads(&volume, &objects, false).await?;
+    let used = first_reads(&volume, &objects, true).await?;
     let (hot_again_ns, hot_again_allocations) = reads_again(&volume, &objects[..HOT]).await?;
     let (spread_again_ns, _) = reads_again(&volume, &objects).await?;
     let (rival_hot_ns, rival_spread_ns) = (rival(&objects[..HOT]), rival(&objects));
@@ -53,6 +55,7 @@ pub(crate) async fn run() -> Result<Value> {
         "allocations": hot.beyond_growth.max(spread.beyond_growth),
         "hot_mean_ns": hot.mean_ns,
         "spread_mean_ns": spread.mean_ns,
+        "spread_used_ns": used.median_ns,
         "reads_per_transaction": READS_PER_TRANSACTION,
         "hot_allocations_per_transaction": hot.allocations,
         "spread_allocations_per_transaction": spread.allocations,
@@ -106,8 +109,9 @@ struct FirstReads {
     beyond_growth: f64,
 }
 
-/// Reads of fresh transactions, each object once in each: none has been recorded before.
-async fn first_reads(volume: &Volume, objects: &[ObjectId]) -> Result<FirstReads> {
+/// Reads of fresh transactions, each object once in each: none has been recorded before. With `look`
+/// the reader uses the value: it looks at a byte of it.
+async fn first_reads(volume: &Volume, objects: &[ObjectId], look: bool) -> Result<FirstReads> {
     let session = volume.session(SessionOptions::default());
     let mut order = objects.to_vec();
     let mut rng = Rng::new(1);
@@ -133,7 +137,10 @@ async fn first_reads(volume: &Volume, objects: &[ObjectId]) -> Result<FirstReads
             for batch in part.chunks(BATCH) {
                 let started = Instant::now();
                 for object in batch {
-                    black_box(tx.get(*object).await?);
+                    let value = black_box(tx.get(*object).await?);
+                    if look {
+                        black_box(value[0]);
+                    }
                 }
                 times.push(started.elapsed().as_nanos() as f64 / batch.len() as f64);
             }
