@@ -181,6 +181,9 @@ pub enum Fault {
     AgeFromZero,
     /// Rule 16: a page may be made with a number that was given in a branch that is lost.
     LostNumbers,
+    /// P2: a relay takes the answer to a beat that it had sent before for the answer to a child's
+    /// refresh.
+    RefreshJoined,
 }
 
 impl Faults {

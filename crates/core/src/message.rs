@@ -345,7 +345,8 @@ pub enum VolumeKey {
     Id(VolumeId),
 }
 
-/// Answers a `Beat`: the stream before it held all the parent knew when it handled the beat.
+/// Answers a `Beat`: the stream before it held all the parent knew when it handled the beat; and a
+/// `Refresh`: it held all the origin knew when the child asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Echo {
     /// The child's clock when it sent the beat.
@@ -485,6 +486,16 @@ pub enum Message {
         /// Which domain.
         domain: DomainId,
         /// The child's clock.
+        sent: Instant,
+    },
+    /// Follows the `Beat` of the same instant: the child wants the origin's own state, not the
+    /// parent's. A relay asks above for it, by a beat that it sends after this came, and echoes the
+    /// child's beat once more, with no age, when it is answered. An origin's first echo says all.
+    /// May be ignored: the child then waits until a later beat confirms a state that is new enough.
+    Refresh {
+        /// Which domain.
+        domain: DomainId,
+        /// The child's clock, as in the beat.
         sent: Instant,
     },
     /// Bytes of a lane that the child has taken in and that may be sent anew.
@@ -670,6 +681,7 @@ impl Message {
             | Self::ListVolumes { .. }
             | Self::CreateVolume { .. }
             | Self::Beat { .. }
+            | Self::Refresh { .. }
             | Self::Credit { .. }
             | Self::Welcome { .. }
             | Self::Registered { .. }

@@ -1,5 +1,6 @@
 //! The command line: what can be asked, with its help.
 
+use crate::mount::Consistency;
 use clap::{Args, Parser, Subcommand};
 use larder::config::Size;
 use larder::tls::Role;
@@ -199,9 +200,13 @@ pub(crate) struct MountArgs {
     /// Refuse every write
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// When the link lease has lapsed: `serve` what is cached, its age known, or `refuse`
-    #[arg(long, value_name = "WHAT", value_parser = ["serve", "refuse"], default_value = "serve")]
-    pub(crate) when_stale: String,
+    /// How new what is shown must be
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    pub(crate) consistency: Consistency,
+    /// When the link lease has lapsed, or the latest state cannot be had: `serve` what is cached,
+    /// its age known, or `refuse` [default: `serve` with `--consistency follow`, else `refuse`]
+    #[arg(long, value_name = "WHAT", value_parser = ["serve", "refuse"])]
+    pub(crate) when_stale: Option<String>,
     #[command(flatten)]
     pub(crate) memory: Memory,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! `larder mount`.
 
 use crate::args::{Common, MountArgs};
-use crate::mount::{MountOptions, Mounted, Standing, next_signal};
+use crate::mount::{Consistency, MountOptions, Mounted, Standing, next_signal};
 use crate::serve::{self, Stopping};
 use crate::settings::Flags;
 use anyhow::{Context, Result, ensure};
@@ -81,12 +81,15 @@ pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
     let Some((node, _endpoint, volume)) = stopping.during(start).await? else {
         return Ok(());
     };
-    let freshness = match arguments.when_stale.as_str() {
-        "refuse" => Freshness::Leased,
-        _ => Freshness::Any,
+    let refuse_stale = match arguments.when_stale.as_deref() {
+        Some(what) => what == "refuse",
+        None => arguments.consistency != Consistency::Follow,
     };
+    let freshness = if refuse_stale { Freshness::Leased } else { Freshness::Any };
     let mut options = MountOptions {
         name: format!("larder:{}", arguments.volume),
+        consistency: arguments.consistency,
+        refuse_stale,
         read_only: arguments.read_only,
         writers_max: config.node.writers_max as usize,
         standing,

@@ -44,7 +44,7 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
         | Message::Volumes { request, .. }
         | Message::Failed { request, .. } => mixer.add(request.0),
         Message::KeepAlive => mixer,
-        Message::Beat { sent, .. } => mixer.add(sent.0),
+        Message::Beat { sent, .. } | Message::Refresh { sent, .. } => mixer.add(sent.0),
         Message::Credit { bytes, .. } => mixer.add(u64::from(*bytes)),
         Message::Commit { commit, .. } => mixer
             .add(commit.id.sequence)
@@ -126,5 +126,6 @@ fn message_kind(message: &Message) -> u64 {
         Message::Left { .. } => 28,
         Message::Unregistered { .. } => 29,
         Message::KeepAlive => 30,
+        Message::Refresh { .. } => 31,
     }
 }

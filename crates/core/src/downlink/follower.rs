@@ -38,11 +38,56 @@ pub(crate) struct Follower {
     pub(crate) hasten: bool,
     /// When an advance was last sent.
     pub(crate) sent_at: Instant,
-    /// The oldest beat not yet echoed, and the newest after it.
-    owed: Option<Owed>,
-    owed_next: Option<Owed>,
+    /// Beats to be echoed.
+    beats: Echoes,
     /// A beat that came before this parent knew its own age.
     pub(crate) early_beat: Option<Instant>,
+    /// Refreshes that wait until the parent's own parent has answered, ascending (relay).
+    refreshes: VecDeque<Refresh>,
+    /// Refreshes to be answered. Apart from beats, whose echoes tell of an older state.
+    refreshed: Echoes,
+}
+
+/// Refreshes of a child that wait at most: with more, the newest stands for the one before it.
+const REFRESHES_MAX: usize = 64;
+
+/// A refresh that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Refresh {
+    /// When it came, by the clock here.
+    came: Instant,
+    /// When it was sent, by the child's.
+    sent: Instant,
+}
+
+/// Echoes owed: the oldest, and the newest after it. The oldest is kept: were it replaced by every
+/// other, a stream that lags by more than the time between them would never echo.
+#[derive(Debug, Default)]
+struct Echoes {
+    oldest: Option<Owed>,
+    newest: Option<Owed>,
+}
+
+impl Echoes {
+    fn add(&mut self, owed: Owed) {
+        let place = if self.oldest.is_none() { &mut self.oldest } else { &mut self.newest };
+        *place = Some(owed);
+    }
+
+    /// Whether an advance up to `through` would complete one.
+    fn due(&self, through: Stamp) -> bool {
+        self.oldest.is_some_and(|owed| owed.at <= through)
+    }
+
+    /// The newest that an advance up to `through` completes.
+    fn take(&mut self, through: Stamp) -> Option<Echo> {
+        let mut echo = None;
+        while let Some(owed) = self.oldest.filter(|owed| owed.at <= through) {
+            echo = Some(owed.echo);
+            self.oldest = self.newest.take();
+        }
+        echo
+    }
 }
 
 /// A beat to be echoed.
@@ -145,9 +190,10 @@ impl Follower {
             epochs_told: 0,
             hasten: false,
             sent_at: Instant::default(),
-            owed: None,
-            owed_next: None,
+            beats: Echoes::default(),
             early_beat: None,
+            refreshes: VecDeque::new(),
+            refreshed: Echoes::default(),
         }
     }
 
@@ -205,29 +251,43 @@ impl Follower {
 
     /// A beat came when the parent's state was `at` and of this age.
     pub(crate) fn beat(&mut self, sent: Instant, at: Stamp, age: Duration) {
-        let owed = Owed { echo: Echo { sent, age }, at };
-        // The oldest is kept: were it replaced by every beat, a stream that lags by more than the
-        // time between beats would never echo.
-        if self.owed.is_none() {
-            self.owed = Some(owed);
-        } else {
-            self.owed_next = Some(owed);
+        self.beats.add(Owed { echo: Echo { sent, age }, at });
+    }
+
+    /// A refresh came, to be answered from above.
+    pub(crate) fn refresh(&mut self, came: Instant, sent: Instant) {
+        if self.refreshes.len() == REFRESHES_MAX {
+            self.refreshes.pop_back();
+        }
+        self.refreshes.push_back(Refresh { came, sent });
+    }
+
+    /// When the newest refresh came that waits.
+    pub(crate) fn refresh_waits(&self) -> Option<Instant> {
+        self.refreshes.back().map(|refresh| refresh.came)
+    }
+
+    /// The state `at` holds all that the origin had at `confirmed`, by the clock here: refreshes
+    /// that came until then are answered.
+    pub(crate) fn answer_refreshes(&mut self, confirmed: Instant, at: Stamp) {
+        let mut answered = None;
+        while let Some(refresh) = self.refreshes.front().filter(|one| one.came <= confirmed) {
+            answered = Some(refresh.sent);
+            self.refreshes.pop_front();
+        }
+        if let Some(sent) = answered {
+            self.refreshed.add(Owed { echo: Echo { sent, age: Duration::ZERO }, at });
         }
     }
 
-    /// Whether an advance up to `through` would complete a beat.
+    /// Whether an advance up to `through` would complete a beat or a refresh.
     pub(crate) fn owes_echo(&self, through: Stamp) -> bool {
-        self.owed.is_some_and(|owed| owed.at <= through)
+        self.beats.due(through) || self.refreshed.due(through)
     }
 
-    /// The echo that an advance up to `through` carries: the newest completed.
+    /// The echo that an advance up to `through` carries: the newest completed, of a refresh first.
     pub(crate) fn take_echo(&mut self, through: Stamp) -> Option<Echo> {
-        let mut echo = None;
-        while let Some(owed) = self.owed.filter(|owed| owed.at <= through) {
-            echo = Some(owed.echo);
-            self.owed = self.owed_next.take();
-        }
-        echo
+        self.refreshed.take(through).or_else(|| self.beats.take(through))
     }
 
     /// Panics when an invariant is broken.
@@ -235,6 +295,9 @@ impl Follower {
         self.registration.check();
         assert!(self.cursor <= self.scanned, "scanned less than told");
         assert!(self.asked.len() <= requests_max, "too many resumes wait");
-        assert!(self.owed.is_some() || self.owed_next.is_none(), "an echo is lost");
+        for echoes in [&self.beats, &self.refreshed] {
+            assert!(echoes.oldest.is_some() || echoes.newest.is_none(), "an echo is lost");
+        }
+        assert!(self.refreshes.len() <= REFRESHES_MAX, "too many refreshes wait");
     }
 }

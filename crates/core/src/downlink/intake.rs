@@ -192,6 +192,7 @@ impl Downlinks {
             }
             Message::Credit { lane, bytes } => return self.credit(link, lane, bytes),
             Message::Beat { domain, sent } => Ask::Beat(domain, sent),
+            Message::Refresh { domain, sent } => Ask::Refresh(domain, sent),
             Message::KeepAlive => {
                 self.send(link, Message::KeepAlive, out);
                 return Ok(Vec::new());

@@ -69,6 +69,8 @@ pub(crate) enum Ask {
     Pump,
     /// A beat came.
     Beat(DomainId, Instant),
+    /// The child wants the origin's own state: see [`Message::Refresh`].
+    Refresh(DomainId, Instant),
     /// The child's registration lost these pages.
     Evicted(DomainId, Vec<PageId>),
     /// The child's registration was narrowed to its list.

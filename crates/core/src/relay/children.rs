@@ -47,6 +47,12 @@ impl Relay {
                     self.pump(now, domain, link, out);
                 }
             }
+            Ask::Refresh(domain, sent) => {
+                if let Some(follower) = self.links.follower(link, domain) {
+                    follower.refresh(now, sent);
+                    self.refresh_up(now, domain, out);
+                }
+            }
             Ask::Evicted(domain, pages) => self.evicted(domain, pages, out),
             Ask::Narrowed(domain) => self.narrow_later(now, domain),
             Ask::Confirm(domain, boot, upto) => {

@@ -5,7 +5,10 @@ use crate::downlink::{Answer, Feed, Follower, Part, Ring, Walk};
 use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp};
 use crate::message::{DomainInfo, Echo, Epoch, PAGES_PER_MESSAGE_MAX};
 use crate::time::{Duration, Instant, WallTime};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Refreshes without an answer at most: with so many the next goes when one is answered.
+const REFRESHES_MAX: usize = 64;
 
 /// A domain at a relay: no pages, only the stream.
 #[derive(Debug)]
@@ -24,8 +27,10 @@ pub(super) struct RelayDomain {
     /// It has not begun, and the parent was asked for it on the link that is up: children that say
     /// hello wait for it until then.
     pub(super) awaited_until: Option<Instant>,
-    /// The newest echo: this relay's own age.
+    /// The echo that tells of the newest state: this relay's own age.
     anchor: Option<Echo>,
+    /// Refreshes sent on this link and not answered, ascending.
+    refreshes: VecDeque<Instant>,
     pub(super) wall: WallTime,
     /// Pages asked of the parent and not answered, with how often.
     pub(super) fetching: BTreeMap<PageId, u32>,
@@ -53,6 +58,7 @@ impl RelayDomain {
             resume: None,
             awaited_until: None,
             anchor: None,
+            refreshes: VecDeque::new(),
             wall: WallTime::default(),
             fetching: BTreeMap::new(),
             resuming: 0,
@@ -79,9 +85,42 @@ impl RelayDomain {
         }
     }
 
-    /// The parent confirmed what was known at `echo.sent`.
-    pub(super) fn confirmed(&mut self, echo: Echo) {
-        self.anchor = Some(echo);
+    /// The parent confirmed what was known at `echo.sent`, less the age of its state. Gives the
+    /// instant, if it lies on our clock.
+    pub(super) fn confirmed(&mut self, echo: Echo) -> Option<Instant> {
+        let newer = |old: &Echo| echo.sent.after(old.age) >= old.sent.after(echo.age);
+        if self.anchor.as_ref().is_none_or(newer) {
+            self.anchor = Some(echo);
+        }
+        let age = u64::try_from(echo.age.as_nanos()).unwrap_or(u64::MAX);
+        let confirmed = echo.sent.0.checked_sub(age).map(Instant)?;
+        self.refreshes.retain(|sent| *sent > confirmed);
+        Some(confirmed)
+    }
+
+    /// Notes that a refresh is sent now; false: it must not be.
+    pub(super) fn refresh(&mut self, now: Instant) -> bool {
+        let sends = self.following
+            && self.refreshes.back() != Some(&now)
+            && self.refreshes.len() < REFRESHES_MAX;
+        if sends {
+            self.refreshes.push_back(now);
+        }
+        sends
+    }
+
+    /// When the last refresh was sent that has no answer.
+    pub(super) fn refreshed_at(&self) -> Option<Instant> {
+        self.refreshes.back().copied()
+    }
+
+    /// The link to the parent is gone.
+    pub(super) fn lose_parent(&mut self) {
+        self.following = false;
+        self.resume = None;
+        self.awaited_until = None;
+        self.announced = None;
+        self.refreshes.clear();
     }
 
     /// How old the relay's state is; none: it was never confirmed.

@@ -12,6 +12,7 @@ mod domain;
 pub mod io;
 mod parent;
 mod pending;
+mod refresh;
 
 pub use config::RelayConfig;
 
@@ -148,10 +149,7 @@ impl Relay {
         out.push(RelayOutput::Notice(RelayNotice::Lost));
         self.told_ready = false;
         for domain in self.domains.values_mut() {
-            domain.following = false;
-            domain.resume = None;
-            domain.awaited_until = None;
-            domain.announced = None;
+            domain.lose_parent();
         }
         self.boots.values_mut().for_each(Carried::lose_parent);
         for ((domain, id), links) in std::mem::take(&mut self.commits) {

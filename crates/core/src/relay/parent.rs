@@ -377,6 +377,9 @@ impl Relay {
             up.beat_at = now;
         }
         self.beat_up(now, out);
+        if self.refresh_waits(domain).is_some() {
+            self.refresh_up(now, domain, out);
+        }
         if new {
             self.tell_of_domain(now, domain, out);
         }
@@ -451,7 +454,7 @@ impl Relay {
     ) {
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         if let Some(echo) = echo {
-            entry.confirmed(echo);
+            let confirmed = entry.confirmed(echo);
             let announced = entry.announced.take_if(|announced| *announced < echo.sent);
             let (age, through) = (entry.age(now), entry.through());
             for link in self.links.following(domain) {
@@ -462,6 +465,9 @@ impl Relay {
             }
             if announced.is_some() {
                 self.narrow(now, domain, out);
+            }
+            if let Some(confirmed) = confirmed {
+                self.answer_refreshes(now, domain, confirmed, out);
             }
         }
         self.pump_all(now, domain, out);

@@ -41,6 +41,7 @@ pub(super) mod kind {
     pub(in crate::wire) const HISTORY: u32 = 42;
     pub(in crate::wire) const COMMIT: u32 = 60;
     pub(in crate::wire) const PAGES: u32 = 61;
+    pub(in crate::wire) const REFRESH: u32 = 1000;
 }
 
 /// The lane of a kind, known from its number before anything of the message is decoded.
@@ -216,7 +217,7 @@ pub fn decode(lane: Lane, bytes: Bytes) -> Result<Option<Message>, WireError> {
     match lane_of(kind) {
         None => Err(WireError::UnknownKind(kind)),
         Some(own) if own != lane => Err(WireError::WrongLane { kind, lane }),
-        Some(_) if KINDS_IGNORED.contains(&kind) => Ok(None),
+        Some(_) if KINDS_IGNORED.contains(&kind) && kind != kind::REFRESH => Ok(None),
         Some(_) => message_of(kind, body).map(Some),
     }
 }
@@ -232,6 +233,7 @@ fn body_of(message: &Message) -> Body<'_> {
         | Message::Holding { .. }
         | Message::Confirm { .. }
         | Message::Beat { .. }
+        | Message::Refresh { .. }
         | Message::Credit { .. }
         | Message::Commit { .. } => up::body(message),
         Message::AllocateIds { .. }
@@ -267,6 +269,7 @@ fn message_of(kind: u32, body: Bytes) -> Result<Message, WireError> {
         | kind::HOLDING
         | kind::CONFIRM
         | kind::BEAT
+        | kind::REFRESH
         | kind::CREDIT
         | kind::COMMIT => up::message(kind, body),
         kind::ALLOCATE_IDS..=kind::CREATE_VOLUME => up::volume_message(kind, body),

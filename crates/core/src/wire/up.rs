@@ -71,6 +71,10 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             let head = head::Beat { domain: domain.0, sent: sent.0 };
             Body::plain(kind::BEAT, &head)
         }
+        Message::Refresh { domain, sent } => {
+            let head = head::Beat { domain: domain.0, sent: sent.0 };
+            Body::plain(kind::REFRESH, &head)
+        }
         Message::Credit { lane, bytes } => {
             let head = head::Credit {
                 lane: match lane {
@@ -238,6 +242,10 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
         kind::BEAT => {
             let head: head::Beat = head::read(body)?;
             Message::Beat { domain: DomainId(head.domain), sent: Instant(head.sent) }
+        }
+        kind::REFRESH => {
+            let head: head::Beat = head::read(body)?;
+            Message::Refresh { domain: DomainId(head.domain), sent: Instant(head.sent) }
         }
         kind::CREDIT => {
             let head: head::Credit = head::read(body)?;

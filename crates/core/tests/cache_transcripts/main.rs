@@ -72,6 +72,7 @@ stories! {
     race_evicted_and_overtaken,
     race_joins_an_overtaken_fetch,
     race_owed_changes_first,
+    refreshes,
     rule01_doom,
     rule02_pinned_notices,
     rule03_reader_threads,

@@ -173,6 +173,7 @@ impl Stage {
             }
             "huge" => self.huge(number(rest[0]), number(rest[1]), number(rest[2]) as usize),
             "refresh" => self.ask(CacheOp::Refresh { domain: DOMAIN }),
+            "quick" => self.quick_beats(),
             "refreshes" => self.refreshes(number(rest[0])),
             "wait" => {
                 self.ask(CacheOp::WaitThrough { domain: DOMAIN, stamp: Stamp(number(rest[0])) })
@@ -192,15 +193,24 @@ impl Stage {
         }
     }
 
-    /// So many refreshes, a millisecond apart, and the beats of them.
+    /// A cache whose beats are 10 ms apart.
+    fn quick_beats(&mut self) -> Vec<String> {
+        let clock = Arc::new(StageClock(Arc::clone(&self.now)));
+        let beat_every = Duration::from_millis(10);
+        let config = CacheConfig { beat_every, ..Self::config(clock, 1 << 20) };
+        (self.cache, self.shared) = Cache::new(config);
+        Vec::new()
+    }
+
+    /// So many refreshes, a millisecond apart, and those of them that are sent.
     fn refreshes(&mut self, count: u64) -> Vec<String> {
-        let mut beats = 0;
+        let mut sent = 0;
         for _ in 0..count {
             self.now.fetch_add(1_000_000, Ordering::Relaxed);
             let said = self.ask(CacheOp::Refresh { domain: DOMAIN });
-            beats += said.iter().filter(|line| line.contains("Beat")).count();
+            sent += said.iter().filter(|line| line.contains("send Refresh")).count();
         }
-        vec![format!("({beats} beats)")]
+        vec![format!("({sent} sent)")]
     }
 
     fn resize(&mut self, bytes: usize) -> Vec<String> {

@@ -109,7 +109,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// How many kinds of message there are.
-pub(crate) const KINDS: usize = 30;
+pub(crate) const KINDS: usize = 31;
 
 /// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
 pub(crate) fn kind(message: &Message) -> usize {
@@ -144,6 +144,7 @@ pub(crate) fn kind(message: &Message) -> usize {
         Message::Left { .. } => 27,
         Message::Unregistered { .. } => 28,
         Message::KeepAlive => 29,
+        Message::Refresh { .. } => 30,
     }
 }
 
@@ -229,6 +230,7 @@ fn control_up() -> Vec<(&'static str, Message)> {
             },
         ),
         ("beat", Message::Beat { domain: DOMAIN, sent: Instant(123_456_789) }),
+        ("refresh", Message::Refresh { domain: DOMAIN, sent: Instant(123_456_789) }),
         ("credit", Message::Credit { lane: Lane::Bulk, bytes: 70_000 }),
     ]
 }

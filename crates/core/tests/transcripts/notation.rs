@@ -39,6 +39,7 @@ pub(crate) fn message(message: &Message) -> String {
         Message::Confirm { boot, upto, .. } => format!("Confirm boot {} upto {upto}", boot.0),
         Message::KeepAlive => "KeepAlive".into(),
         Message::Beat { sent, .. } => format!("Beat sent {}", ms(sent.0)),
+        Message::Refresh { sent, .. } => format!("Refresh sent {}", ms(sent.0)),
         Message::Credit { lane, bytes } => format!("Credit {lane:?} {bytes}"),
         Message::Commit { commit, .. } => request(commit),
         Message::Registered { boot, .. } => format!("Registered boot {}", boot.0),

@@ -142,6 +142,11 @@ pub(crate) fn beat(link: u64, sent: Instant) -> (String, LinkInput) {
     received(link, Message::Beat { domain: DOMAIN, sent })
 }
 
+/// The question for the origin's own state.
+pub(crate) fn refresh(link: u64, sent: Instant) -> (String, LinkInput) {
+    received(link, Message::Refresh { domain: DOMAIN, sent })
+}
+
 /// A request for a volume.
 pub(crate) fn create_volume(link: u64, request: u64) -> (String, LinkInput) {
     let spec = VolumeSpec { id: VOLUME, name: "v".into(), page_bytes: 4096, domain: None };

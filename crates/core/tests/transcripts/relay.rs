@@ -11,7 +11,7 @@ use larder_core::message::{
 };
 use larder_core::relay::io::{RelayInput, RelayOutput};
 use larder_core::relay::{Relay, RelayConfig};
-use larder_core::time::{Duration, WallTime};
+use larder_core::time::{Duration, Instant, WallTime};
 
 fn show(output: &RelayOutput) -> Option<String> {
     Some(match output {
@@ -428,6 +428,90 @@ fn children_of_a_relay_have_its_parents_lease() {
         matches!(output, RelayOutput::Link(LinkOutput::Send { message, .. }) if beat(message))
     };
     assert_eq!(out.iter().filter(is_beat).count(), 4);
+}
+
+/// The parent echoes a beat that was sent at `sent`.
+fn echo(at: u64, sent: Instant, age: Duration) -> (String, LinkInput) {
+    up(Message::Advance {
+        domain: DOMAIN,
+        from: Stamp(at),
+        through: Stamp(at),
+        time: WallTime(0),
+        changes: Vec::new(),
+        stale: Vec::new(),
+        echo: Some(Echo { sent, age }),
+    })
+}
+
+#[test]
+fn a_refresh_is_passed_up() {
+    let mut run = Run::new(
+        "A child that wants the origin's own state sends a beat and a refresh. The beat is echoed at \
+         once with the relay's age, which is of no use to the child: a relay that answered only by \
+         its own beats, 2 s apart, made every operation of a strict mount wait for seconds, or fail. \
+         The refresh goes up at once. b's comes a millisecond later, when a's is under way already: \
+         it must not join it, for the origin may have handled a's before a commit that somebody was \
+         told of before b asked. Each is answered, with no age, by the echo of a beat that was sent \
+         up after it came. A beat of the relay's own that is echoed with an age answers none that \
+         came after the instant it confirms.",
+    );
+    run.two_nodes();
+    let ms = |run: &Run| run.0.now;
+    run.quietly(vec![echo(5, run.0.now, Duration::ZERO)]);
+    run.0.wait(Duration::from_millis(500));
+    let first = ms(&run);
+    run.step(vec![beat(1, first), refresh(1, first)]);
+    run.0.wait(Duration::from_millis(1));
+    let second = ms(&run);
+    run.step(vec![beat(2, second), refresh(2, second)]);
+    run.0.wait(Duration::from_millis(40));
+    run.step(vec![advance(5, 6, 3)]);
+    run.step(vec![echo(6, second, Duration::from_millis(900))]);
+    run.step(vec![echo(6, first, Duration::ZERO)]);
+    run.step(vec![echo(6, second, Duration::ZERO)]);
+    run.0.say("The line up breaks while c's is under way: it is asked for again on the next.");
+    run.0.wait(Duration::from_millis(10));
+    let third = ms(&run);
+    run.step(vec![refresh(1, third)]);
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.0.wait(Duration::from_millis(10));
+    run.step(welcomed(&[DOMAIN]));
+    let fourth = ms(&run);
+    run.step(vec![resumed(2, 6, 6, &[])]);
+    run.step(vec![echo(6, fourth, Duration::ZERO)]);
+    run.0.end("relay_a_refresh_is_passed_up");
+}
+
+#[test]
+fn refreshes_are_bounded() {
+    let mut run = Run::new("");
+    run.two_nodes();
+    let passed = |out: &[RelayOutput]| {
+        let is = |output: &&RelayOutput| {
+            matches!(
+                output,
+                RelayOutput::Link(LinkOutput::Send { link: LinkId(9), message })
+                    if matches!(message, Message::Refresh { .. })
+            )
+        };
+        out.iter().filter(is).count()
+    };
+    let mut sent = 0;
+    let begin = run.0.now;
+    for _ in 0..200 {
+        run.0.wait(Duration::from_micros(10));
+        let now = run.0.now;
+        sent += passed(&run.0.step(vec![{
+            let (text, input) = refresh(1, now);
+            (text, RelayInput::Link(input))
+        }]));
+    }
+    assert_eq!(sent, 64, "no more without an answer");
+    // The first is answered: what came since the last goes up, in one.
+    let first = begin.after(Duration::from_micros(10));
+    let (text, input) = echo(5, first, Duration::ZERO);
+    let out = run.0.step(vec![(text, RelayInput::Link(input))]);
+    assert_eq!(passed(&out), 1);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod certificates;
 mod clocks;
 mod common;
+mod consistency;
 mod damage;
 mod dirty;
 mod full_disk;

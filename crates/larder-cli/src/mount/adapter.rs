@@ -11,7 +11,8 @@ use fuser::{
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use larder::fs::{
-    Attr, Create, Found, FsError, Handle, InodeId, Kind, RenameMode, SetAttr, TxError, TxStore,
+    Attr, Create, Found, FsError, Handle, InodeId, Kind, Place, RenameMode, SetAttr, TxError,
+    TxStore,
 };
 use larder::metrics::Asked;
 use std::ffi::OsStr;
@@ -29,6 +30,8 @@ use tokio::runtime::Handle as Runtime;
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may send in the background, reading ahead mostly.
 const BACKGROUND_MAX: u16 = 64;
+/// The flag of a file that is open for appending, on most systems and in FUSE.
+const O_APPEND: i32 = 0o2000;
 /// What `statfs` calls free: a volume has no size of its own.
 const CAPACITY_BYTES: u64 = 1 << 50;
 
@@ -77,7 +80,11 @@ impl<S: TxStore> Adapter<S> {
         let operation = op(shared.clone());
         self.start(async move {
             let limit = shared.options.operation_limit;
-            let result = match tokio::time::timeout(limit, operation).await {
+            let latest = async {
+                shared.latest_for_operation().await?;
+                operation.await
+            };
+            let result = match tokio::time::timeout(limit, latest).await {
                 Ok(result) => result,
                 Err(_) => Err(Errno::ETIMEDOUT),
             };
@@ -138,12 +145,13 @@ impl<S: TxStore> Shared<S> {
     /// Tells the kernel a name.
     fn tell(&self, told: &Told, found: &Found, reply: ReplyEntry) {
         let ttl = self.time_to_live();
+        let ttl = if found.attr.is_some() { ttl } else { self.absence_time_to_live(ttl) };
         let (attr_ttl, name_ttl) = self.known().tell_name(
             told.position,
             (told.parent, &told.name),
             found.place,
             found.attr.as_ref(),
-            ttl,
+            (ttl, self.names_kept()),
         );
         match &found.attr {
             Some(attr) => {
@@ -273,7 +281,11 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         self.run(
             |shared| async move {
                 let parent = shared.id(parent)?;
-                failed(shared.fs.lookup(parent, &name).await)
+                let found = failed(shared.fs.lookup(parent, &name).await)?;
+                if found.attr.is_none() && shared.latest_for_absence().await? {
+                    return failed(shared.fs.lookup(parent, &name).await);
+                }
+                Ok(found)
             },
             reply_entry(told, reply),
         );
@@ -458,14 +470,19 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.count(Asked::Open);
         self.run(
-            move |shared| async move { failed_there(shared.fs.open_file(shared.id(ino)?).await) },
+            move |shared| async move {
+                shared.latest_for_open(ino).await?;
+                failed_there(shared.fs.open_file(shared.id(ino)?).await)
+            },
             move |shared, result| match result {
                 Ok((handle, attr)) => {
+                    shared.forget_attributes(ino);
                     // The kernel may keep the bytes it read before if they are still the same;
                     // else it drops them now.
                     let same = shared.known().open_pages(ino.0, attr.inode.change);
                     let mut told = FopenFlags::empty();
                     told.set(FopenFlags::FOPEN_KEEP_CACHE, same);
+                    told.set(FopenFlags::FOPEN_DIRECT_IO, shared.is_strict());
                     // Who only reads has nothing to commit when it closes, nor waits for others.
                     let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
                     told.set(FopenFlags::FOPEN_NOFLUSH, reads);
@@ -542,13 +559,17 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         self.count(Asked::Write);
-        self.shared.known().take_pages(ino.0);
         let bytes = Bytes::copy_from_slice(data);
+        if self.shared.is_strict() {
+            let place = if flags.0 & O_APPEND != 0 { Place::End } else { Place::At(offset) };
+            return self.write_through(fh, place, bytes, reply);
+        }
+        self.shared.known().take_pages(ino.0);
         let counted = self.shared.under_way.begin();
         self.run(
             move |shared| async move {
@@ -615,9 +636,18 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         });
     }
 
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let number = self.shared.add_handle(Open::Directory(Arc::default()));
-        reply.opened(FileHandle(number), FopenFlags::empty());
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.run(
+            move |shared| async move { shared.latest_for_open(ino).await },
+            move |shared, result| match result {
+                Ok(()) => {
+                    shared.forget_attributes(ino);
+                    let number = shared.add_handle(Open::Directory(Arc::default()));
+                    reply.opened(FileHandle(number), FopenFlags::empty());
+                }
+                Err(error) => reply.error(error),
+            },
+        );
     }
 
     fn readdir(
@@ -706,8 +736,29 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 }
 
 impl<S: TxStore> Adapter<S> {
+    /// A write that is acknowledged when it is committed.
+    fn write_through(&self, fh: FileHandle, place: Place, bytes: Bytes, reply: ReplyWrite) {
+        self.run_to_its_end(
+            move |shared| async move {
+                let file = shared.file(fh)?;
+                let written = bytes.len() as u32;
+                failed(shared.fs.write_through(&file, place, bytes).await)?;
+                Ok(written)
+            },
+            |_, result| match result {
+                Ok(written) => reply.written(written),
+                Err(error) => reply.error(error),
+            },
+        );
+    }
+
     fn commit(&self, fh: FileHandle, reply: ReplyEmpty) {
         self.count(Asked::Commit);
+        // Written through: nothing waits, and a close is refused by no line that is down.
+        let written = self.shared.file(fh).is_ok_and(|file| file.dirty_bytes() == 0);
+        if self.shared.is_strict() && written {
+            return reply.ok();
+        }
         self.run_to_its_end(
             move |shared| async move {
                 let file = shared.file(fh)?;
@@ -722,16 +773,18 @@ impl<S: TxStore> Shared<S> {
     fn tell_created(&self, told: &Told, handle: Handle, found: &Found, reply: ReplyCreate) {
         let attr = found.attr.as_ref().expect("just created");
         let number = self.add_handle(Open::File(Arc::new(handle)));
-        let ttl = self.time_to_live();
+        let ttl = (self.time_to_live(), self.names_kept());
         let name = (told.parent, &told.name[..]);
         let (attr_ttl, name_ttl) =
             self.known().tell_name(told.position, name, found.place, Some(attr), ttl);
+        let mut opened = FopenFlags::FOPEN_KEEP_CACHE;
+        opened.set(FopenFlags::FOPEN_DIRECT_IO, self.is_strict());
         reply.created(
             &attr_ttl.min(name_ttl),
             &self.fuse_attr(attr),
             Generation(u64::from(attr.id.generation.0)),
             FileHandle(number),
-            FopenFlags::FOPEN_KEEP_CACHE,
+            opened,
         );
     }
 }

@@ -19,6 +19,8 @@ pub(super) const ROOT: u64 = 1;
 const RECENT_MAX: usize = 4096;
 /// Names remembered; further ones are told with no time to live.
 const ENTRIES_MAX: usize = 1 << 20;
+/// Names remembered of one inode that lead to it: of one with more, the last ones.
+const PLACES_MAX: usize = 64;
 /// Slot of a directory page's header: when it changes, names below may have moved.
 const HEADER: Slot = Slot(0);
 
@@ -47,6 +49,8 @@ struct KnownInode {
     reads: u32,
     /// How often the kernel was told to drop what it keeps.
     drops: u64,
+    /// Where names that lead to it were told to be, the last ones.
+    places: Vec<Place>,
 }
 
 /// A read of a file's bytes under way. To be given back, whatever becomes of it.
@@ -150,6 +154,7 @@ impl Known {
             pages: Pages::None,
             reads: 0,
             drops: 0,
+            places: Vec::new(),
         });
         if known.id != id {
             // The slot was used anew: what was told of its old inode is of no use.
@@ -304,7 +309,7 @@ impl Known {
         (parent, name): (u64, &[u8]),
         place: Place,
         attr: Option<&Attr>,
-        ttl: Duration,
+        (ttl, kept): (Duration, Duration),
     ) -> (Duration, Duration) {
         let mut attr_ttl = ttl;
         if let Some(attr) = attr {
@@ -313,13 +318,15 @@ impl Known {
         }
         let now = Instant::now();
         self.expire(now);
-        if ttl.is_zero()
-            || self.names_count >= ENTRIES_MAX
-            || self.changed_since(position, place, true)
-        {
+        let full = self.names_count >= ENTRIES_MAX;
+        let ttl = match full || self.changed_since(position, place, true) {
+            true => Duration::ZERO,
+            false => ttl,
+        };
+        let until = now + ttl.max(kept);
+        if full || until == now {
             return (attr_ttl, Duration::ZERO);
         }
-        let until = now + ttl;
         let known = KnownName {
             parent,
             name: name.to_vec(),
@@ -333,7 +340,31 @@ impl Known {
         names.push(known);
         self.names_count += 1;
         self.expiry.push_back((until, place));
+        let led = attr.and_then(|attr| self.inodes.get_mut(&self.number(attr.id)));
+        if let Some(inode) = led {
+            inode.places.retain(|old| *old != place);
+            if inode.places.len() == PLACES_MAX {
+                inode.places.remove(0);
+            }
+            inode.places.push(place);
+        }
         (attr_ttl, ttl)
+    }
+
+    /// Names that were told to lead to an inode, and that the kernel may use still.
+    pub(super) fn names_of(&self, number: u64) -> Vec<KnownName> {
+        let Some(inode) = self.inodes.get(&number) else { return Vec::new() };
+        let now = Instant::now();
+        let there = inode.places.iter().filter_map(|place| self.names.get(place)).flatten();
+        let names = there.filter(|name| name.id == Some(inode.id) && name.until > now);
+        names.cloned().collect()
+    }
+
+    /// A name was taken back.
+    pub(super) fn lose_name(&mut self, lost: &KnownName) {
+        if let Some(names) = self.names.get_mut(&lost.place) {
+            names.retain(|name| (name.parent, &name.name) != (lost.parent, &lost.name));
+        }
     }
 
     /// Forgets names that the kernel believes no longer.

@@ -114,7 +114,7 @@ impl Listing {
                 return reply.ok();
             }
         }
-        let ttl = shared.time_to_live();
+        let ttl = (shared.time_to_live(), shared.names_kept());
         for entry in &self.entries {
             let Some(attr) = &entry.attr else { continue };
             let name = (self.directory, &entry.entry.name[..]);

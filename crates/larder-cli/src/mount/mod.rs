@@ -2,6 +2,7 @@
 //!
 //! [`adapter`] answers the kernel's requests: what is cached at once, all else in a task of its own
 //! with a deadline, so that none waits for another and none for ever; [`listing`] those that list.
+//! [`fresh`] has the latest state before what promises it;
 //! [`known`] remembers what the kernel was told;
 //! [`invalidate`] takes it back when it changes, from threads that hold no lock: the kernel may
 //! make such a thread wait for an operation under way in the same directory.
@@ -13,6 +14,7 @@
 
 mod adapter;
 mod attributes;
+mod fresh;
 mod invalidate;
 mod known;
 mod listing;
@@ -21,10 +23,12 @@ mod standing;
 mod tests;
 mod under_way;
 
+pub(crate) use fresh::Consistency;
 pub(crate) use standing::Standing;
 
 use adapter::Adapter;
-use fuser::{BackgroundSession, Config, MountOption, SessionACL};
+use fresh::Told;
+use fuser::{BackgroundSession, Config, MountOption, Notifier, SessionACL};
 use invalidate::{Invalidator, drop_what_is_lost};
 use known::Known;
 use larder::client::{Event, Notices};
@@ -36,7 +40,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Semaphore;
@@ -59,6 +63,10 @@ pub(crate) struct MountOptions {
     pub(crate) write_back_age: Duration,
     /// Users other than the one who mounts may use it.
     pub(crate) allow_other: bool,
+    /// What it promises of what it shows.
+    pub(crate) consistency: Consistency,
+    /// Operations that need the latest state are refused while it cannot be had.
+    pub(crate) refuse_stale: bool,
     /// Nothing can be changed through it.
     pub(crate) read_only: bool,
     /// Writes under way at once, and as many other operations that change something, some of them
@@ -78,6 +86,8 @@ impl Default for MountOptions {
             time_to_live_max: Duration::from_secs(60),
             write_back_age: Duration::from_secs(5),
             allow_other: true,
+            consistency: Consistency::default(),
+            refuse_stale: false,
             read_only: false,
             writers_max: 1024,
             standing: Standing::default(),
@@ -147,6 +157,9 @@ struct Shared<S: TxStore> {
     operations: Arc<Semaphore>,
     /// The same for those that write bytes, so that many writers do not keep the others waiting.
     writers: Semaphore,
+    /// Takes back what the kernel was told; set when it is mounted.
+    notifier: OnceLock<Notifier>,
+    told: Told,
     /// All that may leave something to be committed, answered or not.
     under_way: UnderWay,
 }
@@ -176,6 +189,9 @@ impl<S: TxStore> Shared<S> {
 
     /// How long the kernel may believe what is read now.
     fn time_to_live(&self) -> Duration {
+        if self.is_strict() {
+            return Duration::ZERO;
+        }
         let most = self.options.time_to_live_max;
         self.fs.store().current_for().map_or(most, |left| left.min(most))
     }
@@ -207,11 +223,14 @@ impl<S: TxStore> Mounted<S> {
             options,
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
+            notifier: OnceLock::new(),
+            told: Told::default(),
             under_way: UnderWay::default(),
         });
         let adapter = Adapter::new(shared.clone(), runtime.clone());
         let config = config(&shared.options);
         let session = fuser::spawn_mount(adapter, mountpoint, &config)?;
+        shared.notifier.set(session.notifier()).expect("it is mounted once");
         drop_what_is_lost(&shared, session.notifier(), runtime.clone());
         Invalidator::start(shared.clone(), session.notifier(), runtime.clone(), signals)?;
         let tickers =

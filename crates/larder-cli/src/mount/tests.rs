@@ -439,7 +439,7 @@ fn bytes_are_taken_back_though_the_attributes_are_as_told() {
     let (file, old, new) = (id(4), told(id(4), 7), told(id(4), 8));
     let number = known.number(file);
     let place = (PageNo(3), Slot(77));
-    known.tell_name(known.position(), (1, b"f"), place, Some(&old), ttl);
+    known.tell_name(known.position(), (1, b"f"), place, Some(&old), (ttl, Duration::ZERO));
     assert!(known.open_pages(number, 7), "there is nothing to drop");
     read(&mut known, number, 7);
     assert!(known.open_pages(number, 7), "they are the same");
@@ -480,7 +480,7 @@ fn file_of(slot: u16) -> InodeId {
 fn known_file() -> (Known, u64, Inode) {
     let (mut known, file) = (Known::new(file_of(2)), told(file_of(4), 8));
     let (ttl, place) = (Duration::from_secs(60), (PageNo(3), larder::core::id::Slot(77)));
-    known.tell_name(known.position(), (1, b"f"), place, Some(&file), ttl);
+    known.tell_name(known.position(), (1, b"f"), place, Some(&file), (ttl, Duration::ZERO));
     let number = known.number(file.id);
     (known, number, file.inode)
 }

@@ -263,6 +263,13 @@ impl Session {
         self.begin_until(self.deadline(), true).await
     }
 
+    /// Waits until the cache holds the state that the origin has now, or later: one round trip,
+    /// through however many relays. Fails with [`Error::Stale`], or why nothing was heard, within
+    /// [`SessionOptions::refresh_limit`]; and soon after that was in vain, at once.
+    pub async fn refresh(&self) -> Result<()> {
+        self.shared.freshen(self.shared.domain, self.deadline()).await
+    }
+
     /// Asks what became of a commit that [`Error::OutcomeUnknown`] named, within the session's time
     /// limit: the stamp it has, from which on this session sees it, or the conflict or other error
     /// that says that nothing of it was done, nor will be. [`Error::OutcomeUnknown`] again when it

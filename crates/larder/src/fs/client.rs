@@ -235,6 +235,10 @@ impl TxStore for VolumeStore {
         Ok(VolumeTx { volume: self.volume.clone(), transaction })
     }
 
+    async fn refresh(&self) -> Result<(), TxError> {
+        Ok(self.normal.refresh().await?)
+    }
+
     fn history(&self) -> u128 {
         self.volume.history().map_or(0, |history| history.0)
     }

@@ -46,6 +46,10 @@ struct Database {
     to_delay: usize,
     /// Bytes counted as lost.
     lost: u64,
+    /// Nothing new can be had.
+    cut: bool,
+    /// How often the latest state was asked for.
+    refreshes: usize,
     watchers: Vec<Sender<Touches>>,
 }
 
@@ -118,6 +122,17 @@ impl MemoryStore {
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lock().lost
+    }
+
+    /// Lets nobody have the latest state from now on, or again.
+    pub fn cut(&self, cut: bool) {
+        self.lock().cut = cut;
+    }
+
+    /// How often the latest state was asked for.
+    #[must_use]
+    pub fn refreshes(&self) -> usize {
+        self.lock().refreshes
     }
 
     /// What commits touch from now on.
@@ -572,6 +587,15 @@ impl TxStore for MemoryStore {
         };
         drop(database);
         Ok(MemoryTx { store: self.clone(), state: Mutex::new(state) })
+    }
+
+    async fn refresh(&self) -> Result<(), TxError> {
+        let mut database = self.lock();
+        database.refreshes += 1;
+        if database.cut {
+            return Err(TxError::Unavailable("the line is cut".into()));
+        }
+        Ok(())
     }
 
     async fn allocate(&self, count: u64) -> Result<PageNo, TxError> {

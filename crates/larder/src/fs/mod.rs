@@ -27,6 +27,7 @@ pub mod record;
 mod rename;
 #[cfg(test)]
 mod tests;
+mod through;
 mod trie;
 mod tx;
 mod walk;
@@ -39,6 +40,7 @@ pub use open::{Handle, Read};
 pub use operations::{Attr, DirEntry, Found, SetAttr, Usage};
 pub use record::{Content, InodeId, Kind};
 pub use rename::RenameMode;
+pub use through::Place;
 pub use trie::Position;
 pub use tx::{Mode, Object, Tx, TxError, TxStore};
 

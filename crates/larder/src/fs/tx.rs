@@ -183,6 +183,9 @@ pub trait TxStore: Clone + Send + Sync + 'static {
     /// Begins a transaction, on a state that shows every earlier commit of this store.
     fn begin(&self, mode: Mode) -> impl Future<Output = Result<Self::Tx, TxError>> + Send;
 
+    /// Waits until what is read from here on is the state that the origin has now, or a later one.
+    fn refresh(&self) -> impl Future<Output = Result<(), TxError>> + Send;
+
     /// Page numbers never used before: the first of a run of `count`. Good while
     /// [`TxStore::history`] stays the same.
     fn allocate(&self, count: u64) -> impl Future<Output = Result<PageNo, TxError>> + Send;

@@ -247,7 +247,7 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     /// The same, with the file's order of commits held.
-    async fn write_back_ordered(&self, file: &OpenFile) -> Result<(), FsError> {
+    pub(super) async fn write_back_ordered(&self, file: &OpenFile) -> Result<(), FsError> {
         self.give_up_dropped(file);
         self.settle_attempt(file).await?;
         let waiting = lock(&file.state).dirty.waiting();

@@ -54,6 +54,7 @@ kinds! {
     ListVolumes "list_volumes" Control,
     CreateVolume "create_volume" Control,
     Beat "beat" Control,
+    Refresh "refresh" Control,
     Credit "credit" Control,
     Commit "commit" Bulk,
     Welcome "welcome" Control,

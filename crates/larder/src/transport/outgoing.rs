@@ -210,6 +210,7 @@ fn weight(message: &Message) -> usize {
             | Message::AllocateIds { .. }
             | Message::OpenVolume { key: VolumeKey::Id(_), .. }
             | Message::Beat { .. }
+            | Message::Refresh { .. }
             | Message::Credit { .. }
             | Message::Registered { .. }
             | Message::Unregistered { .. }

@@ -267,6 +267,27 @@ impl Cluster {
         self.line(child).held[way as usize][lane as usize] = true;
     }
 
+    /// Takes the messages that wait now in a lane that is held up, does something, and delivers just
+    /// them.
+    pub(crate) fn let_one<T>(
+        &mut self,
+        child: Who,
+        way: Way,
+        lane: Lane,
+        meanwhile: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let line = self.line(child);
+        let to = if way == Way::Up { line.parent } else { line.child };
+        let (link, now) = (line.link, std::mem::take(&mut line.lanes[way as usize][lane as usize]));
+        assert!(!now.is_empty(), "nothing waits there");
+        let result = meanwhile(self);
+        for message in now {
+            self.feed(to, LinkInput::Received { link, message, bytes: 100 });
+        }
+        self.run();
+        result
+    }
+
     /// Lets go of all lanes of a child's line, and of what they bring.
     pub(crate) fn release(&mut self, child: Who) {
         self.line(child).held = Default::default();

@@ -128,6 +128,57 @@ fn a_request_joins_a_fetch_that_was_overtaken() {
     tell(story, &[Fault::RegisterLate, Fault::ForgetBuffered]);
 }
 
+/// A refresh joins one that was sent before. 1. b, below a relay, wants the origin's own state; the
+/// relay asks above, and the answer, of stamp 2, is under way. 2. c's commit 3 is done, and c is told
+/// so. 3. Another user of the relay, d, wants the state of now. Were it to join b's question, it would
+/// be told that it has the latest, and read what c had replaced before.
+#[test]
+fn a_refresh_joins_an_older_one() {
+    fn story(faults: Faults) -> Told {
+        let mut cluster = Cluster::new(faults).with_relay();
+        let c = cluster.node(Who::Origin, ROOM);
+        let b = cluster.node(Who::Relay, ROOM);
+        let d = cluster.node(Who::Relay, ROOM);
+        cluster.put(c, page(1), 0, "old");
+        cluster.wait(2_000);
+        same("d", &cluster.get(d, page(1), 0), &text("old"))?;
+        cluster.hold(Who::Relay, Way::Down, Lane::Stream);
+        let first = cluster.request(b, CacheOp::Refresh { domain: DOMAIN });
+        cluster.run();
+        let late = cluster.let_one(Who::Relay, Way::Down, Lane::Stream, |cluster| {
+            cluster.put(c, page(1), 0, "new");
+            cluster.wait(50);
+            let late = cluster.request(d, CacheOp::Refresh { domain: DOMAIN });
+            cluster.run();
+            late
+        });
+        let told = cluster.reply(b, first);
+        same("b", &matches!(told, Some(Ok(CacheReply::Through(_)))), &true)?;
+        if cluster.reply(d, late).is_some() {
+            same("d, told that it has the latest", &cluster.get(d, page(1), 0), &text("new"))?;
+        }
+        cluster.release(Who::Relay);
+        same("d, at the end", &cluster.get(d, page(1), 0), &text("new"))
+    }
+    tell(story, &[Fault::RefreshJoined]);
+}
+
+/// Below a relay the latest is one round trip away, whatever the relay's own beat is.
+#[test]
+fn a_refresh_below_a_relay_does_not_wait_for_its_beat() {
+    let mut cluster = Cluster::new(Faults::NONE).with_relay();
+    let c = cluster.node(Who::Origin, ROOM);
+    let b = cluster.node(Who::Relay, ROOM);
+    for round in 0..5 {
+        cluster.put(c, page(1), 0, &format!("round {round}"));
+        // No time passes in which anything could fall due: it is the question that brings the answer.
+        let told = cluster.ask(b, CacheOp::Refresh { domain: DOMAIN });
+        assert!(matches!(told, Some(Ok(CacheReply::Through(_)))), "{told:?}");
+        let wanted = Ok(Some(format!("round {round}")));
+        assert_eq!(cluster.get(b, page(1), 0), wanted);
+    }
+}
+
 /// Lost callbacks on a dead link. 1. a holds page 1. 2. Its line dies; b's changes are sent into it.
 /// 3. a returns. It learns of the change though nothing of it is installed yet, and of the next
 /// change though its parent knows nothing any more of what it holds.

@@ -44,6 +44,10 @@ pub(super) struct Domain {
     pub(super) beats: VecDeque<Instant>,
     /// The newest of the beats that are no longer remembered, though they may still be answered.
     pub(super) forgotten: Option<Instant>,
+    /// Refreshes sent on this link of which no state confirmed tells yet, ascending.
+    pub(super) refreshes_sent: VecDeque<Instant>,
+    /// The newest refresh sent on this link: it and those before may be answered still.
+    pub(super) refreshed_at: Option<Instant>,
     pub(super) beat_at: Instant,
     /// All that the origin had then is in the state here.
     pub(super) confirmed_at: Option<Instant>,
@@ -59,6 +63,10 @@ pub(super) struct Domain {
 
 /// Beats without an echo at most; the oldest are forgotten.
 const BEATS_MAX: usize = 64;
+/// Refreshes without an answer at most: fewer than beats, or those would be forgotten before their
+/// echoes come. With so many the next goes when one is answered, and stands for all that are wanted
+/// by then.
+const REFRESHES_MAX: usize = 32;
 
 impl Domain {
     pub(super) fn new(state: Arc<DomainState>, boot: BootId) -> Self {
@@ -73,6 +81,8 @@ impl Domain {
             told: Told::default(),
             beats: VecDeque::new(),
             forgotten: None,
+            refreshes_sent: VecDeque::new(),
+            refreshed_at: None,
             beat_at: Instant(0),
             confirmed_at: None,
             lapsed: false,
@@ -96,9 +106,29 @@ impl Domain {
         self.stream = Stream::Off;
         self.beats.clear();
         self.forgotten = None;
+        self.refreshes_sent.clear();
+        self.refreshed_at = None;
         self.flights.lose_link();
         self.commits.lose_link();
         self.holdings.lose_link();
+    }
+
+    /// Notes that a refresh is sent now; false: it must not be.
+    pub(super) fn refresh(&mut self, now: Instant) -> bool {
+        let sends = self.live()
+            && self.refreshes_sent.back() != Some(&now)
+            && self.refreshes_sent.len() < REFRESHES_MAX;
+        if sends {
+            self.refreshes_sent.push_back(now);
+            self.refreshed_at = Some(now);
+        }
+        sends
+    }
+
+    /// Whether somebody waits whose question came after the last refresh was sent.
+    pub(super) fn wants_refresh(&self) -> bool {
+        let last = self.refreshes.last().map(|(asked, _)| *asked);
+        last.is_some_and(|asked| self.refreshed_at.is_none_or(|sent| sent < asked))
     }
 
     /// Notes a beat sent.

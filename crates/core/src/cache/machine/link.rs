@@ -202,6 +202,7 @@ impl Cache {
             | Message::ListVolumes { .. }
             | Message::CreateVolume { .. }
             | Message::Beat { .. }
+            | Message::Refresh { .. }
             | Message::Credit { .. }
             | Message::Commit { .. } => violation("a message that only a child sends"),
         }

@@ -136,6 +136,9 @@ impl Cache {
                 self.link.as_mut().expect("it came on this link").outstanding -= 1;
             }
             self.send_beat(now, domain, out);
+            if self.domains[&domain].wants_refresh() {
+                self.send_refresh(now, domain, out);
+            }
             self.advanced(domain, part.through, out);
             self.open_users(domain, out);
         }
@@ -368,16 +371,28 @@ impl Cache {
         self.send(Message::Beat { domain, sent: now }, out);
     }
 
+    /// Asks for the origin's own state, for users that wait for it: by a beat, and by what makes a
+    /// relay pass it up.
+    pub(super) fn send_refresh(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        if entry.refresh(now) {
+            self.send_beat(now, domain, out);
+            self.send(Message::Refresh { domain, sent: now }, out);
+        }
+    }
+
     /// The state holds all that the origin had when the beat was sent, less the age of the
     /// parent's own state.
     fn on_echo(&mut self, domain: DomainId, echo: Echo, out: &mut Out) -> Result<(), CloseReason> {
         let lease = self.lease;
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
-        if entry.forgotten.is_some_and(|newest| echo.sent <= newest) {
+        // A refresh's answer may come after younger beats were echoed.
+        let asked = entry.refreshed_at.is_some_and(|newest| echo.sent <= newest);
+        if !asked && entry.forgotten.is_some_and(|newest| echo.sent <= newest) {
             // The line was held up for so long that we forgot it; younger ones are still to come.
             return Ok(());
         }
-        if !entry.beats.contains(&echo.sent) {
+        if !asked && !entry.beats.contains(&echo.sent) {
             return violation("the echo of no beat");
         }
         entry.beats.retain(|&sent| sent > echo.sent);
@@ -396,6 +411,7 @@ impl Cache {
         let confirmed = entry.confirmed_at.map_or(confirmed, |at| at.max(confirmed));
         entry.confirmed_at = Some(confirmed);
         entry.state.set_confirmed(confirmed, lease);
+        entry.refreshes_sent.retain(|sent| *sent > confirmed);
         let heard = self.link.as_ref().expect("it came on this link").heard;
         if entry.lapsed && heard.since(confirmed) <= lease {
             entry.lapsed = false;
@@ -409,8 +425,12 @@ impl Cache {
             ready.push(user);
         }
         let through = entry.position.expect("a live stream has a position");
+        let wants = entry.wants_refresh();
         for user in ready {
             self.reply(user, Ok(CacheReply::Through(through)), out);
+        }
+        if wants {
+            self.send_refresh(heard, domain, out);
         }
         Ok(())
     }
@@ -433,7 +453,7 @@ impl Cache {
             Stream::Off => self.resume(now, domain, out),
             Stream::Asked(_) | Stream::Begun(_) | Stream::Again(_) => {}
             Stream::Live(_) => {
-                // A refresh through a relay may need several beats: the first one's state was old.
+                // A relay that passes no refresh up answers by its own beats: several are needed.
                 let asks_again = entry.commits.asks_again(now);
                 if entry.beat_at <= now || !entry.refreshes.is_empty() {
                     self.send_beat(now, domain, out);

@@ -140,9 +140,7 @@ impl Cache {
             CacheOp::Refresh { domain } => {
                 let entry = self.domains.get_mut(&domain).expect("looked at above");
                 entry.refreshes.insert((now, id));
-                if entry.live() {
-                    self.send_beat(now, domain, out);
-                }
+                self.send_refresh(now, domain, out);
                 self.wait(id, deadline, Kind::Refresh { domain, asked: now });
             }
         }

@@ -289,6 +289,8 @@ fn upward() -> impl Strategy<Value = Message> {
         }),
         (domain(), any::<u64>())
             .prop_map(|(domain, sent)| Message::Beat { domain, sent: Instant(sent) }),
+        (domain(), any::<u64>())
+            .prop_map(|(domain, sent)| Message::Refresh { domain, sent: Instant(sent) }),
         (lane, any::<u32>()).prop_map(|(lane, bytes)| Message::Credit { lane, bytes }),
         (domain(), commit()).prop_map(|(domain, commit)| Message::Commit { domain, commit }),
     ]

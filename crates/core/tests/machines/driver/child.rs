@@ -118,7 +118,8 @@ pub(super) fn says(c: &mut Choices<'_>, hints: &mut Hints, who: &Who, now: Insta
             let spec = VolumeSpec { id, name, page_bytes, domain };
             Message::CreateVolume { request: request(c, hints), spec }
         }
-        17 | 18 => Message::Beat { domain: c.domain(), sent: Instant(c.near(now.0)) },
+        17 => Message::Beat { domain: c.domain(), sent: Instant(c.near(now.0)) },
+        18 => Message::Refresh { domain: c.domain(), sent: Instant(c.near(now.0)) },
         19 | 20 => {
             let lane = if c.rarely(2) { Lane::Bulk } else { Lane::Stream };
             Message::Credit { lane, bytes: c.near(1 << 16) as u32 }

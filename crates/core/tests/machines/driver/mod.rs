@@ -75,6 +75,7 @@ fn is_upward(message: &Message) -> bool {
             | Message::ListVolumes { .. }
             | Message::CreateVolume { .. }
             | Message::Beat { .. }
+            | Message::Refresh { .. }
             | Message::Credit { .. }
             | Message::Commit { .. }
     )

@@ -1,0 +1,172 @@
+//! How new what a mount shows is: `follow`, `close-to-open` or `strict`
+//! (`docs/decisions/0008-consistency-at-a-mount.md`).
+//!
+//! The latest state is asked for before an operation that promises it, and only then is anything
+//! read. What the kernel was told before may be older: at an open under close-to-open the way by
+//! which the kernel came to the inode is walked once more, and its attributes are taken back.
+
+use super::Shared;
+use super::adapter::Answer;
+use super::known::{KnownName, ROOT};
+use fuser::{Errno, INodeNo};
+use larder::fs::{FsError, TxStore};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Directories on the ways from the root at most: more are a loop.
+const WAY_MAX: usize = 4096;
+/// How long a name that the kernel was told is looked at once more at an open, though the kernel
+/// itself may believe it for less: it is about to open what it leads to.
+const OPENING: Duration = Duration::from_secs(10);
+
+/// What a mount promises of what it shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub(crate) enum Consistency {
+    /// The state within one delay of the stream, its age bounded by the link's lease
+    #[default]
+    Follow,
+    /// The latest state at every open
+    CloseToOpen,
+    /// The latest state at every operation, and every write committed before it is acknowledged
+    Strict,
+}
+
+/// Whether the latest state could be had lately: said once when that changes.
+#[derive(Default)]
+pub(super) struct Told(AtomicBool);
+
+impl<S: TxStore> Shared<S> {
+    fn consistency(&self) -> Consistency {
+        self.options.consistency
+    }
+
+    pub(super) fn is_strict(&self) -> bool {
+        self.consistency() == Consistency::Strict
+    }
+
+    fn is_close_to_open(&self) -> bool {
+        self.consistency() == Consistency::CloseToOpen
+    }
+
+    /// Before any operation.
+    pub(super) async fn latest_for_operation(&self) -> Answer<()> {
+        if self.is_strict() { self.latest().await } else { Ok(()) }
+    }
+
+    /// Has what is read from here on be the latest, or refuses, as the mount was told.
+    async fn latest(&self) -> Answer<()> {
+        let told = &self.told.0;
+        match self.fs.store().refresh().await {
+            Ok(()) => {
+                if told.load(Ordering::Relaxed) && told.swap(false, Ordering::Relaxed) {
+                    tracing::info!("the latest state can be had again");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let first = !told.swap(true, Ordering::Relaxed);
+                if self.options.refuse_stale {
+                    if first {
+                        tracing::warn!(%error, "the latest state cannot be had: operations that \
+                            need it are refused (EHOSTDOWN) until it can");
+                    }
+                    return Err(Errno::EHOSTDOWN);
+                }
+                if first {
+                    tracing::warn!(%error, "the latest state cannot be had: what is cached is \
+                        served until it can");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether to look once more, at the latest state, for a name that was not found: that it is
+    /// not there ends an open as what it leads to begins one.
+    pub(super) async fn latest_for_absence(&self) -> Answer<bool> {
+        if !self.is_close_to_open() {
+            return Ok(false);
+        }
+        self.latest().await?;
+        Ok(true)
+    }
+
+    /// How long the kernel may believe in a name's absence.
+    pub(super) fn absence_time_to_live(&self, ttl: Duration) -> Duration {
+        if self.is_close_to_open() { Duration::ZERO } else { ttl }
+    }
+
+    /// How long names that are told are remembered at least.
+    pub(super) fn names_kept(&self) -> Duration {
+        if self.is_close_to_open() { OPENING } else { Duration::ZERO }
+    }
+
+    /// Before an open. `ESTALE` lets the kernel walk the way to the file once more, with a lookup
+    /// of every name.
+    pub(super) async fn latest_for_open(&self, number: INodeNo) -> Answer<()> {
+        if !self.is_close_to_open() {
+            return Ok(());
+        }
+        self.latest().await?;
+        self.same_way(number).await
+    }
+
+    /// Walks up the names by which the kernel may have come to an inode.
+    async fn same_way(&self, number: INodeNo) -> Answer<()> {
+        let (mut ahead, mut seen) = (vec![number.0], BTreeSet::new());
+        while let Some(at) = ahead.pop() {
+            if at == ROOT || !seen.insert(at) {
+                continue;
+            }
+            if seen.len() > WAY_MAX {
+                return Err(Errno::ELOOP);
+            }
+            // A name that was not told, or long ago, was looked up just now if it was used.
+            let names = self.known().names_of(at);
+            for name in names {
+                if !self.still_leads(&name).await? {
+                    self.lose_name(&name);
+                    return Err(Errno::ESTALE);
+                }
+                ahead.push(name.parent);
+            }
+        }
+        Ok(())
+    }
+
+    async fn still_leads(&self, name: &KnownName) -> Answer<bool> {
+        let Some(parent) = self.known().id(name.parent) else { return Ok(false) };
+        match self.fs.lookup(parent, &name.name).await {
+            Ok(found) => Ok(found.attr.map(|attr| attr.id) == name.id),
+            Err(FsError::NotFound | FsError::NotDirectory) => Ok(false),
+            Err(error) => super::adapter::failed(Err(error)),
+        }
+    }
+
+    /// The kernel believes in a name that is not true any more.
+    fn lose_name(&self, name: &KnownName) {
+        self.known().lose_name(name);
+        let Some(notifier) = self.notifier.get().cloned() else { return };
+        let (parent, name) = (INodeNo(name.parent), name.name.clone());
+        // The kernel may make this wait for an operation in the same directory.
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = notifier.inval_entry(parent, OsStr::from_bytes(&name)) {
+                tracing::debug!(%error, "a name is not taken back");
+            }
+        });
+    }
+
+    /// An inode is about to be open whose attributes the kernel may have been told before: it asks
+    /// for them anew. Does not wait for anything.
+    pub(super) fn forget_attributes(&self, number: INodeNo) {
+        if self.is_close_to_open()
+            && let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.inval_inode(number, -1, 0)
+        {
+            tracing::debug!(%error, "attributes are not taken back");
+        }
+    }
+}
