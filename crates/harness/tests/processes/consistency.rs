@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 /// Each way of a line: what is not asked for comes so much later.
@@ -42,7 +43,7 @@ impl Sites {
 
     /// Both, the writer of a round first.
     fn turns(&self, round: usize) -> (&Server, &Server) {
-        if round % 2 == 0 { (&self.one, &self.two) } else { (&self.two, &self.one) }
+        if round.is_multiple_of(2) { (&self.one, &self.two) } else { (&self.two, &self.one) }
     }
 
     fn end(self) -> Result<()> {
@@ -97,10 +98,12 @@ fn strict_appends_from_two_sites_are_all_kept() -> Result<()> {
     const LINES: usize = 15;
     let sites = Sites::new("append", "strict")?;
     fs::write(sites.one.at("log"), "")?;
+    let both = Arc::new(Barrier::new(2));
     let appender = |server: &Server, who: &'static str| {
-        let path = server.at("log");
+        let (path, both) = (server.at("log"), both.clone());
         std::thread::spawn(move || -> Result<()> {
             let mut file = OpenOptions::new().append(true).open(path)?;
+            both.wait();
             for number in 0..LINES {
                 file.write_all(format!("{who} {number}\n").as_bytes())?;
             }
@@ -207,7 +210,7 @@ fn a_cut_line_refuses_and_leaves_nothing_behind() -> Result<()> {
     within(REFUSED_WITHIN, "a close", move || drop(file))?;
 
     sites.lines[0].proxy.heal();
-    wait_until("the line", READY, || Ok(read(&sites.one.at("shared"))?))?;
+    wait_until("the line", READY, || read(&sites.one.at("shared")))?;
     ensure!(read(&sites.one.at("shared"))? == "meanwhile", "the other's write is gone");
     fs::write(sites.one.at("after"), "after")?;
     ensure!(read(&sites.two.at("shared"))? == "meanwhile", "a refused write was made good");
