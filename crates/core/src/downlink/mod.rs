@@ -69,7 +69,8 @@ pub(crate) enum Ask {
     Pump,
     /// A beat came.
     Beat(DomainId, Instant),
-    /// The child wants the origin's own state: see [`Message::Refresh`].
+    /// The child wants the origin's own state: see [`Message::Refresh`]. At an origin the echo of the
+    /// beat before it says all.
     Refresh(DomainId, Instant),
     /// The child's registration lost these pages.
     Evicted(DomainId, Vec<PageId>),

@@ -204,7 +204,6 @@ impl Origin {
             Ask::Beat(domain, sent) => {
                 self.with(now, domain, events, out, |domain, cx| domain.beat(cx, link, sent));
             }
-            // The echo of the beat before it says all.
             Ask::Refresh(..) | Ask::Evicted(..) | Ask::Narrowed(_) => {}
             Ask::Confirm(domain, boot, upto) => {
                 self.with(now, domain, events, out, |domain, cx| {
