@@ -315,7 +315,7 @@ impl Site {
         let point = self.path(name);
         std::fs::create_dir_all(&point)?;
         let (at, parent) = (point.display().to_string(), format!("127.0.0.1:{parent}"));
-        let words = ["mount", volume, &at, "--name", name, "--parent", &parent];
+        let words = ["mount", volume, &at, "--foreground", "--name", name, "--parent", &parent];
         let mut server = self.start(name, &[&words, extra].concat())?;
         server.mounts_at(point);
         self.mounted(server)

@@ -16,6 +16,9 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
     #[command(flatten)]
     pub(crate) common: Common,
+    /// Started by a mount that goes to the background
+    #[arg(long, hide = true)]
+    pub(crate) in_background: bool,
 }
 
 /// Options of every command.
@@ -31,6 +34,10 @@ pub(crate) struct Common {
     /// Log one JSON object a line
     #[arg(long, global = true)]
     pub(crate) log_json: bool,
+    /// Append the log to this file, made for its owner alone [default: standard error, or for a
+    /// mount in the background /var/log/larder or ~/.local/state/larder]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) log_file: Option<PathBuf>,
     /// Print results as JSON (`volume` and `status`)
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -96,13 +103,23 @@ pub(crate) enum Command {
     Relay(RelayArgs),
     /// Run a node by itself: a cache that is warm and watched
     Node(NodeArgs),
-    /// Mount a volume's tree of files
+    /// Mount a volume's tree of files; goes to the background when it can be used
     Mount(MountArgs),
     /// Make, list, fill, copy out and check volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Show a running process's state, from its HTTP endpoint
     Status(StatusArgs),
+    /// Write the man pages of all commands into a folder
+    Manual {
+        /// The folder: made when it is not there
+        folder: PathBuf,
+    },
+    /// Print the completions of a shell, to be sourced by it
+    Completions {
+        /// Which
+        shell: clap_complete::Shell,
+    },
     /// Say which version this is, and whether planted faults are compiled in: never in a release
     Version,
 }
@@ -197,6 +214,18 @@ pub(crate) struct MountArgs {
     pub(crate) volume: String,
     /// Where to mount it: a folder that is there
     pub(crate) point: PathBuf,
+    /// Stay in the foreground, and log to standard error
+    #[arg(short, long)]
+    pub(crate) foreground: bool,
+    /// Options of the kernel, as for `mount`: ro, nosuid, noexec, noatime, allow_other, …
+    #[arg(short, long, value_name = "OPTION", value_delimiter = ',')]
+    pub(crate) options: Vec<String>,
+    /// Let every user of the machine in, as the files' modes allow [default for root]
+    #[arg(long, conflicts_with = "private")]
+    pub(crate) allow_other: bool,
+    /// Let nobody in but who mounts [default for all but root]
+    #[arg(long)]
+    pub(crate) private: bool,
     /// Refuse every write
     #[arg(long)]
     pub(crate) read_only: bool,

@@ -28,9 +28,20 @@ pub(crate) struct NoAnswer {
     pub(crate) error: std::io::Error,
 }
 
+/// What a process that was started for this one failed with.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Reported {
+    pub(crate) code: u8,
+    pub(crate) message: String,
+}
+
 /// The code for an error: by the first of its causes that says something of its kind.
 pub(crate) fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
+        if let Some(reported) = cause.downcast_ref::<Reported>() {
+            return reported.code;
+        }
         if cause.is::<Damaged>() {
             return DAMAGED;
         }

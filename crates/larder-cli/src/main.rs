@@ -1,8 +1,11 @@
 //! The `larder` command.
 
 mod args;
+mod background;
 mod ca;
+mod documents;
 mod exit;
+mod kernel_options;
 mod mount;
 mod mounting;
 mod out;
@@ -17,6 +20,7 @@ mod volume;
 use anyhow::Result;
 use args::{Cli, Command};
 use clap::Parser;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Most messages are freed by another thread than the one that made them: the system's allocator
@@ -26,7 +30,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Cli::parse()).await {
+    let Some(words) = kernel_options::words(std::env::args_os().collect()) else {
+        return ExitCode::SUCCESS;
+    };
+    let ended = run(Cli::parse_from(&words), &words).await;
+    larder::log::flush();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             out::fault(format_args!("larder: {error:#}"));
@@ -35,15 +44,23 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(cli: Cli) -> Result<()> {
+async fn run(cli: Cli, words: &[OsString]) -> Result<()> {
     match &cli.command {
         Command::Ca(command) => ca::run(command),
         Command::Origin(arguments) => serve::origin(arguments, &cli.common).await,
         Command::Relay(arguments) => serve::relay(arguments, &cli.common).await,
         Command::Node(arguments) => serve::node(arguments, &cli.common).await,
-        Command::Mount(arguments) => mounting::run(arguments, &cli.common).await,
+        Command::Mount(arguments) if arguments.foreground => {
+            mounting::run(arguments, &cli.common, || Ok(())).await
+        }
+        Command::Mount(arguments) if cli.in_background => {
+            background::run(arguments, &cli.common).await
+        }
+        Command::Mount(arguments) => background::start(arguments, &cli.common, &words[1..]).await,
         Command::Volume(command) => volume::run(command, &cli.common).await,
         Command::Status(arguments) => status::run(arguments, &cli.common).await,
+        Command::Manual { folder } => documents::manual(folder),
+        Command::Completions { shell } => documents::completions(*shell),
         Command::Version => version::print(cli.common.json),
     }
 }

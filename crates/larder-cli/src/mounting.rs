@@ -1,16 +1,19 @@
 //! `larder mount`.
 
 use crate::args::{Common, MountArgs};
+use crate::kernel_options::KernelOptions;
 use crate::mount::{Consistency, MountOptions, Mounted, Standing, next_signal};
 use crate::serve::{self, Stopping};
 use crate::settings::Flags;
 use anyhow::{Context, Result, ensure};
 use larder::client::{Freshness, Node};
-use larder::config::NodeSection;
+use larder::config::{Config, NodeSection};
 use larder::fs::client::VolumeStore;
 use larder::fs::{FileSystem, FsOptions};
 use larder::http::{Probe, Telling};
 use larder::metrics::Metrics;
+use rustix::process::geteuid;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +22,17 @@ use std::time::Duration;
 const REFUSE_AFTER: Duration = Duration::from_secs(1);
 /// How often it is looked whether somebody unmounted from outside.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// What may be the matter when the kernel does not mount.
+fn not_mounted(point: &Path) -> String {
+    let who = if geteuid().is_root() {
+        "is /dev/fuse there (modprobe fuse)?"
+    } else {
+        "is /dev/fuse there, yours to open, and fusermount3 installed (apt-get install fuse3)? For \
+         --allow-other /etc/fuse.conf must say user_allow_other"
+    };
+    format!("mounting at {}: {who}", point.display())
+}
 
 /// What a mount tells about itself: the node's figures, and whether it stands.
 struct MountProbe {
@@ -59,15 +73,29 @@ fn fs_options(node: &NodeSection) -> FsOptions {
     }
 }
 
-pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
-    let config = Flags::default()
+/// The settings of a mount. Its paths hold wherever it goes.
+pub(crate) fn config(arguments: &MountArgs, common: &Common) -> Result<Config> {
+    KernelOptions::parse(&arguments.options)?;
+    let mut config = Flags::default()
         .uplink(&arguments.uplink)
         .set("node.memory", arguments.memory.memory.as_ref())
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
+    config.tls_dir = std::path::absolute(&config.tls_dir)?;
+    Ok(config)
+}
+
+/// Mounts, and serves until it is unmounted or asked to end; `usable` is called in between.
+pub(crate) async fn run(
+    arguments: &MountArgs,
+    common: &Common,
+    usable: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let config = config(arguments, common)?;
     larder::log::init(&config.log)?;
-    let point = &arguments.point;
+    let point = &std::path::absolute(&arguments.point)?;
     ensure!(point.is_dir(), "{} is not a folder", point.display());
+    let asked = KernelOptions::parse(&arguments.options)?;
 
     let mut stopping = Stopping::listen()?;
     let standing = Standing::default();
@@ -90,7 +118,11 @@ pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
         name: format!("larder:{}", arguments.volume),
         consistency: arguments.consistency,
         refuse_stale,
-        read_only: arguments.read_only,
+        read_only: arguments.read_only || asked.read_only == Some(true),
+        allow_other: asked.allow_other
+            || arguments.allow_other
+            || geteuid().is_root() && !arguments.private,
+        flags: asked.flags,
         writers_max: config.node.writers_max as usize,
         standing,
         asked: node.metrics().asked(),
@@ -109,10 +141,9 @@ pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
     let mounted = Mounted::mount(Arc::new(tree), point, options, move || {
         next_signal(&mut notices, domain, id)
     })
-    .with_context(|| {
-        format!("mounting at {}: is /dev/fuse there, and are you root?", point.display())
-    })?;
+    .with_context(|| not_mounted(point))?;
     tracing::info!(volume = %arguments.volume, point = %point.display(), "mounted");
+    usable()?;
 
     loop {
         tokio::select! {

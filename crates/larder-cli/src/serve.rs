@@ -24,18 +24,20 @@ pub(crate) async fn http(config: &Config, probe: Arc<dyn Probe>) -> Result<Optio
     Ok(Some(server))
 }
 
-/// SIGINT and SIGTERM. Listened for from the start, so that none that comes while a process is
+/// SIGINT, SIGTERM and SIGHUP. Listened for from the start, so that none that comes while a process is
 /// starting ends it half-way: a mount would be left behind.
 pub(crate) struct Stopping {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Signal,
 }
 
 impl Stopping {
     /// Listens from now on.
     pub(crate) fn listen() -> Result<Self> {
         let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
+        let terminate = signal(SignalKind::terminate())?;
+        Ok(Self { interrupt, terminate, hangup: signal(SignalKind::hangup())? })
     }
 
     /// Waits for one of them.
@@ -43,6 +45,7 @@ impl Stopping {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            _ = self.hangup.recv() => {}
         }
         tracing::info!("stopping");
     }

@@ -38,6 +38,7 @@ impl Flags {
     /// The configuration: defaults, file, environment, these flags, each over the one before.
     pub(crate) fn load(mut self, common: &Common) -> Result<Config> {
         self = self.set("log.filter", common.log.as_ref());
+        self = self.set("log.file", common.log_file.as_ref().map(|path| path.display()));
         self = self.set("log.json", common.log_json.then_some(true));
         for pair in &common.set {
             let (key, value) = pair.split_once('=').ok_or_else(|| ConfigError::Invalid {

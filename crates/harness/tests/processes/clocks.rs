@@ -66,7 +66,7 @@ fn a_wall_clock_set_back_changes_the_times_of_files_and_nothing_else() -> Result
     let point = site.path("one");
     fs::create_dir_all(&point)?;
     let at = point.display().to_string();
-    let words = ["mount", VOLUME, &at, "--name", "one", "--parent", &parent];
+    let words = ["mount", VOLUME, &at, "--foreground", "--name", "one", "--parent", &parent];
     let mut mount = site.start_as("one", env, &[&variable], &words)?;
     mount.mounts_at(point.clone());
     let mount = site.mounted(mount)?;

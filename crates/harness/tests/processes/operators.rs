@@ -115,7 +115,7 @@ fn servers_go_on_when_nobody_takes_their_logs() -> Result<()> {
     let point = site.path("one");
     fs::create_dir_all(&point)?;
     let at = point.display().to_string();
-    let words = ["mount", VOLUME, &at, "--name", "one", "--parent", &listen];
+    let words = ["mount", VOLUME, &at, "--foreground", "--name", "one", "--parent", &listen];
     let mut mount = start("one", &words)?;
     mount.mounts_at(point);
     let mut mount = site.mounted(mount)?;

@@ -36,16 +36,21 @@ use larder::core::commit::Target;
 use larder::core::id::{DomainId, PageNo, VolumeId};
 use larder::fs::{FileSystem, FsError, Handle, Position, TxError, TxStore};
 use larder::metrics::AskedCounts;
+use rustix::mount::UnmountFlags;
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use under_way::UnderWay;
+
+/// How long it may take until a mount in which nobody is has ended.
+const DETACH_AFTER: Duration = Duration::from_secs(10);
+const EBUSY: i32 = rustix::io::Errno::BUSY.raw_os_error();
 
 /// Threads that take the kernel's requests.
 const THREADS_MAX: usize = 16;
@@ -69,6 +74,8 @@ pub(crate) struct MountOptions {
     pub(crate) refuse_stale: bool,
     /// Nothing can be changed through it.
     pub(crate) read_only: bool,
+    /// What the kernel is told beside.
+    pub(crate) flags: Vec<MountOption>,
     /// Writes under way at once, and as many other operations that change something, some of them
     /// past their limits.
     pub(crate) writers_max: usize,
@@ -89,6 +96,7 @@ impl Default for MountOptions {
             consistency: Consistency::default(),
             refuse_stale: false,
             read_only: false,
+            flags: Vec::new(),
             writers_max: 1024,
             standing: Standing::default(),
             asked: AskedCounts::default(),
@@ -201,6 +209,7 @@ impl<S: TxStore> Shared<S> {
 /// wait for what was written to be committed.
 pub(crate) struct Mounted<S: TxStore> {
     shared: Arc<Shared<S>>,
+    point: PathBuf,
     session: Option<BackgroundSession>,
     tickers: [JoinHandle<()>; 2],
 }
@@ -237,7 +246,8 @@ impl<S: TxStore> Mounted<S> {
             [runtime.spawn(tick(shared.clone())), runtime.spawn(tend_orphans(shared.clone()))];
         // The kernel has begun to ask: the session shakes hands before it is given out.
         shared.options.standing.begin();
-        Ok(Self { shared, session: Some(session), tickers })
+        let point = std::path::absolute(mountpoint)?;
+        Ok(Self { shared, point, session: Some(session), tickers })
     }
 
     /// Whether the kernel has ended the mount (somebody called `umount`).
@@ -266,15 +276,33 @@ impl<S: TxStore> Mounted<S> {
         }
     }
 
+    /// Ends the session. A mount in which somebody stands, or has a file open, is detached: nobody
+    /// comes to it any more, and who is there meets errors once this process has ended.
     async fn end_session(&mut self) -> io::Result<()> {
         let Some(session) = self.session.take() else { return Ok(()) };
-        let ending = tokio::task::spawn_blocking(move || {
-            if session.guard.is_finished() {
-                return session.join();
+        let (send, ended) = oneshot::channel();
+        // A thread of its own: the runtime would wait without limit for one of its own threads.
+        std::thread::Builder::new().name("unmount".into()).spawn(move || {
+            let ended = if session.guard.is_finished() {
+                session.join()
+            } else {
+                session.umount_and_join()
+            };
+            // Nobody waits any more: the mount was detached by a helper, and somebody is in it.
+            drop(send.send(ended));
+        })?;
+        match tokio::time::timeout(DETACH_AFTER, ended).await {
+            Ok(Ok(Err(error))) if error.raw_os_error() == Some(EBUSY) => {
+                tracing::warn!(point = %self.point.display(), "somebody is in it: detached");
+                Ok(rustix::mount::unmount(&self.point, UnmountFlags::DETACH)?)
             }
-            session.umount_and_join()
-        });
-        ending.await.map_err(io::Error::other)?
+            Ok(Ok(ended)) => ended,
+            Ok(Err(_)) => Err(io::Error::other("the thread that unmounts ended")),
+            Err(_) => {
+                tracing::warn!(point = %self.point.display(), "somebody is in it still");
+                Ok(())
+            }
+        }
     }
 
     /// Commits what waits in all files, and frees those without a name.
@@ -319,6 +347,7 @@ fn config(options: &MountOptions) -> Config {
         MountOption::DefaultPermissions,
         if options.read_only { MountOption::RO } else { MountOption::RW },
     ];
+    config.mount_options.extend(options.flags.iter().cloned());
     if options.allow_other {
         config.acl = SessionACL::All;
     }

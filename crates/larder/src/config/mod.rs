@@ -249,11 +249,14 @@ pub struct LogConfig {
     pub filter: String,
     /// Lines of JSON instead of text.
     pub json: bool,
+    /// The file that lines are appended to; empty: standard error, or for a mount in the background
+    /// a file of its own.
+    pub file: PathBuf,
 }
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { filter: "info".into(), json: false }
+        Self { filter: "info".into(), json: false, file: PathBuf::new() }
     }
 }
 

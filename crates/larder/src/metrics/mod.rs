@@ -254,6 +254,9 @@ impl Metrics {
         r.register("domains_failed", "Domains whose store failed", failed);
         let help = "Bytes written to files that could not be committed, and are lost";
         r.register_with_unit("lost", help, Unit::Bytes, self.lost_bytes.clone());
+        let help =
+            "Lines of this process's log that did not fit into its queue, or could not be written";
+        r.register("log_lines_dropped", help, crate::log::dropped().clone());
         let pages = self.pages_unreadable.clone();
         r.register("pages_unreadable", "Changed pages that cannot be read from the store", pages);
         r.register_with_unit(

@@ -38,7 +38,7 @@ impl Site {
             authority.issue(&tls, node, Role::Node, 1).expect("issues");
         }
         let filter = std::env::var("LARDER_LOG_FILTER").unwrap_or_else(|_| "off".into());
-        let log = larder::config::LogConfig { filter, json: false };
+        let log = larder::config::LogConfig { filter, ..Default::default() };
         larder::log::init(&log).expect("a filter");
         Self { dir, authority }
     }

@@ -103,7 +103,7 @@ impl Cluster {
         std::fs::create_dir_all(&point)?;
         let parent = format!("127.0.0.1:{}", self.relay_port);
         let point = point.display().to_string();
-        self.add(part, &["mount", volume, &point, "--parent", &parent])
+        self.add(part, &["mount", volume, &point, "--foreground", "--parent", &parent])
     }
 
     pub(crate) fn mount_point(&self, part: Part) -> PathBuf {
