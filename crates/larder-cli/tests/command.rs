@@ -24,7 +24,18 @@ fn the_help_tells_of_every_command_and_of_the_exit_codes() {
     assert!(help.status.success());
     let text = String::from_utf8_lossy(&help.stdout).into_owned();
     assert!(text.contains("Exit codes"), "{text}");
-    for command in ["ca", "origin", "relay", "node", "mount", "volume", "status", "version"] {
+    for command in [
+        "ca",
+        "origin",
+        "relay",
+        "node",
+        "mount",
+        "volume",
+        "status",
+        "manual",
+        "completions",
+        "version",
+    ] {
         assert!(text.contains(&format!("\n  {command} ")), "{command} is not in the help:\n{text}");
         assert!(larder(&[command, "--help"]).status.success(), "{command} has no help");
     }
@@ -41,6 +52,26 @@ fn the_version_tells_whether_planted_faults_are_compiled_in() {
     let faults = larder_core::machine::Faults::COMPILED_IN;
     assert!(text.contains(&format!("\"faults\":{faults}")), "{text}");
     assert!(text.contains(env!("CARGO_PKG_VERSION")), "{text}");
+}
+
+/// A package ships man pages and completions: made from the commands as they are, none is missing.
+#[test]
+fn manual_and_completions_know_every_command() {
+    let folder = std::env::temp_dir().join(format!("larder-man-{}", std::process::id()));
+    let told = larder(&["manual", &folder.display().to_string()]);
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    for page in ["larder.1", "larder-mount.1", "larder-volume-import.1", "larder-ca-issue.1"] {
+        let text = std::fs::read_to_string(folder.join(page)).expect("the page is there");
+        assert!(text.contains(".SH NAME") && !text.contains("in\\-background"), "{page}: {text}");
+    }
+    std::fs::remove_dir_all(&folder).expect("removes");
+    for shell in ["bash", "zsh", "fish"] {
+        let told = larder(&["completions", shell]);
+        assert!(told.status.success(), "{shell}");
+        let text = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert!(text.contains("foreground") && text.contains("import"), "{shell}: {text}");
+    }
+    assert_eq!(larder(&["completions", "nonsense"]).status.code(), Some(2));
 }
 
 #[test]

@@ -189,7 +189,7 @@ mod tests {
     /// when the reader goes on.
     #[test]
     fn a_reader_that_stands_still_delays_nobody() {
-        let (near, far) = io::pipe().expect("a pipe");
+        let (far, near) = io::pipe().expect("a pipe");
         let (mut queue, lines) = Queue::new(Counter::default());
         let count = queue.dropped.clone();
         let writer = std::thread::spawn(move || write_all(&lines, near, &count));

@@ -5,6 +5,7 @@ mod certificates;
 mod clocks;
 mod common;
 mod consistency;
+mod daily;
 mod damage;
 mod dirty;
 mod full_disk;
