@@ -8,6 +8,7 @@ version=$("$binary" --version | cut -d' ' -f2)
 architecture=$(dpkg --print-architecture)
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
+chmod 755 "$root"
 
 install -D -m 755 "$binary" "$root/usr/bin/larder"
 install -d "$root/sbin" "$root/etc/larder" "$root/DEBIAN"

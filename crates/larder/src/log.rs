@@ -20,6 +20,9 @@ use tracing_subscriber::fmt::MakeWriter;
 const LINES_MAX: usize = 4096;
 /// How long the end of a process waits for its last lines.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+/// Libraries that tell of what is usual: they are heard when the filter names them. What fails in
+/// them fails here, and is told here.
+const QUIET: &str = "fjall=warn,lsm_tree=warn,fuser=error";
 /// Dropped lines are told of once in this time at most.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
@@ -40,7 +43,7 @@ pub(crate) fn dropped() -> &'static Counter {
 /// # Errors
 /// When the filter is none, or the file cannot be opened: with its name.
 pub fn init(config: &LogConfig) -> Result<(), ConfigError> {
-    let filter = EnvFilter::try_new(&config.filter)
+    let filter = EnvFilter::try_new(format!("{QUIET},{}", config.filter))
         .map_err(|e| ConfigError::Invalid { layer: "log.filter".into(), detail: e.to_string() })?;
     let (out, ansi): (Box<dyn Write + Send>, bool) = if config.file.as_os_str().is_empty() {
         // A log with escape codes in it is no use to `grep`.

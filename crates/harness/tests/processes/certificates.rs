@@ -44,7 +44,7 @@ fn a_certificate_that_does_not_do_is_refused_and_named() -> Result<()> {
         (&good, "nobody", &["nobody.pem", "larder ca issue nobody"]),
     ] {
         let identity = ["--tls", folder, "--name", name, "--parent", &parent];
-        for command in [&["volume", "list"][..], &["mount", VOLUME, &at], &["node"]] {
+        for command in [&["volume", "list"][..], &["mount", "-f", VOLUME, &at], &["node"]] {
             let ended = site.larder(&[command, &identity].concat())?;
             ended.refused(REFUSED, named)?;
         }

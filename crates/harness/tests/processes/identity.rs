@@ -23,7 +23,7 @@ fn the_second_of_two_nodes_with_one_identity_is_refused() -> Result<()> {
     let (at, parent) = (point.display().to_string(), format!("127.0.0.1:{}", origin.port));
     let (tls, limit) = (site.tls(), "5s");
     let identity = ["--tls", &tls, "--name", "one", "--parent", &parent, "--request-limit", limit];
-    for command in [&["mount", VOLUME, &at][..], &["node"]] {
+    for command in [&["mount", "-f", VOLUME, &at][..], &["node"]] {
         let ended = site.larder(&[command, &identity].concat())?;
         ended.refused(4, &["refused", "one"])?;
     }

@@ -19,7 +19,7 @@ fn an_unknown_volume_is_named() -> Result<()> {
     let tls = site.tls();
     let identity = ["--tls", &tls, "--name", "one", "--parent", &parent];
     for command in [
-        &["mount", "nope", &at][..],
+        &["mount", "--foreground", "nope", &at][..],
         &["node", "--volume", "nope"],
         &["volume", "info", "nope"],
         &["volume", "check", "nope"],
