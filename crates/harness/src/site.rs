@@ -1,6 +1,6 @@
 //! A site of real processes for tests: certificates, an origin, mounts, commands run to their end.
 
-use crate::process::{Folder, Process, free_port, http_get, is_mounted};
+use crate::process::{Folder, Process, free_port, http_get, is_mounted, metric};
 use anyhow::{Context, Result, bail, ensure};
 use larder::testing::proxy::Proxy;
 use std::fs::File;
@@ -13,6 +13,9 @@ use tokio::runtime::Runtime;
 
 /// How long a process may take until it is ready, and a command until it has ended.
 pub const READY: Duration = Duration::from_secs(30);
+
+/// What a reading node asks its parent for, and waits for the answer.
+const REQUESTS: [&str; 5] = ["fetch", "resume", "open_volume", "list_volumes", "allocate_ids"];
 
 /// The runtime for what tests do with the library: proxies and nodes of their own.
 ///
@@ -130,6 +133,20 @@ impl Server {
     /// When it does not answer.
     pub fn status(&self) -> Result<serde_json::Value> {
         Ok(serde_json::from_str(&http_get(self.http, "/status")?)?)
+    }
+
+    /// Requests for data that it has sent to its parent so far: what reading waits for. Some overlap;
+    /// the round trips that were waited for are no more.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn requests(&self) -> Result<u64> {
+        let mut sum = 0.0;
+        for kind in REQUESTS {
+            let labels = [&*format!("kind=\"{kind}\""), "direction=\"sent\""];
+            sum += metric(self.http, "larder_messages_total", &labels)?;
+        }
+        Ok(sum as u64)
     }
 
     /// Ends it as a power cut would, and detaches its mount.

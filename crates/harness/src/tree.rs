@@ -60,6 +60,25 @@ fn copy(source: &Path, target: &Path, limit: u64, walked: &mut Walked) -> Result
     Ok(())
 }
 
+/// Makes `files` files of `bytes` bytes each in `directories` directories below `root`; no two hold
+/// the same.
+///
+/// # Errors
+/// When they cannot be made.
+pub fn generate(root: &Path, directories: u32, files: u32, bytes: usize) -> Result<()> {
+    for number in 0..directories {
+        fs::create_dir_all(root.join(format!("directory-{number}")))?;
+    }
+    for number in 0..files {
+        let line = format!("This is a line of file {number}.\n");
+        let mut text = line.repeat(bytes.div_ceil(line.len()));
+        text.truncate(bytes);
+        let folder = root.join(format!("directory-{}", number % directories));
+        fs::write(folder.join(format!("file-{number}")), text)?;
+    }
+    Ok(())
+}
+
 /// Lists everything below `root` and reads every regular file.
 ///
 /// # Errors

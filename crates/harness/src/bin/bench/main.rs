@@ -1,6 +1,7 @@
 //! Larder's figures, each with its rival measured in the same run.
 
 mod commit;
+mod files;
 
 use anyhow::{Result, bail};
 use larder_harness::resident;
@@ -9,6 +10,9 @@ use serde_json::Value;
 const USAGE: &str = "usage: bench NAME [--json]\n\n\
   local-read  a cached object read inside a transaction, beside a locked hash map\n\
   commit      durable small commits between processes, beside an append and sync of the same bytes\n\
+  import      20,000 small files into a volume, beside `cp -r` and `sync`\n\
+  mount       find, grep and a large read at a mount 40 ms away, beside local disk\n\
+  create      making, syncing, renaming small files there, beside the line's round trip\n\
   memory      1 GiB of cached pages, beside a locked hash map of the same pages\n\
   simulator   events a second with checks on, beside an empty event loop";
 
@@ -38,6 +42,10 @@ async fn main() -> Result<()> {
         // A binary of its own: counting allocations would slow the commits down.
         "memory" | "local-read" => return sibling("bench-counted", &[name], json),
         "commit" => commit::run().await?,
+        // They wait for processes and file systems, not for tasks.
+        "import" => tokio::task::spawn_blocking(files::import).await??,
+        "mount" => tokio::task::spawn_blocking(files::mount).await??,
+        "create" => tokio::task::spawn_blocking(files::create).await??,
         "simulator" => return sibling("larder-sim", &["bench"], json),
         _ => bail!("no benchmark {name}\n{USAGE}"),
     };

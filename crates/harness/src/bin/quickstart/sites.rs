@@ -5,7 +5,7 @@ use crate::report::{counted, print, say, size};
 use crate::work::{Pass, Seen};
 use crate::{ONE_WAY, Stop};
 use anyhow::{Context, Result, ensure};
-use larder_harness::process::{Folder, metric, unmount};
+use larder_harness::process::{Folder, unmount};
 use larder_harness::site::{Line, READY, Server, Site, within};
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 
 const VOLUME: &str = "quickstart";
 const NAMES: [&str; 2] = ["one", "two"];
-/// What a reading node asks its parent for, and waits for the answer.
-const ASKED: [&str; 5] = ["fetch", "resume", "open_volume", "list_volumes", "allocate_ids"];
 /// Edits that are timed; the median counts.
 const EDITS: usize = 6;
 
@@ -78,9 +76,9 @@ impl Sites {
         let carried = || line.proxy.traffic().up_bytes + line.proxy.traffic().down_bytes;
         let what = format!("site {}, {how}", NAMES[place]);
         say(format_args!("{what}: listing and searching"));
-        let (requests, bytes) = (asked(mount.http)?, carried());
+        let (requests, bytes) = (mount.requests()?, carried());
         let mut pass = Pass::over(&mount.at(""), &what, stop)?;
-        pass.requests = asked(mount.http)? - requests;
+        pass.requests = mount.requests()? - requests;
         pass.line_bytes = carried() - bytes;
         ensure!(pass.seen == seen, "{what}: {:?} seen, {seen:?} imported", pass.seen);
         Ok(pass)
@@ -146,16 +144,6 @@ impl Sites {
             say(format_args!("the origin did not end in order, and was ended: {error:#}"));
         }
     }
-}
-
-/// Requests that a node has sent to its parent so far.
-fn asked(http: u16) -> Result<u64> {
-    let mut sum = 0.0;
-    for kind in ASKED {
-        let labels = [&*format!("kind=\"{kind}\""), "direction=\"sent\""];
-        sum += metric(http, "larder_messages_total", &labels)?;
-    }
-    Ok(sum as u64)
 }
 
 fn edit_once(here: &Path, there: &Path, text: &str) -> Result<Edit> {
