@@ -3,14 +3,17 @@
 #![no_main]
 
 use bytes::Bytes;
-use larder::fs::record::{Inode, Root, TrieHeader, decode_entries, encode_entries};
+use larder::fs::record::{
+    Inode, Root, TrieHeader, XATTR_HEAD_BYTES, XattrList, decode_entries, decode_xattr_head,
+    encode_entries,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, data)) = data.split_first() else {
         return;
     };
-    match kind % 4 {
+    match kind % 5 {
         0 => {
             if let Ok(root) = Root::decode(data) {
                 assert_eq!(Root::decode(&root.encode()), Ok(root));
@@ -24,6 +27,15 @@ fuzz_target!(|data: &[u8]| {
         2 => {
             if let Ok(entries) = decode_entries(&Bytes::copy_from_slice(data)) {
                 assert_eq!(decode_entries(&encode_entries(&entries)), Ok(entries));
+            }
+        }
+        4 => {
+            // The first page of a list in pages: as much of it as its head says.
+            if let Ok(length) = decode_xattr_head(data) {
+                let list = Bytes::copy_from_slice(&data[XATTR_HEAD_BYTES..]);
+                if let Ok(list) = XattrList::decode(&list.slice(..length.min(list.len()))) {
+                    assert_eq!(XattrList::decode(&list.encode()), Ok(list));
+                }
             }
         }
         _ => {

@@ -53,7 +53,8 @@ pub struct OriginConfig {
     pub boot_forget_after: Duration,
     /// Most volumes. Default: 65 536.
     pub volumes_max: usize,
-    /// Most page numbers given in one answer. Default: 1 048 576.
+    /// Most page numbers given in one answer. Default: 16 777 216, the longest
+    /// run of a file.
     pub ids_max: u64,
     /// After an append or install found the store full, the next is tried after this long.
     /// Default: 1 s.
@@ -91,7 +92,7 @@ impl Default for OriginConfig {
             boots_per_name_max: 4096,
             boot_forget_after: Duration::from_secs(3600),
             volumes_max: 65_536,
-            ids_max: 1 << 20,
+            ids_max: 1 << 24,
             full_retry: Duration::from_secs(1),
             apart_bytes_max: 64 << 20,
             accept_fork: false,

@@ -321,7 +321,7 @@ async fn a_busy_mount_commits_what_waits_all_the_same() {
     let mount = mount_with(&store, "busy", options).await;
     let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
     let (uid, gid, target) = (0, 0, bytes::Bytes::new());
-    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target, device: 0 };
+    let create = Create { kind: Kind::File, mode: 0o644, umask: 0, uid, gid, target, device: 0 };
     let (dropped, _) =
         mount.fs.create_file(mount.fs.root(), b"dropped", &create).await.expect("it works");
     mount.fs.write(&dropped, 0, vec![1; 5].into()).await.expect("it works");
@@ -553,7 +553,7 @@ async fn a_read_under_way_leaves_no_old_bytes() {
     let one = mount(&store, "under-way").await;
     let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
     let (uid, gid, target) = (0, 0, bytes::Bytes::new());
-    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target, device: 0 };
+    let create = Create { kind: Kind::File, mode: 0o644, umask: 0, uid, gid, target, device: 0 };
     let (handle, found) = other.create_file(other.root(), b"f", &create).await.expect("it works");
     let id = found.attr.expect("it was made").id;
     let write = async |byte: u8| {
@@ -626,7 +626,7 @@ async fn new_bytes_with_an_old_time_are_seen() {
     let one = mount(&store, "old-time").await;
     let other = FileSystem::open(store.clone(), FsOptions::default()).await.expect("it works");
     let (uid, gid, target) = (0, 0, bytes::Bytes::new());
-    let create = Create { kind: Kind::File, mode: 0o644, uid, gid, target, device: 0 };
+    let create = Create { kind: Kind::File, mode: 0o644, umask: 0, uid, gid, target, device: 0 };
     let (handle, found) = other.create_file(other.root(), b"f", &create).await.expect("it works");
     let id = found.attr.expect("it was made").id;
     for round in 0..20_u64 {

@@ -1,6 +1,6 @@
 //! `larder volume check`: walks a whole volume of files in one snapshot and says what does not hold.
 
-use super::record::{Content, Extents, Inode, InodeId, Kind, TrieHeader, decode_entries};
+use super::record::{Content, Extents, Inode, InodeId, Kind, TrieHeader, Xattrs, decode_entries};
 use super::trie::{HEADER_SLOT, child_of, is_name, slot_of};
 use super::tx::{Mode, Tx, TxError};
 use super::{FileSystem, FsError, TxStore};
@@ -271,6 +271,7 @@ impl<S: TxStore> Walk<'_, S> {
             return Ok(());
         };
         self.report.directories += u64::from(!directory.orphans);
+        self.xattrs(&inode, &directory.path).await?;
         let (mut names, mut subdirectories) = (BTreeSet::new(), 0);
         let mut pages = vec![(root, 0_u32, 0_u64)];
         while let Some((page, level, prefix)) = pages.pop() {
@@ -419,7 +420,29 @@ impl<S: TxStore> Walk<'_, S> {
                 }),
             }
         }
+        if kind != Kind::Directory {
+            self.xattrs(&inode, &path).await?;
+        }
         self.content(id, &inode, path).await
+    }
+
+    async fn xattrs(&mut self, inode: &Inode, path: &str) -> Result<(), FsError> {
+        let Xattrs::Pages(first) = inode.xattrs else { return Ok(()) };
+        let read = async {
+            let pages = self.fs.xattr_pages(self.tx, first).await?;
+            self.fs.xattrs_of(self.tx, inode).await?;
+            Ok(pages.len() as u64)
+        };
+        match read.await {
+            Ok(count) => self.used.push((first.0, count, path.into())),
+            Err(
+                error @ (FsError::Damaged(_)
+                | FsError::Format { .. }
+                | FsError::Store(TxError::Damaged(_))),
+            ) => self.damaged(path, &error),
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     async fn content(&mut self, id: InodeId, inode: &Inode, path: String) -> Result<(), FsError> {

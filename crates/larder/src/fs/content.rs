@@ -211,10 +211,17 @@ impl<S: TxStore> FileSystem<S> {
         let page = extents.page(index).expect("the runs cover it");
         let there = if index >= extents.high {
             extents.sparse |= index > extents.high;
+            extents.missing += (index - extents.high) as u32;
             extents.high = index + 1;
             false
+        } else if extents.sparse {
+            let found = tx.get_raw(page).await?;
+            if found.as_ref().is_none_or(Bytes::is_empty) {
+                extents.missing = extents.missing.saturating_sub(1);
+            }
+            found.is_some()
         } else {
-            !extents.sparse || tx.get_raw(page).await?.is_some()
+            true
         };
         if !there {
             tx.create_page(page, PageKind::Raw).await?;
@@ -240,7 +247,7 @@ impl<S: TxStore> FileSystem<S> {
         if size == 0 {
             self.free_or_orphan(tx, id, inode).await?;
         } else if size < inode.size {
-            match &inode.content {
+            match &mut inode.content {
                 Content::Inline => self.cut_inline(tx, id, size).await?,
                 Content::Pages(extents) => {
                     reached = self.cut_pages(tx, extents, inode.size, size).await?;
@@ -266,7 +273,7 @@ impl<S: TxStore> FileSystem<S> {
     async fn cut_pages(
         &self,
         tx: &S::Tx,
-        extents: &Extents,
+        extents: &mut Extents,
         old: u64,
         size: u64,
     ) -> Result<u64, FsError> {
@@ -280,14 +287,18 @@ impl<S: TxStore> FileSystem<S> {
         if rest != 0 && reached / page_size < extents.high {
             cuts.push((reached / page_size, rest));
         }
+        let mut emptied = 0;
         for (index, length) in cuts {
             let page = extents.page(index).ok_or_else(|| FsError::Damaged("extents".into()))?;
             if let Some(long) = self.raw_length(tx, extents, page).await?
                 && long > u64::from(length)
             {
                 tx.truncate_raw(page, length).await?;
+                emptied += u32::from(length == 0);
             }
         }
+        extents.missing += emptied;
+        extents.sparse |= emptied > 0;
         Ok(reached)
     }
 
@@ -345,8 +356,12 @@ impl<S: TxStore> FileSystem<S> {
                     tx.fetch(&pages).await?;
                 }
                 for page in pages {
-                    if self.raw_length(tx, extents, page).await?.is_some() {
+                    let length = self.raw_length(tx, extents, page).await?;
+                    if length.is_some() {
                         tx.delete_page(page).await?;
+                    }
+                    if length.unwrap_or(0) == 0 {
+                        extents.missing = extents.missing.saturating_sub(1);
                     }
                 }
                 extents.high = from;

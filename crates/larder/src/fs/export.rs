@@ -1,6 +1,7 @@
 //! `larder volume export`: a volume's tree into a folder of the host.
 
-use super::record::Content;
+use super::host::{host, set_xattrs};
+use super::record::{Content, XattrList, Xattrs};
 use super::{Attr, DirEntry, FileSystem, FsError, InodeId, Kind, Position, Tx, TxStore};
 use bytes::Bytes;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, mknodat, utimensat};
@@ -82,7 +83,7 @@ pub async fn export<S: TxStore>(
     }
     // Children before parents: making names changes times, and a mode may forbid it.
     for (attr, path) in made.iter().rev() {
-        set_attributes(path, attr)?;
+        set_attributes(path, attr, &xattrs_of(fs, attr).await?)?;
     }
     progress(&done);
     Ok(done)
@@ -99,10 +100,6 @@ async fn finish(
         done.files += 1;
     }
     Ok(())
-}
-
-fn host(path: &Path) -> impl FnOnce(std::io::Error) -> FsError + '_ {
-    move |error| FsError::Host { path: path.into(), error: error.to_string() }
 }
 
 fn make_directory(path: &Path) -> Result<(), FsError> {
@@ -136,12 +133,13 @@ async fn write_file<S: TxStore>(
         remove_if_there(path)?;
         std::os::unix::fs::symlink(OsStr::from_bytes(&target), path).map_err(host(path))?;
         own(path, attr);
+        set_xattrs(path, &xattrs_of(fs, attr).await?)?;
         set_times(path, attr)?;
         return Ok(0);
     }
     remove_if_there(path)?;
     if attr.inode.kind.is_special() {
-        make_special(path, attr)?;
+        make_special(path, attr, &xattrs_of(fs, attr).await?)?;
         return Ok(0);
     }
     let file = std::fs::File::create(path).map_err(host(path))?;
@@ -155,8 +153,16 @@ async fn write_file<S: TxStore>(
         offset += bytes.len() as u64;
     }
     drop(file);
-    set_attributes(path, attr)?;
+    set_attributes(path, attr, &xattrs_of(fs, attr).await?)?;
     Ok(offset)
+}
+
+async fn xattrs_of<S: TxStore>(fs: &FileSystem<S>, attr: &Attr) -> Result<XattrList, FsError> {
+    match &attr.inode.xattrs {
+        Xattrs::None => Ok(XattrList::default()),
+        Xattrs::Here(list) => XattrList::decode(list),
+        Xattrs::Pages(_) => fs.xattrs(attr.id).await,
+    }
 }
 
 /// Pages of zeros are left out: they may be holes.
@@ -185,7 +191,7 @@ fn own(path: &Path, attr: &Attr) {
 }
 
 /// Makes a pipe, socket or device, which must not be opened to be given its attributes.
-fn make_special(path: &Path, attr: &Attr) -> Result<(), FsError> {
+fn make_special(path: &Path, attr: &Attr, xattrs: &XattrList) -> Result<(), FsError> {
     let kind = match attr.inode.kind {
         Kind::Socket => FileType::Socket,
         Kind::CharDevice => FileType::CharacterDevice,
@@ -206,6 +212,7 @@ fn make_special(path: &Path, attr: &Attr) -> Result<(), FsError> {
         error => host(path)(error.into()),
     })?;
     own(path, attr);
+    set_xattrs(path, xattrs)?;
     let mode = std::fs::Permissions::from_mode(u32::from(attr.inode.mode));
     std::fs::set_permissions(path, mode).map_err(host(path))?;
     set_times(path, attr)
@@ -224,8 +231,9 @@ fn set_times(path: &Path, attr: &Attr) -> Result<(), FsError> {
         .map_err(|error| host(path)(error.into()))
 }
 
-fn set_attributes(path: &Path, attr: &Attr) -> Result<(), FsError> {
+fn set_attributes(path: &Path, attr: &Attr, xattrs: &XattrList) -> Result<(), FsError> {
     own(path, attr);
+    set_xattrs(path, xattrs)?;
     let times = std::fs::FileTimes::new()
         .set_accessed(system_time(attr.inode.atime))
         .set_modified(system_time(attr.inode.mtime));

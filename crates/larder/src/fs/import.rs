@@ -5,8 +5,9 @@
 //! times. What is there already with the same size and time is skipped, so that an import that
 //! was cut off is run again.
 
+use super::host::{host, next_data, xattrs_of};
 use super::names::check_name;
-use super::record::{Content, Entry, INODE_BYTES, Inode, InodeId, Kind};
+use super::record::{Content, Entry, INODE_BYTES, Inode, InodeId, Kind, XattrList, Xattrs};
 use super::tx::Tx;
 use super::{Create, FileSystem, FsError, SetAttr, TxStore, transact, trie};
 use bytes::Bytes;
@@ -47,6 +48,7 @@ pub struct ImportProgress {
 struct HostDirectory {
     path: PathBuf,
     meta: Metadata,
+    xattrs: XattrList,
     parent: usize,
     depth: usize,
     /// All that are no directories.
@@ -58,6 +60,8 @@ struct Item {
     directory: InodeId,
     path: PathBuf,
     meta: Metadata,
+    /// Read with the content.
+    xattrs: XattrList,
 }
 
 /// Imports the content of `source` into `target`. `progress` is called now and then.
@@ -89,15 +93,12 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(f).await.expect("walking and reading do not panic")
 }
 
-fn host(path: &Path) -> impl FnOnce(std::io::Error) -> FsError + '_ {
-    move |error| FsError::Host { path: path.into(), error: error.to_string() }
-}
-
 /// All directories below `source`, parents first; the first is `source` itself.
 fn walk(source: PathBuf) -> Result<Vec<HostDirectory>, FsError> {
     let meta = std::fs::metadata(&source).map_err(host(&source))?;
+    let xattrs = xattrs_of(&source)?;
     let mut tree =
-        vec![HostDirectory { path: source, meta, parent: 0, depth: 0, files: Vec::new() }];
+        vec![HostDirectory { path: source, meta, xattrs, parent: 0, depth: 0, files: Vec::new() }];
     let mut at = 0;
     while at < tree.len() {
         let (path, depth) = (tree[at].path.clone(), tree[at].depth);
@@ -110,6 +111,7 @@ fn walk(source: PathBuf) -> Result<Vec<HostDirectory>, FsError> {
             let meta = std::fs::symlink_metadata(&path).map_err(host(&path))?;
             if meta.is_dir() {
                 tree.push(HostDirectory {
+                    xattrs: xattrs_of(&path)?,
                     path,
                     meta,
                     parent: at,
@@ -152,6 +154,7 @@ fn new_inode(meta: &Metadata, kind: Kind, now: i64) -> Inode {
             true => Content::Device(meta.rdev()),
             false => Content::Empty,
         },
+        xattrs: Xattrs::None,
     }
 }
 
@@ -177,6 +180,7 @@ async fn make_directories<S: TxStore>(
             let create = Create {
                 kind: Kind::Directory,
                 mode: (directory.meta.mode() & 0o7777) as u16,
+                umask: 0,
                 uid: directory.meta.uid(),
                 gid: directory.meta.gid(),
                 target: Bytes::new(),
@@ -206,7 +210,8 @@ fn split_links(tree: &[HostDirectory], ids: &[InodeId]) -> Split {
     let (mut items, mut others) = (Vec::new(), Vec::new());
     for (directory, id) in tree.iter().zip(ids) {
         for (path, meta) in &directory.files {
-            let item = Item { directory: *id, path: path.clone(), meta: meta.clone() };
+            let (path, meta, xattrs) = (path.clone(), meta.clone(), XattrList::default());
+            let item = Item { directory: *id, path, meta: meta.clone(), xattrs };
             let key = (meta.dev(), meta.ino());
             if meta.nlink() > 1 && !seen.insert(key) {
                 others.push((item, key));
@@ -317,6 +322,8 @@ async fn set_directories<S: TxStore>(
                     atime,
                     ..inode.clone()
                 };
+                let mut wanted = wanted;
+                fs.bring_xattrs(&tx, *id, &mut wanted, &directory.xattrs).await?;
                 if wanted != inode {
                     inode = Inode { ctime: now, ..wanted };
                     fs.put_inode(&tx, *id, &inode).await?;
@@ -368,6 +375,7 @@ impl<S: TxStore> FileSystem<S> {
                 atime: now,
                 change: 0,
                 content: Content::Trie(root),
+                xattrs: Xattrs::None,
             };
             let id = self.place(tx, &mut filling, (*trie, name), &inode, None).await?;
             trie::create(tx, root, *parent).await?;
@@ -389,7 +397,8 @@ impl<S: TxStore> FileSystem<S> {
         inode: &Inode,
         data: Option<Bytes>,
     ) -> Result<InodeId, FsError> {
-        let length = data.as_ref().map_or(0, Bytes::len);
+        let mut length = data.as_ref().map_or(0, Bytes::len);
+        length += inode.encode().len() - INODE_BYTES;
         let beside = self.place_beside_name(tx, trie, self.hash(name), length).await?;
         let Some((page, slot)) = beside else {
             return self.fill(tx, filling, inode, data).await;
@@ -409,7 +418,8 @@ impl<S: TxStore> FileSystem<S> {
         inode: &Inode,
         data: Option<Bytes>,
     ) -> Result<InodeId, FsError> {
-        let need = INODE_BYTES
+        let record = inode.encode();
+        let need = record.len()
             + OBJECT_OVERHEAD
             + data.as_ref().map_or(0, |data| data.len() + OBJECT_OVERHEAD);
         if filling.as_ref().is_none_or(|filling| filling.room < need) {
@@ -424,7 +434,7 @@ impl<S: TxStore> FileSystem<S> {
         filling.slot += 2;
         filling.room = filling.room.saturating_sub(need);
         let slot = Slot(filling.slot);
-        let generation = tx.create(filling.page, slot, inode.encode()).await?;
+        let generation = tx.create(filling.page, slot, record).await?;
         let id = InodeId { page: filling.page, slot, generation };
         if let Some(data) = data {
             tx.create(id.page, id.data_slot(), data).await?;
@@ -450,6 +460,7 @@ impl<S: TxStore> FileSystem<S> {
                 let (found, _) = trie::find(&tx, tries[i], self.hash(name), name).await?;
                 let id = match found {
                     Some(entry) if self.is_same(&tx, &entry, item).await? => {
+                        self.bring_attributes(&tx, entry.id, item, now).await?;
                         batch.skipped += 1;
                         entry.id
                     }
@@ -519,6 +530,7 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<InodeId, FsError> {
         let at = (trie, name_of(&item.path));
         let mut inode = new_inode(&item.meta, kind_of(&item.meta), now);
+        inode.xattrs = self.new_xattrs(tx, item.xattrs.encode()).await?;
         let content = content.unwrap_or_default();
         if content.len() as u64 <= self.inline_bytes_max() {
             inode.size = content.len() as u64;
@@ -541,6 +553,7 @@ impl<S: TxStore> FileSystem<S> {
         let create = Create {
             kind: kind_of(&item.meta),
             mode: (item.meta.mode() & 0o7777) as u16,
+            umask: 0,
             uid: item.meta.uid(),
             gid: item.meta.gid(),
             target,
@@ -548,7 +561,44 @@ impl<S: TxStore> FileSystem<S> {
         };
         let made = self.create(item.directory, name, &create).await?;
         let set = SetAttr { mtime: Some(times(&item.meta).0), ..SetAttr::default() };
-        self.setattr(made.attr.expect("just created").id, set).await?;
+        let id = made.attr.expect("just created").id;
+        self.setattr(id, set).await?;
+        let now = self.store.now();
+        transact!(self, tx => self.bring_attributes(&tx, id, item, now).await)
+    }
+
+    /// Gives what is there already the owner, mode and extended attributes of the host's.
+    async fn bring_attributes(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        item: &Item,
+        now: i64,
+    ) -> Result<(), FsError> {
+        let inode = self.inode(tx, id).await?;
+        let mut wanted = Inode {
+            mode: (item.meta.mode() & 0o7777) as u16,
+            uid: item.meta.uid(),
+            gid: item.meta.gid(),
+            ..inode.clone()
+        };
+        self.bring_xattrs(tx, id, &mut wanted, &item.xattrs).await?;
+        if wanted != inode {
+            self.put_inode(tx, id, &Inode { ctime: now, ..wanted }).await?;
+        }
+        Ok(())
+    }
+
+    async fn bring_xattrs(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        inode: &mut Inode,
+        wanted: &XattrList,
+    ) -> Result<(), FsError> {
+        if self.xattrs_of(tx, inode).await? != *wanted {
+            self.put_xattrs(tx, id, inode, wanted).await?;
+        }
         Ok(())
     }
 
@@ -562,25 +612,20 @@ impl<S: TxStore> FileSystem<S> {
         let mut offset = 0;
         loop {
             let path = item.path.clone();
-            let bytes = blocking(move || read_part(&path, offset)).await?;
+            let (at, bytes) = blocking(move || read_part(&path, offset)).await?;
+            offset = at + bytes.len() as u64;
             if bytes.is_empty() {
                 break;
             }
-            let length = bytes.len() as u64;
-            self.write(&handle, offset, bytes).await?;
-            offset += length;
+            self.write(&handle, at, bytes).await?;
         }
         self.release(&handle).await?;
-        let set = SetAttr {
-            mode: Some((item.meta.mode() & 0o7777) as u16),
-            uid: Some(item.meta.uid()),
-            gid: Some(item.meta.gid()),
-            size: None,
-            atime: Some(atime),
-            mtime: Some(mtime),
-        };
+        // It may end in a hole.
+        let size = Some(offset);
+        let set = SetAttr { size, atime: Some(atime), mtime: Some(mtime), ..SetAttr::default() };
         self.setattr(id, set).await?;
-        Ok(())
+        let now = self.store.now();
+        transact!(self, tx => self.bring_attributes(&tx, id, item, now).await)
     }
 }
 
@@ -597,16 +642,17 @@ fn kind_of(meta: &Metadata) -> Kind {
 }
 
 /// Contents of items; none for those too large for a batch.
-fn read_contents(items: Vec<Item>) -> Result<(Vec<Item>, Vec<Option<Bytes>>), FsError> {
+fn read_contents(mut items: Vec<Item>) -> Result<(Vec<Item>, Vec<Option<Bytes>>), FsError> {
     let mut contents = Vec::with_capacity(items.len());
-    for item in &items {
+    for item in &mut items {
+        item.xattrs = xattrs_of(&item.path)?;
         let content = if item.meta.is_symlink() {
             let target = std::fs::read_link(&item.path).map_err(host(&item.path))?;
             Some(Bytes::from(target.into_os_string().into_vec()))
         } else if !item.meta.is_file() {
             // Reading a pipe would wait for a writer.
             Some(Bytes::new())
-        } else if item.meta.len() <= BATCH_BYTES_MAX {
+        } else if item.meta.len() <= BATCH_BYTES_MAX && !has_holes(&item.meta) {
             Some(std::fs::read(&item.path).map_err(host(&item.path))?.into())
         } else {
             None
@@ -617,11 +663,21 @@ fn read_contents(items: Vec<Item>) -> Result<(Vec<Item>, Vec<Option<Bytes>>), Fs
     Ok((items, contents))
 }
 
-fn read_part(path: &Path, offset: u64) -> Result<Bytes, FsError> {
+/// Whether a page or more of it is a hole on the host.
+fn has_holes(meta: &Metadata) -> bool {
+    meta.blocks().saturating_mul(512).saturating_add(u64::from(super::PAGE_BYTES)) < meta.len()
+}
+
+/// The next bytes of a file and where they are; none at its end, where it may have a hole.
+fn read_part(path: &Path, offset: u64) -> Result<(u64, Bytes), FsError> {
     use std::io::{Read, Seek, SeekFrom};
     let mut file = std::fs::File::open(path).map_err(host(path))?;
-    file.seek(SeekFrom::Start(offset)).map_err(host(path))?;
+    let Some(data) = next_data(&file, offset).map_err(host(path))? else {
+        return Ok((file.metadata().map_err(host(path))?.len(), Bytes::new()));
+    };
+    file.seek(SeekFrom::Start(data.start)).map_err(host(path))?;
     let mut bytes = Vec::new();
-    file.take(BATCH_BYTES_MAX).read_to_end(&mut bytes).map_err(host(path))?;
-    Ok(bytes.into())
+    let most = (data.end - data.start).min(BATCH_BYTES_MAX);
+    file.take(most).read_to_end(&mut bytes).map_err(host(path))?;
+    Ok((data.start, bytes.into()))
 }

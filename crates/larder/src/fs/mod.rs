@@ -8,6 +8,8 @@
 //! the inode page each directory is being filled into, open files with what was written to them
 //! and not yet committed. None of it is needed for correctness; all of it is bounded.
 
+mod accessed;
+mod acl;
 mod ahead;
 mod alloc;
 pub mod check;
@@ -16,6 +18,7 @@ mod content;
 mod crawl;
 mod dirty;
 pub mod export;
+mod host;
 pub mod import;
 #[cfg(any(test, feature = "memory-store"))]
 pub mod memory;
@@ -25,6 +28,7 @@ mod operations;
 mod orphans;
 pub mod record;
 mod rename;
+mod space;
 #[cfg(test)]
 mod tests;
 mod through;
@@ -32,23 +36,27 @@ mod trie;
 mod tx;
 mod walk;
 mod write;
+mod xattr;
 
 pub use ahead::ReadAhead;
 pub use client::VolumeStore;
 pub use names::Create;
 pub use open::{Handle, Read};
 pub use operations::{Attr, DirEntry, Found, SetAttr, Usage};
-pub use record::{Content, InodeId, Kind};
+pub use record::{Content, InodeId, Kind, XattrList};
 pub use rename::RenameMode;
+pub use space::{Allocate, Seek};
 pub use through::Place;
 pub use trie::Position;
 pub use tx::{Mode, Object, Tx, TxError, TxStore};
+pub use xattr::XattrMode;
 
+use accessed::Accessed;
 use alloc::{InodePages, Numbers};
 use crawl::Crawler;
 use open::{OpenFiles, Taken};
 use orphans::OrphansSeen;
-use record::{Inode, ROOT_PAGE, ROOT_SLOT, Root};
+use record::{Inode, ROOT_PAGE, ROOT_SLOT, Root, Xattrs};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -90,6 +98,15 @@ pub enum FsError {
     /// No place could be found for it.
     #[error("no space left")]
     NoSpace,
+    /// No bytes there or after it.
+    #[error("no data there")]
+    NoData,
+    /// No such extended attribute.
+    #[error("no such attribute")]
+    NoXattr,
+    /// Not what a volume of files can do.
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
     /// The volume holds no tree of files, and perhaps a program's own objects.
     #[error(
         "the volume holds no tree of files: `larder volume import --create` makes one if the volume \
@@ -208,6 +225,7 @@ pub struct FileSystem<S: TxStore> {
     numbers: Numbers,
     inode_pages: InodePages,
     open_files: Arc<OpenFiles>,
+    accessed: Accessed,
     /// Pages that the origin found full although they looked otherwise here.
     full: Mutex<BTreeSet<PageNo>>,
     /// Trie root pages of directories: fixed for an inode's life.
@@ -265,6 +283,7 @@ impl<S: TxStore> FileSystem<S> {
             store,
             root,
             open_files: Arc::new(open_files),
+            accessed: Accessed::default(),
             options,
             numbers: Numbers::default(),
             inode_pages: InodePages::default(),
@@ -302,6 +321,7 @@ impl<S: TxStore> FileSystem<S> {
                 atime: now,
                 change: 0,
                 content: Content::Trie(trie),
+                xattrs: Xattrs::None,
             };
             let generation = tx.create(ROOT_PAGE, slot, directory.encode()).await?;
             let id = InodeId { page: ROOT_PAGE, slot, generation };
@@ -399,11 +419,15 @@ impl<S: TxStore> FileSystem<S> {
         tries.insert(directory, root);
     }
 
-    /// An inode. A value read.
+    /// An inode, with the time of access that is known here. A value read.
     async fn inode(&self, tx: &S::Tx, id: InodeId) -> Result<Inode, FsError> {
         match tx.get(id.page, id.slot).await? {
-            Some((generation, bytes)) if generation == id.generation => Inode::decode(&bytes)
-                .map_err(|error| FsError::Damaged(format!("inode {id}: {error}"))),
+            Some((generation, bytes)) if generation == id.generation => {
+                let mut inode = Inode::decode(&bytes)
+                    .map_err(|error| FsError::Damaged(format!("inode {id}: {error}")))?;
+                self.accessed.apply(id, &mut inode);
+                Ok(inode)
+            }
             _ => Err(FsError::NotFound),
         }
     }

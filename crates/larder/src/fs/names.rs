@@ -8,7 +8,7 @@
 use super::open::Taken;
 use super::record::{
     CTIME_AT, Content, Entry, Inode, InodeId, Kind, LINKS_AT, MTIME_AT, NAME_BYTES_MAX, SIZE_AT,
-    time_to_field,
+    Xattrs, time_to_field,
 };
 use super::tx::{Tx, TxError};
 use super::write::is_without_answer;
@@ -32,8 +32,11 @@ const EXPECTED_BYTES: usize = 1 << 10;
 pub struct Create {
     /// What it will be.
     pub kind: Kind,
-    /// Permission bits, after the creator's mask.
+    /// Permission bits.
     pub mode: u16,
+    /// Those that the creator's mask takes from them, unless the directory has a default access
+    /// control list.
+    pub umask: u16,
     /// Owner.
     pub uid: u32,
     /// Group, unless the directory gives its own (set-group-id).
@@ -108,8 +111,10 @@ impl<S: TxStore> FileSystem<S> {
         }
         let root = self.trie_of(directory).await?;
         // Owner and mode of the directory are as of just before: they order nothing.
-        let parent = self.getattr(directory).await?.inode;
-        let inode = self.new_inode(create, &parent);
+        let parent = self.getattr(directory).await?;
+        let (xattrs, mode) = self.inherited(&parent, create).await?;
+        let inode = self.new_inode(create, mode, &parent.inode);
+        let xattrs = xattrs.encode();
         let mut place = None;
         let created: Result<Created, FsError> = transact!(self, tx => {
             let beside = self.place_beside_name(&tx, root, self.hash(name), EXPECTED_BYTES).await?;
@@ -119,6 +124,7 @@ impl<S: TxStore> FileSystem<S> {
                 (None, _) => *place.insert(self.new_inode_place(directory).await?),
             };
             let mut inode = inode.clone();
+            inode.xattrs = self.new_xattrs(&tx, xattrs.clone()).await?;
             if create.kind == Kind::Directory {
                 // Another at every attempt: the origin may refuse one of a lost branch.
                 inode.content = Content::Trie(self.numbers.take(&self.store, 1).await?);
@@ -146,13 +152,13 @@ impl<S: TxStore> FileSystem<S> {
         Ok((Found { attr: Some(attr), place }, handle))
     }
 
-    pub(super) fn new_inode(&self, create: &Create, parent: &Inode) -> Inode {
+    fn new_inode(&self, create: &Create, mode: u16, parent: &Inode) -> Inode {
         let now = self.store.now();
         let inherits = parent.mode & 0o2000 != 0;
         let group_bit = if inherits && create.kind == Kind::Directory { 0o2000 } else { 0 };
         Inode {
             kind: create.kind,
-            mode: (create.mode & 0o7777) | group_bit,
+            mode: (mode & 0o7777) | group_bit,
             uid: create.uid,
             gid: if inherits { parent.gid } else { create.gid },
             links: if create.kind == Kind::Directory { 2 } else { 1 },
@@ -165,6 +171,7 @@ impl<S: TxStore> FileSystem<S> {
                 true => Content::Device(create.device),
                 false => Content::Empty,
             },
+            xattrs: Xattrs::None,
         }
     }
 

@@ -408,10 +408,18 @@ impl<S: TxStore> FileSystem<S> {
         if offset == 0 {
             self.crawler.read(&inode);
         }
+        self.accessed.note(id, &inode, self.store.now());
         let ahead =
             lock(&handle.ahead).note(offset, length as u64, self.options.read_ahead_bytes_max);
         self.prefetch_content(&inode, ahead);
         Ok((inode, content))
+    }
+
+    /// Bytes that were written to a file here and wait for their commit.
+    #[must_use]
+    pub fn waiting_of(&self, id: InodeId) -> u64 {
+        let file = self.open_files.get(id);
+        file.map_or(0, |file| lock(&file.state).dirty.bytes() as u64)
     }
 
     /// Adds what waits for its commit to a file's attributes.

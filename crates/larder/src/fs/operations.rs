@@ -1,7 +1,8 @@
 //! Looking: names, attributes, listings; and setting attributes.
 
-use super::record::{Content, Entry, Inode, InodeId, Kind};
+use super::record::{Content, Entry, Inode, InodeId, Kind, NAME_BYTES_MAX};
 use super::tx::Tx;
+use super::xattr::{drop_privileges, follow_mode};
 use super::{FileSystem, FsError, Position, TxStore, transact, trie};
 use bytes::Bytes;
 use larder_core::id::{PageNo, Slot};
@@ -58,6 +59,9 @@ pub struct SetAttr {
     pub atime: Option<i64>,
     /// Time of modification.
     pub mtime: Option<i64>,
+    /// Takes from a file what gives rights to others than its caller: set-user-id, set-group-id of
+    /// what its group may execute, `security.capability`. Before a mode is set.
+    pub drop_privileges: bool,
 }
 
 /// What a volume of files can hold.
@@ -73,6 +77,9 @@ impl<S: TxStore> FileSystem<S> {
     /// What a name leads to. A name that is not there is an answer, not an error; a directory
     /// that is not there is an error.
     pub async fn lookup(&self, directory: InodeId, name: &[u8]) -> Result<Found, FsError> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(FsError::NameTooLong);
+        }
         let root = self.trie_of(directory).await?;
         let hash = self.hash(name);
         let found: Result<Found, FsError> = transact!(self, tx => {
@@ -138,7 +145,20 @@ impl<S: TxStore> FileSystem<S> {
             done = self.resize_content(tx, id, inode, size).await?;
             inode.mtime = now;
         }
-        inode.mode = set.mode.map_or(inode.mode, |mode| mode & 0o7777);
+        if set.drop_privileges || set.mode.is_some() {
+            let mut list = self.xattrs_of(tx, inode).await?;
+            let before = list.clone();
+            if set.drop_privileges {
+                drop_privileges(inode, &mut list);
+            }
+            if let Some(mode) = set.mode {
+                inode.mode = mode & 0o7777;
+                follow_mode(inode, &mut list)?;
+            }
+            if list != before {
+                self.put_xattrs(tx, id, inode, &list).await?;
+            }
+        }
         inode.uid = set.uid.unwrap_or(inode.uid);
         inode.gid = set.gid.unwrap_or(inode.gid);
         inode.atime = set.atime.unwrap_or(inode.atime);
@@ -251,7 +271,7 @@ impl<S: TxStore> FileSystem<S> {
     pub fn usage(&self) -> Usage {
         Usage {
             page_bytes: self.store.page_bytes(),
-            name_bytes_max: u32::try_from(super::record::NAME_BYTES_MAX).expect("small"),
+            name_bytes_max: u32::try_from(NAME_BYTES_MAX).expect("small"),
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::content::PAGES_FREED_MAX;
 use super::open::Taken;
-use super::record::{Content, Entry, Inode, InodeId, Kind};
+use super::record::{Content, Entry, Inode, InodeId, Kind, Xattrs};
 use super::trie;
 use super::tx::{Tx, TxError};
 use super::write::is_without_answer;
@@ -34,6 +34,7 @@ impl<S: TxStore> FileSystem<S> {
         let mut orphan = inode.clone();
         orphan.kind = Kind::File;
         orphan.links = 0;
+        orphan.xattrs = Xattrs::None;
         orphan.ctime = self.store.now();
         let generation = tx.create(page, slot, orphan.encode()).await?;
         let id = InodeId { page, slot, generation };
@@ -54,6 +55,7 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<(), FsError> {
         let all = self.free_content(tx, id, inode).await?;
         assert!(all, "only small inodes are removed at once");
+        self.free_xattrs(tx, inode).await?;
         tx.delete(id.page, id.slot, id.generation).await?;
         let room = tx.room(id.page).await?.unwrap_or(0);
         let mostly_empty = room + 2048 > self.store.page_bytes() as usize * 15 / 16;

@@ -7,12 +7,23 @@ use larder_core::id::{Generation, PageNo, Slot};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
-/// Version of every record written now, but for the next.
+mod xattrs;
+
+pub use xattrs::{
+    XATTR_HEAD_BYTES, XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_NAMES_BYTES_MAX,
+    XATTR_VALUE_BYTES_MAX, XattrList, Xattrs, decode_xattr_head, encode_xattr_head,
+};
+
+/// Version of every record written now, but for the next two.
 pub const FORMAT: u8 = 1;
+/// Version of the record of an inode with extended attributes or holes that are counted; others
+/// have [`FORMAT`].
+pub const INODE_FORMAT: u8 = 2;
 /// Version of the root record and of the headers of directory pages, which stand for where names
 /// and inodes are: in 1 names were in the slots that now are for inodes.
 pub const LAYOUT: u8 = 2;
-/// Bytes of an inode record: fixed, so that no update of it can fail for want of room.
+/// Bytes of an inode record: fixed, so that no update of it can fail for want of room. Extended
+/// attributes may follow, where there was room for them.
 pub const INODE_BYTES: usize = 128;
 /// Where the root record is.
 pub const ROOT_PAGE: PageNo = PageNo(1);
@@ -26,6 +37,8 @@ pub const SIZE_AT: u32 = 24;
 pub const MTIME_AT: u32 = 32;
 /// Offset of the time of change (`Max`).
 pub const CTIME_AT: u32 = 40;
+/// Offset of the first page of extended attributes.
+const XATTRS_AT: usize = 120;
 /// Most extents of a file.
 pub const EXTENTS_MAX: usize = 6;
 /// Longest name, in bytes.
@@ -142,12 +155,15 @@ pub struct Inode {
     pub mtime: i64,
     /// Time of change.
     pub ctime: i64,
-    /// Time of access: set by users only, reading does not change it.
+    /// Time of access: set by users. What reading makes of it is kept by each node, and is here
+    /// after the node's next change of the inode.
     pub atime: i64,
     /// Counts updates of the content, so that no two contents have equal records.
     pub change: u32,
     /// Where the content is.
     pub content: Content,
+    /// Where the extended attributes are.
+    pub xattrs: Xattrs,
 }
 
 /// Where an inode's content is.
@@ -173,8 +189,10 @@ pub struct Extents {
     pub firsts: Vec<PageNo>,
     /// Pages at this index and after were never made.
     pub high: u64,
-    /// Pages before `high` may be missing too.
+    /// Pages before `high` may be missing or empty too.
     pub sparse: bool,
+    /// How many of them are, as far as they were counted: those of files of before are not.
+    pub missing: u32,
 }
 
 impl Extents {
@@ -219,8 +237,18 @@ fn damaged(what: &str) -> FsError {
 }
 
 fn version(bytes: &mut impl Buf, what: &'static str, reads: u8) -> Result<(), FsError> {
+    version_from(bytes, what, reads, reads).map(drop)
+}
+
+/// The version of a record of which several are read.
+fn version_from(
+    bytes: &mut impl Buf,
+    what: &'static str,
+    from: u8,
+    reads: u8,
+) -> Result<u8, FsError> {
     match bytes.try_get_u8() {
-        Ok(found) if found == reads => Ok(()),
+        Ok(found) if (from..=reads).contains(&found) => Ok(found),
         Ok(found) => Err(FsError::Format { what, found, reads }),
         Err(_) => Err(damaged(what)),
     }
@@ -230,8 +258,13 @@ impl Inode {
     /// As bytes.
     #[must_use]
     pub fn encode(&self) -> Bytes {
+        let missing = match &self.content {
+            Content::Pages(extents) => extents.missing,
+            _ => 0,
+        };
+        let is_plain = self.xattrs == Xattrs::None && missing == 0;
         let mut out = BytesMut::with_capacity(INODE_BYTES);
-        out.put_u8(FORMAT);
+        out.put_u8(if is_plain { FORMAT } else { INODE_FORMAT });
         out.put_u8(self.kind.byte());
         out.put_u16_le(self.mode);
         out.put_u32_le(self.uid);
@@ -249,7 +282,8 @@ impl Inode {
                 out.put_u8(2);
                 out.put_u8(u8::from(extents.sparse));
                 out.put_u8(u8::try_from(extents.firsts.len()).expect("at most EXTENTS_MAX"));
-                out.put_bytes(0, 5);
+                out.put_u8(0);
+                out.put_u32_le(missing);
                 out.put_u64_le(extents.high);
                 for first in &extents.firsts {
                     out.put_u64_le(first.0);
@@ -266,24 +300,40 @@ impl Inode {
                 out.put_u64_le(*number);
             }
         }
-        assert!(out.len() <= INODE_BYTES, "an inode record has a fixed size");
-        out.resize(INODE_BYTES, 0);
+        assert!(out.len() <= XATTRS_AT, "the fields of an inode record have fixed places");
+        out.resize(XATTRS_AT, 0);
+        match &self.xattrs {
+            Xattrs::None => out.put_u64_le(0),
+            Xattrs::Here(list) => {
+                out.put_u64_le(0);
+                out.put_slice(list);
+            }
+            Xattrs::Pages(first) => out.put_u64_le(first.0),
+        }
         out.freeze()
     }
 
     /// From bytes.
     pub fn decode(mut bytes: &[u8]) -> Result<Self, FsError> {
-        if bytes.len() != INODE_BYTES {
+        let whole = bytes;
+        if bytes.len() < INODE_BYTES {
             return Err(damaged("inode: length"));
         }
-        version(&mut bytes, "inode", FORMAT)?;
+        let version = version_from(&mut bytes, "inode", FORMAT, INODE_FORMAT)?;
         let kind = Kind::from_byte(bytes.get_u8()).ok_or_else(|| damaged("inode: kind"))?;
         let mode = bytes.get_u16_le();
         let (uid, gid, change) = (bytes.get_u32_le(), bytes.get_u32_le(), bytes.get_u32_le());
         let (links, size) = (bytes.get_u64_le(), bytes.get_u64_le());
         let mut time = || time_from_field(bytes.get_u64_le());
         let (mtime, ctime, atime) = (time(), time(), time());
-        let content = Self::decode_content(bytes)?;
+        let mut content = Self::decode_content(bytes)?;
+        if let Content::Pages(extents) = &mut content
+            && version == FORMAT
+        {
+            // Not counted then.
+            extents.missing = 0;
+        }
+        let xattrs = Self::decode_xattrs(version, whole)?;
         let fits = match content {
             Content::Trie(_) => kind == Kind::Directory,
             Content::Device(_) => kind.is_device(),
@@ -293,14 +343,38 @@ impl Inode {
         if !fits {
             return Err(damaged("inode: content of another kind"));
         }
-        Ok(Self { kind, mode, uid, gid, links, size, mtime, ctime, atime, change, content })
+        Ok(Self { kind, mode, uid, gid, links, size, mtime, ctime, atime, change, content, xattrs })
+    }
+
+    fn decode_xattrs(version: u8, record: &[u8]) -> Result<Xattrs, FsError> {
+        let (head, list) = record.split_at(INODE_BYTES);
+        let first = (&head[XATTRS_AT..]).get_u64_le();
+        if version == FORMAT || first != 0 {
+            if !list.is_empty() {
+                return Err(damaged("inode: length"));
+            }
+            if version != FORMAT && first >= PageNo::LIMIT {
+                return Err(damaged("inode: page of its extended attributes"));
+            }
+            return Ok(match version {
+                FORMAT => Xattrs::None,
+                _ => Xattrs::Pages(PageNo(first)),
+            });
+        }
+        if list.is_empty() {
+            return Ok(Xattrs::None);
+        }
+        let list = Bytes::copy_from_slice(list);
+        XattrList::decode(&list)?;
+        Ok(Xattrs::Here(list))
     }
 
     fn decode_content(mut bytes: &[u8]) -> Result<Content, FsError> {
         let tag = bytes.get_u8();
         let sparse = bytes.get_u8() != 0;
         let count = usize::from(bytes.get_u8());
-        bytes.advance(5);
+        bytes.advance(1);
+        let missing = bytes.get_u32_le();
         match tag {
             0 => Ok(Content::Empty),
             1 => Ok(Content::Inline),
@@ -310,7 +384,7 @@ impl Inode {
                 if high > Extents::capacity(count) {
                     return Err(damaged("inode: pages beyond its extents"));
                 }
-                Ok(Content::Pages(Extents { firsts, high, sparse }))
+                Ok(Content::Pages(Extents { firsts, high, sparse, missing }))
             }
             3 => Ok(Content::Trie(PageNo(bytes.get_u64_le()))),
             4 => Ok(Content::Device(bytes.get_u64_le())),

@@ -34,7 +34,7 @@ fn directory() -> Create {
 }
 
 fn kind(kind: Kind) -> Create {
-    Create { kind, mode: 0o644, uid: 1, gid: 2, target: Bytes::new(), device: 0 }
+    Create { kind, mode: 0o644, umask: 0, uid: 1, gid: 2, target: Bytes::new(), device: 0 }
 }
 
 async fn make(fs: &Fs, parent: InodeId, name: &str, create: &Create) -> InodeId {

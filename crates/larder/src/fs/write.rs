@@ -32,7 +32,8 @@ impl<S: TxStore> FileSystem<S> {
     /// Writes: into the buffer. An error means that nothing of it was kept, but for the first
     /// parts of a write of more than 4 MiB.
     pub async fn write(&self, handle: &Handle, offset: u64, bytes: Bytes) -> Result<(), FsError> {
-        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
+        let end = offset.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.file_bytes_max()) {
             return Err(FsError::TooLarge);
         }
         self.store.standing()?;

@@ -134,7 +134,7 @@ async fn two_sites_work_in_one_directory() {
     let near = tree(&make_volume(&one).await).await;
     let far = tree(&two.volume("files").await.expect("it was made")).await;
     let create =
-        Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
+        Create { kind: Kind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
     let work = |tree: Tree, site: &'static str, create: Create| async move {
         for i in 0..60 {
             let name = format!("{site}{i}");
@@ -190,7 +190,7 @@ async fn nothing_of_a_lost_branch_is_used_after_a_restore() {
     let volume = make_volume(&one).await;
     let near = tree(&volume).await;
     let create =
-        Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
+        Create { kind: Kind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
     let early = near.create(near.root(), b"early", &create).await.expect("creates");
     drop(early);
     origin.shutdown().await;
@@ -309,7 +309,7 @@ async fn a_file_grows_from_another_node_and_after_restarts() {
     let first = site.node("three", &address).await;
     make_volume(&first).await;
     let create =
-        Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
+        Create { kind: Kind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
     let mut expected = Vec::new();
     // A run of sixteen pages, and of the next one some.
     for (byte, name) in [(1, "one"), (2, "two"), (3, "one")] {

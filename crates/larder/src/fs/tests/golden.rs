@@ -5,7 +5,8 @@
 //! `docs/formats/files.md`.
 
 use super::super::record::{
-    Content, Entry, Extents, FAN_OUT, TrieHeader, decode_entries, encode_entries,
+    Content, Entry, Extents, FAN_OUT, TrieHeader, XATTR_HEAD_BYTES, XattrList, Xattrs,
+    decode_entries, decode_xattr_head, encode_entries, encode_xattr_head,
 };
 use super::super::trie::{child_of, inode_slot_of, slot_of};
 use super::*;
@@ -15,7 +16,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Of the formats that this code writes.
-const VERSION: &str = "v1";
+const VERSION: &str = "v2";
 
 /// The versions' folders are in it.
 fn versions() -> PathBuf {
@@ -91,14 +92,29 @@ fn inode(kind: Kind, content: Content) -> Inode {
         atime: -5,
         change: 0xfffe,
         content,
+        xattrs: Xattrs::None,
     }
+}
+
+fn xattrs() -> XattrList {
+    let entry = |(name, value): (&'static str, &'static [u8])| {
+        (Bytes::from_static(name.as_bytes()), Bytes::from_static(value))
+    };
+    let list = [("user.empty", &b""[..]), ("security.x", b"\0\xff"), ("user.mime", b"a/b")];
+    XattrList(list.map(entry).into())
 }
 
 fn inodes() -> Vec<(&'static str, Inode)> {
     let firsts = |count: u64| (1..=count).map(|i| PageNo(0x1000 * i)).collect();
-    let one = Extents { firsts: firsts(1), high: 9, sparse: false };
-    let all = Extents { firsts: firsts(6), high: Extents::capacity(6), sparse: true };
+    let one = Extents { firsts: firsts(1), high: 9, sparse: false, missing: 0 };
+    let all = Extents { firsts: firsts(6), high: Extents::capacity(6), sparse: true, missing: 0 };
+    let counted = Extents { missing: 0x0102_0304, ..all.clone() };
+    let with_xattrs = |content, xattrs| Inode { xattrs, ..inode(Kind::File, content) };
+    let here = Xattrs::Here(xattrs().encode());
     vec![
+        ("inode-xattrs", with_xattrs(Content::Pages(all.clone()), here)),
+        ("inode-xattrs-pages", with_xattrs(Content::Inline, Xattrs::Pages(PageNo(0x0a0b_0c0d)))),
+        ("inode-pages-counted", inode(Kind::File, Content::Pages(counted))),
         ("inode-empty", inode(Kind::File, Content::Empty)),
         ("inode-inline", inode(Kind::File, Content::Inline)),
         ("inode-pages", inode(Kind::File, Content::Pages(one))),
@@ -141,7 +157,7 @@ fn headers() -> Vec<(&'static str, TrieHeader)> {
 #[test]
 fn records_are_as_they_were() {
     let mut names = BTreeSet::from(["places.txt".to_owned()]);
-    let kinds = ["root", "inode", "names", "directory"];
+    let kinds = ["root", "inode", "names", "directory", "xattrs"];
     let mut read = |name: &str, bytes: Bytes| {
         let kind = kinds.iter().position(|kind| name.starts_with(kind)).expect("a kind of record");
         seed(name, kind as u8, &bytes);
@@ -154,6 +170,11 @@ fn records_are_as_they_were() {
     for (name, inode) in inodes() {
         assert_eq!(Inode::decode(&read(name, inode.encode())), Ok(inode), "{name}");
     }
+    let bytes = xattrs().encode();
+    let page = [encode_xattr_head(bytes.len()), bytes].concat().into();
+    let page: Bytes = read("xattrs", page);
+    assert_eq!(decode_xattr_head(&page), Ok(page.len() - XATTR_HEAD_BYTES));
+    assert_eq!(XattrList::decode(&page.slice(XATTR_HEAD_BYTES..)), Ok(xattrs()));
     for (name, entries) in entries() {
         assert_eq!(decode_entries(&read(name, encode_entries(&entries))), Ok(entries), "{name}");
     }
@@ -201,6 +222,8 @@ fn read_one(name: &str, text: &str) -> Result<(), String> {
     let read = match kind {
         Some("root") => Root::decode(&bytes).map(drop),
         Some("inode") => Inode::decode(&bytes).map(drop),
+        Some("xattrs") => decode_xattr_head(&bytes)
+            .and_then(|_| XattrList::decode(&bytes.slice(XATTR_HEAD_BYTES..)).map(drop)),
         Some("names") => decode_entries(&bytes).map(drop),
         Some("directory") => TrieHeader::decode(&bytes).map(drop),
         _ => return Err("no reader for it: add one".into()),

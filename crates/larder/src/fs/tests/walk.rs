@@ -26,7 +26,7 @@ struct World {
 
 /// The file in a directory.
 fn file(directory: PageNo) -> Extents {
-    Extents { firsts: vec![PageNo(directory.0 | 1 << 32)], high: 1, sparse: false }
+    Extents { firsts: vec![PageNo(directory.0 | 1 << 32)], high: 1, sparse: false, missing: 0 }
 }
 
 /// Numbers that look drawn.

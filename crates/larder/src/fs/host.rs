@@ -1,0 +1,80 @@
+//! What import and export ask of the host's file system beyond the standard library.
+
+use super::FsError;
+use super::record::XattrList;
+use bytes::Bytes;
+use rustix::fs::{SeekFrom, XattrFlags, lgetxattr, llistxattr, lsetxattr, seek};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Bytes of a host's list of names, and of a value, at most.
+const XATTR_BYTES_MAX: usize = 64 << 10;
+
+/// Names the file in an error of the host.
+pub(super) fn host(path: &Path) -> impl FnOnce(std::io::Error) -> FsError + '_ {
+    move |error| FsError::Host { path: path.into(), error: error.to_string() }
+}
+
+/// A file's extended attributes, its own if it is a symbolic link.
+pub(super) fn xattrs_of(path: &Path) -> Result<XattrList, FsError> {
+    let mut list = XattrList::default();
+    // Most files have none: asked without a buffer first.
+    let length = match llistxattr(path, &mut [0; 0]) {
+        Err(Errno::NOTSUP) | Ok(0) => return Ok(list),
+        length => length.map_err(|error| host(path)(error.into()))?,
+    };
+    let mut names = vec![0; XATTR_BYTES_MAX.max(length)];
+    let length = llistxattr(path, &mut names[..]).map_err(|error| host(path)(error.into()))?;
+    let mut value = vec![0; XATTR_BYTES_MAX];
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        match lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
+            Ok(length) => {
+                let value = Bytes::copy_from_slice(&value[..length]);
+                list.0.insert(Bytes::copy_from_slice(name), value);
+            }
+            // Removed meanwhile, or not for us to read.
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {}
+            Err(error) => return Err(host(path)(error.into())),
+        }
+    }
+    if list.fits() {
+        return Ok(list);
+    }
+    let error = "its extended attributes take more than 256 KiB: remove some".into();
+    Err(FsError::Host { path: path.into(), error })
+}
+
+/// Gives a file of the host extended attributes. What the host does not allow, or does not know,
+/// is left out, as owners are.
+pub(super) fn set_xattrs(path: &Path, list: &XattrList) -> Result<(), FsError> {
+    for (name, value) in &list.0 {
+        match lsetxattr(path, OsStr::from_bytes(name), value, XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::PERM | Errno::NOTSUP) => {
+                let name = String::from_utf8_lossy(name);
+                tracing::warn!(path = %path.display(), %name, "attribute refused by this host");
+            }
+            Err(error) => return Err(host(path)(error.into())),
+        }
+    }
+    Ok(())
+}
+
+/// Where the next bytes of a file begin, and the hole after them; none: no bytes follow. A host
+/// that knows no holes says that all of it is bytes.
+pub(super) fn next_data(
+    file: &std::fs::File,
+    offset: u64,
+) -> Result<Option<std::ops::Range<u64>>, std::io::Error> {
+    match seek(file, SeekFrom::Data(offset)) {
+        Ok(start) => Ok(Some(start..seek(file, SeekFrom::Hole(start))?)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(Errno::INVAL | Errno::NOTSUP) => {
+            let end = file.metadata()?.len();
+            Ok((offset < end).then_some(offset..end))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
