@@ -1,13 +1,16 @@
 //! Answers to the kernel's requests.
 
+mod space;
+mod xattrs;
+
 use super::attributes::{absent, attributes, errno, kind_of_mode, nanos};
 use super::listing::{Ask, list};
 use super::{Open, Shared};
 use bytes::Bytes;
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use larder::fs::{
@@ -139,7 +142,12 @@ impl<S: TxStore> Shared<S> {
 
     pub(super) fn fuse_attr(&self, attr: &Attr) -> fuser::FileAttr {
         let number = self.known().number(attr.id);
-        attributes(number, attr, self.fs.store().page_bytes())
+        let mut bytes = self.fs.bytes_taken(&attr.inode);
+        if bytes < attr.inode.size {
+            // To some programs a file that takes nothing is a hole from end to end.
+            bytes = attr.inode.size.min(bytes + self.fs.waiting_of(attr.id));
+        }
+        attributes(number, attr, bytes, self.fs.store().page_bytes())
     }
 
     /// Tells the kernel a name.
@@ -211,7 +219,8 @@ fn failed_there<T>(result: Result<T, FsError>) -> Answer<T> {
 fn new_thing(kind: Kind, mode: u32, umask: u32, req: &Request) -> Create {
     Create {
         kind,
-        mode: (mode & !umask & 0o7777) as u16,
+        mode: (mode & 0o7777) as u16,
+        umask: (umask & 0o777) as u16,
         uid: req.uid(),
         gid: req.gid(),
         target: Bytes::new(),
@@ -259,6 +268,10 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_CACHE_SYMLINKS,
+            // What these leave to us is in `docs/decisions/0007-attributes-and-holes.md`.
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DONT_MASK,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ] {
             if config.add_capabilities(wanted).is_err() {
                 tracing::debug!(?wanted, "the kernel lacks this");
@@ -309,7 +322,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn setattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -328,7 +341,11 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         self.count(Asked::Change);
         let position = self.shared.known().position();
         let now = self.shared.fs.store().now();
+        let owns = uid.is_some() || gid.is_some();
+        let sets = mode.is_some() || size.is_some() || atime.is_some() || mtime.is_some();
         let set = SetAttr {
+            // Where nothing is set the kernel means this.
+            drop_privileges: owns || !sets || size.is_some() && req.uid() != 0,
             mode: mode.map(|mode| (mode & 0o7777) as u16),
             uid,
             gid,
@@ -558,7 +575,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
@@ -576,6 +593,9 @@ impl<S: TxStore> Filesystem for Adapter<S> {
                 let _counted = counted;
                 let _place = shared.writers.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
                 let file = shared.file(fh)?;
+                if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                    failed(shared.fs.drop_privileges(file.id()).await)?;
+                }
                 let written = bytes.len() as u32;
                 failed(shared.fs.write(&file, offset, bytes).await)?;
                 Ok(written)
@@ -719,19 +739,70 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         reply.statfs(blocks, blocks, blocks, blocks, blocks, block, name, block);
     }
 
-    fn getxattr(
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.get_xattr(ino, name, size, reply);
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.list_xattrs(req, ino, size, reply);
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        self.set_xattr(req, ino, (name, value), flags, reply);
+    }
+
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.remove_xattr(ino, name, reply);
+    }
+
+    fn fallocate(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.allocate(req, (ino, fh, offset), length, mode, reply);
+    }
+
+    fn lseek(
         &self,
         _req: &Request,
         _ino: INodeNo,
-        _name: &OsStr,
-        _size: u32,
-        reply: ReplyXattr,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
     ) {
-        reply.error(Errno::ENOSYS);
+        self.seek(fh, offset, whence, reply);
     }
 
-    fn listxattr(&self, _req: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        self.copy(req, (ino_in, fh_in, offset_in), (ino_out, fh_out, offset_out), len, reply);
     }
 }
 

@@ -59,12 +59,12 @@ pub(super) fn kind_of_mode(mode: u32) -> Option<Kind> {
     }
 }
 
-pub(super) fn attributes(number: u64, attr: &Attr, page_bytes: u32) -> FileAttr {
+pub(super) fn attributes(number: u64, attr: &Attr, taken: u64, page_bytes: u32) -> FileAttr {
     let inode = &attr.inode;
     FileAttr {
         ino: INodeNo(number),
         size: inode.size,
-        blocks: inode.size.div_ceil(BLOCK_BYTES),
+        blocks: taken.div_ceil(BLOCK_BYTES),
         atime: system_time(inode.atime),
         mtime: system_time(inode.mtime),
         ctime: system_time(inode.ctime),

@@ -1,5 +1,6 @@
 //! Real mounts, over the store in memory: two nodes on one volume, each with a mount of its own.
 
+mod breadth;
 mod lapse;
 
 use super::*;

@@ -11,6 +11,8 @@ use larder_core::page::HEADER_BYTES;
 
 /// Pages freed or cut in one transaction: the origin holds every page of a commit in memory.
 pub(super) const PAGES_FREED_MAX: u64 = 256;
+/// Pages of a file with holes that are looked for in one transaction, to be freed if they are there.
+const PAGES_SOUGHT_MAX: u64 = 1024;
 /// What an object costs in its page beside its bytes, generously.
 pub(super) const OBJECT_OVERHEAD: u64 = 64;
 
@@ -349,24 +351,32 @@ impl<S: TxStore> FileSystem<S> {
                 }
             }
             Content::Pages(extents) => {
-                let from = extents.high.saturating_sub(PAGES_FREED_MAX);
-                let pages: Vec<PageNo> =
-                    (from..extents.high).filter_map(|index| extents.page(index)).collect();
+                let most = if extents.sparse { PAGES_SOUGHT_MAX } else { PAGES_FREED_MAX };
+                let from = extents.high.saturating_sub(most);
+                let pages: Vec<(u64, PageNo)> = (from..extents.high)
+                    .filter_map(|index| Some((index, extents.page(index)?)))
+                    .collect();
                 if extents.sparse {
-                    tx.fetch(&pages).await?;
+                    let numbers: Vec<PageNo> = pages.iter().map(|(_, page)| *page).collect();
+                    tx.fetch(&numbers).await?;
                 }
-                for page in pages {
+                let mut freed = 0;
+                for (index, page) in pages.into_iter().rev() {
+                    if freed == PAGES_FREED_MAX {
+                        break;
+                    }
                     let length = self.raw_length(tx, extents, page).await?;
                     if length.is_some() {
                         tx.delete_page(page).await?;
+                        freed += 1;
                     }
                     if length.unwrap_or(0) == 0 {
                         extents.missing = extents.missing.saturating_sub(1);
                     }
+                    extents.high = index;
                 }
-                extents.high = from;
-                inode.size = inode.size.min(from * self.page_size());
-                return Ok(from == 0);
+                inode.size = inode.size.min(extents.high * self.page_size());
+                return Ok(extents.high == 0);
             }
         }
         inode.content = Content::Empty;

@@ -62,8 +62,8 @@ impl<S: TxStore> FileSystem<S> {
                 let pages = extents.high.saturating_sub(u64::from(extents.missing));
                 inode.size.min(pages.saturating_mul(self.page_size()))
             }
-            Content::Inline => inode.size,
-            Content::Empty | Content::Trie(_) | Content::Device(_) => 0,
+            Content::Inline | Content::Trie(_) => inode.size,
+            Content::Empty | Content::Device(_) => 0,
         }
     }
 

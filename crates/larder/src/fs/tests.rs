@@ -1,8 +1,10 @@
 //! The file layer over the store in memory.
 
+mod attributes;
 mod golden;
 mod layout;
 mod open;
+mod space;
 mod walk;
 mod writeback;
 

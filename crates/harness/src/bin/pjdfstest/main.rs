@@ -1,0 +1,188 @@
+//! The tests of the crate `pjdfstest` at a real mount: origin and mount are processes of their own.
+//!
+//! `pjdfstest PROGRAM [PATTERN…]`: PROGRAM is the installed test program (`./x pjdfstest` installs
+//! and names it); with patterns only the tests run whose names hold one of them. All must pass but
+//! those of `not-applicable.txt`, and as many must run as the version that is installed has.
+
+use anyhow::{Context, Result, bail, ensure};
+use larder_harness::site::Site;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Tests in the version of the crate that `./x` installs: fewer mean that some were not run.
+const TESTS: usize = 398;
+/// How long all of them may take together.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Users that the tests become: every Debian has them.
+const USERS: [&str; 2] = ["nobody", "daemon"];
+/// Tests that do not apply, and why.
+const NOT_APPLICABLE: &str = include_str!("not-applicable.txt");
+
+fn main() -> Result<()> {
+    let mut words = std::env::args().skip(1);
+    let program = words.next().context("usage: pjdfstest PROGRAM [PATTERN...]")?;
+    let patterns: Vec<String> = words.collect();
+    let binary = match std::env::var_os("LARDER_BINARY") {
+        Some(named) => PathBuf::from(named),
+        None => larder_harness::larder_binary()?,
+    };
+    let not_applicable = not_applicable(NOT_APPLICABLE)?;
+    let site = Site::new(&binary, "pjdfstest")?;
+    let report = run(&site, Path::new(&program), &patterns)?;
+    print!("{}", report.text);
+    report.judge(&not_applicable, patterns.is_empty())?;
+    println!("{} passed, 0 failed, {} skipped", report.passed, report.skipped.len());
+    Ok(())
+}
+
+/// Runs the tests at a new mount of a new volume.
+fn run(site: &Site, program: &Path, patterns: &[String]) -> Result<Report> {
+    // Users other than root come by here.
+    let (own, other) = (site.path("."), site.path("other"));
+    fs::set_permissions(&own, Permissions::from_mode(0o755))?;
+    fs::create_dir_all(&other)?;
+    fs::set_permissions(&other, Permissions::from_mode(0o777))?;
+    let empty = site.path("empty");
+    fs::create_dir_all(&empty)?;
+    let config = site.path("pjdfstest.toml");
+    fs::write(&config, configuration(&other)?)?;
+
+    let origin = site.origin(&site.path("data"), 0, &[])?;
+    let from = empty.display().to_string();
+    site.volume(origin.port, &["import", "tests", &from, "--create"])?.success()?;
+    let mount = site.mount("one", "tests", origin.port, &[])?;
+    let out = site.path("pjdfstest.out");
+    let mut child = Command::new(program)
+        .arg("-c")
+        .arg(&config)
+        .arg("-p")
+        .arg(mount.at("."))
+        .arg("--")
+        .args(patterns)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .stdout(File::create(&out)?)
+        .spawn()
+        .with_context(|| format!("starting {}", program.display()))?;
+    let end = Instant::now() + LIMIT;
+    while child.try_wait()?.is_none() {
+        if Instant::now() > end {
+            child.kill()?;
+            child.wait()?;
+            bail!("not done within {LIMIT:?}:\n{}", fs::read_to_string(&out)?);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let report = Report::read(fs::read_to_string(&out)?);
+    mount.stop()?;
+    site.volume(origin.port, &["check", "tests"])?.success()?;
+    origin.stop()?;
+    Ok(report)
+}
+
+/// What the tests need to know: which features they may expect, and which users there are.
+fn configuration(other: &Path) -> Result<String> {
+    let mut text = String::from("[features]\n");
+    for feature in ["posix_fallocate", "rename_ctime", "utime_now", "utimensat"] {
+        writeln!(text, "{feature} = {{}}")?;
+    }
+    writeln!(text, "secondary_fs = {:?}", other.display().to_string())?;
+    // Times are in nanoseconds; remounting is done by `mount`.
+    writeln!(text, "[settings]\nnaptime = 0.01\nallow_remount = true\n[dummy_auth]\nentries = [")?;
+    for user in USERS {
+        writeln!(text, "  [{user:?}, {:?}],", group_of(user)?)?;
+    }
+    text.push_str("]\n");
+    Ok(text)
+}
+
+/// The name of a user's own group.
+fn group_of(user: &str) -> Result<String> {
+    let field = |line: &str, at: usize| line.split(':').nth(at).unwrap_or_default().to_owned();
+    let users = fs::read_to_string("/etc/passwd")?;
+    let line = users.lines().find(|line| field(line, 0) == user);
+    let id = field(line.with_context(|| format!("this machine has no user {user}"))?, 3);
+    let groups = fs::read_to_string("/etc/group")?;
+    let line = groups.lines().find(|line| field(line, 2) == id);
+    Ok(field(line.with_context(|| format!("the group of {user} has no name"))?, 0))
+}
+
+fn not_applicable(text: &str) -> Result<BTreeMap<String, String>> {
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (name, why) = line.split_once(": ").context("name, a colon, why")?;
+            ensure!(!why.trim().is_empty(), "{name}: why does it not apply?");
+            Ok((name.to_owned(), why.to_owned()))
+        })
+        .collect()
+}
+
+/// What the test program said.
+struct Report {
+    text: String,
+    passed: usize,
+    failed: Vec<String>,
+    skipped: Vec<String>,
+}
+
+impl Report {
+    fn read(text: String) -> Self {
+        let (mut passed, mut failed, mut skipped) = (0, Vec::new(), Vec::new());
+        for line in text.lines().filter(|line| !line.starts_with(char::is_whitespace)) {
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                [_, "ok"] => passed += 1,
+                [name, "FAILED"] => failed.push(name.to_owned()),
+                [name, "skipped"] => skipped.push(name.to_owned()),
+                _ => {}
+            }
+        }
+        Self { text, passed, failed, skipped }
+    }
+
+    /// Whether all passed that had to; `whole`: and all were run.
+    fn judge(&self, not_applicable: &BTreeMap<String, String>, whole: bool) -> Result<()> {
+        ensure!(self.failed.is_empty(), "failed: {}", self.failed.join(", "));
+        ensure!(self.passed > 0, "not one test ran");
+        let unknown: Vec<&String> =
+            self.skipped.iter().filter(|name| !not_applicable.contains_key(*name)).collect();
+        ensure!(unknown.is_empty(), "skipped, and not known not to apply: {unknown:?}");
+        if whole {
+            let run: Vec<&String> =
+                not_applicable.keys().filter(|name| !self.skipped.contains(*name)).collect();
+            ensure!(run.is_empty(), "said not to apply, and not skipped: {run:?}");
+            let total = self.passed + self.skipped.len();
+            ensure!(total == TESTS, "{total} tests, where this version has {TESTS}");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "chmod::a            ok\nopen::b     skipped\n\trequires features: x\n\
+                        Summary: 0 failed, 1 skipped, 1 passed, 2 total\n";
+
+    /// A run in which everything was skipped, or in which a test failed, must not pass for one
+    /// that went well.
+    #[test]
+    fn what_was_not_run_has_not_passed() {
+        let known = not_applicable("# why\nopen::b: of another system\n").expect("well-formed");
+        let judge = |text: &str, known: &_| Report::read(text.into()).judge(known, false);
+        judge(SAID, &known).expect("all is well");
+        let why = judge(SAID, &BTreeMap::new()).expect_err("b was skipped").to_string();
+        assert!(why.contains("open::b"), "{why}");
+        let failed = SAID.replace(" ok", " FAILED");
+        assert_eq!(judge(&failed, &known).expect_err("a failed").to_string(), "failed: chmod::a");
+        assert!(judge("", &known).is_err() && judge("a skipped\n", &known).is_err());
+        assert!(Report::read(SAID.into()).judge(&known, true).is_err(), "two of all");
+        not_applicable("open::b:  ").expect_err("no reason");
+    }
+}

@@ -1,0 +1,103 @@
+//! Room and holes of files, and copies within the volume.
+
+use super::{Adapter, failed, failed_there, reply_empty};
+use fuser::{Errno, FileHandle, INodeNo, ReplyEmpty, ReplyLseek, ReplyWrite, Request};
+use larder::fs::{Allocate, Seek, TxStore};
+use larder::metrics::Asked;
+
+/// `FALLOC_FL_` flags of `fallocate`, and `SEEK_` of `lseek`.
+const KEEP_SIZE: i32 = 0x01;
+const PUNCH_HOLE: i32 = 0x02;
+const ZERO_RANGE: i32 = 0x10;
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
+/// A file handle of the kernel's with its inode and a place in it.
+pub(super) type Place = (INodeNo, FileHandle, u64);
+
+/// What `fallocate` is asked for; none: it cannot do that.
+fn allocation(mode: i32) -> Option<Allocate> {
+    const PUNCH: i32 = PUNCH_HOLE | KEEP_SIZE;
+    const ZERO: i32 = ZERO_RANGE | KEEP_SIZE;
+    match mode {
+        0 => Some(Allocate::Extend),
+        KEEP_SIZE => Some(Allocate::KeepSize),
+        PUNCH | ZERO => Some(Allocate::PunchHole),
+        ZERO_RANGE => Some(Allocate::ZeroRange),
+        _ => None,
+    }
+}
+
+impl<S: TxStore> Adapter<S> {
+    pub(super) fn allocate(
+        &self,
+        req: &Request,
+        (ino, fh, offset): Place,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.count(Asked::Change);
+        let Some(how) = allocation(mode) else { return reply.error(Errno::EOPNOTSUPP) };
+        let Some(end) = offset.checked_add(length) else { return reply.error(Errno::EFBIG) };
+        let root = req.uid() == 0;
+        self.run_to_its_end(
+            move |shared| async move {
+                let file = shared.file(fh)?;
+                if !root {
+                    failed_there(shared.fs.drop_privileges(shared.id(ino)?).await)?;
+                }
+                failed(shared.fs.allocate(&file, offset..end, how).await)
+            },
+            reply_empty(reply),
+        );
+    }
+
+    pub(super) fn seek(&self, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        self.count(Asked::Attributes);
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        // What was written before is committed first.
+        self.run_to_its_end(
+            move |shared| async move {
+                let found = failed(shared.fs.seek(&*shared.file(fh)?, offset, what).await)?;
+                i64::try_from(found).map_err(|_| Errno::EOVERFLOW)
+            },
+            |_, result| match result {
+                Ok(found) => reply.offset(found),
+                Err(error) => reply.error(error),
+            },
+        );
+    }
+
+    pub(super) fn copy(
+        &self,
+        req: &Request,
+        from: Place,
+        to: Place,
+        length: u64,
+        reply: ReplyWrite,
+    ) {
+        self.count(Asked::Write);
+        self.shared.known().take_pages(to.0.0);
+        let root = req.uid() == 0;
+        self.run_to_its_end(
+            move |shared| async move {
+                let (source, target) = (shared.file(from.1)?, shared.file(to.1)?);
+                if !root {
+                    failed_there(shared.fs.drop_privileges(shared.id(to.0)?).await)?;
+                }
+                let copied = shared.fs.copy_range((&source, from.2), (&target, to.2), length);
+                u32::try_from(failed(copied.await)?).map_err(|_| Errno::EOVERFLOW)
+            },
+            |_, result| match result {
+                Ok(copied) => reply.written(copied),
+                Err(error) => reply.error(error),
+            },
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! Holes: kept, found, made, and left out of copies.
+
+use super::*;
+
+/// Bytes of content in a raw page.
+const PAGE: u64 = PAGE_BYTES as u64 - 32;
+
+async fn taken(fs: &Fs, id: InodeId) -> u64 {
+    fs.bytes_taken(&fs.getattr(id).await.expect("it works").inode)
+}
+
+/// Where a file has bytes, as a program that copies it finds out.
+async fn extents(fs: &Fs, id: InodeId) -> Vec<(u64, u64)> {
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    let (mut at, mut found) = (0, Vec::new());
+    while let Ok(start) = fs.seek(&handle, at, Seek::Data).await {
+        at = fs.seek(&handle, start, Seek::Hole).await.expect("after bytes there is a hole");
+        found.push((start, at));
+    }
+    fs.release(&handle).await.expect("it works");
+    found
+}
+
+#[tokio::test]
+async fn holes_are_kept_and_found() {
+    let (store, fs) = fresh().await;
+    let f = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, f, 5 * PAGE, &pattern(1000, 1)).await;
+    write_file(&fs, f, 2000 * PAGE + 7, &pattern(1000, 2)).await;
+    let size = SetAttr { size: Some(3000 * PAGE), ..SetAttr::default() };
+    fs.setattr(f, size).await.expect("it works");
+    let found = vec![(5 * PAGE, 6 * PAGE), (2000 * PAGE, 2001 * PAGE)];
+    assert_eq!(extents(&fs, f).await, found);
+    assert_eq!(extents(&open(&store).await, f).await, found);
+    assert_eq!(taken(&fs, f).await, 2 * PAGE);
+    let (handle, _) = fs.open_file(f).await.expect("it works");
+    let seek = async |at, what| fs.seek(&handle, at, what).await;
+    assert_eq!(seek(5 * PAGE + 3, Seek::Data).await, Ok(5 * PAGE + 3));
+    assert_eq!(seek(3, Seek::Hole).await, Ok(3));
+    assert_eq!(seek(2000 * PAGE + 3, Seek::Hole).await, Ok(2001 * PAGE));
+    assert_eq!(seek(2001 * PAGE, Seek::Data).await, Err(FsError::NoData));
+    assert_eq!(seek(3000 * PAGE, Seek::Hole).await, Err(FsError::NoData));
+    // What waits for its commit counts too.
+    fs.write(&handle, 9 * PAGE, Bytes::from_static(b"new")).await.expect("it works");
+    assert_eq!(seek(8 * PAGE, Seek::Data).await, Ok(9 * PAGE));
+    fs.release(&handle).await.expect("it works");
+    // A hole that is written into is none any more.
+    write_file(&fs, f, 0, &pattern(PAGE as usize, 3)).await;
+    assert_eq!(taken(&fs, f).await, 4 * PAGE);
+    clean(&fs).await;
+}
+
+#[tokio::test]
+async fn a_file_without_holes_has_one_at_its_end() {
+    let (_, fs) = fresh().await;
+    for bytes in [0, 1, 100, 3 * PAGE as usize, 3 * PAGE as usize + 5] {
+        let f = make(&fs, fs.root(), &format!("f{bytes}"), &file()).await;
+        write_file(&fs, f, 0, &pattern(bytes, 1)).await;
+        let expected = if bytes == 0 { vec![] } else { vec![(0, bytes as u64)] };
+        assert_eq!(extents(&fs, f).await, expected);
+        assert_eq!(taken(&fs, f).await, bytes as u64);
+    }
+}
+
+/// Every range of a file of every size is punched out, and what a plain array says is there.
+#[tokio::test]
+async fn what_is_punched_out_reads_as_zeros() {
+    for bytes in [100, 3000, 2 * PAGE as usize + 50, 5 * PAGE as usize] {
+        let edges = [0, 1, 60, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE - 1, 9 * PAGE];
+        for from in edges {
+            for to in edges.into_iter().filter(|to| *to > from) {
+                let (_, fs) = fresh().await;
+                let f = make(&fs, fs.root(), "f", &file()).await;
+                let mut expected = pattern(bytes, 1);
+                write_file(&fs, f, 0, &expected).await;
+                let (handle, _) = fs.open_file(f).await.expect("it works");
+                let punched = fs.allocate(&handle, from..to, Allocate::PunchHole).await;
+                punched.expect("it works");
+                let end = (to as usize).min(bytes);
+                if (from as usize) < end {
+                    expected[from as usize..end].fill(0);
+                }
+                assert_eq!(fs.read(&handle, 0, bytes + 1).await.expect("it works"), expected);
+                fs.release(&handle).await.expect("it works");
+                // And again, with what is written into the hole.
+                write_file(&fs, f, from / 2, b"anew").await;
+                let at = (from / 2) as usize;
+                expected.resize(bytes.max(at + 4), 0);
+                expected[at..at + 4].copy_from_slice(b"anew");
+                assert_eq!(read_file(&fs, f).await, expected, "{from}..{to} of {bytes}");
+                clean(&fs).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn room_is_given_back_and_sizes_are_set() {
+    let (_, fs) = fresh().await;
+    let f = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, f, 0, &pattern(600 * PAGE as usize, 1)).await;
+    let (handle, _) = fs.open_file(f).await.expect("it works");
+    let allocate = async |range, how| fs.allocate(&handle, range, how).await;
+    let size = async || fs.getattr(f).await.expect("it works").inode.size;
+    // More pages than one transaction touches.
+    allocate(PAGE..590 * PAGE, Allocate::PunchHole).await.expect("it works");
+    assert_eq!(taken(&fs, f).await, 11 * PAGE);
+    assert_eq!(extents(&fs, f).await, [(0, PAGE), (590 * PAGE, 600 * PAGE)]);
+    allocate(0..700 * PAGE, Allocate::KeepSize).await.expect("it works");
+    assert_eq!(size().await, 600 * PAGE);
+    allocate(599 * PAGE..700 * PAGE, Allocate::ZeroRange).await.expect("it works");
+    assert_eq!((size().await, taken(&fs, f).await), (700 * PAGE, 10 * PAGE));
+    allocate(0..800 * PAGE, Allocate::Extend).await.expect("it works");
+    assert_eq!((size().await, taken(&fs, f).await), (800 * PAGE, 10 * PAGE));
+    // Cut and made longer, what was cut off is a hole.
+    for size in [595 * PAGE, 800 * PAGE] {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        fs.setattr(f, set).await.expect("it works");
+    }
+    assert_eq!(taken(&fs, f).await, 6 * PAGE);
+    assert_eq!(extents(&fs, f).await, [(0, PAGE), (590 * PAGE, 595 * PAGE)]);
+    fs.release(&handle).await.expect("it works");
+    clean(&fs).await;
+}
+
+/// A write past the largest size was taken into the buffer, and told as lost at the close.
+#[tokio::test]
+async fn beyond_the_largest_file_nothing_is_taken() {
+    let (_, fs) = fresh().await;
+    let f = make(&fs, fs.root(), "f", &file()).await;
+    let most = fs.file_bytes_max();
+    let (handle, _) = fs.open_file(f).await.expect("it works");
+    fs.write(&handle, most - 3, Bytes::from_static(b"end")).await.expect("it works");
+    let refused = fs.write(&handle, most - 2, Bytes::from_static(b"end")).await;
+    assert_eq!(refused, Err(FsError::TooLarge));
+    let refused = fs.allocate(&handle, 0..most + 1, Allocate::Extend).await;
+    assert_eq!(refused, Err(FsError::TooLarge));
+    let set = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+    assert_eq!(fs.setattr(f, set(most + 1)).await.map(drop), Err(FsError::TooLarge));
+    fs.setattr(f, set(most)).await.expect("it works");
+    assert_eq!(fs.read(&handle, most - 3, 9).await.expect("it works"), &b"end"[..]);
+    assert_eq!(taken(&fs, f).await, PAGE);
+    fs.release(&handle).await.expect("it works");
+    // Not all of its pages are looked at one by one.
+    fs.unlink(fs.root(), b"f").await.expect("it works");
+}
+
+#[tokio::test]
+async fn copies_leave_out_what_is_zero_beyond_the_end() {
+    let (_, fs) = fresh().await;
+    let f = make(&fs, fs.root(), "f", &file()).await;
+    let g = make(&fs, fs.root(), "g", &file()).await;
+    write_file(&fs, f, 0, &pattern(5000, 1)).await;
+    write_file(&fs, f, 100 * PAGE, &pattern(5000, 2)).await;
+    let set = SetAttr { size: Some(200 * PAGE), ..SetAttr::default() };
+    fs.setattr(f, set).await.expect("it works");
+    write_file(&fs, g, 0, &pattern(100, 3)).await;
+    let (from, _) = fs.open_file(f).await.expect("it works");
+    let (to, _) = fs.open_file(g).await.expect("it works");
+    assert_eq!(fs.copy_range((&from, 0), (&to, 0), u64::MAX).await, Ok(200 * PAGE));
+    assert_eq!(fs.copy_range((&from, 200 * PAGE), (&to, 0), 10).await, Ok(0));
+    assert_eq!(fs.copy_range((&from, 10), (&to, 200 * PAGE), 20).await, Ok(20));
+    fs.release(&to).await.expect("it works");
+    fs.release(&from).await.expect("it works");
+    let (copy, original) = (read_file(&fs, g).await, read_file(&fs, f).await);
+    assert_eq!(copy[..original.len()], original);
+    assert_eq!(copy[original.len()..], original[10..30]);
+    assert!(taken(&fs, g).await < 100 * PAGE);
+    clean(&fs).await;
+}
