@@ -9,7 +9,7 @@ use larder::config::{LinkConfig, OriginConfig, OriginSection};
 use larder::fs::check::{CheckOptions, check};
 use larder::fs::client::VolumeStore;
 use larder::fs::memory::{MemoryStore, Stall};
-use larder::fs::record::{Content, Inode};
+use larder::fs::record::{Content, Inode, Xattrs};
 use larder::fs::{Attr, Create, FsOptions, InodeId, Kind, PAGE_BYTES, SetAttr};
 use larder::server::OriginServer;
 use larder::tls::{Role, init};
@@ -423,7 +423,9 @@ fn told(id: InodeId, change: u32) -> Attr {
     // Size and times are kept as they were, as `cp -p` and build tools do.
     let (mtime, ctime) = (1, 2);
     let kind = Kind::File;
-    let inode = Inode { kind, mode, uid, gid, links, size, mtime, ctime, atime, change, content };
+    let xattrs = Xattrs::None;
+    let inode =
+        Inode { kind, mode, uid, gid, links, size, mtime, ctime, atime, change, content, xattrs };
     Attr { id, inode }
 }
 

@@ -21,8 +21,8 @@ pub(super) struct Accessed {
 impl Accessed {
     /// Somebody reads a file.
     pub(super) fn note(&self, id: InodeId, inode: &Inode, now: i64) {
-        let moved = inode.atime <= inode.mtime.max(inode.ctime)
-            || inode.atime < now.saturating_sub(DAY);
+        let moved =
+            inode.atime <= inode.mtime.max(inode.ctime) || inode.atime < now.saturating_sub(DAY);
         if inode.kind != Kind::File || !moved {
             return;
         }

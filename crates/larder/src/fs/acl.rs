@@ -29,9 +29,7 @@ enum Tag {
 impl Tag {
     fn from_number(number: u16) -> Option<Self> {
         use Tag::{Group, Mask, Other, Owner, OwningGroup, User};
-        [Owner, User, OwningGroup, Group, Mask, Other]
-            .into_iter()
-            .find(|tag| *tag as u16 == number)
+        [Owner, User, OwningGroup, Group, Mask, Other].into_iter().find(|tag| *tag as u16 == number)
     }
 }
 

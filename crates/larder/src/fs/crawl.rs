@@ -262,7 +262,8 @@ mod tests {
         let fs = FileSystem::open_or_format(store.clone(), FsOptions::default(), [7; 16]);
         let fs = fs.await.expect("it works");
         let target = bytes::Bytes::new();
-        let create = Create { kind: Kind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, target, device: 0 };
+        let create =
+            Create { kind: Kind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, target, device: 0 };
         for i in 0..1000 {
             fs.create(fs.root(), format!("f{i}").as_bytes(), &create).await.expect("it works");
         }

@@ -62,6 +62,43 @@ fn mknod(path: &Path, what: &[&str]) {
     assert!(status.expect("coreutils are there").success(), "{}", path.display());
 }
 
+/// Files and folders with extended attributes, and how long those are.
+const WITH_ATTRIBUTES: [(&str, usize); 4] =
+    [("large", 40), ("d1/e1/f3", 2000), ("d2", 10), ("d3/e3/f5", 0)];
+/// Files with holes, and their sizes.
+const WITH_HOLES: [(&str, u64); 3] =
+    [("holes", 20 << 20), ("d4/few-holes", 1 << 20), ("d4/hole", 3 << 20)];
+
+/// Adds attributes and holes to a folder.
+fn add_attributes_and_holes(path: &Path) {
+    use std::os::unix::fs::FileExt;
+    for (name, length) in WITH_ATTRIBUTES {
+        let flags = rustix::fs::XattrFlags::CREATE;
+        let value = vec![length as u8; length];
+        rustix::fs::setxattr(path.join(name), "user.larder", &value, flags).expect("room");
+    }
+    for (name, size) in WITH_HOLES {
+        let file = std::fs::File::create(path.join(name)).expect("room");
+        file.set_len(size).expect("room");
+        if name != "d4/hole" {
+            file.write_all_at(b"in the middle", size / 2).expect("room");
+        }
+    }
+}
+
+fn assert_same_attributes_and_holes(path: &Path) {
+    for (name, length) in WITH_ATTRIBUTES {
+        let mut value = vec![0; 1 << 16];
+        let read = rustix::fs::getxattr(path.join(name), "user.larder", &mut value[..]);
+        assert_eq!(read, Ok(length), "{name}");
+        assert_eq!(value[..length], vec![length as u8; length], "{name}");
+    }
+    for (name, size) in WITH_HOLES {
+        let meta = std::fs::metadata(path.join(name)).expect("there");
+        assert!(meta.len() == size && meta.blocks() * 512 < 200_000, "{name}: {meta:?}");
+    }
+}
+
 /// What `find` says of everything below a folder, but for times of access and change.
 fn listing(path: &Path) -> Vec<String> {
     let output = Command::new("find")
@@ -98,22 +135,28 @@ async fn an_imported_tree_is_exported_unchanged_elsewhere() {
     let two = site.node("two", &relay.address().to_string()).await;
     let source = site.dir.join("source");
     make_folder(&source);
+    add_attributes_and_holes(&source);
 
     let near = tree(&make_volume(&one).await).await;
     let done = import(&near, &source, near.root(), &mut |_| {}).await.expect("imports");
-    assert_eq!((done.files, done.directories, done.skipped), (407, 46, 0));
+    assert_eq!((done.files, done.directories, done.skipped), (410, 46, 0));
     // A second time there is nothing to do.
     let again = import(&near, &source, near.root(), &mut |_| {}).await.expect("imports");
-    let expected = ImportProgress { files: 0, skipped: 407, bytes: 0, ..done };
+    let expected = ImportProgress { files: 0, skipped: 410, bytes: 0, ..done };
     assert_eq!(again, expected);
 
     let volume = two.volume("files").await.expect("it was made");
     volume.refresh().await.expect("answers");
     let far = tree(&volume).await;
+    for (name, _) in WITH_HOLES {
+        let found = far.resolve(name.as_bytes()).await.expect("there");
+        assert!(far.bytes_taken(&found.inode) < 200_000, "{name}: {found:?}");
+    }
     let target = site.dir.join("target");
     let out = export(&far, far.root(), &target, &mut |_| {}).await.expect("exports");
-    assert_eq!((out.files, out.directories), (407, 46));
+    assert_eq!((out.files, out.directories), (410, 46));
     assert_same(&target, &source);
+    assert_same_attributes_and_holes(&target);
     for device in ["null", "d4/disk"] {
         let number = |root: &Path| std::fs::symlink_metadata(root.join(device)).map(|m| m.rdev());
         assert_eq!(number(&target).expect("made"), number(&source).expect("made"));
@@ -133,8 +176,15 @@ async fn two_sites_work_in_one_directory() {
     let (one, two) = (site.node("one", &parent).await, site.node("two", &parent).await);
     let near = tree(&make_volume(&one).await).await;
     let far = tree(&two.volume("files").await.expect("it was made")).await;
-    let create =
-        Create { kind: Kind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
+    let create = Create {
+        kind: Kind::File,
+        mode: 0o644,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        target: Bytes::new(),
+        device: 0,
+    };
     let work = |tree: Tree, site: &'static str, create: Create| async move {
         for i in 0..60 {
             let name = format!("{site}{i}");
@@ -189,8 +239,15 @@ async fn nothing_of_a_lost_branch_is_used_after_a_restore() {
     let (one, two) = (site.node("one", &parent).await, site.node("two", &parent).await);
     let volume = make_volume(&one).await;
     let near = tree(&volume).await;
-    let create =
-        Create { kind: Kind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
+    let create = Create {
+        kind: Kind::File,
+        mode: 0o644,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        target: Bytes::new(),
+        device: 0,
+    };
     let early = near.create(near.root(), b"early", &create).await.expect("creates");
     drop(early);
     origin.shutdown().await;
@@ -308,8 +365,15 @@ async fn a_file_grows_from_another_node_and_after_restarts() {
     let address = origin.address().to_string();
     let first = site.node("three", &address).await;
     make_volume(&first).await;
-    let create =
-        Create { kind: Kind::File, mode: 0o644, umask: 0, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
+    let create = Create {
+        kind: Kind::File,
+        mode: 0o644,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        target: Bytes::new(),
+        device: 0,
+    };
     let mut expected = Vec::new();
     // A run of sixteen pages, and of the next one some.
     for (byte, name) in [(1, "one"), (2, "two"), (3, "one")] {

@@ -1,6 +1,6 @@
 //! Extended attributes, access control lists among them.
 
-use super::{Adapter, Answer, failed, failed_there, reply_empty};
+use super::{Adapter, Answer, failed_there, reply_empty};
 use fuser::{Errno, INodeNo, ReplyEmpty, ReplyXattr, Request};
 use larder::fs::{FsError, TxStore, XattrMode};
 use larder::metrics::Asked;

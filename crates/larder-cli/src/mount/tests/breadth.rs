@@ -7,7 +7,7 @@ use rustix::fs::{
     removexattr, renameat_with, seek, setxattr,
 };
 use rustix::io::Errno;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
@@ -93,7 +93,8 @@ async fn access_lists_say_who_may() {
         let file = path.join("f");
         fs::write(&file, "bytes").expect("it works");
         set_mode(&file, 0o600);
-        let (read, write) = (format!("cat {}", file.display()), format!("echo >> {}", file.display()));
+        let (read, write) =
+            (format!("cat {}", file.display()), format!("echo >> {}", file.display()));
         assert!(!other(&read) && !other(&write));
         setxattr(&file, access, &list(4), XattrFlags::empty()).expect("it works");
         assert!(other(&read) && !other(&write));
@@ -235,8 +236,7 @@ async fn copies_are_made_by_the_node() {
         let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
         fs::write(path.join("from"), &bytes).expect("it works");
         let from = fs::File::open(path.join("from")).expect("it works");
-        let to = fs::File::options().read(true).write(true).create_new(true).mode(0o644);
-        let to = to.open(path.join("to")).expect("it works");
+        let to = fs::File::create_new(path.join("to")).expect("it works");
         let (mut at, mut target) = (1000, 0);
         while let Ok(count @ 1..) =
             rustix::fs::copy_file_range(&from, Some(&mut at), &to, Some(&mut target), 1 << 24)
