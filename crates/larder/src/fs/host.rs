@@ -3,7 +3,7 @@
 use super::FsError;
 use super::record::XattrList;
 use bytes::Bytes;
-use rustix::fs::{SeekFrom, XattrFlags, lgetxattr, llistxattr, lsetxattr, seek};
+use rustix::fs::{SeekFrom, XattrFlags, lgetxattr, llistxattr, llistxattr_query, lsetxattr, seek};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -20,8 +20,8 @@ pub(super) fn host(path: &Path) -> impl FnOnce(std::io::Error) -> FsError + '_ {
 /// A file's extended attributes, its own if it is a symbolic link.
 pub(super) fn xattrs_of(path: &Path) -> Result<XattrList, FsError> {
     let mut list = XattrList::default();
-    // Most files have none: asked without a buffer first.
-    let length = match llistxattr(path, &mut [0; 0]) {
+    // Most files have none: without a buffer it is only asked how long the list is.
+    let length = match llistxattr_query(path) {
         Err(Errno::NOTSUP) | Ok(0) => return Ok(list),
         length => length.map_err(|error| host(path)(error.into()))?,
     };

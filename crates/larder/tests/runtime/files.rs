@@ -406,3 +406,21 @@ async fn a_file_grows_from_another_node_and_after_restarts() {
     }
     clean(&tree(&first.volume("files").await.expect("it was made")).await).await;
 }
+
+/// The last run of a large file takes 2^24 page numbers, and an origin gave 2^20 in one answer: beyond
+/// 34 GiB every write was lost at its commit.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_largest_file_gets_its_page_numbers() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let node = site.node("one", &origin.address().to_string()).await;
+    let tree = tree(&make_volume(&node).await).await;
+    let (kind, target) = (Kind::File, Bytes::new());
+    let create = Create { kind, mode: 0o644, umask: 0, uid: 0, gid: 0, target, device: 0 };
+    let (handle, _) = tree.create_file(tree.root(), b"f", &create).await.expect("a new file");
+    let end = tree.file_bytes_max();
+    tree.write(&handle, end - 3, Bytes::from_static(b"end")).await.expect("within the limit");
+    tree.flush(&handle).await.expect("its pages have numbers");
+    assert_eq!(tree.read(&handle, end - 4, 10).await.expect("reads"), &b"\0end"[..]);
+    tree.release(&handle).await.expect("nothing is left to do");
+}
