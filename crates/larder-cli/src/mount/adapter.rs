@@ -582,9 +582,10 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     ) {
         self.count(Asked::Write);
         let bytes = Bytes::copy_from_slice(data);
+        let drops = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         if self.shared.is_strict() {
             let place = if flags.0 & O_APPEND != 0 { Place::End } else { Place::At(offset) };
-            return self.write_through(fh, place, bytes, reply);
+            return self.write_through(fh, place, (bytes, drops), reply);
         }
         self.shared.known().take_pages(ino.0);
         let counted = self.shared.under_way.begin();
@@ -593,7 +594,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
                 let _counted = counted;
                 let _place = shared.writers.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
                 let file = shared.file(fh)?;
-                if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                if drops {
                     failed(shared.fs.drop_privileges(file.id()).await)?;
                 }
                 let written = bytes.len() as u32;
@@ -807,11 +808,21 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 }
 
 impl<S: TxStore> Adapter<S> {
-    /// A write that is acknowledged when it is committed.
-    fn write_through(&self, fh: FileHandle, place: Place, bytes: Bytes, reply: ReplyWrite) {
+    /// A write that is acknowledged when it is committed; before it the file's privileges are
+    /// dropped if so asked.
+    fn write_through(
+        &self,
+        fh: FileHandle,
+        place: Place,
+        (bytes, drops): (Bytes, bool),
+        reply: ReplyWrite,
+    ) {
         self.run_to_its_end(
             move |shared| async move {
                 let file = shared.file(fh)?;
+                if drops {
+                    failed(shared.fs.drop_privileges(file.id()).await)?;
+                }
                 let written = bytes.len() as u32;
                 failed(shared.fs.write_through(&file, place, bytes).await)?;
                 Ok(written)

@@ -41,7 +41,7 @@ impl<S: TxStore> FileSystem<S> {
                 Place::End => inode.size,
             };
             let end = offset.checked_add(bytes.len() as u64);
-            if end.is_none_or(|end| end > i64::MAX as u64) {
+            if end.is_none_or(|end| end > self.file_bytes_max()) {
                 return Err(FsError::TooLarge);
             }
             self.write_content(&tx, id, &mut inode, &[(offset, bytes.clone())]).await?;

@@ -92,7 +92,11 @@ impl<S: TxStore> Adapter<S> {
                     failed_there(shared.fs.drop_privileges(shared.id(to.0)?).await)?;
                 }
                 let copied = shared.fs.copy_range((&source, from.2), (&target, to.2), length);
-                u32::try_from(failed(copied.await)?).map_err(|_| Errno::EOVERFLOW)
+                let copied = failed(copied.await)?;
+                if shared.is_strict() {
+                    failed(shared.fs.flush(&target).await)?;
+                }
+                u32::try_from(copied).map_err(|_| Errno::EOVERFLOW)
             },
             |_, result| match result {
                 Ok(copied) => reply.written(copied),
