@@ -313,7 +313,8 @@ async fn the_end_of_a_mount_waits_for_what_is_being_closed() {
 }
 
 /// A mount was busy when it was to end: the error was returned before anything was committed, and
-/// the process ended with it. Bytes that a dropped handle had left were not looked for at all.
+/// the process ended with it. Bytes that a dropped handle had left were not looked for at all. And
+/// the mount stayed, without a process: it is detached now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_mount_commits_what_waits_all_the_same() {
     let store = MemoryStore::new(PAGE_BYTES);
@@ -334,8 +335,8 @@ async fn a_busy_mount_commits_what_waits_all_the_same() {
         file
     })
     .await;
-    let error = mount.mounted.unmount().await.expect_err("a file is open");
-    assert_eq!(error.kind(), std::io::ErrorKind::ResourceBusy);
+    mount.mounted.unmount().await.expect("it is detached");
+    assert!(!mount._point.is_mounted(), "a busy mount is left behind");
     for (name, size) in [(&b"open"[..], 10), (b"dropped", 5)] {
         let found = other.lookup(other.root(), name).await.expect("it works");
         assert_eq!(found.attr.expect("it is there").inode.size, size, "{name:?}");
