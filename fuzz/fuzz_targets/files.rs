@@ -3,8 +3,9 @@
 #![no_main]
 
 use bytes::Bytes;
+use larder::core::id::PageNo;
 use larder::fs::record::{
-    Inode, Root, TrieHeader, XATTR_HEAD_BYTES, XattrList, decode_entries, decode_xattr_head,
+    Content, Inode, Root, TrieHeader, XATTR_HEAD_BYTES, XattrList, decode_entries, decode_xattr_head,
     encode_entries,
 };
 use libfuzzer_sys::fuzz_target;
@@ -21,6 +22,13 @@ fuzz_target!(|data: &[u8]| {
         }
         1 => {
             if let Ok(inode) = Inode::decode(data) {
+                if let Content::Pages(extents) = &inode.content {
+                    // Whatever it says, its pages are pages.
+                    let ends = [0, extents.high.saturating_sub(1), extents.high];
+                    let pages = ends.into_iter().filter_map(|index| extents.page(index));
+                    assert!(pages.into_iter().all(|page| page.0 > 0 && page.0 < PageNo::LIMIT));
+                    assert!(!extents.has_holes(0) || extents.sparse);
+                }
                 assert_eq!(Inode::decode(&inode.encode()), Ok(inode));
             }
         }

@@ -89,7 +89,7 @@ impl<S: TxStore> FileSystem<S> {
         Ok(out.freeze())
     }
 
-    async fn inline_data(&self, tx: &S::Tx, id: InodeId) -> Result<Bytes, FsError> {
+    pub(super) async fn inline_data(&self, tx: &S::Tx, id: InodeId) -> Result<Bytes, FsError> {
         match tx.get(id.page, id.data_slot()).await? {
             Some((_, data)) => Ok(data),
             None => Err(FsError::Damaged(format!("inode {id}: its bytes are missing"))),
@@ -108,12 +108,13 @@ impl<S: TxStore> FileSystem<S> {
             return Ok(());
         };
         let end = offset.checked_add(bytes.len() as u64).ok_or(FsError::TooLarge)?;
+        let pages_before = inode.size.div_ceil(self.page_size());
         inode.size = inode.size.max(end);
         inode.change = inode.change.wrapping_add(1);
         if self.fits_inline(tx, id, inode).await? {
             return self.write_inline(tx, id, inode, pieces).await;
         }
-        self.write_pages(tx, id, inode, pieces).await
+        self.write_pages(tx, id, inode, (pieces, pages_before)).await
     }
 
     async fn fits_inline(&self, tx: &S::Tx, id: InodeId, inode: &Inode) -> Result<bool, FsError> {
@@ -167,7 +168,7 @@ impl<S: TxStore> FileSystem<S> {
         tx: &S::Tx,
         id: InodeId,
         inode: &mut Inode,
-        pieces: &[Piece],
+        (pieces, pages_before): (&[Piece], u64),
     ) -> Result<(), FsError> {
         let mut extents = match std::mem::replace(&mut inode.content, Content::Empty) {
             Content::Pages(extents) => extents,
@@ -176,8 +177,21 @@ impl<S: TxStore> FileSystem<S> {
             Content::Trie(_) => return Err(FsError::IsDirectory),
             Content::Device(_) => return Err(FsError::Invalid("a device has no content here")),
         };
-        for (index, at, bytes) in by_page(pieces, self.page_size()) {
-            let page = self.page_for_writing(tx, &mut extents, index).await?;
+        let pieces = by_page(pieces, self.page_size());
+        // All that must be looked at is asked for at once.
+        let looks = |index: u64| extents.looks_at(index, pages_before);
+        let looked_at = pieces.iter().filter(|(index, ..)| looks(*index));
+        let looked_at: Vec<PageNo> =
+            looked_at.filter_map(|(index, ..)| extents.page(*index)).collect();
+        tx.fetch(&looked_at).await?;
+        let mut last = None;
+        for (index, at, bytes) in pieces {
+            // Several pieces may be of one page, which is counted once.
+            let page = match last.filter(|(before, _)| *before == index) {
+                Some((_, page)) => page,
+                None => self.page_for_writing(tx, &mut extents, (index, pages_before)).await?,
+            };
+            last = Some((index, page));
             tx.write_raw(page, at, bytes).await?;
         }
         inode.content = Content::Pages(extents);
@@ -189,18 +203,18 @@ impl<S: TxStore> FileSystem<S> {
         let mut extents = Extents::default();
         if let Some((generation, data)) = tx.get(id.page, id.data_slot()).await? {
             tx.delete(id.page, id.data_slot(), generation).await?;
-            let page = self.page_for_writing(tx, &mut extents, 0).await?;
+            let page = self.page_for_writing(tx, &mut extents, (0, 0)).await?;
             tx.write_raw(page, 0, data).await?;
         }
         Ok(extents)
     }
 
-    /// The page of this index, made if it is not there.
+    /// The page of this index, made if it is not there. The file had so many pages before.
     async fn page_for_writing(
         &self,
         tx: &S::Tx,
         extents: &mut Extents,
-        index: u64,
+        (index, pages_before): (u64, u64),
     ) -> Result<PageNo, FsError> {
         while Extents::capacity(extents.firsts.len()) <= index {
             let run = extents.firsts.len();
@@ -216,13 +230,15 @@ impl<S: TxStore> FileSystem<S> {
             extents.missing += (index - extents.high) as u32;
             extents.high = index + 1;
             false
-        } else if extents.sparse {
+        } else if extents.looks_at(index, pages_before) {
             let found = tx.get_raw(page).await?;
             if found.as_ref().is_none_or(Bytes::is_empty) {
                 extents.missing = extents.missing.saturating_sub(1);
             }
             found.is_some()
         } else {
+            // Behind the end they are empty.
+            extents.missing = extents.missing.saturating_sub(u32::from(index >= pages_before));
             true
         };
         if !there {
@@ -289,32 +305,23 @@ impl<S: TxStore> FileSystem<S> {
         if rest != 0 && reached / page_size < extents.high {
             cuts.push((reached / page_size, rest));
         }
-        let mut emptied = 0;
-        for (index, length) in cuts {
-            let page = extents.page(index).ok_or_else(|| FsError::Damaged("extents".into()))?;
-            if let Some(long) = self.raw_length(tx, extents, page).await?
-                && long > u64::from(length)
-            {
+        let cuts: Vec<(PageNo, u32)> = cuts
+            .into_iter()
+            .filter_map(|(index, length)| Some((extents.page(index)?, length)))
+            .collect();
+        let looks = extents.has_holes(old.div_ceil(page_size));
+        if looks {
+            let pages: Vec<PageNo> = cuts.iter().map(|(page, _)| *page).collect();
+            tx.fetch(&pages).await?;
+        }
+        for (page, length) in cuts {
+            let long = if looks { raw_length(tx, page).await? } else { u64::MAX };
+            if long > u64::from(length) {
                 tx.truncate_raw(page, length).await?;
-                emptied += u32::from(length == 0);
+                extents.missing += u32::from(length == 0);
             }
         }
-        extents.missing += emptied;
-        extents.sparse |= emptied > 0;
         Ok(reached)
-    }
-
-    /// Bytes a page may hold; none: it is not there. Read only where that is not known.
-    async fn raw_length(
-        &self,
-        tx: &S::Tx,
-        extents: &Extents,
-        page: PageNo,
-    ) -> Result<Option<u64>, FsError> {
-        if extents.sparse {
-            return Ok(tx.get_raw(page).await?.map(|bytes| bytes.len() as u64));
-        }
-        Ok(Some(u64::MAX))
     }
 
     /// Frees all content, or, when that is too much for one transaction, hands it to an inode
@@ -365,16 +372,15 @@ impl<S: TxStore> FileSystem<S> {
                     if freed == PAGES_FREED_MAX {
                         break;
                     }
-                    let length = self.raw_length(tx, extents, page).await?;
-                    if length.is_some() {
+                    let there = !extents.sparse || tx.get_raw(page).await?.is_some();
+                    if there {
                         tx.delete_page(page).await?;
                         freed += 1;
                     }
-                    if length.unwrap_or(0) == 0 {
-                        extents.missing = extents.missing.saturating_sub(1);
-                    }
                     extents.high = index;
                 }
+                // Which of those that went were counted is of no interest any more.
+                extents.missing = extents.missing.min(extents.high as u32);
                 inode.size = inode.size.min(extents.high * self.page_size());
                 return Ok(extents.high == 0);
             }
@@ -383,6 +389,11 @@ impl<S: TxStore> FileSystem<S> {
         inode.size = 0;
         Ok(true)
     }
+}
+
+/// Bytes that a page holds: none when it is not there.
+async fn raw_length<T: Tx>(tx: &T, page: PageNo) -> Result<u64, FsError> {
+    Ok(tx.get_raw(page).await?.map_or(0, |bytes| bytes.len() as u64))
 }
 
 fn zero_fill(bytes: Bytes, length: usize) -> Bytes {

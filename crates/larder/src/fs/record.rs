@@ -189,9 +189,12 @@ pub struct Extents {
     pub firsts: Vec<PageNo>,
     /// Pages at this index and after were never made.
     pub high: u64,
-    /// Pages before `high` may be missing or empty too.
+    /// Pages before `high` may never have been made too. Without it every one of them is there, be
+    /// it empty, and may be written, cut and deleted unseen.
     pub sparse: bool,
-    /// How many of them are, as far as they were counted: those of files of before are not.
+    /// How many pages before `high` were never made or are empty, as far as they were counted:
+    /// those of files of before are not. In a file of `n` pages that is not sparse, those from `n`
+    /// on are all empty.
     pub missing: u32,
 }
 
@@ -206,6 +209,36 @@ impl Extents {
     #[must_use]
     pub fn capacity(runs: usize) -> u64 {
         (0..runs).map(Self::run_pages).sum()
+    }
+
+    /// Any node that may write can make a record: its numbers must be such as can be reckoned with.
+    fn check(&self) -> Result<(), FsError> {
+        if self.high > Self::capacity(self.firsts.len()) || u64::from(self.missing) > self.high {
+            return Err(damaged("inode: pages beyond its extents"));
+        }
+        let fits = |(i, first): (usize, &PageNo)| {
+            let last = first.0.checked_add(Self::run_pages(i) - 1);
+            first.0 > 0 && last.is_some_and(|last| last < PageNo::LIMIT)
+        };
+        if self.firsts.iter().enumerate().all(fits) {
+            Ok(())
+        } else {
+            Err(damaged("inode: its extents are no pages"))
+        }
+    }
+
+    /// Whether some of a file's first `pages` may be holes: what is done to them, and counted, takes
+    /// a look then.
+    #[must_use]
+    pub fn has_holes(&self, pages: u64) -> bool {
+        self.sparse || u64::from(self.missing) > self.high.saturating_sub(pages)
+    }
+
+    /// Whether a page must be looked at before it is written: it may not be there, or be a hole that
+    /// is counted. A file of `pages` before the write.
+    #[must_use]
+    pub fn looks_at(&self, index: u64, pages: u64) -> bool {
+        index < self.high && (self.sparse || index < pages && self.has_holes(pages))
     }
 
     /// The number of the file's page `index`, if a run covers it.
@@ -333,6 +366,9 @@ impl Inode {
             // Not counted then.
             extents.missing = 0;
         }
+        if let Content::Pages(extents) = &content {
+            extents.check()?;
+        }
         let xattrs = Self::decode_xattrs(version, whole)?;
         let fits = match content {
             Content::Trie(_) => kind == Kind::Directory,
@@ -353,7 +389,7 @@ impl Inode {
             if !list.is_empty() {
                 return Err(damaged("inode: length"));
             }
-            if version != FORMAT && first >= PageNo::LIMIT {
+            if version != FORMAT && first >= PageNo::LIMIT - xattrs::XATTR_PAGES_MAX {
                 return Err(damaged("inode: page of its extended attributes"));
             }
             return Ok(match version {
@@ -381,9 +417,6 @@ impl Inode {
             2 if count <= EXTENTS_MAX => {
                 let high = bytes.get_u64_le();
                 let firsts = (0..count).map(|_| PageNo(bytes.get_u64_le())).collect();
-                if high > Extents::capacity(count) {
-                    return Err(damaged("inode: pages beyond its extents"));
-                }
                 Ok(Content::Pages(Extents { firsts, high, sparse, missing }))
             }
             3 => Ok(Content::Trie(PageNo(bytes.get_u64_le()))),

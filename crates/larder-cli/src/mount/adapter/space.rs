@@ -4,6 +4,7 @@ use super::{Adapter, failed, failed_there, reply_empty};
 use fuser::{Errno, FileHandle, INodeNo, ReplyEmpty, ReplyLseek, ReplyWrite, Request};
 use larder::fs::{Allocate, Seek, TxStore};
 use larder::metrics::Asked;
+use tokio::time::Instant;
 
 /// `FALLOC_FL_` flags of `fallocate`, and `SEEK_` of `lseek`.
 const KEEP_SIZE: i32 = 0x01;
@@ -29,6 +30,11 @@ fn allocation(mode: i32) -> Option<Allocate> {
 }
 
 impl<S: TxStore> Adapter<S> {
+    /// When an operation that begins now is answered at the latest, done or not.
+    fn answered_by(&self) -> Instant {
+        Instant::now() + self.shared.options.operation_limit
+    }
+
     pub(super) fn allocate(
         &self,
         req: &Request,
@@ -40,14 +46,14 @@ impl<S: TxStore> Adapter<S> {
         self.count(Asked::Change);
         let Some(how) = allocation(mode) else { return reply.error(Errno::EOPNOTSUPP) };
         let Some(end) = offset.checked_add(length) else { return reply.error(Errno::EFBIG) };
-        let root = req.uid() == 0;
+        let (root, until) = (req.uid() == 0, self.answered_by());
         self.run_to_its_end(
             move |shared| async move {
                 let file = shared.file(fh)?;
                 if !root {
                     failed_there(shared.fs.drop_privileges(shared.id(ino)?).await)?;
                 }
-                failed(shared.fs.allocate(&file, offset..end, how).await)
+                failed(shared.fs.allocate(&file, offset..end, how, until).await)
             },
             reply_empty(reply),
         );
@@ -84,15 +90,15 @@ impl<S: TxStore> Adapter<S> {
     ) {
         self.count(Asked::Write);
         self.shared.known().take_pages(to.0.0);
-        let root = req.uid() == 0;
+        let (root, until) = (req.uid() == 0, self.answered_by());
         self.run_to_its_end(
             move |shared| async move {
                 let (source, target) = (shared.file(from.1)?, shared.file(to.1)?);
                 if !root {
                     failed_there(shared.fs.drop_privileges(shared.id(to.0)?).await)?;
                 }
-                let copied = shared.fs.copy_range((&source, from.2), (&target, to.2), length);
-                let copied = failed(copied.await)?;
+                let (from, place) = ((&*source, from.2), (&*target, to.2));
+                let copied = failed(shared.fs.copy_range(from, place, length, until).await)?;
                 if shared.is_strict() {
                     failed(shared.fs.flush(&target).await)?;
                 }

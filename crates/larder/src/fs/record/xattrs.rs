@@ -16,6 +16,8 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 /// Bytes of an inode's whole list at most.
 pub const XATTR_LIST_BYTES_MAX: usize = 256 << 10;
+/// Pages of a list at most: of the smallest there are.
+pub(super) const XATTR_PAGES_MAX: u64 = 65;
 /// Bytes of the names of a list, each with a zero byte, at most: what a kernel lists.
 pub const XATTR_NAMES_BYTES_MAX: usize = 64 << 10;
 

@@ -79,7 +79,7 @@ fn root() -> Root {
     Root { hash_key, root: id(1, 2, 1), orphans: id(1, 4, 1) }
 }
 
-fn inode(kind: Kind, content: Content) -> Inode {
+pub(super) fn inode(kind: Kind, content: Content) -> Inode {
     Inode {
         kind,
         mode: 0o6751,

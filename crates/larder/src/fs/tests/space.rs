@@ -1,9 +1,18 @@
 //! Holes: kept, found, made, and left out of copies.
 
+use super::record::{Extents, Inode, Xattrs};
 use super::*;
+use larder_core::id::PageNo;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Bytes of content in a raw page.
 const PAGE: u64 = PAGE_BYTES as u64 - 32;
+
+/// When nobody waits any more for what is done in a test.
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(600)
+}
 
 async fn taken(fs: &Fs, id: InodeId) -> u64 {
     fs.bytes_taken(&fs.getattr(id).await.expect("it works").inode)
@@ -74,7 +83,7 @@ async fn what_is_punched_out_reads_as_zeros() {
                 let mut expected = pattern(bytes, 1);
                 write_file(&fs, f, 0, &expected).await;
                 let (handle, _) = fs.open_file(f).await.expect("it works");
-                let punched = fs.allocate(&handle, from..to, Allocate::PunchHole).await;
+                let punched = fs.allocate(&handle, from..to, Allocate::PunchHole, later()).await;
                 punched.expect("it works");
                 let end = (to as usize).min(bytes);
                 if (from as usize) < end {
@@ -100,7 +109,7 @@ async fn room_is_given_back_and_sizes_are_set() {
     let f = make(&fs, fs.root(), "f", &file()).await;
     write_file(&fs, f, 0, &pattern(600 * PAGE as usize, 1)).await;
     let (handle, _) = fs.open_file(f).await.expect("it works");
-    let allocate = async |range, how| fs.allocate(&handle, range, how).await;
+    let allocate = async |range, how| fs.allocate(&handle, range, how, later()).await;
     let size = async || fs.getattr(f).await.expect("it works").inode.size;
     // More pages than one transaction touches.
     allocate(PAGE..590 * PAGE, Allocate::PunchHole).await.expect("it works");
@@ -133,7 +142,7 @@ async fn beyond_the_largest_file_nothing_is_taken() {
     fs.write(&handle, most - 3, Bytes::from_static(b"end")).await.expect("it works");
     let refused = fs.write(&handle, most - 2, Bytes::from_static(b"end")).await;
     assert_eq!(refused, Err(FsError::TooLarge));
-    let refused = fs.allocate(&handle, 0..most + 1, Allocate::Extend).await;
+    let refused = fs.allocate(&handle, 0..most + 1, Allocate::Extend, later()).await;
     assert_eq!(refused, Err(FsError::TooLarge));
     let set = |size| SetAttr { size: Some(size), ..SetAttr::default() };
     assert_eq!(fs.setattr(f, set(most + 1)).await.map(drop), Err(FsError::TooLarge));
@@ -157,9 +166,9 @@ async fn copies_leave_out_what_is_zero_beyond_the_end() {
     write_file(&fs, g, 0, &pattern(100, 3)).await;
     let (from, _) = fs.open_file(f).await.expect("it works");
     let (to, _) = fs.open_file(g).await.expect("it works");
-    assert_eq!(fs.copy_range((&from, 0), (&to, 0), u64::MAX).await, Ok(200 * PAGE));
-    assert_eq!(fs.copy_range((&from, 200 * PAGE), (&to, 0), 10).await, Ok(0));
-    assert_eq!(fs.copy_range((&from, 10), (&to, 200 * PAGE), 20).await, Ok(20));
+    assert_eq!(fs.copy_range((&from, 0), (&to, 0), u64::MAX, later()).await, Ok(200 * PAGE));
+    assert_eq!(fs.copy_range((&from, 200 * PAGE), (&to, 0), 10, later()).await, Ok(0));
+    assert_eq!(fs.copy_range((&from, 10), (&to, 200 * PAGE), 20, later()).await, Ok(20));
     fs.release(&to).await.expect("it works");
     fs.release(&from).await.expect("it works");
     let (copy, original) = (read_file(&fs, g).await, read_file(&fs, f).await);
@@ -167,4 +176,125 @@ async fn copies_leave_out_what_is_zero_beyond_the_end() {
     assert_eq!(copy[original.len()..], original[10..30]);
     assert!(taken(&fs, g).await < 100 * PAGE);
     clean(&fs).await;
+}
+
+/// `printf x > f; truncate -s 500G f`, and a hole from end to end: as many zeros were made as the file
+/// was long, which no machine has room for. Such a file was also told as full.
+#[tokio::test]
+async fn a_few_bytes_beside_an_inode_that_was_made_long() {
+    let (_, fs) = fresh().await;
+    let f = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, f, 0, b"few").await;
+    let long = 500 << 30;
+    fs.setattr(f, SetAttr { size: Some(long), ..SetAttr::default() }).await.expect("it works");
+    assert!(taken(&fs, f).await <= fs.inline_bytes_max());
+    assert_eq!(extents(&fs, f).await, [(0, 3)]);
+    let (handle, _) = fs.open_file(f).await.expect("it works");
+    fs.allocate(&handle, 1..long, Allocate::PunchHole, later()).await.expect("it works");
+    assert_eq!(fs.read(&handle, 0, 5).await.expect("it works"), &b"f\0\0\0\0"[..]);
+    fs.release(&handle).await.expect("it works");
+    assert_eq!(fs.getattr(f).await.expect("it works").inode.size, long);
+    clean(&fs).await;
+}
+
+/// A search for a hole in a file that was cut in a page answered past the file's end.
+#[tokio::test]
+async fn a_file_that_was_cut_ends_where_it_was_cut() {
+    for size in [1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 100, 4 * PAGE, 5 * PAGE - 1] {
+        let (_, fs) = fresh().await;
+        let f = make(&fs, fs.root(), "f", &file()).await;
+        write_file(&fs, f, 0, &pattern(5 * PAGE as usize, 1)).await;
+        fs.setattr(f, SetAttr { size: Some(size), ..SetAttr::default() }).await.expect("it works");
+        assert_eq!(extents(&fs, f).await, [(0, size)]);
+        assert_eq!(taken(&fs, f).await, size);
+        // Longer again, with a hole behind the cut.
+        let set = SetAttr { size: Some(9 * PAGE), ..SetAttr::default() };
+        fs.setattr(f, set).await.expect("it works");
+        assert_eq!(extents(&fs, f).await, [(0, size.div_ceil(PAGE) * PAGE)]);
+        clean(&fs).await;
+    }
+}
+
+fn pages_of(attr: Attr) -> Extents {
+    match attr.inode.content {
+        Content::Pages(extents) => extents,
+        other => panic!("{other:?} in place of pages"),
+    }
+}
+
+/// A file that was cut, or of which a range was punched out, was taken for one whose pages may not be
+/// there: every cut, write and removal read the pages from the origin that it was about to replace.
+#[tokio::test]
+async fn what_is_known_of_pages_that_were_emptied() {
+    let (_, fs) = fresh().await;
+    let f = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, f, 0, &pattern(600 * PAGE as usize, 1)).await;
+    let set = SetAttr { size: Some(3 * PAGE + 7), ..SetAttr::default() };
+    let extents = pages_of(fs.setattr(f, set).await.expect("it works"));
+    assert_eq!((extents.sparse, extents.missing, extents.high), (false, 596, 600));
+    assert!(!extents.has_holes(4) && !extents.looks_at(3, 4) && !extents.looks_at(4, 4));
+    // Two pieces in one page behind the end count once.
+    let (handle, _) = fs.open_file(f).await.expect("it works");
+    for at in [5 * PAGE + 9, 5 * PAGE + 90] {
+        fs.write(&handle, at, Bytes::from_static(b"piece")).await.expect("it works");
+    }
+    fs.flush(&handle).await.expect("it works");
+    let extents = pages_of(fs.getattr(f).await.expect("it works"));
+    assert_eq!((extents.sparse, extents.missing, extents.high), (false, 595, 600));
+    // Page 4 is a hole now, and counted: pages before the end take a look.
+    assert!(extents.has_holes(6) && extents.looks_at(4, 6) && !extents.looks_at(6, 6));
+    fs.write(&handle, 4 * PAGE, Bytes::from_static(b"filled")).await.expect("it works");
+    fs.flush(&handle).await.expect("it works");
+    let extents = pages_of(fs.getattr(f).await.expect("it works"));
+    assert_eq!((extents.missing, extents.has_holes(6)), (594, false));
+    // A punch reads nothing of a file without holes; two of one range count it once.
+    for _ in 0..2 {
+        fs.allocate(&handle, PAGE..3 * PAGE, Allocate::PunchHole, later()).await.expect("it works");
+        assert_eq!(pages_of(fs.getattr(f).await.expect("it works")).missing, 596);
+    }
+    fs.release(&handle).await.expect("it works");
+    clean(&fs).await;
+}
+
+/// A file was to be made to reach to 1 MiB; another site had written at 2 MiB meanwhile, and its bytes
+/// were cut off. What is made to reach somewhere is never made shorter, and past its limit nothing
+/// more is done.
+#[tokio::test]
+async fn room_is_never_taken_away_by_asking_for_it() {
+    let (store, fs) = fresh().await;
+    let other = open(&store).await;
+    let f = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(f).await.expect("it works");
+    write_file(&other, f, 200 * PAGE, b"theirs").await;
+    for how in [Allocate::Extend, Allocate::ZeroRange] {
+        fs.allocate(&handle, 0..100 * PAGE, how, later()).await.expect("it works");
+        assert_eq!(fs.getattr(f).await.expect("it works").inode.size, 200 * PAGE + 6);
+    }
+    let late = fs.allocate(&handle, 0..201 * PAGE, Allocate::PunchHole, Instant::now()).await;
+    assert_eq!(late, Err(TxError::TimedOut.into()));
+    assert_eq!(fs.read(&handle, 200 * PAGE, 9).await.expect("it works"), &b"theirs"[..]);
+    fs.release(&handle).await.expect("it works");
+    clean(&fs).await;
+}
+
+/// Any node that may write can make a record. One that counted more missing pages than there are, or
+/// named pages beyond all numbers, was taken, and ended what reckoned with it.
+#[test]
+fn records_that_no_reckoning_survives() {
+    let with = |extents: Extents| golden::inode(Kind::File, Content::Pages(extents));
+    let refused = |extents: Extents| {
+        let inode = with(extents);
+        assert!(matches!(Inode::decode(&inode.encode()), Err(FsError::Damaged(_))), "{inode:?}");
+    };
+    let good = Extents { firsts: vec![PageNo(7)], high: 2, sparse: true, missing: 1 };
+    refused(Extents { missing: u32::MAX, ..good.clone() });
+    refused(Extents { missing: 3, ..good.clone() });
+    refused(Extents { firsts: vec![PageNo(u64::MAX)], ..good.clone() });
+    refused(Extents { firsts: vec![PageNo(0)], ..good.clone() });
+    refused(Extents { firsts: vec![PageNo(PageNo::LIMIT - 15)], ..good.clone() });
+    refused(Extents { high: 17, ..good.clone() });
+    let mut inode = with(good);
+    assert_eq!(Inode::decode(&inode.encode()), Ok(inode.clone()));
+    inode.xattrs = Xattrs::Pages(PageNo(PageNo::LIMIT - 1));
+    assert!(matches!(Inode::decode(&inode.encode()), Err(FsError::Damaged(_))));
 }
