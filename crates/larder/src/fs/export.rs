@@ -233,11 +233,12 @@ fn set_times(path: &Path, attr: &Attr) -> Result<(), FsError> {
 
 fn set_attributes(path: &Path, attr: &Attr, xattrs: &XattrList) -> Result<(), FsError> {
     own(path, attr);
+    // Open before an access list or mode may forbid it.
+    let file = std::fs::File::open(path).map_err(host(path))?;
     set_xattrs(path, xattrs)?;
     let times = std::fs::FileTimes::new()
         .set_accessed(system_time(attr.inode.atime))
         .set_modified(system_time(attr.inode.mtime));
-    let file = std::fs::File::open(path).map_err(host(path))?;
     file.set_times(times).map_err(host(path))?;
     let mode = std::fs::Permissions::from_mode(u32::from(attr.inode.mode));
     file.set_permissions(mode).map_err(host(path))

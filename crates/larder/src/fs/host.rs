@@ -1,7 +1,9 @@
 //! What import and export ask of the host's file system beyond the standard library.
 
 use super::FsError;
+use super::acl::{self, Acl};
 use super::record::XattrList;
+use super::xattr::check_xattr_name;
 use bytes::Bytes;
 use rustix::fs::{SeekFrom, XattrFlags, lgetxattr, llistxattr, llistxattr_query, lsetxattr, seek};
 use rustix::io::Errno;
@@ -30,10 +32,16 @@ pub(super) fn xattrs_of(path: &Path) -> Result<XattrList, FsError> {
     let mut value = vec![0; XATTR_BYTES_MAX];
     for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         match lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
-            Ok(length) => {
-                let value = Bytes::copy_from_slice(&value[..length]);
-                list.0.insert(Bytes::copy_from_slice(name), value);
-            }
+            Ok(length) => match imported(name, &value[..length]) {
+                Imported::As(value) => {
+                    list.0.insert(Bytes::copy_from_slice(name), value);
+                }
+                Imported::InMode => {}
+                Imported::Not => {
+                    let name = String::from_utf8_lossy(name);
+                    tracing::warn!(path = %path.display(), %name, "attribute left out");
+                }
+            },
             // Removed meanwhile, or not for us to read.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {}
             Err(error) => return Err(host(path)(error.into())),
@@ -46,15 +54,47 @@ pub(super) fn xattrs_of(path: &Path) -> Result<XattrList, FsError> {
     Err(FsError::Host { path: path.into(), error })
 }
 
-/// Gives a file of the host extended attributes. What the host does not allow, or does not know,
-/// is left out, as owners are.
+/// What becomes of an attribute of the host.
+enum Imported {
+    As(Bytes),
+    /// The file's mode says the same.
+    InMode,
+    /// A file here cannot have it, and nobody could read or remove it.
+    Not,
+}
+
+fn imported(name: &[u8], value: &[u8]) -> Imported {
+    if check_xattr_name(name).is_err() {
+        return Imported::Not;
+    }
+    if name != acl::ACCESS && name != acl::DEFAULT {
+        return Imported::As(Bytes::copy_from_slice(value));
+    }
+    match Acl::decode(value) {
+        Ok(Some(list)) if name == acl::DEFAULT || !list.is_mode() => Imported::As(list.encode()),
+        Ok(_) => Imported::InMode,
+        Err(_) => Imported::Not,
+    }
+}
+
+/// Gives a file of the host extended attributes. What the host does not allow, does not know, or has
+/// no room for, is left out, as owners are.
 pub(super) fn set_xattrs(path: &Path, list: &XattrList) -> Result<(), FsError> {
     for (name, value) in &list.0 {
         match lsetxattr(path, OsStr::from_bytes(name), value, XattrFlags::empty()) {
             Ok(()) => {}
-            Err(Errno::PERM | Errno::NOTSUP) => {
+            Err(
+                error @ (Errno::PERM
+                | Errno::ACCESS
+                | Errno::NOTSUP
+                | Errno::NOSPC
+                | Errno::TOOBIG
+                | Errno::RANGE
+                | Errno::INVAL),
+            ) => {
                 let name = String::from_utf8_lossy(name);
-                tracing::warn!(path = %path.display(), %name, "attribute refused by this host");
+                let path = path.display();
+                tracing::warn!(%path, %name, %error, "attribute refused by this host");
             }
             Err(error) => return Err(host(path)(error.into())),
         }

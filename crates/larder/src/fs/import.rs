@@ -652,7 +652,7 @@ fn read_contents(mut items: Vec<Item>) -> Result<(Vec<Item>, Vec<Option<Bytes>>)
         } else if !item.meta.is_file() {
             // Reading a pipe would wait for a writer.
             Some(Bytes::new())
-        } else if item.meta.len() <= BATCH_BYTES_MAX && !has_holes(&item.meta) {
+        } else if item.meta.len() <= BATCH_BYTES_MAX && !has_holes(item)? {
             Some(std::fs::read(&item.path).map_err(host(&item.path))?.into())
         } else {
             None
@@ -663,9 +663,16 @@ fn read_contents(mut items: Vec<Item>) -> Result<(Vec<Item>, Vec<Option<Bytes>>)
     Ok((items, contents))
 }
 
-/// Whether a page or more of it is a hole on the host.
-fn has_holes(meta: &Metadata) -> bool {
-    meta.blocks().saturating_mul(512).saturating_add(u64::from(super::PAGE_BYTES)) < meta.len()
+/// Whether it has holes on the host. Fewer blocks than bytes may also come of compression.
+fn has_holes(item: &Item) -> Result<bool, FsError> {
+    let (meta, path) = (&item.meta, &item.path);
+    let taken = meta.blocks().saturating_mul(512).saturating_add(u64::from(super::PAGE_BYTES));
+    if taken >= meta.len() {
+        return Ok(false);
+    }
+    let file = std::fs::File::open(path).map_err(host(path))?;
+    let data = next_data(&file, 0).map_err(host(path))?;
+    Ok(data.is_none_or(|data| data.start > 0 || data.end < meta.len()))
 }
 
 /// The next bytes of a file and where they are; none at its end, where it may have a hole.

@@ -33,7 +33,7 @@ pub enum XattrMode {
     Replace,
 }
 
-fn check_xattr_name(name: &[u8]) -> Result<(), FsError> {
+pub(super) fn check_xattr_name(name: &[u8]) -> Result<(), FsError> {
     if name.len() > XATTR_NAME_BYTES_MAX {
         return Err(FsError::NameTooLong);
     }
