@@ -1,9 +1,13 @@
 //! Child processes that are ended by id, whatever happens to the parent's code.
 
 use anyhow::{Context, Result, bail};
-use std::fs::File;
-use std::io::{Read, Write};
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -86,8 +90,8 @@ impl Process {
     /// # Errors
     /// When it did not end in time, or not with success.
     pub fn terminate(&mut self, limit: Duration) -> Result<()> {
-        let pid = self.child.id().to_string();
-        Command::new("kill").args(["-TERM", &pid]).status()?;
+        // Not waited for yet, the id is still its own.
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         let end = Instant::now() + limit;
         while Instant::now() < end {
             if let Some(status) = self.child.try_wait()? {
@@ -174,14 +178,41 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes `TMPDIR/larder-NAME-PID`.
+    /// Makes `TMPDIR/larder-NAME-NUMBER`, a folder that was not there.
     ///
     /// # Errors
     /// When it cannot be made.
     pub fn new(name: &str, keep: bool) -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("larder-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
-        Ok(Self { path, keep })
+        Self::make(name, keep, 0o755)
+    }
+
+    /// The same, for nobody else to look into.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn private(name: &str, keep: bool) -> Result<Self> {
+        Self::make(name, keep, 0o700)
+    }
+
+    /// One that is there already may be somebody else's, who waits for what is put into it.
+    fn make(name: &str, keep: bool, mode: u32) -> Result<Self> {
+        let within = std::env::temp_dir();
+        // The table of mounts knows no links.
+        let within = within
+            .canonicalize()
+            .with_context(|| format!("{} cannot be looked at: set TMPDIR", within.display()))?;
+        let first = u64::from(std::process::id());
+        for number in (first..).step_by(1 << 22).take(10_000) {
+            let path = within.join(format!("larder-{name}-{number}"));
+            match DirBuilder::new().mode(mode).create(&path) {
+                Ok(()) => return Ok(Self { path, keep }),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("making {}", path.display()));
+                }
+            }
+        }
+        bail!("{} is full of folders larder-{name}-*: remove them", within.display())
     }
 
     /// Where it is.
@@ -204,10 +235,32 @@ impl Drop for Folder {
 
 /// Whether something is mounted at or below `folder`, as far as can be told.
 fn mounted_below(folder: &Path) -> bool {
-    std::fs::read_to_string("/proc/self/mounts").map_or(true, |mounts| {
-        let mut points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-        points.any(|point| Path::new(point).starts_with(folder))
-    })
+    points().map_or(true, |points| points.iter().any(|point| point.starts_with(folder)))
+}
+
+/// Where something is mounted.
+fn points() -> Result<Vec<PathBuf>> {
+    let mounts = std::fs::read("/proc/self/mounts")?;
+    let point = |line: &[u8]| Some(unescape(line.split(|&byte| byte == b' ').nth(1)?));
+    Ok(mounts.split(|&byte| byte == b'\n').filter_map(point).collect())
+}
+
+/// A path of the table of mounts: spaces and the like are there as octal numbers.
+fn unescape(word: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut left = word;
+    while let Some((&byte, after)) = left.split_first() {
+        let digits = after.first_chunk::<3>().filter(|_| byte == b'\\');
+        let octal = digits.and_then(|digits| {
+            digits.iter().try_fold(0_u8, |value, digit| {
+                let digit = digit.checked_sub(b'0').filter(|digit| *digit < 8)?;
+                value.checked_mul(8)?.checked_add(digit)
+            })
+        });
+        bytes.push(octal.unwrap_or(byte));
+        left = if octal.is_some() { &after[3..] } else { after };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// Whether something is mounted there.
@@ -215,8 +268,7 @@ fn mounted_below(folder: &Path) -> bool {
 /// # Errors
 /// When the table of mounts cannot be read.
 pub fn is_mounted(point: &Path) -> Result<bool> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    Ok(mounts.lines().any(|line| line.split(' ').nth(1) == point.to_str()))
+    Ok(points()?.iter().any(|mounted| mounted == point))
 }
 
 /// Detaches a mount whose process is gone, and ends what waits for it; nothing to do when it is not
@@ -317,6 +369,22 @@ pub fn metric(port: u16, name: &str, labels: &[&str]) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A folder of a quickstart that had been killed was taken for a new one: "there is an authority
+    /// already", or what somebody else had put there.
+    #[test]
+    fn a_folder_is_never_one_that_was_there() {
+        let folders: Vec<_> =
+            (0..3).map(|_| Folder::private("folder-test", false).expect("room")).collect();
+        assert_ne!(folders[0].path(), folders[1].path());
+        assert_ne!(folders[1].path(), folders[2].path());
+    }
+
+    #[test]
+    fn the_table_of_mounts_is_read_as_it_is_written() {
+        assert_eq!(unescape(br"/x\040y\134z"), Path::new(r"/x y\z"));
+        assert_eq!(unescape(br"/plain\9\04"), Path::new(r"/plain\9\04"));
+    }
 
     /// An origin was given one port for its links and for its HTTP endpoint.
     #[test]

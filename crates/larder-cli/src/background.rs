@@ -41,6 +41,8 @@ pub(crate) async fn start(
     let log = log_file(&config, &arguments.volume)?;
     let mut stopping = Stopping::listen()?;
     let mut child = Command::new(std::env::current_exe()?)
+        // Whatever the file is called: `mount.larder` would read its words in another way.
+        .arg0("larder")
         .arg(WORD)
         .args(words)
         // Given by a flag, this is under it.

@@ -7,9 +7,11 @@ use std::path::Path;
 
 /// The name under which `mount -t larder` starts the command.
 const HELPER: &str = "mount.larder";
-/// Of interest to `mount` and systemd alone.
-const OTHERS: [&str; 10] = [
+/// Of interest to `mount`, systemd and the kernel's own tables alone.
+#[rustfmt::skip]
+const OTHERS: [&str; 17] = [
     "defaults", "_netdev", "nofail", "auto", "noauto", "user", "nouser", "users", "owner", "group",
+    "relatime", "norelatime", "strictatime", "diratime", "nodiratime", "lazytime", "nolazytime",
 ];
 
 /// What `-o` asked for.
@@ -56,10 +58,13 @@ fn is_for_others(word: &str) -> bool {
 fn unknown(word: &str) -> ConfigError {
     ConfigError::Invalid {
         layer: format!("-o {word}"),
-        detail:
+        detail: if word == "remount" {
+            "a mount cannot be changed while it is there: unmount it, and mount it anew".into()
+        } else {
             "no such option: the kernel's are ro, rw, allow_other, (no)dev, (no)suid, (no)exec, \
                  (no)atime, dirsync, sync and async; all else is a flag of `larder mount`"
-                .into(),
+                .into()
+        },
     }
 }
 
@@ -102,7 +107,11 @@ pub(crate) fn words(given: Vec<OsString>) -> Option<Vec<OsString>> {
             Some("-o") => {
                 let list = given.next().unwrap_or_default();
                 for option in list.to_string_lossy().split(',') {
-                    if is_for_others(option) || KernelOptions::parse(&[option.to_owned()]).is_ok() {
+                    let remount = option == "remount";
+                    if remount
+                        || is_for_others(option)
+                        || KernelOptions::parse(&[option.to_owned()]).is_ok()
+                    {
                         kernel.push(option.to_owned());
                     } else {
                         words.push(flag_of(option).into());

@@ -5,13 +5,14 @@ use crate::kernel_options::KernelOptions;
 use crate::mount::{Consistency, MountOptions, Mounted, Standing, next_signal};
 use crate::serve::{self, Stopping};
 use crate::settings::Flags;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use larder::client::{Freshness, Node};
 use larder::config::{Config, NodeSection};
 use larder::fs::client::VolumeStore;
 use larder::fs::{FileSystem, FsOptions};
 use larder::http::{Probe, Telling};
 use larder::metrics::Metrics;
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use std::time::Duration;
 /// How long an operation waits for a state that may be served, when stale ones are refused. Enough
 /// for a round trip on any line, and nobody takes it for a hang.
 const REFUSE_AFTER: Duration = Duration::from_secs(1);
+/// How long a look at the mount point may take.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked whether somebody unmounted from outside.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -85,6 +88,38 @@ pub(crate) fn config(arguments: &MountArgs, common: &Common) -> Result<Config> {
     Ok(config)
 }
 
+/// A folder to mount on, and nothing of ours mounted there already.
+async fn look_at(point: &Path) -> Result<()> {
+    let (shown, looked) = (point.display().to_string(), point.to_path_buf());
+    // A mount whose process stands still answers nobody.
+    let look = tokio::task::spawn_blocking(move || std::fs::metadata(looked));
+    let found = match tokio::time::timeout(LOOK_LIMIT, look).await {
+        Ok(found) => found?,
+        Err(_) => bail!("{shown} does not answer: what is mounted there? (umount -f -l {shown})"),
+    };
+    match found {
+        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            bail!("{shown} is a mount whose process is gone: umount -l {shown}")
+        }
+        Err(error) => Err(error).with_context(|| format!("{shown} cannot be looked at")),
+        Ok(about) => {
+            ensure!(about.is_dir(), "{shown} is not a folder");
+            ensure!(!is_ours(point)?, "{shown} is a mount of Larder already: umount {shown}");
+            Ok(())
+        }
+    }
+}
+
+/// Whether Larder is mounted there, by whichever process.
+fn is_ours(point: &Path) -> Result<bool> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    let point = point.canonicalize()?;
+    Ok(mounts.lines().any(|line| {
+        let mut words = line.split(' ').skip(1);
+        words.next().map(Path::new) == Some(&point) && words.next() == Some("fuse.larder")
+    }))
+}
+
 /// Mounts, and serves until it is unmounted or asked to end; `usable` is called in between.
 pub(crate) async fn run(
     arguments: &MountArgs,
@@ -94,7 +129,7 @@ pub(crate) async fn run(
     let config = config(arguments, common)?;
     larder::log::init(&config.log)?;
     let point = &std::path::absolute(&arguments.point)?;
-    ensure!(point.is_dir(), "{} is not a folder", point.display());
+    look_at(point).await?;
     let asked = KernelOptions::parse(&arguments.options)?;
 
     let mut stopping = Stopping::listen()?;
@@ -115,7 +150,8 @@ pub(crate) async fn run(
     };
     let freshness = if refuse_stale { Freshness::Leased } else { Freshness::Any };
     let mut options = MountOptions {
-        name: format!("larder:{}", arguments.volume),
+        // What a line of /etc/fstab says: `mount -a` knows by it what is mounted.
+        name: arguments.volume.clone(),
         consistency: arguments.consistency,
         refuse_stale,
         read_only: arguments.read_only || asked.read_only == Some(true),

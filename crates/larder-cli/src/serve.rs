@@ -24,12 +24,12 @@ pub(crate) async fn http(config: &Config, probe: Arc<dyn Probe>) -> Result<Optio
     Ok(Some(server))
 }
 
-/// SIGINT, SIGTERM and SIGHUP. Listened for from the start, so that none that comes while a process is
+/// SIGINT, SIGTERM and SIGHUP, but not one that whoever started us wants ignored (`nohup`). Listened for from the start, so that none that comes while a process is
 /// starting ends it half-way: a mount would be left behind.
 pub(crate) struct Stopping {
     interrupt: Signal,
     terminate: Signal,
-    hangup: Signal,
+    hangup: Option<Signal>,
 }
 
 impl Stopping {
@@ -37,7 +37,8 @@ impl Stopping {
     pub(crate) fn listen() -> Result<Self> {
         let interrupt = signal(SignalKind::interrupt())?;
         let terminate = signal(SignalKind::terminate())?;
-        Ok(Self { interrupt, terminate, hangup: signal(SignalKind::hangup())? })
+        let hangup = (!ignores_hangup()).then(|| signal(SignalKind::hangup())).transpose()?;
+        Ok(Self { interrupt, terminate, hangup })
     }
 
     /// Waits for one of them.
@@ -45,7 +46,7 @@ impl Stopping {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
-            _ = self.hangup.recv() => {}
+            () = hung_up(&mut self.hangup) => {}
         }
         tracing::info!("stopping");
     }
@@ -69,6 +70,21 @@ impl Stopping {
             () = ended => anyhow::bail!("ended by a fault of its own: the log tells of it"),
         }
     }
+}
+
+async fn hung_up(hangup: &mut Option<Signal>) {
+    match hangup {
+        Some(hangup) => drop(hangup.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether SIGHUP is ignored, as it was when this process began; false where that cannot be told.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 == 1)
 }
 
 /// A server that is shared with the HTTP endpoint, taken back from it once that has ended.

@@ -36,6 +36,7 @@ use larder::core::commit::Target;
 use larder::core::id::{DomainId, PageNo, VolumeId};
 use larder::fs::{FileSystem, FsError, Handle, Position, TxError, TxStore};
 use larder::metrics::AskedCounts;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::UnmountFlags;
 use std::collections::HashMap;
 use std::io;
@@ -210,6 +211,8 @@ impl<S: TxStore> Shared<S> {
 pub(crate) struct Mounted<S: TxStore> {
     shared: Arc<Shared<S>>,
     point: PathBuf,
+    /// The kernel's id of the mount.
+    id: Option<u64>,
     session: Option<BackgroundSession>,
     tickers: [JoinHandle<()>; 2],
 }
@@ -247,7 +250,8 @@ impl<S: TxStore> Mounted<S> {
         // The kernel has begun to ask: the session shakes hands before it is given out.
         shared.options.standing.begin();
         let point = std::path::absolute(mountpoint)?;
-        Ok(Self { shared, point, session: Some(session), tickers })
+        let id = mount_id(&point);
+        Ok(Self { shared, point, id, session: Some(session), tickers })
     }
 
     /// Whether the kernel has ended the mount (somebody called `umount`).
@@ -282,17 +286,18 @@ impl<S: TxStore> Mounted<S> {
         let Some(session) = self.session.take() else { return Ok(()) };
         let (send, ended) = oneshot::channel();
         // A thread of its own: the runtime would wait without limit for one of its own threads.
+        let stands = self.stands();
         std::thread::Builder::new().name("unmount".into()).spawn(move || {
-            let ended = if session.guard.is_finished() {
-                session.join()
-            } else {
+            let ended = if stands && !session.guard.is_finished() {
                 session.umount_and_join()
+            } else {
+                join_unmounted(session)
             };
             // Nobody waits any more: the mount was detached by a helper, and somebody is in it.
             drop(send.send(ended));
         })?;
         match tokio::time::timeout(DETACH_AFTER, ended).await {
-            Ok(Ok(Err(error))) if error.raw_os_error() == Some(EBUSY) => {
+            Ok(Ok(Err(error))) if error.raw_os_error() == Some(EBUSY) && self.stands() => {
                 tracing::warn!(point = %self.point.display(), "somebody is in it: detached");
                 Ok(rustix::mount::unmount(&self.point, UnmountFlags::DETACH)?)
             }
@@ -303,6 +308,12 @@ impl<S: TxStore> Mounted<S> {
                 Ok(())
             }
         }
+    }
+
+    /// Whether what is mounted at the point is this mount: the kernel unmounts by path, and somebody
+    /// may have unmounted ours and mounted another file system there. True where it cannot be told.
+    fn stands(&self) -> bool {
+        self.id.is_none() || mount_id(&self.point) == self.id
     }
 
     /// Commits what waits in all files, and frees those without a name.
@@ -337,6 +348,24 @@ impl<S: TxStore> Drop for Mounted<S> {
         self.tickers.iter().for_each(JoinHandle::abort);
         self.shared.options.standing.end();
     }
+}
+
+/// The id of what is mounted at a folder, without asking the file system there; none: it cannot be
+/// told.
+fn mount_id(point: &Path) -> Option<u64> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let about = statx(CWD, point, flags, StatxFlags::MNT_ID).ok()?;
+    StatxFlags::from_bits_retain(about.stx_mask)
+        .contains(StatxFlags::MNT_ID)
+        .then_some(about.stx_mnt_id)
+}
+
+/// Waits for the end of a session that the kernel has ended or will never end. Dropped, it would
+/// unmount whatever is mounted at its point by now: somebody else's, perhaps.
+fn join_unmounted(mut session: BackgroundSession) -> io::Result<()> {
+    let guard = std::mem::replace(&mut session.guard, std::thread::spawn(|| Ok(())));
+    std::mem::forget(session);
+    guard.join().map_err(|_panic| io::Error::other("the thread that serves the mount panicked"))?
 }
 
 fn config(options: &MountOptions) -> Config {

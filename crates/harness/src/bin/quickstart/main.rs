@@ -12,6 +12,7 @@ use larder_harness::process::Folder;
 use larder_harness::site::runtime;
 use report::{Figures, say};
 use sites::Sites;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,12 +41,13 @@ struct Options {
     keep: bool,
 }
 
-fn options(words: impl Iterator<Item = String>) -> Result<Options> {
+fn options(words: impl Iterator<Item = OsString>) -> Result<Options> {
     let mut options =
         Options { source: DOCUMENTATION.into(), once: false, json: false, keep: false };
     let mut named = false;
     for word in words {
-        match word.as_str() {
+        // A folder's name may be any bytes; what begins with a dash is one of the words above.
+        match word.to_string_lossy().as_ref() {
             "--once" => options.once = true,
             "--json" => options.json = true,
             "--keep" => options.keep = true,
@@ -53,7 +55,7 @@ fn options(words: impl Iterator<Item = String>) -> Result<Options> {
                 println!("{USAGE}");
                 std::process::exit(0);
             }
-            _ if word.starts_with('-') || named => bail!("unexpected {word}\n{USAGE}"),
+            text if text.starts_with('-') || named => bail!("unexpected {text}\n{USAGE}"),
             _ => {
                 options.source = word.into();
                 named = true;
@@ -96,7 +98,7 @@ impl Stop {
 
 fn main() -> ExitCode {
     let run = || {
-        let options = options(std::env::args().skip(1))?;
+        let options = options(std::env::args_os().skip(1))?;
         run(&options, &Stop::listen()?)
     };
     match run() {
@@ -109,7 +111,18 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options, stop: &Stop) -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "mounting for all users of this machine takes root: sudo ./x quickstart"
+    );
     let source = look(&options.source)?;
+    let folder = Folder::private("quickstart", options.keep)?;
+    ensure!(
+        !folder.path().starts_with(&source),
+        "{} holds {}, where the sites are kept: name another folder, or set TMPDIR to one outside",
+        source.display(),
+        folder.path().display()
+    );
     say(format_args!("looking at {}", source.display()));
     let seen = Pass::over(&source, "on local disk", stop)?.seen;
     ensure!(
@@ -117,13 +130,7 @@ fn run(options: &Options, stop: &Stop) -> Result<()> {
         "{} holds no files: name a folder that holds some: ./x quickstart DIR",
         source.display()
     );
-    let folder = Folder::new("quickstart", options.keep)?;
-    ensure!(
-        !folder.path().canonicalize()?.starts_with(&source),
-        "{} holds {}, where the sites are kept: name another folder, or set TMPDIR to one outside",
-        source.display(),
-        folder.path().display()
-    );
+    has_room(folder.path(), seen.bytes)?;
     let mut sites = Sites::start(folder, stop)?;
     let figures = measure(&mut sites, &source, seen, stop);
     let done = figures.and_then(|figures| {
@@ -133,6 +140,22 @@ fn run(options: &Options, stop: &Stop) -> Result<()> {
     say("ending: unmounting, and removing what was made");
     sites.stop();
     done
+}
+
+/// The origin keeps all of it, in a log and in pages: an error when that does not fit.
+fn has_room(folder: &Path, bytes: u64) -> Result<()> {
+    const MEBIBYTE: u64 = 1 << 20;
+    let room = rustix::fs::statvfs(folder)?;
+    let (free, needed) = (room.f_bavail * room.f_frsize, 3 * bytes + 256 * MEBIBYTE);
+    ensure!(
+        free >= needed,
+        "{} has room for {} MiB, and {} are needed: name a smaller folder, or set TMPDIR to one \
+         with more room",
+        folder.display(),
+        free / MEBIBYTE,
+        needed / MEBIBYTE
+    );
+    Ok(())
 }
 
 /// The folder to import, without links on the way.
@@ -157,7 +180,11 @@ fn measure(sites: &mut Sites, source: &Path, seen: Seen, stop: &Stop) -> Result<
         warm.push(sites.pass(place, "warm", seen, stop)?);
     }
     let local = Pass::over(source, "on local disk", stop)?;
-    ensure!(local.seen == seen, "{} changed meanwhile", source.display());
+    ensure!(
+        local.seen == seen,
+        "{} changed meanwhile, so that nothing can be compared: name a folder that stands still",
+        source.display()
+    );
     say("asking without a cache, over a line of the same length");
     let uncached = uncached::measure(source, ONE_WAY, stop)?;
     say("editing at one site, watching at the other");

@@ -3,12 +3,15 @@
 use crate::Stop;
 use crate::report::say;
 use anyhow::{Context, Result};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What is searched for.
 const WORD: &[u8] = b"cache";
+/// Bytes of a file that are searched at a time: files may be longer than memory.
+const PIECE_BYTES: usize = 1 << 20;
 /// How often a long pass says how far it is.
 const SAY_EVERY: Duration = Duration::from_secs(3);
 
@@ -104,6 +107,7 @@ fn list(root: &Path, progress: &mut Progress<'_>, stop: &Stop) -> Result<Seen> {
 /// Bytes read, and how often the word is in them.
 fn grep(root: &Path, progress: &mut Progress<'_>, stop: &Stop) -> Result<(u64, u64)> {
     let (mut bytes, mut found) = (0, 0);
+    let mut piece = vec![0; PIECE_BYTES];
     let mut folders = vec![root.to_path_buf()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
@@ -112,12 +116,52 @@ fn grep(root: &Path, progress: &mut Progress<'_>, stop: &Stop) -> Result<(u64, u
             if kind.is_dir() {
                 folders.push(path);
             } else if kind.is_file() {
-                let read = fs::read(&path).with_context(|| path.display().to_string())?;
-                bytes += read.len() as u64;
-                found += read.windows(WORD.len()).filter(|piece| *piece == WORD).count() as u64;
+                let here = search(&path, &mut piece, stop);
+                let here = here.with_context(|| path.display().to_string())?;
+                (bytes, found) = (bytes + here.0, found + here.1);
             }
             progress.step(stop)?;
         }
     }
     Ok((bytes, found))
+}
+
+/// Bytes of a file, and how often the word is in it.
+fn search(path: &Path, piece: &mut [u8], stop: &Stop) -> Result<(u64, u64)> {
+    let mut file = File::open(path)?;
+    let (mut bytes, mut found, mut kept) = (0, 0, 0);
+    loop {
+        let read = file.read(&mut piece[kept..])?;
+        if read == 0 {
+            return Ok((bytes, found));
+        }
+        bytes += read as u64;
+        let held = kept + read;
+        found += piece[..held].windows(WORD.len()).filter(|part| *part == WORD).count() as u64;
+        // The beginning of a word that goes on in the next piece.
+        kept = held.min(WORD.len() - 1);
+        piece.copy_within(held - kept..held, 0);
+        stop.check()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_harness::process::Folder;
+
+    /// A word that lies across two pieces is one, and is found once.
+    #[test]
+    fn a_search_in_pieces_finds_what_one_in_whole_does() {
+        let folder = Folder::private("quickstart-search", false).expect("room");
+        let path = folder.path().join("file");
+        let text = b"cache cache ca cach ecachecachecac".repeat(5);
+        fs::write(&path, &text).expect("room");
+        let whole = text.windows(WORD.len()).filter(|part| *part == WORD).count() as u64;
+        let stop = Stop(std::sync::Arc::default());
+        for piece in [WORD.len(), 6, 7, 11, 64, 4096] {
+            let found = search(&path, &mut vec![0; piece], &stop).expect("it is there");
+            assert_eq!(found, (text.len() as u64, whole), "in pieces of {piece} bytes");
+        }
+    }
 }
