@@ -70,6 +70,7 @@ fn fs_options(node: &NodeSection) -> FsOptions {
     FsOptions {
         orphan_age: node.orphan_age.0,
         dropped_age: node.dropped_age.0,
+        lock_lease: node.lock_lease.0,
         dirty_total_max: usize::try_from(node.dirty_bytes.0).unwrap_or(usize::MAX),
         write_limit: node.request_limit.0,
         ..FsOptions::default()

@@ -1,5 +1,6 @@
 //! Bad input and bad luck on real processes: every test starts the `larder` command as people do,
-//! and opens with its story. Needs root, /dev/fuse, and `unshare` and `mount` of util-linux.
+//! and opens with its story. Needs root, /dev/fuse, and `unshare`, `flock` and
+//! `mount` of util-linux, and `sqlite3`.
 
 mod certificates;
 mod clocks;
@@ -11,6 +12,7 @@ mod dirty;
 mod full_disk;
 mod identity;
 mod lease;
+mod locks;
 mod operators;
 mod orphans;
 mod quickstart;

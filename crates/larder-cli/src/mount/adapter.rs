@@ -5,13 +5,14 @@ mod xattrs;
 
 use super::attributes::{absent, attributes, errno, kind_of_mode, nanos};
 use super::listing::{Ask, list};
+use super::locks::{self, UNLOCK};
 use super::{Open, Shared};
 use bytes::Bytes;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use larder::fs::{
     Attr, Create, Found, FsError, Handle, InodeId, Kind, Place, RenameMode, SetAttr, TxError,
@@ -228,6 +229,18 @@ fn new_thing(kind: Kind, mode: u32, umask: u32, req: &Request) -> Create {
     }
 }
 
+fn lock_ask(
+    req: &Request,
+    (number, handle): (INodeNo, FileHandle),
+    owner: LockOwner,
+    range: (u64, u64),
+    (kind, pid): (i32, u32),
+    waits: bool,
+) -> locks::Ask {
+    let (owner, thread) = (owner.0, req.pid());
+    locks::Ask { number, handle, owner, range, kind, pid, thread, waits }
+}
+
 fn reply_empty<S: TxStore>(reply: ReplyEmpty) -> impl FnOnce(&Shared<S>, Answer<()>) + Send {
     move |_, result| match result {
         Ok(()) => reply.ok(),
@@ -272,7 +285,14 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_DONT_MASK,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_POSIX_LOCKS,
+            InitFlags::FUSE_FLOCK_LOCKS,
         ] {
+            // Locks are kept in the volume: where nothing may be written, they are this host's.
+            let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
+            if self.shared.options.read_only && locks.contains(wanted) {
+                continue;
+            }
             if config.add_capabilities(wanted).is_err() {
                 tracing::debug!(?wanted, "the kernel lacks this");
             }
@@ -613,10 +633,78 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         _req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
-        _lock_owner: LockOwner,
+        lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.commit(fh, reply);
+        if !self.shared.is_locked_by(fh, lock_owner.0) {
+            return self.commit(fh, reply);
+        }
+        self.count(Asked::Commit);
+        let shared = self.shared.clone();
+        let work = async move {
+            let file = shared.file(fh)?;
+            let committed = failed(shared.fs.flush(&file).await);
+            let released = shared.closed_by(fh, lock_owner.0).await;
+            committed.and(released)
+        };
+        self.run_in_any_case(work, reply);
+    }
+
+    fn getlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        self.count(Asked::Attributes);
+        let ask = lock_ask(req, (ino, fh), lock_owner, (start, end), (typ, pid), false);
+        self.run(
+            move |shared| async move { shared.lock_in_the_way(ask).await },
+            move |_, result| match result {
+                Ok(Some((lock, kind))) => reply.locked(lock.start, lock.end, kind, lock.pid),
+                Ok(None) => reply.locked(start, end, UNLOCK, 0),
+                Err(error) => reply.error(error),
+            },
+        );
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.count(Asked::Change);
+        let ask = lock_ask(req, (ino, fh), lock_owner, (start, end), (typ, pid), sleep);
+        if typ == UNLOCK {
+            let shared = self.shared.clone();
+            return self.run_in_any_case(async move { shared.set_lock(ask).await }, reply);
+        }
+        if !sleep {
+            let work = move |shared: Arc<Shared<S>>| async move { shared.set_lock(ask).await };
+            return self.run_to_its_end(work, reply_empty(reply));
+        }
+        // Waits for as long as its user does.
+        let shared = self.shared.clone();
+        self.start(async move {
+            match shared.set_lock(ask).await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(error),
+            }
+        });
     }
 
     fn fsync(
@@ -646,8 +734,13 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         let counted = self.shared.under_way.begin();
         self.start(async move {
             let _counted = counted;
+            shared.handle_gone(fh).await;
             let result = match open {
-                Some(Open::File(file)) => failed(shared.fs.release_unheard(&file).await),
+                Some(Open::File(file)) => {
+                    let result = failed(shared.fs.release_unheard(&file).await);
+                    shared.fs.lock_file_closed(file.id());
+                    result
+                }
                 _ => Err(Errno::EBADF),
             };
             match result {
@@ -832,6 +925,28 @@ impl<S: TxStore> Adapter<S> {
                 Err(error) => reply.error(error),
             },
         );
+    }
+
+    /// Runs what is done to its end and needs no latest state, such as giving something back.
+    fn run_in_any_case(
+        &self,
+        work: impl Future<Output = Answer<()>> + Send + 'static,
+        reply: ReplyEmpty,
+    ) {
+        let counted = self.shared.under_way.begin();
+        let limit = self.shared.options.operation_limit;
+        self.start(async move {
+            let task = tokio::spawn(async move {
+                let _counted = counted;
+                work.await
+            });
+            match tokio::time::timeout(limit, task).await {
+                Ok(Ok(Ok(()))) => reply.ok(),
+                Ok(Ok(Err(error))) => reply.error(error),
+                Ok(Err(_)) => reply.error(Errno::EIO),
+                Err(_) => reply.error(Errno::ETIMEDOUT),
+            }
+        });
     }
 
     fn commit(&self, fh: FileHandle, reply: ReplyEmpty) {

@@ -25,7 +25,9 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::Store(TxError::Conflict(_)) => Errno::EAGAIN,
         FsError::Store(TxError::Gone(_) | TxError::Forked) => Errno::ESTALE,
         FsError::Store(TxError::Denied(_)) => Errno::EACCES,
+        FsError::NoLocks => Errno::ENOLCK,
         FsError::Unformatted
+        | FsError::LockLost
         | FsError::Damaged(_)
         | FsError::Format { .. }
         | FsError::Host { .. }

@@ -9,7 +9,7 @@ use super::Shared;
 use super::adapter::Answer;
 use super::known::{KnownName, ROOT};
 use fuser::{Errno, INodeNo};
-use larder::fs::{FsError, TxStore};
+use larder::fs::{FsError, InodeId, TxStore};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -114,9 +114,12 @@ impl<S: TxStore> Shared<S> {
         self.same_way(number).await
     }
 
-    /// Walks up the names by which the kernel may have come to an inode.
+    /// Walks up the names by which the kernel may have come to an inode. Where one leads elsewhere
+    /// now, those that lead there are walked as well, since the kernel is about to come there: the
+    /// second `ESTALE` would be its user's.
     async fn same_way(&self, number: INodeNo) -> Answer<()> {
         let (mut ahead, mut seen) = (vec![number.0], BTreeSet::new());
+        let mut same = true;
         while let Some(at) = ahead.pop() {
             if at == ROOT || !seen.insert(at) {
                 continue;
@@ -127,21 +130,24 @@ impl<S: TxStore> Shared<S> {
             // A name that was not told, or long ago, was looked up just now if it was used.
             let names = self.known().names_of(at);
             for name in names {
-                if !self.still_leads(&name).await? {
-                    self.lose_name(&name);
-                    return Err(Errno::ESTALE);
+                let leads = self.leads_now(&name).await?;
+                if leads == name.id {
+                    ahead.push(name.parent);
+                    continue;
                 }
-                ahead.push(name.parent);
+                same = false;
+                self.lose_name(&name);
+                ahead.extend(leads.map(|id| self.known().number(id)));
             }
         }
-        Ok(())
+        if same { Ok(()) } else { Err(Errno::ESTALE) }
     }
 
-    async fn still_leads(&self, name: &KnownName) -> Answer<bool> {
-        let Some(parent) = self.known().id(name.parent) else { return Ok(false) };
+    async fn leads_now(&self, name: &KnownName) -> Answer<Option<InodeId>> {
+        let Some(parent) = self.known().id(name.parent) else { return Ok(None) };
         match self.fs.lookup(parent, &name.name).await {
-            Ok(found) => Ok(found.attr.map(|attr| attr.id) == name.id),
-            Err(FsError::NotFound | FsError::NotDirectory) => Ok(false),
+            Ok(found) => Ok(found.attr.map(|attr| attr.id)),
+            Err(FsError::NotFound | FsError::NotDirectory) => Ok(None),
             Err(error) => super::adapter::failed(Err(error)),
         }
     }

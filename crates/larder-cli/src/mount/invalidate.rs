@@ -139,6 +139,7 @@ impl<S: TxStore> Invalidator<S> {
             Signal::Everything => return self.sweep(Sweep::Compare),
             Signal::Lapsed => return self.sweep(Sweep::Drop),
         };
+        self.shared.locks_may_have_changed(changes);
         let concerns = self.shared.known().change(changes);
         for concern in concerns {
             let post = &self.callers[caller_of(&concern) as usize];

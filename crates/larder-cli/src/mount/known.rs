@@ -274,6 +274,16 @@ impl Known {
         false
     }
 
+    /// The same, whatever was told of it.
+    pub(super) fn take_back_now(&mut self, number: u64, now: &Inode) -> TakeBack {
+        let told = self.inodes.get(&number).and_then(|known| known.told.clone());
+        match self.take_back(number, &told, Some(now)) {
+            // What was told may have been taken back by somebody who has yet to say so.
+            TakeBack::Nothing if told.is_none() => TakeBack::Attributes,
+            what => what,
+        }
+    }
+
     /// What to take back of an inode that `now` is like this, as far as is known here; it is
     /// noted as taken back.
     pub(super) fn take_back(

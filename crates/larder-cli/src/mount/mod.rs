@@ -1,7 +1,8 @@
 //! The mount: a volume's tree of files, given to the kernel over `/dev/fuse`.
 //!
 //! [`adapter`] answers the kernel's requests: what is cached at once, all else in a task of its own
-//! with a deadline, so that none waits for another and none for ever; [`listing`] those that list.
+//! with a deadline, so that none waits for another and none for ever; [`listing`] those that list,
+//! [`locks`] those for locks.
 //! [`fresh`] has the latest state before what promises it;
 //! [`known`] remembers what the kernel was told;
 //! [`invalidate`] takes it back when it changes, from threads that hold no lock: the kernel may
@@ -18,6 +19,7 @@ mod fresh;
 mod invalidate;
 mod known;
 mod listing;
+mod locks;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -169,6 +171,7 @@ struct Shared<S: TxStore> {
     /// Takes back what the kernel was told; set when it is mounted.
     notifier: OnceLock<Notifier>,
     told: Told,
+    lockers: locks::Lockers,
     /// All that may leave something to be committed, answered or not.
     under_way: UnderWay,
 }
@@ -214,7 +217,7 @@ pub(crate) struct Mounted<S: TxStore> {
     /// The kernel's id of the mount.
     id: Option<u64>,
     session: Option<BackgroundSession>,
-    tickers: [JoinHandle<()>; 2],
+    tickers: [JoinHandle<()>; 3],
 }
 
 impl<S: TxStore> Mounted<S> {
@@ -237,6 +240,7 @@ impl<S: TxStore> Mounted<S> {
             next_handle: AtomicU64::new(1),
             notifier: OnceLock::new(),
             told: Told::default(),
+            lockers: locks::Lockers::default(),
             under_way: UnderWay::default(),
         });
         let adapter = Adapter::new(shared.clone(), runtime.clone());
@@ -245,8 +249,11 @@ impl<S: TxStore> Mounted<S> {
         shared.notifier.set(session.notifier()).expect("it is mounted once");
         drop_what_is_lost(&shared, session.notifier(), runtime.clone());
         Invalidator::start(shared.clone(), session.notifier(), runtime.clone(), signals)?;
-        let tickers =
-            [runtime.spawn(tick(shared.clone())), runtime.spawn(tend_orphans(shared.clone()))];
+        let tickers = [
+            runtime.spawn(tick(shared.clone())),
+            runtime.spawn(tend_orphans(shared.clone())),
+            runtime.spawn(locks::tend(shared.clone())),
+        ];
         // The kernel has begun to ask: the session shakes hands before it is given out.
         shared.options.standing.begin();
         let point = std::path::absolute(mountpoint)?;
@@ -335,6 +342,9 @@ impl<S: TxStore> Mounted<S> {
             {
                 tracing::warn!(inode = %handle.id(), %error, "closed at the end of the mount");
             }
+        }
+        if let Err(error) = fs.release_all_locks().await {
+            tracing::warn!(%error, "locks are left until their lease is over");
         }
         if let Err(error) = fs.reap_waiting().await {
             tracing::warn!(%error, "removed files are left for `volume check` to find");

@@ -1,6 +1,7 @@
 //! Real mounts, over the store in memory: two nodes on one volume, each with a mount of its own.
 
 mod breadth;
+mod fresh;
 mod lapse;
 
 use super::*;

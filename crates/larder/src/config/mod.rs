@@ -153,6 +153,8 @@ pub struct NodeSection {
     /// What was written through a mount to a file that nobody holds open any more, and could not
     /// be committed for this long since, is lost: later it would go over what others wrote.
     pub dropped_age: Period,
+    /// A mount of which the origin hears nothing for this long loses its locks on files.
+    pub lock_lease: Period,
 }
 
 impl Default for NodeSection {
@@ -171,6 +173,7 @@ impl Default for NodeSection {
             dirty_bytes: Size(128 << 20),
             writers_max: 1024,
             dropped_age: Period(Duration::from_secs(300)),
+            lock_lease: Period(Duration::from_secs(30)),
         }
     }
 }
@@ -455,6 +458,7 @@ impl Config {
             (self.node.beat, "node.beat"),
             (self.node.orphan_age, "node.orphan_age"),
             (self.node.dropped_age, "node.dropped_age"),
+            (self.node.lock_lease, "node.lock_lease"),
             (self.origin.lease, "origin.lease"),
         ];
         for (holds, key, why) in rules {

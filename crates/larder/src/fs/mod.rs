@@ -20,6 +20,7 @@ mod dirty;
 pub mod export;
 mod host;
 pub mod import;
+mod locks;
 #[cfg(any(test, feature = "memory-store"))]
 pub mod memory;
 mod names;
@@ -40,6 +41,7 @@ mod xattr;
 
 pub use ahead::ReadAhead;
 pub use client::VolumeStore;
+pub use locks::{Holder, Lock, LockAsk, LockKind, NodeRef};
 pub use names::Create;
 pub use open::{Handle, Read};
 pub use operations::{Attr, DirEntry, Found, SetAttr, Usage};
@@ -129,6 +131,13 @@ pub enum FsError {
         /// The version that is read here.
         reads: u8,
     },
+    /// A limit of locks is reached.
+    #[error("no more locks: a file has 256, a node those of 4,096 files")]
+    NoLocks,
+    /// This node was not heard of for longer than the lease of its locks: they are another's by
+    /// now, and what was written under them is lost.
+    #[error("locks of the file were lost: close it, and open it again")]
+    LockLost,
     /// The store failed; a conflict only when all attempts were used up.
     #[error(transparent)]
     Store(#[from] TxError),
@@ -169,6 +178,8 @@ pub struct FsOptions {
     /// What was written to a file that nobody holds open any more, and could not be committed for
     /// this long since, is lost: later it would go over what others wrote.
     pub dropped_age: Duration,
+    /// A node of which nothing is heard for this long loses its locks.
+    pub lock_lease: Duration,
 }
 
 impl FsOptions {
@@ -189,6 +200,7 @@ impl Default for FsOptions {
             read_ahead_bytes_max: 4 << 20,
             orphan_age: Duration::from_secs(86_400),
             dropped_age: Duration::from_secs(300),
+            lock_lease: Duration::from_secs(30),
         }
     }
 }
@@ -236,6 +248,7 @@ pub struct FileSystem<S: TxStore> {
     orphans_seen: Mutex<OrphansSeen>,
     /// Removals whose outcome is not known.
     unsettled: Mutex<VecDeque<Taken>>,
+    locks: locks::Locks,
 }
 
 /// Takes a lock whose holders cannot panic half-way.
@@ -277,6 +290,7 @@ impl<S: TxStore> FileSystem<S> {
     fn with_root(store: S, options: FsOptions, root: Root) -> Self {
         let crawler = Crawler::new(store.clone(), root.clone());
         let counter = store.clone();
+        let locks = locks::Locks::new(options.lock_lease);
         let open_files =
             OpenFiles::new(options.dirty_total_max, move |bytes| counter.count_lost(bytes));
         Self {
@@ -293,6 +307,7 @@ impl<S: TxStore> FileSystem<S> {
             to_reap: Mutex::default(),
             orphans_seen: Mutex::default(),
             unsettled: Mutex::default(),
+            locks,
         }
     }
 

@@ -37,6 +37,7 @@ impl<S: TxStore> FileSystem<S> {
             return Err(FsError::TooLarge);
         }
         self.store.standing()?;
+        self.locks.check(handle.id())?;
         let mut done = 0;
         while done < bytes.len() {
             let part = bytes.slice(done..bytes.len().min(done + COMMIT_BYTES));
@@ -277,6 +278,7 @@ impl<S: TxStore> FileSystem<S> {
             note(None);
             let mut inode = self.inode(&tx, id).await?;
             let before = inode.change;
+            self.keeps_locks(&tx, id).await?;
             self.write_content(&tx, id, &mut inode, batch).await?;
             inode.mtime = of.modified;
             inode.ctime = inode.ctime.max(of.modified);

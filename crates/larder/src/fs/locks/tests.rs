@@ -1,0 +1,174 @@
+//! Locks of two nodes on one store.
+
+use super::*;
+use crate::fs::memory::MemoryStore;
+use crate::fs::{Create, FsOptions, Kind, PAGE_BYTES, Place as WritePlace, check};
+use bytes::Bytes;
+use std::sync::Arc;
+
+type Fs = Arc<FileSystem<MemoryStore>>;
+
+async fn node(store: &MemoryStore, lease: Duration) -> Fs {
+    let options = FsOptions { lock_lease: lease, ..FsOptions::default() };
+    Arc::new(FileSystem::open_or_format(store.clone(), options, [7; 16]).await.expect("it works"))
+}
+
+async fn file(fs: &Fs) -> InodeId {
+    let create =
+        Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
+    let found = fs.create(fs.root(), b"f", &create).await.expect("it works");
+    found.attr.expect("just made").id
+}
+
+fn ask(owner: u64, kind: LockKind, start: u64, end: u64) -> LockAsk {
+    LockAsk { owner, pid: owner as u32, kind, start, end }
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+const ALL: u64 = u64::MAX;
+
+#[tokio::test]
+async fn locks_hold_at_the_other_node() {
+    use LockKind::{Read, Write};
+    let store = MemoryStore::new(PAGE_BYTES);
+    let (one, two) = (node(&store, LONG).await, node(&store, LONG).await);
+    let id = file(&one).await;
+    assert_eq!(one.lock(id, &ask(1, Read, 0, ALL)).await, Ok(None));
+    assert_eq!(two.lock(id, &ask(1, Read, 0, 99)).await, Ok(None), "shared");
+    let other = two.lock(id, &ask(1, Write, 50, 60)).await.expect("it works").expect("in the way");
+    assert_eq!((other.start, other.end, other.kind, other.pid), (0, ALL, Read, 1));
+    let seen = two.lock_in_the_way(id, &ask(1, Write, 50, 60)).await.expect("it works");
+    assert_eq!(seen, Some(other));
+    assert_eq!(two.lock_in_the_way(id, &ask(1, Read, 50, 60)).await, Ok(None));
+    // A part is released: the upgrade of just that part goes.
+    one.unlock(id, 1, 40, 70).await.expect("it works");
+    assert_eq!(two.lock(id, &ask(1, Write, 50, 60)).await, Ok(None));
+    assert!(one.lock(id, &ask(2, Read, 55, 55)).await.expect("it works").is_some());
+    assert_eq!(
+        one.lock(id, &ask(2, Write, 61, 70)).await.expect("it works").map(|l| l.kind),
+        Some(Read)
+    );
+    for fs in [&one, &two] {
+        fs.unlock(id, 1, 0, ALL).await.expect("it works");
+        assert!(!fs.holds_lock(id, 1));
+    }
+    assert_eq!(one.lock(id, &ask(2, Write, 0, ALL)).await, Ok(None));
+    one.release_all_locks().await.expect("it works");
+    assert_eq!(two.lock(id, &ask(1, Write, 0, ALL)).await, Ok(None), "its node left");
+    let report = check::check(&one, &check::CheckOptions::default(), &mut |_| {}).await;
+    assert!(report.expect("it works").is_clean());
+}
+
+/// What was written under a lock is committed before the release is seen.
+#[tokio::test]
+async fn a_release_comes_after_what_was_written() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let (one, two) = (node(&store, LONG).await, node(&store, LONG).await);
+    let id = file(&one).await;
+    assert_eq!(one.lock(id, &ask(1, LockKind::Write, 0, ALL)).await, Ok(None));
+    let (handle, _) = one.open_file(id).await.expect("it works");
+    one.write(&handle, 0, Bytes::from_static(b"under a lock")).await.expect("it works");
+    one.unlock(id, 1, 0, ALL).await.expect("it works");
+    assert_eq!(two.lock(id, &ask(1, LockKind::Read, 0, ALL)).await, Ok(None));
+    let (other, _) = two.open_file(id).await.expect("it works");
+    assert_eq!(two.read(&other, 0, 100).await.expect("it works"), &b"under a lock"[..]);
+}
+
+/// A node is cut off for longer than the lease. Another removes it and takes the lock. What the first
+/// wrote under its lock, and writes when it is back, must never come to be over the other's.
+#[tokio::test]
+async fn a_node_that_is_gone_loses_its_locks_and_may_write_nothing_more() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let lease = Duration::from_millis(200);
+    let (one, two) = (node(&store, lease).await, node(&store, lease).await);
+    let id = file(&one).await;
+    assert_eq!(one.lock(id, &ask(1, LockKind::Write, 0, ALL)).await, Ok(None));
+    let (handle, _) = one.open_file(id).await.expect("it works");
+    one.write(&handle, 0, Bytes::from_static(b"late")).await.expect("it works");
+    let taken = async {
+        while two.lock(id, &ask(1, LockKind::Write, 0, ALL)).await.expect("it works").is_some() {
+            two.tend_locks().await.expect("it works");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), taken).await.expect("it is gone");
+    let (other, _) = two.open_file(id).await.expect("it works");
+    two.write(&other, 0, Bytes::from_static(b"new!")).await.expect("it works");
+    two.flush(&other).await.expect("it works");
+
+    assert_eq!(one.flush(&handle).await, Err(FsError::LockLost));
+    let late = Bytes::from_static(b"late");
+    assert_eq!(one.write(&handle, 0, late.clone()).await, Err(FsError::LockLost));
+    let through = one.write_through(&handle, WritePlace::At(0), late).await;
+    assert_eq!(through, Err(FsError::LockLost));
+    assert_eq!(one.lock(id, &ask(1, LockKind::Write, 0, 0)).await, Err(FsError::LockLost));
+    assert_eq!(two.read(&other, 0, 100).await.expect("it works"), &b"new!"[..]);
+    // Opened anew it is as any other.
+    let _told = one.release(&handle).await;
+    one.lock_file_closed(id);
+    let (handle, _) = one.open_file(id).await.expect("it works");
+    assert!(one.lock(id, &ask(1, LockKind::Write, 0, 0)).await.expect("it works").is_some());
+    one.write(&handle, 4, Bytes::from_static(b"!")).await.expect("it works");
+    one.flush(&handle).await.expect("it works");
+}
+
+/// A node that renews its lease keeps its locks, however long another waits.
+#[tokio::test]
+async fn a_node_that_lives_keeps_its_locks() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let lease = Duration::from_millis(200);
+    let (one, two) = (node(&store, lease).await, node(&store, LONG).await);
+    let id = file(&one).await;
+    assert_eq!(one.lock(id, &ask(1, LockKind::Write, 0, ALL)).await, Ok(None));
+    for _ in 0..100 {
+        one.tend_locks().await.expect("it works");
+        assert!(two.lock(id, &ask(1, LockKind::Read, 0, 9)).await.expect("it works").is_some());
+        two.tend_locks().await.expect("it works");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Many processes of two nodes take one lock in turns: never two at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_holds_what_another_holds() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let nodes = [node(&store, LONG).await, node(&store, LONG).await];
+    let id = file(&nodes[0]).await;
+    let inside = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let mut tasks = Vec::new();
+    for owner in 0..6u64 {
+        let (fs, inside) = (nodes[owner as usize % 2].clone(), inside.clone());
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..10 {
+                while fs
+                    .lock(id, &ask(owner, LockKind::Write, 0, 9))
+                    .await
+                    .expect("it works")
+                    .is_some()
+                {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                fs.unlock(id, owner, 0, 9).await.expect("it works");
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("it works");
+    }
+}
+
+#[tokio::test]
+async fn a_file_has_so_many_locks_and_no_more() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let fs = node(&store, LONG).await;
+    let id = file(&fs).await;
+    for at in 0..FILE_LOCKS_MAX as u64 {
+        assert_eq!(fs.lock(id, &ask(1, LockKind::Read, 2 * at, 2 * at)).await, Ok(None));
+    }
+    assert_eq!(fs.lock(id, &ask(1, LockKind::Read, 5000, 5001)).await, Err(FsError::NoLocks));
+    // One that needs no further place is taken.
+    assert_eq!(fs.lock(id, &ask(1, LockKind::Read, 0, 5001)).await, Ok(None));
+}
