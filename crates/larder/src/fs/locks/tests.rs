@@ -14,8 +14,8 @@ async fn node(store: &MemoryStore, lease: Duration) -> Fs {
 }
 
 async fn file(fs: &Fs) -> InodeId {
-    let create =
-        Create { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, target: Bytes::new(), device: 0 };
+    let (kind, target) = (Kind::File, Bytes::new());
+    let create = Create { kind, mode: 0o644, umask: 0, uid: 0, gid: 0, target, device: 0 };
     let found = fs.create(fs.root(), b"f", &create).await.expect("it works");
     found.attr.expect("just made").id
 }
