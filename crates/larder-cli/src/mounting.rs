@@ -14,13 +14,11 @@ use larder::http::{Probe, Telling};
 use larder::metrics::Metrics;
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long an operation waits for a state that may be served, when stale ones are refused. Enough
-/// for a round trip on any line, and nobody takes it for a hang.
-const REFUSE_AFTER: Duration = Duration::from_secs(1);
 /// How long a look at the mount point may take.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked whether somebody unmounted from outside.
@@ -113,12 +111,24 @@ async fn look_at(point: &Path) -> Result<()> {
 
 /// Whether Larder is mounted there, by whichever process.
 fn is_ours(point: &Path) -> Result<bool> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    let point = point.canonicalize()?;
-    Ok(mounts.lines().any(|line| {
-        let mut words = line.split(' ').skip(1);
-        words.next().map(Path::new) == Some(&point) && words.next() == Some("fuse.larder")
+    let mounts = std::fs::read("/proc/self/mounts")?;
+    let point = escaped(point.canonicalize()?.as_os_str().as_bytes());
+    Ok(mounts.split(|byte| *byte == b'\n').any(|line| {
+        let mut words = line.split(|byte| *byte == b' ').skip(1);
+        words.next() == Some(&point) && words.next() == Some(b"fuse.larder")
     }))
+}
+
+/// A path as the table of mounts has it.
+fn escaped(path: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(path.len());
+    for byte in path {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => out.extend(format!("\\{byte:03o}").bytes()),
+            _ => out.push(*byte),
+        }
+    }
+    out
 }
 
 /// Mounts, and serves until it is unmounted or asked to end; `usable` is called in between.
@@ -167,8 +177,9 @@ pub(crate) async fn run(
     };
     options.operation_limit = config.node.request_limit.0;
     let limit = options.operation_limit;
+    let refuse_after = config.node.refuse_after.0;
     let store =
-        VolumeStore::new(volume.clone(), freshness, limit, REFUSE_AFTER, options.time_to_live_max);
+        VolumeStore::new(volume.clone(), freshness, limit, refuse_after, options.time_to_live_max);
     // Events from here on: nothing that changes after the first look-up is missed.
     let mut notices = node.notices();
     let tree = FileSystem::open(store, fs_options(&config.node))
@@ -195,4 +206,16 @@ pub(crate) async fn run(
     let unmounted = mounted.unmount().await;
     node.shutdown().await;
     unmounted.with_context(|| format!("unmounting {}", point.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_mounts_is_asked_in_its_own_words() {
+        assert_eq!(escaped(b"/x y\\z"), b"/x\\040y\\134z");
+        assert_eq!(escaped("/größe".as_bytes()), "/größe".as_bytes());
+        assert!(!is_ours(Path::new("/")).expect("it is there"));
+    }
 }

@@ -32,7 +32,8 @@ impl Sites {
     fn new(name: &str, consistency: &str) -> Result<Self> {
         let site = site(name)?;
         let origin = origin_with_tree(&site, &[])?;
-        let quiet = ["--set", "link.silence_max=60s"];
+        // A loaded machine may stand still for a second.
+        let quiet = ["--set", "link.silence_max=60s", "--set", "node.refuse_after=8s"];
         let lines = [Line::to(origin.port, ONE_WAY)?, Line::to(origin.port, ONE_WAY)?];
         let relay = site.relay(lines[0].port(), &quiet)?;
         let options = [&["--consistency", consistency], &quiet[..]].concat();

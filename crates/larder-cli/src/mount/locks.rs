@@ -116,6 +116,7 @@ fn has_signal(status: &str) -> bool {
 impl<S: TxStore> Shared<S> {
     /// Answers `F_SETLK`, `F_SETLKW` and `flock`.
     pub(super) async fn set_lock(&self, ask: Ask) -> Answer<()> {
+        let until = Instant::now() + self.options.operation_limit;
         let id = self.id(ask.number)?;
         let kind = match ask.kind {
             READ => LockKind::Read,
@@ -133,9 +134,23 @@ impl<S: TxStore> Shared<S> {
         };
         loop {
             let changed = self.lockers.changed.notified();
+            let held_before = self.fs.holds_lock(id, ask.owner);
             let Some(other) = failed(self.fs.lock(id, &wanted).await)? else {
                 self.note_locker(&ask, id);
-                return self.see_latest(ask.number, id).await;
+                let mut seen = self.see_latest(ask.number, id).await;
+                if !ask.waits && Instant::now() >= until {
+                    // Its asker has been told so already.
+                    seen = Err(Errno::ETIMEDOUT);
+                }
+                if seen.is_err() && !held_before {
+                    // Nobody knows that it was given.
+                    if let Err(error) =
+                        self.fs.unlock(id, ask.owner, wanted.start, wanted.end).await
+                    {
+                        tracing::debug!(inode = %id, %error, "a lock is released later");
+                    }
+                }
+                return seen;
             };
             if !ask.waits {
                 return Err(Errno::EAGAIN);
@@ -204,6 +219,9 @@ impl<S: TxStore> Shared<S> {
     pub(super) async fn closed_by(&self, handle: FileHandle, owner: u64) -> Answer<()> {
         let Some(Open::File(file)) = self.handles().get(&handle.0).cloned() else { return Ok(()) };
         let id = file.id();
+        for lockers in guard(&self.lockers.handles).values_mut() {
+            lockers.retain(|locker| *locker != (id, owner));
+        }
         failed(self.fs.unlock(id, owner, 0, u64::MAX).await)
     }
 
@@ -217,7 +235,14 @@ impl<S: TxStore> Shared<S> {
 
     /// A handle is gone: what was locked through it and is held still goes.
     pub(super) async fn handle_gone(&self, handle: FileHandle) {
-        let lockers = guard(&self.lockers.handles).remove(&handle.0).unwrap_or_default();
+        let lockers = {
+            let mut handles = guard(&self.lockers.handles);
+            let mut lockers = handles.remove(&handle.0).unwrap_or_default();
+            // The kernel lets a handle go later than its process closed it: what that locked through
+            // another one since is not this one's.
+            lockers.retain(|locker| !handles.values().any(|others| others.contains(locker)));
+            lockers
+        };
         for (id, owner) in lockers {
             if let Err(error) = self.fs.unlock(id, owner, 0, u64::MAX).await {
                 tracing::debug!(inode = %id, %error, "a lock is released later");
@@ -243,6 +268,10 @@ impl Ask {
 /// Renews the lease of this node's locks, and looks whether others do.
 pub(super) async fn tend<S: TxStore>(shared: Arc<Shared<S>>) {
     let every = shared.fs.lock_renewal().max(Duration::from_millis(20));
+    tokio::join!(renew(&shared, every), release(&shared, every));
+}
+
+async fn renew<S: TxStore>(shared: &Shared<S>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
         if let Err(error) = shared.fs.tend_locks().await {
@@ -250,6 +279,15 @@ pub(super) async fn tend<S: TxStore>(shared: Arc<Shared<S>>) {
         }
         // A node may have been found dead: those who wait for its locks look.
         shared.lockers.changed.notify_waiters();
+    }
+}
+
+async fn release<S: TxStore>(shared: &Shared<S>, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        if let Err(error) = shared.fs.release_owed_locks().await {
+            tracing::debug!(%error, "locks that are to be released are so later");
+        }
     }
 }
 

@@ -326,7 +326,10 @@ impl<S: TxStore> Mounted<S> {
     /// Commits what waits in all files, and frees those without a name.
     async fn commit_all(&self) -> Result<(), FsError> {
         let fs = &self.shared.fs;
-        fs.flush_all().await?;
+        if let Err(lost) = fs.flush_all().await {
+            self.leave_locks().await;
+            return Err(lost);
+        }
         if let Err(error) = fs.settle_unknown().await {
             tracing::warn!(%error, "what became of a removal is not known");
         }
@@ -343,13 +346,19 @@ impl<S: TxStore> Mounted<S> {
                 tracing::warn!(inode = %handle.id(), %error, "closed at the end of the mount");
             }
         }
-        if let Err(error) = fs.release_all_locks().await {
-            tracing::warn!(%error, "locks are left until their lease is over");
-        }
+        self.leave_locks().await;
         if let Err(error) = fs.reap_waiting().await {
             tracing::warn!(%error, "removed files are left for `volume check` to find");
         }
         Ok(())
+    }
+}
+
+impl<S: TxStore> Mounted<S> {
+    async fn leave_locks(&self) {
+        if let Err(error) = self.shared.fs.release_all_locks().await {
+            tracing::warn!(%error, "locks are left until their lease is over");
+        }
     }
 }
 

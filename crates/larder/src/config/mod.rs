@@ -155,6 +155,9 @@ pub struct NodeSection {
     pub dropped_age: Period,
     /// A mount of which the origin hears nothing for this long loses its locks on files.
     pub lock_lease: Period,
+    /// How long an operation of a mount waits for a state that may be served, where stale ones are
+    /// refused. Enough for a round trip on any line, and nobody takes it for a hang.
+    pub refuse_after: Period,
 }
 
 impl Default for NodeSection {
@@ -174,6 +177,7 @@ impl Default for NodeSection {
             writers_max: 1024,
             dropped_age: Period(Duration::from_secs(300)),
             lock_lease: Period(Duration::from_secs(30)),
+            refuse_after: Period(Duration::from_secs(1)),
         }
     }
 }
@@ -459,6 +463,7 @@ impl Config {
             (self.node.orphan_age, "node.orphan_age"),
             (self.node.dropped_age, "node.dropped_age"),
             (self.node.lock_lease, "node.lock_lease"),
+            (self.node.refuse_after, "node.refuse_after"),
             (self.origin.lease, "origin.lease"),
         ];
         for (holds, key, why) in rules {

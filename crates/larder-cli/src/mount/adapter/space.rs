@@ -89,6 +89,11 @@ impl<S: TxStore> Adapter<S> {
         reply: ReplyWrite,
     ) {
         self.count(Asked::Write);
+        if self.shared.is_strict() {
+            // The kernel reads and writes then, and each write is committed: what is refused never
+            // waits here to be committed later.
+            return reply.error(Errno::EOPNOTSUPP);
+        }
         self.shared.known().take_pages(to.0.0);
         let (root, until) = (req.uid() == 0, self.answered_by());
         self.run_to_its_end(
@@ -99,9 +104,6 @@ impl<S: TxStore> Adapter<S> {
                 }
                 let (from, place) = ((&*source, from.2), (&*target, to.2));
                 let copied = failed(shared.fs.copy_range(from, place, length, until).await)?;
-                if shared.is_strict() {
-                    failed(shared.fs.flush(&target).await)?;
-                }
                 u32::try_from(copied).map_err(|_| Errno::EOVERFLOW)
             },
             |_, result| match result {

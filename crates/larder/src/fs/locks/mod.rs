@@ -63,20 +63,34 @@ pub struct LockAsk {
 }
 
 /// A range to be released when that can be done.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Owed {
     id: InodeId,
     owner: u64,
     start: u64,
     end: u64,
+    /// What its owner holds there and keeps: it asked for more, and what became of that is not
+    /// known.
+    kept: Vec<Lock>,
 }
 
 impl Owed {
-    fn is_within(&self, id: InodeId, ask: &LockAsk) -> bool {
-        self.id == id
-            && self.owner == ask.owner
-            && (ask.start..=ask.end).contains(&self.start)
-            && self.end <= ask.end
+    fn new(id: InodeId, owner: u64, start: u64, end: u64) -> Self {
+        Self { id, owner, start, end, kept: Vec::new() }
+    }
+
+    /// What is left of it on both sides of a range.
+    fn without(self, start: u64, end: u64) -> Vec<Self> {
+        if self.end < start || end < self.start {
+            return vec![self];
+        }
+        let part = |start: u64, end: u64| {
+            let kept = ranges::within(&self.kept, start, end);
+            Self { id: self.id, owner: self.owner, start, end, kept }
+        };
+        let before = (self.start < start).then(|| part(self.start, start - 1));
+        let after = (end < self.end).then(|| part(end + 1, self.end));
+        before.into_iter().chain(after).collect()
     }
 }
 
@@ -138,8 +152,9 @@ impl Locks {
         Some((state.table?.first, state.node?))
     }
 
-    /// This node's entry is gone, and its locks with it.
-    fn lose(&self, node: NodeRef) {
+    /// This node's entry is gone, and its locks with it. Who has a file open cannot go on with it as
+    /// if nothing had been.
+    fn lose(&self, node: NodeRef, is_open: impl Fn(InodeId) -> bool) {
         let mut state = guard(&self.state);
         if state.node != Some(node) {
             return;
@@ -154,7 +169,7 @@ impl Locks {
                  written to these files is refused until they are closed"
             );
         }
-        state.lost.extend(files);
+        state.lost.extend(files.into_iter().filter(|id| is_open(*id)));
         state.owed.clear();
     }
 }
@@ -169,14 +184,26 @@ impl State {
         }
     }
 
-    /// Nothing is held, nor was wanted for so long.
-    fn is_idle(&self, long: Duration) -> bool {
+    /// Nothing is held, nor was wanted for so long that a node that is gone would have been noticed.
+    fn is_idle(&self, own: Duration) -> bool {
+        let leases = self.seen.values().map(|(lease, _)| Duration::from_nanos(lease.nanos));
+        let long = 4 * leases.max().unwrap_or_default().max(own);
         self.held.is_empty()
             && self.owed.is_empty()
             && self.wanted.is_none_or(|at| at.elapsed() > long)
     }
 
+    /// An owner has been given a range anew, or has released it: nothing more is owed of it.
+    fn settle(&mut self, (id, owner): (InodeId, u64), start: u64, end: u64) {
+        let owed = std::mem::take(&mut self.owed);
+        let left = |owed: Owed| {
+            if owed.id == id && owed.owner == owner { owed.without(start, end) } else { vec![owed] }
+        };
+        self.owed = owed.into_iter().flat_map(left).collect();
+    }
+
     fn owe(&mut self, owed: Owed) {
+        self.settle((owed.id, owed.owner), owed.start, owed.end);
         if self.owed.len() < FILES_MAX {
             self.owed.push_back(owed);
         }
@@ -231,7 +258,7 @@ impl<S: TxStore> FileSystem<S> {
                 Ok(None) => {
                     let mut state = guard(&self.locks.state);
                     // What was to be released of it is wanted again.
-                    state.owed.retain(|owed| !owed.is_within(id, ask));
+                    state.settle((id, ask.owner), ask.start, ask.end);
                     if state.node == Some(node) {
                         ranges::acquire(state.held.entry(id).or_default(), new);
                         return Ok(None);
@@ -239,14 +266,18 @@ impl<S: TxStore> FileSystem<S> {
                     // This node left meanwhile, having had nothing to do.
                 }
                 Err(FsError::LockLost) => {
-                    self.locks.lose(node);
+                    self.lose_locks(node);
                     self.locks.check(id)?;
                 }
                 Err(FsError::Store(TxError::Full(_))) => return Err(FsError::NoLocks),
                 Err(error) => {
                     if error == TxError::OutcomeUnknown.into() {
-                        let (owner, start, end) = (ask.owner, ask.start, ask.end);
-                        guard(&self.locks.state).owe(Owed { id, owner, start, end });
+                        let mut state = guard(&self.locks.state);
+                        let held = state.held.get(&id).map_or(&[][..], Vec::as_slice);
+                        let mut kept = ranges::within(held, ask.start, ask.end);
+                        kept.retain(|lock| lock.holder.owner == ask.owner);
+                        let owed = Owed::new(id, ask.owner, ask.start, ask.end);
+                        state.owe(Owed { kept, ..owed });
                     }
                     return Err(error);
                 }
@@ -283,11 +314,12 @@ impl<S: TxStore> FileSystem<S> {
         start: u64,
         end: u64,
     ) -> Result<(), FsError> {
+        // One that is being taken is waited for.
+        let _ordered = self.locks.order(id).lock().await;
         if !self.holds_lock(id, owner) {
             return Ok(());
         }
-        let _ordered = self.locks.order(id).lock().await;
-        let owed = Owed { id, owner, start, end };
+        let owed = Owed::new(id, owner, start, end);
         let result = self.release_lock(&owed).await;
         if result.is_err() {
             guard(&self.locks.state).owe(owed);
@@ -296,7 +328,7 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     async fn release_lock(&self, owed: &Owed) -> Result<(), FsError> {
-        let Owed { id, owner, start, end } = *owed;
+        let Owed { id, owner, start, end, .. } = *owed;
         match self.flush_id(id).await {
             Err(error) if may_pass(&error) => return Err(error),
             // It is told at the close.
@@ -312,16 +344,23 @@ impl<S: TxStore> FileSystem<S> {
         let released: Result<(), FsError> = transact!(self, tx => {
             self.node_stands(&tx, table, node).await?;
             let (place, mut held) = self.held_locks(&tx, table, id).await?;
-            ranges::release(held.of(id), holder, start, end);
+            let locks = held.of(id);
+            ranges::release(locks, holder, start, end);
+            owed.kept.iter().for_each(|kept| ranges::acquire(locks, *kept));
             self.put_locks(&tx, place, &held).await
         });
         match released {
             Ok(()) => {
-                guard(&self.locks.state).release(id, holder, start, end);
+                let mut state = guard(&self.locks.state);
+                state.settle((id, owner), start, end);
+                state.release(id, holder, start, end);
+                for kept in &owed.kept {
+                    ranges::acquire(state.held.entry(id).or_default(), *kept);
+                }
                 Ok(())
             }
             Err(FsError::LockLost) => {
-                self.locks.lose(node);
+                self.lose_locks(node);
                 Ok(())
             }
             Err(error) => Err(error),
@@ -356,8 +395,11 @@ impl<S: TxStore> FileSystem<S> {
         self.locks.lease / 4
     }
 
-    /// Renews this node's lease, releases what could not be released before, and removes nodes
-    /// that have not renewed theirs: only the time counts in which this node renewed its own, or a
+    fn lose_locks(&self, node: NodeRef) {
+        self.locks.lose(node, |id| self.open_files.is_open(id));
+    }
+
+    /// Renews this node's lease, and removes nodes that have not renewed theirs: only the time counts in which this node renewed its own, or a
     /// pause of the origin would make all nodes dead for each other.
     pub async fn tend_locks(&self) -> Result<(), FsError> {
         let (Some(table), Some(node)) = ({
@@ -366,9 +408,6 @@ impl<S: TxStore> FileSystem<S> {
         }) else {
             return Ok(());
         };
-        if guard(&self.locks.state).is_idle(self.locks.lease) {
-            return self.release_all_locks().await;
-        }
         let renewed: Result<(), FsError> = transact!(self, tx => {
             self.node_stands(&tx, table, node).await?;
             let beside = Slot(node.slot.0 | 1);
@@ -380,7 +419,7 @@ impl<S: TxStore> FileSystem<S> {
             Ok(tx.put(table.first, beside, generation, lease.encode()).await?)
         });
         if renewed == Err(FsError::LockLost) {
-            self.locks.lose(node);
+            self.lose_locks(node);
             return Ok(());
         }
         renewed?;
@@ -388,10 +427,27 @@ impl<S: TxStore> FileSystem<S> {
         for (other, lease) in dead {
             self.remove_node(table, other, lease).await?;
         }
+        // After the look: somebody who tries now and then must find a dead node's locks gone.
+        if guard(&self.locks.state).is_idle(self.locks.lease) {
+            return self.release_all_locks().await;
+        }
+        Ok(())
+    }
+
+    /// Releases what could not be released before: beside the renewal of the lease, since what was
+    /// written is committed first, which may take long.
+    pub async fn release_owed_locks(&self) -> Result<(), FsError> {
         let count = guard(&self.locks.state).owed.len();
         for _ in 0..count {
-            let Some(owed) = guard(&self.locks.state).owed.pop_front() else { break };
-            let _ordered = self.locks.order(owed.id).lock().await;
+            let Some(id) = guard(&self.locks.state).owed.front().map(|owed| owed.id) else { break };
+            let _ordered = self.locks.order(id).lock().await;
+            // Within the order: until then its owner may have been given it anew.
+            let owed = {
+                let mut state = guard(&self.locks.state);
+                let place = state.owed.iter().position(|owed| owed.id == id);
+                place.and_then(|place| state.owed.remove(place))
+            };
+            let Some(owed) = owed else { continue };
             if let Err(error) = self.release_lock(&owed).await {
                 guard(&self.locks.state).owe(owed);
                 return Err(error);
@@ -487,7 +543,7 @@ impl<S: TxStore> FileSystem<S> {
         match tx.get(page, node.slot).await? {
             Some((generation, _)) if generation == node.generation => Ok(()),
             _ => {
-                self.locks.lose(node);
+                self.lose_locks(node);
                 Err(FsError::LockLost)
             }
         }

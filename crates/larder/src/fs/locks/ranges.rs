@@ -67,6 +67,18 @@ pub(super) fn release(locks: &mut Vec<Lock>, holder: Holder, start: u64, end: u6
     *locks = kept;
 }
 
+/// What of locks lies within a range.
+pub(super) fn within(locks: &[Lock], start: u64, end: u64) -> Vec<Lock> {
+    let clip = |lock: &Lock| {
+        lock.overlaps(start, end).then_some(Lock {
+            start: lock.start.max(start),
+            end: lock.end.min(end),
+            ..*lock
+        })
+    };
+    locks.iter().filter_map(clip).collect()
+}
+
 /// Gives a range to a holder, whatever kind of lock it had there; those of one kind that touch
 /// become one. The caller has looked for conflicts.
 pub(super) fn acquire(locks: &mut Vec<Lock>, new: Lock) {

@@ -172,3 +172,65 @@ async fn a_file_has_so_many_locks_and_no_more() {
     // One that needs no further place is taken.
     assert_eq!(fs.lock(id, &ask(1, LockKind::Read, 0, 5001)).await, Ok(None));
 }
+
+/// The line was cut while a process released all it held of a file; it was owed. The line came back,
+/// the process was given a part of the file anew, and then what was owed was released, and that part
+/// with it: another node was given it as well. SQLite does just that, with several parts.
+#[tokio::test]
+async fn a_release_that_is_owed_takes_nothing_that_was_given_since() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let (one, two) = (node(&store, LONG).await, node(&store, LONG).await);
+    let id = file(&one).await;
+    for (start, end) in [(0, 9), (20, 29), (100, ALL)] {
+        assert_eq!(one.lock(id, &ask(1, LockKind::Read, start, end)).await, Ok(None));
+    }
+    store.fail_next_commit(TxError::Unavailable("cut off".into()));
+    one.unlock(id, 1, 0, ALL).await.expect_err("the line is cut");
+    assert_eq!(one.lock(id, &ask(1, LockKind::Write, 22, 25)).await, Ok(None));
+    one.release_owed_locks().await.expect("it works");
+    assert!(two.lock(id, &ask(9, LockKind::Read, 25, 25)).await.expect("it works").is_some());
+    for (start, end) in [(0, 21), (26, ALL)] {
+        assert_eq!(two.lock(id, &ask(9, LockKind::Write, start, end)).await, Ok(None));
+    }
+    assert!(one.holds_lock(id, 1));
+    one.unlock(id, 1, 0, ALL).await.expect("it works");
+    assert_eq!(two.lock(id, &ask(9, LockKind::Write, 0, ALL)).await, Ok(None));
+}
+
+/// A process that reads under a lock asked to write, and what became of that was not known. Its whole
+/// lock was released later, although it holds that for reading still.
+#[tokio::test]
+async fn an_upgrade_without_an_answer_leaves_what_was_held() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let (one, two) = (node(&store, LONG).await, node(&store, LONG).await);
+    let id = file(&one).await;
+    assert_eq!(one.lock(id, &ask(1, LockKind::Read, 10, 19)).await, Ok(None));
+    store.fail_next_commit(TxError::OutcomeUnknown);
+    one.lock(id, &ask(1, LockKind::Write, 0, 14)).await.expect_err("there is no answer");
+    one.release_owed_locks().await.expect("it works");
+    assert_eq!(two.lock(id, &ask(9, LockKind::Write, 0, 9)).await, Ok(None));
+    assert_eq!(two.lock(id, &ask(9, LockKind::Read, 10, 30)).await, Ok(None));
+    assert!(two.lock(id, &ask(9, LockKind::Write, 12, 12)).await.expect("it works").is_some());
+}
+
+/// A machine died holding a lock that others try for now and then, without waiting. Each try entered
+/// the node that made it into the table, and it left again before it could have seen that the other's
+/// lease does not change: the lock was never released.
+#[tokio::test]
+async fn a_dead_nodes_lock_is_found_by_those_who_try_now_and_then() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let lease = Duration::from_millis(200);
+    let (one, two) = (node(&store, lease).await, node(&store, lease).await);
+    let id = file(&one).await;
+    assert_eq!(one.lock(id, &ask(1, LockKind::Write, 0, ALL)).await, Ok(None));
+    let taken = async {
+        while two.lock(id, &ask(1, LockKind::Write, 0, 9)).await.expect("it works").is_some() {
+            // Longer than the lease.
+            for _ in 0..6 {
+                tokio::time::sleep(lease / 4).await;
+                two.tend_locks().await.expect("it works");
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), taken).await.expect("it is released");
+}
