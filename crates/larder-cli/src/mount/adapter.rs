@@ -10,9 +10,9 @@ use super::{Open, Shared};
 use bytes::Bytes;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use larder::fs::{
     Attr, Create, Found, FsError, Handle, InodeId, Kind, Place, RenameMode, SetAttr, TxError,
@@ -504,7 +504,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         );
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.count(Asked::Open);
         self.run(
             move |shared| async move {
@@ -520,8 +520,9 @@ impl<S: TxStore> Filesystem for Adapter<S> {
                     let mut told = FopenFlags::empty();
                     told.set(FopenFlags::FOPEN_KEEP_CACHE, same);
                     told.set(FopenFlags::FOPEN_DIRECT_IO, shared.is_strict());
-                    // Nothing is committed by a close, nor a lock released.
-                    told.set(FopenFlags::FOPEN_NOFLUSH, shared.options.read_only);
+                    // Who only reads has nothing to commit when it closes, nor waits for others.
+                    let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
+                    told.set(FopenFlags::FOPEN_NOFLUSH, reads);
                     let number = shared.add_handle(Open::File(Arc::new(handle)));
                     reply.opened(FileHandle(number), told);
                 }
