@@ -21,6 +21,11 @@ use std::time::{Duration, Instant};
 
 type Tree = Arc<FileSystem<VolumeStore>>;
 
+fn plain_file() -> Create {
+    let (kind, target) = (Kind::File, Bytes::new());
+    Create { kind, mode: 0o644, umask: 0, uid: 0, gid: 0, target, device: 0 }
+}
+
 async fn make_volume(node: &Node) -> Volume {
     let options = VolumeOptions { page_bytes: PAGE_BYTES, ..VolumeOptions::new("files") };
     node.create_volume(options).await.expect("a new volume")
@@ -176,15 +181,7 @@ async fn two_sites_work_in_one_directory() {
     let (one, two) = (site.node("one", &parent).await, site.node("two", &parent).await);
     let near = tree(&make_volume(&one).await).await;
     let far = tree(&two.volume("files").await.expect("it was made")).await;
-    let create = Create {
-        kind: Kind::File,
-        mode: 0o644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        target: Bytes::new(),
-        device: 0,
-    };
+    let create = plain_file();
     let work = |tree: Tree, site: &'static str, create: Create| async move {
         for i in 0..60 {
             let name = format!("{site}{i}");
@@ -239,15 +236,7 @@ async fn nothing_of_a_lost_branch_is_used_after_a_restore() {
     let (one, two) = (site.node("one", &parent).await, site.node("two", &parent).await);
     let volume = make_volume(&one).await;
     let near = tree(&volume).await;
-    let create = Create {
-        kind: Kind::File,
-        mode: 0o644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        target: Bytes::new(),
-        device: 0,
-    };
+    let create = plain_file();
     let early = near.create(near.root(), b"early", &create).await.expect("creates");
     drop(early);
     origin.shutdown().await;
@@ -365,15 +354,7 @@ async fn a_file_grows_from_another_node_and_after_restarts() {
     let address = origin.address().to_string();
     let first = site.node("three", &address).await;
     make_volume(&first).await;
-    let create = Create {
-        kind: Kind::File,
-        mode: 0o644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        target: Bytes::new(),
-        device: 0,
-    };
+    let create = plain_file();
     let mut expected = Vec::new();
     // A run of sixteen pages, and of the next one some.
     for (byte, name) in [(1, "one"), (2, "two"), (3, "one")] {
@@ -415,8 +396,7 @@ async fn the_largest_file_gets_its_page_numbers() {
     let origin = site.origin().await;
     let node = site.node("one", &origin.address().to_string()).await;
     let tree = tree(&make_volume(&node).await).await;
-    let (kind, target) = (Kind::File, Bytes::new());
-    let create = Create { kind, mode: 0o644, umask: 0, uid: 0, gid: 0, target, device: 0 };
+    let create = plain_file();
     let (handle, _) = tree.create_file(tree.root(), b"f", &create).await.expect("a new file");
     let end = tree.file_bytes_max();
     tree.write(&handle, end - 3, Bytes::from_static(b"end")).await.expect("within the limit");
