@@ -116,7 +116,6 @@ fn has_signal(status: &str) -> bool {
 impl<S: TxStore> Shared<S> {
     /// Answers `F_SETLK`, `F_SETLKW` and `flock`.
     pub(super) async fn set_lock(&self, ask: Ask) -> Answer<()> {
-        let until = Instant::now() + self.options.operation_limit;
         let id = self.id(ask.number)?;
         let kind = match ask.kind {
             READ => LockKind::Read,
@@ -134,23 +133,9 @@ impl<S: TxStore> Shared<S> {
         };
         loop {
             let changed = self.lockers.changed.notified();
-            let held_before = self.fs.holds_lock(id, ask.owner);
             let Some(other) = failed(self.fs.lock(id, &wanted).await)? else {
                 self.note_locker(&ask, id);
-                let mut seen = self.see_latest(ask.number, id).await;
-                if !ask.waits && Instant::now() >= until {
-                    // Its asker has been told so already.
-                    seen = Err(Errno::ETIMEDOUT);
-                }
-                if seen.is_err() && !held_before {
-                    // Nobody knows that it was given.
-                    if let Err(error) =
-                        self.fs.unlock(id, ask.owner, wanted.start, wanted.end).await
-                    {
-                        tracing::debug!(inode = %id, %error, "a lock is released later");
-                    }
-                }
-                return seen;
+                return self.see_latest(ask.number, id).await;
             };
             if !ask.waits {
                 return Err(Errno::EAGAIN);

@@ -327,7 +327,10 @@ impl<S: TxStore> Mounted<S> {
     async fn commit_all(&self) -> Result<(), FsError> {
         let fs = &self.shared.fs;
         if let Err(lost) = fs.flush_all().await {
-            self.leave_locks().await;
+            // What is under way still may write under them.
+            if self.shared.under_way.count() == 0 {
+                self.leave_locks().await;
+            }
             return Err(lost);
         }
         if let Err(error) = fs.settle_unknown().await {

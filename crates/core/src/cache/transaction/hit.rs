@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 impl Transaction {
     /// An object's value, when it takes nothing but a look: a recorded read of it, as
-    /// [`Transaction::read_object`] would make. None says nothing, and nothing was done: the other
+    /// [`Transaction::read_object`] would make. None says nothing, and nothing was read: the other
     /// tells what there is to do.
     #[must_use]
     #[inline]
@@ -31,9 +31,6 @@ impl Transaction {
         }
         let hash = PageHash::of(object.page);
         let value = self.cache.inline(hash, object)?;
-        if !attached.state.unmoved(attached.at.sequence) {
-            return None;
-        }
         // After the copy (rule 8).
         let young = match self.options.age_limit {
             AgeLimit::None => true,
@@ -43,7 +40,8 @@ impl Transaction {
                 attached.state.within(self.cache.now(), Some(limit))
             }
         };
-        if !young {
+        // Last: a confirmation that came with a later state says nothing of the one that was read.
+        if !young || !attached.state.unmoved(attached.at.sequence) {
             return None;
         }
         self.reads.add_value(object.page, hash, object.slot);
