@@ -628,26 +628,18 @@ impl Transaction {
         age
     }
 
-    /// Checks the age of what was read, after the copy (rule 8). The state may move on between the
-    /// copy and the look at its age: what is confirmed by then is the later state, at which the reads
-    /// are checked again first.
+    /// Checks the age of what was read, after the copy (rule 8).
     #[inline]
-    fn check_age(&mut self, domain: usize) -> Try<()> {
-        loop {
-            let Attached { state, at, snapshot, .. } = &self.domains[domain];
-            let limit = match self.options.age_limit {
-                AgeLimit::None => return Ok(()),
-                AgeLimit::Lease => state.lease(),
-                AgeLimit::AtMost(limit) => limit,
-            };
-            let age = self.age_of(domain, self.cache.now());
-            if *snapshot || state.unmoved(at.sequence) {
-                return match age {
-                    Some(age) if age <= limit => Ok(()),
-                    age => Err(Stop::Refused(TransactionError::TooOld(age))),
-                };
-            }
-            self.recheck(domain)?;
+    fn check_age(&self, domain: usize) -> Try<()> {
+        let state = &self.domains[domain].state;
+        let limit = match self.options.age_limit {
+            AgeLimit::None => return Ok(()),
+            AgeLimit::Lease => state.lease(),
+            AgeLimit::AtMost(limit) => limit,
+        };
+        match self.age_of(domain, self.cache.now()) {
+            Some(age) if age <= limit => Ok(()),
+            age => Err(Stop::Refused(TransactionError::TooOld(age))),
         }
     }
 }
