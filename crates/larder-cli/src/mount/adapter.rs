@@ -1,34 +1,33 @@
 //! Answers to the kernel's requests.
 
+mod run;
 mod space;
+mod told;
 mod xattrs;
 
-use super::attributes::{absent, attributes, errno, kind_of_mode, nanos};
+pub(super) use run::{Adapter, Answer, failed};
+
+use super::attributes::{kind_of_mode, nanos};
 use super::listing::{Ask, list};
 use super::locks::{self, UNLOCK};
 use super::{Open, Shared};
 use bytes::Bytes;
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use larder::fs::{
-    Attr, Create, Found, FsError, Handle, InodeId, Kind, Place, RenameMode, SetAttr, TxError,
-    TxStore,
-};
+use larder::fs::{Create, Handle, InodeId, Kind, Place, RenameMode, SetAttr, TxStore};
 use larder::metrics::Asked;
+use run::{failed_there, reply_empty};
 use std::ffi::OsStr;
-use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::SystemTime;
-use tokio::runtime::Handle as Runtime;
+use told::{Told, reply_entry};
 
 /// Bytes of one write request at most.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -38,96 +37,6 @@ const BACKGROUND_MAX: u16 = 64;
 const O_APPEND: i32 = 0o2000;
 /// What `statfs` calls free: a volume has no size of its own.
 const CAPACITY_BYTES: u64 = 1 << 50;
-
-pub(super) struct Adapter<S: TxStore> {
-    shared: Arc<Shared<S>>,
-    runtime: Runtime,
-}
-
-/// A result for the kernel.
-pub(super) type Answer<T> = Result<T, Errno>;
-
-impl<S: TxStore> Adapter<S> {
-    pub(super) fn new(shared: Arc<Shared<S>>, runtime: Runtime) -> Self {
-        Self { shared, runtime }
-    }
-
-    fn count(&self, asked: Asked) {
-        self.shared.options.asked.count(asked);
-    }
-
-    /// Starts something: on this thread as far as it goes without waiting, which for what is cached
-    /// is to its end, with no other thread to be woken; the rest of it in a task of its own.
-    fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let _runtime = self.runtime.enter();
-        let mut work = Box::pin(work);
-        let mut context = Context::from_waker(Waker::noop());
-        // A panic would end this thread, and the mount with it.
-        match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut context))) {
-            Ok(Poll::Ready(())) => {}
-            Ok(Poll::Pending) => {
-                self.runtime.spawn(work);
-            }
-            Err(_) => tracing::error!("a file operation ended by a panic"),
-        }
-    }
-
-    /// Runs an operation that only looks, and answers within the limit whatever happens; past that
-    /// the operation is given up where it stands.
-    fn run<T, Op, Fut>(&self, op: Op, answer: impl FnOnce(&Shared<S>, Answer<T>) + Send + 'static)
-    where
-        T: Send + 'static,
-        Op: FnOnce(Arc<Shared<S>>) -> Fut,
-        Fut: Future<Output = Answer<T>> + Send + 'static,
-    {
-        let shared = self.shared.clone();
-        let operation = op(shared.clone());
-        self.start(async move {
-            let limit = shared.options.operation_limit;
-            let latest = async {
-                shared.latest_for_operation().await?;
-                operation.await
-            };
-            let result = match tokio::time::timeout(limit, latest).await {
-                Ok(result) => result,
-                Err(_) => Err(Errno::ETIMEDOUT),
-            };
-            answer(&shared, result);
-        });
-    }
-
-    /// The same for one that changes something: past the limit nobody waits for it, but it is
-    /// done to its end, since there are things to do after its commit. Such operations are
-    /// bounded: with too many of them under way, further ones wait, and are not begun past their
-    /// limit.
-    fn run_to_its_end<T, Op, Fut>(
-        &self,
-        op: Op,
-        answer: impl FnOnce(&Shared<S>, Answer<T>) + Send + 'static,
-    ) where
-        T: Send + 'static,
-        Op: FnOnce(Arc<Shared<S>>) -> Fut,
-        Fut: Future<Output = Answer<T>> + Send + 'static,
-    {
-        let begun = self.shared.operations.clone();
-        let counted = self.shared.under_way.begin();
-        let operation = op(self.shared.clone());
-        self.run(
-            |_| async move {
-                let permit = begun.acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
-                let task = tokio::spawn(async move {
-                    let _begun = (permit, counted);
-                    operation.await
-                });
-                task.await.unwrap_or_else(|error| {
-                    tracing::error!(%error, "a file operation ended by a panic");
-                    Err(Errno::EIO)
-                })
-            },
-            answer,
-        );
-    }
-}
 
 impl<S: TxStore> Shared<S> {
     pub(super) fn id(&self, number: INodeNo) -> Answer<InodeId> {
@@ -139,81 +48,6 @@ impl<S: TxStore> Shared<S> {
             Some(Open::File(file)) => Ok(file.clone()),
             _ => Err(Errno::EBADF),
         }
-    }
-
-    pub(super) fn fuse_attr(&self, attr: &Attr) -> fuser::FileAttr {
-        let number = self.known().number(attr.id);
-        let mut bytes = self.fs.bytes_taken(&attr.inode);
-        if bytes < attr.inode.size {
-            // To some programs a file that takes nothing is a hole from end to end.
-            bytes = attr.inode.size.min(bytes + self.fs.waiting_of(attr.id));
-        }
-        attributes(number, attr, bytes, self.fs.store().page_bytes())
-    }
-
-    /// Tells the kernel a name.
-    fn tell(&self, told: &Told, found: &Found, reply: ReplyEntry) {
-        let ttl = self.time_to_live();
-        let ttl = if found.attr.is_some() { ttl } else { self.absence_time_to_live(ttl) };
-        let (attr_ttl, name_ttl) = self.known().tell_name(
-            told.position,
-            (told.parent, &told.name),
-            found.place,
-            found.attr.as_ref(),
-            (ttl, self.names_kept()),
-        );
-        match &found.attr {
-            Some(attr) => {
-                let generation = Generation(u64::from(attr.id.generation.0));
-                reply.entry_with_ttls(&attr_ttl, &name_ttl, &self.fuse_attr(attr), generation);
-            }
-            None if name_ttl.is_zero() => reply.error(Errno::ENOENT),
-            None => reply.entry_with_ttls(&name_ttl, &name_ttl, &absent(), Generation(0)),
-        }
-    }
-
-    fn tell_attr(&self, position: u64, attr: &Attr, reply: ReplyAttr) {
-        let ttl = self.time_to_live();
-        let ttl = self.known().tell_attr(position, attr, ttl);
-        reply.attr(&ttl, &self.fuse_attr(attr));
-    }
-}
-
-/// A name being told, and the position before it was read.
-struct Told {
-    position: u64,
-    parent: u64,
-    name: Vec<u8>,
-}
-
-impl Told {
-    fn new<S: TxStore>(shared: &Shared<S>, parent: INodeNo, name: &OsStr) -> Self {
-        Self {
-            position: shared.known().position(),
-            parent: parent.0,
-            name: name.as_bytes().to_vec(),
-        }
-    }
-}
-
-pub(super) fn failed<T>(result: Result<T, FsError>) -> Answer<T> {
-    result.map_err(|error| {
-        if matches!(
-            error,
-            FsError::Damaged(_) | FsError::Store(TxError::Damaged(_) | TxError::Unavailable(_))
-        ) {
-            tracing::warn!(%error, "a file operation failed");
-        }
-        errno(&error)
-    })
-}
-
-/// The same for what the kernel means by a number. If that is gone, the name by which the kernel came
-/// to it may lead to something else by now: told so, the kernel looks it up again.
-fn failed_there<T>(result: Result<T, FsError>) -> Answer<T> {
-    match result {
-        Err(FsError::NotFound) => Err(Errno::ESTALE),
-        other => failed(other),
     }
 }
 
@@ -239,23 +73,6 @@ fn lock_ask(
 ) -> locks::Ask {
     let (owner, thread) = (owner.0, req.pid());
     locks::Ask { number, handle, owner, range, kind, pid, thread, waits }
-}
-
-fn reply_empty<S: TxStore>(reply: ReplyEmpty) -> impl FnOnce(&Shared<S>, Answer<()>) + Send {
-    move |_, result| match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(error),
-    }
-}
-
-fn reply_entry<S: TxStore>(
-    told: Told,
-    reply: ReplyEntry,
-) -> impl FnOnce(&Shared<S>, Answer<Found>) + Send {
-    move |shared, result| match result {
-        Ok(found) => shared.tell(&told, &found, reply),
-        Err(error) => reply.error(error),
-    }
 }
 
 impl<S: TxStore> Adapter<S> {
@@ -927,28 +744,6 @@ impl<S: TxStore> Adapter<S> {
         );
     }
 
-    /// Runs what is done to its end and needs no latest state, such as giving something back.
-    fn run_in_any_case(
-        &self,
-        work: impl Future<Output = Answer<()>> + Send + 'static,
-        reply: ReplyEmpty,
-    ) {
-        let counted = self.shared.under_way.begin();
-        let limit = self.shared.options.operation_limit;
-        self.start(async move {
-            let task = tokio::spawn(async move {
-                let _counted = counted;
-                work.await
-            });
-            match tokio::time::timeout(limit, task).await {
-                Ok(Ok(Ok(()))) => reply.ok(),
-                Ok(Ok(Err(error))) => reply.error(error),
-                Ok(Err(_)) => reply.error(Errno::EIO),
-                Err(_) => reply.error(Errno::ETIMEDOUT),
-            }
-        });
-    }
-
     fn commit(&self, fh: FileHandle, reply: ReplyEmpty) {
         self.count(Asked::Commit);
         // Written through: nothing waits, and a close is refused by no line that is down.
@@ -962,26 +757,6 @@ impl<S: TxStore> Adapter<S> {
                 failed(shared.fs.flush(&file).await)
             },
             reply_empty(reply),
-        );
-    }
-}
-
-impl<S: TxStore> Shared<S> {
-    fn tell_created(&self, told: &Told, handle: Handle, found: &Found, reply: ReplyCreate) {
-        let attr = found.attr.as_ref().expect("just created");
-        let number = self.add_handle(Open::File(Arc::new(handle)));
-        let ttl = (self.time_to_live(), self.names_kept());
-        let name = (told.parent, &told.name[..]);
-        let (attr_ttl, name_ttl) =
-            self.known().tell_name(told.position, name, found.place, Some(attr), ttl);
-        let mut opened = FopenFlags::FOPEN_KEEP_CACHE;
-        opened.set(FopenFlags::FOPEN_DIRECT_IO, self.is_strict());
-        reply.created(
-            &attr_ttl.min(name_ttl),
-            &self.fuse_attr(attr),
-            Generation(u64::from(attr.id.generation.0)),
-            FileHandle(number),
-            opened,
         );
     }
 }
