@@ -5,11 +5,12 @@ mod space;
 mod told;
 mod xattrs;
 
-pub(super) use run::{Adapter, Answer, failed};
+pub(super) use run::{Adapter, Answer, failed, failed_there};
 
 use super::attributes::{kind_of_mode, nanos};
 use super::listing::{Ask, list};
 use super::locks::{self, UNLOCK};
+use super::silent::SILENT;
 use super::{Open, Shared};
 use bytes::Bytes;
 use fuser::{
@@ -20,7 +21,7 @@ use fuser::{
 };
 use larder::fs::{Create, Handle, InodeId, Kind, Place, RenameMode, SetAttr, TxStore};
 use larder::metrics::Asked;
-use run::{failed_there, reply_empty};
+use run::reply_empty;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -43,7 +44,7 @@ impl<S: TxStore> Shared<S> {
         self.known().id(number.0).ok_or(Errno::ESTALE)
     }
 
-    fn file(&self, handle: FileHandle) -> Answer<Arc<Handle>> {
+    pub(super) fn file(&self, handle: FileHandle) -> Answer<Arc<Handle>> {
         match self.handles().get(&handle.0) {
             Some(Open::File(file)) => Ok(file.clone()),
             _ => Err(Errno::EBADF),
@@ -114,6 +115,8 @@ impl<S: TxStore> Filesystem for Adapter<S> {
                 tracing::debug!(?wanted, "the kernel lacks this");
             }
         }
+        let silently = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
+        self.shared.readers.begin(&self.shared.options, silently);
         let _nearest = config.set_max_write(WRITE_BYTES_MAX);
         let _nearest = config.set_max_readahead(WRITE_BYTES_MAX);
         let _nearest = config.set_max_background(BACKGROUND_MAX);
@@ -142,7 +145,9 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        self.shared.known().forget(ino.0, nlookup);
+        if self.shared.known().forget(ino.0, nlookup) {
+            self.shared.readers.forget(ino);
+        }
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
@@ -323,6 +328,9 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.count(Asked::Open);
+        if self.shared.readers.are_silent() {
+            return reply.error(Errno::ENOSYS);
+        }
         self.run(
             move |shared| async move {
                 shared.latest_for_open(ino).await?;
@@ -359,6 +367,10 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         reply: ReplyCreate,
     ) {
         self.count(Asked::Change);
+        if self.shared.readers.are_silent() {
+            // Mounted anew so that it can be written: nobody would hear of the close.
+            return reply.error(Errno::EROFS);
+        }
         let told = Told::new(&self.shared, parent, name);
         let name = told.name.clone();
         let create = new_thing(Kind::File, mode, umask, req);
@@ -389,7 +401,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         let reading = self.shared.known().begin_read(ino.0);
         self.run(
             move |shared| async move {
-                let file = shared.file(fh)?;
+                let file = shared.read_file(ino, fh).await?;
                 failed(shared.fs.read_counted(&file, offset, size as usize).await)
             },
             move |shared, result| match result {
@@ -453,6 +465,9 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        if fh == SILENT && self.shared.readers.are_silent() {
+            return reply.error(Errno::ENOSYS);
+        }
         if !self.shared.is_locked_by(fh, lock_owner.0) {
             return self.commit(fh, reply);
         }
@@ -532,6 +547,9 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        if fh == SILENT && self.shared.readers.are_silent() {
+            return reply.ok();
+        }
         self.commit(fh, reply);
     }
 
@@ -574,7 +592,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
                 Ok(()) => {
                     shared.forget_attributes(ino);
                     let number = shared.add_handle(Open::Directory(Arc::default()));
-                    reply.opened(FileHandle(number), FopenFlags::empty());
+                    reply.opened(FileHandle(number), shared.directory_flags(ino));
                 }
                 Err(error) => reply.error(error),
             },
@@ -593,8 +611,8 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         let ask = Ask { directory: ino, handle: fh, cookie: offset, attributes: false };
         self.run(
             |shared| list(shared, ask),
-            |_, result| match result {
-                Ok(listing) => listing.names(reply),
+            |shared, result| match result {
+                Ok(listing) => listing.names(shared, reply),
                 Err(error) => reply.error(error),
             },
         );
@@ -691,13 +709,13 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     fn lseek(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
-        self.seek(fh, offset, whence, reply);
+        self.seek((ino, fh), offset, whence, reply);
     }
 
     fn copy_file_range(

@@ -104,6 +104,11 @@ impl<S: TxStore> Shared<S> {
         if self.is_close_to_open() { OPENING } else { Duration::ZERO }
     }
 
+    /// Whether the kernel may keep listings: where an open promises the latest state, it lists anew.
+    pub(super) fn keeps_listings(&self) -> bool {
+        self.consistency() == Consistency::Follow
+    }
+
     /// Before an open. `ESTALE` lets the kernel walk the way to the file once more, with a lookup
     /// of every name.
     pub(super) async fn latest_for_open(&self, number: INodeNo) -> Answer<()> {

@@ -45,6 +45,7 @@ struct KnownInode {
     lookups: u64,
     told: Option<Inode>,
     pages: Pages,
+    listing: Listing,
     /// Reads under way: what they bring may be older than what is known here.
     reads: u32,
     /// How often the kernel was told to drop what it keeps.
@@ -77,6 +78,20 @@ impl Pages {
     fn are_of(self, change: u32) -> bool {
         matches!(self, Self::None) || self == Self::Of(change)
     }
+}
+
+/// What the kernel keeps of a directory's listing. Its own check, that the time of modification is
+/// as it was, does not find every change: another site's clock may be ahead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Listing {
+    /// Nothing that anybody may be shown.
+    #[default]
+    None,
+    /// What has not changed since it was told at this count of changes, with attributes that may be
+    /// believed until then.
+    Kept { since: u64, until: Instant },
+    /// Something that may be old.
+    Mixed,
 }
 
 /// What to take back of an inode.
@@ -112,6 +127,8 @@ pub(super) struct Known {
     recent: VecDeque<(u64, PageNo, Target)>,
     /// Of changes up to this one, some are not in `recent` any more.
     forgotten: u64,
+    /// With this one everything may have changed.
+    all_changed: u64,
 }
 
 impl Known {
@@ -126,6 +143,7 @@ impl Known {
             sequence: 0,
             recent: VecDeque::new(),
             forgotten: 0,
+            all_changed: 0,
         };
         known.count(ROOT, root, 1);
         known
@@ -152,6 +170,7 @@ impl Known {
             lookups: 0,
             told: None,
             pages: Pages::None,
+            listing: Listing::None,
             reads: 0,
             drops: 0,
             places: Vec::new(),
@@ -159,24 +178,26 @@ impl Known {
         if known.id != id {
             // The slot was used anew: what was told of its old inode is of no use.
             (known.id, known.told, known.pages) = (id, None, Pages::Mixed);
+            known.listing = Listing::Mixed;
         }
         known.lookups += lookups;
         self.by_page.insert((id.page, id.slot), number);
     }
 
-    /// The kernel refers to an inode by `lookups` less.
-    pub(super) fn forget(&mut self, number: u64, lookups: u64) {
+    /// The kernel refers to an inode by `lookups` less; says whether it does no more.
+    pub(super) fn forget(&mut self, number: u64, lookups: u64) -> bool {
         if number == ROOT {
-            return;
+            return false;
         }
-        if let Some(known) = self.inodes.get_mut(&number) {
-            known.lookups = known.lookups.saturating_sub(lookups);
-            if known.lookups == 0 {
-                let id = known.id;
-                self.inodes.remove(&number);
-                self.by_page.remove(&(id.page, id.slot));
-            }
+        let Some(known) = self.inodes.get_mut(&number) else { return false };
+        known.lookups = known.lookups.saturating_sub(lookups);
+        if known.lookups > 0 {
+            return false;
         }
+        let id = known.id;
+        self.inodes.remove(&number);
+        self.by_page.remove(&(id.page, id.slot));
+        true
     }
 
     fn changed_since(&self, position: u64, place: Place, header: bool) -> bool {
@@ -247,7 +268,7 @@ impl Known {
     pub(super) fn drop_pages(&mut self, id: InodeId) -> Option<u64> {
         let number = self.number(id);
         let known = self.inodes.get_mut(&number).filter(|known| known.id == id)?;
-        (known.pages, known.told) = (Pages::None, None);
+        (known.pages, known.told, known.listing) = (Pages::None, None, Listing::None);
         known.drops += 1;
         Some(number)
     }
@@ -274,6 +295,37 @@ impl Known {
         false
     }
 
+    /// The kernel is about to open a directory; says whether it may show the listing it keeps to
+    /// who lists it now, for at least `margin`. Else it drops it.
+    pub(super) fn open_listing(&mut self, number: u64, margin: Duration) -> bool {
+        let Some(known) = self.inodes.get_mut(&number) else { return false };
+        if let Listing::Kept { since, until } = known.listing
+            && since >= self.all_changed
+            && until > Instant::now() + margin
+        {
+            return true;
+        }
+        known.listing = Listing::None;
+        false
+    }
+
+    /// The kernel is about to be given a part of a directory's listing, which it keeps: what was
+    /// read after `position`, with attributes that it may believe for as long.
+    pub(super) fn tell_listing(&mut self, position: u64, number: u64, ttl: Duration) {
+        let Some(id) = self.id(number) else { return };
+        let changed = self.changed_since(position, (id.page, id.slot), false);
+        let Some(known) = self.inodes.get_mut(&number) else { return };
+        let (since, until) = (self.sequence, Instant::now() + ttl);
+        known.listing = match known.listing {
+            _ if changed => Listing::Mixed,
+            Listing::None => Listing::Kept { since, until },
+            Listing::Kept { since, until: before } => {
+                Listing::Kept { since, until: before.min(until) }
+            }
+            Listing::Mixed => Listing::Mixed,
+        };
+    }
+
     /// The same, whatever was told of it.
     pub(super) fn take_back_now(&mut self, number: u64, now: &Inode) -> TakeBack {
         let told = self.inodes.get(&number).and_then(|known| known.told.clone());
@@ -295,6 +347,11 @@ impl Known {
         let Some(known) = self.inodes.get_mut(&number) else {
             return TakeBack::Nothing;
         };
+        if known.listing != Listing::None {
+            // Its names may be others, whatever its attributes are.
+            (known.listing, known.told) = (Listing::None, None);
+            return TakeBack::All;
+        }
         // What a read under way saw is not known yet, and the kernel keeps it when it comes.
         let pages_kept = known.reads == 0 && now.is_some_and(|now| known.pages.are_of(now.change));
         if pages_kept && now == told.as_ref() {
@@ -409,7 +466,13 @@ impl Known {
             }
             let inodes = if *target == Target::Slot(HEADER) { (from, from) } else { (from, to) };
             for (_, number) in self.by_page.range((*page, inodes.0)..=(*page, inodes.1)) {
-                concerns.extend(self.inode_concern(*number));
+                // Who lists it from here on is shown what it is like now, and the kernel told later.
+                if let Some(known) = self.inodes.get_mut(number)
+                    && known.listing != Listing::None
+                {
+                    known.listing = Listing::Mixed;
+                }
+                concerns.extend(inode_concern(&self.inodes, *number));
             }
         }
         while self.recent.len() > RECENT_MAX {
@@ -420,15 +483,10 @@ impl Known {
         concerns
     }
 
-    fn inode_concern(&self, number: u64) -> Option<Concern> {
-        let known = self.inodes.get(&number)?;
-        Some(Concern::Inode { number, id: known.id, told: known.told.clone() })
-    }
-
     /// Everything may have changed: no answer read before is given any time to live.
     pub(super) fn change_all(&mut self) {
         self.sequence += 1;
-        self.forgotten = self.sequence;
+        (self.forgotten, self.all_changed) = (self.sequence, self.sequence);
         self.recent.clear();
     }
 
@@ -443,7 +501,7 @@ impl Known {
         let mut found = (None, Vec::new());
         for (place, number) in self.by_page.range((from, Bound::Unbounded)).take(most) {
             found.0 = Some(*place);
-            found.1.extend(self.inode_concern(*number));
+            found.1.extend(inode_concern(&self.inodes, *number));
         }
         found
     }
@@ -465,4 +523,9 @@ impl Known {
         }
         found
     }
+}
+
+fn inode_concern(inodes: &HashMap<u64, KnownInode>, number: u64) -> Option<Concern> {
+    let known = inodes.get(&number)?;
+    Some(Concern::Inode { number, id: known.id, told: known.told.clone() })
 }

@@ -3,7 +3,10 @@
 use super::adapter::{Answer, failed};
 use super::attributes::{absent, file_type};
 use super::{Open, Shared};
-use fuser::{Errno, FileHandle, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use fuser::{
+    Errno, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyDirectory,
+    ReplyDirectoryPlus,
+};
 use larder::fs::{DirEntry, Position, TxStore};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,6 +17,9 @@ use std::time::Duration;
 const LIST: usize = 128;
 /// Cookies of `.` and `..`; those of names come after.
 const DOTS: u64 = 2;
+/// A listing that the kernel keeps is shown again while its attributes may be believed for so long:
+/// one after the other asked for alone, they would cost more than listing anew.
+const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// What the kernel asks for.
 pub(super) struct Ask {
@@ -35,6 +41,28 @@ pub(super) struct Listing {
     position: u64,
     /// The handle's.
     state: Arc<Mutex<(u64, Position)>>,
+}
+
+impl<S: TxStore> Shared<S> {
+    /// How a directory is opened: whether the kernel may keep its listing for the next who opens
+    /// it, and show the one it has.
+    pub(super) fn directory_flags(&self, directory: INodeNo) -> FopenFlags {
+        if !self.keeps_listings() {
+            return FopenFlags::empty();
+        }
+        let mut flags = FopenFlags::FOPEN_CACHE_DIR;
+        let kept = self.known().open_listing(directory.0, KEPT_FOR);
+        flags.set(FopenFlags::FOPEN_KEEP_CACHE, kept);
+        flags
+    }
+
+    /// A part of a listing is given to the kernel.
+    fn tell_listing(&self, listing: &Listing) {
+        if self.keeps_listings() {
+            let ttl = self.time_to_live();
+            self.known().tell_listing(listing.position, listing.directory, ttl);
+        }
+    }
 }
 
 /// A name's cookie, from 62 bits of its hash: the kernel wants it below 2^63, in order, and above
@@ -86,7 +114,8 @@ impl Listing {
     }
 
     /// Answers with names.
-    pub(super) fn names(&self, mut reply: ReplyDirectory) {
+    pub(super) fn names<S: TxStore>(&self, shared: &Shared<S>, mut reply: ReplyDirectory) {
+        shared.tell_listing(self);
         for (cookie, number, name) in self.dots() {
             if reply.add(INodeNo(number), cookie, FileType::Directory, name) {
                 return reply.ok();
@@ -106,6 +135,7 @@ impl Listing {
 
     /// Answers with names and attributes, which the kernel may believe.
     pub(super) fn tell<S: TxStore>(&self, shared: &Shared<S>, mut reply: ReplyDirectoryPlus) {
+        shared.tell_listing(self);
         for (cookie, number, name) in self.dots() {
             let mut attr = absent();
             attr.ino = INodeNo(number);

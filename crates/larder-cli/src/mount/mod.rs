@@ -2,7 +2,7 @@
 //!
 //! [`adapter`] answers the kernel's requests: what is cached at once, all else in a task of its own
 //! with a deadline, so that none waits for another and none for ever; [`listing`] those that list,
-//! [`locks`] those for locks.
+//! [`locks`] those for locks; [`silent`] has the kernel open files without asking.
 //! [`fresh`] has the latest state before what promises it;
 //! [`known`] remembers what the kernel was told;
 //! [`invalidate`] takes it back when it changes, from threads that hold no lock: the kernel may
@@ -20,6 +20,7 @@ mod invalidate;
 mod known;
 mod listing;
 mod locks;
+mod silent;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -172,6 +173,7 @@ struct Shared<S: TxStore> {
     notifier: OnceLock<Notifier>,
     told: Told,
     lockers: locks::Lockers,
+    readers: silent::Readers,
     /// All that may leave something to be committed, answered or not.
     under_way: UnderWay,
 }
@@ -241,6 +243,7 @@ impl<S: TxStore> Mounted<S> {
             notifier: OnceLock::new(),
             told: Told::default(),
             lockers: locks::Lockers::default(),
+            readers: silent::Readers::default(),
             under_way: UnderWay::default(),
         });
         let adapter = Adapter::new(shared.clone(), runtime.clone());

@@ -2,6 +2,7 @@
 
 mod breadth;
 mod fresh;
+mod kept;
 mod lapse;
 
 use super::*;
@@ -15,6 +16,7 @@ use larder::fs::{Attr, Create, FsOptions, InodeId, Kind, PAGE_BYTES, SetAttr};
 use larder::server::OriginServer;
 use larder::tls::{Role, init};
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::Command;

@@ -141,7 +141,7 @@ pub(in crate::mount) fn failed<T>(result: Result<T, FsError>) -> Answer<T> {
 
 /// The same for what the kernel means by a number. If that is gone, the name by which the kernel came
 /// to it may lead to something else by now: told so, the kernel looks it up again.
-pub(super) fn failed_there<T>(result: Result<T, FsError>) -> Answer<T> {
+pub(in crate::mount) fn failed_there<T>(result: Result<T, FsError>) -> Answer<T> {
     match result {
         Err(FsError::NotFound) => Err(Errno::ESTALE),
         other => failed(other),

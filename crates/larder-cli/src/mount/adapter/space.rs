@@ -59,7 +59,13 @@ impl<S: TxStore> Adapter<S> {
         );
     }
 
-    pub(super) fn seek(&self, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    pub(super) fn seek(
+        &self,
+        (ino, fh): (INodeNo, FileHandle),
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
         self.count(Asked::Attributes);
         let what = match whence {
             SEEK_DATA => Seek::Data,
@@ -70,7 +76,8 @@ impl<S: TxStore> Adapter<S> {
         // What was written before is committed first.
         self.run_to_its_end(
             move |shared| async move {
-                let found = failed(shared.fs.seek(&*shared.file(fh)?, offset, what).await)?;
+                let file = shared.read_file(ino, fh).await?;
+                let found = failed(shared.fs.seek(&file, offset, what).await)?;
                 i64::try_from(found).map_err(|_| Errno::EOVERFLOW)
             },
             |_, result| match result {
