@@ -6,10 +6,14 @@ use crate::settings::Flags;
 use anyhow::{Context, Result, bail};
 use comfy_table::Table;
 use larder::client::{Error, Node, Volume, VolumeOptions};
-use larder::config::{ConfigError, Period};
+use larder::config::{ConfigError, Period, Size};
 use larder_core::message::VolumeInfo;
 use serde_json::{Value, json};
 use std::time::Duration;
+
+/// Bytes of pages that an import keeps in memory at most. It looks at hardly any of them again, and
+/// memory that is used for the first time costs more than what it would save.
+const IMPORT_MEMORY: Size = Size(64 << 20);
 
 pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> {
     match command {
@@ -35,7 +39,7 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
             node.shutdown().await;
         }
         VolumeCommand::Import { volume: name, source, create: make, page_size, uplink } => {
-            let node = connect(uplink, common).await?;
+            let node = connect_within(uplink, common, IMPORT_MEMORY).await?;
             let volume = match node.volume(name).await {
                 Err(Error::NoVolume(_)) if *make => create(&node, name, *page_size).await?,
                 other => other?,
@@ -75,7 +79,13 @@ fn orphan_age(age: &str) -> Result<Duration> {
 }
 
 async fn connect(uplink: &Uplink, common: &Common) -> Result<Node> {
-    let config = Flags::default().uplink(uplink).load(common)?;
+    connect_within(uplink, common, Size(u64::MAX)).await
+}
+
+/// Connects with no more memory than so much, whatever the settings give a node.
+async fn connect_within(uplink: &Uplink, common: &Common, memory: Size) -> Result<Node> {
+    let mut config = Flags::default().uplink(uplink).load(common)?;
+    config.node.memory = config.node.memory.min(memory);
     larder::log::init(&config.log)?;
     Ok(Node::connect(config.node().for_task("volume")).await?)
 }

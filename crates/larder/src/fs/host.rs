@@ -5,9 +5,13 @@ use super::acl::{self, Acl};
 use super::record::XattrList;
 use super::xattr::check_xattr_name;
 use bytes::Bytes;
-use rustix::fs::{SeekFrom, XattrFlags, lgetxattr, llistxattr, llistxattr_query, lsetxattr, seek};
+use rustix::fs::{
+    SeekFrom, XattrFlags, fgetxattr, flistxattr, flistxattr_query, lgetxattr, llistxattr,
+    llistxattr_query, lsetxattr, seek,
+};
 use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -19,19 +23,60 @@ pub(super) fn host(path: &Path) -> impl FnOnce(std::io::Error) -> FsError + '_ {
     move |error| FsError::Host { path: path.into(), error: error.to_string() }
 }
 
-/// A file's extended attributes, its own if it is a symbolic link.
-pub(super) fn xattrs_of(path: &Path) -> Result<XattrList, FsError> {
+/// A file of the host whose extended attributes are asked for.
+#[derive(Clone, Copy)]
+pub(super) enum HostFile<'a> {
+    /// By its path: the link itself if it is a symbolic link.
+    At(&'a Path),
+    /// An open one, with its path for errors: the host need not walk the path again.
+    Open(&'a File, &'a Path),
+}
+
+impl HostFile<'_> {
+    fn path(&self) -> &Path {
+        match self {
+            Self::At(path) | Self::Open(_, path) => path,
+        }
+    }
+
+    /// How long the list of names is.
+    fn names_length(&self) -> Result<usize, Errno> {
+        match self {
+            Self::At(path) => llistxattr_query(*path),
+            Self::Open(file, _) => flistxattr_query(file),
+        }
+    }
+
+    fn names(&self, names: &mut [u8]) -> Result<usize, Errno> {
+        match self {
+            Self::At(path) => llistxattr(*path, names),
+            Self::Open(file, _) => flistxattr(file, names),
+        }
+    }
+
+    fn value(&self, name: &[u8], value: &mut [u8]) -> Result<usize, Errno> {
+        let name = OsStr::from_bytes(name);
+        match self {
+            Self::At(path) => lgetxattr(*path, name, value),
+            Self::Open(file, _) => fgetxattr(file, name, value),
+        }
+    }
+}
+
+/// A file's extended attributes.
+pub(super) fn xattrs_of(file: HostFile<'_>) -> Result<XattrList, FsError> {
+    let path = file.path();
     let mut list = XattrList::default();
     // Most files have none: without a buffer it is only asked how long the list is.
-    let length = match llistxattr_query(path) {
+    let length = match file.names_length() {
         Err(Errno::NOTSUP) | Ok(0) => return Ok(list),
         length => length.map_err(|error| host(path)(error.into()))?,
     };
     let mut names = vec![0; XATTR_BYTES_MAX.max(length)];
-    let length = llistxattr(path, &mut names[..]).map_err(|error| host(path)(error.into()))?;
+    let length = file.names(&mut names).map_err(|error| host(path)(error.into()))?;
     let mut value = vec![0; XATTR_BYTES_MAX];
     for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        match lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
+        match file.value(name, &mut value) {
             Ok(length) => match imported(name, &value[..length]) {
                 Imported::As(value) => {
                     list.0.insert(Bytes::copy_from_slice(name), value);
@@ -105,7 +150,7 @@ pub(super) fn set_xattrs(path: &Path, list: &XattrList) -> Result<(), FsError> {
 /// Where the next bytes of a file begin, and the hole after them; none: no bytes follow. A host
 /// that knows no holes says that all of it is bytes.
 pub(super) fn next_data(
-    file: &std::fs::File,
+    file: &File,
     offset: u64,
 ) -> Result<Option<std::ops::Range<u64>>, std::io::Error> {
     match seek(file, SeekFrom::Data(offset)) {

@@ -5,17 +5,19 @@
 //! times. What is there already with the same size and time is skipped, so that an import that
 //! was cut off is run again.
 
-use super::host::{host, next_data, xattrs_of};
+use super::host::{HostFile, host, next_data, xattrs_of};
 use super::names::check_name;
 use super::record::{Content, Entry, INODE_BYTES, Inode, InodeId, Kind, XattrList, Xattrs};
 use super::tx::Tx;
 use super::{Create, FileSystem, FsError, SetAttr, TxStore, transact, trie};
 use bytes::Bytes;
 use larder_core::id::{PageNo, Slot};
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -96,7 +98,7 @@ async fn blocking<T: Send + 'static>(
 /// All directories below `source`, parents first; the first is `source` itself.
 fn walk(source: PathBuf) -> Result<Vec<HostDirectory>, FsError> {
     let meta = std::fs::metadata(&source).map_err(host(&source))?;
-    let xattrs = xattrs_of(&source)?;
+    let xattrs = xattrs_of(HostFile::At(&source))?;
     let mut tree =
         vec![HostDirectory { path: source, meta, xattrs, parent: 0, depth: 0, files: Vec::new() }];
     let mut at = 0;
@@ -111,7 +113,7 @@ fn walk(source: PathBuf) -> Result<Vec<HostDirectory>, FsError> {
             let meta = std::fs::symlink_metadata(&path).map_err(host(&path))?;
             if meta.is_dir() {
                 tree.push(HostDirectory {
-                    xattrs: xattrs_of(&path)?,
+                    xattrs: xattrs_of(HostFile::At(&path))?,
                     path,
                     meta,
                     parent: at,
@@ -645,17 +647,18 @@ fn kind_of(meta: &Metadata) -> Kind {
 fn read_contents(mut items: Vec<Item>) -> Result<(Vec<Item>, Vec<Option<Bytes>>), FsError> {
     let mut contents = Vec::with_capacity(items.len());
     for item in &mut items {
-        item.xattrs = xattrs_of(&item.path)?;
-        let content = if item.meta.is_symlink() {
-            let target = std::fs::read_link(&item.path).map_err(host(&item.path))?;
-            Some(Bytes::from(target.into_os_string().into_vec()))
-        } else if !item.meta.is_file() {
-            // Reading a pipe would wait for a writer.
-            Some(Bytes::new())
-        } else if item.meta.len() <= BATCH_BYTES_MAX && !has_holes(item)? {
-            Some(std::fs::read(&item.path).map_err(host(&item.path))?.into())
+        let content = if item.meta.is_file() {
+            read_file(item)?
         } else {
-            None
+            item.xattrs = xattrs_of(HostFile::At(&item.path))?;
+            match item.meta.is_symlink() {
+                true => {
+                    let target = std::fs::read_link(&item.path).map_err(host(&item.path))?;
+                    Some(Bytes::from(target.into_os_string().into_vec()))
+                }
+                // Reading a pipe would wait for a writer.
+                false => Some(Bytes::new()),
+            }
         };
         // A file that grew while we looked is written like a large one.
         contents.push(content.filter(|content| content.len() as u64 <= BATCH_BYTES_MAX));
@@ -663,22 +666,53 @@ fn read_contents(mut items: Vec<Item>) -> Result<(Vec<Item>, Vec<Option<Bytes>>)
     Ok((items, contents))
 }
 
+/// A file's content, and its attributes with it; none if it is large or has holes.
+fn read_file(item: &mut Item) -> Result<Option<Bytes>, FsError> {
+    // What is something else by now is not followed, nor waited for.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).expect("flags of `open`");
+    let file = File::options().read(true).custom_flags(flags).open(&item.path);
+    let mut file = file.map_err(host(&item.path))?;
+    item.xattrs = xattrs_of(HostFile::Open(&file, &item.path))?;
+    if item.meta.len() > BATCH_BYTES_MAX || has_holes(&file, item)? {
+        return Ok(None);
+    }
+    // With one byte more the end is seen by the read that comes to it.
+    let mut bytes = vec![0; item.meta.len() as usize + 1];
+    let mut length = 0;
+    while length < bytes.len() {
+        match file.read(&mut bytes[length..]) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(host(&item.path)(error)),
+        }
+    }
+    if length == bytes.len() {
+        // It grew.
+        file.read_to_end(&mut bytes).map_err(host(&item.path))?;
+        length = bytes.len();
+    }
+    bytes.truncate(length);
+    Ok(Some(bytes.into()))
+}
+
 /// Whether it has holes on the host. Fewer blocks than bytes may also come of compression.
-fn has_holes(item: &Item) -> Result<bool, FsError> {
-    let (meta, path) = (&item.meta, &item.path);
+fn has_holes(file: &File, item: &Item) -> Result<bool, FsError> {
+    let meta = &item.meta;
     let taken = meta.blocks().saturating_mul(512).saturating_add(u64::from(super::PAGE_BYTES));
     if taken >= meta.len() {
         return Ok(false);
     }
-    let file = std::fs::File::open(path).map_err(host(path))?;
-    let data = next_data(&file, 0).map_err(host(path))?;
+    let data = next_data(file, 0).map_err(host(&item.path))?;
+    // What looks for holes moves where reading goes on.
+    (&*file).seek(SeekFrom::Start(0)).map_err(host(&item.path))?;
     Ok(data.is_none_or(|data| data.start > 0 || data.end < meta.len()))
 }
 
 /// The next bytes of a file and where they are; none at its end, where it may have a hole.
 fn read_part(path: &Path, offset: u64) -> Result<(u64, Bytes), FsError> {
-    use std::io::{Read, Seek, SeekFrom};
-    let mut file = std::fs::File::open(path).map_err(host(path))?;
+    let mut file = File::open(path).map_err(host(path))?;
     let Some(data) = next_data(&file, offset).map_err(host(path))? else {
         return Ok((file.metadata().map_err(host(path))?.len(), Bytes::new()));
     };
