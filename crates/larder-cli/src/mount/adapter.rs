@@ -19,7 +19,7 @@ use fuser::{
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use larder::fs::{Create, Handle, InodeId, Kind, Place, RenameMode, SetAttr, TxStore};
+use larder::fs::{Create, FsError, Handle, InodeId, Kind, Place, RenameMode, SetAttr, TxStore};
 use larder::metrics::Asked;
 use run::reply_empty;
 use std::ffi::OsStr;
@@ -34,8 +34,9 @@ use told::{Told, reply_entry};
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may send in the background, reading ahead mostly.
 const BACKGROUND_MAX: u16 = 64;
-/// The flag of a file that is open for appending, on most systems and in FUSE.
+/// Flags of `open`, on most systems and in FUSE: for appending, and for a name that must be free.
 const O_APPEND: i32 = 0o2000;
+const O_EXCL: i32 = 0o200;
 /// What `statfs` calls free: a volume has no size of its own.
 const CAPACITY_BYTES: u64 = 1 << 50;
 
@@ -363,7 +364,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _flags: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
         self.count(Asked::Change);
@@ -377,7 +378,11 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         self.run_to_its_end(
             |shared| async move {
                 let parent = shared.id(parent)?;
-                failed(shared.fs.create_file(parent, &name, &create).await)
+                match shared.fs.create_file(parent, &name, &create).await {
+                    // Made elsewhere since the kernel looked: it looks again, and opens that.
+                    Err(FsError::Exists) if flags & O_EXCL == 0 => Err(Errno::ESTALE),
+                    created => failed(created),
+                }
             },
             move |shared, result| match result {
                 Ok((handle, found)) => shared.tell_created(&told, handle, &found, reply),

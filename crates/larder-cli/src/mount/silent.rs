@@ -1,4 +1,5 @@
-//! Opens without a message, at a mount that follows and through which nothing is changed.
+//! Opens without a message, at a mount that follows and through which nothing is changed
+//! (`docs/decisions/0011-listings-and-silent-opens.md`).
 //!
 //! An `open` that is answered `ENOSYS` is the last that the kernel sends, and so is such a `flush`:
 //! it opens and closes files by itself from then on, and names them in what it asks by their inode

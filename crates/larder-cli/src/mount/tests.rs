@@ -16,6 +16,7 @@ use larder::fs::{Attr, Create, FsOptions, InodeId, Kind, PAGE_BYTES, SetAttr};
 use larder::server::OriginServer;
 use larder::tls::{Role, init};
 use std::fs;
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
@@ -243,6 +244,33 @@ async fn a_file_that_is_saved_by_renaming_is_always_there() {
             fs::rename(a.join("f.new"), a.join("f")).expect("it works");
             assert_eq!(fs::read_to_string(b.join("f")).expect("it is always there"), text);
         }
+    })
+    .await;
+    drop(silent);
+    two.end().await;
+    one.end().await;
+}
+
+/// Two sites appended to one log, and where both made it at once one was told that the file existed:
+/// the kernel believed that it was not there, and only who asks for a free name may hear so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_file_that_was_just_made_elsewhere_is_opened() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let one = mount(&store, "made-one").await;
+    let (two, silent) = lapse::signalled(&store, "made-two").await;
+    let (a, b) = (one.path.clone(), two.path.clone());
+    host(move || {
+        for name in ["f", "g"] {
+            assert!(!b.join(name).exists());
+            fs::write(a.join(name), "theirs ").expect("it works");
+        }
+        let options = || fs::File::options().append(true).create(true).clone();
+        let mut log = options().open(b.join("f")).expect("it is opened");
+        log.write_all(b"ours").expect("it works");
+        drop(log);
+        eventually("both", || fs::read(a.join("f")).expect("it works") == b"theirs ours");
+        let error = options().create_new(true).open(b.join("g")).expect_err("it is there");
+        assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
     })
     .await;
     drop(silent);
