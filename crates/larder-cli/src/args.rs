@@ -1,9 +1,9 @@
 //! The command line: what can be asked, with its help.
 
+use crate::ca::CaCommand;
 use crate::mount::Consistency;
 use clap::{Args, Parser, Subcommand};
 use larder::config::Size;
-use larder::tls::Role;
 use std::path::PathBuf;
 
 /// A coherent wide-area cache for shared, changing data.
@@ -38,7 +38,7 @@ pub(crate) struct Common {
     /// mount in the background /var/log/larder or ~/.local/state/larder]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) log_file: Option<PathBuf>,
-    /// Print results as JSON (`volume` and `status`)
+    /// Print results as JSON (`ca`, `volume` and `status`)
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Set any key of the settings, e.g. `--set link.silence_max=20s`; may be repeated
@@ -94,7 +94,7 @@ pub(crate) struct Serve {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Make a certificate authority, and certificates by it
+    /// Make a certificate authority; issue, renew, revoke and list certificates
     #[command(subcommand)]
     Ca(CaCommand),
     /// Serve volumes: keep them durable, make commits
@@ -122,33 +122,6 @@ pub(crate) enum Command {
     },
     /// Say which version this is, and whether planted faults are compiled in: never in a release
     Version,
-}
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum CaCommand {
-    /// Make a new authority: ca.pem and ca-key.pem
-    Init {
-        /// Where to put them
-        #[arg(long, value_name = "DIR", default_value = "tls")]
-        tls: PathBuf,
-        /// What to call the authority
-        #[arg(long, default_value = "larder")]
-        name: String,
-    },
-    /// Issue a certificate: NAME.pem and NAME-key.pem
-    Issue {
-        /// The Larder name of the process or user
-        name: String,
-        /// What it may be: `node` connects, `relay` connects and serves, `origin` serves
-        #[arg(long, default_value = "node")]
-        role: Role,
-        /// Folder of the authority
-        #[arg(long, value_name = "DIR", default_value = "tls")]
-        tls: PathBuf,
-        /// Days until it expires
-        #[arg(long, default_value_t = 365)]
-        days: u32,
-    },
 }
 
 #[derive(Args, Debug)]

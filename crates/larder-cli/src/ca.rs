@@ -1,27 +1,206 @@
 //! `larder ca`.
 
-use crate::args::CaCommand;
+use crate::args::Common;
 use crate::out;
 use anyhow::Result;
-use larder::tls::{self, Authority};
+use clap::{Args, Subcommand};
+use comfy_table::Table;
+use larder::tls::{self, Authority, Issued, Role, Standing, Which};
+use serde_json::{Value, json};
+use std::path::PathBuf;
 
-pub(crate) fn run(command: &CaCommand) -> Result<()> {
+#[derive(Subcommand, Debug)]
+pub(crate) enum CaCommand {
+    /// Make a new authority: ca.pem, ca-key.pem and an empty list of revoked certificates,
+    /// ca-crl.pem
+    Init {
+        /// Where to put them
+        #[arg(long, value_name = "DIR", default_value = "tls")]
+        tls: PathBuf,
+        /// What to call the authority
+        #[arg(long, default_value = "larder")]
+        name: String,
+    },
+    /// Issue a certificate: NAME.pem and NAME-key.pem
+    Issue {
+        /// The Larder name of the process or user
+        name: String,
+        /// What it may be: `node` connects, `relay` connects and serves, `origin` serves
+        #[arg(long, default_value = "node")]
+        role: Role,
+        /// Folder of the authority
+        #[arg(long, value_name = "DIR", default_value = "tls")]
+        tls: PathBuf,
+        /// Days until it expires
+        #[arg(long, default_value_t = 365)]
+        days: u32,
+    },
+    /// Issue a certificate once more, with its key or a new one
+    ///
+    /// For the name and role in NAME.pem. Copy the new NAME.pem (and with `--new-key` NAME-key.pem)
+    /// to where the old one is used: processes notice it within five seconds, or at once on
+    /// SIGHUP (origin, relay, node), and use it for new links; links that stand go on. The old
+    /// certificate stays good until it expires or is revoked with `larder ca revoke NAME
+    /// --replaced`.
+    Renew {
+        /// The Larder name
+        name: String,
+        /// Make a new key: when the old one may be known to others
+        #[arg(long)]
+        new_key: bool,
+        /// Days until it expires [default: as many as the old one had]
+        #[arg(long)]
+        days: Option<u32>,
+        /// Folder of the authority
+        #[arg(long, value_name = "DIR", default_value = "tls")]
+        tls: PathBuf,
+    },
+    /// Take back all certificates of a name, or one: a new edition of ca-crl.pem
+    ///
+    /// Copy ca-crl.pem to the folder of certificates of every origin and relay (and of nodes, which
+    /// check their parents by it). They cut links of revoked certificates within five seconds of
+    /// its arrival, or at once on SIGHUP, and accept no new ones. A name whose certificates were
+    /// revoked may be issued a new one.
+    Revoke(RevokeArgs),
+    /// List all certificates that were issued, with role, end and whether they are revoked
+    List {
+        /// Folder of the authority
+        #[arg(long, value_name = "DIR", default_value = "tls")]
+        tls: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RevokeArgs {
+    /// The Larder name
+    #[arg(required_unless_present = "serial")]
+    name: Option<String>,
+    /// Only what was replaced: all of the name but the one in NAME.pem
+    #[arg(long, requires = "name")]
+    replaced: bool,
+    /// Only the certificate with this serial number, as `larder ca list` shows it
+    #[arg(long, value_name = "HEX", conflicts_with_all = ["name", "replaced"])]
+    serial: Option<String>,
+    /// Folder of the authority
+    #[arg(long, value_name = "DIR", default_value = "tls")]
+    tls: PathBuf,
+}
+
+impl RevokeArgs {
+    fn which(&self) -> Which {
+        match (&self.serial, &self.name) {
+            (Some(serial), _) => Which::Serial(serial.clone()),
+            (None, name) => {
+                let name = name.clone().unwrap_or_default();
+                if self.replaced { Which::Replaced(name) } else { Which::Name(name) }
+            }
+        }
+    }
+}
+
+pub(crate) fn run(command: &CaCommand, common: &Common) -> Result<()> {
     match command {
         CaCommand::Init { tls, name } => {
             tls::init(tls, name)?;
-            out::line(format_args!(
-                "authority {name} made in {}; keep ca-key.pem on this machine only",
-                tls.display()
-            ))?;
+            let folder = tls.display();
+            let text = format!(
+                "authority {name} made in {folder}; keep ca-key.pem on this machine only, and in a \
+                 backup"
+            );
+            show(&json!({ "authority": name, "folder": folder.to_string() }), common, &text)
         }
         CaCommand::Issue { name, role, tls, days } => {
             Authority::open(tls)?.issue(tls, name, *role, *days)?;
             let role = format!("{role:?}").to_lowercase();
-            out::line(format_args!(
-                "{0}/{name}.pem and {0}/{name}-key.pem issued for {days} days, role {role}",
-                tls.display()
-            ))?;
+            let folder = tls.display();
+            let text = format!(
+                "{folder}/{name}.pem and {folder}/{name}-key.pem issued for {days} days, role {role}"
+            );
+            show(&json!({ "name": name, "role": role, "days": days }), common, &text)
+        }
+        CaCommand::Renew { name, new_key, days, tls } => {
+            let issued = Authority::open(tls)?.renew(name, *new_key, *days)?;
+            let key = if *new_key { " and its key" } else { "" };
+            let text = format!(
+                "{}/{name}.pem{key} issued anew, until {}; copy it to where {name} runs",
+                tls.display(),
+                date(issued.until)
+            );
+            show(&certificate(&issued, Standing::Valid), common, &text)
+        }
+        CaCommand::Revoke(arguments) => {
+            let revoked = Authority::open(&arguments.tls)?.revoke(&arguments.which())?;
+            let serials: Vec<&str> = revoked.iter().map(|one| one.serial.as_str()).collect();
+            let text = format!(
+                "revoked: {}; copy {}/ca-crl.pem to every origin and relay: until it is there they \
+                 accept it",
+                serials.join(", "),
+                arguments.tls.display()
+            );
+            let all = revoked.iter().map(|one| certificate(one, Standing::Revoked));
+            show(&Value::from_iter(all), common, &text)
+        }
+        CaCommand::List { tls } => list(&Authority::open(tls)?.list()?, common),
+    }
+}
+
+fn list(all: &[(Issued, Standing)], common: &Common) -> Result<()> {
+    if common.json {
+        return out::line(Value::from_iter(
+            all.iter().map(|(one, state)| certificate(one, *state)),
+        ));
+    }
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_header(["NAME", "ROLE", "STATE", "UNTIL", "SERIAL"]);
+    for (one, state) in all {
+        let role = format!("{:?}", one.role).to_lowercase();
+        let state = format!("{state:?}").to_lowercase();
+        table.add_row([&one.name, &role, &state, &date(one.until), &one.serial]);
+    }
+    out::line(table)
+}
+
+fn certificate(one: &Issued, state: Standing) -> Value {
+    json!({
+        "name": one.name,
+        "role": one.role,
+        "state": state,
+        "serial": one.serial,
+        "from": one.from,
+        "until": one.until,
+    })
+}
+
+/// A day, in UTC.
+fn date(seconds: i64) -> String {
+    // Howard Hinnant's `civil_from_days`, for days from 1970 on.
+    let days = seconds.div_euclid(86_400) + 719_468;
+    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let years = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * years + years / 4 - years / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = years + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+fn show(value: &Value, common: &Common, text: &str) -> Result<()> {
+    if common.json { out::line(value) } else { out::line(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (seconds, day) in [
+            (0, "1970-01-01"),
+            (951_782_400, "2000-02-29"),
+            (1_772_323_199, "2026-02-28"),
+            (4_107_542_400, "2100-03-01"),
+        ] {
+            assert_eq!(super::date(seconds), day);
         }
     }
-    Ok(())
 }

@@ -66,8 +66,8 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
         if let Some(error) = cause.downcast_ref::<OpenError>() {
             return of_store(error);
         }
-        if cause.is::<TlsError>() {
-            return REFUSED;
+        if let Some(error) = cause.downcast_ref::<TlsError>() {
+            return if matches!(error, TlsError::NotIssued { .. }) { 3 } else { REFUSED };
         }
     }
     1

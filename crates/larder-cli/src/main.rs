@@ -46,7 +46,7 @@ async fn main() -> ExitCode {
 
 async fn run(cli: Cli, words: &[OsString]) -> Result<()> {
     match &cli.command {
-        Command::Ca(command) => ca::run(command),
+        Command::Ca(command) => ca::run(command, &cli.common),
         Command::Origin(arguments) => serve::origin(arguments, &cli.common).await,
         Command::Relay(arguments) => serve::relay(arguments, &cli.common).await,
         Command::Node(arguments) => serve::node(arguments, &cli.common).await,

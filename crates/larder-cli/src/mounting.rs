@@ -55,6 +55,10 @@ impl Probe for MountProbe {
         self.node.ready()
     }
 
+    fn notes(&self) -> Vec<String> {
+        self.node.notes()
+    }
+
     fn status(&self) -> Telling<'_> {
         Box::pin(async {
             let mut status = Probe::status(&self.node).await;

@@ -24,12 +24,15 @@ pub(crate) async fn http(config: &Config, probe: Arc<dyn Probe>) -> Result<Optio
     Ok(Some(server))
 }
 
-/// SIGINT, SIGTERM and SIGHUP, but not one that whoever started us wants ignored (`nohup`). Listened for from the start, so that none that comes while a process is
-/// starting ends it half-way: a mount would be left behind.
+/// SIGINT, SIGTERM and SIGHUP, but not one that whoever started us wants ignored (`nohup`).
+/// Listened for from the start, so that none that comes while a process is starting ends it
+/// half-way: a mount would be left behind.
 pub(crate) struct Stopping {
     interrupt: Signal,
     terminate: Signal,
     hangup: Option<Signal>,
+    /// Whether SIGHUP has certificates looked at, and ends nothing.
+    reloads: bool,
 }
 
 impl Stopping {
@@ -38,15 +41,29 @@ impl Stopping {
         let interrupt = signal(SignalKind::interrupt())?;
         let terminate = signal(SignalKind::terminate())?;
         let hangup = (!ignores_hangup()).then(|| signal(SignalKind::hangup())).transpose()?;
-        Ok(Self { interrupt, terminate, hangup })
+        Ok(Self { interrupt, terminate, hangup, reloads: false })
     }
 
-    /// Waits for one of them.
+    /// The same for a server. Without a terminal that could hang up, SIGHUP is somebody who wants
+    /// new certificate files to be read.
+    fn listen_as_server() -> Result<Self> {
+        Ok(Self { reloads: std::fs::File::open("/dev/tty").is_err(), ..Self::listen()? })
+    }
+
+    /// Waits for one of them that ends the process.
     pub(crate) async fn asked(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            () = hung_up(&mut self.hangup) => {}
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => break,
+                _ = self.terminate.recv() => break,
+                () = hung_up(&mut self.hangup) => {
+                    if !self.reloads {
+                        break;
+                    }
+                    tracing::info!("looking at the certificate files");
+                    larder::tls::look_again();
+                }
+            }
         }
         tracing::info!("stopping");
     }
@@ -112,7 +129,7 @@ pub(crate) async fn origin(arguments: &OriginArgs, common: &Common) -> Result<()
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
-    let mut stopping = Stopping::listen()?;
+    let mut stopping = Stopping::listen_as_server()?;
     let server = Arc::new(OriginServer::start(config.origin()).await?);
     let endpoint = http(&config, server.clone()).await?;
     stopping.or_ended(server.ended()).await?;
@@ -129,7 +146,7 @@ pub(crate) async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> 
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
-    let mut stopping = Stopping::listen()?;
+    let mut stopping = Stopping::listen_as_server()?;
     let server = Arc::new(RelayServer::start(config.relay()).await?);
     let endpoint = http(&config, server.clone()).await?;
     stopping.or_ended(server.ended()).await?;
@@ -146,7 +163,7 @@ pub(crate) async fn node(arguments: &NodeArgs, common: &Common) -> Result<()> {
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
-    let mut stopping = Stopping::listen()?;
+    let mut stopping = Stopping::listen_as_server()?;
     let start = async {
         let node = Node::connect(config.node()).await?;
         let endpoint = http(&config, Arc::new(node.clone())).await?;

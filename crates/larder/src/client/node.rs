@@ -8,7 +8,7 @@ use crate::config::{NodeConfig, Policy};
 use crate::host::{Host, Inputs, Queues};
 use crate::http::{Probe, Telling};
 use crate::metrics::Metrics;
-use crate::tls::Identity;
+use crate::tls::{CertificateStatus, Credentials, Uses};
 use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch};
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{Cache, CacheConfig, PolicyKind, ReadCache};
@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast, watch};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 
 /// Events that a watcher may lie behind before it is told that everything changed.
@@ -71,6 +71,8 @@ pub struct NodeStatus {
     pub connected: bool,
     /// Why it does not.
     pub trouble: Option<String>,
+    /// Its own certificate.
+    pub certificate: CertificateStatus,
     /// The domains whose volumes are open.
     pub domains: Vec<DomainStatus>,
 }
@@ -91,6 +93,7 @@ pub(super) struct NodeShared {
     pub(super) metrics: Arc<Metrics>,
     events: broadcast::Sender<Event>,
     link: LinkWatch,
+    credentials: Arc<Credentials>,
     pub(super) ids: IdPools,
     pub(super) commit_room: Semaphore,
     tasks: Mutex<Vec<AbortHandle>>,
@@ -140,9 +143,13 @@ impl Node {
     /// Starts a node and does not wait for its parent, which it goes on dialling. Fails when its
     /// own certificate does not do. Needs a tokio runtime.
     pub fn start(config: NodeConfig) -> Result<Self> {
-        let identity = Identity::load(&config.tls_dir, &config.name)?;
-        let wanted = Some(config.node.parent_name.as_str()).filter(|name| !name.is_empty());
-        let tls = identity.client_config(wanted)?;
+        let uses = Uses {
+            serves: false,
+            dials: true,
+            parent_name: Some(config.node.parent_name.clone()).filter(|name| !name.is_empty()),
+            crl_required: config.link.crl_required,
+        };
+        let credentials = Credentials::load(&config.tls_dir, &config.name, uses)?;
         let boot = BootId(random_u128());
         let metrics = Arc::new(Metrics::new());
         let (machine, cache) = Cache::new(cache_config(&config, boot));
@@ -159,8 +166,7 @@ impl Node {
         let (state, link) = watch::channel(LinkState::Down(None));
         let dialer = Dialer {
             setup,
-            identity: Arc::new(identity),
-            tls,
+            credentials: credentials.clone(),
             parent: config.node.parent.clone(),
             link: config.link.clone(),
             state,
@@ -170,6 +176,7 @@ impl Node {
         let outlet = CacheOutlet::new(&requests, events.clone());
         let host = Host::spawn(machine, outlet, queues, Vec::new());
         let dial = tokio::spawn(dialer.run(1));
+        let watch = tokio::spawn(credentials.clone().watch(metrics.clone()));
         tracing::info!(name = %config.full_name(), %boot, parent = %config.node.parent, "node started");
         let shared = NodeShared {
             ids: IdPools::new(config.node.page_run),
@@ -182,7 +189,8 @@ impl Node {
             events,
             link,
             commit_room: Semaphore::new(COMMIT_BYTES_MAX),
-            tasks: Mutex::new(vec![host.abort_handle(), dial.abort_handle()]),
+            credentials,
+            tasks: Mutex::new([&host, &dial, &watch].map(JoinHandle::abort_handle).to_vec()),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -275,6 +283,7 @@ impl Node {
             parent: shared.config.node.parent.clone(),
             connected: matches!(link, LinkState::Up { .. }),
             trouble: link.trouble(),
+            certificate: shared.credentials.status(),
             domains: shared.cache.domains().into_iter().map(domain).collect(),
         }
     }
@@ -321,6 +330,10 @@ impl Probe for Node {
             None => Ok(()),
             Some(trouble) => Err(trouble),
         }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.shared.credentials.notes()
     }
 
     fn status(&self) -> Telling<'_> {

@@ -91,6 +91,9 @@ pub struct LinkConfig {
     pub queue: Size,
     /// Links from children at once; more are refused.
     pub links_max: u32,
+    /// Refuse to start without `ca-crl.pem`, the list of revoked certificates. Off: it is used if
+    /// it is there, and may not vanish while the process runs.
+    pub crl_required: bool,
 }
 
 impl Default for LinkConfig {
@@ -103,6 +106,7 @@ impl Default for LinkConfig {
             silence_max: Period(Duration::from_secs(10)),
             queue: Size(64 << 20),
             links_max: 10_000,
+            crl_required: false,
         }
     }
 }

@@ -140,6 +140,7 @@ pub struct Metrics {
     lag_stamps: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     domains_failed: Gauge,
     lost_bytes: Counter,
+    certificate_expires: Family<Label, Gauge>,
     pages_unreadable: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     apart_bytes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     asked: AskedCounts,
@@ -199,6 +200,7 @@ impl Metrics {
             lag_stamps: Family::default(),
             domains_failed: Gauge::default(),
             lost_bytes: Counter::default(),
+            certificate_expires: Family::default(),
             pages_unreadable: Family::default(),
             apart_bytes: Family::default(),
             asked: AskedCounts(counters(
@@ -257,6 +259,9 @@ impl Metrics {
         let help =
             "Lines of this process's log that did not fit into its queue, or could not be written";
         r.register("log_lines_dropped", help, crate::log::dropped().clone());
+        let help = "Time until the process's own certificate, and its authority, expire";
+        let expires = self.certificate_expires.clone();
+        r.register_with_unit("certificate_expires", help, Unit::Seconds, expires);
         let pages = self.pages_unreadable.clone();
         r.register("pages_unreadable", "Changed pages that cannot be read from the store", pages);
         r.register_with_unit(
@@ -437,6 +442,13 @@ impl Metrics {
     /// Bytes that were written to files are lost.
     pub fn lost(&self, bytes: u64) {
         self.lost_bytes.inc_by(bytes);
+    }
+
+    /// Seconds until the process's own certificate and its authority expire.
+    pub fn certificate(&self, own: i64, authority: i64) {
+        for (what, left) in [("own", own), ("authority", authority)] {
+            self.certificate_expires.get_or_create(&Label { what }).set(left);
+        }
     }
 
     /// Counters of what the kernel asks a mount of this node for.

@@ -9,7 +9,7 @@ use crate::config::OriginConfig;
 use crate::host::{Host, Inputs, Outlet, Queues};
 use crate::http::{Probe, Telling};
 use crate::metrics::{Metrics, StorePart};
-use crate::tls::Identity;
+use crate::tls::{Credentials, Uses};
 use crate::transport::{LinkSetup, Listener};
 use larder_core::downlink::DownlinkConfig;
 use larder_core::id::DomainId;
@@ -32,6 +32,7 @@ pub struct OriginServer {
     address: SocketAddr,
     inputs: Inputs<Origin>,
     metrics: Arc<Metrics>,
+    credentials: Arc<Credentials>,
     domains: Vec<DomainId>,
     failed: Failed,
     damaged: Damaged,
@@ -54,8 +55,9 @@ impl Drop for OriginServer {
 impl OriginServer {
     /// Opens the store, recovers its domains, and serves links. Store errors name the folder.
     pub async fn start(config: OriginConfig) -> Result<Self, ServerError> {
-        let identity = Arc::new(Identity::load(&config.tls_dir, &config.name)?);
-        let tls = identity.server_config()?;
+        let crl_required = config.link.crl_required;
+        let uses = Uses { serves: true, crl_required, ..Uses::default() };
+        let credentials = Credentials::load(&config.tls_dir, &config.name, uses)?;
         let domains = open_domains(&config).await?;
         let ids: Vec<DomainId> = domains.iter().map(|d| d.recovered.meta.domain).collect();
         let metrics = Arc::new(Metrics::new());
@@ -69,7 +71,8 @@ impl OriginServer {
         );
         let listen = &config.origin.listen;
         let link = config.link.clone();
-        let listener = Listener::bind(listen, setup, identity, tls, link, FIRST_DOWN_LINK).await;
+        let keys = credentials.clone();
+        let listener = Listener::bind(listen, setup, keys, link, FIRST_DOWN_LINK).await;
         let listen_error = |error: std::io::Error| ServerError::Listen {
             address: listen.clone(),
             detail: error.to_string(),
@@ -82,6 +85,7 @@ impl OriginServer {
         let host = start_machine(&config, domains, queues, &metrics, outlet)?;
         let accept = tokio::spawn(listener.run());
         let clock = tokio::spawn(wall_clock(inputs.clone()));
+        let watch = tokio::spawn(credentials.clone().watch(metrics.clone()));
         tracing::info!(name = %config.name, %address, domains = ids.len(), "origin started");
         Ok(Self {
             name: config.name,
@@ -91,7 +95,8 @@ impl OriginServer {
             domains: ids,
             failed,
             damaged,
-            tasks: vec![accept.abort_handle(), clock.abort_handle(), host.abort_handle()],
+            credentials,
+            tasks: [&accept, &clock, &watch, &host].map(JoinHandle::abort_handle).to_vec(),
             host: Mutex::new(Some(host)),
         })
     }
@@ -334,7 +339,9 @@ impl Probe for OriginServer {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.unreadable().iter().filter_map(|(domain, pages)| note(*domain, pages)).collect()
+        let unreadable = self.unreadable();
+        let notes = unreadable.iter().filter_map(|(domain, pages)| note(*domain, pages));
+        notes.chain(self.credentials.notes()).collect()
     }
 
     fn status(&self) -> Telling<'_> {
@@ -361,6 +368,7 @@ impl Probe for OriginServer {
                 "role": "origin",
                 "name": self.name,
                 "address": self.address.to_string(),
+                "certificate": self.credentials.status(),
                 "domains": self.domains.iter().map(domain).collect::<Vec<_>>(),
                 "children": seen.as_ref().map(Seen::children),
                 "figures": self.metrics.summary(),

@@ -7,7 +7,7 @@ use crate::config::RelayConfig;
 use crate::host::{Host, Inputs, Outlet, Queues};
 use crate::http::{Probe, Telling};
 use crate::metrics::Metrics;
-use crate::tls::Identity;
+use crate::tls::{Credentials, Uses};
 use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch, Listener};
 use larder_core::downlink::{DomainStatus, DownlinkConfig};
 use larder_core::id::BootId;
@@ -29,6 +29,7 @@ pub struct RelayServer {
     parent: String,
     inputs: Inputs<Relay>,
     metrics: Arc<Metrics>,
+    credentials: Arc<Credentials>,
     link: LinkWatch,
     ready: watch::Receiver<bool>,
     tasks: Vec<AbortHandle>,
@@ -43,10 +44,10 @@ impl Drop for RelayServer {
 impl RelayServer {
     /// Serves links and dials the parent, again and again. Children are welcomed when it answers.
     pub async fn start(config: RelayConfig) -> Result<Self, ServerError> {
-        let identity = Arc::new(Identity::load(&config.tls_dir, &config.name)?);
-        let server_tls = identity.server_config()?;
-        let wanted = Some(config.relay.parent_name.as_str()).filter(|name| !name.is_empty());
-        let client_tls = identity.client_config(wanted)?;
+        let wanted = Some(config.relay.parent_name.clone()).filter(|name| !name.is_empty());
+        let crl_required = config.link.crl_required;
+        let uses = Uses { serves: true, dials: true, parent_name: wanted, crl_required };
+        let credentials = Credentials::load(&config.tls_dir, &config.name, uses)?;
         let metrics = Arc::new(Metrics::new());
         let queues = Queues::<Relay>::new();
         let inputs = queues.inputs.clone();
@@ -61,8 +62,7 @@ impl RelayServer {
         let (state, link) = watch::channel(LinkState::Down(None));
         let dialer = Dialer {
             setup: up,
-            identity: identity.clone(),
-            tls: client_tls,
+            credentials: credentials.clone(),
             parent: config.relay.parent.clone(),
             link: config.link.clone(),
             state,
@@ -73,10 +73,10 @@ impl RelayServer {
             detail: error.to_string(),
         };
         let link_config = config.link.clone();
-        let listener =
-            Listener::bind(&listen, down, identity, server_tls, link_config, FIRST_DOWN_LINK)
-                .await
-                .map_err(listen_error)?;
+        let keys = credentials.clone();
+        let listener = Listener::bind(&listen, down, keys, link_config, FIRST_DOWN_LINK)
+            .await
+            .map_err(listen_error)?;
         let address = listener.address().map_err(listen_error)?;
         let (ready_sender, ready) = watch::channel(false);
         let outlet = RelayOutlet { ready: ready_sender };
@@ -84,10 +84,13 @@ impl RelayServer {
         let accept = tokio::spawn(listener.run());
         let dial = tokio::spawn(dialer.run(1));
         let clock = tokio::spawn(wall_clock(inputs.clone()));
-        let tasks = [&accept, &dial, &clock, &host].map(tokio::task::JoinHandle::abort_handle);
+        let watch = tokio::spawn(credentials.clone().watch(metrics.clone()));
+        let tasks =
+            [&accept, &dial, &clock, &watch, &host].map(tokio::task::JoinHandle::abort_handle);
         tracing::info!(name = %config.name, %address, parent = %config.relay.parent, "relay started");
         let (tasks, parent) = (tasks.to_vec(), config.relay.parent);
-        Ok(Self { name: config.name, address, parent, inputs, metrics, link, ready, tasks })
+        let name = config.name;
+        Ok(Self { name, address, parent, inputs, metrics, credentials, link, ready, tasks })
     }
 
     /// Waits until it has ended: a broken invariant ends it, and its process should end with it.
@@ -188,6 +191,10 @@ impl Probe for RelayServer {
         Err(trouble.unwrap_or_else(|| "the parent's domains are not followed yet".into()))
     }
 
+    fn notes(&self) -> Vec<String> {
+        self.credentials.notes()
+    }
+
     fn status(&self) -> Telling<'_> {
         Box::pin(async {
             let seen = self.inputs.look(|relay, links| Seen::new(relay.status(), links)).await;
@@ -209,6 +216,7 @@ impl Probe for RelayServer {
                 "parent": self.parent,
                 "ready": Probe::ready(self).is_ok(),
                 "trouble": self.link.borrow().trouble(),
+                "certificate": self.credentials.status(),
                 "domains": seen.as_ref().map(|seen| seen.domains().map(domain).collect::<Vec<_>>()),
                 "children": seen.as_ref().map(Seen::children),
                 "figures": self.metrics.summary(),

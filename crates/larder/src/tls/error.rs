@@ -30,6 +30,38 @@ pub enum TlsError {
         /// Why it does not.
         detail: String,
     },
+    /// A revocation list that cannot be used.
+    #[error("{path} is no revocation list to be used: {detail}; copy ca.pem and ca-crl.pem anew from where the authority is", path = path.display())]
+    BadList {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        detail: String,
+    },
+    /// There is no revocation list, and there was one, or one is asked for.
+    #[error("{path} is missing: {why}; copy it from where the authority is", path = path.display())]
+    NoList {
+        /// Where it should be.
+        path: PathBuf,
+        /// Why there has to be one.
+        why: &'static str,
+    },
+    /// The certificate was taken back.
+    #[error("the certificate {path} was revoked on {since}; issue a new one with `larder ca issue {name}`", path = path.display())]
+    Revoked {
+        /// Which.
+        path: PathBuf,
+        /// The name in it.
+        name: String,
+        /// When.
+        since: String,
+    },
+    /// A certificate that is not among those that were issued here.
+    #[error("{what}; see `larder ca list`")]
+    NotIssued {
+        /// What is not there.
+        what: String,
+    },
     /// The private key may be read by others.
     #[error("{path} may be read by others (mode {mode:o}); run `chmod 600 {path}`", path = path.display())]
     KeyExposed {

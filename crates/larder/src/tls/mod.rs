@@ -5,12 +5,19 @@
 //! through a forwarded port. The extended key usage says who may serve and who may connect.
 
 mod authority;
+mod credentials;
 mod error;
+mod issued;
+mod revoked;
 mod verify;
 
-pub use authority::{Authority, Role, init};
+pub use authority::{Authority, Role, Which, init};
+pub use credentials::{CertificateStatus, look_again};
+pub(crate) use credentials::{Credentials, Uses};
 pub use error::TlsError;
+pub use issued::{Issued, Standing, certificates};
 
+use revoked::Revoked;
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -19,11 +26,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::time::ASN1Time;
 
 /// The authority's certificate.
 pub const CA_FILE: &str = "ca.pem";
 /// The authority's key; on the machine that issues certificates only.
 pub const CA_KEY_FILE: &str = "ca-key.pem";
+
+/// The authority's list of revoked certificates.
+pub const CRL_FILE: &str = "ca-crl.pem";
 
 /// The file of a name's certificate.
 #[must_use]
@@ -37,15 +48,19 @@ pub fn key_file(name: &str) -> String {
     format!("{name}-key.pem")
 }
 
-/// Who this process is, and whom it trusts. Loaded from `ca.pem`, `NAME.pem` and `NAME-key.pem`,
-/// and checked at once, so that a wrong file is named before anything is served.
+/// Who this process is, and whom it trusts. Loaded from `ca.pem`, `NAME.pem`, `NAME-key.pem` and,
+/// if it is there, `ca-crl.pem`, and checked at once, so that a wrong file is named before anything
+/// is served.
 pub struct Identity {
     name: String,
     certificate_path: PathBuf,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     key_path: PathBuf,
+    authorities: Vec<CertificateDer<'static>>,
     roots: Arc<RootCertStore>,
+    /// None: there is no list.
+    revoked: Option<Arc<Revoked>>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -68,16 +83,19 @@ impl Identity {
         })?;
         check_certificate(&certificate_path, &chain[0], &ca_path, &ca, name)?;
         let mut roots = RootCertStore::empty();
-        for certificate in ca {
-            roots.add(certificate).map_err(|e| malformed(&ca_path, &e.to_string()))?;
+        for certificate in &ca {
+            roots.add(certificate.clone()).map_err(|e| malformed(&ca_path, &e.to_string()))?;
         }
+        let revoked = Revoked::load(dir, &ca)?.map(Arc::new);
         Ok(Self {
             name: name.to_owned(),
             certificate_path,
             chain,
             key,
             key_path,
+            authorities: ca,
             roots: Arc::new(roots),
+            revoked,
             provider: Arc::new(rustls::crypto::ring::default_provider()),
         })
     }
@@ -103,6 +121,8 @@ impl Identity {
         )
         .build()
         .map_err(|e| malformed(&self.certificate_path, &e.to_string()))?;
+        let verifier =
+            Arc::new(verify::ChildVerifier { chains: verifier, revoked: self.revoked.clone() });
         let mut config = rustls::ServerConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|e| self.config_error(&e))?
@@ -122,6 +142,7 @@ impl Identity {
         self.check_usage(false)?;
         let verifier = Arc::new(verify::ParentVerifier::new(
             self.roots.clone(),
+            self.revoked.clone(),
             self.provider.clone(),
             parent.map(str::to_owned),
         ));
@@ -160,6 +181,50 @@ impl Identity {
         })
     }
 
+    /// Whether a peer's certificate that did once still does: it was not revoked since, and its
+    /// authority is still trusted. That it expired meanwhile does not matter to a link that stands.
+    pub(crate) fn still_trusts(&self, certificate: &CertificateDer<'_>) -> Result<(), String> {
+        let (_, parsed) = X509Certificate::from_der(certificate).map_err(|e| e.to_string())?;
+        let name = peer_name(certificate).unwrap_or_default();
+        if let Some(since) = self.revoked.as_ref().and_then(|revoked| revoked.since(&parsed)) {
+            return Err(format!(
+                "the certificate of `{name}` was revoked on {since}; issue a new one with `larder \
+                 ca issue {name}`"
+            ));
+        }
+        match self.authorities.iter().any(|authority| issued_by(&parsed, authority)) {
+            true => Ok(()),
+            false => Err(format!(
+                "the authority that issued the certificate of `{name}` is trusted no more: it is \
+                 not in ca.pem"
+            )),
+        }
+    }
+
+    /// When this certificate was revoked, if it was.
+    fn own_revoked(&self) -> Option<ASN1Time> {
+        let (_, own) = X509Certificate::from_der(&self.chain[0]).ok()?;
+        self.revoked.as_ref()?.since(&own)
+    }
+
+    /// The ends of this certificate and of the authority that issued it.
+    fn ends(&self) -> Option<(ASN1Time, ASN1Time)> {
+        let (_, own) = X509Certificate::from_der(&self.chain[0]).ok()?;
+        let issuers = self.authorities.iter().filter(|authority| issued_by(&own, authority));
+        let ends = issuers.filter_map(|authority| {
+            let (_, authority) = X509Certificate::from_der(authority).ok()?;
+            Some(authority.validity().not_after)
+        });
+        Some((own.validity().not_after, ends.max()?))
+    }
+
+    /// Seconds from its beginning to its end.
+    fn lifetime(&self) -> Option<i64> {
+        let (_, own) = X509Certificate::from_der(&self.chain[0]).ok()?;
+        let validity = own.validity();
+        Some(validity.not_after.timestamp() - validity.not_before.timestamp())
+    }
+
     /// What went wrong in a handshake, or on the first read after it (TLS 1.3 tells a client only
     /// then that its certificate was refused).
     #[must_use]
@@ -188,6 +253,11 @@ pub fn peer_role(certificate: &CertificateDer<'_>) -> larder_core::message::Role
         usage.is_some_and(|usage| usage.value.server_auth && usage.value.client_auth)
     });
     if serves { larder_core::message::Role::Relay } else { larder_core::message::Role::Node }
+}
+
+fn issued_by(certificate: &X509Certificate<'_>, authority: &CertificateDer<'_>) -> bool {
+    X509Certificate::from_der(authority)
+        .is_ok_and(|(_, ca)| certificate.verify_signature(Some(ca.public_key())).is_ok())
 }
 
 fn check_certificate(

@@ -177,3 +177,214 @@ fn names_that_would_be_paths_are_refused() {
         );
     }
 }
+
+fn uses(serves: bool) -> Uses {
+    Uses { serves, dials: !serves, ..Uses::default() }
+}
+
+/// Revoked certificates were a matter of waiting until they expire: a stolen laptop stayed in for a
+/// year. Both sides refuse one by the list, name it as revoked, and go on with its successor of
+/// the same name.
+#[test]
+fn a_revoked_certificate_is_refused_by_both_sides_and_its_successor_is_not() {
+    let (dir, authority) = authority("revoked");
+    let stolen = Identity::load(&dir, "node-one").expect("issued");
+    let old_origin = Identity::load(&dir, "origin").expect("issued");
+    authority.renew("node-one", true, None).expect("renews");
+    authority.renew("origin", false, Some(2)).expect("renews");
+    for name in ["node-one", "origin"] {
+        let revoked = authority.revoke(&Which::Replaced(name.into())).expect("one was replaced");
+        assert_eq!(revoked.len(), 1, "{name}");
+    }
+    let origin = Identity::load(&dir, "origin").expect("renewed");
+    let node = Identity::load(&dir, "node-one").expect("renewed");
+
+    let (server, client) = handshake(&origin, &stolen, None);
+    let text = server.expect_err("it was revoked").to_string();
+    assert!(text.contains("revoked"), "{text}");
+    let text = client.expect_err("it is told so").to_string();
+    assert!(text.contains("revoked") && text.contains("larder ca issue node-one"), "{text}");
+
+    let (_, client) = handshake(&old_origin, &node, None);
+    let text = client.expect_err("the parent's was revoked").to_string();
+    assert!(text.contains("revoked"), "{text}");
+
+    let (server, client) = handshake(&origin, &node, Some("origin"));
+    assert_eq!(server.expect("accepted"), "node-one");
+    assert_eq!(client.expect("accepted"), "origin");
+}
+
+/// A certificate's serial number was made of its key: one renewed with the same key had the number
+/// of the one it replaces, and would have been revoked with it.
+#[test]
+fn a_renewal_with_the_same_key_has_a_number_of_its_own() {
+    let (dir, authority) = authority("numbers");
+    let key = std::fs::read(dir.join("node-one-key.pem")).expect("issued");
+    let renewed = authority.renew("node-one", false, None).expect("renews");
+    assert_eq!(std::fs::read(dir.join("node-one-key.pem")).expect("still there"), key);
+    let all = authority.list().expect("a good folder");
+    let of_node: Vec<_> = all.iter().filter(|(issued, _)| issued.name == "node-one").collect();
+    assert_eq!(of_node.len(), 2, "{all:?}");
+    let old = of_node.iter().find(|(issued, _)| issued.serial != renewed.serial).expect("another");
+    authority.revoke(&Which::Serial(old.0.serial.clone())).expect("it is there");
+    for (issued, standing) in authority.list().expect("a good folder") {
+        let revoked = issued.serial == old.0.serial;
+        assert_eq!(standing == Standing::Revoked, revoked, "{issued:?}");
+    }
+    let nothing = authority.revoke(&Which::Serial(old.0.serial.clone()));
+    assert!(matches!(nothing, Err(TlsError::NotIssued { .. })), "{nothing:?}");
+}
+
+/// Files arrive one by one, half, wrong, or not at all. Whatever does not do is named and not used,
+/// and what was in use stays.
+#[test]
+fn only_whole_and_good_files_take_the_place_of_those_in_use() {
+    let (dir, authority) = authority("watched");
+    let credentials = Credentials::load(&dir, "node-one", uses(false)).expect("good files");
+    let serial = || {
+        let trust = credentials.current();
+        let path = dir.join("node-one.pem");
+        Issued::of(&path, &trust.identity.chain[0]).expect("a certificate").serial
+    };
+    let trouble = || credentials.status().trouble.unwrap_or_default();
+    let first = serial();
+
+    // A new certificate and its key are two files: between them nothing changes.
+    let old_key = std::fs::read(dir.join("node-one-key.pem")).expect("there");
+    authority.renew("node-one", true, None).expect("renews");
+    let new_key = std::fs::read(dir.join("node-one-key.pem")).expect("there");
+    std::fs::write(dir.join("node-one-key.pem"), old_key).expect("writes");
+    credentials.look(true);
+    assert_eq!(serial(), first);
+    assert!(trouble().contains("node-one-key.pem is not the key"), "{}", trouble());
+    std::fs::write(dir.join("node-one-key.pem"), new_key).expect("writes");
+    credentials.look(false);
+    assert_eq!(serial(), first, "files that have just changed may change again");
+    credentials.look(false);
+    assert_ne!(serial(), first);
+    assert_eq!(trouble(), "");
+    let second = serial();
+
+    // A list that is damaged, gone, or older than the one in use; and no authority.
+    authority.issue(&dir, "other", Role::Node, 1).expect("issues");
+    let empty = std::fs::read(dir.join(CRL_FILE)).expect("made with the authority");
+    authority.revoke(&Which::Name("other".into())).expect("revokes");
+    credentials.look(true);
+    assert_eq!((credentials.status().revoked, trouble().as_str()), (Some(1), ""));
+    let good = std::fs::read(dir.join(CRL_FILE)).expect("there");
+    let ca = std::fs::read(dir.join(CA_FILE)).expect("there");
+    type Damage<'a> = (&'a str, Option<&'a [u8]>, &'a str);
+    let damages: [Damage<'_>; 6] = [
+        (CRL_FILE, None, "ca-crl.pem is missing"),
+        (CRL_FILE, Some(&empty), "older"),
+        (CRL_FILE, Some(&good[..good.len() / 2]), "ca-crl.pem"),
+        (CRL_FILE, Some(b""), "holds no list"),
+        (CA_FILE, None, "ca.pem"),
+        (CA_FILE, Some(b"garbage"), "ca.pem"),
+    ];
+    for (file, bytes, wanted) in damages {
+        let path = dir.join(file);
+        match bytes {
+            Some(bytes) => std::fs::write(&path, bytes).expect("writes"),
+            None => std::fs::remove_file(&path).expect("was there"),
+        }
+        credentials.look(true);
+        assert!(trouble().contains(wanted), "{file}: {} is not {wanted}", trouble());
+        assert_eq!((credentials.status().revoked, serial()), (Some(1), second.clone()), "{wanted}");
+        std::fs::write(&path, if file == CA_FILE { &ca } else { &good }).expect("writes");
+        credentials.look(true);
+        assert_eq!(trouble(), "", "{file} is good again");
+    }
+}
+
+/// A process that starts cannot know that a list was there: asked to, it refuses to do without.
+#[test]
+fn a_list_may_be_asked_for_from_the_start() {
+    let (dir, _) = authority("required");
+    let required = || Uses { crl_required: true, ..uses(true) };
+    assert!(Credentials::load(&dir, "origin", required()).is_ok());
+    std::fs::remove_file(dir.join(CRL_FILE)).expect("made with the authority");
+    assert!(Credentials::load(&dir, "origin", uses(true)).is_ok());
+    let error = Credentials::load(&dir, "origin", required()).err();
+    assert!(matches!(error, Some(TlsError::NoList { .. })), "{error:?}");
+}
+
+/// An authority ends, and another takes over. While both are in `ca.pem`, certificates of either
+/// do, and both lists hold; when the old one is taken out, its certificates do no more.
+#[test]
+fn a_new_authority_takes_over_from_an_old_one() {
+    let (old_dir, old) = authority("old");
+    let (dir, new) = authority("new");
+    old.issue(&old_dir, "lost", Role::Node, 1).expect("issues");
+    old.revoke(&Which::Name("lost".into())).expect("revokes");
+    let new_ca = std::fs::read_to_string(dir.join(CA_FILE)).expect("there");
+    for file in [CA_FILE, CRL_FILE] {
+        let [new, old] =
+            [&dir, &old_dir].map(|dir| std::fs::read_to_string(dir.join(file)).expect("there"));
+        for dir in [&dir, &old_dir] {
+            // The old first: an authority finds its own certificate wherever it is in the file.
+            std::fs::write(dir.join(file), format!("{old}{new}")).expect("writes");
+        }
+    }
+    let [lost, old_node] =
+        ["lost", "node-one"].map(|name| Identity::load(&old_dir, name).expect("issued"));
+    drop(new);
+    let new = Authority::open(&dir).expect("both are in it");
+    new.issue(&dir, "node-two", Role::Node, 1).expect("issues");
+    new.issue(&dir, "node-three", Role::Node, 1).expect("issues");
+    new.revoke(&Which::Name("node-three".into())).expect("revokes");
+    let origin = Credentials::load(&dir, "origin", uses(true)).expect("both are trusted");
+    assert_eq!(origin.status().revoked, Some(2));
+    let accepts = |node: &Identity| {
+        let trust = origin.current();
+        let held = trust.identity.still_trusts(&node.chain[0]).is_ok();
+        let (server, _) = handshake(&trust.identity, node, None);
+        let accepted = server.is_ok();
+        assert_eq!(held, accepted, "a link that stands and a new one are judged alike: {server:?}");
+        accepted
+    };
+    let [two, three] =
+        ["node-two", "node-three"].map(|name| Identity::load(&dir, name).expect("issued"));
+    assert!(accepts(&two) && accepts(&old_node));
+    assert!(!accepts(&three) && !accepts(&lost));
+
+    std::fs::write(dir.join(CA_FILE), new_ca).expect("writes");
+    let list = std::fs::read_to_string(dir.join(CRL_FILE)).expect("there");
+    let end = "-----END X509 CRL-----";
+    // The others' stay where they are, before the edition that was written last.
+    let own = list.split_inclusive(end).nth(1).expect("two lists");
+    std::fs::write(dir.join(CRL_FILE), own).expect("writes");
+    origin.look(true);
+    assert_eq!(origin.status().trouble, None);
+    assert!(accepts(&two) && !accepts(&old_node) && !accepts(&three));
+}
+
+#[test]
+fn an_end_that_comes_near_is_warned_of() {
+    let (dir, authority) = authority("ending");
+    let status =
+        |name: &str| Credentials::load(&dir, name, uses(false)).expect("still good").status();
+    authority.issue(&dir, "long", Role::Node, 365).expect("issues");
+    authority.issue(&dir, "month", Role::Node, 90).expect("issues");
+    assert_eq!(status("long").trouble, None);
+    assert_eq!(status("month").trouble, None);
+    assert_eq!(status("node-one").trouble, None, "a day of a day is left");
+    authority.issue(&dir, "soon", Role::Node, 0).expect("issues");
+    let soon = Credentials::load(&dir, "soon", uses(false));
+    // Of whole seconds: it may be over by now, which `load` says as well.
+    let text = match soon {
+        Ok(soon) => soon.status().trouble.expect("it ends now"),
+        Err(error) => error.to_string(),
+    };
+    assert!(text.contains("soon.pem") && text.contains("expire"), "{text}");
+}
+
+/// Names of files of the authority's own.
+#[test]
+fn a_name_never_stands_in_the_way_of_the_authoritys_files() {
+    let (dir, authority) = authority("reserved");
+    for name in ["ca", "ca-crl", "ca-key"] {
+        let refused = authority.issue(&dir, name, Role::Node, 1);
+        assert!(matches!(refused, Err(TlsError::BadName(_))), "{name}");
+    }
+}

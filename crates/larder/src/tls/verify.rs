@@ -1,22 +1,90 @@
 //! Checks a parent's certificate, and puts handshake failures into words.
 
+use super::revoked::Revoked;
 use super::{Identity, TlsError, peer_name};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    AlertDescription, CertificateError, DigitallySignedStruct, Error, RootCertStore,
-    SignatureScheme,
+    AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, Error,
+    RootCertStore, SignatureScheme,
 };
 use std::sync::Arc;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Whether a certificate that is good by itself was revoked.
+fn check_revoked(
+    revoked: Option<&Revoked>,
+    certificate: &CertificateDer<'_>,
+) -> Result<(), CertificateError> {
+    let Some(revoked) = revoked else {
+        return Ok(());
+    };
+    let parsed = X509Certificate::from_der(certificate);
+    let (_, parsed) = parsed.map_err(|_| CertificateError::BadEncoding)?;
+    match revoked.since(&parsed) {
+        Some(_) => Err(CertificateError::Revoked),
+        None => Ok(()),
+    }
+}
+
+/// Accepts a certificate of the authority that may connect. The library can check revocation by
+/// itself, and refuses every certificate of a renewed authority then, as long as the list is still
+/// signed by the old one of that name.
+#[derive(Debug)]
+pub(super) struct ChildVerifier {
+    pub(super) chains: Arc<dyn ClientCertVerifier>,
+    pub(super) revoked: Option<Arc<Revoked>>,
+}
+
+impl ClientCertVerifier for ChildVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chains.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.chains.verify_client_cert(end_entity, intermediates, now)?;
+        check_revoked(self.revoked.as_deref(), end_entity)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}
 
 /// Accepts a certificate of the authority that may serve, with the name wanted if one is: the
 /// address that was dialled plays no part.
 #[derive(Debug)]
 pub(super) struct ParentVerifier {
     roots: Arc<RootCertStore>,
+    revoked: Option<Arc<Revoked>>,
     provider: Arc<CryptoProvider>,
     wanted: Option<String>,
 }
@@ -24,10 +92,11 @@ pub(super) struct ParentVerifier {
 impl ParentVerifier {
     pub(super) fn new(
         roots: Arc<RootCertStore>,
+        revoked: Option<Arc<Revoked>>,
         provider: Arc<CryptoProvider>,
         wanted: Option<String>,
     ) -> Self {
-        Self { roots, provider, wanted }
+        Self { roots, revoked, provider, wanted }
     }
 }
 
@@ -48,6 +117,7 @@ impl ServerCertVerifier for ParentVerifier {
             now,
             self.provider.signature_verification_algorithms.all,
         )?;
+        check_revoked(self.revoked.as_deref(), end_entity)?;
         let found = peer_name(end_entity).ok_or(CertificateError::BadEncoding)?;
         match &self.wanted {
             Some(wanted) if *wanted != found => Err(Error::General(format!(
@@ -121,6 +191,9 @@ fn certificate_text(reason: &CertificateError) -> String {
             "it was issued by another authority than our ca.pem; one of the two has the wrong files"
                 .into()
         }
+        CertificateError::Revoked => {
+            "it was revoked; issue a new one there with `larder ca issue`".into()
+        }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             "its role does not allow this; issue it with the right `--role`".into()
         }
@@ -133,6 +206,9 @@ fn alert_text(alert: AlertDescription, name: &str) -> Option<String> {
         AlertDescription::CertificateExpired => Some(format!(
             "it says expired (or the clocks differ); issue a new one with `larder ca issue {name}`"
         )),
+        AlertDescription::CertificateRevoked => {
+            Some(format!("it was revoked; issue a new one with `larder ca issue {name}`"))
+        }
         AlertDescription::UnknownCA | AlertDescription::DecryptError => Some(
             "it was issued by an authority that the other side does not trust; use one authority \
              for both"
@@ -141,7 +217,6 @@ fn alert_text(alert: AlertDescription, name: &str) -> Option<String> {
         AlertDescription::BadCertificate
         | AlertDescription::UnsupportedCertificate
         | AlertDescription::CertificateUnknown
-        | AlertDescription::CertificateRevoked
         | AlertDescription::CertificateRequired
         | AlertDescription::AccessDenied => Some(format!(
             "its name or role does not do there ({alert:?}); look at the other side's log"

@@ -6,12 +6,12 @@ use super::prepare;
 use crate::clock::{now, random_u64};
 use crate::config::LinkConfig;
 use crate::metrics::Side;
-use crate::tls::{Identity, TlsError, peer_name};
+use crate::tls::{Credentials, TlsError, peer_name};
 use larder_core::id::LinkId;
 use larder_core::machine::LinkInput;
 use larder_core::message::{CloseReason, Message};
 use larder_core::rng::Rng;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -57,10 +57,8 @@ pub(crate) type LinkWatch = watch::Receiver<LinkState>;
 pub(crate) struct Dialer {
     /// What links share.
     pub(crate) setup: LinkSetup,
-    /// Who this process is.
-    pub(crate) identity: Arc<Identity>,
-    /// How to open TLS.
-    pub(crate) tls: Arc<rustls::ClientConfig>,
+    /// Who this process is, and whom it trusts.
+    pub(crate) credentials: Arc<Credentials>,
     /// `host:port`.
     pub(crate) parent: String,
     /// Limits and pauses.
@@ -81,11 +79,11 @@ impl Dialer {
         let mut pauses = Pauses::new(&self.link);
         loop {
             match self.connect().await {
-                Ok((stream, peer)) => {
+                Ok((stream, peer, certificate)) => {
                     let opened = now();
                     let link = LinkId(next_link);
                     next_link += 1;
-                    let Some(failed) = self.run_link(stream, link, peer).await else {
+                    let Some(failed) = self.run_link(stream, link, peer, &certificate).await else {
                         return;
                     };
                     if now().since(opened) >= GOOD_LINK {
@@ -103,7 +101,11 @@ impl Dialer {
             }
             let hopeless =
                 matches!(&*self.state.borrow(), LinkState::Refused(_) | LinkState::Untrusted(_));
-            sleep(pauses.next(hopeless)).await;
+            // New certificate files may be what was missing.
+            tokio::select! {
+                () = sleep(pauses.next(hopeless)) => {}
+                () = self.credentials.changed() => pauses.reset(),
+            }
         }
     }
 
@@ -113,6 +115,7 @@ impl Dialer {
         stream: TlsStream<TcpStream>,
         link: LinkId,
         peer: String,
+        certificate: &CertificateDer<'_>,
     ) -> Option<LinkState> {
         let seen = |message: &Message| {
             if let Message::Welcome { name, .. } = message {
@@ -121,7 +124,9 @@ impl Dialer {
             }
         };
         let opened = LinkInput::UpOpened { link, peer };
-        let end = self.setup.run(stream, Side::Up, link, (opened, &self.parent), seen).await;
+        let distrusts = self.credentials.distrusts(certificate);
+        let opened = (opened, self.parent.as_str());
+        let end = self.setup.run(stream, Side::Up, link, opened, seen, distrusts).await;
         Some(match end {
             // This process ends: nothing is wrong, and nothing is dialled any more.
             End::Stopped | End::Closed(CloseReason::Shutdown) => return None,
@@ -129,11 +134,14 @@ impl Dialer {
                 LinkState::Refused(reason)
             }
             End::Goodbye(reason) | End::Closed(reason) => LinkState::Down(Some(reason.to_string())),
+            End::Distrusted(error) => LinkState::Untrusted(error),
             // TLS 1.3 tells only now that our certificate was refused.
-            End::Broken(error) => match self.identity.explain(&self.parent, &error) {
-                refused @ TlsError::RefusedByPeer { .. } => LinkState::Untrusted(refused),
-                _ => LinkState::Down(Some(broken(&error))),
-            },
+            End::Broken(error) => {
+                match self.credentials.current().identity.explain(&self.parent, &error) {
+                    refused @ TlsError::RefusedByPeer { .. } => LinkState::Untrusted(refused),
+                    _ => LinkState::Down(Some(broken(&error))),
+                }
+            }
         })
     }
 
@@ -158,21 +166,28 @@ impl Dialer {
         self.state.send_replace(state);
     }
 
-    async fn connect(&self) -> Result<(TlsStream<TcpStream>, String), Failure> {
+    /// A stream to the parent, its name and its certificate.
+    async fn connect(
+        &self,
+    ) -> Result<(TlsStream<TcpStream>, String, CertificateDer<'static>), Failure> {
         let attempt = async {
             let other = |e: std::io::Error| Failure::Other(format!("{}: {e}", self.parent));
             let stream = TcpStream::connect(&self.parent).await.map_err(other)?;
             prepare(&stream, self.link.write_limit.0).map_err(other)?;
             // Certificates name identities, not hosts; the verifier ignores the dialled name.
             let name = ServerName::try_from("larder.invalid").expect("a valid name");
-            let stream = tokio_rustls::TlsConnector::from(self.tls.clone())
+            let stream = tokio_rustls::TlsConnector::from(self.credentials.current().client())
                 .connect(name, stream)
                 .await
                 .map_err(|e| self.handshake_failure(&e))?;
             let chain = stream.get_ref().1.peer_certificates();
-            let peer = chain.and_then(|chain| peer_name(chain.first()?));
-            let peer = peer.ok_or_else(|| Failure::Other("the parent has no name".into()))?;
-            Ok((stream, peer))
+            let certificate = chain.and_then(|chain| Some(chain.first()?.clone().into_owned()));
+            let known = certificate.and_then(|certificate| {
+                let peer = peer_name(&certificate)?;
+                Some((peer, certificate))
+            });
+            let known = known.ok_or_else(|| Failure::Other("the parent has no name".into()))?;
+            Ok((stream, known.0, known.1))
         };
         let limit = self.link.connect_limit.0;
         match timeout(limit, attempt).await {
@@ -184,7 +199,7 @@ impl Dialer {
     }
 
     fn handshake_failure(&self, error: &std::io::Error) -> Failure {
-        match self.identity.explain(&self.parent, error) {
+        match self.credentials.current().identity.explain(&self.parent, error) {
             TlsError::Handshake { peer, detail } => {
                 Failure::Other(format!("TLS handshake with {peer} failed: {detail}"))
             }

@@ -2,11 +2,13 @@
 
 use super::outgoing::{LinkSender, Outgoing, Work, outgoing};
 use crate::metrics::{Direction, Metrics, Side};
+use crate::tls::TlsError;
 use bytes::{Bytes, BytesMut};
 use larder_core::id::LinkId;
 use larder_core::machine::LinkInput;
 use larder_core::message::{CloseReason, Lane, Message, PageBody};
 use larder_core::wire::{LaneReceiver, LaneSender, QueueLimits};
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +75,8 @@ pub(super) enum End {
     Closed(CloseReason),
     /// The socket ended.
     Broken(io::Error),
+    /// The other side's certificate does no more.
+    Distrusted(TlsError),
     /// The machine's task is gone.
     Stopped,
 }
@@ -93,8 +97,8 @@ impl LinkSetup {
         }
     }
 
-    /// Runs a link until it ends. `input` tells the machine of it; `seen` looks at every message
-    /// received before the machine does.
+    /// Runs a link until it ends, or until `distrusts` does. `input` tells the machine of it;
+    /// `seen` looks at every message received before the machine does.
     pub(super) async fn run<S>(
         &self,
         stream: S,
@@ -102,6 +106,7 @@ impl LinkSetup {
         link: LinkId,
         (input, address): (LinkInput, &str),
         seen: impl FnMut(&Message),
+        distrusts: impl Future<Output = TlsError>,
     ) -> End
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
@@ -118,20 +123,24 @@ impl LinkSetup {
             Writer { write, queue, metrics: self.metrics.clone(), limit: self.write_limit };
         let mut writer = tokio::spawn(writer.run());
         let end = tokio::select! {
-            end = self.read(&mut read, link, seen) => {
-                if let End::Closed(reason) = &end {
-                    own.close(reason.clone());
-                    let last_words = async {
-                        let _ = (&mut writer).await;
-                        discard(&mut read).await;
-                    };
-                    let _ = timeout(2 * GOODBYE_LIMIT, last_words).await;
-                }
-                writer.abort();
-                end
-            }
+            end = self.read(&mut read, link, seen) => end,
+            error = distrusts => End::Distrusted(error),
             end = &mut writer => end.unwrap_or(End::Stopped),
         };
+        let goodbye = match &end {
+            End::Closed(reason) if !writer.is_finished() => Some(reason.clone()),
+            End::Distrusted(error) => Some(CloseReason::Forbidden(error.to_string())),
+            _ => None,
+        };
+        if let Some(reason) = goodbye {
+            own.close(reason);
+            let last_words = async {
+                let _ = (&mut writer).await;
+                discard(&mut read).await;
+            };
+            let _ = timeout(2 * GOODBYE_LIMIT, last_words).await;
+        }
+        writer.abort();
         // A peer that has our goodbye ends the socket before the writer says that it is through.
         let end = match (end, own.closing()) {
             (End::Broken(_), Some(reason)) => End::Closed(reason),
@@ -315,6 +324,7 @@ mod tests {
     use larder_core::id::{DomainId, PageId, PageNo, RequestId, Stamp, VolumeId};
     use larder_core::message::{Lane, PageAnswer, Role};
     use larder_core::wire::FrameHeader;
+    use std::future::pending;
     use tokio::net::{TcpSocket, TcpStream};
 
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -330,7 +340,9 @@ mod tests {
         let (here, mut there) = tokio::io::duplex(4096);
         let opened =
             LinkInput::DownOpened { link: LinkId(1), peer: "peer".into(), role: Role::Node };
-        let run = async { setup.run(here, Side::Down, LinkId(1), (opened, "pipe"), |_| {}).await };
+        let run = async {
+            setup.run(here, Side::Down, LinkId(1), (opened, "pipe"), |_| {}, pending()).await
+        };
         let peer = async move {
             let header = FrameHeader { length: 3, lane: Lane::Control, slot: 0, last: true };
             let mut bytes = header.encode().to_vec();
@@ -372,7 +384,7 @@ mod tests {
         let opened =
             LinkInput::DownOpened { link: LinkId(1), peer: "peer".into(), role: Role::Node };
         let run = tokio::spawn(async move {
-            setup.run(near, Side::Down, LinkId(1), (opened, "line"), |_| {}).await
+            setup.run(near, Side::Down, LinkId(1), (opened, "line"), |_| {}, pending()).await
         });
         let Some(LinkEvent::Opened { sender, .. }) = told.recv().await else {
             panic!("the link stands");

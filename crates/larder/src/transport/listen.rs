@@ -5,7 +5,7 @@ use super::link::{End, LinkSetup};
 use super::prepare;
 use crate::config::LinkConfig;
 use crate::metrics::Side;
-use crate::tls::{Identity, peer_name, peer_role};
+use crate::tls::{Credentials, peer_name, peer_role};
 use larder_core::id::LinkId;
 use larder_core::machine::LinkInput;
 use std::net::SocketAddr;
@@ -26,8 +26,7 @@ pub(crate) struct Listener {
 
 struct Shared {
     setup: LinkSetup,
-    identity: Arc<Identity>,
-    tls: tokio_rustls::TlsAcceptor,
+    credentials: Arc<Credentials>,
     link: LinkConfig,
     next_link: AtomicU64,
 }
@@ -37,8 +36,7 @@ impl Listener {
     pub(crate) async fn bind(
         listen: &str,
         setup: LinkSetup,
-        identity: Arc<Identity>,
-        tls: Arc<rustls::ServerConfig>,
+        credentials: Arc<Credentials>,
         link: LinkConfig,
         first_link: u64,
     ) -> std::io::Result<Self> {
@@ -48,8 +46,7 @@ impl Listener {
             listener,
             shared: Arc::new(Shared {
                 setup,
-                identity,
-                tls: tls.into(),
+                credentials,
                 link,
                 next_link: AtomicU64::new(first_link),
             }),
@@ -94,8 +91,9 @@ impl Shared {
     async fn serve(&self, stream: TcpStream, address: SocketAddr) {
         let handshake = async {
             prepare(&stream, self.link.write_limit.0).map_err(|e| e.to_string())?;
-            let stream = self.tls.accept(stream).await;
-            stream.map_err(|e| self.identity.explain(&address.to_string(), &e).to_string())
+            let trust = self.credentials.current();
+            let stream = tokio_rustls::TlsAcceptor::from(trust.server()).accept(stream).await;
+            stream.map_err(|e| trust.identity.explain(&address.to_string(), &e).to_string())
         };
         let stream = match timeout(self.link.connect_limit.0, handshake).await {
             Ok(Ok(stream)) => stream,
@@ -104,17 +102,19 @@ impl Shared {
         };
         let chain = stream.get_ref().1.peer_certificates();
         let known = chain.and_then(|chain| {
-            let certificate = chain.first()?;
-            Some((peer_name(certificate)?, peer_role(certificate)))
+            let certificate = chain.first()?.clone().into_owned();
+            Some((peer_name(&certificate)?, peer_role(&certificate), certificate))
         });
-        let Some((peer, role)) = known else {
+        let Some((peer, role, certificate)) = known else {
             return self.refuse(address, "the certificate holds no name");
         };
         let link = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
         tracing::info!(%address, %peer, link = link.0, "child linked");
         let opened =
             (LinkInput::DownOpened { link, peer: peer.clone(), role }, address.to_string());
-        let end = self.setup.run(stream, Side::Down, link, (opened.0, &opened.1), |_| {}).await;
+        let distrusts = self.credentials.distrusts(&certificate);
+        let opened = (opened.0, opened.1.as_str());
+        let end = self.setup.run(stream, Side::Down, link, opened, |_| {}, distrusts).await;
         let why = match end {
             // Somebody has to see to it.
             End::Closed(reason) if lasting(&reason) => {
@@ -124,6 +124,10 @@ impl Shared {
             End::Goodbye(reason) => format!("it said: {reason}"),
             End::Closed(reason) => format!("closed here: {reason}"),
             End::Broken(error) => broken(&error),
+            End::Distrusted(error) => {
+                tracing::warn!(%address, link = link.0, %error, "child cut off");
+                return;
+            }
             End::Stopped => return,
         };
         tracing::info!(%address, %peer, link = link.0, why, "child gone");

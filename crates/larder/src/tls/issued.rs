@@ -1,0 +1,135 @@
+//! What an authority has issued: `ca-issued.jsonl`, a line of JSON a certificate, so that one that
+//! was replaced, and lies on a machine that is lost, can still be revoked.
+
+use super::authority::{Role, file_error, write_file};
+use super::{TlsError, malformed, peer_name, read_certificates, read_file};
+use rustls::pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The list of issued certificates, beside the authority's key.
+const ISSUED_FILE: &str = "ca-issued.jsonl";
+
+/// Whether a certificate may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// It may.
+    Valid,
+    /// Its time is over.
+    Expired,
+    /// It was taken back.
+    Revoked,
+}
+
+/// One certificate that an authority issued.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Issued {
+    /// Its serial number, in hexadecimal.
+    pub serial: String,
+    /// The Larder name in it.
+    pub name: String,
+    /// What its holder may be.
+    pub role: Role,
+    /// Its beginning, in seconds since 1970.
+    pub from: i64,
+    /// Its end, likewise.
+    pub until: i64,
+}
+
+impl Issued {
+    /// What a certificate says of itself.
+    pub(super) fn of(path: &Path, certificate: &CertificateDer<'_>) -> Result<Self, TlsError> {
+        let (_, parsed) =
+            X509Certificate::from_der(certificate).map_err(|e| malformed(path, &e.to_string()))?;
+        let usage = parsed.extended_key_usage().ok().flatten();
+        let (serves, connects) =
+            usage.map_or((false, false), |u| (u.value.server_auth, u.value.client_auth));
+        let role = match (serves, connects) {
+            (true, true) => Role::Relay,
+            (true, false) => Role::Origin,
+            (false, true) => Role::Node,
+            (false, false) => return Err(malformed(path, "it has no role")),
+        };
+        Ok(Self {
+            serial: hexadecimal(&parsed.tbs_certificate.serial.to_bytes_be()),
+            name: peer_name(certificate).ok_or_else(|| malformed(path, "it holds no name"))?,
+            role,
+            from: parsed.validity().not_before.timestamp(),
+            until: parsed.validity().not_after.timestamp(),
+        })
+    }
+
+    /// Its serial number as bytes; none: the list was changed by hand.
+    pub(super) fn serial_bytes(&self) -> Option<Vec<u8>> {
+        let digits = |at: usize| u8::from_str_radix(self.serial.get(at..at + 2)?, 16).ok();
+        (0..self.serial.len()).step_by(2).map(digits).collect()
+    }
+}
+
+/// The certificates of Larder in a folder, its authorities aside; no key is looked at.
+pub fn certificates(folder: &Path) -> Result<Vec<Issued>, TlsError> {
+    load(folder, |_| true)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// All that is known to have been issued in `dir`: the list, and certificates of the folder that
+/// were issued before there was one. By name, then by beginning.
+pub(super) fn load(
+    dir: &Path,
+    is_ours: impl Fn(&X509Certificate<'_>) -> bool,
+) -> Result<Vec<Issued>, TlsError> {
+    let path = dir.join(ISSUED_FILE);
+    let mut all: Vec<Issued> = Vec::new();
+    if path.try_exists().unwrap_or(true) {
+        let text =
+            String::from_utf8_lossy(&read_file(&path, "restore it from a backup")?).into_owned();
+        for (number, line) in text.lines().enumerate() {
+            let issued: Issued = serde_json::from_str(line).map_err(|e| TlsError::File {
+                path: path.clone(),
+                detail: format!("line {}: {e}", number + 1),
+                remedy: "mend it by hand, or restore it from a backup".into(),
+            })?;
+            all.push(issued);
+        }
+    }
+    let entries =
+        std::fs::read_dir(dir).map_err(|e| file_error(dir, &e, "is it the authority's?"))?;
+    for entry in entries {
+        let path = entry.map_err(|e| file_error(dir, &e, "is it the authority's?"))?.path();
+        if path.extension().is_none_or(|extension| extension != "pem") {
+            continue;
+        }
+        // Keys, lists and authorities lie there too.
+        let Ok(certificates) = read_certificates(&path, "") else {
+            continue;
+        };
+        let Ok(issued) = Issued::of(&path, &certificates[0]) else {
+            continue;
+        };
+        let ours = X509Certificate::from_der(&certificates[0]).is_ok_and(|(_, c)| is_ours(&c));
+        if ours && all.iter().all(|known| known.serial != issued.serial) {
+            all.push(issued);
+        }
+    }
+    all.sort_by(|a, b| (&a.name, a.from, &a.serial).cmp(&(&b.name, b.from, &b.serial)));
+    Ok(all)
+}
+
+/// Adds one to the list, before its files are written: none is ever out of it.
+pub(super) fn add(dir: &Path, issued: &Issued) -> Result<(), TlsError> {
+    let path = dir.join(ISSUED_FILE);
+    let mut text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(file_error(&path, &error, "restore it from a backup")),
+    };
+    let line = serde_json::to_string(issued).expect("plain values");
+    text.extend_from_slice(line.as_bytes());
+    text.push(b'\n');
+    write_file(&path, &text, 0o600)
+}

@@ -1,0 +1,142 @@
+//! Certificates that were taken back: the authority's revocation list, `ca-crl.pem`.
+//!
+//! The list is X.509's (RFC 5280), so that other tools read it. Larder looks certificates up in it
+//! by itself, since the same look-up ends links that stand: a handshake is checked once, a link
+//! lasts for months. One authority may sign for another of the same name, which is how a renewed
+//! authority goes on with the list of the one before it.
+
+use super::{CRL_FILE, TlsError, malformed, read_file};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use std::collections::BTreeMap;
+use std::path::Path;
+use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
+use x509_parser::time::ASN1Time;
+
+/// Revoked certificates of one file: of one authority, or of several.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Revoked {
+    /// When each was revoked, by its issuer's name (encoded) and its serial number.
+    since: BTreeMap<(Vec<u8>, Vec<u8>), ASN1Time>,
+    /// Which edition each authority's list is, by the authority's key.
+    editions: BTreeMap<Vec<u8>, Edition>,
+}
+
+/// The number of a list, which only grows: big endian, without leading zeros.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Edition(Vec<u8>);
+
+impl Edition {
+    fn is_before(&self, other: &Self) -> bool {
+        (self.0.len(), &self.0) < (other.0.len(), &other.0)
+    }
+}
+
+impl Revoked {
+    /// Reads a file of lists, each signed by one of `authorities`; none: there is no such file.
+    pub(super) fn load(
+        dir: &Path,
+        authorities: &[CertificateDer<'_>],
+    ) -> Result<Option<Self>, TlsError> {
+        let path = dir.join(CRL_FILE);
+        if !path.try_exists().unwrap_or(true) {
+            return Ok(None);
+        }
+        let bytes = read_file(&path, "copy it anew from where the authority is")?;
+        let mut revoked = Self::default();
+        for list in lists(&path, &bytes)? {
+            revoked.add(&path, &list, authorities)?;
+        }
+        if revoked.editions.is_empty() {
+            return Err(no_list(&path, "it holds no list"));
+        }
+        Ok(Some(revoked))
+    }
+
+    fn add(
+        &mut self,
+        path: &Path,
+        list: &CertificateRevocationListDer<'_>,
+        authorities: &[CertificateDer<'_>],
+    ) -> Result<(), TlsError> {
+        let wrong = |detail: &str| no_list(path, detail);
+        let (_, list) =
+            CertificateRevocationList::from_der(list).map_err(|e| wrong(&e.to_string()))?;
+        let mut signer = None;
+        for authority in authorities {
+            let (_, authority) = X509Certificate::from_der(authority)
+                .map_err(|e| malformed(path, &e.to_string()))?;
+            if authority.subject().as_raw() == list.issuer().as_raw()
+                && list.verify_signature(authority.public_key()).is_ok()
+            {
+                signer = Some(authority.public_key().raw.to_vec());
+            }
+        }
+        let signer = signer.ok_or_else(|| wrong("no authority in ca.pem has signed it"))?;
+        // One that covers only some certificates, or only what changed, has such an extension, and
+        // would leave out what we take for allowed.
+        if let Some(odd) = list.extensions().iter().find(|e| e.critical) {
+            return Err(wrong(&format!("extension {} is not understood", odd.oid)));
+        }
+        let edition = list.crl_number().ok_or_else(|| wrong("it has no number"))?;
+        let edition = Edition(edition.to_bytes_be());
+        if self.editions.insert(signer, edition).is_some() {
+            return Err(wrong("it holds two lists of one authority"));
+        }
+        let issuer = list.issuer().as_raw();
+        for entry in list.iter_revoked_certificates() {
+            let key = (issuer.to_vec(), entry.serial().to_bytes_be());
+            self.since.insert(key, entry.revocation_date);
+        }
+        Ok(())
+    }
+
+    /// Since when a certificate is revoked; none: it is not.
+    pub(super) fn since(&self, certificate: &X509Certificate<'_>) -> Option<ASN1Time> {
+        let serial = certificate.tbs_certificate.serial.to_bytes_be();
+        self.since.get(&(certificate.issuer().as_raw().to_vec(), serial)).copied()
+    }
+
+    /// How many are revoked.
+    pub(super) fn len(&self) -> usize {
+        self.since.len()
+    }
+
+    /// Whether this may stand where `now` stands: nothing in it is older, of any authority that is
+    /// still trusted. An old copy of a list would let in who was shut out since.
+    pub(super) fn may_follow(
+        &self,
+        now: &Self,
+        authorities: &[CertificateDer<'_>],
+    ) -> Result<(), &'static str> {
+        for (key, edition) in &now.editions {
+            let trusted = authorities.iter().any(|authority| {
+                X509Certificate::from_der(authority)
+                    .is_ok_and(|(_, authority)| authority.public_key().raw == key.as_slice())
+            });
+            match self.editions.get(key) {
+                None if trusted => return Err("an authority's list that was in it is missing"),
+                Some(new) if new.is_before(edition) => {
+                    return Err("it is older than the one in use");
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lists in a file.
+pub(super) fn lists(
+    path: &Path,
+    bytes: &[u8],
+) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
+    CertificateRevocationListDer::pem_slice_iter(bytes)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| no_list(path, &e.to_string()))
+}
+
+/// A file that is no list, or none to be used.
+pub(super) fn no_list(path: &Path, detail: &str) -> TlsError {
+    TlsError::BadList { path: path.to_owned(), detail: detail.to_owned() }
+}
