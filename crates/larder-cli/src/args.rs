@@ -1,7 +1,9 @@
 //! The command line: what can be asked, with its help.
 
+use crate::bundle::BundleArgs;
 use crate::ca::CaCommand;
 use crate::mount::Consistency;
+use crate::top::TopArgs;
 use clap::{Args, Parser, Subcommand};
 use larder::config::Size;
 use std::path::PathBuf;
@@ -38,7 +40,7 @@ pub(crate) struct Common {
     /// mount in the background /var/log/larder or ~/.local/state/larder]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) log_file: Option<PathBuf>,
-    /// Print results as JSON (`ca`, `volume` and `status`)
+    /// Print results as JSON (`ca`, `volume`, `status`, `top` and `support-bundle`)
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Set any key of the settings, e.g. `--set link.silence_max=20s`; may be repeated
@@ -110,6 +112,19 @@ pub(crate) enum Command {
     Volume(VolumeCommand),
     /// Show a running process's state, from its HTTP endpoint
     Status(StatusArgs),
+    /// Watch running processes side by side, from their HTTP endpoints: what they read, commit, send
+    /// and wait for, every second, until Ctrl-C
+    ///
+    /// On a terminal the screen is drawn anew; elsewhere a table is printed each time, and with
+    /// `--json` one object a line. Rates are those of the time between two looks.
+    Top(TopArgs),
+    /// Collect what somebody who helps from afar wants to see into a tar.gz
+    ///
+    /// Version, settings, `LARDER_` variables, what processes tell of themselves, the ends of logs,
+    /// Larder's mounts, room on disks, names and ends of certificates, facts of the machine. No keys,
+    /// and no content of files; logs may name files and users. The archive is for its owner alone,
+    /// and its parts are listed.
+    SupportBundle(BundleArgs),
     /// Write the man pages of all commands into a folder
     Manual {
         /// The folder: made when it is not there

@@ -2,6 +2,7 @@
 
 mod args;
 mod background;
+mod bundle;
 mod ca;
 mod documents;
 mod exit;
@@ -13,6 +14,7 @@ mod serve;
 mod settings;
 mod status;
 mod store;
+mod top;
 mod tree;
 mod version;
 mod volume;
@@ -59,6 +61,8 @@ async fn run(cli: Cli, words: &[OsString]) -> Result<()> {
         Command::Mount(arguments) => background::start(arguments, &cli.common, &words[1..]).await,
         Command::Volume(command) => volume::run(command, &cli.common).await,
         Command::Status(arguments) => status::run(arguments, &cli.common).await,
+        Command::Top(arguments) => top::run(arguments, &cli.common).await,
+        Command::SupportBundle(arguments) => bundle::run(arguments, &cli.common).await,
         Command::Manual { folder } => documents::manual(folder),
         Command::Completions { shell } => documents::completions(*shell),
         Command::Version => version::print(cli.common.json),

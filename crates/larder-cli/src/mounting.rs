@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// How long a look at the mount point may take.
@@ -39,7 +39,11 @@ fn not_mounted(point: &Path) -> String {
 struct MountProbe {
     node: Node,
     standing: Standing,
+    tree: MountedTree,
 }
+
+/// The tree that is mounted, once it is.
+type MountedTree = Arc<OnceLock<Weak<FileSystem<VolumeStore>>>>;
 
 impl Probe for MountProbe {
     fn metrics(&self) -> &Metrics {
@@ -63,6 +67,8 @@ impl Probe for MountProbe {
         Box::pin(async {
             let mut status = Probe::status(&self.node).await;
             status["mounted"] = self.standing.now().is_ok().into();
+            let tree = self.tree.get().and_then(Weak::upgrade);
+            status["waiting_bytes"] = tree.map(|tree| tree.waiting_bytes()).into();
             status
         })
     }
@@ -149,9 +155,11 @@ pub(crate) async fn run(
 
     let mut stopping = Stopping::listen()?;
     let standing = Standing::default();
+    let told = MountedTree::default();
     let start = async {
         let node = Node::connect(config.node()).await?;
-        let probe = MountProbe { node: node.clone(), standing: standing.clone() };
+        let (standing, tree) = (standing.clone(), told.clone());
+        let probe = MountProbe { node: node.clone(), standing, tree };
         let endpoint = serve::http(&config, Arc::new(probe)).await?;
         let volume = node.volume(&arguments.volume).await?;
         Ok((node, endpoint, volume))
@@ -190,10 +198,11 @@ pub(crate) async fn run(
         .await
         .with_context(|| format!("volume {}", arguments.volume))?;
     let (domain, id) = (volume.domain(), volume.id());
-    let mounted = Mounted::mount(Arc::new(tree), point, options, move || {
-        next_signal(&mut notices, domain, id)
-    })
-    .with_context(|| not_mounted(point))?;
+    let tree = Arc::new(tree);
+    told.get_or_init(|| Arc::downgrade(&tree));
+    let mounted =
+        Mounted::mount(tree, point, options, move || next_signal(&mut notices, domain, id))
+            .with_context(|| not_mounted(point))?;
     tracing::info!(volume = %arguments.volume, point = %point.display(), "mounted");
     usable()?;
 

@@ -16,5 +16,6 @@ mod locks;
 mod operators;
 mod orphans;
 mod quickstart;
+mod support;
 mod transfer;
 mod usage;
