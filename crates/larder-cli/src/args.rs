@@ -271,15 +271,27 @@ pub(crate) enum VolumeCommand {
         /// Bytes of a page of a volume to be made
         #[arg(long, value_name = "SIZE", default_value = "32KiB", value_parser = page_bytes)]
         page_size: u32,
+        /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with
+        /// `--json` an object a line; all on standard error
+        #[arg(short, long)]
+        quiet: bool,
         #[command(flatten)]
         uplink: Uplink,
     },
-    /// Copy a volume's tree, as of one moment, into a folder
+    /// Copy a volume's tree into a folder; run it again to go on after an interruption
+    ///
+    /// Each directory is copied as of one moment; the whole is, if nobody changes it meanwhile.
+    /// Until it is whole the folder holds a file `.larder-export`, which says that it is not.
     Export {
         /// The volume
         volume: String,
-        /// The folder: made when it is not there, else it must be empty
+        /// The folder: made when it is not there, else it must be empty, or hold this volume's
+        /// unfinished export
         target: PathBuf,
+        /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with
+        /// `--json` an object a line; all on standard error
+        #[arg(short, long)]
+        quiet: bool,
         #[command(flatten)]
         uplink: Uplink,
     },
@@ -296,6 +308,10 @@ pub(crate) enum VolumeCommand {
         /// when no node is running
         #[arg(long, value_name = "AGE", conflicts_with = "data")]
         free_orphans: Option<String>,
+        /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with
+        /// `--json` an object a line; all on standard error
+        #[arg(short, long)]
+        quiet: bool,
         #[command(flatten)]
         uplink: Uplink,
     },

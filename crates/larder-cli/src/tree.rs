@@ -1,17 +1,17 @@
 //! The tree of files in a volume, for `larder volume`: with progress for people.
 
+use crate::progress::{Progress, Step};
 use anyhow::{Context, Result, ensure};
-use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use larder::client::{Freshness, Volume};
 use larder::fs::check::{CheckOptions, check as check_tree};
 use larder::fs::client::VolumeStore;
-use larder::fs::export::export as export_tree;
+use larder::fs::export::{ExportOptions, MARKER, export as export_tree};
 use larder::fs::import::import as import_tree;
 use larder::fs::{FileSystem, FsError, FsOptions};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An operation of a command may take this long: nobody waits at a terminal for a second.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
@@ -52,81 +52,91 @@ async fn open(volume: &Volume) -> Result<Tree> {
     Ok(Arc::new(tree.with_context(|| format!("volume {}", volume.info().name))?))
 }
 
-fn bar(quiet: bool, total: Option<u64>) -> ProgressBar {
-    if quiet {
-        return ProgressBar::hidden();
-    }
-    let style = "{spinner} {wide_bar} {pos}/{len} files {msg} {eta} left";
-    let bar = match total {
-        Some(total) => ProgressBar::new(total)
-            .with_style(ProgressStyle::with_template(style).expect("the template is valid")),
-        None => ProgressBar::new_spinner(),
-    };
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
-}
-
-fn rate(bytes: u64, started: Instant) -> String {
-    let seconds = started.elapsed().as_secs_f64().max(1e-3);
-    format!("{} ({}/s)", HumanBytes(bytes), HumanBytes((bytes as f64 / seconds) as u64))
-}
-
 /// Imports a host folder into the root of a volume's tree.
-pub(crate) async fn import(volume: &Volume, source: &Path, quiet: bool) -> Result<Value> {
+pub(crate) async fn import(volume: &Volume, source: &Path, mut shown: Progress) -> Result<Value> {
     ensure!(source.is_dir(), "{} is not a folder", source.display());
     let tree = open(volume).await?;
-    let (started, shown) = (Instant::now(), bar(quiet, Some(0)));
     let done = import_tree(&tree, source, tree.root(), &mut |progress| {
-        shown.set_length(progress.found);
-        shown.set_position(progress.files + progress.skipped);
-        shown.set_message(rate(progress.bytes, started));
+        let done = progress.files + progress.skipped;
+        shown.show(Step { done, known: Some(progress.found), bytes: progress.bytes });
     })
     .await?;
-    shown.finish_and_clear();
     Ok(json!({
         "directories": done.directories,
         "files": done.files,
         "skipped": done.skipped,
         "bytes": done.bytes,
-        "seconds": started.elapsed().as_secs_f64(),
+        "seconds": shown.finish().as_secs_f64(),
     }))
 }
 
-/// Exports a volume's tree into a folder.
-pub(crate) async fn export(volume: &Volume, target: &Path, quiet: bool) -> Result<Value> {
-    if let Ok(mut entries) = std::fs::read_dir(target) {
-        ensure!(entries.next().is_none(), "{} is not empty", target.display());
-    }
+/// Exports a volume's tree into a folder; one that holds an export that was interrupted is gone on
+/// with.
+pub(crate) async fn export(volume: &Volume, target: &Path, mut shown: Progress) -> Result<Value> {
     let tree = open(volume).await?;
-    let (started, shown) = (Instant::now(), bar(quiet, None));
-    let done = export_tree(&tree, tree.root(), target, &mut |progress| {
-        shown.set_message(format!("{} files, {}", progress.files, rate(progress.bytes, started)));
+    let kept = export_marker(volume, &tree, target).await?;
+    let options = ExportOptions { keep_same: kept };
+    let done = export_tree(&tree, tree.root(), target, options, &mut |progress| {
+        let done = progress.files + progress.skipped + progress.directories;
+        shown.show(Step { done, known: Some(progress.found), bytes: progress.bytes });
     })
     .await?;
-    shown.finish_and_clear();
+    std::fs::remove_file(target.join(MARKER)).context("the mark of an unfinished export")?;
     Ok(json!({
         "directories": done.directories,
         "files": done.files,
+        "skipped": done.skipped,
         "bytes": done.bytes,
-        "seconds": started.elapsed().as_secs_f64(),
+        "seconds": shown.finish().as_secs_f64(),
     }))
+}
+
+/// Marks a folder as an unfinished export of the volume. True: it was one before.
+async fn export_marker(volume: &Volume, tree: &Tree, target: &Path) -> Result<bool> {
+    let (marker, shown) = (target.join(MARKER), target.display());
+    let root = tree.lookup(tree.root(), MARKER.as_bytes()).await?;
+    ensure!(
+        root.attr.is_none(),
+        "the volume holds a file {MARKER}, which marks exports: rename it"
+    );
+    let id = format!("{}\n", volume.id());
+    match std::fs::read_to_string(&marker) {
+        Ok(found) => {
+            ensure!(
+                found == id,
+                "{shown} holds an unfinished export of another volume: choose another folder"
+            );
+            return Ok(true);
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).context(marker.display().to_string()),
+    }
+    if let Ok(mut entries) = std::fs::read_dir(target) {
+        ensure!(entries.next().is_none(), "{shown} is not empty");
+    }
+    std::fs::create_dir_all(target).with_context(|| shown.to_string())?;
+    std::fs::write(&marker, id).with_context(|| marker.display().to_string())?;
+    Ok(false)
 }
 
 /// Checks a volume's tree; the report, and what does not hold. First frees files without a name
 /// that nobody has said to be open for `free`.
-pub(crate) async fn check(volume: &Volume, free: Option<Duration>) -> Result<(Value, Vec<String>)> {
+pub(crate) async fn check(
+    volume: &Volume,
+    free: Option<Duration>,
+    mut shown: Progress,
+) -> Result<(Value, Vec<String>)> {
     let tree = open(volume).await?;
     let freed = match free {
         Some(age) => Some(tree.reap_orphans(age).await?),
         None => None,
     };
-    let (started, shown) = (Instant::now(), bar(false, None));
     let report = check_tree(&tree, &CheckOptions::default(), &mut |progress| {
-        let after = HumanDuration(started.elapsed());
-        shown.set_message(format!("{} files checked after {after}", progress.files));
+        let done = progress.files + progress.directories;
+        shown.show(Step { done, known: None, bytes: progress.bytes });
     })
     .await?;
-    shown.finish_and_clear();
+    shown.finish();
     let faults = report.problems.iter().map(ToString::to_string).collect();
     let mut value = json!({
         "directories": report.directories,

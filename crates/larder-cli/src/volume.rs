@@ -2,6 +2,7 @@
 
 use crate::args::{Common, Uplink, VolumeCommand};
 use crate::out;
+use crate::progress::Progress;
 use crate::settings::Flags;
 use anyhow::{Context, Result, bail};
 use comfy_table::Table;
@@ -38,7 +39,7 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
             show(&value, common, &format!("{value:#}"))?;
             node.shutdown().await;
         }
-        VolumeCommand::Import { volume: name, source, create: make, page_size, uplink } => {
+        VolumeCommand::Import { volume: name, source, create: make, page_size, quiet, uplink } => {
             let node = connect_within(uplink, common, IMPORT_MEMORY).await?;
             let volume = match node.volume(name).await {
                 Err(Error::NoVolume(_)) if *make => create(&node, name, *page_size).await?,
@@ -47,24 +48,27 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
             if *make {
                 crate::tree::format_bare(&volume).await?;
             }
-            let report = crate::tree::import(&volume, source, common.json).await?;
+            let shown = Progress::new("import", common.json, *quiet);
+            let report = crate::tree::import(&volume, source, shown).await?;
             show(&report, common, &summary("imported", &report))?;
             node.shutdown().await;
         }
-        VolumeCommand::Export { volume: name, target, uplink } => {
+        VolumeCommand::Export { volume: name, target, quiet, uplink } => {
             let node = connect(uplink, common).await?;
             let volume = node.volume(name).await?;
-            let report = crate::tree::export(&volume, target, common.json).await?;
+            let shown = Progress::new("export", common.json, *quiet);
+            let report = crate::tree::export(&volume, target, shown).await?;
             show(&report, common, &summary("exported", &report))?;
             node.shutdown().await;
         }
         VolumeCommand::Check { data: Some(data), .. } => check_store(data, common)?,
-        VolumeCommand::Check { volume: name, free_orphans, uplink, .. } => {
+        VolumeCommand::Check { volume: name, free_orphans, quiet, uplink, .. } => {
             let free = free_orphans.as_deref().map(orphan_age).transpose()?;
             let name = name.as_ref().context("a volume's name, or --data, is needed")?;
             let node = connect(uplink, common).await?;
             let volume = node.volume(name).await?;
-            let (report, faults) = crate::tree::check(&volume, free).await?;
+            let shown = Progress::new("check", common.json, *quiet);
+            let (report, faults) = crate::tree::check(&volume, free, shown).await?;
             node.shutdown().await;
             verdict(&report, &faults, common)?;
         }

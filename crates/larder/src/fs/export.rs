@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -22,13 +22,30 @@ const PIPELINE: usize = 16;
 /// Bytes of a file read at a time.
 const PART_BYTES: usize = 4 << 20;
 
+/// A file in a folder that is being exported to, which says that it is not whole. The export itself
+/// does not make it.
+pub const MARKER: &str = ".larder-export";
+
+/// How to export.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ExportOptions {
+    /// Leave plain files as they are that are there with the same size, mode and time of change: an
+    /// export before this one has written them whole, since it sets the last two when it is done
+    /// with a file.
+    pub keep_same: bool,
+}
+
 /// What has been done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExportProgress {
+    /// Files and directories known of so far.
+    pub found: u64,
     /// Directories made.
     pub directories: u64,
     /// Files and links written.
     pub files: u64,
+    /// Files that were there.
+    pub skipped: u64,
     /// Bytes written.
     pub bytes: u64,
 }
@@ -40,9 +57,10 @@ pub async fn export<S: TxStore>(
     fs: &Arc<FileSystem<S>>,
     source: InodeId,
     target: &Path,
+    options: ExportOptions,
     progress: &mut (dyn FnMut(&ExportProgress) + Send),
 ) -> Result<ExportProgress, FsError> {
-    let mut done = ExportProgress::default();
+    let mut done = ExportProgress { found: 1, ..ExportProgress::default() };
     let mut links: BTreeMap<InodeId, PathBuf> = BTreeMap::new();
     let mut made = vec![(fs.getattr(source).await?, target.to_path_buf())];
     let mut at = 0;
@@ -51,6 +69,8 @@ pub async fn export<S: TxStore>(
         at += 1;
         make_directory(&path)?;
         done.directories += 1;
+        // A directory's size is the number of its names.
+        done.found += attr.inode.size;
         let mut running = JoinSet::new();
         let mut position = Position::default();
         loop {
@@ -70,6 +90,10 @@ pub async fn export<S: TxStore>(
                 } else {
                     if attr.inode.links > 1 {
                         links.insert(attr.id, path.clone());
+                    }
+                    if options.keep_same && is_same(&path, &attr) {
+                        done.skipped += 1;
+                        continue;
                     }
                     let fs = fs.clone();
                     running.spawn(async move { write_file(&fs, &entry, &attr, &path).await });
@@ -100,6 +124,19 @@ async fn finish(
         done.files += 1;
     }
     Ok(())
+}
+
+/// Whether an export has written this plain file whole.
+fn is_same(path: &Path, attr: &Attr) -> bool {
+    let Ok(there) = std::fs::symlink_metadata(path) else {
+        return false;
+    };
+    let modified = i128::from(there.mtime()) * 1_000_000_000 + i128::from(there.mtime_nsec());
+    attr.inode.kind == Kind::File
+        && there.is_file()
+        && there.len() == attr.inode.size
+        && there.mode() & 0o7777 == u32::from(attr.inode.mode)
+        && modified == i128::from(attr.inode.mtime)
 }
 
 fn make_directory(path: &Path) -> Result<(), FsError> {

@@ -1,0 +1,154 @@
+//! How far a long command has come: a bar on a terminal, elsewhere a line every few seconds, with
+//! `--json` a JSON object a line. All of it on standard error; standard output is for the result.
+
+use crate::out;
+use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// How often a line is printed where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// How far a command has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Step {
+    /// Files and directories done.
+    pub(crate) done: u64,
+    /// How many are known of so far; none: nobody knows.
+    pub(crate) known: Option<u64>,
+    /// Bytes done.
+    pub(crate) bytes: u64,
+}
+
+/// Shows it.
+pub(crate) struct Progress {
+    verb: &'static str,
+    how: How,
+    started: Instant,
+}
+
+enum How {
+    Bar(ProgressBar),
+    /// Lines, or objects; and when the next is due.
+    Lines {
+        json: bool,
+        due: Instant,
+    },
+    Quiet,
+}
+
+impl Progress {
+    /// For `import`, `export`, …
+    pub(crate) fn new(verb: &'static str, json: bool, quiet: bool) -> Self {
+        let started = Instant::now();
+        let how = if quiet {
+            How::Quiet
+        } else if !json && std::io::stderr().is_terminal() {
+            let bar = ProgressBar::new_spinner();
+            bar.enable_steady_tick(Duration::from_millis(200));
+            How::Bar(bar)
+        } else {
+            How::Lines { json, due: started + LINE_EVERY }
+        };
+        Self { verb, how, started }
+    }
+
+    /// Takes note of how far it is.
+    pub(crate) fn show(&mut self, step: Step) {
+        let Self { verb, how, started } = self;
+        let elapsed = started.elapsed();
+        match how {
+            How::Quiet => {}
+            How::Bar(bar) => {
+                if let Some(known) = step.known
+                    && bar.length().is_none()
+                {
+                    bar.set_length(known);
+                    let style = "{spinner} {wide_bar} {msg}";
+                    bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
+                }
+                if let Some(known) = step.known {
+                    bar.set_length(known);
+                    bar.set_position(step.done);
+                }
+                bar.set_message(text(step, elapsed));
+            }
+            How::Lines { json, due } => {
+                let now = Instant::now();
+                if now < *due {
+                    return;
+                }
+                *due = now + LINE_EVERY;
+                if *json {
+                    out::fault(object(verb, step, elapsed));
+                } else {
+                    out::fault(format_args!("{verb}: {}", text(step, elapsed)));
+                }
+            }
+        }
+    }
+
+    /// Clears the bar; how long it took.
+    pub(crate) fn finish(&self) -> Duration {
+        if let How::Bar(bar) = &self.how {
+            bar.finish_and_clear();
+        }
+        self.started.elapsed()
+    }
+}
+
+/// Seconds left, at the pace so far; none: nobody knows yet.
+fn left_s(step: Step, elapsed: Duration) -> Option<f64> {
+    let known = step.known?;
+    (step.done > 0 && elapsed > Duration::from_secs(1))
+        .then(|| elapsed.as_secs_f64() * known.saturating_sub(step.done) as f64 / step.done as f64)
+}
+
+fn rate(step: Step, elapsed: Duration) -> f64 {
+    step.bytes as f64 / elapsed.as_secs_f64().max(1e-3)
+}
+
+fn text(step: Step, elapsed: Duration) -> String {
+    let files = match step.known {
+        Some(known) => format!("{} of {known} files", step.done),
+        None => format!("{} files", step.done),
+    };
+    let bytes = HumanBytes(step.bytes);
+    let rate = HumanBytes(rate(step, elapsed) as u64);
+    let left = left_s(step, elapsed).map_or_else(String::new, |seconds| {
+        format!(", {} left", HumanDuration(Duration::from_secs_f64(seconds.min(1e9))))
+    });
+    format!("{files}, {bytes} ({rate}/s){left}")
+}
+
+fn object(verb: &str, step: Step, elapsed: Duration) -> serde_json::Value {
+    json!({
+        "progress": verb,
+        "files": step.done,
+        "files_known": step.known,
+        "bytes": step.bytes,
+        "bytes_per_s": rate(step, elapsed),
+        "seconds": elapsed.as_secs_f64(),
+        "left_s": left_s(step, elapsed),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEN: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn the_time_left_is_at_the_pace_so_far() {
+        let step = Step { done: 25, known: Some(100), bytes: 10 << 20 };
+        assert_eq!(left_s(step, TEN), Some(30.0));
+        assert_eq!(text(step, TEN), "25 of 100 files, 10.00 MiB (1.00 MiB/s), 30 seconds left");
+        assert_eq!(object("import", step, TEN)["left_s"], 30.0);
+        // More was done than was known of: nothing is left of what is known.
+        assert_eq!(left_s(Step { done: 101, ..step }, TEN), Some(0.0));
+        assert_eq!(left_s(Step { done: 0, ..step }, TEN), None);
+        assert_eq!(text(Step { known: None, ..step }, TEN), "25 files, 10.00 MiB (1.00 MiB/s)");
+    }
+}
