@@ -197,10 +197,10 @@ fn tail(path: &Path) -> std::io::Result<String> {
     })
 }
 
-/// Larder's mounts.
+/// Mounts of file systems in user space: not every kernel says which of them are Larder's.
 fn mounts() -> String {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts.lines().filter(|line| line.contains("larder")).fold(String::new(), |mut all, line| {
+    mounts.lines().filter(|line| line.contains(" - fuse")).fold(String::new(), |mut all, line| {
         all.push_str(line);
         all.push('\n');
         all
