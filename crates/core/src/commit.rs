@@ -244,6 +244,22 @@ pub enum Abort {
     /// The base belongs to a history this domain does not have, or lies past its fork.
     #[error("the base stamp belongs to another history of the domain")]
     History,
+    /// It would grow a volume past its quota. What frees or shrinks is always taken.
+    #[error(
+        "volume {name} would pass its quota of {limit} bytes: it takes {used}, and this adds {more}; remove something, or ask an administrator for `larder volume quota`"
+    )]
+    Quota {
+        /// Which volume.
+        volume: VolumeId,
+        /// Its name.
+        name: String,
+        /// Its quota in bytes.
+        limit: u64,
+        /// What it takes.
+        used: u64,
+        /// What the commit would add.
+        more: u64,
+    },
     /// A limit of the origin: too large, too many.
     #[error("the commit is over a limit: {0}")]
     TooLarge(&'static str),

@@ -184,6 +184,8 @@ pub enum Fault {
     /// P2: a relay takes the answer to a beat that it had sent before for the answer to a child's
     /// refresh.
     RefreshJoined,
+    /// Quotas: a commit that passes its volume's quota is taken.
+    QuotaUncounted,
 }
 
 impl Faults {

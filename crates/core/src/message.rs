@@ -11,7 +11,7 @@ use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
 
 /// The newest protocol version spoken here.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// The oldest protocol version spoken here.
 pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
 
@@ -184,6 +184,19 @@ pub struct VolumeInfo {
     pub version: Stamp,
     /// Pages that are there.
     pub pages: u64,
+    /// Bytes of their images: what it takes of its quota.
+    pub bytes: u64,
+    /// Most bytes that it may take; none: as many as the store has room for.
+    pub quota: Option<u64>,
+    /// Bytes free where its store is; none: not known.
+    pub room: Option<u64>,
+}
+
+/// A change of a volume by an administrator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum VolumeChange {
+    /// The most bytes that it may take; none: no bound but the store's room.
+    Quota(Option<u64>),
 }
 
 /// A volume to be made.
@@ -336,6 +349,15 @@ pub enum RequestError {
     Full(String),
 }
 
+impl RequestError {
+    /// The parent speaks a version that does not know this.
+    pub(crate) fn older_parent(parent: u32, needed: u32) -> Self {
+        Self::Invalid(format!(
+            "this needs protocol version {needed}, and the parent or one above it speaks {parent}: update it"
+        ))
+    }
+}
+
 /// A volume, by name or id.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum VolumeKey {
@@ -481,6 +503,15 @@ pub enum Message {
         /// What.
         spec: VolumeSpec,
     },
+    /// Changes a volume. Not to a parent of protocol version 1.
+    ChangeVolume {
+        /// For the answer.
+        request: RequestId,
+        /// Which. By id: repeated, it must not meet another one of that name.
+        volume: VolumeId,
+        /// How.
+        change: VolumeChange,
+    },
     /// Keep-alive and age: answered by an `Echo` in the stream.
     Beat {
         /// Which domain.
@@ -575,7 +606,7 @@ pub enum Message {
         /// The numbers.
         range: IdRange,
     },
-    /// Answers `OpenVolume` and `CreateVolume`.
+    /// Answers `OpenVolume`, `CreateVolume` and `ChangeVolume`.
     Volume {
         /// Which request.
         request: RequestId,
@@ -662,6 +693,15 @@ pub enum Message {
 }
 
 impl Message {
+    /// The protocol version that brought its kind: on a link of an earlier one it is not sent.
+    #[must_use]
+    pub fn since(&self) -> u32 {
+        match self {
+            Self::ChangeVolume { .. } => 2,
+            _ => 1,
+        }
+    }
+
     /// The lane it travels in.
     #[must_use]
     pub fn lane(&self) -> Lane {
@@ -680,6 +720,7 @@ impl Message {
             | Self::OpenVolume { .. }
             | Self::ListVolumes { .. }
             | Self::CreateVolume { .. }
+            | Self::ChangeVolume { .. }
             | Self::Beat { .. }
             | Self::Refresh { .. }
             | Self::Credit { .. }

@@ -23,6 +23,9 @@ pub enum LogRecord {
         id: CommitId,
         /// Wall clock at the origin.
         time: WallTime,
+        /// By how many bytes of page images it grows each volume that it writes, in the order of
+        /// their first writes. Empty: written before bytes were counted.
+        grown: Vec<i64>,
         /// What it wrote.
         writes: Vec<Write>,
     },
@@ -62,11 +65,25 @@ pub enum LogRecord {
         /// The volume.
         volume: VolumeMeta,
     },
+    /// A volume's settings from here on.
+    Settings {
+        /// Of which volume.
+        volume: VolumeId,
+        /// All of them.
+        settings: VolumeSettings,
+    },
     /// A history begins.
     Epoch {
         /// Which.
         epoch: Epoch,
     },
+}
+
+/// What an administrator says of a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct VolumeSettings {
+    /// Most bytes of page images that it may take; none: as many as the store has room for.
+    pub quota: Option<u64>,
 }
 
 /// A volume, as kept by its domain.
@@ -84,6 +101,10 @@ pub struct VolumeMeta {
     pub version: Stamp,
     /// Pages that are there.
     pub pages: u64,
+    /// Bytes of their images.
+    pub bytes: u64,
+    /// What was said of it.
+    pub settings: VolumeSettings,
     /// In which history numbers were given, ascending: the last few histories in which any were.
     pub given: Vec<Given>,
 }

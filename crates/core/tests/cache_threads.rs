@@ -116,6 +116,9 @@ impl Driver {
                 root: PageKind::Slotted,
                 version: Stamp::ZERO,
                 pages: 1,
+                bytes: 0,
+                quota: None,
+                room: None,
             },
         });
         self.say(Message::Resumed {

@@ -1,7 +1,7 @@
 //! Two ends whose protocol versions differ, over their real encoding and handshake.
 //!
-//! There is only one version yet. So that the promise "version N talks to N − 1" is held to before
-//! it is needed, an end of the next version is made here: the same machines, told a wider range, and
+//! So that the promise "version N talks to N − 1" is held to before it is needed, an end of the next
+//! version is made here: the same machines, told a wider range, and
 //! around them what a next version may bring by the rules of `docs/formats/wire.md`: a field in every
 //! message and a kind that may be ignored, which are sent to anybody, and a kind that is sent only on
 //! a link of its version.
@@ -351,8 +351,8 @@ fn ends_without_a_version_in_common_name_both_ranges() {
         assert_eq!((world.parent.agreed, world.child.agreed), (None, None));
     }
     let reason = CloseReason::Version { parent: TODAY, child: ONLY_NEXT };
-    let text = "no common protocol version: the parent speaks 1, the child 2; update the older of \
-                the two";
+    let text = "no common protocol version: the parent speaks 1 to 2, the child 3; update the older \
+                of the two";
     assert_eq!(reason.to_string(), text);
 }
 

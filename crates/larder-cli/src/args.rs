@@ -295,6 +295,21 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         uplink: Uplink,
     },
+    /// Show or set a volume's quota: the most bytes that it may take at the origin
+    ///
+    /// What a volume takes is the bytes of its pages as the origin keeps them: what files hold, their
+    /// names and attributes. A write that would pass the quota fails with EDQUOT ("Disk quota
+    /// exceeded"); what frees or shrinks is always taken. A quota below what the volume takes lets it
+    /// shrink. `df` at a mount shows the quota.
+    Quota {
+        /// The volume
+        volume: String,
+        /// The quota, e.g. `10GiB`, or `none` [default: show it]
+        #[arg(value_name = "BYTES", value_parser = quota)]
+        bytes: Option<Quota>,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
     /// Check a volume's tree (over a link), or the store of an origin that is not running (`--data`)
     Check {
         /// The volume
@@ -315,6 +330,18 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         uplink: Uplink,
     },
+}
+
+/// A quota in bytes; none: no bound but the store's room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Quota(pub(crate) Option<u64>);
+
+fn quota(text: &str) -> Result<Quota, String> {
+    if text == "none" {
+        return Ok(Quota(None));
+    }
+    let size: Size = text.parse().map_err(|why| format!("{why}; or `none`"))?;
+    Ok(Quota(Some(size.0)))
 }
 
 /// A page size. Checked here, so that a mistake is one of usage, told before anything is asked.

@@ -98,7 +98,7 @@ fn of_transaction(error: &TxError) -> u8 {
         | TxError::Unavailable(_)
         | TxError::NoSpace(_) => UNAVAILABLE,
         TxError::Damaged(_) => DAMAGED,
-        TxError::Denied(_) | TxError::Forked => REFUSED,
+        TxError::Denied(_) | TxError::Forked | TxError::Quota(_) => REFUSED,
         TxError::Conflict(_) | TxError::Full(_) | TxError::Gone(_) | TxError::TooLarge(_) => 1,
     }
 }
@@ -130,9 +130,11 @@ fn of_store(error: &OpenError) -> u8 {
 fn of(error: &Error) -> u8 {
     match error {
         Error::NoVolume(_) | Error::Gone(_) | Error::NoPage(_) => 3,
-        Error::Refused(_) | Error::Forbidden(_) | Error::HistoryForked { .. } | Error::Tls(_) => {
-            REFUSED
-        }
+        Error::Refused(_)
+        | Error::Forbidden(_)
+        | Error::QuotaPassed { .. }
+        | Error::HistoryForked { .. }
+        | Error::Tls(_) => REFUSED,
         Error::Unavailable(_)
         | Error::StoreFull(_)
         | Error::TimedOut(_)
@@ -172,6 +174,7 @@ mod tests {
         assert_eq!(in_files(FsError::Damaged("record".into())), 6);
         assert_eq!(in_files(TxError::Denied("no".into())), 4);
         assert_eq!(in_files(TxError::Forked), 4);
+        assert_eq!(in_files(TxError::Quota("passed".into())), 4);
         assert_eq!(in_files(FsError::NotFound), 3);
         assert_eq!(in_files(FsError::Unformatted), 3);
         assert_eq!(in_files(FsError::NotEmpty), 1);

@@ -10,6 +10,7 @@ mod kernel_options;
 mod mount;
 mod mounting;
 mod out;
+mod owner;
 mod progress;
 mod serve;
 mod settings;

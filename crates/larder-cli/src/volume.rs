@@ -6,6 +6,7 @@ use crate::progress::Progress;
 use crate::settings::Flags;
 use anyhow::{Context, Result, bail};
 use comfy_table::Table;
+use indicatif::HumanBytes;
 use larder::client::{Error, Node, Volume, VolumeOptions};
 use larder::config::{ConfigError, Period, Size};
 use larder_core::message::VolumeInfo;
@@ -37,6 +38,11 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
             let volume = node.volume(name).await?;
             let value = volume_json(volume.info());
             show(&value, common, &format!("{value:#}"))?;
+            node.shutdown().await;
+        }
+        VolumeCommand::Quota { volume: name, bytes, uplink } => {
+            let node = connect(uplink, common).await?;
+            crate::owner::quota(&node, name, *bytes, common).await?;
             node.shutdown().await;
         }
         VolumeCommand::Import { volume: name, source, create: make, page_size, quiet, uplink } => {
@@ -98,13 +104,15 @@ async fn create(node: &Node, name: &str, page_bytes: u32) -> Result<Volume> {
     Ok(node.create_volume(VolumeOptions { page_bytes, ..VolumeOptions::new(name) }).await?)
 }
 
-fn volume_json(info: &VolumeInfo) -> Value {
+pub(crate) fn volume_json(info: &VolumeInfo) -> Value {
     json!({
         "name": info.name,
         "id": info.id.to_string(),
         "domain": format!("{:016x}", info.domain.0),
         "page_bytes": info.page_bytes,
         "pages": info.pages,
+        "bytes": info.bytes,
+        "quota": info.quota,
         "version": info.version.0,
     })
 }
@@ -115,10 +123,12 @@ fn list(volumes: &[VolumeInfo], common: &Common) -> Result<()> {
     }
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(["NAME", "PAGES", "PAGE SIZE", "VERSION", "ID"]);
+    table.set_header(["NAME", "SIZE", "QUOTA", "PAGES", "PAGE SIZE", "VERSION", "ID"]);
     for info in volumes {
         table.add_row([
             info.name.clone(),
+            HumanBytes(info.bytes).to_string(),
+            info.quota.map_or("none".into(), |quota| HumanBytes(quota).to_string()),
             info.pages.to_string(),
             info.page_bytes.to_string(),
             info.version.to_string(),
@@ -128,7 +138,7 @@ fn list(volumes: &[VolumeInfo], common: &Common) -> Result<()> {
     out::line(table)
 }
 
-fn show(value: &Value, common: &Common, text: &str) -> Result<()> {
+pub(crate) fn show(value: &Value, common: &Common, text: &str) -> Result<()> {
     if common.json { out::line(value) } else { out::line(text) }
 }
 

@@ -40,6 +40,7 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
         Message::OpenVolume { request, .. }
         | Message::ListVolumes { request, .. }
         | Message::CreateVolume { request, .. }
+        | Message::ChangeVolume { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. }
         | Message::Failed { request, .. } => mixer.add(request.0),
@@ -127,5 +128,6 @@ fn message_kind(message: &Message) -> u64 {
         Message::Unregistered { .. } => 29,
         Message::KeepAlive => 30,
         Message::Refresh { .. } => 31,
+        Message::ChangeVolume { .. } => 32,
     }
 }

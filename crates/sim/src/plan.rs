@@ -88,6 +88,8 @@ pub struct Mix {
     pub spread_percent: u64,
     /// Page numbers that a client asks for at once beyond what it needs, and keeps.
     pub numbers_ahead: u64,
+    /// Percent of what clients do that sets a volume's quota.
+    pub quota_percent: u64,
     /// Whether only the first node changes what is there, and the others make pages and look.
     pub parted: bool,
 }
@@ -310,6 +312,10 @@ impl Plan {
             7 => plan.aim_at_two_domains(rng),
             _ => {}
         }
+        let rng = &mut Rng::new(seed ^ 0x0090_07a5);
+        if rng.chance(1, 8) {
+            plan.mix.quota_percent = pick(rng, &[2, 10]);
+        }
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         plan
     }
@@ -424,6 +430,7 @@ impl Mix {
             patience: pick(rng, &[100 * MILLI, 2 * SECOND, 30 * SECOND]),
             spread_percent: pick(rng, &[0, 30, 100]),
             numbers_ahead: 0,
+            quota_percent: 0,
             parted: false,
         }
     }

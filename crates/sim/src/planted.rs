@@ -5,7 +5,7 @@ use crate::run::run_plan;
 use larder_core::machine::{Fault, Faults};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 43] = [
+pub const FAULTS: [(Fault, &str); 44] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -49,6 +49,7 @@ pub const FAULTS: [(Fault, &str); 43] = [
     (Fault::NarrowUnannounced, "narrow-unannounced"),
     (Fault::NoticeUnanswered, "notice-unanswered"),
     (Fault::LostNumbers, "lost-numbers"),
+    (Fault::QuotaUncounted, "quota-uncounted"),
 ];
 
 /// How a fault was caught.

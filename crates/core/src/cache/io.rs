@@ -4,7 +4,7 @@ use crate::cache::PageCopy;
 use crate::commit::{IdRange, Outcome, Read, Write};
 use crate::id::{CommitId, DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{LinkInput, LinkOutput};
-use crate::message::{RequestError, VolumeInfo, VolumeKey, VolumeSpec};
+use crate::message::{RequestError, VolumeChange, VolumeInfo, VolumeKey, VolumeSpec};
 use crate::time::Instant;
 use std::sync::Arc;
 
@@ -38,6 +38,8 @@ pub enum CacheOp {
     ListVolumes,
     /// Make a volume and attach its domain.
     CreateVolume(VolumeSpec),
+    /// Change a volume.
+    ChangeVolume(VolumeId, VolumeChange),
     /// Bring pages into the cache (those it lacks, or has with holes). Replied with all of them,
     /// or at once with nothing for a prefetch.
     Fetch {
@@ -92,7 +94,7 @@ pub enum CacheOp {
 /// What a user is answered.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CacheReply {
-    /// To `OpenVolume`, `CreateVolume`.
+    /// To `OpenVolume`, `CreateVolume`, `ChangeVolume`.
     Volume(VolumeInfo),
     /// To `ListVolumes`.
     Volumes(Vec<VolumeInfo>),

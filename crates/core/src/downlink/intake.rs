@@ -219,6 +219,10 @@ impl Downlinks {
                 self.count(link, 1)?;
                 Ask::CreateVolume(request, spec)
             }
+            Message::ChangeVolume { request, volume, change } => {
+                self.count(link, 1)?;
+                Ask::ChangeVolume(request, volume, change)
+            }
             Message::Commit { domain, commit } => {
                 self.count(link, 1)?;
                 if !self.may_use(link, domain, commit.id.boot)? {

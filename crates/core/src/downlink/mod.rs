@@ -28,18 +28,21 @@ pub(crate) use resume::{Verdict, judge};
 pub(crate) use ring::{Recent, Ring};
 pub use status::{ChildStatus, Directory, DomainStatus, FollowerStatus, ParentStatus};
 
-use crate::commit::{CommitRequest, Outcome};
+use crate::commit::{Abort, CommitRequest, Outcome};
 use crate::id::{
     BootId, CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId,
 };
 use crate::machine::{Faults, LinkOutput};
 use crate::message::{
-    CloseReason, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError, Role, VolumeKey,
-    VolumeSpec,
+    CloseReason, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError, Role, VolumeChange,
+    VolumeKey, VolumeSpec,
 };
 use crate::time::{Duration, Instant, WallTime};
 use names::Names;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The protocol version from which on a refusal for its quota is known to a child.
+const QUOTA_SINCE: u32 = 2;
 
 /// Where link outputs go: the machine's own list of outputs.
 pub(crate) trait LinkSink {
@@ -81,6 +84,7 @@ pub(crate) enum Ask {
     OpenVolume(RequestId, VolumeKey),
     ListVolumes(RequestId, String),
     CreateVolume(RequestId, VolumeSpec),
+    ChangeVolume(RequestId, VolumeId, VolumeChange),
     Commit(DomainId, CommitRequest),
 }
 
@@ -251,8 +255,21 @@ impl Downlinks {
         (outcome, history): (Outcome, HistoryId),
         out: &mut dyn LinkSink,
     ) {
+        // An outcome that it does not know would end its link.
+        let older = self.version(link).is_some_and(|version| version < QUOTA_SINCE);
+        let outcome = match outcome {
+            Outcome::Aborted(Abort::Quota { .. }) if older => {
+                Outcome::Aborted(Abort::TooLarge("bytes"))
+            }
+            other => other,
+        };
         let message = Message::Committed { domain, id, outcome, history };
         self.reply(link, message, out);
+    }
+
+    /// The protocol version spoken on a link.
+    fn version(&self, link: LinkId) -> Option<u32> {
+        self.links.get(&link)?.child().map(|child| child.version)
     }
 
     /// Says that a commit could not be taken on.

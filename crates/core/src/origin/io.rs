@@ -78,6 +78,13 @@ pub enum OriginInput {
     Link(LinkInput),
     /// The origin's wall clock, handed in with a regular tick (at least once a second).
     WallClock(WallTime),
+    /// Bytes that are free where a domain's store is, handed in now and then: told with volumes.
+    Room {
+        /// Whose.
+        domain: DomainId,
+        /// How many.
+        bytes: u64,
+    },
     /// The records of an append are durable, or the append failed for good.
     Appended {
         /// Whose log.

@@ -12,7 +12,7 @@ mod volumes;
 pub use config::{OriginConfig, RecoverError, RecoveredDomain};
 
 use crate::downlink::{Ask, Downlinks, ParentStatus};
-use crate::id::{DomainId, LinkId};
+use crate::id::{DomainId, LinkId, RequestId, VolumeId};
 use crate::machine::Machine;
 use crate::message::{CloseReason, RequestError};
 use crate::time::{Instant, WallTime};
@@ -219,17 +219,15 @@ impl Origin {
                 self.with(now, domain, events, out, |domain, cx| domain.commit(cx, link, commit));
             }
             Ask::AllocateIds(request, volume, count) => {
-                let Some(domain) = self.volumes.domain(volume) else {
-                    let error = RequestError::NoVolume(volume.to_string());
-                    self.links.fail(link, request, error, out);
-                    return;
-                };
-                if !self.serves(domain) {
-                    self.links.fail(link, request, RequestError::NoDomain(domain), out);
-                    return;
-                }
+                let Some(domain) = self.served(link, request, volume, out) else { return };
                 self.with(now, domain, events, out, |domain, cx| {
                     domain.allocate(cx, link, request, volume, count);
+                });
+            }
+            Ask::ChangeVolume(request, volume, change) => {
+                let Some(domain) = self.served(link, request, volume, out) else { return };
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.change_volume(cx, (link, request), volume, &change);
                 });
             }
             Ask::OpenVolume(request, key) => {
@@ -251,6 +249,23 @@ impl Origin {
                 }
             }
         }
+    }
+
+    /// The domain of a volume that is asked for, if it serves; else the asker is told.
+    fn served(
+        &mut self,
+        link: LinkId,
+        request: RequestId,
+        volume: VolumeId,
+        out: &mut Vec<OriginOutput>,
+    ) -> Option<DomainId> {
+        let error = match self.volumes.domain(volume) {
+            Some(domain) if self.serves(domain) => return Some(domain),
+            Some(domain) => RequestError::NoDomain(domain),
+            None => RequestError::NoVolume(volume.to_string()),
+        };
+        self.links.fail(link, request, error, out);
+        None
     }
 
     fn serves(&self, domain: DomainId) -> bool {
@@ -280,6 +295,11 @@ impl Machine for Origin {
                 self.wall = (wall, now);
                 for domain in self.domains.values_mut() {
                     domain.set_wall(wall, now);
+                }
+            }
+            OriginInput::Room { domain, bytes } => {
+                if let Some(domain) = self.domains.get_mut(&domain) {
+                    domain.set_room(bytes);
                 }
             }
             OriginInput::Appended { domain, write, result } => {

@@ -213,6 +213,15 @@ impl Page {
         self.bytes.len()
     }
 
+    /// Bytes of the encoded image: what the page takes where it is kept.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        match self.kind {
+            PageKind::Slotted => self.tally.compact_bytes(),
+            PageKind::Raw => self.bytes.len(),
+        }
+    }
+
     /// What a slot holds, as record bytes (see [`Record::decode`]), without copying. A raw page
     /// has no records: see [`Page::raw`].
     #[must_use]

@@ -62,7 +62,7 @@ impl Tally {
     }
 
     /// Bytes of the image without slack and remains.
-    fn compact_bytes(&self) -> usize {
+    pub(super) fn compact_bytes(&self) -> usize {
         HEADER_BYTES + ENTRY_BYTES * self.entries as usize + self.live as usize
     }
 

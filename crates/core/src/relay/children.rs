@@ -73,6 +73,10 @@ impl Relay {
             Ask::CreateVolume(request, spec) => {
                 self.pass_on(now, link, request, Message::CreateVolume { request, spec });
             }
+            Ask::ChangeVolume(request, volume, change) => {
+                let message = Message::ChangeVolume { request, volume, change };
+                self.pass_on(now, link, request, message);
+            }
             Ask::Commit(domain, commit) => self.commit(link, domain, commit, out),
         }
     }

@@ -40,6 +40,8 @@ struct Up {
     link: LinkId,
     /// The parent's bounds, once it welcomed us.
     limits: Option<LinkLimits>,
+    /// The protocol version that it speaks with us.
+    version: u32,
     heard: Instant,
     beat_at: Instant,
     /// When boots that the parent has not said yes to are asked for again.
@@ -123,6 +125,7 @@ impl Relay {
         self.up = Some(Up {
             link,
             limits: None,
+            version: self.config.downlink.versions.oldest,
             heard: now,
             beat_at: now,
             register_at: now,
@@ -221,6 +224,7 @@ impl Relay {
         // A quarter of what the parent allows is kept for commits.
         let most = limits.requests_max - limits.requests_max / 4;
         let mut kept = VecDeque::new();
+        let mut unknown = Vec::new();
         while let Some(request) = self.waiting.pop_front() {
             let Some(pending) = self.pending.get_mut(&request) else {
                 continue;
@@ -232,6 +236,13 @@ impl Relay {
                 continue;
             }
             let up = self.up.as_mut().expect("seen above");
+            if let What::Other(message) = &pending.what
+                && message.since() > up.version
+            {
+                let error = RequestError::older_parent(up.version, message.since());
+                unknown.push((request, error));
+                continue;
+            }
             let count = pending.what.count();
             if up.unanswered + count > most && up.unanswered > 0 {
                 kept.push_back(request);
@@ -251,6 +262,11 @@ impl Relay {
         }
         kept.append(&mut self.waiting);
         self.waiting = kept;
+        for (request, error) in unknown {
+            if let Some((link, asked)) = self.answered(request).and_then(|pending| pending.asker) {
+                self.links.fail(link, asked, error, out);
+            }
+        }
     }
 
     /// A request is over; what was counted for it is taken back.

@@ -95,7 +95,7 @@ impl Relay {
                     let parent = Versions { oldest: version, newest: version };
                     return Err(CloseReason::Version { parent, child });
                 }
-                return self.welcomed(now, limits, domains, out);
+                return self.welcomed(now, (version, limits), domains, out);
             }
             Message::Registered { domain, boot } => {
                 self.registered(domain, boot, out);
@@ -171,14 +171,14 @@ impl Relay {
     fn welcomed(
         &mut self,
         now: Instant,
-        limits: LinkLimits,
+        (version, limits): (u32, LinkLimits),
         domains: Vec<DomainInfo>,
         out: &mut Vec<RelayOutput>,
     ) -> Result<(), CloseReason> {
         let Some(up) = self.up.as_mut().filter(|up| up.limits.is_none()) else {
             return violation("a second Welcome");
         };
-        up.limits = Some(limits);
+        (up.limits, up.version) = (Some(limits), version);
         self.inherit_lease(now, limits.lease, out);
         let others = std::mem::take(&mut self.waiting);
         for info in domains {

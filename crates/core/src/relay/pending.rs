@@ -72,7 +72,9 @@ impl What {
             (Message::AllocateIds { .. }, Message::Ids { .. })
                 | (Message::ListVolumes { .. }, Message::Volumes { .. })
                 | (
-                    Message::OpenVolume { .. } | Message::CreateVolume { .. },
+                    Message::OpenVolume { .. }
+                        | Message::CreateVolume { .. }
+                        | Message::ChangeVolume { .. },
                     Message::Volume { .. }
                 )
         )
@@ -108,6 +110,7 @@ pub(super) fn renumbered(mut message: Message, to: RequestId) -> Message {
         | Message::OpenVolume { request, .. }
         | Message::ListVolumes { request, .. }
         | Message::CreateVolume { request, .. }
+        | Message::ChangeVolume { request, .. }
         | Message::Ids { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. } => *request = to,

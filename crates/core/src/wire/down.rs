@@ -338,6 +338,9 @@ fn volume_head(info: &VolumeInfo) -> head::VolumeHead {
         version: info.version.0,
         pages: info.pages,
         next_page: 0,
+        bytes: info.bytes,
+        settings: Some(head::Settings { quota: info.quota }),
+        room: info.room,
         given: Bytes::new(),
     }
 }
@@ -355,6 +358,9 @@ fn volume_of(head: head::VolumeHead) -> Result<VolumeInfo, WireError> {
         root: if head.raw_root { PageKind::Raw } else { PageKind::Slotted },
         version: stamp_of(head.version)?,
         pages: head.pages,
+        bytes: head.bytes,
+        quota: head.settings.and_then(|settings| settings.quota),
+        room: head.room,
     })
 }
 

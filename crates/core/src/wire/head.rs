@@ -48,10 +48,16 @@ heads! {
         value: bool = (bool, tag = "6"),
         generation: u32 = (uint32, tag = "7"),
         text: String = (string, tag = "8"),
+        limit: u64 = (uint64, tag = "9"),
+        used: u64 = (uint64, tag = "10"),
+        more: u64 = (uint64, tag = "11"),
     }
     Domain {
         domain: u64 = (fixed64, tag = "1"),
         epochs: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    Settings {
+        quota: Option<u64> = (uint64, optional, tag = "1"),
     }
     VolumeHead {
         id: Vec<u8> = (bytes = "vec", tag = "1"),
@@ -62,6 +68,9 @@ heads! {
         version: u64 = (uint64, tag = "6"),
         pages: u64 = (uint64, tag = "7"),
         next_page: u64 = (uint64, tag = "8"),
+        bytes: u64 = (uint64, tag = "9"),
+        settings: Option<Settings> = (message, optional, tag = "10"),
+        room: Option<u64> = (uint64, optional, tag = "11"),
         given: Bytes = (bytes = "bytes", tag = "15"),
     }
     Boot {
@@ -138,6 +147,12 @@ heads! {
         name: String = (string, tag = "3"),
         page_bytes: u32 = (uint32, tag = "4"),
         domain: Option<u64> = (fixed64, optional, tag = "5"),
+    }
+    ChangeVolume {
+        request: u64 = (uint64, tag = "1"),
+        volume: Vec<u8> = (bytes = "vec", tag = "2"),
+        what: u32 = (uint32, tag = "3"),
+        quota: Option<u64> = (uint64, optional, tag = "4"),
     }
     Beat {
         domain: u64 = (fixed64, tag = "1"),
@@ -226,11 +241,16 @@ heads! {
         boot: Vec<u8> = (bytes = "vec", tag = "2"),
         sequence: u64 = (uint64, tag = "3"),
         time: u64 = (uint64, tag = "4"),
+        grown: Vec<u8> = (bytes = "vec", tag = "5"),
         writes: Bytes = (bytes = "bytes", tag = "15"),
     }
     VolumeRecord {
         stamp: u64 = (uint64, tag = "1"),
         volume: Option<VolumeHead> = (message, optional, tag = "2"),
+    }
+    SettingsRecord {
+        volume: Vec<u8> = (bytes = "vec", tag = "1"),
+        settings: Option<Settings> = (message, optional, tag = "2"),
     }
     ApartPage {
         changes: Vec<Bytes> = (bytes = "bytes", repeated, tag = "1"),

@@ -36,6 +36,7 @@ pub(super) mod kind {
     pub(in crate::wire) const LEFT: u32 = 23;
     pub(in crate::wire) const UNREGISTERED: u32 = 24;
     pub(in crate::wire) const KEEP_ALIVE: u32 = 25;
+    pub(in crate::wire) const CHANGE_VOLUME: u32 = 26;
     pub(in crate::wire) const RESUMED: u32 = 40;
     pub(in crate::wire) const ADVANCE: u32 = 41;
     pub(in crate::wire) const HISTORY: u32 = 42;
@@ -47,7 +48,7 @@ pub(super) mod kind {
 /// The lane of a kind, known from its number before anything of the message is decoded.
 fn lane_of(kind: u32) -> Option<Lane> {
     match kind {
-        kind::GOODBYE..=kind::KEEP_ALIVE => Some(Lane::Control),
+        kind::GOODBYE..=kind::CHANGE_VOLUME => Some(Lane::Control),
         kind::RESUMED..=kind::HISTORY => Some(Lane::Stream),
         kind::COMMIT..=kind::PAGES => Some(Lane::Bulk),
         kind if KINDS_IGNORED.contains(&kind) => Some(Lane::Control),
@@ -239,7 +240,8 @@ fn body_of(message: &Message) -> Body<'_> {
         Message::AllocateIds { .. }
         | Message::OpenVolume { .. }
         | Message::ListVolumes { .. }
-        | Message::CreateVolume { .. } => up::volume_body(message),
+        | Message::CreateVolume { .. }
+        | Message::ChangeVolume { .. } => up::volume_body(message),
         Message::Goodbye { .. }
         | Message::KeepAlive
         | Message::Welcome { .. }
@@ -272,7 +274,9 @@ fn message_of(kind: u32, body: Bytes) -> Result<Message, WireError> {
         | kind::REFRESH
         | kind::CREDIT
         | kind::COMMIT => up::message(kind, body),
-        kind::ALLOCATE_IDS..=kind::CREATE_VOLUME => up::volume_message(kind, body),
+        kind::ALLOCATE_IDS..=kind::CREATE_VOLUME | kind::CHANGE_VOLUME => {
+            up::volume_message(kind, body)
+        }
         kind::RESUMED..=kind::HISTORY | kind::PAGES => down::flow_message(kind, body),
         _ => down::message(kind, body),
     }

@@ -26,7 +26,7 @@ pub use frame::{FRAGMENT_BYTES_MAX, FRAME_HEADER_BYTES, FrameHeader};
 pub use lanes::{Fragment, LaneReceiver, LaneSender, Overflow, QueueLimits};
 pub use message::{check_commit, decode, encode, encoded_len};
 pub use record::{
-    decode_apart, decode_meta, decode_record, encode_apart, encode_meta, encode_record,
+    decode_apart, decode_meta, decode_record, encode_apart, encode_meta, encode_record, meta_format,
 };
 
 use crate::message::{CloseReason, Lane, Versions};
@@ -36,7 +36,7 @@ pub const KINDS_IGNORED: std::ops::Range<u32> = 1000..2000;
 /// Longest name or explanation in a message, in bytes. Longer explanations are cut when sent.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// The metadata format that this version writes, and the newest it reads.
-pub const META_FORMAT: u32 = 1;
+pub const META_FORMAT: u32 = 2;
 /// The oldest metadata format that this version reads.
 pub const META_FORMAT_OLDEST: u32 = 1;
 

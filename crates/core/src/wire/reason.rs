@@ -172,6 +172,12 @@ pub(super) fn ending_head(outcome: &Outcome) -> Ending {
             name(page);
             12
         }
+        Outcome::Aborted(Abort::Quota { volume, name, limit, used, more }) => {
+            head.volume = id_field(volume.0);
+            head.text = cut(name);
+            (head.limit, head.used, head.more) = (*limit, *used, *more);
+            13
+        }
         Outcome::Aborted(Abort::History) => 9,
         Outcome::Aborted(Abort::TooLarge(limit)) => {
             head.text = cut(limit);
@@ -213,6 +219,13 @@ pub(super) fn ending_of(head: Ending) -> Result<Outcome, WireError> {
         }
         11 => Abort::StaleNumber(page),
         12 => Abort::Lost(page),
+        13 => Abort::Quota {
+            volume,
+            name: text(head.text)?,
+            limit: head.limit,
+            used: head.used,
+            more: head.more,
+        },
         // Not to be guessed at: whether it committed decides what the user is told.
         _ => return Err(WireError::Malformed("an outcome of no known kind")),
     }))

@@ -4,12 +4,14 @@ use super::head::{self, id_field, id_of, need};
 use super::message::{Body, open};
 use super::packed::{self, Packed};
 use super::reason::{ending_head, ending_of, text};
-use super::varint::{Reader, Sink};
+use super::varint::{Reader, Sink, unzigzag, zigzag};
 use super::{META_FORMAT, META_FORMAT_OLDEST, WireError, down};
 use crate::commit::{Abort, Op, Outcome, Write};
 use crate::id::{BootId, CommitId, DomainId, PageId, PageNo, Stamp, VolumeId};
 use crate::message::Epoch;
-use crate::record::{Apart, BootMeta, DomainMeta, Given, LogRecord, Lsn, VolumeMeta};
+use crate::record::{
+    Apart, BootMeta, DomainMeta, Given, LogRecord, Lsn, VolumeMeta, VolumeSettings,
+};
 use crate::time::WallTime;
 use bytes::Bytes;
 use prost::Message as _;
@@ -23,6 +25,7 @@ mod kind {
     pub(super) const VOLUME: u32 = 5;
     pub(super) const EPOCH: u32 = 6;
     pub(super) const ABORTED: u32 = 7;
+    pub(super) const SETTINGS: u32 = 8;
 }
 
 /// The bytes of a log record.
@@ -33,12 +36,13 @@ pub fn encode_record(record: &LogRecord) -> Bytes {
         head::BootOf { domain: 0, boot, upto, name: name.into() }
     };
     let body = match record {
-        LogRecord::Commit { stamp, id, time, writes } => {
+        LogRecord::Commit { stamp, id, time, grown, writes } => {
             let head = head::CommitRecord {
                 stamp: stamp.0,
                 boot: id_field(id.boot.0),
                 sequence: id.sequence,
                 time: time.0,
+                grown: grown_field(grown),
                 writes: Bytes::new(),
             };
             Body::with(kind::COMMIT, &head, Packed::Writes(writes))
@@ -61,6 +65,11 @@ pub fn encode_record(record: &LogRecord) -> Bytes {
             let head = head::VolumeRecord { stamp: stamp.0, volume: Some(volume_head(volume)) };
             Body::plain(kind::VOLUME, &head)
         }
+        LogRecord::Settings { volume, settings } => {
+            let settings = Some(settings_head(settings));
+            let head = head::SettingsRecord { volume: id_field(volume.0), settings };
+            Body::plain(kind::SETTINGS, &head)
+        }
         LogRecord::Epoch { epoch } => {
             let head = head::Domain::default();
             let epochs = Packed::Epochs(std::slice::from_ref(epoch));
@@ -80,6 +89,7 @@ pub fn decode_record(bytes: Bytes) -> Result<LogRecord, WireError> {
                 stamp: Stamp(head.stamp),
                 id: CommitId { boot: BootId(id_of(&head.boot)?), sequence: head.sequence },
                 time: WallTime(head.time),
+                grown: grown_of(head.grown)?,
                 writes: packed::read_writes(head.writes)?,
             }
         }
@@ -104,6 +114,11 @@ pub fn decode_record(bytes: Bytes) -> Result<LogRecord, WireError> {
         kind::VOLUME => {
             let head: head::VolumeRecord = head::read(body)?;
             LogRecord::Volume { stamp: Stamp(head.stamp), volume: volume_of(need(head.volume)?)? }
+        }
+        kind::SETTINGS => {
+            let head: head::SettingsRecord = head::read(body)?;
+            let volume = VolumeId(id_of(&head.volume)?);
+            LogRecord::Settings { volume, settings: settings_of(need(head.settings)?)? }
         }
         kind::EPOCH => {
             let head: head::Domain = head::read(body)?;
@@ -193,6 +208,33 @@ pub fn decode_apart(page: PageId, bytes: Bytes) -> Result<Apart, WireError> {
     Ok(Apart { page, changes })
 }
 
+fn grown_field(grown: &[i64]) -> Vec<u8> {
+    let mut field = Vec::new();
+    grown.iter().for_each(|bytes| field.varint(zigzag(*bytes)));
+    field
+}
+
+fn grown_of(field: Vec<u8>) -> Result<Vec<i64>, WireError> {
+    let (mut reader, mut grown) = (Reader::new(field.into()), Vec::new());
+    while !reader.is_empty() {
+        grown.push(unzigzag(reader.varint()?));
+    }
+    Ok(grown)
+}
+
+/// The metadata format that the bytes are of: in the first, what volumes take was not counted.
+pub fn meta_format(bytes: Bytes) -> Result<u32, WireError> {
+    Ok(head::read::<head::Meta>(bytes)?.format)
+}
+
+fn settings_head(settings: &VolumeSettings) -> head::Settings {
+    head::Settings { quota: settings.quota }
+}
+
+fn settings_of(head: head::Settings) -> Result<VolumeSettings, WireError> {
+    Ok(VolumeSettings { quota: head.quota })
+}
+
 fn volume_head(volume: &VolumeMeta) -> head::VolumeHead {
     let given = volume.given.iter();
     let given: Vec<Epoch> =
@@ -208,6 +250,9 @@ fn volume_head(volume: &VolumeMeta) -> head::VolumeHead {
         version: volume.version.0,
         pages: volume.pages,
         next_page: volume.next_page.0,
+        bytes: volume.bytes,
+        settings: Some(settings_head(&volume.settings)),
+        room: None,
         given: packed.into(),
     }
 }
@@ -224,6 +269,8 @@ fn volume_of(head: head::VolumeHead) -> Result<VolumeMeta, WireError> {
         next_page: next_page(head.next_page)?,
         version: Stamp(head.version),
         pages: head.pages,
+        bytes: head.bytes,
+        settings: head.settings.map(settings_of).transpose()?.unwrap_or_default(),
         given: given.collect::<Result<_, _>>()?,
     })
 }

@@ -8,7 +8,9 @@ use super::reason::text;
 use super::varint::{Reader, Sink};
 use crate::commit::{COMMIT_WRITES_MAX, CommitRequest, Numbered};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, RequestId, VolumeId};
-use crate::message::{Lane, Message, PAGES_PER_MESSAGE_MAX, Role, VolumeKey, VolumeSpec};
+use crate::message::{
+    Lane, Message, PAGES_PER_MESSAGE_MAX, Role, VolumeChange, VolumeKey, VolumeSpec,
+};
 use crate::time::Instant;
 use bytes::Bytes;
 
@@ -169,6 +171,20 @@ pub(super) fn volume_body(message: &Message) -> Body<'_> {
             };
             Body::plain(kind::CREATE_VOLUME, &head)
         }
+        Message::ChangeVolume { request, volume, change } => {
+            let mut head = head::ChangeVolume {
+                request: request.0,
+                volume: id_field(volume.0),
+                ..head::ChangeVolume::default()
+            };
+            head.what = match change {
+                VolumeChange::Quota(quota) => {
+                    head.quota = *quota;
+                    1
+                }
+            };
+            Body::plain(kind::CHANGE_VOLUME, &head)
+        }
         _ => unreachable!("the caller sorts kinds"),
     }
 }
@@ -311,6 +327,17 @@ pub(super) fn volume_message(kind: u32, body: Bytes) -> Result<Message, WireErro
                     name: text(head.name)?,
                     page_bytes: head.page_bytes,
                     domain: head.domain.map(DomainId),
+                },
+            }
+        }
+        kind::CHANGE_VOLUME => {
+            let head: head::ChangeVolume = head::read(body)?;
+            Message::ChangeVolume {
+                request: RequestId(head.request),
+                volume: VolumeId(id_of(&head.volume)?),
+                change: match head.what {
+                    1 => VolumeChange::Quota(head.quota),
+                    _ => return Err(WireError::Malformed("no change of a volume")),
                 },
             }
         }

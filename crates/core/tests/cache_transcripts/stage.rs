@@ -337,18 +337,9 @@ impl Stage {
                 },
                 domains: Vec::new(),
             },
-            "volume" => Message::Volume {
-                request: RequestId(number(words[0])),
-                info: VolumeInfo {
-                    id: VOLUME,
-                    domain: DOMAIN,
-                    name: "v".into(),
-                    page_bytes: PAGE_BYTES,
-                    root: PageKind::Slotted,
-                    version: Stamp::ZERO,
-                    pages: 1,
-                },
-            },
+            "volume" => {
+                Message::Volume { request: RequestId(number(words[0])), info: volume_info() }
+            }
             "keep_alive" => Message::KeepAlive,
             "registered" => Message::Registered { domain: DOMAIN, boot: self.boot },
             "unregistered" => {
@@ -595,6 +586,21 @@ impl Stage {
             },
             CacheOutput::Notice(notice) => format!("notice {notice:?}"),
         }
+    }
+}
+
+fn volume_info() -> VolumeInfo {
+    VolumeInfo {
+        id: VOLUME,
+        domain: DOMAIN,
+        name: "v".into(),
+        page_bytes: PAGE_BYTES,
+        root: PageKind::Slotted,
+        version: Stamp::ZERO,
+        pages: 1,
+        bytes: 0,
+        quota: None,
+        room: None,
     }
 }
 

@@ -46,6 +46,9 @@ fn volume_info() -> VolumeInfo {
         root: PageKind::Slotted,
         version: Stamp(1000),
         pages: 20,
+        bytes: 654_321,
+        quota: Some(1 << 30),
+        room: Some(5 << 30),
     }
 }
 
@@ -109,7 +112,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// How many kinds of message there are.
-pub(crate) const KINDS: usize = 31;
+pub(crate) const KINDS: usize = 32;
 
 /// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
 pub(crate) fn kind(message: &Message) -> usize {
@@ -145,6 +148,7 @@ pub(crate) fn kind(message: &Message) -> usize {
         Message::Unregistered { .. } => 28,
         Message::KeepAlive => 29,
         Message::Refresh { .. } => 30,
+        Message::ChangeVolume { .. } => 31,
     }
 }
 
@@ -227,6 +231,14 @@ fn control_up() -> Vec<(&'static str, Message)> {
                     page_bytes: 8192,
                     domain: Some(DOMAIN),
                 },
+            },
+        ),
+        (
+            "change-volume-quota",
+            Message::ChangeVolume {
+                request: REQUEST,
+                volume: VOLUME,
+                change: VolumeChange::Quota(Some(10 << 30)),
             },
         ),
         ("beat", Message::Beat { domain: DOMAIN, sent: Instant(123_456_789) }),
@@ -342,6 +354,16 @@ fn endings() -> Vec<(&'static str, Message)> {
         ("aborted-page-full", aborted(Abort::PageFull(page(9)))),
         ("aborted-bad-write", aborted(Abort::BadWrite(page(9)))),
         ("aborted-no-volume", aborted(Abort::NoVolume(VOLUME))),
+        (
+            "aborted-quota",
+            aborted(Abort::Quota {
+                volume: VOLUME,
+                name: "home".into(),
+                limit: 1 << 30,
+                used: 1_073_741_000,
+                more: 4096,
+            }),
+        ),
         ("aborted-history", aborted(Abort::History)),
         ("aborted-too-large", aborted(Abort::TooLarge("writes"))),
     ]
@@ -425,13 +447,26 @@ pub(crate) fn records() -> Vec<(&'static str, LogRecord)> {
     vec![
         (
             "commit",
-            LogRecord::Commit { stamp: Stamp(1001), id: commit_id(), time: TIME, writes: writes() },
+            LogRecord::Commit {
+                stamp: Stamp(1001),
+                id: commit_id(),
+                time: TIME,
+                grown: vec![4096, -64],
+                writes: writes(),
+            },
         ),
         ("boot", LogRecord::Boot { boot: BOOT, name: "node-one".into() }),
         ("confirmed", LogRecord::Confirmed { boot: BOOT, upto: u64::MAX }),
         ("aborted", LogRecord::Aborted { id: commit_id(), abort: Abort::PageFull(page_id()) }),
         ("ids", LogRecord::Ids { volume: VOLUME, next: PageNo(1256) }),
         ("volume", LogRecord::Volume { stamp: Stamp(1002), volume: volume_meta() }),
+        (
+            "settings",
+            LogRecord::Settings {
+                volume: VOLUME,
+                settings: VolumeSettings { quota: Some(1 << 30) },
+            },
+        ),
         ("epoch", LogRecord::Epoch { epoch: epochs()[1] }),
     ]
 }
@@ -444,6 +479,8 @@ fn volume_meta() -> VolumeMeta {
         next_page: PageNo(1256),
         version: Stamp(1000),
         pages: 20,
+        bytes: 654_321,
+        settings: VolumeSettings { quota: Some(1 << 30) },
         given: vec![
             Given { history: epochs()[0].history, first: PageNo(2) },
             Given { history: epochs()[1].history, first: PageNo(1000) },
@@ -523,7 +560,7 @@ pub(crate) fn page_ops() -> LogRecord {
     for op in [object(0, "new"), object(1, "next"), delete, object(2, "longer than two")] {
         writes.push(Write { page: page(9), op });
     }
-    LogRecord::Commit { stamp: Stamp(1), id: commit_id(), time: TIME, writes }
+    LogRecord::Commit { stamp: Stamp(1), id: commit_id(), time: TIME, grown: vec![0], writes }
 }
 
 /// A page that has seen so many objects come and go that it raised its generation floor.

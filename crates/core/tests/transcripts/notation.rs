@@ -56,10 +56,13 @@ pub(crate) fn message(message: &Message) -> String {
                 request.0, range.volume.0, range.first.0, range.count, history.0
             )
         }
-        Message::Volume { request, info } => format!(
-            "Volume r{} {} id {} version {} pages {}",
-            request.0, info.name, info.id.0, info.version, info.pages
-        ),
+        Message::Volume { request, info } => {
+            let quota = info.quota.map_or(String::new(), |quota| format!(" of {quota}"));
+            format!(
+                "Volume r{} {} id {} version {} pages {} bytes {}{quota}",
+                request.0, info.name, info.id.0, info.version, info.pages, info.bytes
+            )
+        }
         Message::Failed { request, pages, error } if pages.is_empty() => {
             format!("Failed r{}: {error}", request.0)
         }
@@ -96,6 +99,7 @@ pub(crate) fn message(message: &Message) -> String {
         | Message::OpenVolume { .. }
         | Message::ListVolumes { .. }
         | Message::CreateVolume { .. }
+        | Message::ChangeVolume { .. }
         | Message::Volumes { .. } => format!("{message:?}"),
     }
 }

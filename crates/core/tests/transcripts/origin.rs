@@ -2,6 +2,7 @@
 
 mod races;
 mod stores;
+mod volumes;
 
 use crate::parent::*;
 use crate::transcript::Transcript;
@@ -83,6 +84,9 @@ fn record(lsn: Lsn, record: &LogRecord) -> String {
         LogRecord::Confirmed { boot, upto } => format!("confirmed boot {} {upto}", boot.0),
         LogRecord::Ids { next, .. } => format!("ids below {}", next.0),
         LogRecord::Volume { stamp, .. } => format!("volume stamp {stamp}"),
+        LogRecord::Settings { volume, settings } => {
+            format!("settings of {volume:?}: quota {:?}", settings.quota)
+        }
         LogRecord::Epoch { epoch } => format!("epoch h{} from {}", epoch.history.0, epoch.first),
     };
     format!("{}: {what}", lsn.0)

@@ -693,6 +693,9 @@ fn bug_34_a_parent_that_lies() {
         root: larder_core::commit::PageKind::Slotted,
         version: Stamp(5),
         pages: 1,
+        bytes: 0,
+        quota: None,
+        room: None,
     };
     run.step(vec![up(Message::Volume { request: RequestId(2), info })]);
     run.0.end("relay_bug_34_a_parent_that_lies");

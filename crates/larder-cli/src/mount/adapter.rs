@@ -37,8 +37,6 @@ const BACKGROUND_MAX: u16 = 64;
 /// Flags of `open`, on most systems and in FUSE: for appending, and for a name that must be free.
 const O_APPEND: i32 = 0o2000;
 const O_EXCL: i32 = 0o200;
-/// What `statfs` calls free: a volume has no size of its own.
-const CAPACITY_BYTES: u64 = 1 << 50;
 
 impl<S: TxStore> Shared<S> {
     pub(super) fn id(&self, number: INodeNo) -> Answer<InodeId> {
@@ -667,10 +665,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let usage = self.shared.fs.usage();
-        let blocks = CAPACITY_BYTES / u64::from(usage.page_bytes);
-        let (block, name) = (usage.page_bytes, usage.name_bytes_max);
-        reply.statfs(blocks, blocks, blocks, blocks, blocks, block, name, block);
+        self.tell_usage(reply);
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {

@@ -21,6 +21,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::Unsupported(_) => Errno::EOPNOTSUPP,
         FsError::TooLarge | FsError::Store(TxError::TooLarge(_)) => Errno::EFBIG,
         FsError::NoSpace | FsError::Store(TxError::Full(_) | TxError::NoSpace(_)) => Errno::ENOSPC,
+        FsError::Store(TxError::Quota(_)) => Errno::EDQUOT,
         FsError::Store(TxError::TimedOut | TxError::OutcomeUnknown) => Errno::ETIMEDOUT,
         FsError::Store(TxError::Conflict(_)) => Errno::EAGAIN,
         FsError::Store(TxError::Gone(_) | TxError::Forked) => Errno::ESTALE,

@@ -4,6 +4,7 @@ mod breadth;
 mod fresh;
 mod kept;
 mod lapse;
+mod quota;
 
 use super::*;
 use larder::client::{Freshness, Node, NodeConfig, VolumeOptions};

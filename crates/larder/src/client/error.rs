@@ -61,6 +61,20 @@ pub enum Error {
     /// The origin's store has no room. Nothing was done.
     #[error("the origin's store is full: {0}")]
     StoreFull(String),
+    /// The volume's quota does not allow it. Nothing was done; what frees or shrinks is taken.
+    #[error(
+        "volume {volume} would pass its quota of {limit} bytes: it takes {used}, and this adds {more}; remove something, or ask an administrator for `larder volume quota {volume}`"
+    )]
+    QuotaPassed {
+        /// The volume's name.
+        volume: String,
+        /// Its quota in bytes.
+        limit: u64,
+        /// What it takes.
+        used: u64,
+        /// What would be added.
+        more: u64,
+    },
     /// No answer within the limit.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
@@ -197,6 +211,9 @@ impl From<Abort> for Error {
             Abort::NoVolume(volume) => Self::NoVolume(volume.to_string()),
             Abort::TooLarge(what) => Self::TooLarge(what.into()),
             Abort::Lost(page) => Self::Damaged { page, detail: abort.to_string() },
+            Abort::Quota { volume: _, name, limit, used, more } => {
+                Self::QuotaPassed { volume: name, limit, used, more }
+            }
             // What the transaction wrote fitted the state it saw: the origin's is another one.
             Abort::Conflict(_)
             | Abort::Gone { .. }

@@ -13,7 +13,7 @@ use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch};
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{Cache, CacheConfig, PolicyKind, ReadCache};
 use larder_core::id::{BootId, DomainId, HistoryId, Stamp, VolumeId};
-use larder_core::message::{VolumeInfo, VolumeKey, VolumeSpec};
+use larder_core::message::{VolumeChange, VolumeInfo, VolumeKey, VolumeSpec};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -233,10 +233,25 @@ impl Node {
     }
 
     async fn open(&self, op: CacheOp) -> Result<Volume> {
+        Ok(Volume::new(self.clone(), self.ask_volume(op).await?))
+    }
+
+    async fn ask_volume(&self, op: CacheOp) -> Result<VolumeInfo> {
         match self.shared.requests.ask(op, self.shared.request_limit()).await? {
-            CacheReply::Volume(info) => Ok(Volume::new(self.clone(), info)),
+            CacheReply::Volume(info) => Ok(info),
             other => unreachable!("a volume was asked for: {other:?}"),
         }
+    }
+
+    /// What the origin says of a volume now: what it takes, its quota. A round trip.
+    pub async fn volume_info(&self, id: VolumeId) -> Result<VolumeInfo> {
+        self.ask_volume(CacheOp::OpenVolume(VolumeKey::Id(id))).await
+    }
+
+    /// Sets the most bytes that a volume may take; none: as many as the store has room for. One
+    /// that takes more already is left as it is, and may shrink. Durable when this returns.
+    pub async fn set_quota(&self, id: VolumeId, bytes: Option<u64>) -> Result<VolumeInfo> {
+        self.ask_volume(CacheOp::ChangeVolume(id, VolumeChange::Quota(bytes))).await
     }
 
     /// All volumes of the origin.

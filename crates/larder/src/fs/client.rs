@@ -1,14 +1,16 @@
 //! The file layer's transactions over the client library.
 
-use super::tx::{Mode, Tx, TxError, TxStore};
+use super::tx::{Mode, Taken, Tx, TxError, TxStore};
 use crate::client::{Consistency, Error, Freshness, Session, SessionOptions, Transaction, Volume};
 use bytes::Bytes;
 use larder_core::cache::Line;
 use larder_core::commit::{Op, PageKind};
 use larder_core::id::{Generation, ObjectId, PageId, PageNo, Slot};
-use std::sync::Arc;
+use larder_core::message::VolumeInfo;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// A volume, as the file layer uses it: on the line of its domain's stamps on which it was when
 /// this was made. When the origin is restored from an old copy, and had shown this node what is
@@ -22,6 +24,28 @@ pub struct VolumeStore {
     normal: Session,
     snapshots: Session,
     current_max: Duration,
+    usage: Arc<Mutex<Seen>>,
+}
+
+/// What the origin said last of what the volume takes.
+struct Seen {
+    taken: Taken,
+    /// When it was asked last.
+    asked: Instant,
+}
+
+/// What a volume takes is asked for again after this long.
+const TAKEN_FOR: Duration = Duration::from_secs(2);
+/// So long an answer is waited for: else what was said before is told.
+const TAKEN_WAIT: Duration = Duration::from_secs(1);
+
+fn taken_of(info: &VolumeInfo) -> Taken {
+    let left = info.quota.map(|quota| quota.saturating_sub(info.bytes));
+    let free = match (left, info.room) {
+        (Some(left), Some(room)) => Some(left.min(room)),
+        (left, room) => left.or(room),
+    };
+    Taken { bytes: info.bytes, free }
 }
 
 /// A transaction on a volume.
@@ -56,6 +80,10 @@ impl VolumeStore {
         Self {
             normal: session(Consistency::Serializable),
             snapshots: session(Consistency::Snapshot),
+            usage: Arc::new(Mutex::new(Seen {
+                taken: taken_of(volume.info()),
+                asked: Instant::now(),
+            })),
             volume,
             line,
             told: Arc::default(),
@@ -96,6 +124,7 @@ impl From<Error> for TxError {
             Error::TooLarge(what) => Self::TooLarge(what),
             Error::Damaged { .. } => Self::Damaged(error.to_string()),
             Error::StoreFull(_) => Self::NoSpace(error.to_string()),
+            Error::QuotaPassed { .. } => Self::Quota(error.to_string()),
             Error::Forbidden(what) => Self::Denied(what),
             Error::HistoryForked { .. } => Self::Forked,
             other => Self::Unavailable(other.to_string()),
@@ -275,6 +304,23 @@ impl TxStore for VolumeStore {
 
     fn current_for(&self) -> Option<Duration> {
         Some(self.volume.lease_left().min(self.current_max))
+    }
+
+    async fn taken(&self) -> Taken {
+        let lock = || self.usage.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut seen = lock();
+            if seen.asked.elapsed() < TAKEN_FOR {
+                return seen.taken;
+            }
+            // Whoever asks meanwhile is told what was said before.
+            seen.asked = Instant::now();
+        }
+        let asked = self.volume.node().volume_info(self.volume.id());
+        if let Ok(Ok(info)) = tokio::time::timeout(TAKEN_WAIT, asked).await {
+            lock().taken = taken_of(&info);
+        }
+        lock().taken
     }
 
     fn count_lost(&self, bytes: u64) {

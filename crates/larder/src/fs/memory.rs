@@ -4,7 +4,7 @@
 //! changed after it last checked its reads, and a reader is doomed at its next step once something
 //! it read has changed. Two stores cloned from one act as two nodes on one volume.
 
-use super::tx::{Mode, Tx, TxError, TxStore};
+use super::tx::{Mode, Taken, Tx, TxError, TxStore};
 use bytes::Bytes;
 use larder_core::commit::{Aspect, Op, PageKind, Target, conflicts};
 use larder_core::id::{Generation, PageNo, Slot};
@@ -625,6 +625,13 @@ impl TxStore for MemoryStore {
 
     fn current_for(&self) -> Option<Duration> {
         None
+    }
+
+    async fn taken(&self) -> Taken {
+        let database = self.lock();
+        let images = database.pages.values().flatten();
+        let bytes = images.map(|image| image.used + image.raw.as_ref().map_or(0, Vec::len));
+        Taken { bytes: bytes.sum::<usize>() as u64, free: None }
     }
 
     fn count_lost(&self, bytes: u64) {

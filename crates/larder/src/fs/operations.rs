@@ -1,7 +1,7 @@
 //! Looking: names, attributes, listings; and setting attributes.
 
 use super::record::{Content, Entry, Inode, InodeId, Kind, NAME_BYTES_MAX};
-use super::tx::Tx;
+use super::tx::{Taken, Tx};
 use super::xattr::{drop_privileges, follow_mode};
 use super::{FileSystem, FsError, Position, TxStore, transact, trie};
 use bytes::Bytes;
@@ -71,6 +71,8 @@ pub struct Usage {
     pub page_bytes: u32,
     /// Longest name.
     pub name_bytes_max: u32,
+    /// What it takes, and what it may take still.
+    pub taken: Taken,
 }
 
 impl<S: TxStore> FileSystem<S> {
@@ -267,10 +269,10 @@ impl<S: TxStore> FileSystem<S> {
         Err(FsError::Damaged(format!("directory {directory} is in a loop")))
     }
 
-    /// What a volume of files can hold.
-    #[must_use]
-    pub fn usage(&self) -> Usage {
+    /// What a volume of files can hold, and holds.
+    pub async fn usage(&self) -> Usage {
         Usage {
+            taken: self.store.taken().await,
             page_bytes: self.store.page_bytes(),
             name_bytes_max: u32::try_from(NAME_BYTES_MAX).expect("small"),
         }

@@ -38,6 +38,9 @@ pub enum TxError {
     /// The origin's store has no room; nothing was done.
     #[error("{0}")]
     NoSpace(String),
+    /// The volume's quota does not allow it; nothing was done. What frees or shrinks is taken.
+    #[error("{0}")]
+    Quota(String),
     /// Bytes at the origin are damaged.
     #[error("damaged: {0}")]
     Damaged(String),
@@ -51,6 +54,16 @@ pub enum TxError {
          again"
     )]
     Forked,
+}
+
+/// What a volume takes, and what it may take still.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Taken {
+    /// Bytes that it takes at the origin.
+    pub bytes: u64,
+    /// Bytes that it may take beside them: what is left of its quota, and no more than the origin's
+    /// store has room for. None: neither is known.
+    pub free: Option<u64>,
 }
 
 /// What a transaction is for.
@@ -209,6 +222,10 @@ pub trait TxStore: Clone + Send + Sync + 'static {
 
     /// How long what is read now may be called current; none: no such limit, zero: not at all.
     fn current_for(&self) -> Option<Duration>;
+
+    /// What the volume takes, as it was a few seconds ago at most; when the origin does not say so
+    /// soon, as it was when it did last. Never waits for long.
+    fn taken(&self) -> impl Future<Output = Taken> + Send;
 
     /// Counts bytes that were written to files and are lost, for those who watch over the node.
     fn count_lost(&self, bytes: u64);

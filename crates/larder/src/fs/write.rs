@@ -380,6 +380,7 @@ pub(super) fn may_pass(error: &FsError) -> bool {
                 | TxError::Stale(_)
                 | TxError::Unavailable(_)
                 | TxError::NoSpace(_)
+                | TxError::Quota(_)
                 | TxError::Conflict(_)
         )
     )

@@ -53,6 +53,7 @@ kinds! {
     OpenVolume "open_volume" Control,
     ListVolumes "list_volumes" Control,
     CreateVolume "create_volume" Control,
+    ChangeVolume "change_volume" Control,
     Beat "beat" Control,
     Refresh "refresh" Control,
     Credit "credit" Control,

@@ -18,12 +18,16 @@ use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault, Unreadable}
 use larder_core::origin::{self, Origin};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinHandle};
 
 /// How often the machine is told the wall clock.
 const WALL_CLOCK_EVERY: Duration = Duration::from_millis(200);
+
+/// How often the machine is told what is free where the store is.
+const ROOM_EVERY: Duration = Duration::from_secs(5);
 
 /// A running origin. It ends with [`OriginServer::shutdown`]; dropping it ends it like a crash,
 /// which loses nothing that was acknowledged.
@@ -86,6 +90,7 @@ impl OriginServer {
         let accept = tokio::spawn(listener.run());
         let clock = tokio::spawn(wall_clock(inputs.clone()));
         let watch = tokio::spawn(credentials.clone().watch(metrics.clone()));
+        let room = tokio::spawn(tell_room(inputs.clone(), ids.clone(), config.origin.data.clone()));
         tracing::info!(name = %config.name, %address, domains = ids.len(), "origin started");
         Ok(Self {
             name: config.name,
@@ -96,7 +101,7 @@ impl OriginServer {
             failed,
             damaged,
             credentials,
-            tasks: [&accept, &clock, &watch, &host].map(JoinHandle::abort_handle).to_vec(),
+            tasks: [&accept, &clock, &watch, &room, &host].map(JoinHandle::abort_handle).to_vec(),
             host: Mutex::new(Some(host)),
         })
     }
@@ -218,6 +223,24 @@ async fn wall_clock(inputs: Inputs<Origin>) {
         ticks.tick().await;
         if inputs.send(OriginInput::WallClock(wall_time())).await.is_err() {
             return;
+        }
+    }
+}
+
+/// Tells the machine what is free where the store is, for those who ask what a volume may take.
+async fn tell_room(inputs: Inputs<Origin>, domains: Vec<DomainId>, data: PathBuf) {
+    let mut ticks = tokio::time::interval(ROOM_EVERY);
+    loop {
+        ticks.tick().await;
+        // What cannot be told now is left as it was.
+        let place = data.clone();
+        let looked = tokio::task::spawn_blocking(move || larder_store::pages::free_bytes(&place));
+        let Ok(Ok(bytes)) = looked.await else { continue };
+        for domain in &domains {
+            let domain = *domain;
+            if inputs.send(OriginInput::Room { domain, bytes }).await.is_err() {
+                return;
+            }
         }
     }
 }

@@ -208,6 +208,7 @@ fn weight(message: &Message) -> usize {
             Message::KeepAlive
             | Message::Confirm { .. }
             | Message::AllocateIds { .. }
+            | Message::ChangeVolume { .. }
             | Message::OpenVolume { key: VolumeKey::Id(_), .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }

@@ -5,3 +5,4 @@ mod end_to_end;
 mod faults;
 mod files;
 mod hostile;
+mod volumes;

@@ -7,4 +7,5 @@ pub mod copies;
 pub mod cycles;
 pub mod history;
 pub mod oracle;
+pub mod quota;
 pub mod seen;

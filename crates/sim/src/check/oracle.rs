@@ -246,6 +246,7 @@ impl Oracle {
                 self.forget(&lost, restored);
             }
             LogRecord::Ids { .. }
+            | LogRecord::Settings { .. }
             | LogRecord::Boot { .. }
             | LogRecord::Aborted { .. }
             | LogRecord::Confirmed { .. } => {}

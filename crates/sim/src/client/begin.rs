@@ -7,6 +7,7 @@ use crate::world::World;
 use larder_core::cache::io::CacheOp;
 use larder_core::cache::{AgeLimit, BeginError, Consistency, SessionOptions};
 use larder_core::id::PageId;
+use larder_core::message::VolumeChange;
 use larder_core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -14,6 +15,9 @@ impl World {
     pub(super) fn client_begins(&mut self, index: usize) {
         if self.clients_drain() {
             return;
+        }
+        if self.plan.mix.quota_percent > 0 && self.rng.below(100) < self.plan.mix.quota_percent {
+            return self.client_sets_quota(index);
         }
         let kind = self.draw_kind();
         let options = self.draw_options(kind);
@@ -46,6 +50,20 @@ impl World {
             }
             Err(BeginError::TooMany) => self.client_goes_on(index, 10 * MILLI),
         }
+    }
+
+    /// An administrator: none, next to nothing, or about what the volume takes.
+    fn client_sets_quota(&mut self, index: usize) {
+        let number = self.rng.below(self.volumes.len() as u64) as usize;
+        let (id, domain) = (self.volumes[number].spec.id, self.volumes[number].domain);
+        let taken = self.store_host(domain).ledger.bytes(id);
+        let quota = match self.rng.below(4) {
+            0 => None,
+            1 => Some(self.rng.below(256)),
+            _ => Some(taken + self.rng.below(2048)),
+        };
+        self.clients[index].stage = Stage::Floor;
+        self.client_asks(index, CacheOp::ChangeVolume(id, VolumeChange::Quota(quota)));
     }
 
     fn draw_kind(&mut self) -> Kind {

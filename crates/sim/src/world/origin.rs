@@ -4,6 +4,7 @@ use super::troubles::Mend;
 use super::{Event, World};
 use crate::agenda::MILLI;
 use crate::check::oracle::Oracle;
+use crate::check::quota::{self, Ledger};
 use crate::net::Proc;
 use crate::plan::Plan;
 use larder_core::id::{DomainId, HistoryId, Stamp};
@@ -47,6 +48,8 @@ pub struct StoreHost {
     backup: Option<Backup>,
     /// Bits of the log that have flipped, as far as nobody put them back.
     rots: Vec<Rot>,
+    /// What its volumes take.
+    pub(crate) ledger: Ledger,
     /// The last record that is durable, and whether it may be lost: see `newest_is_rotten`.
     last: Lsn,
     last_is_rotten: bool,
@@ -93,6 +96,7 @@ impl StoreHost {
             hangs: false,
             backup: None,
             rots: Vec::new(),
+            ledger: Ledger::default(),
             last: Lsn(0),
             last_is_rotten: false,
             mirror: None,
@@ -128,12 +132,14 @@ impl StoreHost {
         };
         self.made = true;
         self.open = Some(store);
-        Ok(RecoveredDomain {
+        let found = RecoveredDomain {
             meta: recovered.meta,
             apart: recovered.apart,
             records: recovered.records,
             history: HistoryId(rng.next_u128()),
-        })
+        };
+        self.ledger = Ledger::recovered(&found);
+        Ok(found)
     }
 
     /// Whether a bit has flipped in the newest write: recovery must take that for a write that was
@@ -371,7 +377,7 @@ impl World {
         self.agenda.enter(self.now.plus(delay), Event::Mend(mend));
     }
 
-    fn store_host(&mut self, domain: DomainId) -> &mut StoreHost {
+    pub(crate) fn store_host(&mut self, domain: DomainId) -> &mut StoreHost {
         let host = self.processes[0].origin();
         let mut stores = host.stores.iter_mut();
         stores.find(|store| store.domain == domain).expect("the origin asks for its own domains")
@@ -402,7 +408,11 @@ impl World {
         }
         let output = store.queue(queue).pop_front().expect("one event for each thing asked");
         let append = match &output {
-            OriginOutput::Append { records, .. } => records.last().map(|(lsn, _)| *lsn),
+            OriginOutput::Append { records, .. } => records.clone(),
+            _ => Vec::new(),
+        };
+        let installing = match &output {
+            OriginOutput::Install { batch, .. } => Some(batch.clone()),
             _ => None,
         };
         let failing = matches!(output, OriginOutput::Load { .. }) && store.failing_loads > 0;
@@ -418,9 +428,15 @@ impl World {
         let Some(answer) = answer else {
             return;
         };
-        if let Some(last) = append {
+        let store = self.store_host(domain);
+        if let (OriginInput::Installed { result: Ok(()), .. }, Some(batch)) = (&answer, installing)
+        {
+            quota::check_installed(&batch, &store.pages, store.last);
+        }
+        if let Some((last, _)) = append.last() {
             if matches!(answer, OriginInput::Appended { result: Ok(()), .. }) {
-                self.store_host(domain).last = last;
+                store.last = *last;
+                append.iter().for_each(|(_, record)| store.ledger.durable(record));
             }
             note_append(&mut self.oracle, domain, &answer);
         }
@@ -587,6 +603,7 @@ fn record_stamp(record: &LogRecord) -> Option<Stamp> {
         | LogRecord::Boot { .. }
         | LogRecord::Confirmed { .. }
         | LogRecord::Ids { .. }
+        | LogRecord::Settings { .. }
         | LogRecord::Epoch { .. } => None,
     }
 }

@@ -26,6 +26,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+/// The metadata format from which on it is told what volumes take.
+const BYTES_COUNTED_SINCE: u32 = 2;
 /// The format of values written.
 const FORMAT: u8 = 1;
 /// The oldest read.
@@ -319,10 +321,13 @@ impl Pages for FjallPages {
         if kind != KIND_META {
             return Err(self.damaged(what.into(), format!("it is of kind {kind}")));
         }
-        match wire::decode_meta(bytes) {
-            Ok(meta) => Ok(Some(meta)),
-            Err(error) => Err(self.damaged(what.into(), error.to_string())),
+        let damaged = |error: wire::WireError| self.damaged(what.into(), error.to_string());
+        let counted = wire::meta_format(bytes.clone()).map_err(damaged)? >= BYTES_COUNTED_SINCE;
+        let mut meta = wire::decode_meta(bytes).map_err(damaged)?;
+        for volume in meta.volumes.iter_mut().filter(|_| !counted) {
+            volume.bytes = self.image_bytes(volume.id)?;
         }
+        Ok(Some(meta))
     }
 
     fn apart(&self) -> Result<KeptApart, PagesError> {
@@ -364,6 +369,18 @@ impl Pages for FjallPages {
 }
 
 impl FjallPages {
+    /// Bytes of a volume's images, each looked at: for metadata that does not tell them.
+    fn image_bytes(&self, volume: VolumeId) -> Result<u64, PagesError> {
+        let from = page_key(PageId { volume, page: PageNo(0) });
+        let to = page_key(PageId { volume, page: PageNo(u64::MAX) });
+        let mut bytes = 0;
+        for item in self.database.snapshot().range::<[u8; 24], _>(&self.pages, from..=to) {
+            let length = item.size().map_err(|error| self.fault(&error))?;
+            bytes += u64::from(length).saturating_sub(HEADER_BYTES as u64);
+        }
+        Ok(bytes)
+    }
+
     fn apart_of(&self, page: PageId) -> Result<Apart, PagesError> {
         let key = page_key(page);
         let what = format!("what is kept apart from page {page}");
@@ -391,7 +408,11 @@ impl FjallPages {
     }
 }
 
-fn free_bytes(path: &Path) -> std::io::Result<u64> {
+/// Bytes that are free to this process on the file system of a path.
+///
+/// # Errors
+/// What the system says of the path.
+pub fn free_bytes(path: &Path) -> std::io::Result<u64> {
     let status = rustix::fs::statvfs(path)?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
 }

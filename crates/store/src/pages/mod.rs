@@ -8,7 +8,7 @@ mod fjall;
 mod marks;
 mod model;
 
-pub use fjall::{FjallConfig, FjallPages};
+pub use fjall::{FjallConfig, FjallPages, free_bytes};
 pub use model::ModelPages;
 
 use larder_core::id::{PageId, PageNo, Stamp, VolumeId};

@@ -44,6 +44,8 @@ fn batch(pages: Vec<InstalledPage>) -> InstallBatch {
                 next_page: PageNo(10),
                 version: Stamp(9),
                 pages: 2,
+                bytes: 0,
+                settings: larder_core::record::VolumeSettings::default(),
                 given: Vec::new(),
             }],
             ..DomainMeta::default()

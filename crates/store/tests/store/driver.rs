@@ -40,6 +40,7 @@ fn commit(stamp: u64) -> (Lsn, LogRecord) {
         stamp: Stamp(stamp),
         id: CommitId { boot: BootId(9), sequence: stamp },
         time: WallTime(1),
+        grown: Vec::new(),
         writes,
     };
     (Lsn(stamp), record)
@@ -66,6 +67,8 @@ fn meta(installed: u64) -> DomainMeta {
             next_page: PageNo(100),
             version: Stamp(installed),
             pages: installed,
+            bytes: 0,
+            settings: larder_core::record::VolumeSettings::default(),
             given: Vec::new(),
         }],
         boots: Vec::new(),

@@ -44,6 +44,7 @@ fn record(stamp: u64) -> (Lsn, LogRecord) {
         stamp: Stamp(stamp),
         id: CommitId { boot: BootId(1), sequence: stamp },
         time: WallTime(stamp),
+        grown: Vec::new(),
         writes: vec![Write { page: page(stamp), op }],
     };
     (Lsn(stamp), record)
@@ -77,6 +78,8 @@ fn install(stamp: u64) -> OriginOutput {
                     next_page: PageNo(41),
                     version: Stamp(stamp),
                     pages: stamp.min(40),
+                    bytes: 0,
+                    settings: larder_core::record::VolumeSettings::default(),
                     given: Vec::new(),
                 }],
                 ..DomainMeta::default()

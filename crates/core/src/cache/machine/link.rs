@@ -18,6 +18,8 @@ pub(super) struct Link {
     pub(super) id: LinkId,
     /// Set by `Welcome`.
     pub(super) limits: Option<LinkLimits>,
+    /// The protocol version that `Welcome` said.
+    pub(super) version: u32,
     /// When anything came last.
     pub(super) heard: Instant,
     /// When the parent is to be asked whether it is there, should there be no beats.
@@ -87,6 +89,7 @@ impl Cache {
         self.link = Some(Link {
             id,
             limits: None,
+            version: self.config.versions.oldest,
             heard: now,
             keep_at: now,
             fetches: BTreeMap::new(),
@@ -201,6 +204,7 @@ impl Cache {
             | Message::OpenVolume { .. }
             | Message::ListVolumes { .. }
             | Message::CreateVolume { .. }
+            | Message::ChangeVolume { .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }
             | Message::Credit { .. }
@@ -221,7 +225,8 @@ impl Cache {
             let parent = Versions { oldest: version, newest: version };
             return Err(CloseReason::Version { parent, child });
         }
-        self.link.as_mut().expect("it came on this link").limits = Some(limits);
+        let link = self.link.as_mut().expect("it came on this link");
+        (link.limits, link.version) = (Some(limits), version);
         self.lease = limits.lease;
         // Regular work may be due sooner than it was thought before the lease was known.
         self.tick_at = Some(now.after(self.tick_every()));

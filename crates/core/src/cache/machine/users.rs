@@ -7,7 +7,9 @@ use crate::cache::io::CacheOp;
 use crate::cache::read::DomainState;
 use crate::commit::IdRange;
 use crate::id::{CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Stamp, VolumeId};
-use crate::message::{CloseReason, Message, RequestError, VolumeInfo, VolumeKey, VolumeSpec};
+use crate::message::{
+    CloseReason, Message, RequestError, VolumeChange, VolumeInfo, VolumeKey, VolumeSpec,
+};
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::time::Instant;
 use std::collections::BTreeSet;
@@ -67,6 +69,7 @@ enum Call {
     Open(VolumeKey),
     List,
     Create(VolumeSpec),
+    Change(VolumeId, VolumeChange),
     Ids(VolumeId, u64),
 }
 
@@ -96,6 +99,9 @@ impl Cache {
             CacheOp::OpenVolume(key) => self.call(id, deadline, Call::Open(key)),
             CacheOp::ListVolumes => self.call(id, deadline, Call::List),
             CacheOp::CreateVolume(spec) => self.call(id, deadline, Call::Create(spec)),
+            CacheOp::ChangeVolume(volume, change) => {
+                self.call(id, deadline, Call::Change(volume, change));
+            }
             CacheOp::AllocateIds { volume, count } => {
                 self.call(id, deadline, Call::Ids(volume, count));
             }
@@ -334,9 +340,14 @@ impl Cache {
                 after: volumes.last().map_or(String::new(), |volume| volume.name.clone()),
             },
             Call::Create(spec) => Message::CreateVolume { request, spec },
+            Call::Change(volume, change) => Message::ChangeVolume { request, volume, change },
             Call::Ids(volume, count) => Message::AllocateIds { request, volume, count },
         };
         let link = self.link.as_mut().expect("it has room");
+        if message.since() > link.version {
+            let error = RequestError::older_parent(link.version, message.since());
+            return self.reply(id, Err(error), out);
+        }
         link.calls.insert(request, id);
         link.outstanding += 1;
         self.send(message, out);
@@ -403,7 +414,9 @@ impl Cache {
             return violation("a volume that has become another");
         }
         match self.users.get_mut(&user).map(|user| &mut user.kind) {
-            Some(Kind::Call { call: Call::Open(_) | Call::Create(_), .. }) => {}
+            Some(Kind::Call {
+                call: Call::Open(_) | Call::Create(_) | Call::Change(..), ..
+            }) => {}
             None => return Ok(()),
             Some(_) => return violation("a volume that was not asked for"),
         }

@@ -7,9 +7,9 @@ use crate::commit::{Change, IdRange, Outcome, PageChange};
 use crate::downlink::Recent;
 use crate::id::{BootId, CommitId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::machine::Fault;
-use crate::message::{Message, RequestError, VolumeInfo};
+use crate::message::{Message, RequestError};
 use crate::origin::io::{OriginOutput, StoreFault, WriteId};
-use crate::record::{Given, LogRecord, Lsn, VolumeMeta};
+use crate::record::{LogRecord, Lsn, VolumeMeta};
 
 impl Domain {
     /// Puts a record into the append being gathered.
@@ -145,9 +145,9 @@ impl Domain {
         for item in batch.items {
             match item {
                 Item::Commit { stamp, id, changes, grown } => {
-                    for (volume, by) in grown {
-                        let volume = self.volumes.get_mut(&volume).expect("checked before");
-                        volume.grow(stamp, by);
+                    for growth in grown {
+                        let volume = self.volumes.get_mut(&growth.volume).expect("checked before");
+                        volume.grow(stamp, growth);
                     }
                     self.boots.committed(id, stamp);
                     let pages = changes;
@@ -172,9 +172,12 @@ impl Domain {
                     let history = self.history();
                     cx.links.reply(link, Message::Ids { request, history, range }, cx.out);
                 }
-                Item::Volume { stamp, info } => {
-                    made.push(info.id);
-                    self.made(stamp, info);
+                Item::Volume { stamp, meta } => {
+                    made.push(meta.id);
+                    self.made(stamp, meta);
+                }
+                Item::Settings { link, request, volume, settings } => {
+                    self.changed(cx, (link, request), volume, settings);
                 }
                 Item::Epoch => {
                     self.service = Service::Open;
@@ -196,23 +199,14 @@ impl Domain {
         cx.events.extend(made.into_iter().map(Event::VolumeMade));
     }
 
-    fn made(&mut self, stamp: Stamp, info: VolumeInfo) {
-        let root = PageId { volume: info.id, page: PageNo(1) };
+    fn made(&mut self, stamp: Stamp, meta: VolumeMeta) {
+        let root = PageId { volume: meta.id, page: PageNo(1) };
         self.ring.push(Recent::Change(Change {
             stamp,
             id: CommitId::default(),
             pages: vec![PageChange::whole(root)],
         }));
-        let volume = Volume::new(VolumeMeta {
-            id: info.id,
-            name: info.name,
-            page_bytes: info.page_bytes,
-            next_page: PageNo(2),
-            version: stamp,
-            pages: 1,
-            given: vec![Given { history: self.history(), first: PageNo(2) }],
-        });
-        self.volumes.insert(info.id, volume);
+        self.volumes.insert(meta.id, Volume::new(meta));
     }
 
     /// The store is full and took nothing of the append: it is as if its commits had never been
@@ -222,6 +216,7 @@ impl Domain {
         self.stamped = self.durable;
         self.next_lsn = Lsn(self.durable_lsn.0 + 1);
         self.recent.roll_back(self.durable);
+        self.volumes.values_mut().for_each(Volume::roll_back);
         let error = RequestError::Full(detail.into());
         for batch in [flying, gathering] {
             for (page, _) in &batch.pages {
@@ -243,15 +238,15 @@ impl Domain {
         for item in batch.items {
             match item {
                 Item::Commit { id, .. } | Item::Aborted { id, .. } => self.defer(cx, id, error),
-                Item::Ids { link, request, .. } => {
+                Item::Ids { link, request, .. } | Item::Settings { link, request, .. } => {
                     cx.links.fail(link, request, error.clone(), cx.out);
                 }
-                Item::Volume { info, .. } => {
+                Item::Volume { meta, .. } => {
                     let words = match error {
                         RequestError::Unavailable(detail) => detail.clone(),
                         other => other.to_string(),
                     };
-                    cx.events.push(volume(info.id, words));
+                    cx.events.push(volume(meta.id, words));
                 }
                 // Nobody waits for these with a limit: the node asks again.
                 Item::Boot { boot, .. } => {

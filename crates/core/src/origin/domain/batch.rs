@@ -1,9 +1,9 @@
 //! What one append holds: log records, and what each of them leads to once it is durable.
 
+use super::volumes::Growth;
 use crate::commit::{Abort, Outcome, PageChange};
 use crate::id::{BootId, CommitId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
-use crate::message::VolumeInfo;
-use crate::record::{LogRecord, Lsn};
+use crate::record::{LogRecord, Lsn, VolumeMeta, VolumeSettings};
 
 /// What a log record leads to once it is durable.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,8 +13,8 @@ pub(super) enum Item {
         stamp: Stamp,
         id: CommitId,
         changes: Vec<PageChange>,
-        /// Pages made and removed, per volume written.
-        grown: Vec<(VolumeId, i64)>,
+        /// By how much, per volume written.
+        grown: Vec<Growth>,
     },
     /// A commit is refused, for a reason that may pass.
     Aborted { id: CommitId, abort: Abort },
@@ -25,7 +25,9 @@ pub(super) enum Item {
     /// Page numbers are given.
     Ids { link: LinkId, request: RequestId, volume: VolumeId, first: PageNo, count: u64 },
     /// A volume is made.
-    Volume { stamp: Stamp, info: VolumeInfo },
+    Volume { stamp: Stamp, meta: VolumeMeta },
+    /// A volume's settings are others.
+    Settings { link: LinkId, request: RequestId, volume: VolumeId, settings: VolumeSettings },
     /// The history begins.
     Epoch,
 }
@@ -39,6 +41,7 @@ impl Item {
             | Self::Boot { .. }
             | Self::Forgotten(_)
             | Self::Ids { .. }
+            | Self::Settings { .. }
             | Self::Epoch => None,
         }
     }

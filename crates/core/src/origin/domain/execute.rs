@@ -1,9 +1,10 @@
 //! Executing a commit: validate, apply to tentative images, stamp, gather.
 
 use super::batch::{Batch, Item, Withheld};
+use super::volumes::{Grown, Growth, image_bytes};
 use super::{Context, Domain};
 use crate::commit::{Abort, Aspect, CommitRequest, Op, Outcome, PageChange, Target, Write};
-use crate::id::{CommitId, HistoryId, PageId, Stamp, VolumeId};
+use crate::id::{CommitId, HistoryId, PageId, Stamp};
 use crate::machine::{Fault, Faults};
 use crate::page::{OpError, Page};
 use crate::record::{LogRecord, Lsn};
@@ -12,6 +13,13 @@ use crate::record::{LogRecord, Lsn};
 struct Refused {
     abort: Abort,
     reveals: Stamp,
+}
+
+/// What a write did.
+struct Applied {
+    touched: (Target, Aspect),
+    /// Of the page's image, before and after.
+    bytes: (usize, usize),
 }
 
 impl Domain {
@@ -33,8 +41,8 @@ impl Domain {
         }
         let stamp = self.stamped.next();
         let lsn = self.next_lsn;
-        let changes = match self.apply_all(&request, (lsn, stamp), cx.config.faults) {
-            Ok(changes) => changes,
+        let (changes, grown) = match self.apply_all(&request, (lsn, stamp), cx.config.faults) {
+            Ok(applied) => applied,
             Err(abort) => {
                 // Logged after all that it reveals.
                 self.gather_abort(id, abort);
@@ -46,9 +54,18 @@ impl Domain {
         self.recent.record(stamp, &changes);
         self.gathering.bytes +=
             request.writes.iter().map(|write| 32 + write.op.payload_bytes()).sum::<usize>();
-        let item = Item::Commit { stamp, id, changes, grown: grown(&request.writes) };
-        let record =
-            LogRecord::Commit { stamp, id, time: self.wall_at(cx.now), writes: request.writes };
+        for growth in &grown {
+            let volume = self.volumes.get_mut(&growth.volume).expect("its writes were applied");
+            volume.taken = volume.taken.saturating_add_signed(growth.bytes);
+        }
+        let record = LogRecord::Commit {
+            stamp,
+            id,
+            time: self.wall_at(cx.now),
+            grown: grown.iter().map(|growth| growth.bytes).collect(),
+            writes: request.writes,
+        };
+        let item = Item::Commit { stamp, id, changes, grown };
         self.gathering.push(lsn, record, item);
     }
 
@@ -105,24 +122,34 @@ impl Domain {
         request: &CommitRequest,
         at: (Lsn, Stamp),
         faults: Faults,
-    ) -> Result<Vec<PageChange>, Abort> {
+    ) -> Result<(Vec<PageChange>, Vec<Growth>), Abort> {
         let writes = &request.writes;
         let told = request.numbers.iter();
         let mut histories =
             told.flat_map(|told| std::iter::repeat_n(told.history, told.pages as usize));
         let mut touched = Vec::with_capacity(writes.len());
+        let mut grown = Grown::default();
         for (index, write) in writes.iter().enumerate() {
             let makes = matches!(write.op, Op::CreatePage(_));
             let history = if makes { histories.next() } else { None };
             match self.apply(write, history.unwrap_or_default(), at, faults) {
-                Ok((target, aspect)) => touched.push((write.page, target, aspect)),
+                Ok(Applied { touched: (target, aspect), bytes }) => {
+                    touched.push((write.page, target, aspect));
+                    grown.add(write, bytes);
+                }
                 Err(abort) => {
                     self.undo(&writes[..=index], at.1);
                     return Err(abort);
                 }
             }
         }
-        Ok(page_changes(touched))
+        if let Err(abort) = self.check_quotas(&grown, writes)
+            && !faults.has(Fault::QuotaUncounted)
+        {
+            self.undo(writes, at.1);
+            return Err(abort);
+        }
+        Ok((page_changes(touched), grown.0))
     }
 
     /// Applies one write to the gathered image of its page.
@@ -132,7 +159,7 @@ impl Domain {
         number_of: HistoryId,
         at: (Lsn, Stamp),
         faults: Faults,
-    ) -> Result<(Target, Aspect), Abort> {
+    ) -> Result<Applied, Abort> {
         let page = write.page;
         let volume = self.volumes.get(&page.volume).ok_or(Abort::NoVolume(page.volume))?;
         let page_bytes = volume.meta.page_bytes;
@@ -155,14 +182,17 @@ impl Domain {
             (_, None) => return Err(Abort::BadPage(page)),
         }
         let (image, new) = entry.gather();
+        let before = image_bytes(image.page.as_ref());
         let result = apply_op(image, &write.op, page_bytes, faults);
         if let Ok(_touched) = result {
             image.version = at.1;
         }
+        let after = image_bytes(image.page.as_ref());
         if new {
             self.gathering.pages.push((page, at));
         }
-        result.map_err(|error| refusal(write, error))
+        let touched = result.map_err(|error| refusal(write, error))?;
+        Ok(Applied { touched, bytes: (before, after) })
     }
 
     /// Takes back what a refused commit did to gathered images: they are made anew from the
@@ -203,6 +233,7 @@ impl Domain {
                 | LogRecord::Confirmed { .. }
                 | LogRecord::Aborted { .. }
                 | LogRecord::Ids { .. }
+                | LogRecord::Settings { .. }
                 | LogRecord::Epoch { .. } => {}
             }
         }
@@ -280,21 +311,4 @@ fn page_changes(mut touched: Vec<(PageId, Target, Aspect)>) -> Vec<PageChange> {
         PageChange::named(page[0].0, touched.collect())
     };
     pages.map(named).collect()
-}
-
-/// How many pages a commit adds to each volume that it writes.
-fn grown(writes: &[Write]) -> Vec<(VolumeId, i64)> {
-    let mut grown: Vec<(VolumeId, i64)> = Vec::new();
-    for write in writes {
-        let by = match write.op {
-            Op::CreatePage(_) => 1,
-            Op::DeletePage => -1,
-            _ => 0,
-        };
-        match grown.iter_mut().find(|(volume, _)| *volume == write.page.volume) {
-            Some((_, sum)) => *sum += by,
-            None => grown.push((write.page.volume, by)),
-        }
-    }
-    grown
 }

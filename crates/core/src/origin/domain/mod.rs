@@ -127,6 +127,8 @@ pub(super) struct Domain {
     next_lsn: Lsn,
     installed_lsn: Lsn,
     wall: (WallTime, Instant),
+    /// Bytes free where the store is.
+    room: Option<u64>,
 
     pages: Pages,
     recent: RecentWrites,
@@ -200,6 +202,10 @@ impl Domain {
 
     pub(super) fn durable(&self) -> Stamp {
         self.durable
+    }
+
+    pub(super) fn set_room(&mut self, bytes: u64) {
+        self.room = Some(bytes);
     }
 
     pub(super) fn set_wall(&mut self, wall: WallTime, now: Instant) {
@@ -324,5 +330,6 @@ impl Domain {
             |batch: &Batch| batch.items.iter().filter_map(batch::Item::stamp).count() as u64;
         let flying = self.flying.as_ref().map_or(0, |(_, batch)| tentative(batch));
         assert_eq!(stamps, flying + tentative(&self.gathering), "a stamp without its commit");
+        self.check_taken();
     }
 }

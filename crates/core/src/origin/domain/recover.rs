@@ -110,6 +110,7 @@ impl Domain {
             next_lsn: Lsn(meta.installed_lsn.0 + 1),
             installed_lsn: meta.installed_lsn,
             wall: (wall, now),
+            room: None,
             pages: Pages::new(config.page_cache_bytes),
             recent: RecentWrites::new(Stamp::ZERO, config.recent_writes_max),
             volumes: volumes.collect(),
@@ -151,14 +152,14 @@ impl Domain {
         record: LogRecord,
     ) -> Result<(), RecoverError> {
         match record {
-            LogRecord::Commit { stamp, id, writes, .. } => {
+            LogRecord::Commit { stamp, id, grown, writes, .. } => {
                 self.replay_stamp(stamp)?;
+                for growth in super::volumes::recovered(&writes, &grown) {
+                    let volume = self.volumes.get_mut(&growth.volume);
+                    let volume = volume.ok_or(RecoverError::NoVolume(growth.volume))?;
+                    volume.replayed(stamp, growth);
+                }
                 for Write { page, op } in writes {
-                    let volume = self
-                        .volumes
-                        .get_mut(&page.volume)
-                        .ok_or(RecoverError::NoVolume(page.volume))?;
-                    volume.replayed(stamp, &op);
                     self.pages.recover_op(page, lsn, stamp, op);
                 }
                 if !config.faults.has(Fault::LoseOutcomes) {
@@ -183,6 +184,11 @@ impl Domain {
                 self.pages.recover_op(root, lsn, stamp, create);
                 let made = Volume::new(volume);
                 self.volumes.entry(made.meta.id).or_insert(made);
+            }
+            LogRecord::Settings { volume, settings } => {
+                let entry = self.volumes.get_mut(&volume).ok_or(RecoverError::NoVolume(volume))?;
+                entry.quota = settings.quota;
+                entry.meta.settings = settings;
             }
             LogRecord::Epoch { epoch } => self.add_epoch(epoch),
         }
@@ -228,6 +234,8 @@ mod tests {
             next_page: PageNo(10),
             version: Stamp(version),
             pages: 2,
+            bytes: 64,
+            settings: crate::record::VolumeSettings::default(),
             given: Vec::new(),
         };
         let started = |version| {

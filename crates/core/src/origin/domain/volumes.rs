@@ -3,11 +3,15 @@
 use super::batch::Item;
 use super::pages::Image;
 use super::{Context, Domain};
-use crate::commit::{Op, PageChange, PageKind};
-use crate::id::{HistoryId, PageId, PageNo, Stamp, VolumeId};
-use crate::message::{VolumeInfo, VolumeSpec};
+use crate::commit::{Abort, Op, PageChange, PageKind, Write};
+use crate::id::{HistoryId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
+use crate::message::{Message, RequestError, VolumeChange, VolumeInfo, VolumeSpec};
 use crate::page::Page;
-use crate::record::{GIVEN_MAX, Given, LogRecord, Lsn, VolumeMeta};
+use crate::record::{GIVEN_MAX, Given, LogRecord, Lsn, VolumeMeta, VolumeSettings};
+
+/// So much may a commit that deletes something grow a volume past its quota: a name is removed by
+/// writing a little elsewhere, and what it led to is freed by the commits after it.
+const FREEING_BYTES: u64 = 64 << 10;
 
 /// A volume of a domain.
 #[derive(Clone, Debug)]
@@ -16,14 +20,65 @@ pub(super) struct Volume {
     pub(super) meta: VolumeMeta,
     /// The first page number not given, answers not yet durable included.
     pub(super) given: PageNo,
+    /// What it takes after all commits, tentative ones included.
+    pub(super) taken: u64,
+    /// Its quota, one that is not durable yet included.
+    pub(super) quota: Option<u64>,
     /// What the recovered metadata counted: commits up to this stamp.
     counted: Stamp,
+}
+
+/// By how much a commit grows a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Growth {
+    pub(super) volume: VolumeId,
+    pub(super) pages: i64,
+    /// Of page images.
+    pub(super) bytes: i64,
+}
+
+/// By how much each of a commit's writes grows its volume, added up for each volume.
+#[derive(Debug, Default)]
+pub(super) struct Grown(pub(super) Vec<Growth>);
+
+impl Grown {
+    /// A write was applied: bytes of the page's image before and after.
+    pub(super) fn add(&mut self, write: &Write, (before, after): (usize, usize)) {
+        let volume = write.page.volume;
+        let place = self.0.iter().position(|growth| growth.volume == volume);
+        let place = place.unwrap_or_else(|| {
+            self.0.push(Growth { volume, pages: 0, bytes: 0 });
+            self.0.len() - 1
+        });
+        let growth = &mut self.0[place];
+        growth.pages += pages_by(&write.op);
+        growth.bytes += signed(after) - signed(before);
+    }
+}
+
+/// Pages that an op makes, or removes.
+fn pages_by(op: &Op) -> i64 {
+    match op {
+        Op::CreatePage(_) => 1,
+        Op::DeletePage => -1,
+        _ => 0,
+    }
+}
+
+fn signed(bytes: usize) -> i64 {
+    i64::try_from(bytes).expect("a page fits in memory")
+}
+
+/// Bytes of an image, or of none.
+pub(super) fn image_bytes(page: Option<&Page>) -> usize {
+    page.map_or(0, Page::encoded_bytes)
 }
 
 impl Volume {
     pub(super) fn new(meta: VolumeMeta) -> Self {
         let (given, counted) = (meta.next_page, meta.version);
-        Self { meta, given, counted }
+        let (taken, quota) = (meta.bytes, meta.settings.quota);
+        Self { meta, given, taken, quota, counted }
     }
 
     /// A history begins: numbers are given in it from now on.
@@ -55,23 +110,57 @@ impl Volume {
         (given[place].first..end).contains(&page)
     }
 
-    /// A recovered commit wrote to it.
-    pub(super) fn replayed(&mut self, stamp: Stamp, op: &Op) {
+    /// A recovered commit grew it.
+    pub(super) fn replayed(&mut self, stamp: Stamp, growth: Growth) {
         if stamp > self.counted {
-            let by = match op {
-                Op::CreatePage(_) => 1,
-                Op::DeletePage => -1,
-                _ => 0,
-            };
-            self.grow(stamp, by);
+            self.grow(stamp, growth);
         }
+        self.taken = self.meta.bytes;
     }
 
     /// A commit made (or removed) pages of it.
-    pub(super) fn grow(&mut self, stamp: Stamp, by: i64) {
+    pub(super) fn grow(&mut self, stamp: Stamp, by: Growth) {
         self.meta.version = stamp;
-        self.meta.pages = self.meta.pages.saturating_add_signed(by);
+        self.meta.pages = self.meta.pages.saturating_add_signed(by.pages);
+        self.meta.bytes = self.meta.bytes.saturating_add_signed(by.bytes);
     }
+
+    /// What is durable is what counts: tentative commits and settings were taken back.
+    pub(super) fn roll_back(&mut self) {
+        self.taken = self.meta.bytes;
+        self.quota = self.meta.settings.quota;
+    }
+
+    /// Whether a commit may grow it so. What frees or shrinks always may; what deletes may write a
+    /// little to do so.
+    fn check_quota(&self, by: Growth, frees: bool) -> Result<(), Abort> {
+        let reserve = if frees { FREEING_BYTES } else { 0 };
+        let Some(limit) = self.quota.filter(|_| by.bytes > 0) else {
+            return Ok(());
+        };
+        let after = self.taken.saturating_add_signed(by.bytes);
+        if after <= limit.saturating_add(reserve) {
+            return Ok(());
+        }
+        Err(Abort::Quota {
+            volume: self.meta.id,
+            name: self.meta.name.clone(),
+            limit,
+            used: self.taken,
+            more: by.bytes.unsigned_abs(),
+        })
+    }
+}
+
+/// By how much each volume grows that a recovered commit wrote to. Pages are counted from the
+/// writes; bytes were noted with the commit, or are not known of one that is older than that.
+pub(super) fn recovered(writes: &[Write], bytes: &[i64]) -> Vec<Growth> {
+    let mut grown = Grown::default();
+    writes.iter().for_each(|write| grown.add(write, (0, 0)));
+    for (growth, bytes) in grown.0.iter_mut().zip(bytes) {
+        growth.bytes = *bytes;
+    }
+    grown.0
 }
 
 impl Domain {
@@ -86,6 +175,9 @@ impl Domain {
             root: PageKind::Slotted,
             version: meta.version,
             pages: meta.pages,
+            bytes: meta.bytes,
+            quota: meta.settings.quota,
+            room: self.room,
         })
     }
 
@@ -105,27 +197,87 @@ impl Domain {
         let root = PageId { volume: spec.id, page: PageNo(1) };
         let meta = VolumeMeta {
             id: spec.id,
-            name: spec.name.clone(),
+            name: spec.name,
             page_bytes: spec.page_bytes,
             next_page: PageNo(2),
             version: stamp,
             pages: 1,
+            bytes: Page::empty(PageKind::Slotted).encoded_bytes() as u64,
+            settings: VolumeSettings::default(),
             given: vec![Given { history: self.history(), first: PageNo(2) }],
         };
-        let info = VolumeInfo {
-            id: spec.id,
-            domain: self.id,
-            name: spec.name,
-            page_bytes: spec.page_bytes,
-            root: PageKind::Slotted,
-            version: stamp,
-            pages: 1,
-        };
-        let record = LogRecord::Volume { stamp, volume: meta };
-        let lsn = self.gather(record, Item::Volume { stamp, info });
+        let record = LogRecord::Volume { stamp, volume: meta.clone() };
+        let lsn = self.gather(record, Item::Volume { stamp, meta });
         self.recent.record(stamp, &[PageChange::whole(root)]);
         self.make_root(root, (lsn, stamp));
         self.append(cx);
+    }
+
+    /// Changes a volume, once that is durable.
+    pub(in crate::origin) fn change_volume(
+        &mut self,
+        cx: &mut Context<'_>,
+        (link, request): (LinkId, RequestId),
+        volume: VolumeId,
+        change: &VolumeChange,
+    ) {
+        let Some(entry) = self.volumes.get_mut(&volume) else {
+            let error = RequestError::NoVolume(volume.to_string());
+            return cx.links.fail(link, request, error, cx.out);
+        };
+        match change {
+            VolumeChange::Quota(quota) => entry.quota = *quota,
+        }
+        let settings = VolumeSettings { quota: entry.quota };
+        let record = LogRecord::Settings { volume, settings: settings.clone() };
+        self.gather(record, Item::Settings { link, request, volume, settings });
+        self.append(cx);
+    }
+
+    /// A volume's settings are durable.
+    pub(super) fn changed(
+        &mut self,
+        cx: &mut Context<'_>,
+        (link, request): (LinkId, RequestId),
+        volume: VolumeId,
+        settings: VolumeSettings,
+    ) {
+        self.volumes.get_mut(&volume).expect("checked before").meta.settings = settings;
+        let info = self.volume(volume).expect("just seen");
+        cx.links.reply(link, Message::Volume { request, info }, cx.out);
+    }
+
+    /// Panics when a volume takes something else than its commits made of it.
+    pub(super) fn check_taken(&self) {
+        for (id, volume) in &self.volumes {
+            let batches = self.flying.iter().map(|(_, batch)| batch);
+            let items = batches.chain([&self.gathering]).flat_map(|batch| &batch.items);
+            let tentative = items.flat_map(|item| match item {
+                Item::Commit { grown, .. } => &grown[..],
+                _ => &[],
+            });
+            let by = tentative.filter(|growth| growth.volume == *id).map(|growth| growth.bytes);
+            let taken = volume.meta.bytes.saturating_add_signed(by.sum());
+            assert_eq!(taken, volume.taken, "what volume {id} takes is miscounted");
+        }
+    }
+
+    /// Whether the volumes may grow so.
+    pub(super) fn check_quotas(&self, grown: &Grown, writes: &[Write]) -> Result<(), Abort> {
+        let frees = |volume| {
+            let mut of = writes.iter().filter(|write| write.page.volume == volume);
+            of.any(|write| matches!(write.op, Op::DeletePage | Op::Delete { .. }))
+        };
+        for growth in &grown.0 {
+            let volume = self.volumes.get(&growth.volume).expect("its writes were applied");
+            // Only what grows past the quota is looked at twice.
+            if let Err(abort) = volume.check_quota(*growth, false)
+                && volume.check_quota(*growth, frees(growth.volume)).is_err()
+            {
+                return Err(abort);
+            }
+        }
+        Ok(())
     }
 
     /// Volume ids are never reused, so that nothing is known of the page.

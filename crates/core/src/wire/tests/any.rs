@@ -195,6 +195,9 @@ fn abort() -> impl Strategy<Value = Abort> {
         page().prop_map(Abort::Lost),
         page().prop_map(Abort::BadWrite),
         volume().prop_map(Abort::NoVolume),
+        (volume(), text(), any::<[u64; 3]>()).prop_map(|(volume, name, [limit, used, more])| {
+            Abort::Quota { volume, name, limit, used, more }
+        }),
         Just(Abort::History),
         prop::sample::select(&LIMIT_NAMES[..]).prop_map(Abort::TooLarge),
     ]
@@ -215,8 +218,9 @@ fn page_bytes() -> impl Strategy<Value = u32> {
 fn info() -> impl Strategy<Value = VolumeInfo> {
     let root = prop_oneof![Just(PageKind::Slotted), Just(PageKind::Raw)];
     let names = (volume(), domain(), text());
-    (names, page_bytes(), root, stamp(), any::<u64>()).prop_map(
-        |((id, domain, name), page_bytes, root, version, pages)| VolumeInfo {
+    let taken = any::<(u64, u64, Option<u64>, Option<u64>)>();
+    (names, page_bytes(), root, stamp(), taken).prop_map(
+        |((id, domain, name), page_bytes, root, version, (pages, bytes, quota, room))| VolumeInfo {
             id,
             domain,
             name,
@@ -224,6 +228,9 @@ fn info() -> impl Strategy<Value = VolumeInfo> {
             root,
             version,
             pages,
+            bytes,
+            quota,
+            room,
         },
     )
 }
@@ -312,6 +319,9 @@ fn about_volumes() -> impl Strategy<Value = Message> {
         (request(), key).prop_map(|(request, key)| Message::OpenVolume { request, key }),
         (request(), text()).prop_map(|(request, after)| Message::ListVolumes { request, after }),
         (request(), spec).prop_map(|(request, spec)| Message::CreateVolume { request, spec }),
+        (request(), volume(), any::<Option<u64>>()).prop_map(|(request, volume, quota)| {
+            Message::ChangeVolume { request, volume, change: VolumeChange::Quota(quota) }
+        }),
         (request(), any::<u128>(), range).prop_map(|(request, history, range)| {
             Message::Ids { request, history: HistoryId(history), range }
         }),
@@ -401,20 +411,27 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
 
 fn volume_meta() -> impl Strategy<Value = VolumeMeta> {
     let given = vec((any::<u128>(), page()), 0..3);
-    (volume(), text(), page_bytes(), page(), stamp(), any::<u64>(), given).prop_map(
-        |(id, name, page_bytes, next, version, pages, given)| VolumeMeta {
+    let taken = (any::<(u64, u64)>(), settings());
+    (volume(), text(), page_bytes(), page(), stamp(), taken, given).prop_map(
+        |(id, name, page_bytes, next, version, ((pages, bytes), settings), given)| VolumeMeta {
             id,
             name,
             page_bytes,
             next_page: next.page,
             version,
             pages,
+            bytes,
+            settings,
             given: given
                 .into_iter()
                 .map(|(history, page)| Given { history: HistoryId(history), first: page.page })
                 .collect(),
         },
     )
+}
+
+fn settings() -> impl Strategy<Value = VolumeSettings> {
+    any::<Option<u64>>().prop_map(|quota| VolumeSettings { quota })
 }
 
 /// Never empty.
@@ -424,9 +441,13 @@ fn node_name() -> impl Strategy<Value = String> {
 
 pub(super) fn record() -> impl Strategy<Value = LogRecord> {
     prop_oneof![
-        (stamp(), commit_id(), any::<u64>(), writes()).prop_map(|(stamp, id, time, writes)| {
-            LogRecord::Commit { stamp, id, time: WallTime(time), writes }
-        }),
+        (stamp(), commit_id(), any::<u64>(), any::<Vec<i64>>(), writes()).prop_map(
+            |(stamp, id, time, grown, writes)| {
+                LogRecord::Commit { stamp, id, time: WallTime(time), grown, writes }
+            }
+        ),
+        (volume(), settings())
+            .prop_map(|(volume, settings)| { LogRecord::Settings { volume, settings } }),
         (boot(), node_name()).prop_map(|(boot, name)| LogRecord::Boot { boot, name }),
         (boot(), any::<u64>()).prop_map(|(boot, upto)| LogRecord::Confirmed { boot, upto }),
         (commit_id(), abort()).prop_map(|(id, abort)| LogRecord::Aborted { id, abort }),

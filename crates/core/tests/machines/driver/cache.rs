@@ -10,7 +10,7 @@ use larder_core::cache::{
 };
 use larder_core::id::{BootId, LinkId, PageId, RequestId, Slot, Stamp};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
-use larder_core::message::{Message, VolumeKey, VolumeSpec};
+use larder_core::message::{Message, VolumeChange, VolumeKey, VolumeSpec};
 use larder_core::time::{Clock, Duration, Instant};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -212,6 +212,7 @@ impl Run {
                 let stamp = c.stamp(self.parent.hints.through);
                 CacheOp::WaitThrough { domain: c.domain(), stamp }
             }
+            8 if c.rarely(3) => CacheOp::ChangeVolume(c.volume(), VolumeChange::Quota(None)),
             8 => CacheOp::Refresh { domain: c.domain() },
             9 => {
                 let waiting: Vec<RequestId> = self.users.iter().copied().collect();

@@ -3,7 +3,7 @@
 use super::choices::{Choices, Hints, PAGE_BYTES};
 use larder_core::commit::{CommitRequest, Numbered};
 use larder_core::id::{BootId, HistoryId, PageNo, RequestId, VolumeId};
-use larder_core::message::{Lane, Message, PageAsk, Role, VolumeKey, VolumeSpec};
+use larder_core::message::{Lane, Message, PageAsk, Role, VolumeChange, VolumeKey, VolumeSpec};
 use larder_core::time::Instant;
 
 /// Who it says it is.
@@ -79,7 +79,7 @@ fn commit(c: &mut Choices<'_>, hints: &mut Hints, who: &Who) -> Message {
 
 /// Anything a child may say, and now and then what it may not.
 pub(super) fn says(c: &mut Choices<'_>, hints: &mut Hints, who: &Who, now: Instant) -> Message {
-    match c.below(30) {
+    match c.below(31) {
         0 | 1 => resume(c, hints),
         2 | 3 => register(c, who),
         4 => Message::Left { name: c.name() },
@@ -117,6 +117,10 @@ pub(super) fn says(c: &mut Choices<'_>, hints: &mut Hints, who: &Who, now: Insta
             let domain = c.rarely(2).then(|| c.domain());
             let spec = VolumeSpec { id, name, page_bytes, domain };
             Message::CreateVolume { request: request(c, hints), spec }
+        }
+        29 => {
+            let change = VolumeChange::Quota(c.rarely(2).then(|| c.near(4096)));
+            Message::ChangeVolume { request: request(c, hints), volume: c.volume(), change }
         }
         17 => Message::Beat { domain: c.domain(), sent: Instant(c.near(now.0)) },
         18 => Message::Refresh { domain: c.domain(), sent: Instant(c.near(now.0)) },

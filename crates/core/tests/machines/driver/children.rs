@@ -205,6 +205,7 @@ fn request_of(message: &Message) -> Option<RequestId> {
         | Message::OpenVolume { request, .. }
         | Message::ListVolumes { request, .. }
         | Message::CreateVolume { request, .. }
+        | Message::ChangeVolume { request, .. }
         | Message::Ids { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. }

@@ -74,6 +74,7 @@ fn is_upward(message: &Message) -> bool {
             | Message::OpenVolume { .. }
             | Message::ListVolumes { .. }
             | Message::CreateVolume { .. }
+            | Message::ChangeVolume { .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }
             | Message::Credit { .. }

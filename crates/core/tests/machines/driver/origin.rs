@@ -107,12 +107,15 @@ fn recovered() -> RecoveredDomain {
         next_page: PageNo(2),
         version: Stamp(1),
         pages: 1,
+        bytes: 0,
+        settings: larder_core::record::VolumeSettings::default(),
         given: Vec::new(),
     };
     let commit = |stamp, writes| LogRecord::Commit {
         stamp: Stamp(stamp),
         id: CommitId { boot: BootId(1), sequence: stamp },
         time: WallTime(0),
+        grown: vec![],
         writes,
     };
     let make = |number, kind| Write { page: page(number), op: Op::CreatePage(kind) };

@@ -95,6 +95,9 @@ impl Parent {
             Message::OpenVolume { request, .. } => {
                 Message::Volume { request, info: self.info(c, VOLUME) }
             }
+            Message::ChangeVolume { request, volume, .. } => {
+                Message::Volume { request, info: self.info(c, volume) }
+            }
             Message::CreateVolume { request, spec } => {
                 Message::Volume { request, info: self.info(c, spec.id) }
             }
@@ -159,6 +162,9 @@ impl Parent {
             root: if lies { PageKind::Raw } else { PageKind::Slotted },
             version: c.stamp(self.hints.through),
             pages: c.near(3),
+            bytes: 0,
+            quota: None,
+            room: None,
         }
     }
 

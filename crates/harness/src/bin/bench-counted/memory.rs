@@ -84,6 +84,8 @@ fn directory(apart: u64) -> Result<f64> {
         next_page: PageNo(LISTED_PAGES * apart + 1),
         version: Stamp::default(),
         pages: LISTED_PAGES,
+        bytes: 0,
+        settings: larder_core::record::VolumeSettings::default(),
         given: Vec::new(),
     };
     let meta = DomainMeta { domain: DOMAIN, volumes: vec![volume], ..DomainMeta::default() };

@@ -1,7 +1,7 @@
 //! Room and holes of files, and copies within the volume.
 
 use super::{Adapter, failed, failed_there, reply_empty};
-use fuser::{Errno, FileHandle, INodeNo, ReplyEmpty, ReplyLseek, ReplyWrite, Request};
+use fuser::{Errno, FileHandle, INodeNo, ReplyEmpty, ReplyLseek, ReplyStatfs, ReplyWrite, Request};
 use larder::fs::{Allocate, Seek, TxStore};
 use larder::metrics::Asked;
 use tokio::time::Instant;
@@ -12,6 +12,10 @@ const PUNCH_HOLE: i32 = 0x02;
 const ZERO_RANGE: i32 = 0x10;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
+
+/// What `statfs` calls free when the origin does not say what room there is: one of an earlier
+/// version.
+const UNKNOWN_ROOM_BYTES: u64 = 1 << 50;
 
 /// A file handle of the kernel's with its inode and a place in it.
 pub(super) type Place = (INodeNo, FileHandle, u64);
@@ -33,6 +37,20 @@ impl<S: TxStore> Adapter<S> {
     /// When an operation that begins now is answered at the latest, done or not.
     fn answered_by(&self) -> Instant {
         Instant::now() + self.shared.options.operation_limit
+    }
+
+    /// What the volume takes, and what is free by its quota or in the origin's store.
+    pub(super) fn tell_usage(&self, reply: ReplyStatfs) {
+        let shared = self.shared.clone();
+        self.start(async move {
+            let usage = shared.fs.usage().await;
+            let (block, name) = (usage.page_bytes, usage.name_bytes_max);
+            let of = |bytes: u64| bytes / u64::from(block);
+            let taken = usage.taken.bytes.div_ceil(u64::from(block));
+            let free = of(usage.taken.free.unwrap_or(UNKNOWN_ROOM_BYTES));
+            // Inodes have no bound of their own: as many as there may be pages.
+            reply.statfs(taken + free, free, free, taken + free, free, block, name, block);
+        });
     }
 
     pub(super) fn allocate(
