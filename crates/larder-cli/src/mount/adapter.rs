@@ -9,7 +9,7 @@ pub(super) use run::{Adapter, Answer, failed, failed_there};
 
 use super::attributes::{kind_of_mode, nanos};
 use super::listing::{Ask, list};
-use super::locks::{self, UNLOCK};
+use super::locks::{self, Awaited, UNLOCK};
 use super::silent::SILENT;
 use super::{Open, Shared};
 use bytes::Bytes;
@@ -19,7 +19,9 @@ use fuser::{
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use larder::fs::{Create, FsError, Handle, InodeId, Kind, Place, RenameMode, SetAttr, TxStore};
+use larder::fs::{
+    Create, FsError, Handle, InodeId, Kind, Place, RenameMode, SetAttr, TxStore, on_behalf_of,
+};
 use larder::metrics::Asked;
 use run::reply_empty;
 use std::ffi::OsStr;
@@ -27,6 +29,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 use told::{Told, reply_entry};
 
@@ -40,7 +43,11 @@ const O_EXCL: i32 = 0o200;
 
 impl<S: TxStore> Shared<S> {
     pub(super) fn id(&self, number: INodeNo) -> Answer<InodeId> {
-        self.known().id(number.0).ok_or(Errno::ESTALE)
+        let known = self.known().id(number.0);
+        if known.is_none() {
+            tracing::debug!(number = number.0, "the kernel means an inode that it has given back");
+        }
+        known.ok_or(Errno::ESTALE)
     }
 
     pub(super) fn file(&self, handle: FileHandle) -> Answer<Arc<Handle>> {
@@ -76,11 +83,18 @@ fn lock_ask(
 }
 
 impl<S: TxStore> Adapter<S> {
-    fn create_entry(&self, parent: INodeNo, name: &OsStr, create: Create, reply: ReplyEntry) {
+    fn create_entry(
+        &self,
+        req: &Request,
+        (parent, name): (INodeNo, &OsStr),
+        create: Create,
+        reply: ReplyEntry,
+    ) {
         self.count(Asked::Change);
         let told = Told::new(&self.shared, parent, name);
         let name = told.name.clone();
         self.run_to_its_end(
+            req,
             |shared| async move {
                 let parent = shared.id(parent)?;
                 failed(shared.fs.create(parent, &name, &create).await)
@@ -195,6 +209,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             mtime: mtime.map(|time| nanos(time, now)),
         };
         self.run_to_its_end(
+            req,
             move |shared| async move { failed_there(shared.fs.setattr(shared.id(ino)?, set).await) },
             move |shared, result| match result {
                 Ok(attr) => shared.tell_attr(position, &attr, reply),
@@ -228,7 +243,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             return reply.error(Errno::EINVAL);
         };
         let create = Create { device: u64::from(rdev), ..new_thing(kind, mode, umask, req) };
-        self.create_entry(parent, name, create, reply);
+        self.create_entry(req, (parent, name), create, reply);
     }
 
     fn mkdir(
@@ -241,7 +256,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         reply: ReplyEntry,
     ) {
         let create = new_thing(Kind::Directory, mode, umask, req);
-        self.create_entry(parent, name, create, reply);
+        self.create_entry(req, (parent, name), create, reply);
     }
 
     fn symlink(
@@ -254,22 +269,24 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     ) {
         let mut create = new_thing(Kind::Symlink, 0o777, 0, req);
         create.target = Bytes::copy_from_slice(target.as_os_str().as_bytes());
-        self.create_entry(parent, link_name, create, reply);
+        self.create_entry(req, (parent, link_name), create, reply);
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.count(Asked::Change);
         let name = name.as_bytes().to_vec();
         self.run_to_its_end(
+            req,
             move |shared| async move { failed(shared.fs.unlink(shared.id(parent)?, &name).await) },
             reply_empty(reply),
         );
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.count(Asked::Change);
         let name = name.as_bytes().to_vec();
         self.run_to_its_end(
+            req,
             move |shared| async move { failed(shared.fs.rmdir(shared.id(parent)?, &name).await) },
             reply_empty(reply),
         );
@@ -277,7 +294,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn rename(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -297,6 +314,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         };
         let (from, to) = (name.as_bytes().to_vec(), newname.as_bytes().to_vec());
         self.run_to_its_end(
+            req,
             move |shared| async move {
                 let (parent, newparent) = (shared.id(parent)?, shared.id(newparent)?);
                 failed(shared.fs.rename((parent, &from), (newparent, &to), mode).await)
@@ -307,7 +325,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn link(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         newparent: INodeNo,
         newname: &OsStr,
@@ -317,6 +335,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         let told = Told::new(&self.shared, newparent, newname);
         let name = told.name.clone();
         self.run_to_its_end(
+            req,
             move |shared| async move {
                 let (id, parent) = (shared.id(ino)?, shared.id(newparent)?);
                 failed(shared.fs.link(id, parent, &name).await)
@@ -374,6 +393,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         let name = told.name.clone();
         let create = new_thing(Kind::File, mode, umask, req);
         self.run_to_its_end(
+            req,
             |shared| async move {
                 let parent = shared.id(parent)?;
                 match shared.fs.create_file(parent, &name, &create).await {
@@ -405,7 +425,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         self.run(
             move |shared| async move {
                 let file = shared.read_file(ino, fh).await?;
-                failed(shared.fs.read_counted(&file, offset, size as usize).await)
+                failed_there(shared.fs.read_counted(&file, offset, size as usize).await)
             },
             move |shared, result| match result {
                 Ok(read) => {
@@ -422,7 +442,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -433,25 +453,35 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         reply: ReplyWrite,
     ) {
         self.count(Asked::Write);
+        if let Err(error) = self.shared.takes_changes() {
+            if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+                self.shared.refused_mapped.store(true, Ordering::SeqCst);
+            }
+            return reply.error(error);
+        }
         let bytes = Bytes::copy_from_slice(data);
         let drops = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         if self.shared.is_strict() {
             let place = if flags.0 & O_APPEND != 0 { Place::End } else { Place::At(offset) };
-            return self.write_through(fh, place, (bytes, drops), reply);
+            return self.write_through(req, fh, place, (bytes, drops), reply);
         }
         self.shared.known().take_pages(ino.0);
         let counted = self.shared.under_way.begin();
+        let by = self.shared.process_of(req.pid());
         self.run(
-            move |shared| async move {
-                let _counted = counted;
-                let _place = shared.writers.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
-                let file = shared.file(fh)?;
-                if drops {
-                    failed(shared.fs.drop_privileges(file.id()).await)?;
-                }
-                let written = bytes.len() as u32;
-                failed(shared.fs.write(&file, offset, bytes).await)?;
-                Ok(written)
+            move |shared| {
+                on_behalf_of(by, async move {
+                    let _counted = counted;
+                    shared.takes_changes()?;
+                    let _place = shared.writers.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
+                    let file = shared.file(fh)?;
+                    if drops {
+                        failed(shared.fs.drop_privileges(file.id()).await)?;
+                    }
+                    let written = bytes.len() as u32;
+                    failed_there(shared.fs.write(&file, offset, bytes).await)?;
+                    Ok(written)
+                })
             },
             |_, result| match result {
                 Ok(written) => reply.written(written),
@@ -462,7 +492,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn flush(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         lock_owner: LockOwner,
@@ -472,16 +502,17 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             return reply.error(Errno::ENOSYS);
         }
         if !self.shared.is_locked_by(fh, lock_owner.0) {
-            return self.commit(fh, reply);
+            return self.commit(req, fh, reply);
         }
         self.count(Asked::Commit);
         let shared = self.shared.clone();
-        let work = async move {
+        let by = self.shared.process_of(req.pid());
+        let work = on_behalf_of(by, async move {
             let file = shared.file(fh)?;
             let committed = failed(shared.fs.flush(&file).await);
             let released = shared.closed_by(fh, lock_owner.0).await;
             committed.and(released)
-        };
+        });
         self.run_in_any_case(work, reply);
     }
 
@@ -526,16 +557,16 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         let ask = lock_ask(req, (ino, fh), lock_owner, (start, end), (typ, pid), sleep);
         if typ == UNLOCK {
             let shared = self.shared.clone();
-            return self.run_in_any_case(async move { shared.set_lock(ask).await }, reply);
+            let work = async move { shared.set_lock(ask, &Awaited::default()).await };
+            return self.run_in_any_case(work, reply);
         }
         if !sleep {
-            let work = move |shared: Arc<Shared<S>>| async move { shared.set_lock(ask).await };
-            return self.run_to_its_end(work, reply_empty(reply));
+            return self.lock_at_once(ask, reply);
         }
         // Waits for as long as its user does.
         let shared = self.shared.clone();
         self.start(async move {
-            match shared.set_lock(ask).await {
+            match shared.set_lock(ask, &Awaited::default()).await {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(error),
             }
@@ -544,7 +575,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn fsync(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         _datasync: bool,
@@ -553,7 +584,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         if fh == SILENT && self.shared.readers.are_silent() {
             return reply.ok();
         }
-        self.commit(fh, reply);
+        self.commit(req, fh, reply);
     }
 
     fn release(
@@ -689,8 +720,8 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         self.set_xattr(req, ino, (name, value), flags, reply);
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove_xattr(ino, name, reply);
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.remove_xattr(req, ino, name, reply);
     }
 
     fn fallocate(
@@ -708,14 +739,14 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn lseek(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
-        self.seek((ino, fh), offset, whence, reply);
+        self.seek(req, (ino, fh), (offset, whence), reply);
     }
 
     fn copy_file_range(
@@ -740,19 +771,21 @@ impl<S: TxStore> Adapter<S> {
     /// dropped if so asked.
     fn write_through(
         &self,
+        req: &Request,
         fh: FileHandle,
         place: Place,
         (bytes, drops): (Bytes, bool),
         reply: ReplyWrite,
     ) {
         self.run_to_its_end(
+            req,
             move |shared| async move {
                 let file = shared.file(fh)?;
                 if drops {
                     failed(shared.fs.drop_privileges(file.id()).await)?;
                 }
                 let written = bytes.len() as u32;
-                failed(shared.fs.write_through(&file, place, bytes).await)?;
+                failed_there(shared.fs.write_through(&file, place, bytes).await)?;
                 Ok(written)
             },
             |_, result| match result {
@@ -762,7 +795,7 @@ impl<S: TxStore> Adapter<S> {
         );
     }
 
-    fn commit(&self, fh: FileHandle, reply: ReplyEmpty) {
+    fn commit(&self, req: &Request, fh: FileHandle, reply: ReplyEmpty) {
         self.count(Asked::Commit);
         // Written through: nothing waits, and a close is refused by no line that is down.
         let written = self.shared.file(fh).is_ok_and(|file| file.dirty_bytes() == 0);
@@ -770,6 +803,7 @@ impl<S: TxStore> Adapter<S> {
             return reply.ok();
         }
         self.run_to_its_end(
+            req,
             move |shared| async move {
                 let file = shared.file(fh)?;
                 failed(shared.fs.flush(&file).await)

@@ -148,7 +148,8 @@ impl<S: TxStore> Shared<S> {
         if same { Ok(()) } else { Err(Errno::ESTALE) }
     }
 
-    async fn leads_now(&self, name: &KnownName) -> Answer<Option<InodeId>> {
+    /// What a name leads to in the state that is read now.
+    pub(super) async fn leads_now(&self, name: &KnownName) -> Answer<Option<InodeId>> {
         let Some(parent) = self.known().id(name.parent) else { return Ok(None) };
         match self.fs.lookup(parent, &name.name).await {
             Ok(found) => Ok(found.attr.map(|attr| attr.id)),

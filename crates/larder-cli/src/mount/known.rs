@@ -9,7 +9,7 @@ use larder::core::commit::Target;
 use larder::core::id::{PageNo, Slot};
 use larder::fs::record::Inode;
 use larder::fs::{Attr, InodeId, Kind};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
@@ -280,6 +280,12 @@ impl Known {
         }
     }
 
+    /// Whether the kernel keeps bytes of a file that are not of this update of its content.
+    pub(super) fn keeps_other_pages(&self, attr: &Attr) -> bool {
+        let known = self.inodes.get(&self.number(attr.id));
+        known.is_some_and(|known| known.id == attr.id && !known.pages.are_of(attr.inode.change))
+    }
+
     /// The kernel is about to open a file whose content is of this update; says whether it may
     /// keep the bytes it has. Else it drops them.
     pub(super) fn open_pages(&mut self, number: u64, change: u32) -> bool {
@@ -425,6 +431,19 @@ impl Known {
         let there = inode.places.iter().filter_map(|place| self.names.get(place)).flatten();
         let names = there.filter(|name| name.id == Some(inode.id) && name.until > now);
         names.cloned().collect()
+    }
+
+    /// Names that the kernel believes, kept in the pages in which an inode's own were told to be: at
+    /// most so many. Its own may not be believed any more.
+    pub(super) fn beside(&self, number: u64, most: usize) -> Vec<KnownName> {
+        let Some(inode) = self.inodes.get(&number) else { return Vec::new() };
+        let now = Instant::now();
+        let pages: BTreeSet<PageNo> = inode.places.iter().map(|place| place.0).collect();
+        let there = pages.into_iter().flat_map(|page| {
+            let kept = self.names.range((page, Slot(0))..=(page, Slot(u16::MAX)));
+            kept.flat_map(|(_, names)| names).filter(|name| name.until > now)
+        });
+        there.take(most).cloned().collect()
     }
 
     /// A name was taken back.

@@ -93,6 +93,8 @@ pub(super) async fn list<S: TxStore>(shared: Arc<Shared<S>>, ask: Ask) -> Answer
         }
     };
     let position = shared.known().position();
+    // A listing that is kept ends with a change of the directory's inode: it is heard of here.
+    failed(shared.fs.getattr(directory).await)?;
     let entries = failed(shared.fs.read_dir(directory, &after, LIST, ask.attributes).await)?;
     let parent = failed(shared.fs.parent(directory).await)?;
     let dots = [(ask.directory.0, "."), (shared.known().number(parent), "..")];
@@ -150,6 +152,7 @@ impl Listing {
             let name = (self.directory, &entry.entry.name[..]);
             let (attr_ttl, name_ttl) =
                 shared.known().tell_name(self.position, name, entry.place, Some(attr), ttl);
+            shared.check_pages(attr);
             let told = shared.fuse_attr(attr);
             let full = reply.add(
                 told.ino,

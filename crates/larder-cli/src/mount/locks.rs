@@ -13,7 +13,10 @@ use larder::core::commit::Target;
 use larder::core::id::PageNo;
 use larder::fs::{Holder, InodeId, Lock, LockAsk, LockKind, TxStore};
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
@@ -28,6 +31,10 @@ const END: u64 = i64::MAX as u64;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// And tries again so often, whatever is heard.
 const TRY_EVERY: Duration = Duration::from_secs(1);
+/// Files whose waiters take turns apart from each other, as far as their numbers differ.
+const TURNS: usize = 64;
+/// Names beside a locked file that are looked at when the lock is taken.
+const BESIDE_MAX: usize = 256;
 /// Waiting at once at most; further ones are told that there are no locks left.
 const WAITING_MAX: usize = 1024;
 
@@ -45,11 +52,46 @@ pub(super) struct Ask {
     pub(super) waits: bool,
 }
 
+/// Whether somebody waits for an answer still: decided once, by who gives it or by who leaves.
+#[derive(Default)]
+pub(super) struct Awaited(AtomicU8);
+
+const OPEN: u8 = 0;
+const TAKEN: u8 = 1;
+const LEFT: u8 = 2;
+
+impl Awaited {
+    /// The lock is there: whether it will be heard of.
+    fn take(&self) -> bool {
+        self.0.compare_exchange(OPEN, TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Nobody waits any more; false: the lock is there, and the answer comes.
+    pub(super) fn leave(&self) -> bool {
+        self.0.compare_exchange(OPEN, LEFT, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
+
+/// What was found to be in the way of those who wait for a lock of a file.
+#[derive(Clone, Copy)]
+struct Refusal {
+    lock: Lock,
+    /// How often locks had changed by then.
+    changes: u64,
+    at: Instant,
+}
+
+/// Those who wait for locks of files: one of a file asks at a time, and what it is told is told to
+/// the others, so that a hundred of them do not put a hundred round trips before a release.
+type Turns = [tokio::sync::Mutex<HashMap<InodeId, Refusal>>; TURNS];
+
 /// Who locks through which handle, and who waits for whom.
 pub(super) struct Lockers {
     handles: Mutex<HashMap<u64, Vec<(InodeId, u64)>>>,
     waiting: Mutex<HashMap<u64, Holder>>,
     changed: Notify,
+    changes: AtomicU64,
+    turns: Turns,
     places: Arc<Semaphore>,
 }
 
@@ -59,6 +101,8 @@ impl Default for Lockers {
             handles: Mutex::default(),
             waiting: Mutex::default(),
             changed: Notify::new(),
+            changes: AtomicU64::new(0),
+            turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             places: Arc::new(Semaphore::new(WAITING_MAX)),
         }
     }
@@ -113,16 +157,33 @@ fn has_signal(status: &str) -> bool {
     pending & !mask("SigBlk:") & !mask("SigIgn:") != 0
 }
 
+/// The process of a thread; the thread's own number where that cannot be told.
+fn process_of_thread(thread: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or(thread)
+}
+
 impl<S: TxStore> Shared<S> {
-    /// Answers `F_SETLK`, `F_SETLKW` and `flock`.
-    pub(super) async fn set_lock(&self, ask: Ask) -> Answer<()> {
+    /// On whose behalf a thread asks: looked up only while it matters, when locks are held here or
+    /// were lost.
+    pub(super) fn process_of(&self, thread: u32) -> u32 {
+        if self.fs.has_locks() { process_of_thread(thread) } else { thread }
+    }
+
+    /// Answers `F_SETLK`, `F_SETLKW` and `flock`. A lock that comes when nobody waits for it any
+    /// more is given back.
+    pub(super) async fn set_lock(&self, ask: Ask, awaited: &Awaited) -> Answer<()> {
         let id = self.id(ask.number)?;
         let kind = match ask.kind {
             READ => LockKind::Read,
             WRITE => LockKind::Write,
             UNLOCK => {
                 let (start, end) = ask.range;
-                return failed(self.fs.unlock(id, ask.owner, start, end).await);
+                let released = failed(self.fs.unlock(id, ask.owner, start, end).await);
+                self.forget_locker(id, ask.owner);
+                self.try_locks_again();
+                return released;
             }
             _ => return Err(Errno::EINVAL),
         };
@@ -131,11 +192,25 @@ impl<S: TxStore> Shared<S> {
             true => Some(self.lockers.places.try_acquire().map_err(|_| Errno::ENOLCK)?),
             false => None,
         };
+        // Before it is held: a close that comes meanwhile releases what is noted.
+        self.note_locker(&ask, id)?;
+        let taken = self.take_lock(&ask, (id, wanted), awaited).await;
+        if taken.is_err() {
+            self.forget_locker(id, ask.owner);
+        }
+        taken
+    }
+
+    async fn take_lock(
+        &self,
+        ask: &Ask,
+        (id, wanted): (InodeId, LockAsk),
+        awaited: &Awaited,
+    ) -> Answer<()> {
         loop {
             let changed = self.lockers.changed.notified();
-            let Some(other) = failed(self.fs.lock(id, &wanted).await)? else {
-                self.note_locker(&ask, id);
-                return self.see_latest(ask.number, id).await;
+            let Some(other) = self.try_lock(ask, (id, &wanted), awaited).await? else {
+                return Ok(());
             };
             if !ask.waits {
                 return Err(Errno::EAGAIN);
@@ -149,13 +224,76 @@ impl<S: TxStore> Shared<S> {
         }
     }
 
+    /// Tries once; gives what is in the way.
+    async fn try_lock(
+        &self,
+        ask: &Ask,
+        (id, wanted): (InodeId, &LockAsk),
+        awaited: &Awaited,
+    ) -> Answer<Option<Lock>> {
+        let mut turn = None;
+        if ask.waits {
+            let place = (id.page.0 ^ u64::from(id.slot.0 >> 1)) % TURNS as u64;
+            let mut next = std::pin::pin!(self.lockers.turns[place as usize].lock());
+            while turn.is_none() {
+                self.may_wait(ask.thread)?;
+                turn = tokio::time::timeout(LOOK_EVERY, next.as_mut()).await.ok();
+            }
+        }
+        let changes = self.lockers.changes.load(Ordering::SeqCst);
+        let refused = turn.as_ref().and_then(|refusals| refusals.get(&id)).filter(|refusal| {
+            refusal.changes == changes
+                && refusal.at.elapsed() < TRY_EVERY
+                && self.fs.is_in_the_way(&refusal.lock, wanted)
+        });
+        if let Some(refusal) = refused {
+            return Ok(Some(refusal.lock));
+        }
+        let mut seen = Ok(());
+        let given = {
+            let seen = &mut seen;
+            || async move {
+                // Once more: another ask of this owner that ended in between took the note away.
+                *seen = match self.see_latest(ask.number, id).await {
+                    Ok(()) => self.note_locker(ask, id),
+                    other => other,
+                };
+                seen.is_ok() && awaited.take()
+            }
+        };
+        let other = failed(self.fs.lock_if_wanted(id, wanted, given).await)?;
+        if let Err(error) = seen {
+            // It was given back.
+            self.try_locks_again();
+            return Err(error);
+        }
+        if let Some(refusals) = &mut turn {
+            match other {
+                // This node's own are told without a question anyway.
+                Some(lock) if !self.fs.is_own_lock(&lock) => {
+                    refusals.insert(id, Refusal { lock, changes, at: Instant::now() });
+                }
+                _ => drop(refusals.remove(&id)),
+            }
+            refusals.retain(|_, refusal| refusal.at.elapsed() < TRY_EVERY);
+        }
+        Ok(other)
+    }
+
+    /// Who waits does so until a signal comes, or the mount ends.
+    fn may_wait(&self, thread: u32) -> Answer<()> {
+        self.takes_changes()?;
+        if is_interrupted(thread) || self.options.standing.now().is_err() {
+            return Err(Errno::EINTR);
+        }
+        Ok(())
+    }
+
     async fn wait_for_change(&self, changed: impl Future<Output = ()>, thread: u32) -> Answer<()> {
         let again = Instant::now() + TRY_EVERY;
         let mut changed = std::pin::pin!(changed);
         while Instant::now() < again {
-            if is_interrupted(thread) || self.options.standing.now().is_err() {
-                return Err(Errno::EINTR);
-            }
+            self.may_wait(thread)?;
             if tokio::time::timeout(LOOK_EVERY, changed.as_mut()).await.is_ok() {
                 return Ok(());
             }
@@ -172,30 +310,66 @@ impl<S: TxStore> Shared<S> {
         Ok(found.map(|lock| (lock, kind(&lock))))
     }
 
-    fn note_locker(&self, ask: &Ask, id: InodeId) {
+    /// Notes who locks through a handle, if that is there.
+    fn note_locker(&self, ask: &Ask, id: InodeId) -> Answer<()> {
         let mut handles = guard(&self.lockers.handles);
+        if !self.handles().contains_key(&ask.handle.0) {
+            return Err(Errno::EBADF);
+        }
         let lockers = handles.entry(ask.handle.0).or_default();
         if !lockers.contains(&(id, ask.owner)) {
             lockers.push((id, ask.owner));
         }
+        Ok(())
     }
 
-    /// The kernel drops what it keeps of a file that was just locked, if that is of another state:
-    /// a lock that is held shows all that was written under the last one.
+    /// An owner that holds nothing of a file any more is a locker of it no longer: the kernel may
+    /// give its number to another.
+    fn forget_locker(&self, id: InodeId, owner: u64) {
+        let mut handles = guard(&self.lockers.handles);
+        if self.fs.holds_lock(id, owner) {
+            return;
+        }
+        handles.retain(|_, lockers| {
+            lockers.retain(|locker| *locker != (id, owner));
+            !lockers.is_empty()
+        });
+    }
+
+    /// The kernel drops what it keeps of a file that was just locked, if that is of another state,
+    /// and what it believes of names beside it: a lock that is held shows all that was done under
+    /// the last one, journals made and removed there included.
     async fn see_latest(&self, number: INodeNo, id: InodeId) -> Answer<()> {
         let now = failed(self.fs.getattr(id).await)?.inode;
         let offset = match self.known().take_back_now(number.0, &now) {
-            TakeBack::Nothing => return Ok(()),
-            TakeBack::Attributes => -1,
-            TakeBack::All => 0,
+            TakeBack::Nothing => None,
+            TakeBack::Attributes => Some(-1),
+            TakeBack::All => Some(0),
         };
+        let mut untrue = Vec::new();
+        let beside = self.known().beside(number.0, BESIDE_MAX);
+        for name in beside {
+            if self.leads_now(&name).await? != name.id {
+                untrue.push(name);
+            }
+        }
+        if offset.is_none() && untrue.is_empty() {
+            return Ok(());
+        }
         let Some(notifier) = self.notifier.get().cloned() else { return Ok(()) };
-        // The kernel may make this wait for a read.
-        let told = tokio::task::spawn_blocking(move || notifier.inval_inode(number, offset, 0));
+        // The kernel may make this wait for a read, or for an operation in the directory.
+        let told = tokio::task::spawn_blocking(move || {
+            let inode = offset.map(|offset| notifier.inval_inode(number, offset, 0));
+            let names = untrue.iter().map(|known| {
+                notifier.inval_entry(INodeNo(known.parent), OsStr::from_bytes(&known.name))
+            });
+            inode.into_iter().chain(names).find(|told| {
+                // The kernel keeps nothing of it.
+                told.as_ref().is_err_and(|error| error.kind() != std::io::ErrorKind::NotFound)
+            })
+        });
         match told.await {
-            Ok(Ok(())) => Ok(()),
-            // The kernel keeps nothing of it.
-            Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Ok(None) => Ok(()),
             _ => Err(Errno::EIO),
         }
     }
@@ -207,7 +381,9 @@ impl<S: TxStore> Shared<S> {
         for lockers in guard(&self.lockers.handles).values_mut() {
             lockers.retain(|locker| *locker != (id, owner));
         }
-        failed(self.fs.unlock(id, owner, 0, u64::MAX).await)
+        let released = failed(self.fs.unlock(id, owner, 0, u64::MAX).await);
+        self.try_locks_again();
+        released
     }
 
     /// Whether a close has a lock to release.
@@ -232,14 +408,20 @@ impl<S: TxStore> Shared<S> {
             if let Err(error) = self.fs.unlock(id, owner, 0, u64::MAX).await {
                 tracing::debug!(inode = %id, %error, "a lock is released later");
             }
+            self.try_locks_again();
         }
     }
 
     /// Changes came: those who wait for a lock try again if some may be of locks.
     pub(super) fn locks_may_have_changed(&self, changes: &[(PageNo, Target)]) {
         if self.fs.has_locks_in(changes.iter().map(|(page, _)| *page)) {
-            self.lockers.changed.notify_waiters();
+            self.try_locks_again();
         }
+    }
+
+    fn try_locks_again(&self) {
+        self.lockers.changes.fetch_add(1, Ordering::SeqCst);
+        self.lockers.changed.notify_waiters();
     }
 }
 
@@ -253,7 +435,7 @@ impl Ask {
 /// Renews the lease of this node's locks, and looks whether others do.
 pub(super) async fn tend<S: TxStore>(shared: Arc<Shared<S>>) {
     let every = shared.fs.lock_renewal().max(Duration::from_millis(20));
-    tokio::join!(renew(&shared, every), release(&shared, every));
+    tokio::join!(renew(&shared, every), release(&shared, every), sweep(&shared, every));
 }
 
 async fn renew<S: TxStore>(shared: &Shared<S>, every: Duration) {
@@ -263,7 +445,17 @@ async fn renew<S: TxStore>(shared: &Shared<S>, every: Duration) {
             tracing::debug!(%error, "the lease of locks could not be renewed");
         }
         // A node may have been found dead: those who wait for its locks look.
-        shared.lockers.changed.notify_waiters();
+        shared.try_locks_again();
+    }
+}
+
+/// Beside the renewal: it may take longer than the lease.
+async fn sweep<S: TxStore>(shared: &Shared<S>, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        if let Err(error) = shared.fs.sweep_void_locks().await {
+            tracing::debug!(%error, "locks of nodes that are gone are swept later");
+        }
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) use standing::Standing;
 
 use adapter::Adapter;
 use fresh::Told;
-use fuser::{BackgroundSession, Config, MountOption, Notifier, SessionACL};
+use fuser::{BackgroundSession, Config, Errno, MountOption, Notifier, SessionACL};
 use invalidate::{Invalidator, drop_what_is_lost};
 use known::Known;
 use larder::client::{Event, Notices};
@@ -39,12 +39,12 @@ use larder::core::commit::Target;
 use larder::core::id::{DomainId, PageNo, VolumeId};
 use larder::fs::{FileSystem, FsError, Handle, Position, TxError, TxStore};
 use larder::metrics::AskedCounts;
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx, syncfs};
 use rustix::mount::UnmountFlags;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
@@ -54,6 +54,9 @@ use under_way::UnderWay;
 
 /// How long it may take until a mount in which nobody is has ended.
 const DETACH_AFTER: Duration = Duration::from_secs(10);
+/// How long mapped bytes may take from the kernel's queue to this process, and how often it is looked.
+const MAPPED_LIMIT: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 const EBUSY: i32 = rustix::io::Errno::BUSY.raw_os_error();
 
 /// Threads that take the kernel's requests.
@@ -176,6 +179,10 @@ struct Shared<S: TxStore> {
     readers: silent::Readers,
     /// All that may leave something to be committed, answered or not.
     under_way: UnderWay,
+    /// Whatever would change something is refused: the mount is at its end.
+    refuses: AtomicBool,
+    /// Bytes of a shared mapping were among it, which nobody else hears of.
+    refused_mapped: AtomicBool,
 }
 
 /// What a file handle of the kernel stands for.
@@ -193,6 +200,11 @@ impl<S: TxStore> Shared<S> {
 
     fn handles(&self) -> MutexGuard<'_, HashMap<u64, Open>> {
         self.handles.lock().expect("holders of this lock do not panic")
+    }
+
+    /// To be asked by whatever may leave something to be committed, once it is counted as under way.
+    fn takes_changes(&self) -> Result<(), Errno> {
+        if self.refuses.load(Ordering::SeqCst) { Err(Errno::ESHUTDOWN) } else { Ok(()) }
     }
 
     fn add_handle(&self, open: Open) -> u64 {
@@ -216,9 +228,11 @@ impl<S: TxStore> Shared<S> {
 pub(crate) struct Mounted<S: TxStore> {
     shared: Arc<Shared<S>>,
     point: PathBuf,
-    /// The kernel's id of the mount.
+    /// The kernel's id of the mount, and the number of its connection.
     id: Option<u64>,
+    device: Option<u32>,
     session: Option<BackgroundSession>,
+    /// The last one tends locks.
     tickers: [JoinHandle<()>; 3],
 }
 
@@ -245,6 +259,8 @@ impl<S: TxStore> Mounted<S> {
             lockers: locks::Lockers::default(),
             readers: silent::Readers::default(),
             under_way: UnderWay::default(),
+            refuses: AtomicBool::new(false),
+            refused_mapped: AtomicBool::new(false),
         });
         let adapter = Adapter::new(shared.clone(), runtime.clone());
         let config = config(&shared.options);
@@ -260,8 +276,8 @@ impl<S: TxStore> Mounted<S> {
         // The kernel has begun to ask: the session shakes hands before it is given out.
         shared.options.standing.begin();
         let point = std::path::absolute(mountpoint)?;
-        let id = mount_id(&point);
-        Ok(Self { shared, point, id, session: Some(session), tickers })
+        let (id, device) = (mount_id(&point), connection(&point));
+        Ok(Self { shared, point, id, device, session: Some(session), tickers })
     }
 
     /// Whether the kernel has ended the mount (somebody called `umount`).
@@ -273,13 +289,18 @@ impl<S: TxStore> Mounted<S> {
     /// Unmounts, and commits whatever was written and waits, also when the mount is busy or its
     /// session failed; an error says so, or that some of it could not be committed.
     pub(crate) async fn unmount(mut self) -> io::Result<()> {
-        self.tickers.iter().for_each(JoinHandle::abort);
+        self.tickers.iter().take(2).for_each(JoinHandle::abort);
         self.shared.options.standing.end();
         let unmounted = self.end_session().await;
+        // Those who are in a mount that is detached go on asking: what would be acknowledged after
+        // the last commit is refused.
+        self.shared.refuses.store(true, Ordering::SeqCst);
         // The kernel waits neither for a release nor for what passed its limit.
         let limit = self.shared.options.operation_limit;
         let _or_not = tokio::time::timeout(limit, self.shared.under_way.none()).await;
         let committed = self.commit_all().await;
+        // The last one until here: what was written under a lock is committed under it.
+        self.tickers.iter().for_each(JoinHandle::abort);
         match (unmounted, committed) {
             (Ok(()), Ok(())) => Ok(()),
             (Err(error), Ok(())) => Err(error),
@@ -309,6 +330,7 @@ impl<S: TxStore> Mounted<S> {
         match tokio::time::timeout(DETACH_AFTER, ended).await {
             Ok(Ok(Err(error))) if error.raw_os_error() == Some(EBUSY) && self.stands() => {
                 tracing::warn!(point = %self.point.display(), "somebody is in it: detached");
+                self.write_mapped().await;
                 Ok(rustix::mount::unmount(&self.point, UnmountFlags::DETACH)?)
             }
             Ok(Ok(ended)) => ended,
@@ -316,6 +338,36 @@ impl<S: TxStore> Mounted<S> {
             Err(_) => {
                 tracing::warn!(point = %self.point.display(), "somebody is in it still");
                 Ok(())
+            }
+        }
+    }
+
+    /// Has the kernel write what was stored through shared mappings: a mount that is detached is
+    /// written no more.
+    async fn write_mapped(&self) {
+        let (point, limit) = (self.point.clone(), self.shared.options.operation_limit);
+        let written = tokio::task::spawn_blocking(move || {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            syncfs(rustix::fs::open(point, flags, Mode::empty())?)
+        });
+        match tokio::time::timeout(limit, written).await {
+            // It waits for no answer: what is under way then is waited for as all else is.
+            Ok(Ok(Ok(()))) => self.waits_in_the_kernel().await,
+            Ok(Ok(Err(error))) => tracing::warn!(%error, "mapped files could not be written"),
+            _ => tracing::warn!("mapped files could not be written in time"),
+        }
+    }
+
+    /// Waits a little while the kernel has requests for this mount that nobody took yet.
+    async fn waits_in_the_kernel(&self) {
+        let Some(device) = self.device else { return };
+        let path = format!("/sys/fs/fuse/connections/{device}/waiting");
+        let end = tokio::time::Instant::now() + MAPPED_LIMIT;
+        while tokio::time::Instant::now() < end {
+            match std::fs::read_to_string(&path).map(|text| text.trim().parse::<u64>()) {
+                Ok(Ok(waiting)) if waiting > 0 => tokio::time::sleep(LOOK_EVERY).await,
+                // None, or it cannot be told here.
+                _ => return,
             }
         }
     }
@@ -339,16 +391,20 @@ impl<S: TxStore> Mounted<S> {
         if let Err(error) = fs.settle_unknown().await {
             tracing::warn!(%error, "what became of a removal is not known");
         }
+        // Those that came meanwhile were refused, and are about to go.
+        let limit = self.shared.options.operation_limit;
+        let _or_not = tokio::time::timeout(limit, self.shared.under_way.none()).await;
         let operations = self.shared.under_way.count();
         if operations > 0 {
             tracing::warn!(operations, "still under way at the end of the mount");
             return Err(TxError::TimedOut.into());
         }
         let handles: Vec<Open> = self.shared.handles().drain().map(|(_, open)| open).collect();
+        let mut lost = Ok(());
         for open in handles {
-            if let Open::File(handle) = open
-                && let Err(error) = fs.release(&handle).await
-            {
+            let Open::File(handle) = open else { continue };
+            lost = lost.and(fs.flush(&handle).await);
+            if let Err(error) = fs.release(&handle).await {
                 tracing::warn!(inode = %handle.id(), %error, "closed at the end of the mount");
             }
         }
@@ -356,7 +412,11 @@ impl<S: TxStore> Mounted<S> {
         if let Err(error) = fs.reap_waiting().await {
             tracing::warn!(%error, "removed files are left for `volume check` to find");
         }
-        Ok(())
+        if self.shared.refused_mapped.load(Ordering::SeqCst) {
+            tracing::error!("bytes of a shared mapping came too late to be written");
+            lost = lost.and(Err(TxError::TimedOut.into()));
+        }
+        lost
     }
 }
 
@@ -385,6 +445,12 @@ fn mount_id(point: &Path) -> Option<u64> {
         .then_some(about.stx_mnt_id)
 }
 
+/// The number by which the kernel knows the mount's connection; none: it cannot be told.
+fn connection(point: &Path) -> Option<u32> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    Some(statx(CWD, point, flags, StatxFlags::empty()).ok()?.stx_dev_minor)
+}
+
 /// Waits for the end of a session that the kernel has ended or will never end. Dropped, it would
 /// unmount whatever is mounted at its point by now: somebody else's, perhaps.
 fn join_unmounted(mut session: BackgroundSession) -> io::Result<()> {
@@ -397,7 +463,9 @@ fn config(options: &MountOptions) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName(options.name.clone()),
-        MountOption::Subtype("larder".into()),
+        // The library's own option for it reaches the kernel through `fusermount3` alone: root's
+        // mounts would be of kind `fuse`, and `umount` would not find its helper.
+        MountOption::CUSTOM("subtype=larder".into()),
         MountOption::DefaultPermissions,
         if options.read_only { MountOption::RO } else { MountOption::RW },
     ];

@@ -13,7 +13,7 @@ use super::adapter::{Answer, failed_there};
 use super::fresh::Consistency;
 use super::{MountOptions, Shared};
 use fuser::{FileHandle, INodeNo};
-use larder::fs::{Handle, TxStore};
+use larder::fs::{Attr, Handle, TxStore};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -55,6 +55,22 @@ impl Readers {
 }
 
 impl<S: TxStore> Shared<S> {
+    /// Attributes are told. Where opens are silent it is here that bytes are found to be of another
+    /// update than the file is: a change that concerns no page of the node's cache is not heard of.
+    pub(super) fn check_pages(&self, attr: &Attr) {
+        if !self.readers.are_silent() || !self.known().keeps_other_pages(attr) {
+            return;
+        }
+        let number = self.known().drop_pages(attr.id);
+        let (Some(number), Some(notifier)) = (number, self.notifier.get().cloned()) else { return };
+        // The kernel may make this wait for a read.
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = notifier.inval_inode(INodeNo(number), 0, 0) {
+                tracing::debug!(%error, "bytes of before are not taken back");
+            }
+        });
+    }
+
     /// The file that the kernel reads.
     pub(super) async fn read_file(
         &self,

@@ -352,6 +352,12 @@ impl Transaction {
         session.node.cache.age(session.domain, now())
     }
 
+    /// Whether anything is to be written.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        self.lock().core.as_ref().is_some_and(|core| !core.writes().is_empty())
+    }
+
     /// Whether it can only end in a conflict, as far as it knows.
     #[must_use]
     pub fn is_doomed(&self) -> bool {

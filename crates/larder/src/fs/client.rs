@@ -245,6 +245,10 @@ impl Tx for VolumeTx {
         Ok(self.transaction.truncate_raw(self.id(page), length).await?)
     }
 
+    fn writes(&self) -> bool {
+        self.transaction.writes()
+    }
+
     async fn commit(self) -> Result<(), TxError> {
         self.transaction.commit().await?;
         Ok(())

@@ -498,12 +498,13 @@ impl Tx for MemoryTx {
         self.write(page, Op::TruncateRaw { length })
     }
 
+    fn writes(&self) -> bool {
+        !self.state.lock().expect("see MemoryStore::lock").ops.is_empty()
+    }
+
     async fn commit(self) -> Result<(), TxError> {
-        let (writes, looked) = {
-            let state = self.state.lock().expect("see MemoryStore::lock");
-            (!state.ops.is_empty(), state.looked)
-        };
-        if !writes {
+        let looked = self.state.lock().expect("see MemoryStore::lock").looked;
+        if !self.writes() {
             self.commit_now()?;
             if looked {
                 self.store.pass(Stall::Looked).await;

@@ -12,6 +12,7 @@ mod accessed;
 mod acl;
 mod ahead;
 mod alloc;
+mod caller;
 pub mod check;
 pub mod client;
 mod content;
@@ -40,6 +41,7 @@ mod write;
 mod xattr;
 
 pub use ahead::ReadAhead;
+pub use caller::on_behalf_of;
 pub use client::VolumeStore;
 pub use locks::{Holder, Lock, LockAsk, LockKind, NodeRef};
 pub use names::Create;
@@ -215,7 +217,10 @@ macro_rules! transact {
                 let $tx = $fs.store.begin($crate::fs::Mode::Normal).await?;
                 let result: Result<_, $crate::fs::FsError> = async { $body }.await;
                 let result = match result {
-                    Ok(value) => $tx.commit().await.map(|()| value).map_err(Into::into),
+                    Ok(value) => match $fs.locks_stand(&$tx).await {
+                        Ok(()) => $tx.commit().await.map(|()| value).map_err(Into::into),
+                        Err(error) => Err(error),
+                    },
                     Err(error) => Err(error),
                 };
                 match result {

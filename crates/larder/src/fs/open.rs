@@ -4,6 +4,7 @@
 //! opening here must not pass each other. A removal marks the inode until its outcome is known
 //! ([`DropMark`]); an opening waits for that.
 
+use super::caller::Callers;
 use super::dirty::{Attempt, Dirty, Lost, Room};
 use super::record::{Inode, InodeId, Kind};
 use super::tx::Tx;
@@ -260,6 +261,8 @@ pub(super) struct OpenFile {
 pub(super) struct OpenState {
     pub(super) handles: u32,
     pub(super) dirty: Dirty,
+    /// Who wrote what waits.
+    pub(super) writers: Callers,
     pub(super) lost: Lost,
     pub(super) orphan: bool,
     /// Its last commit did not succeed, or is under way.

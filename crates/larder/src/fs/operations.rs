@@ -118,7 +118,7 @@ impl<S: TxStore> FileSystem<S> {
             let now = self.store.now();
             let step: Result<(Attr, bool), FsError> = transact!(self, tx => {
                 let mut inode = self.inode(&tx, id).await?;
-                self.keeps_locks(&tx, id).await?;
+                self.locks.check(id)?;
                 let done = self.set_inode(&tx, id, &mut inode, &set, now).await?;
                 self.put_inode(&tx, id, &inode).await?;
                 Ok((Attr { id, inode }, done))

@@ -185,7 +185,7 @@ impl<S: TxStore> FileSystem<S> {
         transact!(self, tx => {
             let mut inode = self.inode(&tx, id).await?;
             if inode.size < size {
-                self.keeps_locks(&tx, id).await?;
+                self.locks.check(id)?;
                 self.resize_content(&tx, id, &mut inode, size).await?;
                 (inode.mtime, inode.ctime) = (now, now);
                 self.put_inode(&tx, id, &inode).await?;
@@ -204,7 +204,7 @@ impl<S: TxStore> FileSystem<S> {
             let now = self.store.now();
             let step: Result<(u64, Option<u32>), FsError> = transact!(self, tx => {
                 let mut inode = self.inode(&tx, id).await?;
-                self.keeps_locks(&tx, id).await?;
+                self.locks.check(id)?;
                 let was_full = full == Some(inode.change);
                 let punched =
                     self.punch_step(&tx, id, &mut inode, (at..range.end, was_full)).await?;

@@ -44,7 +44,7 @@ impl<S: TxStore> FileSystem<S> {
             if end.is_none_or(|end| end > self.file_bytes_max()) {
                 return Err(FsError::TooLarge);
             }
-            self.keeps_locks(&tx, id).await?;
+            self.locks.check(id)?;
             self.write_content(&tx, id, &mut inode, &[(offset, bytes.clone())]).await?;
             let now = self.store().now();
             inode.mtime = now;

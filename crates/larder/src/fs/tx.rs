@@ -181,6 +181,9 @@ pub trait Tx: Send + Sync {
         length: u32,
     ) -> impl Future<Output = Result<(), TxError>> + Send;
 
+    /// Whether anything is to be written.
+    fn writes(&self) -> bool;
+
     /// Commits: durable when it returns. Without writes, says whether all it read still held.
     fn commit(self) -> impl Future<Output = Result<(), TxError>> + Send;
 }

@@ -8,6 +8,7 @@
 //! handle of the file is told so once, at its next fsync or close. Before bytes are tried again it
 //! is found out whether they had been committed after all: others may have written over them since.
 
+use super::caller::Callers;
 use super::content::Piece;
 use super::dirty::{Attempt, COMMIT_BYTES, Span, Verdict, Waiting, cost_max};
 use super::open::{Forget, Handle, OpenFile};
@@ -38,6 +39,7 @@ impl<S: TxStore> FileSystem<S> {
         }
         self.store.standing()?;
         self.locks.check(handle.id())?;
+        self.locks.check_callers()?;
         let mut done = 0;
         while done < bytes.len() {
             let part = bytes.slice(done..bytes.len().min(done + COMMIT_BYTES));
@@ -87,6 +89,7 @@ impl<S: TxStore> FileSystem<S> {
             return Ok(Kept::NodeFull);
         }
         state.dirty.put(offset, bytes.clone(), self.store.now());
+        state.writers.add(&Callers::current());
         // Less than was taken where it lies over what was there.
         self.open_files.room.give_back(most + before - state.dirty.cost());
         Ok(Kept::Yes)
@@ -273,20 +276,25 @@ impl<S: TxStore> FileSystem<S> {
         of: &Waiting,
     ) -> Result<(), FsError> {
         let id = file.id;
+        let writers = lock(&file.state).writers.clone();
         let note = |attempt| lock(&file.state).attempt = attempt;
-        let result = transact!(self, tx => {
-            note(None);
-            let mut inode = self.inode(&tx, id).await?;
-            let before = inode.change;
-            self.keeps_locks(&tx, id).await?;
-            self.write_content(&tx, id, &mut inode, batch).await?;
-            inode.mtime = of.modified;
-            inode.ctime = inode.ctime.max(of.modified);
-            self.put_inode(&tx, id, &inode).await?;
-            // From here on it may be done, also when nobody waits for it any more.
-            note(Some(Attempt { span: of.span(batch), before, modified: of.modified }));
-            Ok(())
-        });
+        let work = async {
+            transact!(self, tx => {
+                note(None);
+                let mut inode = self.inode(&tx, id).await?;
+                let before = inode.change;
+                self.locks.check(id)?;
+                self.write_content(&tx, id, &mut inode, batch).await?;
+                inode.mtime = of.modified;
+                inode.ctime = inode.ctime.max(of.modified);
+                self.put_inode(&tx, id, &inode).await?;
+                // From here on it may be done, also when nobody waits for it any more.
+                note(Some(Attempt { span: of.span(batch), before, modified: of.modified }));
+                Ok(())
+            })
+        };
+        // A lock that one of them lost is the loss of what they wrote.
+        let result = writers.doing(work).await;
         if result != Err(TxError::OutcomeUnknown.into()) {
             note(None);
         }
@@ -298,15 +306,19 @@ impl<S: TxStore> FileSystem<S> {
     /// change of the inode.
     async fn settle_attempt(&self, file: &OpenFile) -> Result<(), FsError> {
         let Some(attempt) = lock(&file.state).attempt else { return Ok(()) };
-        let verdict: Result<Verdict, FsError> = transact!(self, tx => {
-            let mut inode = self.inode(&tx, file.id).await?;
-            let verdict = attempt.verdict(&inode);
-            if verdict == Verdict::NotYet {
-                inode.ctime = self.store.now().max(inode.ctime.saturating_add(1));
-                self.put_inode(&tx, file.id, &inode).await?;
-            }
-            Ok(verdict)
-        });
+        let settling = async {
+            transact!(self, tx => {
+                let mut inode = self.inode(&tx, file.id).await?;
+                let verdict = attempt.verdict(&inode);
+                if verdict == Verdict::NotYet {
+                    inode.ctime = self.store.now().max(inode.ctime.saturating_add(1));
+                    self.put_inode(&tx, file.id, &inode).await?;
+                }
+                Ok(verdict)
+            })
+        };
+        // Whoever asks: it is a fact of the file.
+        let verdict: Result<Verdict, FsError> = Callers::default().doing(settling).await;
         match verdict {
             Ok(Verdict::Done) => self.forget_dirty(file, &attempt.span, None),
             Ok(Verdict::Unclear) => {
@@ -327,6 +339,9 @@ impl<S: TxStore> FileSystem<S> {
         state.troubled = false;
         let (cost, bytes) = (state.dirty.cost(), state.dirty.bytes());
         state.dirty.forget(span);
+        if state.dirty.is_empty() {
+            state.writers = Callers::default();
+        }
         self.open_files.room.give_back(cost - state.dirty.cost());
         let bytes = bytes - state.dirty.bytes();
         if let Some(error) = lost {
@@ -352,6 +367,7 @@ impl<S: TxStore> FileSystem<S> {
         }
         let (cost, bytes) = (state.dirty.cost(), state.dirty.bytes());
         state.dirty.clear();
+        state.writers = Callers::default();
         (state.attempt, state.troubled) = (None, false);
         self.open_files.room.give_back(cost);
         tracing::error!(

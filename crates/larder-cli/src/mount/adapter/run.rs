@@ -3,8 +3,9 @@
 
 use super::super::Shared;
 use super::super::attributes::errno;
-use fuser::{Errno, ReplyEmpty};
-use larder::fs::{FsError, TxError, TxStore};
+use super::super::locks::{Ask, Awaited};
+use fuser::{Errno, ReplyEmpty, Request};
+use larder::fs::{FsError, TxError, TxStore, on_behalf_of};
 use larder::metrics::Asked;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -72,12 +73,13 @@ impl<S: TxStore> Adapter<S> {
         });
     }
 
-    /// The same for one that changes something: past the limit nobody waits for it, but it is
+    /// The same for one that changes something, for whoever asks for it: past the limit nobody waits for it, but it is
     /// done to its end, since there are things to do after its commit. Such operations are
     /// bounded: with too many of them under way, further ones wait, and are not begun past their
     /// limit.
     pub(super) fn run_to_its_end<T, Op, Fut>(
         &self,
+        by: &Request,
         op: Op,
         answer: impl FnOnce(&Shared<S>, Answer<T>) + Send + 'static,
     ) where
@@ -85,11 +87,16 @@ impl<S: TxStore> Adapter<S> {
         Op: FnOnce(Arc<Shared<S>>) -> Fut,
         Fut: Future<Output = Answer<T>> + Send + 'static,
     {
+        if let Err(error) = self.shared.takes_changes() {
+            return answer(&self.shared, Err(error));
+        }
         let begun = self.shared.operations.clone();
         let counted = self.shared.under_way.begin();
-        let operation = op(self.shared.clone());
+        let by = self.shared.process_of(by.pid());
+        let operation = on_behalf_of(by, op(self.shared.clone()));
         self.run(
-            |_| async move {
+            |shared| async move {
+                shared.takes_changes()?;
                 let permit = begun.acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
                 let task = tokio::spawn(async move {
                     let _begun = (permit, counted);
@@ -102,6 +109,32 @@ impl<S: TxStore> Adapter<S> {
             },
             answer,
         );
+    }
+
+    /// Tries once to take a lock. Past the limit it is given back if it comes.
+    pub(super) fn lock_at_once(&self, ask: Ask, reply: ReplyEmpty) {
+        let (shared, counted) = (self.shared.clone(), self.shared.under_way.begin());
+        let limit = self.shared.options.operation_limit;
+        self.start(async move {
+            let awaited = Arc::new(Awaited::default());
+            let waits = awaited.clone();
+            let mut task = tokio::spawn(async move {
+                let _counted = counted;
+                shared.takes_changes()?;
+                shared.latest_for_operation().await?;
+                shared.set_lock(ask, &waits).await
+            });
+            let result = match tokio::time::timeout(limit, &mut task).await {
+                Ok(result) => result,
+                Err(_) if awaited.leave() => Ok(Err(Errno::ETIMEDOUT)),
+                Err(_) => task.await,
+            };
+            match result {
+                Ok(Ok(())) => reply.ok(),
+                Ok(Err(error)) => reply.error(error),
+                Err(_) => reply.error(Errno::EIO),
+            }
+        });
     }
 
     /// Runs what is done to its end and needs no latest state, such as giving something back.

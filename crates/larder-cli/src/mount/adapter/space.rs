@@ -66,6 +66,7 @@ impl<S: TxStore> Adapter<S> {
         let Some(end) = offset.checked_add(length) else { return reply.error(Errno::EFBIG) };
         let (root, until) = (req.uid() == 0, self.answered_by());
         self.run_to_its_end(
+            req,
             move |shared| async move {
                 let file = shared.file(fh)?;
                 if !root {
@@ -79,9 +80,9 @@ impl<S: TxStore> Adapter<S> {
 
     pub(super) fn seek(
         &self,
+        req: &Request,
         (ino, fh): (INodeNo, FileHandle),
-        offset: i64,
-        whence: i32,
+        (offset, whence): (i64, i32),
         reply: ReplyLseek,
     ) {
         self.count(Asked::Attributes);
@@ -93,9 +94,10 @@ impl<S: TxStore> Adapter<S> {
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         // What was written before is committed first.
         self.run_to_its_end(
+            req,
             move |shared| async move {
                 let file = shared.read_file(ino, fh).await?;
-                let found = failed(shared.fs.seek(&file, offset, what).await)?;
+                let found = failed_there(shared.fs.seek(&file, offset, what).await)?;
                 i64::try_from(found).map_err(|_| Errno::EOVERFLOW)
             },
             |_, result| match result {
@@ -122,6 +124,7 @@ impl<S: TxStore> Adapter<S> {
         self.shared.known().take_pages(to.0.0);
         let (root, until) = (req.uid() == 0, self.answered_by());
         self.run_to_its_end(
+            req,
             move |shared| async move {
                 let (source, target) = (shared.file(from.1)?, shared.file(to.1)?);
                 if !root {

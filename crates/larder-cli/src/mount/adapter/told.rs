@@ -52,6 +52,7 @@ impl<S: TxStore> Shared<S> {
         );
         match &found.attr {
             Some(attr) => {
+                self.check_pages(attr);
                 let generation = Generation(u64::from(attr.id.generation.0));
                 reply.entry_with_ttls(&attr_ttl, &name_ttl, &self.fuse_attr(attr), generation);
             }
@@ -63,6 +64,7 @@ impl<S: TxStore> Shared<S> {
     pub(super) fn tell_attr(&self, position: u64, attr: &Attr, reply: ReplyAttr) {
         let ttl = self.time_to_live();
         let ttl = self.known().tell_attr(position, attr, ttl);
+        self.check_pages(attr);
         reply.attr(&ttl, &self.fuse_attr(attr));
     }
 

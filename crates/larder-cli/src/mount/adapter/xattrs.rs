@@ -85,6 +85,7 @@ impl<S: TxStore> Adapter<S> {
             groups
         });
         self.run_to_its_end(
+            req,
             move |shared| async move {
                 let id = shared.id(ino)?;
                 let clears = match outsider {
@@ -101,10 +102,17 @@ impl<S: TxStore> Adapter<S> {
         );
     }
 
-    pub(super) fn remove_xattr(&self, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    pub(super) fn remove_xattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        reply: ReplyEmpty,
+    ) {
         self.count(Asked::Change);
         let name = name.as_bytes().to_vec();
         self.run_to_its_end(
+            req,
             move |shared| async move {
                 match shared.fs.remove_xattr(shared.id(ino)?, &name).await {
                     // The kernel removes lists that say no more than the mode, there or not.

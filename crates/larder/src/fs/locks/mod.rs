@@ -2,10 +2,13 @@
 //!
 //! They are objects of the volume, in pages of their own: taking one is a serializable transaction.
 //! A node that holds any is entered there with a lease, which it renews; one that has not done so
-//! for the lease, by the clock of whoever looks, is removed, and all its locks are void with it. Every
-//! commit of a file that this node holds a lock on reads the node's entry: a node that was removed
-//! can write nothing more under its locks, whether it knows or not.
+//! for the lease, by the clock of whoever looks, is removed, and all its locks are void with it. While
+//! this node holds any lock, every commit of it reads the node's entry: a node that was removed
+//! can change nothing more under its locks, whether it knows or not. Then the processes that held
+//! them are refused whatever they would change, names and files beside the locked one included,
+//! until they have closed what they lost.
 
+mod nodes;
 mod ranges;
 mod record;
 #[cfg(test)]
@@ -13,11 +16,11 @@ mod tests;
 
 pub use ranges::{Holder, Lock, LockKind};
 
+use super::caller::Callers;
 use super::record::{InodeId, ROOT_PAGE};
 use super::tx::{Tx, TxError};
 use super::write::may_pass;
 use super::{FileSystem, FsError, TxStore, lock as guard, transact};
-use crate::clock::{random_u64, random_u128};
 use larder_core::commit::PageKind;
 use larder_core::id::{Generation, PageNo, Slot};
 use record::{Held, Lease, Table};
@@ -47,6 +50,9 @@ pub struct NodeRef {
     pub generation: Generation,
 }
 
+/// The entry of a node that has none: every lock is another's.
+const NO_NODE: NodeRef = NodeRef { slot: Slot(0), generation: Generation(0) };
+
 /// A lock that is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockAsk {
@@ -66,17 +72,19 @@ pub struct LockAsk {
 #[derive(Clone)]
 struct Owed {
     id: InodeId,
+    /// Of which of this node's entries: with that one gone, the lock is.
+    node: NodeRef,
     owner: u64,
     start: u64,
     end: u64,
     /// What its owner holds there and keeps: it asked for more, and what became of that is not
-    /// known.
+    /// known, or nobody wants it any more.
     kept: Vec<Lock>,
 }
 
 impl Owed {
-    fn new(id: InodeId, owner: u64, start: u64, end: u64) -> Self {
-        Self { id, owner, start, end, kept: Vec::new() }
+    fn holder(&self) -> Holder {
+        Holder { node: self.node, owner: self.owner }
     }
 
     /// What is left of it on both sides of a range.
@@ -86,7 +94,7 @@ impl Owed {
         }
         let part = |start: u64, end: u64| {
             let kept = ranges::within(&self.kept, start, end);
-            Self { id: self.id, owner: self.owner, start, end, kept }
+            Self { id: self.id, node: self.node, owner: self.owner, start, end, kept }
         };
         let before = (self.start < start).then(|| part(self.start, start - 1));
         let after = (end < self.end).then(|| part(end + 1, self.end));
@@ -100,8 +108,8 @@ struct State {
     node: Option<NodeRef>,
     /// What this node holds, as committed.
     held: BTreeMap<InodeId, Vec<Lock>>,
-    /// Files whose locks were lost, until they are closed here.
-    lost: BTreeSet<InodeId>,
+    /// Files whose locks were lost, until they are closed here, with the processes that held them.
+    lost: BTreeMap<InodeId, BTreeSet<u32>>,
     owed: VecDeque<Owed>,
     /// Other nodes: the lease last seen, and since when it is the same.
     seen: BTreeMap<NodeRef, (Lease, Instant)>,
@@ -109,6 +117,8 @@ struct State {
     renewed: Option<Instant>,
     /// When a lock was last wanted here.
     wanted: Option<Instant>,
+    /// A node was removed, and its locks are in the table still.
+    sweeps: bool,
 }
 
 /// The locks of this node.
@@ -137,19 +147,25 @@ impl Locks {
     /// Nothing may be written under locks that are lost.
     pub(super) fn check(&self, id: InodeId) -> Result<(), FsError> {
         let state = guard(&self.state);
-        if !state.lost.is_empty() && state.lost.contains(&id) {
-            return Err(FsError::LockLost);
-        }
-        Ok(())
+        if state.lost.contains_key(&id) { Err(FsError::LockLost) } else { Ok(()) }
     }
 
-    /// The entry that a commit of this file depends on.
-    fn entry_for(&self, id: InodeId) -> Option<(PageNo, NodeRef)> {
+    /// What a commit for these processes depends on. One look: between two the locks may be lost.
+    fn fence(&self, callers: &Callers) -> Fence {
         let state = guard(&self.state);
-        if state.held.is_empty() || !state.held.contains_key(&id) {
-            return None;
+        if state.lost_by(callers) {
+            return Fence::Lost;
         }
-        Some((state.table?.first, state.node?))
+        match (state.table, state.node) {
+            (Some(table), Some(node)) if !state.held.is_empty() => Fence::Entry(table.first, node),
+            _ => Fence::None,
+        }
+    }
+
+    /// Nothing is to be written for a process that lost a lock.
+    pub(super) fn check_callers(&self) -> Result<(), FsError> {
+        let lost = guard(&self.state).lost_by(&Callers::current());
+        if lost { Err(FsError::LockLost) } else { Ok(()) }
     }
 
     /// This node's entry is gone, and its locks with it. Who has a file open cannot go on with it as
@@ -161,20 +177,28 @@ impl Locks {
         }
         state.node = None;
         state.renewed = None;
-        let files: Vec<InodeId> = std::mem::take(&mut state.held).into_keys().collect();
-        if !files.is_empty() {
+        let held = std::mem::take(&mut state.held);
+        if !held.is_empty() {
             tracing::error!(
-                files = files.len(),
-                "locks were lost: this node was not heard of for longer than their lease; what is \
-                 written to these files is refused until they are closed"
+                files = held.len(),
+                "locks were lost: this node was not heard of for longer than their lease; what \
+                 their holders write and rename is refused until they have closed these files"
             );
         }
-        state.lost.extend(files.into_iter().filter(|id| is_open(*id)));
+        for (id, locks) in held.into_iter().filter(|(id, _)| is_open(*id)) {
+            state.lost.entry(id).or_default().extend(locks.iter().map(|lock| lock.pid));
+        }
         state.owed.clear();
     }
 }
 
 impl State {
+    /// Whether one of these processes lost a lock, and has not closed its file since.
+    fn lost_by(&self, callers: &Callers) -> bool {
+        let lost = |process| self.lost.values().any(|held_by| held_by.contains(&process));
+        !self.lost.is_empty() && callers.may_be(lost)
+    }
+
     fn release(&mut self, id: InodeId, holder: Holder, start: u64, end: u64) {
         if let Some(locks) = self.held.get_mut(&id) {
             ranges::release(locks, holder, start, end);
@@ -202,7 +226,23 @@ impl State {
         self.owed = owed.into_iter().flat_map(left).collect();
     }
 
+    /// What an owner holds in a range and is not about to give back.
+    fn kept(&self, (id, holder): (InodeId, Holder), start: u64, end: u64) -> Vec<Lock> {
+        let held = self.held.get(&id).map_or(&[][..], Vec::as_slice);
+        let mut kept = ranges::within(held, start, end);
+        kept.retain(|lock| lock.holder == holder);
+        for owed in self.owed.iter().filter(|owed| owed.id == id && owed.holder() == holder) {
+            ranges::release(&mut kept, holder, owed.start, owed.end);
+            let left = ranges::within(&owed.kept, start, end);
+            left.into_iter().for_each(|lock| ranges::acquire(&mut kept, lock));
+        }
+        kept
+    }
+
     fn owe(&mut self, owed: Owed) {
+        if self.node != Some(owed.node) {
+            return;
+        }
         self.settle((owed.id, owed.owner), owed.start, owed.end);
         if self.owed.len() < FILES_MAX {
             self.owed.push_back(owed);
@@ -216,25 +256,64 @@ impl<S: TxStore> FileSystem<S> {
     /// lock that was in the way. [`FsError::NoLocks`]: a limit is reached; [`FsError::LockLost`]:
     /// this node lost locks of the file, which must be closed first.
     pub async fn lock(&self, id: InodeId, ask: &LockAsk) -> Result<Option<Lock>, FsError> {
+        self.lock_if_wanted(id, ask, || std::future::ready(true)).await
+    }
+
+    /// The same for somebody who may not wait any more by the time: `wanted` is asked once when the
+    /// lock is taken, before any other operation on the locks of this file. If it is not wanted,
+    /// its owner holds again what it held before.
+    pub async fn lock_if_wanted<W: Future<Output = bool>>(
+        &self,
+        id: InodeId,
+        ask: &LockAsk,
+        wanted: impl FnOnce() -> W,
+    ) -> Result<Option<Lock>, FsError> {
+        // What is kept of locks is this node's, whoever asks.
+        Callers::default().doing(self.lock_within(id, ask, wanted)).await
+    }
+
+    async fn lock_within<W: Future<Output = bool>>(
+        &self,
+        id: InodeId,
+        ask: &LockAsk,
+        wanted: impl FnOnce() -> W,
+    ) -> Result<Option<Lock>, FsError> {
         self.locks.check(id)?;
         {
             let state = guard(&self.locks.state);
             if state.held.len() >= FILES_MAX && !state.held.contains_key(&id) {
                 return Err(FsError::NoLocks);
             }
+            // One of this node's own is in the way: nobody need be asked.
+            if let (Some(node), Some(held)) = (state.node, state.held.get(&id)) {
+                let new = ask.lock(node);
+                let own = held.iter().find(|lock| lock.conflicts(&new));
+                if let Some(own) = own {
+                    return Ok(Some(*own));
+                }
+            }
         }
         let _ordered = self.locks.order(id).lock().await;
         self.flush_id(id).await?;
-        let first = self.try_lock(id, ask).await?;
-        if first.is_none() {
-            return Ok(None);
+        let mut tried = self.try_lock(id, ask).await?;
+        if let Tried::InTheWay(_) = tried {
+            // What was in the way may be gone, and not heard of here.
+            self.store.refresh().await?;
+            tried = self.try_lock(id, ask).await?;
         }
-        // What was in the way may be gone, and not heard of here.
-        self.store.refresh().await?;
-        self.try_lock(id, ask).await
+        match tried {
+            Tried::InTheWay(other) => Ok(Some(other)),
+            Tried::Taken(_) if wanted().await => Ok(None),
+            Tried::Taken(undo) => {
+                if self.release_lock(&undo).await.is_err() {
+                    guard(&self.locks.state).owe(undo);
+                }
+                Ok(None)
+            }
+        }
     }
 
-    async fn try_lock(&self, id: InodeId, ask: &LockAsk) -> Result<Option<Lock>, FsError> {
+    async fn try_lock(&self, id: InodeId, ask: &LockAsk) -> Result<Tried, FsError> {
         loop {
             guard(&self.locks.state).wanted = Some(Instant::now());
             let (table, node) = self.lock_node().await?;
@@ -254,14 +333,21 @@ impl<S: TxStore> FileSystem<S> {
                 self.put_locks(&tx, place, &held).await?;
                 Ok(None)
             });
+            // How it is given back.
+            let undo = {
+                let state = guard(&self.locks.state);
+                let kept = state.kept((id, new.holder), ask.start, ask.end);
+                Owed { id, node, owner: ask.owner, start: ask.start, end: ask.end, kept }
+            };
             match tried {
+                Ok(Some(other)) => return Ok(Tried::InTheWay(other)),
                 Ok(None) => {
                     let mut state = guard(&self.locks.state);
-                    // What was to be released of it is wanted again.
-                    state.settle((id, ask.owner), ask.start, ask.end);
                     if state.node == Some(node) {
+                        // What was to be released of it is wanted again.
+                        state.settle((id, ask.owner), ask.start, ask.end);
                         ranges::acquire(state.held.entry(id).or_default(), new);
-                        return Ok(None);
+                        return Ok(Tried::Taken(undo));
                     }
                     // This node left meanwhile, having had nothing to do.
                 }
@@ -272,16 +358,10 @@ impl<S: TxStore> FileSystem<S> {
                 Err(FsError::Store(TxError::Full(_))) => return Err(FsError::NoLocks),
                 Err(error) => {
                     if error == TxError::OutcomeUnknown.into() {
-                        let mut state = guard(&self.locks.state);
-                        let held = state.held.get(&id).map_or(&[][..], Vec::as_slice);
-                        let mut kept = ranges::within(held, ask.start, ask.end);
-                        kept.retain(|lock| lock.holder.owner == ask.owner);
-                        let owed = Owed::new(id, ask.owner, ask.start, ask.end);
-                        state.owe(Owed { kept, ..owed });
+                        guard(&self.locks.state).owe(undo);
                     }
                     return Err(error);
                 }
-                other => return other,
             }
         }
     }
@@ -294,9 +374,7 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<Option<Lock>, FsError> {
         self.store.refresh().await?;
         let Some(table) = self.lock_table(false).await? else { return Ok(None) };
-        // Without an entry every lock is another's.
-        let none = NodeRef { slot: Slot(0), generation: Generation(0) };
-        let new = ask.lock(guard(&self.locks.state).node.unwrap_or(none));
+        let new = ask.lock(guard(&self.locks.state).node.unwrap_or(NO_NODE));
         transact!(self, tx => {
             let (_, mut held) = self.held_locks(&tx, table, id).await?;
             let locks = held.of(id);
@@ -314,12 +392,21 @@ impl<S: TxStore> FileSystem<S> {
         start: u64,
         end: u64,
     ) -> Result<(), FsError> {
+        Callers::default().doing(self.unlock_within(id, owner, start, end)).await
+    }
+
+    async fn unlock_within(
+        &self,
+        id: InodeId,
+        owner: u64,
+        start: u64,
+        end: u64,
+    ) -> Result<(), FsError> {
         // One that is being taken is waited for.
         let _ordered = self.locks.order(id).lock().await;
-        if !self.holds_lock(id, owner) {
-            return Ok(());
-        }
-        let owed = Owed::new(id, owner, start, end);
+        let node = guard(&self.locks.state).node;
+        let Some(node) = node.filter(|_| self.holds_lock(id, owner)) else { return Ok(()) };
+        let owed = Owed { id, node, owner, start, end, kept: Vec::new() };
         let result = self.release_lock(&owed).await;
         if result.is_err() {
             guard(&self.locks.state).owe(owed);
@@ -328,18 +415,13 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     async fn release_lock(&self, owed: &Owed) -> Result<(), FsError> {
-        let Owed { id, owner, start, end, .. } = *owed;
+        let Owed { id, node, owner, start, end, .. } = *owed;
         match self.flush_id(id).await {
             Err(error) if may_pass(&error) => return Err(error),
             // It is told at the close.
             _ => {}
         }
-        let (Some(table), Some(node)) = ({
-            let state = guard(&self.locks.state);
-            (state.table, state.node)
-        }) else {
-            return Ok(());
-        };
+        let Some(table) = guard(&self.locks.state).table else { return Ok(()) };
         let holder = Holder { node, owner };
         let released: Result<(), FsError> = transact!(self, tx => {
             self.node_stands(&tx, table, node).await?;
@@ -352,6 +434,9 @@ impl<S: TxStore> FileSystem<S> {
         match released {
             Ok(()) => {
                 let mut state = guard(&self.locks.state);
+                if state.node != Some(node) {
+                    return Ok(());
+                }
                 state.settle((id, owner), start, end);
                 state.release(id, holder, start, end);
                 for kept in &owed.kept {
@@ -367,12 +452,32 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
+    /// Whether a lock is this node's own.
+    #[must_use]
+    pub fn is_own_lock(&self, lock: &Lock) -> bool {
+        guard(&self.locks.state).node == Some(lock.holder.node)
+    }
+
+    /// Whether a lock that was in somebody's way is in this one's as well.
+    #[must_use]
+    pub fn is_in_the_way(&self, lock: &Lock, ask: &LockAsk) -> bool {
+        let node = guard(&self.locks.state).node.unwrap_or(NO_NODE);
+        lock.conflicts(&ask.lock(node))
+    }
+
     /// Whether an owner holds a lock on a file here.
     #[must_use]
     pub fn holds_lock(&self, id: InodeId, owner: u64) -> bool {
         let state = guard(&self.locks.state);
         let held = state.held.get(&id);
         held.is_some_and(|locks| locks.iter().any(|lock| lock.holder.owner == owner))
+    }
+
+    /// Whether any lock is held here, or was lost on a file that is not closed yet.
+    #[must_use]
+    pub fn has_locks(&self) -> bool {
+        let state = guard(&self.locks.state);
+        !state.held.is_empty() || !state.lost.is_empty()
     }
 
     /// Whether changes of these pages may be of locks.
@@ -389,51 +494,6 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
-    /// How often [`Self::tend_locks`] is to be called.
-    #[must_use]
-    pub fn lock_renewal(&self) -> Duration {
-        self.locks.lease / 4
-    }
-
-    fn lose_locks(&self, node: NodeRef) {
-        self.locks.lose(node, |id| self.open_files.is_open(id));
-    }
-
-    /// Renews this node's lease, and removes nodes that have not renewed theirs: only the time counts in which this node renewed its own, or a
-    /// pause of the origin would make all nodes dead for each other.
-    pub async fn tend_locks(&self) -> Result<(), FsError> {
-        let (Some(table), Some(node)) = ({
-            let state = guard(&self.locks.state);
-            (state.table, state.node)
-        }) else {
-            return Ok(());
-        };
-        let renewed: Result<(), FsError> = transact!(self, tx => {
-            self.node_stands(&tx, table, node).await?;
-            let beside = Slot(node.slot.0 | 1);
-            let Some((generation, bytes)) = tx.get(table.first, beside).await? else {
-                return Err(FsError::LockLost);
-            };
-            let mut lease = Lease::decode(&bytes)?;
-            lease.count += 1;
-            Ok(tx.put(table.first, beside, generation, lease.encode()).await?)
-        });
-        if renewed == Err(FsError::LockLost) {
-            self.lose_locks(node);
-            return Ok(());
-        }
-        renewed?;
-        let dead = self.look_at_nodes(table, node).await?;
-        for (other, lease) in dead {
-            self.remove_node(table, other, lease).await?;
-        }
-        // After the look: somebody who tries now and then must find a dead node's locks gone.
-        if guard(&self.locks.state).is_idle(self.locks.lease) {
-            return self.release_all_locks().await;
-        }
-        Ok(())
-    }
-
     /// Releases what could not be released before: beside the renewal of the lease, since what was
     /// written is committed first, which may take long.
     pub async fn release_owed_locks(&self) -> Result<(), FsError> {
@@ -448,112 +508,13 @@ impl<S: TxStore> FileSystem<S> {
                 place.and_then(|place| state.owed.remove(place))
             };
             let Some(owed) = owed else { continue };
-            if let Err(error) = self.release_lock(&owed).await {
+            let released = Callers::default().doing(self.release_lock(&owed)).await;
+            if let Err(error) = released {
                 guard(&self.locks.state).owe(owed);
                 return Err(error);
             }
         }
         Ok(())
-    }
-
-    /// Notes the leases of other nodes; gives those that have run out.
-    async fn look_at_nodes(
-        &self,
-        table: Table,
-        own: NodeRef,
-    ) -> Result<Vec<(NodeRef, Lease)>, FsError> {
-        let objects = transact!(self, tx => Ok(tx.get_all(table.first).await?))?;
-        let objects = objects.unwrap_or_default();
-        let mut leases = BTreeMap::new();
-        for (slot, generation, _) in objects.iter().filter(|(slot, ..)| slot.0 % 2 == 0) {
-            let node = NodeRef { slot: *slot, generation: *generation };
-            let beside = objects.iter().find(|(other, ..)| other.0 == slot.0 | 1);
-            if let Some((_, _, bytes)) = beside.filter(|_| node != own) {
-                leases.insert(node, Lease::decode(bytes)?);
-            }
-        }
-        let now = Instant::now();
-        let mut state = guard(&self.locks.state);
-        let steady = state.renewed.is_some_and(|at| now.duration_since(at) <= self.locks.lease / 2);
-        state.renewed = Some(now);
-        let before = std::mem::take(&mut state.seen);
-        let mut dead = Vec::new();
-        for (node, lease) in leases {
-            let since = match before.get(&node) {
-                Some((seen, since)) if *seen == lease && steady => *since,
-                _ => now,
-            };
-            if now.duration_since(since) >= Duration::from_nanos(lease.nanos) {
-                dead.push((node, lease));
-            }
-            state.seen.insert(node, (lease, since));
-        }
-        Ok(dead)
-    }
-
-    /// Removes a node, unless it has renewed its lease: then it conflicts, and is as it was.
-    async fn remove_node(&self, table: Table, node: NodeRef, lease: Lease) -> Result<(), FsError> {
-        let beside = Slot(node.slot.0 | 1);
-        let removed: Result<bool, FsError> = transact!(self, tx => {
-            let Some((generation, bytes)) = tx.get(table.first, beside).await? else {
-                return Ok(false);
-            };
-            let there = tx.get(table.first, node.slot).await?;
-            let same = there.is_some_and(|(generation, _)| generation == node.generation);
-            if !same || Lease::decode(&bytes)? != lease {
-                return Ok(false);
-            }
-            tx.delete(table.first, node.slot, node.generation).await?;
-            tx.delete(table.first, beside, generation).await?;
-            Ok(true)
-        });
-        if removed? {
-            tracing::warn!(node = node.slot.0, "a node is gone: its locks are released");
-        }
-        Ok(())
-    }
-
-    /// Releases all locks of this node and takes it off the table: for the end, or when there has
-    /// been nothing to lock for long.
-    pub async fn release_all_locks(&self) -> Result<(), FsError> {
-        let (Some(table), Some(node)) = ({
-            let mut state = guard(&self.locks.state);
-            state.held.clear();
-            (state.table, state.node.take())
-        }) else {
-            return Ok(());
-        };
-        let beside = Slot(node.slot.0 | 1);
-        let left: Result<(), FsError> = transact!(self, tx => {
-            self.node_stands(&tx, table, node).await?;
-            tx.delete(table.first, node.slot, node.generation).await?;
-            if let Some((generation, _)) = tx.get(table.first, beside).await? {
-                tx.delete(table.first, beside, generation).await?;
-            }
-            Ok(())
-        });
-        if left == Err(FsError::LockLost) { Ok(()) } else { left }
-    }
-
-    /// To be called in every transaction that changes a file's content: it fails with
-    /// [`FsError::LockLost`] when this node's locks on the file are void.
-    pub(super) async fn keeps_locks(&self, tx: &S::Tx, id: InodeId) -> Result<(), FsError> {
-        self.locks.check(id)?;
-        let Some((page, node)) = self.locks.entry_for(id) else { return Ok(()) };
-        match tx.get(page, node.slot).await? {
-            Some((generation, _)) if generation == node.generation => Ok(()),
-            _ => {
-                self.lose_locks(node);
-                Err(FsError::LockLost)
-            }
-        }
-    }
-
-    async fn node_stands(&self, tx: &S::Tx, table: Table, node: NodeRef) -> Result<(), FsError> {
-        match tx.get(table.first, node.slot).await? {
-            Some((generation, _)) if generation == node.generation => Ok(()),
-            _ => Err(FsError::LockLost),
-        }
     }
 
     async fn held_locks(
@@ -577,22 +538,6 @@ impl<S: TxStore> FileSystem<S> {
             (None, true) => {}
             (None, false) => {
                 tx.create(page, slot, held.encode()).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Drops locks of nodes that are gone.
-    async fn drop_void(
-        &self,
-        tx: &S::Tx,
-        table: Table,
-        locks: &mut Vec<Lock>,
-    ) -> Result<(), FsError> {
-        let nodes: BTreeSet<NodeRef> = locks.iter().map(|lock| lock.holder.node).collect();
-        for node in nodes {
-            if self.node_stands(tx, table, node).await == Err(FsError::LockLost) {
-                locks.retain(|lock| lock.holder.node != node);
             }
         }
         Ok(())
@@ -622,36 +567,22 @@ impl<S: TxStore> FileSystem<S> {
         guard(&self.locks.state).table = table;
         Ok(table)
     }
+}
 
-    /// This node's entry, which is made if it has none.
-    async fn lock_node(&self) -> Result<(Table, NodeRef), FsError> {
-        let _one = self.locks.entering.lock().await;
-        let table = self.lock_table(true).await?.ok_or(FsError::NoLocks)?;
-        if let Some(node) = guard(&self.locks.state).node {
-            return Ok((table, node));
-        }
-        let nanos = u64::try_from(self.locks.lease.as_nanos()).unwrap_or(u64::MAX);
-        let entered: Result<NodeRef, FsError> = transact!(self, tx => {
-            let slot = Slot((2 + random_u64() % (SLOTS - 4) / 2 * 2) as u16);
-            let beside = Slot(slot.0 | 1);
-            let free = tx.get(table.first, slot).await?.is_none()
-                && tx.get(table.first, beside).await?.is_none();
-            if !free {
-                return Err(TxError::Conflict("another node's slot".into()).into());
-            }
-            let name = random_u128().to_le_bytes().to_vec();
-            let generation = tx.create(table.first, slot, name.into()).await?;
-            let lease = Lease { count: 0, nanos };
-            tx.create(table.first, beside, lease.encode()).await?;
-            Ok(NodeRef { slot, generation })
-        });
-        let node = match entered {
-            Err(FsError::Store(TxError::Full(_))) => return Err(FsError::NoLocks),
-            other => other?,
-        };
-        guard(&self.locks.state).node = Some(node);
-        Ok((table, node))
-    }
+/// What a commit depends on.
+enum Fence {
+    None,
+    /// That this node's entry stands.
+    Entry(PageNo, NodeRef),
+    /// It is done for a process that lost a lock.
+    Lost,
+}
+
+/// What became of a try.
+enum Tried {
+    /// It is held: how it is given back.
+    Taken(Owed),
+    InTheWay(Lock),
 }
 
 /// Where the locks of a file are kept.
@@ -666,6 +597,11 @@ impl Table {
     fn place(self, hash: u64) -> (PageNo, Slot) {
         let page = 1 + (hash / SLOTS) % u64::from(self.pages - 1);
         (PageNo(self.first.0 + page), Slot((hash % SLOTS) as u16))
+    }
+
+    /// All pages but that of nodes.
+    fn lock_pages(self) -> impl Iterator<Item = PageNo> {
+        (1..u64::from(self.pages)).map(move |page| PageNo(self.first.0 + page))
     }
 
     fn has(self, page: PageNo) -> bool {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fs::memory::MemoryStore;
-use crate::fs::{Create, FsOptions, Kind, PAGE_BYTES, Place as WritePlace, check};
+use crate::fs::{Create, FsOptions, Kind, PAGE_BYTES, Place as WritePlace, check, on_behalf_of};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -233,4 +233,156 @@ async fn a_dead_nodes_lock_is_found_by_those_who_try_now_and_then() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), taken).await.expect("it is released");
+}
+
+/// Lets `two` find that `one` is gone, and take its lock for `owner`.
+async fn take_over(two: &Fs, id: InodeId, owner: u64) {
+    let taken = async {
+        let wanted = ask(owner, LockKind::Write, 0, ALL);
+        while two.lock(id, &wanted).await.expect("it works").is_some() {
+            two.tend_locks().await.expect("it works");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), taken).await.expect("it is gone");
+}
+
+async fn named(fs: &Fs, name: &[u8]) -> InodeId {
+    let (kind, target) = (Kind::File, Bytes::new());
+    let create = Create { kind, mode: 0o644, umask: 0, uid: 0, gid: 0, target, device: 0 };
+    let found = fs.create(fs.root(), name, &create).await.expect("it works");
+    found.attr.expect("just made").id
+}
+
+/// A process held a database alone, with its journal written, and its machine slept longer than the
+/// lease. Another rolled the journal back and began a transaction, with a journal of its own. The
+/// first woke and removed the journal by name, which is how it commits; and what it had written of
+/// it before came to lie in the other's. Nothing of the sort may be done any more, by it; whoever else
+/// works at that node goes on.
+#[tokio::test]
+async fn who_lost_a_lock_changes_nothing_beside_the_locked_file_either() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let lease = Duration::from_millis(200);
+    let (one, two) = (node(&store, lease).await, node(&store, lease).await);
+    let (database, journal) = (named(&one, b"db").await, named(&one, b"db-journal").await);
+    let plain = named(&one, b"plain").await;
+    let open = |id| one.open_file(id);
+    let (held, _) = open(database).await.expect("it works");
+    let (beside, _) = open(journal).await.expect("it works");
+    let (others, _) = open(plain).await.expect("it works");
+    assert_eq!(one.lock(database, &ask(7, LockKind::Write, 0, ALL)).await, Ok(None));
+    let write = |handle, by| {
+        let fs = one.clone();
+        on_behalf_of(by, async move { fs.write(handle, 0, Bytes::from_static(b"one")).await })
+    };
+    write(&beside, 7).await.expect("it works");
+    write(&others, 8).await.expect("it works");
+
+    take_over(&two, database, 3).await;
+    let (anew, _) = two.open_file(journal).await.expect("it works");
+    two.write(&anew, 0, Bytes::from_static(b"two")).await.expect("it works");
+    two.flush(&anew).await.expect("it works");
+
+    // It does not know yet; nor does whoever commits for it.
+    one.flush_aged(Duration::ZERO).await;
+    assert_eq!(two.read(&anew, 0, 9).await.expect("it works"), &b"two"[..]);
+    let (root, name) = (one.root(), &b"db-journal"[..]);
+    let removed = on_behalf_of(7, one.unlink(root, name)).await;
+    assert_eq!(removed.map(|_| ()), Err(FsError::LockLost));
+    assert!(two.lookup(root, name).await.expect("it works").attr.is_some());
+    assert_eq!(one.flush(&beside).await, Err(FsError::LockLost), "it is told");
+    // Another process of that node, and what it wrote.
+    one.flush(&others).await.expect("it works");
+    on_behalf_of(8, one.unlink(root, b"plain")).await.expect("it works");
+    // What it would write now is refused when it is written, not with what others write there.
+    assert_eq!(write(&others, 7).await, Err(FsError::LockLost));
+    // Its other locks, and those of others, are held on: they are of an entry that stands.
+    let (mine, theirs) = (named(&one, b"mine").await, named(&one, b"theirs").await);
+    assert_eq!(one.lock(mine, &ask(7, LockKind::Write, 0, ALL)).await, Ok(None));
+    assert_eq!(one.lock(theirs, &ask(8, LockKind::Write, 0, ALL)).await, Ok(None));
+    on_behalf_of(7, one.unlock(mine, 7, 0, ALL)).await.expect("it works");
+    assert!(one.holds_lock(theirs, 8) && !one.holds_lock(mine, 7));
+    // With the database closed there the first may go on.
+    let _told = one.release(&held).await;
+    one.lock_file_closed(database);
+    on_behalf_of(7, one.unlink(root, name)).await.expect("it works");
+}
+
+/// The kernel was told that a lock could not be had in time, and the lock was held nevertheless, until
+/// the file was closed. It is given back at once, and what was held before it is held on.
+#[tokio::test]
+async fn a_lock_that_nobody_waits_for_any_more_is_given_back() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let (one, two) = (node(&store, LONG).await, node(&store, LONG).await);
+    let id = file(&one).await;
+    assert_eq!(one.lock(id, &ask(1, LockKind::Read, 10, 19)).await, Ok(None));
+    let upgrade = ask(1, LockKind::Write, 0, 14);
+    assert_eq!(one.lock_if_wanted(id, &upgrade, || async { false }).await, Ok(None));
+    assert_eq!(two.lock(id, &ask(9, LockKind::Write, 0, 9)).await, Ok(None));
+    assert_eq!(two.lock(id, &ask(9, LockKind::Read, 10, 19)).await, Ok(None));
+    assert!(two.lock(id, &ask(9, LockKind::Write, 19, 19)).await.expect("it works").is_some());
+    // The line was cut when it was to be given back.
+    let cut = || {
+        store.fail_next_commit(TxError::Unavailable("cut off".into()));
+        async { false }
+    };
+    assert_eq!(one.lock_if_wanted(id, &ask(1, LockKind::Write, 30, 39), cut).await, Ok(None));
+    assert!(two.lock(id, &ask(9, LockKind::Read, 30, 30)).await.expect("it works").is_some());
+    one.release_owed_locks().await.expect("it works");
+    assert_eq!(two.lock(id, &ask(9, LockKind::Read, 30, 30)).await, Ok(None));
+}
+
+/// A release got no answer and was owed; the same process then asked for more in that range, without
+/// an answer either. What was to be released was taken for what it keeps, and was held for good.
+#[tokio::test]
+async fn what_is_owed_is_not_kept() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let (one, two) = (node(&store, LONG).await, node(&store, LONG).await);
+    let id = file(&one).await;
+    assert_eq!(one.lock(id, &ask(1, LockKind::Read, 0, 99)).await, Ok(None));
+    store.fail_next_commit(TxError::Unavailable("cut off".into()));
+    one.unlock(id, 1, 0, 49).await.expect_err("the line is cut");
+    store.fail_next_commit(TxError::OutcomeUnknown);
+    one.lock(id, &ask(1, LockKind::Write, 0, 59)).await.expect_err("there is no answer");
+    one.release_owed_locks().await.expect("it works");
+    assert_eq!(two.lock(id, &ask(9, LockKind::Write, 0, 49)).await, Ok(None));
+    assert!(two.lock(id, &ask(9, LockKind::Write, 50, 50)).await.expect("it works").is_some());
+}
+
+/// Locks of nodes that are gone were left in the table until somebody locked the same file. A build
+/// locks files of its own names: in the end the table was full.
+#[tokio::test]
+async fn a_dead_nodes_locks_leave_the_table() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let lease = Duration::from_millis(200);
+    let (one, two) = (node(&store, lease).await, node(&store, lease).await);
+    let id = file(&one).await;
+    for n in 0..40u32 {
+        let other = named(&one, format!("lock-{n}").as_bytes()).await;
+        assert_eq!(one.lock(other, &ask(1, LockKind::Write, 0, ALL)).await, Ok(None));
+    }
+    assert_eq!(one.lock(id, &ask(1, LockKind::Write, 0, ALL)).await, Ok(None));
+    take_over(&two, id, 3).await;
+    two.sweep_void_locks().await.expect("it works");
+    let table = guard(&two.locks.state).table.expect("there are locks");
+    let mut kept = 0;
+    let tx = two.store.begin(crate::fs::Mode::Normal).await.expect("it works");
+    for page in table.lock_pages() {
+        kept += tx.slots(page).await.expect("it works").map_or(0, |slots| slots.len());
+    }
+    assert_eq!(kept, 1, "that which was taken over");
+}
+
+/// A hundred who wait for what one of their own machine holds kept its release behind a question of
+/// each of them to the origin.
+#[tokio::test]
+async fn what_a_node_holds_itself_is_in_the_way_without_a_question() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let one = node(&store, LONG).await;
+    let id = file(&one).await;
+    assert_eq!(one.lock(id, &ask(1, LockKind::Write, 0, 9)).await, Ok(None));
+    let asked = (store.commits(), store.refreshes());
+    let other = one.lock(id, &ask(2, LockKind::Read, 5, 5)).await.expect("it works");
+    assert_eq!(other.map(|lock| lock.holder.owner), Some(1));
+    assert_eq!((store.commits(), store.refreshes()), asked);
 }
