@@ -12,8 +12,9 @@ chmod 755 "$root"
 
 install -D -m 755 "$binary" "$root/usr/bin/larder"
 install -d "$root/sbin" "$root/etc/larder" "$root/DEBIAN"
-# What `mount -t larder` and /etc/fstab start.
+# What `mount -t larder` and /etc/fstab start, and `umount`.
 ln -s /usr/bin/larder "$root/sbin/mount.larder"
+ln -s /usr/bin/larder "$root/sbin/umount.fuse.larder"
 "$binary" manual "$root/usr/share/man/man1"
 gzip -9n "$root"/usr/share/man/man1/*.1
 completions() { install -D -m 644 /dev/stdin "$root/usr/share/$2" < <("$binary" completions "$1"); }

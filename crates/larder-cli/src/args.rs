@@ -5,7 +5,7 @@ use crate::ca::CaCommand;
 use crate::mount::Consistency;
 use crate::top::TopArgs;
 use clap::{Args, Parser, Subcommand};
-use larder::config::Size;
+use larder::config::{Period, Size};
 use std::path::PathBuf;
 
 /// A coherent wide-area cache for shared, changing data.
@@ -107,6 +107,8 @@ pub(crate) enum Command {
     Node(NodeArgs),
     /// Mount a volume's tree of files; goes to the background when it can be used
     Mount(MountArgs),
+    /// End mounts, and wait until all that was written is committed
+    Unmount(UnmountArgs),
     /// Make, list, fill, copy out and check volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
@@ -194,6 +196,23 @@ pub(crate) struct NodeArgs {
     pub(crate) uplink: Uplink,
     #[command(flatten)]
     pub(crate) serve: Serve,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct UnmountArgs {
+    /// Where they are mounted
+    #[arg(required = true, value_name = "POINT")]
+    pub(crate) points: Vec<PathBuf>,
+    /// End it also when somebody is in it: what was written until now is committed, and who is
+    /// there meets errors
+    #[arg(short, long)]
+    pub(crate) lazy: bool,
+    /// End a mount whose process does not answer: what it had not committed is lost
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// How long to wait until all is committed; past it the command fails, and its process goes on
+    #[arg(long, value_name = "TIME", default_value = "5m")]
+    pub(crate) timeout: Period,
 }
 
 #[derive(Args, Debug)]

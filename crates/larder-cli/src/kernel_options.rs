@@ -5,8 +5,9 @@ use larder::config::ConfigError;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// The name under which `mount -t larder` starts the command.
+/// The names under which `mount -t larder` starts the command, and `umount` where that is mounted.
 const HELPER: &str = "mount.larder";
+const UNMOUNT_HELPER: &str = "umount.fuse.larder";
 /// Of interest to `mount`, systemd and the kernel's own tables alone.
 #[rustfmt::skip]
 const OTHERS: [&str; 17] = [
@@ -93,6 +94,9 @@ fn flag(word: &str) -> Option<(MountOption, Option<MountOption>)> {
 /// dot in it, a key of the settings. None: `mount --fake` wants nothing done.
 pub(crate) fn words(given: Vec<OsString>) -> Option<Vec<OsString>> {
     let own = given.first().and_then(|word| Path::new(word).file_name());
+    if own == Some(OsStr::new(UNMOUNT_HELPER)) {
+        return Some(words_of_unmount(given));
+    }
     if own != Some(OsStr::new(HELPER)) {
         return Some(given);
     }
@@ -125,6 +129,20 @@ pub(crate) fn words(given: Vec<OsString>) -> Option<Vec<OsString>> {
         words.extend(["-o".into(), kernel.join(",").into()]);
     }
     Some(words)
+}
+
+/// Those of `umount.fuse.larder POINT [-flnrv] [-N SPACE] [-t TYPE]`.
+fn words_of_unmount(given: Vec<OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = ["larder", "unmount"].map(OsString::from).to_vec();
+    let mut given = given.into_iter().skip(1);
+    while let Some(word) = given.next() {
+        match word.to_str() {
+            Some("-n" | "-r" | "-v") => {}
+            Some("-N" | "-t") => drop(given.next()),
+            _ => words.push(word),
+        }
+    }
+    words
 }
 
 fn flag_of(option: &str) -> String {
@@ -168,6 +186,12 @@ mod tests {
                       --set=node.memory=2GiB --private -o rw,nosuid,_netdev";
         let wanted: Vec<_> = wanted.split_whitespace().map(OsString::from).collect();
         assert_eq!(words(given), Some(wanted));
+        let given = "/sbin/umount.fuse.larder /mnt -n -l -t fuse.larder";
+        let given = given.split_whitespace().map(OsString::from).collect();
+        assert_eq!(
+            words(given),
+            Some(["larder", "unmount", "/mnt", "-l"].map(OsString::from).into())
+        );
         let fake = ["mount.larder", "docs", "/mnt", "-f"].map(OsString::from).to_vec();
         assert_eq!(words(fake), None);
         let plain = ["larder", "mount", "-f", "docs", "/mnt"].map(OsString::from).to_vec();

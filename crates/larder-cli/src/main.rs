@@ -14,10 +14,12 @@ mod owner;
 mod progress;
 mod serve;
 mod settings;
+mod standing_mounts;
 mod status;
 mod store;
 mod top;
 mod tree;
+mod unmounting;
 mod version;
 mod volume;
 
@@ -61,6 +63,7 @@ async fn run(cli: Cli, words: &[OsString]) -> Result<()> {
             background::run(arguments, &cli.common).await
         }
         Command::Mount(arguments) => background::start(arguments, &cli.common, &words[1..]).await,
+        Command::Unmount(arguments) => unmounting::run(arguments).await,
         Command::Volume(command) => volume::run(command, &cli.common).await,
         Command::Status(arguments) => status::run(arguments, &cli.common).await,
         Command::Top(arguments) => top::run(arguments, &cli.common).await,

@@ -5,6 +5,7 @@ use crate::kernel_options::KernelOptions;
 use crate::mount::{Consistency, MountOptions, Mounted, Standing, next_signal};
 use crate::serve::{self, Stopping};
 use crate::settings::Flags;
+use crate::standing_mounts::Registered;
 use anyhow::{Context, Result, bail, ensure};
 use larder::client::{Freshness, Node};
 use larder::config::{Config, NodeSection};
@@ -203,6 +204,7 @@ pub(crate) async fn run(
     let mounted =
         Mounted::mount(tree, point, options, move || next_signal(&mut notices, domain, id))
             .with_context(|| not_mounted(point))?;
+    let registered = Registered::begin(point, &arguments.volume);
     tracing::info!(volume = %arguments.volume, point = %point.display(), "mounted");
     usable()?;
 
@@ -218,7 +220,11 @@ pub(crate) async fn run(
     }
     let unmounted = mounted.unmount().await;
     node.shutdown().await;
-    unmounted.with_context(|| format!("unmounting {}", point.display()))
+    let ended = unmounted.with_context(|| format!("unmounting {}", point.display()));
+    if let (Some(mut registered), Err(error)) = (registered, &ended) {
+        registered.lost(error);
+    }
+    ended
 }
 
 #[cfg(test)]
