@@ -4,10 +4,13 @@ use crate::common::{VOLUME, binary, origin_with_tree, pattern, site};
 use anyhow::{Context, Result, ensure};
 use larder_harness::process::{free_port, http_get, is_mounted, unmount, wait_until};
 use larder_harness::site::{READY, Server, Site, within};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A mount without a process of ours; unmounted when dropped, which ends its process.
 struct Point(PathBuf);
@@ -151,4 +154,103 @@ fn a_hangup_ends_a_busy_mount_in_order() -> Result<()> {
 fn hang_up(mount: &mut Server) -> Result<Option<i32>> {
     Command::new("kill").args(["-HUP", &mount.process.id().to_string()]).status()?;
     mount.process.ended(READY)
+}
+
+/// A program writes into a file of a mount that is ended under it. The mount was detached, and what the
+/// program wrote between the last commit and the end of the process was acknowledged and lost.
+#[test]
+fn what_a_detached_mount_acknowledges_is_committed() -> Result<()> {
+    let site = site("detached")?;
+    let origin = origin_with_tree(&site, &[])?;
+    for round in 0..3 {
+        let mount = site.mount("one", VOLUME, origin.port, &[])?;
+        let name = format!("log-{round}");
+        let mut file = File::create(mount.at(&name))?;
+        let written = Arc::new(AtomicU64::new(0));
+        let count = written.clone();
+        let writer = std::thread::spawn(move || {
+            while file.write_all(b"a line of it\n").is_ok() {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        wait_until("the writer", READY, || {
+            ensure!(written.load(Ordering::SeqCst) > 100 * (round + 1), "it has just begun");
+            Ok(())
+        })?;
+        let log = mount.stop()?;
+        ensure!(log.contains("detached"), "somebody was in it: {log}");
+        within(READY, "the writer's end", move || writer.join().expect("no panic"))?;
+        let again = site.mount("two", VOLUME, origin.port, &[])?;
+        let kept = fs::read(again.at(&name))?.len() as u64 / 13;
+        let acknowledged = written.load(Ordering::SeqCst);
+        ensure!(kept >= acknowledged, "{acknowledged} lines were acknowledged, {kept} are there");
+        again.stop()?;
+    }
+    origin.stop()?;
+    Ok(())
+}
+
+/// `larder unmount`, also by the name by which `umount` starts it, ends when all is committed: then
+/// the process is gone. Who stands in the mount keeps it, unless asked otherwise; what cannot be
+/// committed is told.
+#[test]
+fn unmount_waits_for_what_is_written_and_tells_what_is_lost() -> Result<()> {
+    let site = site("unmount")?;
+    let mut origin = origin_with_tree(&site, &[])?;
+    let point = Point::new(&site, "one")?;
+    let helper = site.path("umount.fuse.larder");
+    symlink(binary(), &helper)?;
+    let (at, port) = (point.0.display().to_string(), free_port()?);
+    let mount = || -> Result<()> {
+        let (tls, log) = (site.tls(), site.path("one.log").display().to_string());
+        let (parent, http) = (format!("127.0.0.1:{}", origin.port), format!("127.0.0.1:{port}"));
+        let words = [
+            &["mount", VOLUME, &at, "--tls", &tls, "--name", "one", "--parent", &parent][..],
+            &["--http", &http, "--log-file", &log, "--set", "node.request_limit=3s"][..],
+        ];
+        let done = ended(binary(), &words.concat())?;
+        ensure!(done.status.success(), "{done:?}");
+        Ok(())
+    };
+    let gone = || ensure_gone(&point.0, port);
+
+    mount()?;
+    fs::write(point.0.join("a"), "text")?;
+    let done = ended(&helper, &[&at, "-n", "-t", "fuse.larder"])?;
+    ensure!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    gone()?;
+    // At once: nobody holds its name any more.
+    mount()?;
+    ensure!(fs::read(point.0.join("a"))? == b"text", "it was written");
+
+    let mut held = File::create(point.0.join("b"))?;
+    held.write_all(b"held")?;
+    let busy = ended(binary(), &["unmount", &at])?;
+    let text = String::from_utf8_lossy(&busy.stderr).into_owned();
+    ensure!(!busy.status.success() && text.contains("--lazy"), "{busy:?}");
+    let done = ended(binary(), &["unmount", "--lazy", &at])?;
+    ensure!(done.status.success(), "{done:?}");
+    gone()?;
+    drop(held);
+    mount()?;
+    ensure!(fs::read(point.0.join("b"))? == b"held", "what was written until then is committed");
+
+    let mut held = File::create(point.0.join("c"))?;
+    held.write_all(b"never")?;
+    origin.kill();
+    let lost = ended(binary(), &["unmount", "--lazy", &at])?;
+    let text = String::from_utf8_lossy(&lost.stderr).into_owned();
+    ensure!(!lost.status.success() && text.contains("not all"), "{lost:?}");
+    gone()?;
+    drop(held);
+    let nothing = ended(binary(), &["unmount", &at])?;
+    let text = String::from_utf8_lossy(&nothing.stderr).into_owned();
+    ensure!(!nothing.status.success() && text.contains("nothing is mounted"), "{nothing:?}");
+    Ok(())
+}
+
+fn ensure_gone(point: &Path, http: u16) -> Result<()> {
+    ensure!(!is_mounted(point)?, "it is mounted still");
+    ensure!(http_get(http, "/healthz").is_err(), "its process answers still");
+    Ok(())
 }

@@ -1,9 +1,11 @@
 //! Locks on files hold at every site, and go with whoever held them.
 
-use crate::common::{VOLUME, origin_with_tree, site};
-use anyhow::{Context, Result, ensure};
+use crate::common::{VOLUME, origin_with_tree, site, write_synced};
+use anyhow::{Context, Result, bail, ensure};
 use larder_harness::process::wait_until;
 use larder_harness::site::{READY, Server, Site, within};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::process::{Command, Stdio};
@@ -189,6 +191,49 @@ fn sqlite_writes_from_two_sites_at_once() -> Result<()> {
     wait_until("the mounts", READY, || {
         servers.iter().try_for_each(|server| server.status().map(|_| ()))
     })?;
+    for server in servers {
+        server.stop()?;
+    }
+    origin.stop()?;
+    Ok(())
+}
+
+/// Lets a process stand still, or go on.
+fn signal(server: &Server, what: Signal) -> Result<()> {
+    let process = i32::try_from(server.process.id()).ok().and_then(Pid::from_raw);
+    Ok(kill_process(process.context("a process")?, what)?)
+}
+
+/// A laptop slept with a database locked; another machine took the lock and began a transaction, with
+/// a journal beside the database. The laptop woke, and its program removed that journal by name, as
+/// the last step of what it had begun. It is refused now, with the rest of what it would write, until
+/// it has closed the database; another program of that laptop is not.
+#[test]
+fn who_slept_and_lost_a_lock_changes_nothing_beside_the_file() -> Result<()> {
+    let site = site("locks-sleep")?;
+    let origin = origin_with_tree(&site, &[])?;
+    let servers = mounts(&site, origin.port, &["--set", "node.lock_lease=2s"])?;
+    let [one, two] = &servers;
+    let (here, there) = (open(one, "db")?, open(two, "db")?);
+    fs::write(one.at("other"), "")?;
+    write_synced(&one.at("db-journal"), b"of the first")?;
+    here.lock()?;
+    signal(one, Signal::STOP)?;
+    let file = there.try_clone()?;
+    within(LIMIT, "the lock of a machine that sleeps", move || file.lock())??;
+    ensure!(fs::read(two.at("db-journal"))? == b"of the first", "the lock shows what was there");
+    write_synced(&two.at("db-journal"), b"of the second")?;
+    signal(one, Signal::CONT)?;
+    wait_until("the mount that slept", READY, || one.status().map(|_| ()))?;
+    let Err(refused) = fs::remove_file(one.at("db-journal")) else { bail!("a lost lock") };
+    ensure!(refused.raw_os_error() == Some(Errno::IO.raw_os_error()), "{refused}");
+    let removed = Command::new("rm").arg(one.at("other")).status()?;
+    ensure!(removed.success(), "another program holds no lock");
+    ensure!(fs::read(two.at("db-journal"))? == b"of the second", "somebody wrote to it");
+    drop(here);
+    // The kernel tells of the close a little later.
+    wait_until("the lost lock's end", READY, || Ok(fs::remove_file(one.at("db-journal"))?))?;
+    drop(there);
     for server in servers {
         server.stop()?;
     }

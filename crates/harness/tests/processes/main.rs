@@ -18,4 +18,5 @@ mod orphans;
 mod quickstart;
 mod support;
 mod transfer;
+mod two_sites;
 mod usage;
