@@ -1,16 +1,20 @@
 //! A process's certificates over its life: read again when their files change, so that renewing
 //! and revoking takes no restart.
 //!
-//! What is read is checked whole before it is used; files that do not do are told of, and what was
-//! read before stays in use. Links that stand are asked about at every change.
+//! There are two parts: whom to trust (`ca.pem` and `ca-crl.pem`), and the own certificate with its
+//! key. Each is checked whole before it is used. A part that does not do is told of, and stays as it
+//! was read before; the other is used all the same. Links that stand are asked about at every
+//! change.
 
 use super::revoked::no_list;
-use super::{CA_FILE, CRL_FILE, Identity, TlsError, certificate_file, key_file, peer_name};
+use super::{
+    CA_FILE, CRL_FILE, Identity, Own, TlsError, Trusted, certificate_file, key_file, peer_name,
+};
 use crate::metrics::Metrics;
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -19,6 +23,8 @@ use x509_parser::time::ASN1Time;
 /// How often the files are looked at. Files that changed are read at the look after the one that
 /// saw the change, when they are still the same: a certificate and its key are two files.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// A look that takes longer is told of: the folder may be held by a server that does not answer.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
 /// An own certificate is warned of this long before its end, or when a third of its time is left,
 /// if that is later.
 const WARN_BEFORE: i64 = 30 * 86_400;
@@ -46,7 +52,7 @@ pub(crate) struct Uses {
     pub(crate) crl_required: bool,
 }
 
-/// What was read at one time, ready for new links.
+/// What was read, ready for new links.
 pub(crate) struct Trust {
     pub(crate) identity: Identity,
     server: Option<Arc<rustls::ServerConfig>>,
@@ -54,6 +60,15 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
+    /// Makes ready for its uses. An error if the certificate and its key do not fit together, or
+    /// have the wrong role.
+    fn new(identity: Identity, uses: &Uses) -> Result<Self, TlsError> {
+        let server = uses.serves.then(|| identity.server_config()).transpose()?;
+        let parent = uses.parent_name.as_deref();
+        let client = uses.dials.then(|| identity.client_config(parent)).transpose()?;
+        Ok(Self { identity, server, client })
+    }
+
     /// For links from children.
     pub(crate) fn server(&self) -> Arc<rustls::ServerConfig> {
         self.server.clone().expect("who serves says so when the files are loaded")
@@ -80,16 +95,53 @@ struct Looked {
     used: Marks,
     /// The files as the last look found them.
     seen: Marks,
-    /// Why the files that lie there are not in use.
-    trouble: Option<String>,
+    /// Why files that lie there are not in use.
+    troubles: Troubles,
+    /// The look does not end.
+    held_up: bool,
     /// What was warned of last, and when.
     warned: Option<(Instant, &'static str)>,
+}
+
+/// Why a part of the files is not in use.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Troubles {
+    /// `ca.pem` and `ca-crl.pem`.
+    trusted: Option<TlsError>,
+    /// The own certificate and its key.
+    own: Option<TlsError>,
+}
+
+impl Troubles {
+    /// A line a part.
+    fn lines(&self) -> impl Iterator<Item = String> {
+        let trusted = self.trusted.as_ref().map(|error| {
+            format!(
+                "{error}. The ca.pem and ca-crl.pem that lie there are not in force: what was read \
+                 before is"
+            )
+        });
+        let list = match self.trusted {
+            Some(_) => "",
+            None => "; ca.pem and ca-crl.pem are in force as they lie there",
+        };
+        let own = self.own.as_ref().map(|error| {
+            format!("{error}. The certificate that was read before stays in use{list}")
+        });
+        trusted.into_iter().chain(own)
+    }
 }
 
 /// What tells a file from what was there before: device and inode, size, and when its content and
 /// its inode changed, in nanoseconds.
 type Mark = (u64, u64, u64, i128, i128);
-type Marks = [Option<Mark>; 4];
+
+/// The files of each part.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Marks {
+    trusted: [Option<Mark>; 2],
+    own: [Option<Mark>; 2],
+}
 
 /// What a process tells of its own certificate.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -115,7 +167,9 @@ impl Credentials {
     ) -> Result<Arc<Self>, TlsError> {
         let (dir, name) = (dir.into(), name.to_owned());
         let used = marks(&dir, &name);
-        let trust = read(&dir, &name, &uses)?;
+        let identity = Identity::load(&dir, &name)?;
+        check_required(&identity.trusted, &dir, &uses)?;
+        let trust = Trust::new(identity, &uses)?;
         if let Some(since) = trust.identity.own_revoked() {
             let path = trust.identity.certificate_path().to_owned();
             return Err(TlsError::Revoked { path, name, since: since.to_string() });
@@ -165,59 +219,130 @@ impl Credentials {
                 _ = asked.changed() => true,
             };
             let own = self.clone();
-            // A folder that a server elsewhere holds may make the look wait.
-            let _ = tokio::task::spawn_blocking(move || own.look(at_once)).await;
+            let mut look = tokio::task::spawn_blocking(move || own.look(at_once));
+            // Never two at a time: what one finds must not be replaced by what another found before.
+            while tokio::time::timeout(LOOK_LIMIT, &mut look).await.is_err() {
+                if !std::mem::replace(&mut self.looked().held_up, true) {
+                    tracing::error!("{}", self.held_up());
+                }
+                let status = self.status();
+                metrics.certificate(status.expires_s, status.authority_expires_s);
+            }
+            self.looked().held_up = false;
         }
+    }
+
+    fn held_up(&self) -> String {
+        format!(
+            "the folder of certificates {} does not answer; what was read before stays in use",
+            self.dir.display()
+        )
     }
 
     /// Uses what lies there now, if it changed and does. Not `at_once`: if it was the same at the
-    /// last look.
+    /// last look. Files are read without holding up who asks for the status.
     pub(crate) fn look(&self, at_once: bool) {
         let marks = marks(&self.dir, &self.name);
+        let used = {
+            let mut looked = self.looked();
+            let before = std::mem::replace(&mut looked.seen, marks);
+            if marks == looked.used {
+                looked.troubles = Troubles::default();
+                return;
+            }
+            if !at_once && marks != before {
+                return;
+            }
+            looked.used
+        };
+        let (next, troubles) = self.read(marks.trusted != used.trusted, marks.own != used.own);
         let mut looked = self.looked();
-        if marks == looked.used {
-            (looked.seen, looked.trouble) = (marks, None);
-            return;
+        if troubles.trusted.is_none() {
+            looked.used.trusted = marks.trusted;
         }
-        if !at_once && marks != looked.seen {
-            looked.seen = marks;
-            return;
+        if troubles.own.is_none() {
+            looked.used.own = marks.own;
         }
-        looked.seen = marks;
-        let next = read(&self.dir, &self.name, &self.uses)
-            .and_then(|trust| self.may_follow(&trust).map(|()| trust));
-        match next {
-            Ok(trust) => {
-                (looked.used, looked.trouble) = (marks, None);
-                looked.warned = None;
-                let revoked = trust.identity.revoked.as_ref().map_or(0, |revoked| revoked.len());
-                let until = trust.identity.ends().map(|(own, _)| own.to_string());
-                tracing::info!(name = %self.name, until, revoked, "new certificate files in use");
-                self.current.send_replace(Arc::new(trust));
+        // Looked at again every time, since some troubles pass; told once.
+        if looked.troubles != troubles {
+            for line in troubles.lines() {
+                tracing::error!(name = %self.name, "certificate files are not used: {line}");
             }
-            Err(error) => {
-                let text = error.to_string();
-                // Looked at again every time, since some troubles pass; told once.
-                if looked.trouble.as_ref() != Some(&text) {
-                    tracing::error!(%error, "certificate files are not used; those before stay");
-                    looked.trouble = Some(text);
-                }
-            }
+            looked.troubles = troubles;
+        }
+        if let Some(trust) = next {
+            looked.warned = None;
+            drop(looked);
+            let revoked = trust.identity.trusted.revoked.as_ref().map_or(0, |list| list.len());
+            let until = trust.identity.ends().map(|(own, _)| own.to_string());
+            tracing::info!(name = %self.name, until, revoked, "new certificate files in use");
+            self.current.send_replace(Arc::new(trust));
         }
     }
 
-    /// Whether these files may stand where those in use stand.
-    fn may_follow(&self, trust: &Trust) -> Result<(), TlsError> {
+    /// Reads the parts that changed: what is to be used from now on, if anything changes, and what
+    /// does not do.
+    fn read(&self, new_trusted: bool, new_own: bool) -> (Option<Trust>, Troubles) {
         let current = self.current();
-        let Some(now) = &current.identity.revoked else {
+        let (mut trusted, mut own) = (None, None);
+        let mut troubles = Troubles::default();
+        if new_trusted {
+            let read = Trusted::load(&self.dir);
+            match read.and_then(|next| self.may_follow(&next).map(|()| next)) {
+                Ok(next) => trusted = Some(Arc::new(next)),
+                Err(error) => troubles.trusted = Some(error),
+            }
+        }
+        if new_own {
+            match Own::load(&self.dir, &self.name) {
+                Ok(next) => own = Some(Arc::new(next)),
+                Err(error) => troubles.own = Some(error),
+            }
+        }
+        let before = &current.identity;
+        let ready = |own: &Arc<Own>, trusted: &Arc<Trusted>| {
+            let identity = Identity::new(&self.name, own.clone(), trusted.clone())?;
+            Trust::new(identity, &self.uses)
+        };
+        if let Some(own) = &own {
+            match ready(own, trusted.as_ref().unwrap_or(&before.trusted)) {
+                Ok(trust) => return (Some(trust), troubles),
+                Err(error) => troubles.own = Some(error),
+            }
+        }
+        let Some(trusted) = trusted else {
+            return (None, troubles);
+        };
+        // The list must hold, whatever is wrong with the own certificate that came with it.
+        if trusted.has_issued(&before.own.chain[0]) {
+            let identity = Identity::unchecked(&self.name, before.own.clone(), trusted);
+            return match Trust::new(identity, &self.uses) {
+                Ok(trust) => (Some(trust), troubles),
+                Err(error) => (None, Troubles { trusted: Some(error), ..troubles }),
+            };
+        }
+        // With these authorities nobody would believe the certificate in use.
+        let (path, ca) = (before.own.certificate_path.clone(), trusted.path.clone());
+        troubles.trusted = Some(TlsError::Foreign { path, ca });
+        match own.map(|own| ready(&own, &before.trusted)) {
+            Some(Ok(trust)) => (Some(trust), Troubles { own: None, ..troubles }),
+            _ => (None, troubles),
+        }
+    }
+
+    /// Whether these authorities and this list may stand where those in use stand.
+    fn may_follow(&self, next: &Trusted) -> Result<(), TlsError> {
+        check_required(next, &self.dir, &self.uses)?;
+        let current = self.current();
+        let Some(now) = &current.identity.trusted.revoked else {
             return Ok(());
         };
         let path = self.dir.join(CRL_FILE);
-        match &trust.identity.revoked {
+        match &next.revoked {
             None => Err(TlsError::NoList { path, why: "there was one when it was looked at last" }),
-            Some(next) => next
-                .may_follow(now, &trust.identity.authorities)
-                .map_err(|detail| no_list(&path, detail)),
+            Some(list) => {
+                list.may_follow(now, &next.authorities).map_err(|detail| no_list(&path, detail))
+            }
         }
     }
 
@@ -230,33 +355,54 @@ impl Credentials {
             expires: own.to_string(),
             expires_s: own.timestamp() - now,
             authority_expires_s: authority.timestamp() - now,
-            revoked: trust.identity.revoked.as_ref().map(|revoked| revoked.len()),
-            trouble: self.looked().trouble.clone(),
+            revoked: trust.identity.trusted.revoked.as_ref().map(|revoked| revoked.len()),
+            trouble: None,
         };
+        let mut lines = self.file_troubles();
+        lines.extend(self.own_trouble(&trust, &status, authority));
+        status.trouble = (!lines.is_empty()).then(|| lines.join("; besides: "));
+        status
+    }
+
+    /// What is wrong with the files that lie there.
+    fn file_troubles(&self) -> Vec<String> {
+        let (troubles, held_up) = {
+            let looked = self.looked();
+            (looked.troubles.clone(), looked.held_up)
+        };
+        let held_up = held_up.then(|| self.held_up());
+        held_up.into_iter().chain(troubles.lines()).collect()
+    }
+
+    /// What is wrong, or soon will be, with the certificate in use.
+    fn own_trouble(
+        &self,
+        trust: &Trust,
+        status: &CertificateStatus,
+        authority: ASN1Time,
+    ) -> Option<String> {
         let path = trust.identity.certificate_path().display();
         let name = &self.name;
-        if status.trouble.is_some() {
-            return status;
-        }
         if let Some(since) = trust.identity.own_revoked() {
-            status.trouble = Some(format!(
+            return Some(format!(
                 "the certificate {path} was revoked on {since}; issue a new one with `larder ca \
                  issue {name}`"
             ));
-        } else if status.expires_s < warn_before(&trust.identity) {
+        }
+        if status.expires_s < warn_before(&trust.identity) {
             let words = if status.expires_s < 0 { "expired on" } else { "expires on" };
             let until = &status.expires;
-            status.trouble = Some(format!(
+            return Some(format!(
                 "the certificate {path} {words} {until}; renew it with `larder ca renew {name}`, \
                  and copy it here"
             ));
-        } else if status.authority_expires_s < WARN_BEFORE {
-            status.trouble = Some(format!(
+        }
+        (status.authority_expires_s < WARN_BEFORE).then(|| {
+            format!(
                 "the authority that issued {path} ends on {authority}; make a new one, and trust \
                  both for a while (docs/certificates.md)"
-            ));
-        }
-        status
+            )
+        })
     }
 
     /// A line for `/readyz`, if there is something to see to.
@@ -268,12 +414,12 @@ impl Credentials {
         let Some(trouble) = &status.trouble else {
             return;
         };
+        let kind = if status.expires_s < 0 { "over" } else { "soon" };
         let mut looked = self.looked();
         // Files that are not used were told of when they were looked at.
-        if looked.trouble.is_some() {
+        if looked.troubles != Troubles::default() && kind == "soon" {
             return;
         }
-        let kind = if status.expires_s < 0 { "over" } else { "soon" };
         let told = |(at, what): (Instant, &str)| what == kind && at.elapsed() < WARN_EVERY;
         if looked.warned.is_some_and(told) {
             return;
@@ -293,25 +439,25 @@ fn warn_before(identity: &Identity) -> i64 {
     identity.lifetime().map_or(WARN_BEFORE, |lifetime| WARN_BEFORE.min(lifetime / 3))
 }
 
-fn read(dir: &std::path::Path, name: &str, uses: &Uses) -> Result<Trust, TlsError> {
-    let identity = Identity::load(dir, name)?;
-    if uses.crl_required && identity.revoked.is_none() {
+/// Whether there is a list where one is asked for.
+fn check_required(trusted: &Trusted, dir: &Path, uses: &Uses) -> Result<(), TlsError> {
+    if uses.crl_required && trusted.revoked.is_none() {
         let why = "link.crl_required asks for one";
         return Err(TlsError::NoList { path: dir.join(CRL_FILE), why });
     }
-    let server = uses.serves.then(|| identity.server_config()).transpose()?;
-    let parent = uses.parent_name.as_deref();
-    let client = uses.dials.then(|| identity.client_config(parent)).transpose()?;
-    Ok(Trust { identity, server, client })
+    Ok(())
 }
 
-fn marks(dir: &std::path::Path, name: &str) -> Marks {
-    let own = [certificate_file(name), key_file(name)];
-    [CA_FILE, CRL_FILE, &own[0], &own[1]].map(|file| {
+fn marks(dir: &Path, name: &str) -> Marks {
+    let mark = |file: &str| {
         let about = std::fs::metadata(dir.join(file)).ok()?;
         let nanos = |s: i64, ns: i64| i128::from(s) * 1_000_000_000 + i128::from(ns);
         let modified = nanos(about.mtime(), about.mtime_nsec());
         let changed = nanos(about.ctime(), about.ctime_nsec());
         Some((about.dev(), about.ino(), about.size(), modified, changed))
-    })
+    };
+    Marks {
+        trusted: [mark(CA_FILE), mark(CRL_FILE)],
+        own: [mark(&certificate_file(name)), mark(&key_file(name))],
+    }
 }

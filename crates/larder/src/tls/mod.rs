@@ -53,25 +53,25 @@ pub fn key_file(name: &str) -> String {
 /// is served.
 pub struct Identity {
     name: String,
+    own: Arc<Own>,
+    trusted: Arc<Trusted>,
+    provider: Arc<CryptoProvider>,
+}
+
+/// Who this process is: `NAME.pem` and `NAME-key.pem`.
+struct Own {
     certificate_path: PathBuf,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     key_path: PathBuf,
-    authorities: Vec<CertificateDer<'static>>,
-    roots: Arc<RootCertStore>,
-    /// None: there is no list.
-    revoked: Option<Arc<Revoked>>,
-    provider: Arc<CryptoProvider>,
 }
 
-impl Identity {
-    /// Loads and checks the files of `name` in `dir`.
-    pub fn load(dir: &Path, name: &str) -> Result<Self, TlsError> {
-        let ca_path = dir.join(CA_FILE);
+impl Own {
+    /// Reads the files of `name` in `dir`. What they are worth depends on who is trusted.
+    fn load(dir: &Path, name: &str) -> Result<Self, TlsError> {
         let certificate_path = dir.join(certificate_file(name));
         let key_path = dir.join(key_file(name));
         let issue = format!("issue it with `larder ca issue {name}`");
-        let ca = read_certificates(&ca_path, "copy it from where `larder ca init` was run")?;
         let chain = read_certificates(&certificate_path, &issue)?;
         check_key_mode(&key_path)?;
         let key = PrivateKeyDer::from_pem_slice(&read_file(&key_path, &issue)?).map_err(|e| {
@@ -81,23 +81,67 @@ impl Identity {
                 detail: e.to_string(),
             }
         })?;
-        check_certificate(&certificate_path, &chain[0], &ca_path, &ca, name)?;
+        Ok(Self { certificate_path, chain, key, key_path })
+    }
+}
+
+/// Whom this process trusts, and whom no more: `ca.pem` and `ca-crl.pem`.
+struct Trusted {
+    path: PathBuf,
+    authorities: Vec<CertificateDer<'static>>,
+    roots: Arc<RootCertStore>,
+    /// None: there is no list.
+    revoked: Option<Arc<Revoked>>,
+}
+
+impl Trusted {
+    fn load(dir: &Path) -> Result<Self, TlsError> {
+        Self::without_list(dir)?.with_list(dir)
+    }
+
+    fn without_list(dir: &Path) -> Result<Self, TlsError> {
+        let path = dir.join(CA_FILE);
+        let authorities = read_certificates(&path, "copy it from where `larder ca init` was run")?;
         let mut roots = RootCertStore::empty();
-        for certificate in &ca {
-            roots.add(certificate.clone()).map_err(|e| malformed(&ca_path, &e.to_string()))?;
+        for certificate in &authorities {
+            roots.add(certificate.clone()).map_err(|e| malformed(&path, &e.to_string()))?;
         }
-        let revoked = Revoked::load(dir, &ca)?.map(Arc::new);
-        Ok(Self {
-            name: name.to_owned(),
-            certificate_path,
-            chain,
-            key,
-            key_path,
-            authorities: ca,
-            roots: Arc::new(roots),
-            revoked,
-            provider: Arc::new(rustls::crypto::ring::default_provider()),
+        Ok(Self { path, authorities, roots: Arc::new(roots), revoked: None })
+    }
+
+    fn with_list(self, dir: &Path) -> Result<Self, TlsError> {
+        let revoked = Revoked::load(dir, &self.authorities)?.map(Arc::new);
+        Ok(Self { revoked, ..self })
+    }
+
+    /// Whether one of its authorities has issued a certificate.
+    fn has_issued(&self, certificate: &CertificateDer<'_>) -> bool {
+        X509Certificate::from_der(certificate).is_ok_and(|(_, parsed)| {
+            self.authorities.iter().any(|authority| issued_by(&parsed, authority))
         })
+    }
+}
+
+impl Identity {
+    /// Loads and checks the files of `name` in `dir`.
+    pub fn load(dir: &Path, name: &str) -> Result<Self, TlsError> {
+        let trusted = Trusted::without_list(dir)?;
+        let own = Arc::new(Own::load(dir, name)?);
+        // A foreign certificate is named as such, and not the list that does not fit it either.
+        check_certificate(&own, &trusted, name)?;
+        Ok(Self::unchecked(name, own, Arc::new(trusted.with_list(dir)?)))
+    }
+
+    /// Checks the parts together.
+    fn new(name: &str, own: Arc<Own>, trusted: Arc<Trusted>) -> Result<Self, TlsError> {
+        check_certificate(&own, &trusted, name)?;
+        Ok(Self::unchecked(name, own, trusted))
+    }
+
+    /// For parts of which it does not matter that the certificate may have ended meanwhile.
+    fn unchecked(name: &str, own: Arc<Own>, trusted: Arc<Trusted>) -> Self {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        Self { name: name.to_owned(), own, trusted, provider }
     }
 
     /// The name that the certificate proves.
@@ -109,27 +153,32 @@ impl Identity {
     /// The certificate's file.
     #[must_use]
     pub fn certificate_path(&self) -> &Path {
-        &self.certificate_path
+        &self.own.certificate_path
     }
 
     /// For serving links: asks every peer for a certificate of the authority.
     pub fn server_config(&self) -> Result<Arc<rustls::ServerConfig>, TlsError> {
         self.check_usage(true)?;
         let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
-            self.roots.clone(),
+            self.trusted.roots.clone(),
             self.provider.clone(),
         )
         .build()
-        .map_err(|e| malformed(&self.certificate_path, &e.to_string()))?;
-        let verifier =
-            Arc::new(verify::ChildVerifier { chains: verifier, revoked: self.revoked.clone() });
+        .map_err(|e| malformed(&self.own.certificate_path, &e.to_string()))?;
+        let verifier = Arc::new(verify::ChildVerifier {
+            chains: verifier,
+            revoked: self.trusted.revoked.clone(),
+        });
         let mut config = rustls::ServerConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|e| self.config_error(&e))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(self.chain.clone(), self.key.clone_key())
+            .with_single_cert(self.own.chain.clone(), self.own.key.clone_key())
             .map_err(|e| self.config_error(&e))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
+        // A resumed session is not asked for its certificate: it would go on past the end of that.
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         Ok(Arc::new(config))
     }
 
@@ -141,8 +190,8 @@ impl Identity {
     ) -> Result<Arc<rustls::ClientConfig>, TlsError> {
         self.check_usage(false)?;
         let verifier = Arc::new(verify::ParentVerifier::new(
-            self.roots.clone(),
-            self.revoked.clone(),
+            self.trusted.roots.clone(),
+            self.trusted.revoked.clone(),
             self.provider.clone(),
             parent.map(str::to_owned),
         ));
@@ -151,31 +200,32 @@ impl Identity {
             .map_err(|e| self.config_error(&e))?
             .dangerous()
             .with_custom_certificate_verifier(verifier)
-            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
+            .with_client_auth_cert(self.own.chain.clone(), self.own.key.clone_key())
             .map_err(|e| self.config_error(&e))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
+        config.resumption = rustls::client::Resumption::disabled();
         Ok(Arc::new(config))
     }
 
     fn config_error(&self, error: &rustls::Error) -> TlsError {
         match error {
             rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch {
-                certificate: self.certificate_path.clone(),
-                key: self.key_path.clone(),
+                certificate: self.own.certificate_path.clone(),
+                key: self.own.key_path.clone(),
                 name: self.name.clone(),
             },
-            other => malformed(&self.certificate_path, &other.to_string()),
+            other => malformed(&self.own.certificate_path, &other.to_string()),
         }
     }
 
     fn check_usage(&self, serves: bool) -> Result<(), TlsError> {
-        let (_, certificate) = X509Certificate::from_der(&self.chain[0])
-            .map_err(|e| malformed(&self.certificate_path, &e.to_string()))?;
+        let (_, certificate) = X509Certificate::from_der(&self.own.chain[0])
+            .map_err(|e| malformed(&self.own.certificate_path, &e.to_string()))?;
         let usage = certificate.extended_key_usage().ok().flatten().is_some_and(|usage| {
             if serves { usage.value.server_auth } else { usage.value.client_auth }
         });
         usage.then_some(()).ok_or_else(|| TlsError::WrongRole {
-            path: self.certificate_path.clone(),
+            path: self.own.certificate_path.clone(),
             name: self.name.clone(),
             wanted: if serves { "serve links" } else { "open links to a parent" },
         })
@@ -186,13 +236,15 @@ impl Identity {
     pub(crate) fn still_trusts(&self, certificate: &CertificateDer<'_>) -> Result<(), String> {
         let (_, parsed) = X509Certificate::from_der(certificate).map_err(|e| e.to_string())?;
         let name = peer_name(certificate).unwrap_or_default();
-        if let Some(since) = self.revoked.as_ref().and_then(|revoked| revoked.since(&parsed)) {
+        if let Some(since) =
+            self.trusted.revoked.as_ref().and_then(|revoked| revoked.since(&parsed))
+        {
             return Err(format!(
                 "the certificate of `{name}` was revoked on {since}; issue a new one with `larder \
                  ca issue {name}`"
             ));
         }
-        match self.authorities.iter().any(|authority| issued_by(&parsed, authority)) {
+        match self.trusted.has_issued(certificate) {
             true => Ok(()),
             false => Err(format!(
                 "the authority that issued the certificate of `{name}` is trusted no more: it is \
@@ -203,14 +255,15 @@ impl Identity {
 
     /// When this certificate was revoked, if it was.
     fn own_revoked(&self) -> Option<ASN1Time> {
-        let (_, own) = X509Certificate::from_der(&self.chain[0]).ok()?;
-        self.revoked.as_ref()?.since(&own)
+        let (_, own) = X509Certificate::from_der(&self.own.chain[0]).ok()?;
+        self.trusted.revoked.as_ref()?.since(&own)
     }
 
     /// The ends of this certificate and of the authority that issued it.
     fn ends(&self) -> Option<(ASN1Time, ASN1Time)> {
-        let (_, own) = X509Certificate::from_der(&self.chain[0]).ok()?;
-        let issuers = self.authorities.iter().filter(|authority| issued_by(&own, authority));
+        let (_, own) = X509Certificate::from_der(&self.own.chain[0]).ok()?;
+        let issuers =
+            self.trusted.authorities.iter().filter(|authority| issued_by(&own, authority));
         let ends = issuers.filter_map(|authority| {
             let (_, authority) = X509Certificate::from_der(authority).ok()?;
             Some(authority.validity().not_after)
@@ -220,7 +273,7 @@ impl Identity {
 
     /// Seconds from its beginning to its end.
     fn lifetime(&self) -> Option<i64> {
-        let (_, own) = X509Certificate::from_der(&self.chain[0]).ok()?;
+        let (_, own) = X509Certificate::from_der(&self.own.chain[0]).ok()?;
         let validity = own.validity();
         Some(validity.not_after.timestamp() - validity.not_before.timestamp())
     }
@@ -260,13 +313,9 @@ fn issued_by(certificate: &X509Certificate<'_>, authority: &CertificateDer<'_>) 
         .is_ok_and(|(_, ca)| certificate.verify_signature(Some(ca.public_key())).is_ok())
 }
 
-fn check_certificate(
-    path: &Path,
-    certificate: &CertificateDer<'_>,
-    ca_path: &Path,
-    authorities: &[CertificateDer<'_>],
-    name: &str,
-) -> Result<(), TlsError> {
+fn check_certificate(own: &Own, trusted: &Trusted, name: &str) -> Result<(), TlsError> {
+    let (path, certificate) = (own.certificate_path.as_path(), &own.chain[0]);
+    let (ca_path, authorities) = (trusted.path.as_path(), &trusted.authorities);
     let (_, parsed) =
         X509Certificate::from_der(certificate).map_err(|e| malformed(path, &e.to_string()))?;
     // Two authorities are trusted while one takes over from the other.

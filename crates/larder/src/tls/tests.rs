@@ -244,7 +244,7 @@ fn only_whole_and_good_files_take_the_place_of_those_in_use() {
     let serial = || {
         let trust = credentials.current();
         let path = dir.join("node-one.pem");
-        Issued::of(&path, &trust.identity.chain[0]).expect("a certificate").serial
+        Issued::of(&path, &trust.identity.own.chain[0]).expect("a certificate").serial
     };
     let trouble = || credentials.status().trouble.unwrap_or_default();
     let first = serial();
@@ -297,6 +297,123 @@ fn only_whole_and_good_files_take_the_place_of_those_in_use() {
     }
 }
 
+/// Parts were judged together: an own certificate that had ended kept the list that came with it out
+/// of force, so that who was revoked stayed in; and a list that was refused kept a renewed
+/// certificate out of use, until the old one had ended. Each part is told of by itself.
+#[test]
+fn a_part_that_does_not_do_keeps_no_other_out() {
+    let other_authority = authority;
+    let (dir, authority) = authority("parts");
+    authority.issue(&dir, "lost", Role::Node, 1).expect("issues");
+    let lost = Identity::load(&dir, "lost").expect("issued");
+    let origin = Credentials::load(&dir, "origin", uses(true)).expect("good files");
+    let serial = || {
+        let trust = origin.current();
+        let path = dir.join("origin.pem");
+        Issued::of(&path, &trust.identity.own.chain[0]).expect("a certificate").serial
+    };
+    let trouble = || origin.status().trouble.unwrap_or_default();
+    let first = serial();
+    let accepts = |node: &Identity| handshake(&origin.current().identity, node, None).0.is_ok();
+    assert!(accepts(&lost));
+
+    // A certificate that has ended, and a list.
+    authority.renew("origin", false, Some(0)).expect("renews");
+    // Validity is kept in whole seconds.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    authority.revoke(&Which::Name("lost".into())).expect("revokes");
+    origin.look(true);
+    assert_eq!((origin.status().revoked, serial()), (Some(1), first.clone()));
+    assert!(!accepts(&lost));
+    let text = trouble();
+    assert!(text.contains("origin.pem expired") && text.contains("in force as they lie"), "{text}");
+    assert!(!text.contains("not in force"), "{text}");
+
+    // A list of half its length, and a certificate.
+    let good = std::fs::read(dir.join(CRL_FILE)).expect("there");
+    authority.renew("origin", true, Some(1)).expect("renews");
+    std::fs::write(dir.join(CRL_FILE), &good[..good.len() / 2]).expect("writes");
+    origin.look(true);
+    assert_ne!(serial(), first);
+    assert!(!accepts(&lost));
+    let text = trouble();
+    assert!(text.contains("ca-crl.pem") && text.contains("not in force"), "{text}");
+    assert!(!text.contains("origin.pem"), "{text}");
+
+    // Both wrong: a line each. Nothing changes.
+    let second = serial();
+    std::fs::write(dir.join("origin.pem"), "garbage").expect("writes");
+    origin.look(true);
+    let text = trouble();
+    assert!(text.contains("ca-crl.pem") && text.contains("origin.pem"), "{text}");
+    assert_eq!((origin.status().revoked, serial()), (Some(1), second));
+
+    // Authorities that nobody's certificate here is of are not taken: it would be believed nowhere.
+    std::fs::write(dir.join(CRL_FILE), &good).expect("writes");
+    authority.renew("origin", true, None).expect_err("it is garbage");
+    authority.issue(&dir, "origin", Role::Origin, 1).expect("issues");
+    let (other, _other_authority) = other_authority("parts-other");
+    let ours = std::fs::read(dir.join(CA_FILE)).expect("there");
+    for file in [CA_FILE, CRL_FILE] {
+        std::fs::copy(other.join(file), dir.join(file)).expect("copies");
+    }
+    let before = serial();
+    origin.look(true);
+    assert_ne!(serial(), before, "the certificate is of an authority in use");
+    assert!(trouble().contains("not in force") && !accepts(&lost), "{}", trouble());
+    std::fs::write(dir.join(CA_FILE), ours).expect("writes");
+    std::fs::write(dir.join(CRL_FILE), &good).expect("writes");
+    origin.look(true);
+    assert_eq!(trouble(), "");
+}
+
+/// A child's certificate was checked at its first link only: every later one was opened by the
+/// session of the one before, a ticket from each, for years past the certificate's end.
+#[test]
+fn sessions_are_never_resumed() {
+    let (dir, _) = authority("resumed");
+    let origin = Identity::load(&dir, "origin").expect("issued");
+    let node = Identity::load(&dir, "node-one").expect("issued");
+    let server = origin.server_config().expect("it serves");
+    let client = node.client_config(None).expect("it connects");
+    // One that would go on with a session if it got one, and an origin that would give it.
+    let mut eager = (*client).clone();
+    eager.resumption = rustls::client::Resumption::default();
+    let mut generous = (*server).clone();
+    generous.send_tls13_tickets = 2;
+    generous.session_storage = rustls::server::ServerSessionMemoryCache::new(16);
+    let second = |server: rustls::ServerConfig, client: rustls::ClientConfig| {
+        let (server, client) = (Arc::new(server), Arc::new(client));
+        let mut kind = None;
+        for _ in 0..2 {
+            let name = "larder.invalid".try_into().expect("a name");
+            let mut near = rustls::ClientConnection::new(client.clone(), name).expect("good");
+            let mut far = rustls::ServerConnection::new(server.clone()).expect("good");
+            // Tickets come after the handshake.
+            for _ in 0..8 {
+                let mut bytes = Vec::new();
+                while near.wants_write() {
+                    near.write_tls(&mut bytes).expect("to memory");
+                }
+                far.read_tls(&mut &bytes[..]).expect("from memory");
+                far.process_new_packets().expect("accepted");
+                bytes.clear();
+                while far.wants_write() {
+                    far.write_tls(&mut bytes).expect("to memory");
+                }
+                near.read_tls(&mut &bytes[..]).expect("from memory");
+                near.process_new_packets().expect("accepted");
+            }
+            kind = near.handshake_kind();
+        }
+        kind.expect("the handshake is done")
+    };
+    use rustls::HandshakeKind::{Full, Resumed};
+    assert_eq!(second(generous.clone(), eager.clone()), Resumed, "what the rest is measured by");
+    assert_eq!(second((*server).clone(), eager), Full);
+    assert_eq!(second(generous, (*client).clone()), Full);
+}
+
 /// A process that starts cannot know that a list was there: asked to, it refuses to do without.
 #[test]
 fn a_list_may_be_asked_for_from_the_start() {
@@ -337,7 +454,7 @@ fn a_new_authority_takes_over_from_an_old_one() {
     assert_eq!(origin.status().revoked, Some(2));
     let accepts = |node: &Identity| {
         let trust = origin.current();
-        let held = trust.identity.still_trusts(&node.chain[0]).is_ok();
+        let held = trust.identity.still_trusts(&node.own.chain[0]).is_ok();
         let (server, _) = handshake(&trust.identity, node, None);
         let accepted = server.is_ok();
         assert_eq!(held, accepted, "a link that stands and a new one are judged alike: {server:?}");
