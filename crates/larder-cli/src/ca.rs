@@ -41,7 +41,7 @@ pub(crate) enum CaCommand {
     /// to where the old one is used: processes notice it within five seconds, or at once on
     /// SIGHUP (origin, relay, node), and use it for new links; links that stand go on. The old
     /// certificate stays good until it expires or is revoked with `larder ca revoke NAME
-    /// --replaced`.
+    /// --replaced`. The key of a certificate that was revoked is not signed again: give `--new-key`.
     Renew {
         /// The Larder name
         name: String,
@@ -78,7 +78,8 @@ pub(crate) struct RevokeArgs {
     /// Only what was replaced: all of the name but the one in NAME.pem
     #[arg(long, requires = "name")]
     replaced: bool,
-    /// Only the certificate with this serial number, as `larder ca list` shows it
+    /// Only the certificate with this serial number, as `larder ca list` shows it; one that is not
+    /// known there is revoked with a warning
     #[arg(long, value_name = "HEX", conflicts_with_all = ["name", "replaced"])]
     serial: Option<String>,
     /// Folder of the authority
@@ -130,15 +131,24 @@ pub(crate) fn run(command: &CaCommand, common: &Common) -> Result<()> {
         }
         CaCommand::Revoke(arguments) => {
             let revoked = Authority::open(&arguments.tls)?.revoke(&arguments.which())?;
-            let serials: Vec<&str> = revoked.iter().map(|one| one.serial.as_str()).collect();
+            if let Some(serial) = &revoked.unknown {
+                out::fault(format!(
+                    "warning: no certificate {serial} is known to have been issued here; it is \
+                     revoked all the same"
+                ));
+            }
+            let known = revoked.known.iter().map(|one| one.serial.as_str());
+            let serials: Vec<&str> = known.chain(revoked.unknown.as_deref()).collect();
             let text = format!(
                 "revoked: {}; copy {}/ca-crl.pem to every origin and relay: until it is there they \
                  accept it",
                 serials.join(", "),
                 arguments.tls.display()
             );
-            let all = revoked.iter().map(|one| certificate(one, Standing::Revoked));
-            show(&Value::from_iter(all), common, &text)
+            let all = revoked.known.iter().map(|one| certificate(one, Standing::Revoked));
+            let unknown = revoked.unknown.iter();
+            let unknown = unknown.map(|one| json!({ "serial": one, "state": Standing::Revoked }));
+            show(&Value::from_iter(all.chain(unknown)), common, &text)
         }
         CaCommand::List { tls } => list(&Authority::open(tls)?.list()?, common),
     }

@@ -1,7 +1,7 @@
 //! The private certificate authority: `larder ca`.
 
 use super::error::TlsError;
-use super::issued::{self, Issued, Standing};
+use super::issued::{self, Edition, ISSUED_FILE, Issued, Standing, hexadecimal, serial_bytes};
 use super::revoked::{Revoked, lists, no_list};
 use super::{
     CA_FILE, CA_KEY_FILE, CRL_FILE, certificate_file, check_key_mode, key_file, read_certificates,
@@ -88,8 +88,17 @@ pub enum Which {
     Name(String),
     /// All of a name but the one that is in its file now: what a renewal replaced.
     Replaced(String),
-    /// The one with this serial number, in hexadecimal.
+    /// The one with this serial number, in hexadecimal, whether it is known here or not.
     Serial(String),
+}
+
+/// What was revoked.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Revocation {
+    /// Certificates that are known to have been issued here.
+    pub known: Vec<Issued>,
+    /// The serial number of one that is not: it was issued before there was a list, or elsewhere.
+    pub unknown: Option<String>,
 }
 
 /// Makes an authority in `dir`. Never overwrites one.
@@ -143,7 +152,28 @@ impl Authority {
         let certificate = own.ok_or_else(|| wrong("none in it is of ca-key.pem".into()))?;
         let issuer =
             Issuer::from_ca_cert_der(&certificate, key).map_err(|e| wrong(e.to_string()))?;
-        Ok(Self { dir: dir.to_owned(), issuer, certificate, _turn: turn })
+        let authority = Self { dir: dir.to_owned(), issuer, certificate, _turn: turn };
+        authority.check_list()?;
+        Ok(authority)
+    }
+
+    /// Makes the revocation list again if it was lost, or is behind what was recorded: a command may
+    /// have ended between the two.
+    fn check_list(&self) -> Result<(), TlsError> {
+        let (recorded, (edition, _)) = (issued::recorded(&self.dir)?, self.own_edition()?);
+        if !recorded.exists && edition > 1 {
+            return Err(TlsError::File {
+                path: self.dir.join(ISSUED_FILE),
+                detail: "it is missing, though certificates were revoked here: those that were \
+                         replaced are not known without it, and would not be revoked"
+                    .into(),
+                remedy: "restore it from a backup, or begin it anew by making an empty file".into(),
+            });
+        }
+        if recorded.edition() > edition {
+            self.write_list(self.revoked()?)?;
+        }
+        Ok(())
     }
 
     /// Issues a certificate for `name`, written to `NAME.pem` and `NAME-key.pem` in `out`, with
@@ -167,13 +197,16 @@ impl Authority {
 
     /// Issues a certificate once more for the name and role in `NAME.pem`, with its key or a new
     /// one, for `days`, or for as long as it was. The old one stays good until it expires or is
-    /// revoked.
+    /// revoked. The key of one that was revoked is not signed again.
     pub fn renew(&self, name: &str, new_key: bool, days: Option<u32>) -> Result<Issued, TlsError> {
         check_name(name)?;
         let (path, key_path) =
             (self.dir.join(certificate_file(name)), self.dir.join(key_file(name)));
         let remedy = format!("issue it with `larder ca issue {name}`");
         let old = Issued::of(&path, &read_certificates(&path, &remedy)?[0])?;
+        if !new_key && self.revoked()?.iter().any(|entry| is_of(entry, &old)) {
+            return Err(TlsError::RevokedKey { path, name: name.to_owned() });
+        }
         let key = if new_key {
             KeyPair::generate().map_err(|e| generation_error(&self.dir, &e))?
         } else {
@@ -218,7 +251,8 @@ impl Authority {
         params.serial_number = Some(SerialNumber::from(number.to_be_bytes().to_vec()));
         let certificate =
             params.signed_by(key, &self.issuer).map_err(|e| generation_error(out, &e))?;
-        issued::add(&self.dir, &Issued::of(out, certificate.der())?)?;
+        let issued = Issued::of(out, certificate.der())?;
+        issued::add(&self.dir, out, &issued, |certificate| self.has_issued(certificate))?;
         Ok(certificate)
     }
 
@@ -227,10 +261,7 @@ impl Authority {
         let revoked = self.revoked()?;
         let now = ASN1Time::now().timestamp();
         let standing = |issued: &Issued| {
-            if revoked
-                .iter()
-                .any(|entry| Some(entry.serial_number.to_bytes()) == issued.serial_bytes())
-            {
+            if revoked.iter().any(|entry| is_of(entry, issued)) {
                 Standing::Revoked
             } else if issued.until < now {
                 Standing::Expired
@@ -242,16 +273,26 @@ impl Authority {
     }
 
     fn issued(&self) -> Result<Vec<Issued>, TlsError> {
-        issued::load(&self.dir, |certificate| super::issued_by(certificate, &self.certificate))
+        issued::load(&self.dir, |certificate| self.has_issued(certificate))
+    }
+
+    fn has_issued(&self, certificate: &X509Certificate<'_>) -> bool {
+        super::issued_by(certificate, &self.certificate)
     }
 
     /// Revokes certificates: writes the next edition of `ca-crl.pem`. Gives what it revoked; an
     /// error if that would be nothing.
-    pub fn revoke(&self, which: &Which) -> Result<Vec<Issued>, TlsError> {
+    pub fn revoke(&self, which: &Which) -> Result<Revocation, TlsError> {
         let kept = match which {
             Which::Replaced(name) => Some(self.current(name)?.serial),
             _ => None,
         };
+        let which = match which {
+            // Other tools write capitals and colons.
+            Which::Serial(serial) => &Which::Serial(serial.replace(':', "").to_lowercase()),
+            other => other,
+        };
+        let mut entries = self.revoked()?;
         let chosen: Vec<Issued> = self
             .list()?
             .into_iter()
@@ -262,12 +303,18 @@ impl Authority {
                         Which::Replaced(name) => {
                             issued.name == *name && Some(&issued.serial) != kept.as_ref()
                         }
-                        Which::Serial(serial) => issued.serial.eq_ignore_ascii_case(serial),
+                        Which::Serial(serial) => issued.serial == *serial,
                     }
             })
             .map(|(issued, _)| issued)
             .collect();
-        if chosen.is_empty() {
+        let unknown = match which {
+            Which::Serial(serial) if chosen.is_empty() => serial_bytes(serial)
+                .filter(|bytes| entries.iter().all(|e| e.serial_number.to_bytes() != *bytes))
+                .map(|_| serial.clone()),
+            _ => None,
+        };
+        if chosen.is_empty() && unknown.is_none() {
             let what = match which {
                 Which::Name(name) => format!("no certificate of `{name}` is left to be revoked"),
                 Which::Replaced(name) => format!("no replaced certificate of `{name}` is left"),
@@ -276,17 +323,10 @@ impl Authority {
             return Err(TlsError::NotIssued { what });
         }
         let now = OffsetDateTime::from(SystemTime::now());
-        let mut entries = self.revoked()?;
-        entries.extend(chosen.iter().filter_map(|issued| {
-            Some(RevokedCertParams {
-                serial_number: SerialNumber::from(issued.serial_bytes()?),
-                revocation_time: now,
-                reason_code: None,
-                invalidity_date: None,
-            })
-        }));
+        let serials = chosen.iter().map(|issued| &issued.serial).chain(&unknown);
+        entries.extend(serials.filter_map(|serial| revoked_entry(serial, now)));
         self.write_list(entries)?;
-        Ok(chosen)
+        Ok(Revocation { known: chosen, unknown })
     }
 
     fn current(&self, name: &str) -> Result<Issued, TlsError> {
@@ -296,16 +336,33 @@ impl Authority {
         Issued::of(&path, &read_certificates(&path, &remedy)?[0])
     }
 
-    /// What this authority's list holds.
+    /// What this authority's list holds, and what was recorded to be in it.
     fn revoked(&self) -> Result<Vec<RevokedCertParams>, TlsError> {
-        let mut entries = Vec::new();
+        let (_, mut entries) = self.own_edition()?;
+        for edition in issued::recorded(&self.dir)?.editions {
+            let at = OffsetDateTime::from_unix_timestamp(edition.at)
+                .unwrap_or(OffsetDateTime::UNIX_EPOCH);
+            for entry in edition.revoked.iter().filter_map(|serial| revoked_entry(serial, at)) {
+                if entries.iter().all(|known| known.serial_number != entry.serial_number) {
+                    entries.push(entry);
+                }
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The number of this authority's list, zero if there is none, and what it holds.
+    fn own_edition(&self) -> Result<(u64, Vec<RevokedCertParams>), TlsError> {
+        let (mut edition, mut entries) = (0, Vec::new());
+        let path = self.dir.join(CRL_FILE);
         for (_, list) in self.lists()? {
-            let path = self.dir.join(CRL_FILE);
             let (_, list) = CertificateRevocationList::from_der(&list)
                 .map_err(|e| no_list(&path, &e.to_string()))?;
             if !self.is_own(&list) {
                 continue;
             }
+            let number = list.crl_number().and_then(|number| u64::try_from(number).ok());
+            edition = number.ok_or_else(|| no_list(&path, "its number is not one of ours"))?;
             for entry in list.iter_revoked_certificates() {
                 entries.push(RevokedCertParams {
                     serial_number: SerialNumber::from(entry.serial().to_bytes_be()),
@@ -315,7 +372,7 @@ impl Authority {
                 });
             }
         }
-        Ok(entries)
+        Ok((edition, entries))
     }
 
     /// The lists in `ca-crl.pem`: ours, and while it takes over from an older authority, that
@@ -340,18 +397,23 @@ impl Authority {
     /// Writes the next edition of this authority's list, beside those of others.
     fn write_list(&self, revoked_certs: Vec<RevokedCertParams>) -> Result<(), TlsError> {
         let path = self.dir.join(CRL_FILE);
-        let (mut text, mut edition) = (String::new(), 0_u64);
+        let recorded = issued::recorded(&self.dir)?;
+        let edition = self.own_edition()?.0.max(recorded.edition());
+        let mut text = String::new();
         for (armoured, list) in self.lists()? {
             let (_, parsed) = CertificateRevocationList::from_der(&list)
                 .map_err(|e| no_list(&path, &e.to_string()))?;
-            if self.is_own(&parsed) {
-                let number = parsed.crl_number().and_then(|number| u64::try_from(number).ok());
-                edition = number.ok_or_else(|| no_list(&path, "its number is not one of ours"))?;
-            } else {
+            if !self.is_own(&parsed) {
                 text.push_str(armoured.trim_start());
                 text.push('\n');
             }
         }
+        let serials = revoked_certs.iter().map(|entry| hexadecimal(entry.serial_number.as_ref()));
+        let is_new =
+            |serial: &String| recorded.editions.iter().all(|e| !e.revoked.contains(serial));
+        let revoked = serials.filter(is_new).collect();
+        let at = OffsetDateTime::from(SystemTime::now()).unix_timestamp();
+        issued::add_edition(&self.dir, Edition { edition: edition + 1, revoked, at })?;
         let now = SystemTime::now();
         let list = CertificateRevocationListParams {
             this_update: OffsetDateTime::from(now - CLOCK_SLACK),
@@ -366,6 +428,21 @@ impl Authority {
         text.push_str(&list.pem().map_err(|e| generation_error(&self.dir, &e))?);
         write_file(&path, text.as_bytes(), 0o644)
     }
+}
+
+/// Whether an entry of a list revokes a certificate.
+fn is_of(entry: &RevokedCertParams, issued: &Issued) -> bool {
+    Some(entry.serial_number.to_bytes()) == serial_bytes(&issued.serial)
+}
+
+fn revoked_entry(serial: &str, revocation_time: OffsetDateTime) -> Option<RevokedCertParams> {
+    let serial_number = SerialNumber::from(serial_bytes(serial)?);
+    Some(RevokedCertParams {
+        serial_number,
+        revocation_time,
+        reason_code: None,
+        invalidity_date: None,
+    })
 }
 
 /// Waits until nobody else has the authority open.

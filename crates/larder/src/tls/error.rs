@@ -56,6 +56,14 @@ pub enum TlsError {
         /// When.
         since: String,
     },
+    /// The certificate to be renewed was taken back: whoever took its key would get in again.
+    #[error("the certificate {path} was revoked, and its key may be known to others; give it another with `larder ca renew {name} --new-key` or `larder ca issue {name}`", path = path.display())]
+    RevokedKey {
+        /// Which.
+        path: PathBuf,
+        /// The name in it.
+        name: String,
+    },
     /// A certificate that is not among those that were issued here.
     #[error("{what}; see `larder ca list`")]
     NotIssued {

@@ -1,5 +1,7 @@
-//! What an authority has issued: `ca-issued.jsonl`, a line of JSON a certificate, so that one that
-//! was replaced, and lies on a machine that is lost, can still be revoked.
+//! What an authority has issued and revoked: `ca-issued.jsonl`, a line of JSON a certificate, so that
+//! one that was replaced, and lies on a machine that is lost, can still be revoked; and a line an
+//! edition of the revocation list, so that a list that was lost is made again, and never one that
+//! knows less.
 
 use super::authority::{Role, file_error, write_file};
 use super::{TlsError, malformed, peer_name, read_certificates, read_file};
@@ -9,7 +11,42 @@ use std::path::Path;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The list of issued certificates, beside the authority's key.
-const ISSUED_FILE: &str = "ca-issued.jsonl";
+pub(super) const ISSUED_FILE: &str = "ca-issued.jsonl";
+
+/// A line of the file.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Issued(Issued),
+    Edition(Edition),
+}
+
+/// An edition of the revocation list: what it adds to the one before.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Edition {
+    /// Its number.
+    pub(super) edition: u64,
+    /// Serial numbers, in hexadecimal.
+    pub(super) revoked: Vec<String>,
+    /// When, in seconds since 1970.
+    pub(super) at: i64,
+}
+
+/// What the file holds.
+#[derive(Default)]
+pub(super) struct Recorded {
+    /// Whether there is one.
+    pub(super) exists: bool,
+    pub(super) editions: Vec<Edition>,
+    issued: Vec<Issued>,
+}
+
+impl Recorded {
+    /// The number of the last edition; zero: none is known of.
+    pub(super) fn edition(&self) -> u64 {
+        self.editions.iter().map(|edition| edition.edition).max().unwrap_or(0)
+    }
+}
 
 /// Whether a certificate may be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -60,12 +97,15 @@ impl Issued {
             until: parsed.validity().not_after.timestamp(),
         })
     }
+}
 
-    /// Its serial number as bytes; none: the list was changed by hand.
-    pub(super) fn serial_bytes(&self) -> Option<Vec<u8>> {
-        let digits = |at: usize| u8::from_str_radix(self.serial.get(at..at + 2)?, 16).ok();
-        (0..self.serial.len()).step_by(2).map(digits).collect()
+/// A serial number as bytes; none: it is not one.
+pub(super) fn serial_bytes(serial: &str) -> Option<Vec<u8>> {
+    if serial.is_empty() || serial.len() % 2 != 0 {
+        return None;
     }
+    let digits = |at: usize| u8::from_str_radix(serial.get(at..at + 2)?, 16).ok();
+    (0..serial.len()).step_by(2).map(digits).collect()
 }
 
 /// The certificates of Larder in a folder, its authorities aside; no key is looked at.
@@ -73,7 +113,7 @@ pub fn certificates(folder: &Path) -> Result<Vec<Issued>, TlsError> {
     load(folder, |_| true)
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -83,24 +123,46 @@ pub(super) fn load(
     dir: &Path,
     is_ours: impl Fn(&X509Certificate<'_>) -> bool,
 ) -> Result<Vec<Issued>, TlsError> {
+    let mut all = recorded(dir)?.issued;
+    all.extend(unrecorded(dir, &all, is_ours)?);
+    all.sort_by(|a, b| (&a.name, a.from, &a.serial).cmp(&(&b.name, b.from, &b.serial)));
+    Ok(all)
+}
+
+/// What `ca-issued.jsonl` holds.
+pub(super) fn recorded(dir: &Path) -> Result<Recorded, TlsError> {
     let path = dir.join(ISSUED_FILE);
-    let mut all: Vec<Issued> = Vec::new();
-    if path.try_exists().unwrap_or(true) {
-        let text =
-            String::from_utf8_lossy(&read_file(&path, "restore it from a backup")?).into_owned();
-        for (number, line) in text.lines().enumerate() {
-            let issued: Issued = serde_json::from_str(line).map_err(|e| TlsError::File {
-                path: path.clone(),
-                detail: format!("line {}: {e}", number + 1),
-                remedy: "mend it by hand, or restore it from a backup".into(),
-            })?;
-            all.push(issued);
+    let mut recorded = Recorded::default();
+    if !path.try_exists().unwrap_or(true) {
+        return Ok(recorded);
+    }
+    recorded.exists = true;
+    let text = String::from_utf8_lossy(&read_file(&path, "restore it from a backup")?).into_owned();
+    for (number, line) in text.lines().enumerate() {
+        let line = serde_json::from_str(line).map_err(|e| TlsError::File {
+            path: path.clone(),
+            detail: format!("line {}: {e}", number + 1),
+            remedy: "mend it by hand, or restore it from a backup".into(),
+        })?;
+        match line {
+            Line::Issued(issued) => recorded.issued.push(issued),
+            Line::Edition(edition) => recorded.editions.push(edition),
         }
     }
+    Ok(recorded)
+}
+
+/// Certificates in a folder that are not among those known.
+fn unrecorded(
+    folder: &Path,
+    known: &[Issued],
+    is_ours: impl Fn(&X509Certificate<'_>) -> bool,
+) -> Result<Vec<Issued>, TlsError> {
+    let mut found: Vec<Issued> = Vec::new();
     let entries =
-        std::fs::read_dir(dir).map_err(|e| file_error(dir, &e, "is it the authority's?"))?;
+        std::fs::read_dir(folder).map_err(|e| file_error(folder, &e, "is it the authority's?"))?;
     for entry in entries {
-        let path = entry.map_err(|e| file_error(dir, &e, "is it the authority's?"))?.path();
+        let path = entry.map_err(|e| file_error(folder, &e, "is it the authority's?"))?.path();
         if path.extension().is_none_or(|extension| extension != "pem") {
             continue;
         }
@@ -112,24 +174,47 @@ pub(super) fn load(
             continue;
         };
         let ours = X509Certificate::from_der(&certificates[0]).is_ok_and(|(_, c)| is_ours(&c));
-        if ours && all.iter().all(|known| known.serial != issued.serial) {
-            all.push(issued);
+        if ours && known.iter().chain(&found).all(|known| known.serial != issued.serial) {
+            found.push(issued);
         }
     }
-    all.sort_by(|a, b| (&a.name, a.from, &a.serial).cmp(&(&b.name, b.from, &b.serial)));
-    Ok(all)
+    Ok(found)
 }
 
-/// Adds one to the list, before its files are written: none is ever out of it.
-pub(super) fn add(dir: &Path, issued: &Issued) -> Result<(), TlsError> {
+/// Adds one to the list, before its files are written: none is ever out of it. With it those in
+/// `out` that were issued before there was a list: one of them may be written over.
+pub(super) fn add(
+    dir: &Path,
+    out: &Path,
+    issued: &Issued,
+    is_ours: impl Fn(&X509Certificate<'_>) -> bool,
+) -> Result<(), TlsError> {
+    let mut known = recorded(dir)?.issued;
+    let recorded = known.len();
+    for folder in [dir, out] {
+        let found = unrecorded(folder, &known, &is_ours)?;
+        known.extend(found);
+    }
+    known.push(issued.clone());
+    append(dir, known.into_iter().skip(recorded).map(Line::Issued))
+}
+
+/// Adds an edition, before the revocation list is written.
+pub(super) fn add_edition(dir: &Path, edition: Edition) -> Result<(), TlsError> {
+    append(dir, std::iter::once(Line::Edition(edition)))
+}
+
+fn append(dir: &Path, lines: impl Iterator<Item = Line>) -> Result<(), TlsError> {
     let path = dir.join(ISSUED_FILE);
     let mut text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(file_error(&path, &error, "restore it from a backup")),
     };
-    let line = serde_json::to_string(issued).expect("plain values");
-    text.extend_from_slice(line.as_bytes());
-    text.push(b'\n');
+    for line in lines {
+        let line = serde_json::to_string(&line).expect("plain values");
+        text.extend_from_slice(line.as_bytes());
+        text.push(b'\n');
+    }
     write_file(&path, &text, 0o600)
 }

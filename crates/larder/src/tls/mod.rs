@@ -11,7 +11,7 @@ mod issued;
 mod revoked;
 mod verify;
 
-pub use authority::{Authority, Role, Which, init};
+pub use authority::{Authority, Revocation, Role, Which, init};
 pub use credentials::{CertificateStatus, look_again};
 pub(crate) use credentials::{Credentials, Uses};
 pub use error::TlsError;

@@ -16,10 +16,18 @@ use x509_parser::time::ASN1Time;
 /// Revoked certificates of one file: of one authority, or of several.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Revoked {
-    /// When each was revoked, by its issuer's name (encoded) and its serial number.
-    since: BTreeMap<(Vec<u8>, Vec<u8>), ASN1Time>,
-    /// Which edition each authority's list is, by the authority's key.
-    editions: BTreeMap<Vec<u8>, Edition>,
+    /// Each authority's list, by the authority's key.
+    lists: BTreeMap<Vec<u8>, List>,
+}
+
+/// One authority's list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct List {
+    edition: Edition,
+    /// The authority's name, encoded.
+    issuer: Vec<u8>,
+    /// When each was revoked, by its serial number.
+    since: BTreeMap<Vec<u8>, ASN1Time>,
 }
 
 /// The number of a list, which only grows: big endian, without leading zeros.
@@ -47,7 +55,7 @@ impl Revoked {
         for list in lists(&path, &bytes)? {
             revoked.add(&path, &list, authorities)?;
         }
-        if revoked.editions.is_empty() {
+        if revoked.lists.is_empty() {
             return Err(no_list(&path, "it holds no list"));
         }
         Ok(Some(revoked))
@@ -80,46 +88,57 @@ impl Revoked {
         }
         let edition = list.crl_number().ok_or_else(|| wrong("it has no number"))?;
         let edition = Edition(edition.to_bytes_be());
-        if self.editions.insert(signer, edition).is_some() {
-            return Err(wrong("it holds two lists of one authority"));
+        let since = list
+            .iter_revoked_certificates()
+            .map(|entry| (entry.serial().to_bytes_be(), entry.revocation_date))
+            .collect();
+        let issuer = list.issuer().as_raw().to_vec();
+        match self.lists.insert(signer, List { edition, issuer, since }) {
+            Some(_) => Err(wrong("it holds two lists of one authority")),
+            None => Ok(()),
         }
-        let issuer = list.issuer().as_raw();
-        for entry in list.iter_revoked_certificates() {
-            let key = (issuer.to_vec(), entry.serial().to_bytes_be());
-            self.since.insert(key, entry.revocation_date);
-        }
-        Ok(())
     }
 
     /// Since when a certificate is revoked; none: it is not.
     pub(super) fn since(&self, certificate: &X509Certificate<'_>) -> Option<ASN1Time> {
         let serial = certificate.tbs_certificate.serial.to_bytes_be();
-        self.since.get(&(certificate.issuer().as_raw().to_vec(), serial)).copied()
+        let issuer = certificate.issuer().as_raw();
+        let of_issuer = self.lists.values().filter(|list| list.issuer == issuer);
+        of_issuer.filter_map(|list| list.since.get(&serial).copied()).next()
     }
 
     /// How many are revoked.
     pub(super) fn len(&self) -> usize {
-        self.since.len()
+        self.lists.values().map(|list| list.since.len()).sum()
     }
 
-    /// Whether this may stand where `now` stands: nothing in it is older, of any authority that is
-    /// still trusted. An old copy of a list would let in who was shut out since.
+    /// Whether this may stand where `now` stands: nothing in it is older, and nothing is missing, of
+    /// any authority that is still trusted. An old copy of a list would let in who was shut out
+    /// since, and so would one of an authority that lost its list and began again.
     pub(super) fn may_follow(
         &self,
         now: &Self,
         authorities: &[CertificateDer<'_>],
     ) -> Result<(), &'static str> {
-        for (key, edition) in &now.editions {
+        for (key, used) in &now.lists {
             let trusted = authorities.iter().any(|authority| {
                 X509Certificate::from_der(authority)
                     .is_ok_and(|(_, authority)| authority.public_key().raw == key.as_slice())
             });
-            match self.editions.get(key) {
-                None if trusted => return Err("an authority's list that was in it is missing"),
-                Some(new) if new.is_before(edition) => {
-                    return Err("it is older than the one in use");
+            let Some(next) = self.lists.get(key) else {
+                if trusted {
+                    return Err("an authority's list that was in it is missing");
                 }
-                _ => {}
+                continue;
+            };
+            if next.edition.is_before(&used.edition) {
+                return Err("it is older than the one in use");
+            }
+            if used.since.keys().any(|serial| !next.since.contains_key(serial)) {
+                return Err("a certificate that the list in use names is not in it");
+            }
+            if next.edition == used.edition && next.since != used.since {
+                return Err("it has the number of the one in use, and says something else");
             }
         }
         Ok(())

@@ -194,7 +194,7 @@ fn a_revoked_certificate_is_refused_by_both_sides_and_its_successor_is_not() {
     authority.renew("origin", false, Some(2)).expect("renews");
     for name in ["node-one", "origin"] {
         let revoked = authority.revoke(&Which::Replaced(name.into())).expect("one was replaced");
-        assert_eq!(revoked.len(), 1, "{name}");
+        assert_eq!(revoked.known.len(), 1, "{name}");
     }
     let origin = Identity::load(&dir, "origin").expect("renewed");
     let node = Identity::load(&dir, "node-one").expect("renewed");
@@ -494,6 +494,122 @@ fn an_end_that_comes_near_is_warned_of() {
         Err(error) => error.to_string(),
     };
     assert!(text.contains("soon.pem") && text.contains("expire"), "{text}");
+}
+
+/// The list of what was issued came later than the first authorities: the first renewal wrote over
+/// the only trace of a certificate from before, and `ca revoke NAME` told of success and revoked its
+/// successor alone.
+#[test]
+fn certificates_from_before_the_list_are_remembered_when_they_are_replaced() {
+    let (dir, authority) = authority("before");
+    let serial = |name: &str| {
+        let path = dir.join(certificate_file(name));
+        let certificate = &read_certificates(&path, "").expect("issued")[0];
+        Issued::of(&path, certificate).expect("a certificate").serial
+    };
+    let (node, origin) = (serial("node-one"), serial("origin"));
+    std::fs::remove_file(dir.join(ISSUED)).expect("as authorities were");
+    authority.renew("node-one", true, None).expect("renews");
+    authority.issue(&dir, "origin", Role::Origin, 1).expect("issues");
+    for (name, old) in [("node-one", node), ("origin", origin)] {
+        let revoked = authority.revoke(&Which::Name(name.into())).expect("there are two").known;
+        assert_eq!(revoked.len(), 2, "{name}");
+        assert!(revoked.iter().any(|one| one.serial == old), "{revoked:?} lacks {old}");
+    }
+
+    // One of which there is no trace at all is revoked by its number, as other tools write it.
+    let revoked = authority.revoke(&Which::Serial("0A:FF".into())).expect("any number does");
+    assert_eq!((revoked.known.len(), revoked.unknown.as_deref()), (0, Some("0aff")));
+    for none in ["0aff", "", "0", "no number"] {
+        let nothing = authority.revoke(&Which::Serial(none.into()));
+        assert!(matches!(nothing, Err(TlsError::NotIssued { .. })), "{none}: {nothing:?}");
+    }
+
+    // Without the list of what was issued nobody can say what is left to be revoked.
+    drop(authority);
+    std::fs::remove_file(dir.join(ISSUED)).expect("there");
+    let error = Authority::open(&dir).err().expect("it is missing").to_string();
+    assert!(error.contains(ISSUED) && error.contains("backup"), "{error}");
+    std::fs::write(dir.join(ISSUED), "").expect("writes");
+    assert!(Authority::open(&dir).is_ok(), "begun anew");
+}
+
+/// `ca-issued.jsonl`.
+const ISSUED: &str = issued::ISSUED_FILE;
+
+/// An authority that was restored without its list began again at the first edition with nothing
+/// revoked, and processes took what had a higher number: whoever was revoked was back.
+#[test]
+fn a_list_that_was_lost_is_made_again_with_all_that_was_revoked() {
+    let (dir, authority) = authority("lost-list");
+    authority.issue(&dir, "stolen", Role::Node, 1).expect("issues");
+    let early = std::fs::read(dir.join(CRL_FILE)).expect("made with the authority");
+    authority.revoke(&Which::Name("stolen".into())).expect("revokes");
+    let origin = Credentials::load(&dir, "origin", uses(true)).expect("good files");
+    drop(authority);
+    for old in [None, Some(&early)] {
+        match old {
+            None => std::fs::remove_file(dir.join(CRL_FILE)).expect("there"),
+            Some(bytes) => std::fs::write(dir.join(CRL_FILE), bytes).expect("writes"),
+        }
+        let authority = Authority::open(&dir).expect("what was revoked was recorded");
+        let standing = |name: &str| {
+            let all = authority.list().expect("a good folder");
+            all.into_iter().find(|(one, _)| one.name == name).expect("issued").1
+        };
+        assert_eq!((standing("stolen"), standing("origin")), (Standing::Revoked, Standing::Valid));
+        origin.look(true);
+        assert_eq!((origin.status().trouble, origin.status().revoked), (None, Some(1)));
+    }
+}
+
+/// A list was judged by its number alone.
+#[test]
+fn a_list_never_lacks_what_the_one_before_named() {
+    let (dir, authority) = authority("lacking");
+    authority.issue(&dir, "stolen", Role::Node, 1).expect("issues");
+    authority.issue(&dir, "other", Role::Node, 1).expect("issues");
+    // The same authority twice, of which one forgets.
+    let twin = folder("lacking-twin");
+    std::fs::create_dir(&twin).expect("a new folder");
+    for entry in std::fs::read_dir(&dir).expect("there") {
+        let path = entry.expect("there").path();
+        std::fs::copy(&path, twin.join(path.file_name().expect("a file"))).expect("copies");
+    }
+    authority.revoke(&Which::Name("stolen".into())).expect("revokes");
+    let origin = Credentials::load(&dir, "origin", uses(true)).expect("good files");
+    let authorities = read_certificates(&dir.join(CA_FILE), "").expect("there");
+    let forgetful = Authority::open(&twin).expect("the same");
+    for (serial, wanted) in [("other", "is not in it"), ("node-one", "is not in it")] {
+        forgetful.revoke(&Which::Name(serial.into())).expect("revokes");
+        std::fs::copy(twin.join(CRL_FILE), dir.join(CRL_FILE)).expect("copies");
+        origin.look(true);
+        let text = origin.status().trouble.expect("it un-revokes");
+        assert!(text.contains(wanted), "{text}");
+        assert_eq!(origin.status().revoked, Some(1));
+    }
+    // More than the one in use, and its number.
+    let load = |dir: &Path| Revoked::load(dir, &authorities).expect("good").expect("there");
+    let third = load(&twin);
+    drop(forgetful);
+    let _ = std::fs::remove_file(twin.join(CRL_FILE));
+    let empty = Revoked::default();
+    assert_eq!(third.may_follow(&empty, &authorities), Ok(()));
+    assert_eq!(third.may_follow(&third, &authorities), Ok(()));
+}
+
+/// The key of a stolen laptop was signed again by `ca renew`, after all of its name was revoked.
+#[test]
+fn the_key_of_a_revoked_certificate_is_not_signed_again() {
+    let (dir, authority) = authority("stolen-key");
+    authority.revoke(&Which::Name("node-one".into())).expect("revokes");
+    let before = authority.list().expect("a good folder").len();
+    let error = authority.renew("node-one", false, None).err().expect("its key was stolen");
+    let text = error.to_string();
+    assert!(text.contains("--new-key") && text.contains("larder ca issue node-one"), "{text}");
+    assert_eq!(authority.list().expect("a good folder").len(), before, "nothing was signed");
+    authority.renew("node-one", true, None).expect("another key");
+    assert!(Credentials::load(&dir, "node-one", uses(false)).is_ok());
 }
 
 /// Names of files of the authority's own.
