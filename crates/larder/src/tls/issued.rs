@@ -101,7 +101,7 @@ impl Issued {
 
 /// A serial number as bytes; none: it is not one.
 pub(super) fn serial_bytes(serial: &str) -> Option<Vec<u8>> {
-    if serial.is_empty() || serial.len() % 2 != 0 {
+    if serial.is_empty() || !serial.len().is_multiple_of(2) {
         return None;
     }
     let digits = |at: usize| u8::from_str_radix(serial.get(at..at + 2)?, 16).ok();

@@ -604,7 +604,7 @@ fn the_key_of_a_revoked_certificate_is_not_signed_again() {
     let (dir, authority) = authority("stolen-key");
     authority.revoke(&Which::Name("node-one".into())).expect("revokes");
     let before = authority.list().expect("a good folder").len();
-    let error = authority.renew("node-one", false, None).err().expect("its key was stolen");
+    let error = authority.renew("node-one", false, None).expect_err("its key was stolen");
     let text = error.to_string();
     assert!(text.contains("--new-key") && text.contains("larder ca issue node-one"), "{text}");
     assert_eq!(authority.list().expect("a good folder").len(), before, "nothing was signed");
