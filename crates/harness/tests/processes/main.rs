@@ -10,6 +10,7 @@ mod daily;
 mod damage;
 mod dirty;
 mod full_disk;
+mod guides;
 mod identity;
 mod lease;
 mod locks;

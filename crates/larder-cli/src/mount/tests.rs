@@ -18,7 +18,6 @@ use larder::server::OriginServer;
 use larder::tls::{Role, init};
 use std::fs;
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::Command;
