@@ -1,6 +1,6 @@
 //! Reading and writing pages within a transaction.
 
-use super::{AgeLimit, Consistency, Doom, Step, Stop, Transaction, TransactionError, Try};
+use super::{Consistency, Doom, Step, Stop, Transaction, TransactionError, Try};
 use crate::cache::PageCopy;
 use crate::commit::{Aspect, Op, PageKind};
 use crate::id::{Generation, ObjectId, PageId, Slot};
@@ -175,18 +175,7 @@ impl Transaction {
             return Ok(());
         }
         let domain = self.domain_of(page)?;
-        loop {
-            self.check_age(domain)?;
-            // A confirmation that came after the look may be of a later state: what was looked at has
-            // to be of that one too (bug 45).
-            let looked = self.looked.take().filter(|_| self.options.age_limit != AgeLimit::None);
-            let state = &self.domains[domain].state;
-            if !looked.is_some_and(|(at, sequence)| at == domain && !state.unmoved(sequence)) {
-                return Ok(());
-            }
-            self.recheck(domain)?;
-            self.looked = Some((domain, self.domains[domain].at.sequence));
-        }
+        self.check_age(domain)
     }
 
     /// Looks at a copy of the page that is exact at the valid-through at which all earlier reads
@@ -216,7 +205,6 @@ impl Transaction {
             if !attached.state.unmoved(sequence) {
                 continue;
             }
-            self.looked = Some((domain, sequence));
             if let Some(found) = found.flatten() {
                 return Ok(found);
             }

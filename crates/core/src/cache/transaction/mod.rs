@@ -318,8 +318,6 @@ pub struct Transaction {
     /// A page made here for objects that outgrew theirs.
     overflow: Option<PageId>,
     doomed: Option<Doom>,
-    /// In which domain's place, and in which state of it, a copy was looked at last.
-    looked: Option<(usize, u64)>,
     /// Given back when the transaction is dropped: eviction notices wait for it (rule 2).
     _ticket: Ticket,
 }
@@ -352,7 +350,6 @@ impl Transaction {
             ids: Vec::new(),
             overflow: None,
             doomed: None,
-            looked: None,
             _ticket: ticket,
         })
     }
@@ -469,21 +466,10 @@ impl Transaction {
     fn try_finish(&mut self) -> Try<Finish> {
         self.alive()?;
         for domain in 0..self.domains.len() {
-            loop {
-                let Attached { snapshot, .. } = self.domains[domain];
-                if !snapshot {
-                    self.recheck(domain)?;
-                }
-                self.check_age(domain)?;
-                // The age is that of the state in which the reads were checked (bug 45).
-                let Attached { state, at, .. } = &self.domains[domain];
-                if snapshot
-                    || self.options.age_limit == AgeLimit::None
-                    || state.unmoved(at.sequence)
-                {
-                    break;
-                }
+            if !self.domains[domain].snapshot {
+                self.recheck(domain)?;
             }
+            self.check_age(domain)?;
         }
         let writes = self.overlay.take_writes();
         let written = writes.first().map(|write| self.domain_of(write.page)).transpose()?;

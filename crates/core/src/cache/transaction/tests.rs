@@ -351,93 +351,43 @@ impl Clock for SlowClock {
     }
 }
 
-/// A cache with a record in page 5 and page 6, confirmed at 95, whose clock says 100.
-struct Held {
-    clock: Arc<SlowClock>,
-    shared: Arc<ReadCache>,
-    state: Arc<DomainState>,
-    here: ObjectId,
-}
-
-const LEASE: Duration = Duration::from_nanos(10);
-
-impl Held {
-    fn new() -> Self {
-        let clock = Arc::new(SlowClock::default());
-        let shared = Arc::new(ReadCache::new(8, clock.clone(), Faults::NONE));
-        let state = Arc::new(DomainState::new(DOMAIN, HistoryId(1), 64, 1 << 20));
-        shared.attach(Arc::clone(&state));
-        shared.set_volume(VolumeId(7), VolumeEntry { domain: DOMAIN, page_bytes: PAGE_BYTES });
-        state.batch().set_through(Some(Stamp(1)));
-        let (image, here, _) = page_of_two();
-        put_page(&shared, 5, 1, Some(image.clone()));
-        put_page(&shared, 6, 1, Some(image));
-        state.set_confirmed(Instant(95), LEASE);
-        Self { clock, shared, state, here }
-    }
-
-    fn begin(&self) -> Transaction {
-        let options = SessionOptions { age_limit: AgeLimit::Lease, ..SessionOptions::default() };
-        Transaction::begin(&self.shared, options, &Floors::default()).expect("few run")
-    }
-
-    /// The state is confirmed no more; while the clock is read next, the record in page 5 changes,
-    /// and the state with the change is confirmed.
-    fn changes_while_the_clock_is_read(&self) {
-        self.state.set_confirmed(Instant(1), LEASE);
-        let (later, cache) = (Arc::clone(&self.state), Arc::clone(&self.shared));
-        *self.clock.0.lock().expect("no panic") = Some(Box::new(move || {
-            let batch = later.batch();
-            let touched = Box::new([(Target::Slot(Slot(0)), Aspect::Value)]);
-            batch.note(RecentChange { stamp: Stamp(2), page: page(5), touched });
-            let mut changed = Page::empty(PageKind::Slotted);
-            let (slot, generation) = (Slot(0), Generation(1));
-            let put = Op::Put { slot, generation, value: inline(b"new") };
-            changed.apply(&put, PAGE_BYTES).expect("fits");
-            put_page(&cache, 5, 2, Some(changed));
-            batch.set_through(Some(Stamp(2)));
-            drop(batch);
-            later.set_confirmed(Instant(100), LEASE);
-        }));
-    }
-}
-
 /// A reader copied an object and was held up for longer than its session's limit of age. Meanwhile
 /// the object changed, and the state with the change was confirmed: by that confirmation what had been
 /// copied before passed for young on the short road (rule 8).
 #[test]
 fn bug45_a_confirmation_of_a_later_state() {
-    let held = Held::new();
-    let mut tx = held.begin();
-    let other = ObjectId { page: page(6), ..held.here };
+    let clock = Arc::new(SlowClock::default());
+    let shared = Arc::new(ReadCache::new(8, clock.clone(), Faults::NONE));
+    let state = Arc::new(DomainState::new(DOMAIN, HistoryId(1), 64, 1 << 20));
+    shared.attach(Arc::clone(&state));
+    shared.set_volume(VolumeId(7), VolumeEntry { domain: DOMAIN, page_bytes: PAGE_BYTES });
+    state.batch().set_through(Some(Stamp(1)));
+    let (image, here, _) = page_of_two();
+    put_page(&shared, 5, 1, Some(image.clone()));
+    put_page(&shared, 6, 1, Some(image));
+    let lease = Duration::from_nanos(10);
+    state.set_confirmed(Instant(95), lease);
+    let options = SessionOptions { age_limit: AgeLimit::Lease, ..SessionOptions::default() };
+    let mut tx = Transaction::begin(&shared, options, &Floors::default()).expect("few run");
+    let other = ObjectId { page: page(6), ..here };
     assert_eq!(ready(tx.read_object(other)).as_deref(), Some(&b"x"[..]));
-    held.changes_while_the_clock_is_read();
-    assert_eq!(tx.hit(held.here), None);
-    assert_eq!(ready(tx.read_object(held.here)).as_deref(), Some(&b"new"[..]));
-}
-
-/// The same on the long road: the read is checked against what changed before the age counts, and what
-/// was read before it is found to be of no state that was ever young.
-#[test]
-fn bug45_on_the_long_road_of_a_read() {
-    let held = Held::new();
-    let mut tx = held.begin();
-    held.changes_while_the_clock_is_read();
-    let Step::Doomed(Doom::Conflict(_)) = tx.read_slot(page(5), Slot(0)) else {
-        panic!("a copy of before passed for young");
-    };
-}
-
-/// And at the end of a transaction that only read.
-#[test]
-fn bug45_at_the_end_of_what_only_read() {
-    let held = Held::new();
-    let mut tx = held.begin();
-    assert_eq!(ready(tx.read_object(held.here)).as_deref(), Some(&b"x"[..]));
-    held.changes_while_the_clock_is_read();
-    let Finish::Doomed(Doom::Conflict(_)) = tx.finish() else {
-        panic!("reads of before passed for young");
-    };
+    state.set_confirmed(Instant(1), lease);
+    let (later, cache) = (Arc::clone(&state), Arc::clone(&shared));
+    *clock.0.lock().expect("no panic") = Some(Box::new(move || {
+        let batch = later.batch();
+        let touched = Box::new([(Target::Slot(Slot(0)), Aspect::Value)]);
+        batch.note(RecentChange { stamp: Stamp(2), page: page(5), touched });
+        let mut changed = Page::empty(PageKind::Slotted);
+        let (slot, generation) = (Slot(0), Generation(1));
+        let put = Op::Put { slot, generation, value: inline(b"new") };
+        changed.apply(&put, PAGE_BYTES).expect("fits");
+        put_page(&cache, 5, 2, Some(changed));
+        batch.set_through(Some(Stamp(2)));
+        drop(batch);
+        later.set_confirmed(Instant(100), lease);
+    }));
+    assert_eq!(tx.hit(here), None);
+    assert_eq!(ready(tx.read_object(here)).as_deref(), Some(&b"new"[..]));
 }
 
 /// A snapshot goes on reading its state from copies kept beside the new ones.
