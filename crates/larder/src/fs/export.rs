@@ -67,7 +67,10 @@ pub async fn export<S: TxStore>(
     while at < made.len() {
         let (attr, path) = made[at].clone();
         at += 1;
-        make_directory(&path)?;
+        // The folder itself may be one that a link leads to.
+        if path != target || !path.is_dir() {
+            make_directory(&path)?;
+        }
         done.directories += 1;
         // A directory's size is the number of its names.
         done.found += attr.inode.size;
@@ -80,6 +83,9 @@ pub async fn export<S: TxStore>(
             for entry in listed {
                 let path = path.join(OsStr::from_bytes(&entry.entry.name));
                 let Some(attr) = entry.attr.clone() else { continue };
+                if options.keep_same {
+                    remove_other_kind(&path, attr.inode.kind == Kind::Directory)?;
+                }
                 if attr.inode.kind == Kind::Directory {
                     made.push((attr, path));
                 } else if let Some(first) = links.get(&attr.id) {
@@ -139,11 +145,24 @@ fn is_same(path: &Path, attr: &Attr) -> bool {
         && modified == i128::from(attr.inode.mtime)
 }
 
+/// Makes a directory, if none is there.
 fn make_directory(path: &Path) -> Result<(), FsError> {
+    let there = || std::fs::symlink_metadata(path).is_ok_and(|there| there.is_dir());
     match std::fs::create_dir(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && there() => Ok(()),
         other => other.map_err(host(path)),
     }
+}
+
+/// Removes what an export before this one left at a name that is of another kind by now, a link to
+/// a directory too: nothing is written where a link leads.
+fn remove_other_kind(path: &Path, directory: bool) -> Result<(), FsError> {
+    let removed = match std::fs::symlink_metadata(path) {
+        Ok(there) if there.is_dir() && !directory => std::fs::remove_dir_all(path),
+        Ok(there) if !there.is_dir() && directory => std::fs::remove_file(path),
+        _ => return Ok(()),
+    };
+    removed.map_err(host(path))
 }
 
 fn remove_if_there(path: &Path) -> Result<(), FsError> {
@@ -179,7 +198,7 @@ async fn write_file<S: TxStore>(
         make_special(path, attr, &xattrs_of(fs, attr).await?)?;
         return Ok(0);
     }
-    let file = std::fs::File::create(path).map_err(host(path))?;
+    let file = std::fs::File::create_new(path).map_err(host(path))?;
     let mut offset = 0;
     while offset < attr.inode.size {
         let bytes = fs.read_part(attr.id, offset, PART_BYTES).await?;

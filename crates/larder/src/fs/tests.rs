@@ -1,6 +1,7 @@
 //! The file layer over the store in memory.
 
 mod attributes;
+mod exports;
 mod golden;
 mod layout;
 mod open;
