@@ -241,6 +241,9 @@ pub enum Abort {
     /// The volume is not of this domain, or unknown.
     #[error("volume {0} is not in this domain")]
     NoVolume(VolumeId),
+    /// The volume was deleted: nothing of it will ever be there again.
+    #[error("volume {0} was deleted")]
+    Deleted(VolumeId),
     /// The base belongs to a history this domain does not have, or lies past its fork.
     #[error("the base stamp belongs to another history of the domain")]
     History,

@@ -55,6 +55,8 @@ pub struct PageNo(pub u64);
 impl PageNo {
     /// One past the largest page number.
     pub const LIMIT: u64 = 1 << 48;
+    /// The last number, which stands for the volume: see [`PageId::of_volume`].
+    pub const VOLUME: Self = Self(Self::LIMIT - 1);
 }
 
 /// A page, named across volumes.
@@ -64,6 +66,23 @@ pub struct PageId {
     pub volume: VolumeId,
     /// Its number there.
     pub page: PageNo,
+}
+
+impl PageId {
+    /// The volume itself, as streams, the change index and the page engine name it: the
+    /// page of the last number, which is never given away. A change of its existence: the volume was deleted, and with it every page of it.
+    /// A change of its value: what is said of it has changed; whoever uses it asks again. Every child
+    /// is told of either, whatever it is registered for.
+    #[must_use]
+    pub fn of_volume(volume: VolumeId) -> Self {
+        Self { volume, page: PageNo::VOLUME }
+    }
+
+    /// Whether it stands for its volume: see [`PageId::of_volume`].
+    #[must_use]
+    pub fn is_volume(self) -> bool {
+        self.page == PageNo::VOLUME
+    }
 }
 
 /// A slot of a page. Slots of a slotted page are sparse: any number may be used (a directory uses
@@ -141,9 +160,10 @@ impl fmt::Debug for PageId {
 impl fmt::Display for PageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.volume.0 < 1 << 32 {
-            write!(f, "{}/{}", self.volume.0, self.page.0)
+            write!(f, "{}/", self.volume.0)?;
         } else {
-            write!(f, "{:032x}/{}", self.volume.0, self.page.0)
+            write!(f, "{:032x}/", self.volume.0)?;
         }
+        if self.is_volume() { f.write_str("volume") } else { write!(f, "{}", self.page.0) }
     }
 }

@@ -186,6 +186,10 @@ pub enum Fault {
     RefreshJoined,
     /// Quotas: a commit that passes its volume's quota is taken.
     QuotaUncounted,
+    /// Deletions: a commit to a volume is taken while the volume's deletion is on its way to the log.
+    CommitToDeleted,
+    /// Deletions: what a deleted volume left is not removed after a restart.
+    ForgetRemoval,
 }
 
 impl Faults {

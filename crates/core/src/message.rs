@@ -11,7 +11,7 @@ use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
 
 /// The newest protocol version spoken here.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 /// The oldest protocol version spoken here.
 pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
 
@@ -318,6 +318,9 @@ pub enum RequestError {
     /// The domain is not served here.
     #[error("no domain {0:?}")]
     NoDomain(DomainId),
+    /// The volume was deleted, for good. Named by its name or its id.
+    #[error("volume {0} was deleted")]
+    Deleted(String),
     /// A volume of that name, or that id with another specification, is there.
     #[error("volume {0} exists")]
     Exists(String),
@@ -512,6 +515,13 @@ pub enum Message {
         /// How.
         change: VolumeChange,
     },
+    /// Deletes a volume, for good. Since protocol version 3.
+    DeleteVolume {
+        /// For the answer.
+        request: RequestId,
+        /// Which. By id: repeated, it must not meet another one of that name.
+        volume: VolumeId,
+    },
     /// Keep-alive and age: answered by an `Echo` in the stream.
     Beat {
         /// Which domain.
@@ -613,6 +623,13 @@ pub enum Message {
         /// The volume.
         info: VolumeInfo,
     },
+    /// Answers `DeleteVolume`: the deletion is durable.
+    VolumeDeleted {
+        /// Which request.
+        request: RequestId,
+        /// The volume.
+        volume: VolumeId,
+    },
     /// Answers `ListVolumes`.
     Volumes {
         /// Which request.
@@ -698,6 +715,7 @@ impl Message {
     pub fn since(&self) -> u32 {
         match self {
             Self::ChangeVolume { .. } => 2,
+            Self::DeleteVolume { .. } | Self::VolumeDeleted { .. } => 3,
             _ => 1,
         }
     }
@@ -721,6 +739,7 @@ impl Message {
             | Self::ListVolumes { .. }
             | Self::CreateVolume { .. }
             | Self::ChangeVolume { .. }
+            | Self::DeleteVolume { .. }
             | Self::Beat { .. }
             | Self::Refresh { .. }
             | Self::Credit { .. }
@@ -731,6 +750,7 @@ impl Message {
             | Self::CommitDeferred { .. }
             | Self::Ids { .. }
             | Self::Volume { .. }
+            | Self::VolumeDeleted { .. }
             | Self::Volumes { .. }
             | Self::Failed { .. } => Lane::Control,
             Self::Resumed { .. } | Self::Advance { .. } | Self::History { .. } => Lane::Stream,

@@ -65,6 +65,14 @@ pub enum LogRecord {
         /// The volume.
         volume: VolumeMeta,
     },
+    /// A volume was deleted, with all its pages. Takes a stamp like a commit, and changes the page
+    /// that stands for the volume ([`PageId::of_volume`]).
+    Deleted {
+        /// Its stamp.
+        stamp: Stamp,
+        /// Which volume.
+        volume: VolumeId,
+    },
     /// A volume's settings from here on.
     Settings {
         /// Of which volume.
@@ -109,6 +117,26 @@ pub struct VolumeMeta {
     pub given: Vec<Given>,
 }
 
+/// A volume that was deleted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeletedVolume {
+    /// Its id, which is never used again.
+    pub id: VolumeId,
+    /// Its name when it was deleted: another volume may have it now.
+    pub name: String,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// The stamp of its deletion.
+    pub stamp: Stamp,
+    /// Pages that the engine still holds of it, about; none: all are removed.
+    pub left: Option<u64>,
+}
+
+/// Volumes kept of those that were deleted and removed, the last ones: whoever still uses one is told
+/// so, and a deletion that is repeated is answered as it was. Of an older one it is only known that it
+/// is not there.
+pub const DELETED_MAX: usize = 256;
+
 /// Histories kept of those in which a volume's page numbers were given. Of an older one it is not
 /// known any more which numbers were: all before those that are known pass for its.
 pub const GIVEN_MAX: usize = 16;
@@ -150,6 +178,9 @@ pub struct DomainMeta {
     pub epochs: Vec<Epoch>,
     /// Volumes, ascending by id.
     pub volumes: Vec<VolumeMeta>,
+    /// Volumes that were deleted, ascending by id: all those of which pages are still to be removed,
+    /// and the last [`DELETED_MAX`] of the others.
+    pub deleted: Vec<DeletedVolume>,
     /// Boots, ascending by id.
     pub boots: Vec<BootMeta>,
 }
@@ -212,6 +243,9 @@ pub struct InstallBatch {
     pub apart: Vec<Apart>,
     /// Pages, installed by this batch, of which nothing is kept apart any more.
     pub joined: Vec<PageId>,
+    /// Pages of deleted volumes, removed with what is kept apart of them, and each with the version
+    /// whose index entry goes too. Of no page that is installed by this batch.
+    pub removed: Vec<(PageId, Stamp)>,
     /// The domain's metadata afterwards.
     pub meta: DomainMeta,
 }

@@ -238,6 +238,7 @@ impl World {
                         LoadKey::ChangedAfter { .. } => {
                             Loaded::Changed { entries: Vec::new(), more: false }
                         }
+                        LoadKey::Removable { .. } => Loaded::Removable(Vec::new()),
                     };
                     self.tell_origin(OriginInput::Loaded { domain, load, result: Ok(loaded) });
                 }
@@ -351,7 +352,7 @@ fn ends_without_a_version_in_common_name_both_ranges() {
         assert_eq!((world.parent.agreed, world.child.agreed), (None, None));
     }
     let reason = CloseReason::Version { parent: TODAY, child: ONLY_NEXT };
-    let text = "no common protocol version: the parent speaks 1 to 2, the child 3; update the older \
+    let text = "no common protocol version: the parent speaks 1 to 3, the child 4; update the older \
                 of the two";
     assert_eq!(reason.to_string(), text);
 }

@@ -329,6 +329,22 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         uplink: Uplink,
     },
+    /// Delete a volume, for good
+    ///
+    /// When this ends with 0 the deletion is durable: the volume's name is free, and whoever uses it is
+    /// refused from then on. Mounts of it answer ESTALE ("Stale file handle"), and what was written
+    /// through them and not committed is lost. Its pages are removed in the background, and their space
+    /// is given back when all of them are. Nothing brings a deleted volume back but a backup of the
+    /// origin.
+    Delete {
+        /// The volume
+        volume: String,
+        /// Do not ask for the name to be typed; wanted where there is no terminal
+        #[arg(short, long)]
+        yes: bool,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
     /// Check a volume's tree (over a link), or the store of an origin that is not running (`--data`)
     Check {
         /// The volume

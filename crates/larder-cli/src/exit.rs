@@ -82,7 +82,7 @@ const DAMAGED: u8 = 6;
 
 fn of_files(error: &FsError) -> u8 {
     match error {
-        FsError::NotFound | FsError::Unformatted => 3,
+        FsError::NotFound | FsError::Unformatted | FsError::Store(TxError::Deleted) => 3,
         FsError::Damaged(_) => DAMAGED,
         FsError::Store(error) => of_transaction(error),
         _ => 1,
@@ -98,6 +98,7 @@ fn of_transaction(error: &TxError) -> u8 {
         | TxError::Unavailable(_)
         | TxError::NoSpace(_) => UNAVAILABLE,
         TxError::Damaged(_) => DAMAGED,
+        TxError::Deleted => 3,
         TxError::Denied(_) | TxError::Forked | TxError::Quota(_) => REFUSED,
         TxError::Conflict(_) | TxError::Full(_) | TxError::Gone(_) | TxError::TooLarge(_) => 1,
     }
@@ -129,7 +130,7 @@ fn of_store(error: &OpenError) -> u8 {
 
 fn of(error: &Error) -> u8 {
     match error {
-        Error::NoVolume(_) | Error::Gone(_) | Error::NoPage(_) => 3,
+        Error::NoVolume(_) | Error::VolumeDeleted(_) | Error::Gone(_) | Error::NoPage(_) => 3,
         Error::Refused(_)
         | Error::Forbidden(_)
         | Error::QuotaPassed { .. }
@@ -175,6 +176,7 @@ mod tests {
         assert_eq!(in_files(TxError::Denied("no".into())), 4);
         assert_eq!(in_files(TxError::Forked), 4);
         assert_eq!(in_files(TxError::Quota("passed".into())), 4);
+        assert_eq!(in_files(TxError::Deleted), 3);
         assert_eq!(in_files(FsError::NotFound), 3);
         assert_eq!(in_files(FsError::Unformatted), 3);
         assert_eq!(in_files(FsError::NotEmpty), 1);

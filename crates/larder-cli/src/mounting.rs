@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use larder::client::{Freshness, Node};
 use larder::config::{Config, NodeSection};
 use larder::fs::client::VolumeStore;
-use larder::fs::{FileSystem, FsOptions};
+use larder::fs::{FileSystem, FsOptions, TxStore};
 use larder::http::{Probe, Telling};
 use larder::metrics::Metrics;
 use rustix::io::Errno;
@@ -46,6 +46,14 @@ struct MountProbe {
 /// The tree that is mounted, once it is.
 type MountedTree = Arc<OnceLock<Weak<FileSystem<VolumeStore>>>>;
 
+impl MountProbe {
+    /// Why every operation fails, if it does.
+    fn fails(&self) -> Option<String> {
+        let tree = self.tree.get().and_then(Weak::upgrade)?;
+        tree.store().standing().err().map(|error| error.to_string())
+    }
+}
+
 impl Probe for MountProbe {
     fn metrics(&self) -> &Metrics {
         self.node.metrics()
@@ -57,11 +65,12 @@ impl Probe for MountProbe {
 
     fn ready(&self) -> Result<(), String> {
         self.standing.now()?;
+        self.fails().map_or(Ok(()), Err)?;
         self.node.ready()
     }
 
     fn notes(&self) -> Vec<String> {
-        self.node.notes()
+        self.fails().into_iter().chain(self.node.notes()).collect()
     }
 
     fn status(&self) -> Telling<'_> {

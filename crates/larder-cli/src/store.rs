@@ -73,6 +73,8 @@ fn check_domain(path: &Path, folder: &str, faults: &mut Vec<String>) -> Result<V
         "pages": report.pages,
         "page_bytes": report.page_bytes,
         "tombstones": report.tombstones,
+        "removing_volumes": report.removing,
+        "removing_pages": report.left,
     }))
 }
 

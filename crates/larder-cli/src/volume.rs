@@ -45,6 +45,13 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
             crate::owner::quota(&node, name, *bytes, common).await?;
             node.shutdown().await;
         }
+        VolumeCommand::Delete { volume: name, yes, uplink } => {
+            // A mistake of usage is told before anything is asked.
+            crate::owner::may_delete(name, *yes)?;
+            let node = connect(uplink, common).await?;
+            crate::owner::delete(&node, name, common).await?;
+            node.shutdown().await;
+        }
         VolumeCommand::Import { volume: name, source, create: make, page_size, quiet, uplink } => {
             let node = connect_within(uplink, common, IMPORT_MEMORY).await?;
             let volume = match node.volume(name).await {

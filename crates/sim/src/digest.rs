@@ -41,6 +41,8 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
         | Message::ListVolumes { request, .. }
         | Message::CreateVolume { request, .. }
         | Message::ChangeVolume { request, .. }
+        | Message::DeleteVolume { request, .. }
+        | Message::VolumeDeleted { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. }
         | Message::Failed { request, .. } => mixer.add(request.0),
@@ -129,5 +131,7 @@ fn message_kind(message: &Message) -> u64 {
         Message::KeepAlive => 30,
         Message::Refresh { .. } => 31,
         Message::ChangeVolume { .. } => 32,
+        Message::DeleteVolume { .. } => 33,
+        Message::VolumeDeleted { .. } => 34,
     }
 }

@@ -8,7 +8,7 @@ use crate::pages::{FjallConfig, Pages, PagesError};
 use larder_core::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::machine::Faults;
 use larder_core::page::Page;
-use larder_core::record::{DomainMeta, Lsn};
+use larder_core::record::{DomainMeta, Lsn, StoredPage};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -32,6 +32,10 @@ pub struct Report {
     pub pages: u64,
     /// Bytes of their images.
     pub page_bytes: u64,
+    /// Volumes that were deleted and of which something is left to be removed.
+    pub removing: u64,
+    /// Pages left of those.
+    pub left: u64,
     /// Pages deleted, whose numbers stay taken.
     pub tombstones: u64,
     /// Entries of the change index.
@@ -147,6 +151,13 @@ pub fn check<D: Disk, P: Pages>(
             report.add(error);
         }
     }
+    let left = meta.deleted.iter().filter(|volume| volume.left.is_some());
+    for volume in left {
+        report.removing += 1;
+        if let Err(error) = count_left(pages, volume.id, &mut report) {
+            report.add(error);
+        }
+    }
     match check_index(pages, &meta, &mut versions, &mut report) {
         // What the index has not named.
         Ok(()) => {
@@ -195,6 +206,28 @@ fn check_volume<P: Pages>(
     }
 }
 
+/// What is left of a deleted volume is not served any more: it is counted, and not read.
+fn count_left<P: Pages>(
+    pages: &P,
+    volume: VolumeId,
+    report: &mut Report,
+) -> Result<(), PagesError> {
+    let mut after = PageNo(0);
+    loop {
+        let found = pages.pages_of(volume, after, STEP)?;
+        report.left += found.len() as u64;
+        match found.last() {
+            Some(last) if found.len() == STEP => after = last.page,
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Whether a volume that the metadata does not name was deleted: its stand-in is a tombstone.
+fn was_deleted<P: Pages>(pages: &P, volume: VolumeId) -> bool {
+    matches!(pages.load(PageId::of_volume(volume)), Ok(Some(StoredPage { image: None, .. })))
+}
+
 fn check_page<P: Pages>(
     pages: &P,
     page: PageId,
@@ -239,7 +272,12 @@ fn check_index<P: Pages>(
             if versions.get(page) == Some(stamp) {
                 versions.remove(page);
             } else if meta.volumes.iter().all(|volume| volume.id != page.volume) {
-                report.add(Problem::NoVolume { page: *page });
+                match was_deleted(pages, page.volume) {
+                    // Its own entry, or one of a page that is left.
+                    true if page.is_volume() || pages.load(*page)?.is_some() => {}
+                    true => report.add(Problem::Superseded { page: *page, stamp: *stamp }),
+                    false => report.add(Problem::NoVolume { page: *page }),
+                }
             } else {
                 report.add(Problem::Superseded { page: *page, stamp: *stamp });
             }

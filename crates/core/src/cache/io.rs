@@ -40,6 +40,8 @@ pub enum CacheOp {
     CreateVolume(VolumeSpec),
     /// Change a volume.
     ChangeVolume(VolumeId, VolumeChange),
+    /// Delete a volume, for good.
+    DeleteVolume(VolumeId),
     /// Bring pages into the cache (those it lacks, or has with holes). Replied with all of them,
     /// or at once with nothing for a prefetch.
     Fetch {
@@ -96,6 +98,8 @@ pub enum CacheOp {
 pub enum CacheReply {
     /// To `OpenVolume`, `CreateVolume`, `ChangeVolume`.
     Volume(VolumeInfo),
+    /// To `DeleteVolume`: the deletion is durable.
+    Deleted,
     /// To `ListVolumes`.
     Volumes(Vec<VolumeInfo>),
     /// To `Fetch`: the copies, each exact at `through`, in the order asked (empty for a prefetch).
@@ -132,6 +136,14 @@ pub enum Notice {
         domain: DomainId,
         /// What, per page: whole pages where no detail is known.
         pages: Vec<crate::commit::PageChange>,
+    },
+    /// A volume that was opened here was deleted: nothing of it will ever be there again. Sent after
+    /// `Changed` with the page that stands for it.
+    VolumeDeleted {
+        /// Of which domain.
+        domain: DomainId,
+        /// Which.
+        volume: VolumeId,
     },
     /// The domain was answered `Reset`: everything may have changed.
     Reset {

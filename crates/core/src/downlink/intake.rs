@@ -223,6 +223,10 @@ impl Downlinks {
                 self.count(link, 1)?;
                 Ask::ChangeVolume(request, volume, change)
             }
+            Message::DeleteVolume { request, volume } => {
+                self.count(link, 1)?;
+                Ask::DeleteVolume(request, volume)
+            }
             Message::Commit { domain, commit } => {
                 self.count(link, 1)?;
                 if !self.may_use(link, domain, commit.id.boot)? {
@@ -314,6 +318,10 @@ impl Downlinks {
         for ask in there {
             follower.queue(Asked { request, page: ask.page, have: ask.have, prefetch });
         }
+        let (deleted, unknown): (Vec<PageId>, Vec<PageId>) =
+            unknown.into_iter().partition(|page| self.volumes.deleted.contains(&page.volume));
+        let error = RequestError::Deleted(volumes_of(&deleted));
+        self.fail_pages(link, (request, deleted), error, out);
         let error = RequestError::NoVolume(volumes_of(&unknown));
         self.fail_pages(link, (request, unknown), error, out);
         Ok(vec![Ask::Serve])
@@ -355,7 +363,7 @@ fn volumes_of(pages: &[PageId]) -> String {
     named.join(", ")
 }
 
-/// A page that is no page: number 0, or past the last.
+/// A page that is no page: number 0, or the one that stands for the volume, or past that.
 pub(crate) fn is_page(page: PageId) -> bool {
-    page.page.0 != 0 && page.page.0 < crate::id::PageNo::LIMIT
+    page.page.0 != 0 && page.page < crate::id::PageNo::VOLUME
 }

@@ -37,12 +37,15 @@ use crate::message::{
     CloseReason, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError, Role, VolumeChange,
     VolumeKey, VolumeSpec,
 };
+use crate::record::DELETED_MAX;
 use crate::time::{Duration, Instant, WallTime};
 use names::Names;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The protocol version from which on a refusal for its quota is known to a child.
 const QUOTA_SINCE: u32 = 2;
+/// The protocol version from which on a refusal for a deleted volume is known to a child.
+const DELETED_SINCE: u32 = 3;
 
 /// Where link outputs go: the machine's own list of outputs.
 pub(crate) trait LinkSink {
@@ -85,6 +88,7 @@ pub(crate) enum Ask {
     ListVolumes(RequestId, String),
     CreateVolume(RequestId, VolumeSpec),
     ChangeVolume(RequestId, VolumeId, VolumeChange),
+    DeleteVolume(RequestId, VolumeId),
     Commit(DomainId, CommitRequest),
 }
 
@@ -100,13 +104,17 @@ enum Timer {
 }
 
 /// Each domain's volumes; none: not known (relay).
-#[derive(Debug)]
-struct Volumes(Option<BTreeMap<VolumeId, DomainId>>);
+#[derive(Debug, Default)]
+struct Volumes {
+    there: Option<BTreeMap<VolumeId, DomainId>>,
+    /// The last ones that were deleted.
+    deleted: VecDeque<VolumeId>,
+}
 
 impl Volumes {
     /// Whether the page may be there.
     fn may_have(&self, domain: DomainId, page: PageId) -> bool {
-        let known = self.0.as_ref();
+        let known = self.there.as_ref();
         known.is_none_or(|volumes| volumes.get(&page.volume) == Some(&domain))
     }
 }
@@ -133,7 +141,7 @@ impl Downlinks {
             links: BTreeMap::new(),
             names: Names::default(),
             left: Vec::new(),
-            volumes: Volumes(None),
+            volumes: Volumes::default(),
             timers: BTreeSet::new(),
         }
     }
@@ -144,8 +152,18 @@ impl Downlinks {
         domain: DomainId,
         volumes: impl IntoIterator<Item = VolumeId>,
     ) {
-        let known = self.volumes.0.get_or_insert_default();
+        let known = self.volumes.there.get_or_insert_default();
         known.extend(volumes.into_iter().map(|volume| (volume, domain)));
+    }
+
+    /// A volume was deleted: what is asked of it is refused. What a link is registered for of it stays,
+    /// since its stream may still have to tell of changes before; the child gives it back itself.
+    pub(crate) fn delete_volume(&mut self, volume: VolumeId) {
+        self.volumes.there.get_or_insert_default().remove(&volume);
+        self.volumes.deleted.push_back(volume);
+        if self.volumes.deleted.len() > DELETED_MAX {
+            self.volumes.deleted.pop_front();
+        }
     }
 
     pub(crate) fn get(&self, link: LinkId) -> Option<&Link> {
@@ -256,10 +274,13 @@ impl Downlinks {
         out: &mut dyn LinkSink,
     ) {
         // An outcome that it does not know would end its link.
-        let older = self.version(link).is_some_and(|version| version < QUOTA_SINCE);
+        let older = |than| self.version(link).is_some_and(|version| version < than);
         let outcome = match outcome {
-            Outcome::Aborted(Abort::Quota { .. }) if older => {
+            Outcome::Aborted(Abort::Quota { .. }) if older(QUOTA_SINCE) => {
                 Outcome::Aborted(Abort::TooLarge("bytes"))
+            }
+            Outcome::Aborted(Abort::Deleted(volume)) if older(DELETED_SINCE) => {
+                Outcome::Aborted(Abort::NoVolume(volume))
             }
             other => other,
         };
@@ -281,6 +302,7 @@ impl Downlinks {
         error: RequestError,
         out: &mut dyn LinkSink,
     ) {
+        let error = self.known_error(link, error);
         let message = Message::CommitDeferred { domain, id, error };
         self.reply(link, message, out);
     }
@@ -293,7 +315,20 @@ impl Downlinks {
         error: RequestError,
         out: &mut dyn LinkSink,
     ) {
+        let error = self.known_error(link, error);
         self.reply(link, Message::Failed { request, pages: Vec::new(), error }, out);
+    }
+
+    /// The error as a child of an older version knows it.
+    fn known_error(&self, link: LinkId, error: RequestError) -> RequestError {
+        match error {
+            RequestError::Deleted(volume)
+                if self.version(link).is_some_and(|version| version < DELETED_SINCE) =>
+            {
+                RequestError::NoVolume(volume)
+            }
+            other => other,
+        }
     }
 
     /// Answers pages of one fetch.
@@ -325,6 +360,7 @@ impl Downlinks {
         error: RequestError,
         out: &mut dyn LinkSink,
     ) {
+        let error = self.known_error(link, error);
         let Some(entry) = self.links.get_mut(&link).filter(|_| !pages.is_empty()) else {
             return;
         };

@@ -145,10 +145,10 @@ impl Registration {
         };
     }
 
-    /// Whether changes to the page are to be sent.
+    /// Whether changes to the page are to be sent: that a volume was deleted concerns every child.
     #[inline]
     pub(crate) fn contains(&self, page: PageId) -> bool {
-        self.exact.as_ref().is_none_or(|set| set.contains(page))
+        page.is_volume() || self.exact.as_ref().is_none_or(|set| set.contains(page))
     }
 
     /// The child asks for the page, or will hold it (rule 10). Past the bound the set is forgotten.

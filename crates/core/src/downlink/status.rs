@@ -26,6 +26,10 @@ pub struct DomainStatus {
     pub stamp: Stamp,
     /// What the directory of this domain takes, over all children.
     pub directory: Directory,
+    /// Volumes that were deleted and of which pages are still to be removed.
+    pub removing_volumes: u64,
+    /// Those pages, about.
+    pub removing_pages: u64,
 }
 
 /// What is registered.
@@ -117,7 +121,8 @@ impl Downlinks {
             let mut directory = Directory::default();
             let followed = children.iter().flat_map(|child| &child.domains);
             followed.filter(|f| f.domain == domain).for_each(|f| directory.add(f.directory));
-            DomainStatus { domain, open, stamp, directory }
+            let (removing_volumes, removing_pages) = (0, 0);
+            DomainStatus { domain, open, stamp, directory, removing_volumes, removing_pages }
         });
         ParentStatus { domains: domains.collect(), children }
     }

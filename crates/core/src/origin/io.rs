@@ -1,6 +1,6 @@
 //! Inputs and outputs of the origin machine.
 
-use crate::id::{DomainId, PageId, Stamp};
+use crate::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::record::{InstallBatch, LogRecord, Lsn, StoredPage};
 use crate::time::WallTime;
@@ -25,6 +25,15 @@ pub enum LoadKey {
         /// How many at most.
         limit: usize,
     },
+    /// At most `limit` pages of a deleted volume with numbers above `after`, to be removed.
+    Removable {
+        /// The volume.
+        volume: VolumeId,
+        /// Above this number.
+        after: PageNo,
+        /// How many at most.
+        limit: usize,
+    },
 }
 
 /// What a load found.
@@ -39,6 +48,8 @@ pub enum Loaded {
         /// Whether the limit cut them off.
         more: bool,
     },
+    /// Pages with their versions, ascending; fewer than asked for: there are no more.
+    Removable(Vec<(PageId, Stamp)>),
 }
 
 /// Why the store could not do what was asked.
@@ -154,6 +165,11 @@ pub enum OriginOutput {
         domain: DomainId,
         /// Up to and with this one.
         through: Lsn,
+    },
+    /// Much of what the page engine held was removed or cut: give its space back, in the background.
+    GiveBack {
+        /// Whose engine.
+        domain: DomainId,
     },
     /// Pages with changes cannot be read, or can again. Tell the operator.
     PagesUnreadable {

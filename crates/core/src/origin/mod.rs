@@ -65,7 +65,13 @@ impl Origin {
     /// What it does, for operators.
     #[must_use]
     pub fn status(&self) -> ParentStatus {
-        self.links.status(self.domains.values().map(|d| (d.id(), d.is_open(), d.durable())))
+        let domains = self.domains.values().map(|d| (d.id(), d.is_open(), d.durable()));
+        let mut status = self.links.status(domains);
+        for domain in &mut status.domains {
+            let left = self.domains.get(&domain.domain).map(Domain::left_to_remove);
+            (domain.removing_volumes, domain.removing_pages) = left.unwrap_or_default();
+        }
+        status
     }
 
     /// Lets a domain work, with everything it needs beside itself.
@@ -97,6 +103,10 @@ impl Origin {
                     let info = info.expect("it was made");
                     self.links.add_volumes(info.domain, [id]);
                     self.volumes.made(&mut self.links, info, out);
+                }
+                Event::VolumeDeleted(id, name) => {
+                    self.links.delete_volume(id);
+                    self.volumes.deleted(id, &name);
                 }
                 Event::VolumeNotMade(id, detail) => {
                     self.volumes.not_made(&mut self.links, id, &detail, out);
@@ -218,17 +228,8 @@ impl Origin {
                 }
                 self.with(now, domain, events, out, |domain, cx| domain.commit(cx, link, commit));
             }
-            Ask::AllocateIds(request, volume, count) => {
-                let Some(domain) = self.served(link, request, volume, out) else { return };
-                self.with(now, domain, events, out, |domain, cx| {
-                    domain.allocate(cx, link, request, volume, count);
-                });
-            }
-            Ask::ChangeVolume(request, volume, change) => {
-                let Some(domain) = self.served(link, request, volume, out) else { return };
-                self.with(now, domain, events, out, |domain, cx| {
-                    domain.change_volume(cx, (link, request), volume, &change);
-                });
+            Ask::AllocateIds(..) | Ask::ChangeVolume(..) | Ask::DeleteVolume(..) => {
+                self.ask_of_volume(now, link, ask, events, out);
             }
             Ask::OpenVolume(request, key) => {
                 self.volumes.open(&mut self.links, &self.domains, (link, request), &key, out);
@@ -251,6 +252,53 @@ impl Origin {
         }
     }
 
+    /// What is asked of a volume's domain.
+    fn ask_of_volume(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        ask: Ask,
+        events: &mut Vec<Event>,
+        out: &mut Vec<OriginOutput>,
+    ) {
+        match ask {
+            Ask::AllocateIds(request, volume, count) => {
+                let Some(domain) = self.served(link, request, volume, out) else { return };
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.allocate(cx, link, request, volume, count);
+                });
+            }
+            Ask::ChangeVolume(request, volume, change) => {
+                let Some(domain) = self.served(link, request, volume, out) else { return };
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.change_volume(cx, (link, request), volume, &change);
+                });
+            }
+            Ask::DeleteVolume(request, volume) => {
+                let Some(domain) = self.served_once(link, request, volume, out) else { return };
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.delete_volume(cx, (link, request), volume);
+                });
+            }
+            other => unreachable!("{other:?} is asked of no volume's domain"),
+        }
+    }
+
+    /// The domain of a volume that is there, or was deleted, if it serves; else the asker is told.
+    fn served_once(
+        &mut self,
+        link: LinkId,
+        request: RequestId,
+        volume: VolumeId,
+        out: &mut Vec<OriginOutput>,
+    ) -> Option<DomainId> {
+        let mut deleted = self.domains.values().filter(|domain| domain.was_deleted(volume));
+        match deleted.next().map(Domain::id) {
+            Some(domain) if self.serves(domain) => Some(domain),
+            _ => self.served(link, request, volume, out),
+        }
+    }
+
     /// The domain of a volume that is asked for, if it serves; else the asker is told.
     fn served(
         &mut self,
@@ -262,10 +310,15 @@ impl Origin {
         let error = match self.volumes.domain(volume) {
             Some(domain) if self.serves(domain) => return Some(domain),
             Some(domain) => RequestError::NoDomain(domain),
-            None => RequestError::NoVolume(volume.to_string()),
+            None => self.no_volume(volume),
         };
         self.links.fail(link, request, error, out);
         None
+    }
+
+    /// What is wrong with a volume that is in no domain.
+    fn no_volume(&self, volume: VolumeId) -> RequestError {
+        volumes::no_volume(&self.domains, volume)
     }
 
     fn serves(&self, domain: DomainId) -> bool {

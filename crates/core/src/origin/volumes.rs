@@ -33,6 +33,12 @@ pub(super) struct Volumes {
     making: BTreeMap<VolumeId, Making>,
 }
 
+/// What is wrong with a volume that is in no domain.
+pub(super) fn no_volume(domains: &BTreeMap<DomainId, Domain>, id: VolumeId) -> RequestError {
+    let deleted = domains.values().find(|domain| domain.was_deleted(id));
+    deleted.map_or_else(|| RequestError::NoVolume(id.to_string()), |domain| domain.no_volume(id))
+}
+
 impl Volumes {
     /// Takes over a recovered domain's volumes.
     pub(super) fn recovered(&mut self, domain: &Domain) -> Result<(), RecoverError> {
@@ -69,11 +75,11 @@ impl Volumes {
         match id.and_then(|id| self.info(domains, id)) {
             Some(info) => links.reply(link, Message::Volume { request, info }, out),
             None => {
-                let name = match key {
-                    VolumeKey::Name(name) => name.clone(),
-                    VolumeKey::Id(id) => id.to_string(),
+                let error = match key {
+                    VolumeKey::Name(name) => RequestError::NoVolume(name.clone()),
+                    VolumeKey::Id(id) => no_volume(domains, *id),
                 };
-                links.fail(link, request, RequestError::NoVolume(name), out);
+                links.fail(link, request, error, out);
             }
         }
     }
@@ -162,6 +168,10 @@ impl Volumes {
                 "a page has a power of two from {PAGE_BYTES_MIN} to {PAGE_BYTES_MAX} bytes"
             )));
         }
+        if domains.values().any(|domain| domain.was_deleted(spec.id)) {
+            // The request was repeated, and somebody has deleted what it made meanwhile.
+            return Err(RequestError::Deleted(spec.name.clone()));
+        }
         if self.names.contains_key(&spec.name) {
             return Err(RequestError::Exists(spec.name.clone()));
         }
@@ -193,6 +203,14 @@ impl Volumes {
         for (link, request) in making.askers {
             let info = info.clone();
             links.reply(link, Message::Volume { request, info }, out);
+        }
+    }
+
+    /// A volume was deleted: its name is free.
+    pub(super) fn deleted(&mut self, id: VolumeId, name: &str) {
+        self.domains.remove(&id);
+        if self.names.get(name) == Some(&id) {
+            self.names.remove(name);
         }
     }
 

@@ -77,6 +77,9 @@ impl Relay {
                 let message = Message::ChangeVolume { request, volume, change };
                 self.pass_on(now, link, request, message);
             }
+            Ask::DeleteVolume(request, volume) => {
+                self.pass_on(now, link, request, Message::DeleteVolume { request, volume });
+            }
             Ask::Commit(domain, commit) => self.commit(link, domain, commit, out),
         }
     }

@@ -111,6 +111,7 @@ impl Relay {
             }
             Message::Ids { request, .. }
             | Message::Volume { request, .. }
+            | Message::VolumeDeleted { request, .. }
             | Message::Volumes { request, .. } => {
                 self.fits(request, |what| what.is_answered_by(&message))?;
                 if let Some(pending) = self.answered(request)

@@ -71,6 +71,7 @@ impl What {
             (asked, answer),
             (Message::AllocateIds { .. }, Message::Ids { .. })
                 | (Message::ListVolumes { .. }, Message::Volumes { .. })
+                | (Message::DeleteVolume { .. }, Message::VolumeDeleted { .. })
                 | (
                     Message::OpenVolume { .. }
                         | Message::CreateVolume { .. }
@@ -111,6 +112,8 @@ pub(super) fn renumbered(mut message: Message, to: RequestId) -> Message {
         | Message::ListVolumes { request, .. }
         | Message::CreateVolume { request, .. }
         | Message::ChangeVolume { request, .. }
+        | Message::DeleteVolume { request, .. }
+        | Message::VolumeDeleted { request, .. }
         | Message::Ids { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. } => *request = to,

@@ -71,6 +71,9 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             let head = head::Volume { request: request.0, info: Some(volume_head(info)) };
             Body::plain(kind::VOLUME, &head)
         }
+        Message::VolumeDeleted { request, volume } => {
+            Body::plain(kind::VOLUME_DELETED, &head::named_volume(*request, *volume))
+        }
         Message::Volumes { request, volumes, more } => {
             let head = head::Volumes {
                 request: request.0,
@@ -189,6 +192,13 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
         kind::VOLUME => {
             let head: head::Volume = head::read(body)?;
             Message::Volume { request: RequestId(head.request), info: volume_of(need(head.info)?)? }
+        }
+        kind::VOLUME_DELETED => {
+            let head: head::Range = head::read(body)?;
+            Message::VolumeDeleted {
+                request: RequestId(head.request),
+                volume: VolumeId(id_of(&head.volume)?),
+            }
         }
         kind::VOLUMES => {
             let head: head::Volumes = head::read(body)?;

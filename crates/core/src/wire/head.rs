@@ -5,7 +5,7 @@
 //! repeated field can make 2 bytes of input 32 bytes of memory.
 
 use super::WireError;
-use crate::id::Stamp;
+use crate::id::{RequestId, Stamp, VolumeId};
 use bytes::Bytes;
 
 macro_rules! heads {
@@ -262,8 +262,21 @@ heads! {
         installed: u64 = (uint64, tag = "4"),
         volumes: Vec<Bytes> = (bytes = "bytes", repeated, tag = "5"),
         boots: Vec<Bytes> = (bytes = "bytes", repeated, tag = "6"),
+        deleted: Vec<Bytes> = (bytes = "bytes", repeated, tag = "7"),
         epochs: Bytes = (bytes = "bytes", tag = "15"),
     }
+    DeletedRecord {
+        stamp: u64 = (uint64, tag = "1"),
+        volume: Vec<u8> = (bytes = "vec", tag = "2"),
+        name: String = (string, tag = "3"),
+        page_bytes: u32 = (uint32, tag = "4"),
+        left: Option<u64> = (uint64, optional, tag = "5"),
+    }
+}
+
+/// A request that names a volume and nothing else, or its answer.
+pub(super) fn named_volume(request: RequestId, volume: VolumeId) -> Range {
+    Range { request: request.0, volume: id_field(volume.0), ..Range::default() }
 }
 
 /// Reads a head. Fields that it does not know are skipped.

@@ -37,6 +37,8 @@ pub(super) mod kind {
     pub(in crate::wire) const UNREGISTERED: u32 = 24;
     pub(in crate::wire) const KEEP_ALIVE: u32 = 25;
     pub(in crate::wire) const CHANGE_VOLUME: u32 = 26;
+    pub(in crate::wire) const DELETE_VOLUME: u32 = 27;
+    pub(in crate::wire) const VOLUME_DELETED: u32 = 28;
     pub(in crate::wire) const RESUMED: u32 = 40;
     pub(in crate::wire) const ADVANCE: u32 = 41;
     pub(in crate::wire) const HISTORY: u32 = 42;
@@ -48,7 +50,7 @@ pub(super) mod kind {
 /// The lane of a kind, known from its number before anything of the message is decoded.
 fn lane_of(kind: u32) -> Option<Lane> {
     match kind {
-        kind::GOODBYE..=kind::CHANGE_VOLUME => Some(Lane::Control),
+        kind::GOODBYE..=kind::VOLUME_DELETED => Some(Lane::Control),
         kind::RESUMED..=kind::HISTORY => Some(Lane::Stream),
         kind::COMMIT..=kind::PAGES => Some(Lane::Bulk),
         kind if KINDS_IGNORED.contains(&kind) => Some(Lane::Control),
@@ -241,7 +243,8 @@ fn body_of(message: &Message) -> Body<'_> {
         | Message::OpenVolume { .. }
         | Message::ListVolumes { .. }
         | Message::CreateVolume { .. }
-        | Message::ChangeVolume { .. } => up::volume_body(message),
+        | Message::ChangeVolume { .. }
+        | Message::DeleteVolume { .. } => up::volume_body(message),
         Message::Goodbye { .. }
         | Message::KeepAlive
         | Message::Welcome { .. }
@@ -251,6 +254,7 @@ fn body_of(message: &Message) -> Body<'_> {
         | Message::CommitDeferred { .. }
         | Message::Ids { .. }
         | Message::Volume { .. }
+        | Message::VolumeDeleted { .. }
         | Message::Volumes { .. }
         | Message::Failed { .. } => down::body(message),
         Message::Resumed { .. }
@@ -274,7 +278,7 @@ fn message_of(kind: u32, body: Bytes) -> Result<Message, WireError> {
         | kind::REFRESH
         | kind::CREDIT
         | kind::COMMIT => up::message(kind, body),
-        kind::ALLOCATE_IDS..=kind::CREATE_VOLUME | kind::CHANGE_VOLUME => {
+        kind::ALLOCATE_IDS..=kind::CREATE_VOLUME | kind::CHANGE_VOLUME | kind::DELETE_VOLUME => {
             up::volume_message(kind, body)
         }
         kind::RESUMED..=kind::HISTORY | kind::PAGES => down::flow_message(kind, body),

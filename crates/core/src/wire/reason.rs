@@ -95,6 +95,7 @@ pub(super) fn failure_head(error: &RequestError) -> Failure {
         RequestError::Busy(detail) => (8, detail.as_str()),
         RequestError::Forbidden(detail) => (9, detail.as_str()),
         RequestError::Full(detail) => (10, detail.as_str()),
+        RequestError::Deleted(detail) => (11, detail.as_str()),
     };
     head.code = code;
     head.text = cut(detail);
@@ -117,6 +118,7 @@ pub(super) fn failure_of(head: Failure) -> Result<RequestError, WireError> {
         8 => RequestError::Busy(detail),
         9 => RequestError::Forbidden(detail),
         10 => RequestError::Full(detail),
+        11 => RequestError::Deleted(detail),
         code => RequestError::Unavailable(format!("error {code}: {detail}")),
     })
 }
@@ -178,6 +180,10 @@ pub(super) fn ending_head(outcome: &Outcome) -> Ending {
             (head.limit, head.used, head.more) = (*limit, *used, *more);
             13
         }
+        Outcome::Aborted(Abort::Deleted(volume)) => {
+            head.volume = id_field(volume.0);
+            14
+        }
         Outcome::Aborted(Abort::History) => 9,
         Outcome::Aborted(Abort::TooLarge(limit)) => {
             head.text = cut(limit);
@@ -226,6 +232,7 @@ pub(super) fn ending_of(head: Ending) -> Result<Outcome, WireError> {
             used: head.used,
             more: head.more,
         },
+        14 => Abort::Deleted(volume),
         // Not to be guessed at: whether it committed decides what the user is told.
         _ => return Err(WireError::Malformed("an outcome of no known kind")),
     }))

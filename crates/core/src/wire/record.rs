@@ -10,7 +10,7 @@ use crate::commit::{Abort, Op, Outcome, Write};
 use crate::id::{BootId, CommitId, DomainId, PageId, PageNo, Stamp, VolumeId};
 use crate::message::Epoch;
 use crate::record::{
-    Apart, BootMeta, DomainMeta, Given, LogRecord, Lsn, VolumeMeta, VolumeSettings,
+    Apart, BootMeta, DeletedVolume, DomainMeta, Given, LogRecord, Lsn, VolumeMeta, VolumeSettings,
 };
 use crate::time::WallTime;
 use bytes::Bytes;
@@ -26,6 +26,7 @@ mod kind {
     pub(super) const EPOCH: u32 = 6;
     pub(super) const ABORTED: u32 = 7;
     pub(super) const SETTINGS: u32 = 8;
+    pub(super) const DELETED: u32 = 9;
 }
 
 /// The bytes of a log record.
@@ -64,6 +65,11 @@ pub fn encode_record(record: &LogRecord) -> Bytes {
         LogRecord::Volume { stamp, volume } => {
             let head = head::VolumeRecord { stamp: stamp.0, volume: Some(volume_head(volume)) };
             Body::plain(kind::VOLUME, &head)
+        }
+        LogRecord::Deleted { stamp, volume } => {
+            let volume = id_field(volume.0);
+            let head = head::DeletedRecord { stamp: stamp.0, volume, ..Default::default() };
+            Body::plain(kind::DELETED, &head)
         }
         LogRecord::Settings { volume, settings } => {
             let settings = Some(settings_head(settings));
@@ -115,6 +121,10 @@ pub fn decode_record(bytes: Bytes) -> Result<LogRecord, WireError> {
             let head: head::VolumeRecord = head::read(body)?;
             LogRecord::Volume { stamp: Stamp(head.stamp), volume: volume_of(need(head.volume)?)? }
         }
+        kind::DELETED => {
+            let head: head::DeletedRecord = head::read(body)?;
+            LogRecord::Deleted { stamp: Stamp(head.stamp), volume: VolumeId(id_of(&head.volume)?) }
+        }
         kind::SETTINGS => {
             let head: head::SettingsRecord = head::read(body)?;
             let volume = VolumeId(id_of(&head.volume)?);
@@ -145,6 +155,7 @@ pub fn encode_meta(meta: &DomainMeta) -> Bytes {
         installed: meta.installed.0,
         volumes: volumes.map(|v| volume_head(v).encode_to_vec().into()).collect(),
         boots: meta.boots.iter().map(boot_field).collect(),
+        deleted: meta.deleted.iter().map(deleted_field).collect(),
         epochs: epochs.into(),
     };
     head.encode_to_vec().into()
@@ -167,6 +178,7 @@ pub fn decode_meta(bytes: Bytes) -> Result<DomainMeta, WireError> {
         installed: Stamp(head.installed),
         epochs: packed::read_epochs(head.epochs)?,
         volumes: volumes.map(|volume| volume_of(volume?)).collect::<Result<_, _>>()?,
+        deleted: head.deleted.into_iter().map(deleted_of).collect::<Result<_, _>>()?,
         boots: head.boots.into_iter().map(boot_of).collect::<Result<_, _>>()?,
     })
 }
@@ -272,6 +284,28 @@ fn volume_of(head: head::VolumeHead) -> Result<VolumeMeta, WireError> {
         bytes: head.bytes,
         settings: head.settings.map(settings_of).transpose()?.unwrap_or_default(),
         given: given.collect::<Result<_, _>>()?,
+    })
+}
+
+fn deleted_field(deleted: &DeletedVolume) -> Bytes {
+    let head = head::DeletedRecord {
+        stamp: deleted.stamp.0,
+        volume: id_field(deleted.id.0),
+        name: deleted.name.clone(),
+        page_bytes: deleted.page_bytes,
+        left: deleted.left,
+    };
+    head.encode_to_vec().into()
+}
+
+fn deleted_of(bytes: Bytes) -> Result<DeletedVolume, WireError> {
+    let head: head::DeletedRecord = head::read(bytes)?;
+    Ok(DeletedVolume {
+        id: VolumeId(id_of(&head.volume)?),
+        name: text(head.name)?,
+        page_bytes: down::page_bytes(head.page_bytes)?,
+        stamp: Stamp(head.stamp),
+        left: head.left,
     })
 }
 

@@ -185,6 +185,9 @@ pub(super) fn volume_body(message: &Message) -> Body<'_> {
             };
             Body::plain(kind::CHANGE_VOLUME, &head)
         }
+        Message::DeleteVolume { request, volume } => {
+            Body::plain(kind::DELETE_VOLUME, &head::named_volume(*request, *volume))
+        }
         _ => unreachable!("the caller sorts kinds"),
     }
 }
@@ -328,6 +331,13 @@ pub(super) fn volume_message(kind: u32, body: Bytes) -> Result<Message, WireErro
                     page_bytes: head.page_bytes,
                     domain: head.domain.map(DomainId),
                 },
+            }
+        }
+        kind::DELETE_VOLUME => {
+            let head: head::Range = head::read(body)?;
+            Message::DeleteVolume {
+                request: RequestId(head.request),
+                volume: VolumeId(id_of(&head.volume)?),
             }
         }
         kind::CHANGE_VOLUME => {

@@ -60,6 +60,8 @@ stories! {
     bug27_outcome_ahead_of_its_stream,
     full_store,
     damaged_page,
+    deleted_volume,
+    deleted_volume_at_a_resume,
     bug22_two_beats_of_one_instant,
     bug24_a_beat_forgotten,
     bug25_a_failure_overtakes_a_page,

@@ -51,6 +51,9 @@ pub(crate) struct Stage {
 }
 
 fn page(no: &str) -> PageId {
+    if no == "volume" {
+        return PageId::of_volume(VOLUME);
+    }
     let page = PageNo(no.parse().expect("a page number"));
     PageId { volume: VOLUME, page }
 }
@@ -612,6 +615,7 @@ fn failed(words: &[&str]) -> Message {
         pages: option("page=").map(page).into_iter().collect(),
         error: match option("damaged=") {
             Some(no) => RequestError::Damaged { page: page(no), detail: "rot".into() },
+            None if words.contains(&"deleted") => RequestError::Deleted("v".into()),
             None => RequestError::Unavailable("disk".into()),
         },
     }

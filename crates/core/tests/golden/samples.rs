@@ -112,7 +112,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// How many kinds of message there are.
-pub(crate) const KINDS: usize = 32;
+pub(crate) const KINDS: usize = 34;
 
 /// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
 pub(crate) fn kind(message: &Message) -> usize {
@@ -149,6 +149,8 @@ pub(crate) fn kind(message: &Message) -> usize {
         Message::KeepAlive => 29,
         Message::Refresh { .. } => 30,
         Message::ChangeVolume { .. } => 31,
+        Message::DeleteVolume { .. } => 32,
+        Message::VolumeDeleted { .. } => 33,
     }
 }
 
@@ -241,6 +243,7 @@ fn control_up() -> Vec<(&'static str, Message)> {
                 change: VolumeChange::Quota(Some(10 << 30)),
             },
         ),
+        ("delete-volume", Message::DeleteVolume { request: REQUEST, volume: VOLUME }),
         ("beat", Message::Beat { domain: DOMAIN, sent: Instant(123_456_789) }),
         ("refresh", Message::Refresh { domain: DOMAIN, sent: Instant(123_456_789) }),
         ("credit", Message::Credit { lane: Lane::Bulk, bytes: 70_000 }),
@@ -276,6 +279,7 @@ fn control_down() -> Vec<(&'static str, Message)> {
             },
         ),
         ("volume", Message::Volume { request: REQUEST, info: volume_info() }),
+        ("volume-deleted", Message::VolumeDeleted { request: REQUEST, volume: VOLUME }),
         (
             "volumes",
             Message::Volumes {
@@ -330,6 +334,7 @@ fn endings() -> Vec<(&'static str, Message)> {
         ("failed-timed-out", failed(RequestError::TimedOut)),
         ("failed-busy", failed(RequestError::Busy(detail()))),
         ("failed-forbidden", failed(RequestError::Forbidden(detail()))),
+        ("failed-deleted", failed(RequestError::Deleted("home".into()))),
         ("failed-full", failed(RequestError::Full(detail()))),
         (
             "commit-deferred",
@@ -354,6 +359,7 @@ fn endings() -> Vec<(&'static str, Message)> {
         ("aborted-page-full", aborted(Abort::PageFull(page(9)))),
         ("aborted-bad-write", aborted(Abort::BadWrite(page(9)))),
         ("aborted-no-volume", aborted(Abort::NoVolume(VOLUME))),
+        ("aborted-deleted", aborted(Abort::Deleted(VOLUME))),
         (
             "aborted-quota",
             aborted(Abort::Quota {
@@ -467,6 +473,7 @@ pub(crate) fn records() -> Vec<(&'static str, LogRecord)> {
                 settings: VolumeSettings { quota: Some(1 << 30) },
             },
         ),
+        ("deleted", LogRecord::Deleted { stamp: Stamp(1003), volume: VOLUME }),
         ("epoch", LogRecord::Epoch { epoch: epochs()[1] }),
     ]
 }
@@ -495,6 +502,22 @@ pub(crate) fn meta() -> DomainMeta {
         installed: Stamp(1000),
         epochs: epochs(),
         volumes: vec![volume_meta()],
+        deleted: vec![
+            DeletedVolume {
+                id: VolumeId(7),
+                name: "scratch".into(),
+                page_bytes: 4096,
+                stamp: Stamp(990),
+                left: Some(12_345),
+            },
+            DeletedVolume {
+                id: VolumeId(8),
+                name: "old".into(),
+                page_bytes: 65_536,
+                stamp: Stamp(20),
+                left: None,
+            },
+        ],
         boots: vec![BootMeta {
             boot: BOOT,
             name: "node-one".into(),

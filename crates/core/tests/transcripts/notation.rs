@@ -100,6 +100,8 @@ pub(crate) fn message(message: &Message) -> String {
         | Message::ListVolumes { .. }
         | Message::CreateVolume { .. }
         | Message::ChangeVolume { .. }
+        | Message::DeleteVolume { .. }
+        | Message::VolumeDeleted { .. }
         | Message::Volumes { .. } => format!("{message:?}"),
     }
 }

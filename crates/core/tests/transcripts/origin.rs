@@ -1,5 +1,6 @@
 //! Transcripts of the origin: one test per protocol rule or named race, each told by its prose.
 
+mod deletions;
 mod races;
 mod stores;
 mod volumes;
@@ -35,6 +36,11 @@ fn show(output: &OriginOutput) -> Option<String> {
         OriginOutput::Load { load, key: LoadKey::ChangedAfter { after, .. }, .. } => {
             format!("load {} index after {}", load.0, after.0)
         }
+        OriginOutput::Load { load, key: LoadKey::Removable { volume, after, limit }, .. } => {
+            let (load, volume, after) = (load.0, volume.0, after.0);
+            format!("load {load} {limit} removable pages of volume {volume} after {after}")
+        }
+        OriginOutput::GiveBack { .. } => "give space back".into(),
         OriginOutput::Install { write, batch, .. } => {
             let pages: Vec<String> = batch
                 .pages
@@ -47,6 +53,11 @@ fn show(output: &OriginOutput) -> Option<String> {
             for apart in &batch.apart {
                 let stamps: Vec<String> = apart.changes.iter().map(|c| c.0.to_string()).collect();
                 let _ = write!(text, ", apart {} [{}]", apart.page, stamps.join(", "));
+            }
+            if !batch.removed.is_empty() {
+                let removed = batch.removed.iter().map(|(page, stamp)| format!("{page} {stamp}"));
+                let removed: Vec<String> = removed.collect();
+                let _ = write!(text, ", removed [{}]", removed.join(", "));
             }
             if !batch.joined.is_empty() {
                 let _ = write!(text, ", joined {:?}", batch.joined);
@@ -84,6 +95,9 @@ fn record(lsn: Lsn, record: &LogRecord) -> String {
         LogRecord::Confirmed { boot, upto } => format!("confirmed boot {} {upto}", boot.0),
         LogRecord::Ids { next, .. } => format!("ids below {}", next.0),
         LogRecord::Volume { stamp, .. } => format!("volume stamp {stamp}"),
+        LogRecord::Deleted { stamp, volume } => {
+            format!("deleted volume {} stamp {stamp}", volume.0)
+        }
         LogRecord::Settings { volume, settings } => {
             format!("settings of {volume:?}: quota {:?}", settings.quota)
         }
@@ -134,6 +148,15 @@ impl Store {
                 let entries = rest.by_ref().take(*limit).collect();
                 Loaded::Changed { entries, more: rest.next().is_some() }
             }
+            LoadKey::Removable { volume, after, limit } => {
+                let above = |page: &PageId| page.page > *after && !page.is_volume();
+                let of_volume = |page: &PageId| page.volume == *volume && above(page);
+                let mut found: BTreeMap<PageId, Stamp> = BTreeMap::new();
+                found.extend(self.apart.keys().map(|page| (*page, Stamp::ZERO)));
+                found.extend(self.pages.iter().map(|(page, stored)| (*page, stored.version)));
+                let found = found.into_iter().filter(|(page, _)| of_volume(page));
+                Loaded::Removable(found.take(*limit).collect())
+            }
         })
     }
 
@@ -142,6 +165,11 @@ impl Store {
             self.index.remove(&(page.previous, page.page));
             self.index.insert((page.stored.version, page.page));
             self.pages.insert(page.page, page.stored);
+        }
+        for (page, version) in &batch.removed {
+            self.index.remove(&(*version, *page));
+            self.pages.remove(page);
+            self.apart.remove(page);
         }
         for page in &batch.joined {
             self.apart.remove(page);
@@ -190,6 +218,19 @@ impl Run {
         self.t.say("the origin is started again");
         self.t.machine = open(&self.config, self.t.now, &mut self.store, history);
         self.carry_out_quietly();
+    }
+
+    /// The same with what was listed in the middle lost.
+    pub(crate) fn restart_midway(&mut self, history: u128) {
+        self.t.say("the origin is started again, and what was under way is lost");
+        self.t.machine = open(&self.config, self.t.now, &mut self.store, history);
+    }
+
+    /// The store carries out its last piece of work first.
+    fn store_last(&mut self) {
+        let last = self.store.queue.pop().expect("there is work");
+        self.store.queue.insert(0, last);
+        self.store(None);
     }
 
     /// Lets time pass, unwritten.

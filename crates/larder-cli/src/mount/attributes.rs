@@ -24,7 +24,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::Store(TxError::Quota(_)) => Errno::EDQUOT,
         FsError::Store(TxError::TimedOut | TxError::OutcomeUnknown) => Errno::ETIMEDOUT,
         FsError::Store(TxError::Conflict(_)) => Errno::EAGAIN,
-        FsError::Store(TxError::Gone(_) | TxError::Forked) => Errno::ESTALE,
+        FsError::Store(TxError::Gone(_) | TxError::Forked | TxError::Deleted) => Errno::ESTALE,
         FsError::Store(TxError::Denied(_)) => Errno::EACCES,
         FsError::NoLocks => Errno::ENOLCK,
         FsError::Unformatted

@@ -139,6 +139,10 @@ pub(crate) fn next_signal(
 fn signal_of(event: &Event, domain: DomainId, volume: VolumeId) -> Option<Signal> {
     match event {
         Event::Changed { domain: at, pages } if *at == domain => {
+            let all = larder_core::id::PageId::of_volume(volume);
+            if pages.iter().any(|change| change.page == all) {
+                return Some(Signal::Lapsed);
+            }
             let changes: Vec<_> = pages
                 .iter()
                 .filter(|change| change.page.volume == volume)
@@ -153,7 +157,9 @@ fn signal_of(event: &Event, domain: DomainId, volume: VolumeId) -> Option<Signal
         Event::LeaseLapsed { domain: at } if *at == domain => Some(Signal::Lapsed),
         // What was missed may be a lapse.
         Event::Overflow => Some(Signal::Lapsed),
+        Event::VolumeDeleted { volume: gone, .. } if *gone == volume => Some(Signal::Lapsed),
         Event::Changed { .. }
+        | Event::VolumeDeleted { .. }
         | Event::Reset { .. }
         | Event::LeaseLapsed { .. }
         | Event::LeaseRegained { .. }

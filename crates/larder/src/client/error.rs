@@ -105,6 +105,9 @@ pub enum Error {
     /// No volume of that name or id.
     #[error("no volume {0}")]
     NoVolume(String),
+    /// The volume was deleted, for good. By its name or its id.
+    #[error("volume {0} was deleted")]
+    VolumeDeleted(String),
     /// A volume of that name is there.
     #[error("volume {0} exists")]
     Exists(String),
@@ -191,6 +194,7 @@ impl From<RequestError> for Error {
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::NoVolume(name) => Self::NoVolume(name),
+            RequestError::Deleted(name) => Self::VolumeDeleted(name),
             RequestError::NoDomain(domain) => {
                 Self::Unavailable(format!("domain {:016x} is not served here", domain.0))
             }
@@ -209,6 +213,7 @@ impl From<Abort> for Error {
     fn from(abort: Abort) -> Self {
         match abort {
             Abort::NoVolume(volume) => Self::NoVolume(volume.to_string()),
+            Abort::Deleted(volume) => Self::VolumeDeleted(volume.to_string()),
             Abort::TooLarge(what) => Self::TooLarge(what.into()),
             Abort::Lost(page) => Self::Damaged { page, detail: abort.to_string() },
             Abort::Quota { volume: _, name, limit, used, more } => {

@@ -254,6 +254,16 @@ impl Node {
         self.ask_volume(CacheOp::ChangeVolume(id, VolumeChange::Quota(bytes))).await
     }
 
+    /// Deletes a volume, for good: durable when this returns. Whoever uses it is refused from then
+    /// on; its pages are removed at the origin in the background. Repeated, it is answered the same.
+    pub async fn delete_volume(&self, id: VolumeId) -> Result<()> {
+        let limit = self.shared.request_limit();
+        match self.shared.requests.ask(CacheOp::DeleteVolume(id), limit).await? {
+            CacheReply::Deleted => Ok(()),
+            other => unreachable!("a deletion was asked for: {other:?}"),
+        }
+    }
+
     /// All volumes of the origin.
     pub async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
         let limit = self.shared.request_limit();

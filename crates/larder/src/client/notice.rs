@@ -1,7 +1,7 @@
 //! What a node tells its process unasked: which pages changed, and when nothing is current.
 
 use larder_core::commit::PageChange;
-use larder_core::id::DomainId;
+use larder_core::id::{DomainId, VolumeId};
 use larder_core::message::CloseReason;
 use std::sync::Arc;
 use tokio::sync::broadcast;
@@ -16,6 +16,13 @@ pub enum Event {
         domain: DomainId,
         /// What, per page.
         pages: Arc<Vec<PageChange>>,
+    },
+    /// A volume that this node has opened was deleted: whatever is done in it fails.
+    VolumeDeleted {
+        /// Of which domain.
+        domain: DomainId,
+        /// Which.
+        volume: VolumeId,
     },
     /// Everything of the domain may have changed.
     Reset {

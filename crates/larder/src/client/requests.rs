@@ -151,6 +151,10 @@ impl Outlet<Cache> for CacheOutlet {
 fn event(notice: Notice) -> Event {
     match notice {
         Notice::Changed { domain, pages } => Event::Changed { domain, pages: Arc::new(pages) },
+        Notice::VolumeDeleted { domain, volume } => {
+            tracing::warn!(%volume, "the volume was deleted: nothing of it can be read or written");
+            Event::VolumeDeleted { domain, volume }
+        }
         Notice::Reset { domain } => Event::Reset { domain },
         Notice::LeaseLapsed { domain } => Event::LeaseLapsed { domain },
         Notice::LeaseRegained { domain } => Event::LeaseRegained { domain },

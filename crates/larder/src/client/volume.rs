@@ -58,6 +58,13 @@ impl Volume {
         PageId { volume: self.info.id, page }
     }
 
+    /// Whether this node knows that the volume was deleted: whatever is done in it fails with
+    /// [`Error::VolumeDeleted`] then.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.node.shared().cache.is_deleted(self.id())
+    }
+
     /// Page 1, which is made with the volume.
     #[must_use]
     pub fn root(&self) -> PageId {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// A volume, as the file layer uses it: on the line of its domain's stamps on which it was when
 /// this was made. When the origin is restored from an old copy, and had shown this node what is
 /// lost, all that the file layer remembers is of the lost branch; so every operation fails with
-/// [`TxError::Forked`] from then on.
+/// [`TxError::Forked`] from then on; and with [`TxError::Deleted`] once the volume is deleted.
 #[derive(Clone)]
 pub struct VolumeStore {
     volume: Volume,
@@ -127,6 +127,7 @@ impl From<Error> for TxError {
             Error::QuotaPassed { .. } => Self::Quota(error.to_string()),
             Error::Forbidden(what) => Self::Denied(what),
             Error::HistoryForked { .. } => Self::Forked,
+            Error::VolumeDeleted(_) => Self::Deleted,
             other => Self::Unavailable(other.to_string()),
         }
     }
@@ -277,14 +278,18 @@ impl TxStore for VolumeStore {
     }
 
     fn standing(&self) -> Result<(), TxError> {
-        if self.volume.line() == self.line {
+        let error = if self.volume.is_deleted() {
+            TxError::Deleted
+        } else if self.volume.line() != self.line {
+            TxError::Forked
+        } else {
             return Ok(());
-        }
+        };
         if !self.told.swap(true, Ordering::Relaxed) {
             let volume = &self.volume.info().name;
-            tracing::error!(%volume, "every operation fails: {}", TxError::Forked);
+            tracing::error!(%volume, "every operation fails: {error}");
         }
-        Err(TxError::Forked)
+        Err(error)
     }
 
     async fn allocate(&self, count: u64) -> Result<PageNo, TxError> {

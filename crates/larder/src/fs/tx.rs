@@ -54,6 +54,9 @@ pub enum TxError {
          again"
     )]
     Forked,
+    /// The volume was deleted: nothing of it will ever be there again.
+    #[error("the volume was deleted; what was not committed is lost: unmount")]
+    Deleted,
 }
 
 /// What a volume takes, and what it may take still.
@@ -210,8 +213,8 @@ pub trait TxStore: Clone + Send + Sync + 'static {
     /// may be given to somebody else.
     fn history(&self) -> u128;
 
-    /// Whether what was read may still be relied on: [`TxError::Forked`] once all transactions
-    /// fail with that.
+    /// Whether what was read may still be relied on: [`TxError::Forked`] or
+    /// [`TxError::Deleted`] once all transactions fail with that.
     fn standing(&self) -> Result<(), TxError>;
 
     /// Asks for pages that will be wanted soon; does not wait for them.

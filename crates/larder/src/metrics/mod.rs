@@ -138,6 +138,8 @@ pub struct Metrics {
     directory_pages: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     directory_bytes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     lag_stamps: Family<DomainLabels, Gauge<u64, AtomicU64>>,
+    removing_volumes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
+    removing_pages: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     domains_failed: Gauge,
     lost_bytes: Counter,
     certificate_expires: Family<Label, Gauge>,
@@ -198,6 +200,8 @@ impl Metrics {
             directory_pages: Family::default(),
             directory_bytes: Family::default(),
             lag_stamps: Family::default(),
+            removing_volumes: Family::default(),
+            removing_pages: Family::default(),
             domains_failed: Gauge::default(),
             lost_bytes: Counter::default(),
             certificate_expires: Family::default(),
@@ -242,6 +246,10 @@ impl Metrics {
             Unit::Bytes,
             self.queued_bytes.clone(),
         );
+        let removing = self.removing_volumes.clone();
+        r.register("removing_volumes", "Deleted volumes of which pages are left", removing);
+        let removing = self.removing_pages.clone();
+        r.register("removing_pages", "Pages left of deleted volumes, about", removing);
         let pages = self.directory_pages.clone();
         r.register("directory_pages", "Pages registered for children", pages);
         r.register_with_unit(
@@ -417,6 +425,13 @@ impl Metrics {
     /// Bytes that wait for peers to take them.
     pub fn queued(&self, bytes: u64) {
         self.queued_bytes.set(bytes);
+    }
+
+    /// What a domain has still to remove of deleted volumes.
+    pub fn removing(&self, domain: DomainId, volumes: u64, pages: u64) {
+        let labels = DomainLabels { domain: format!("{:016x}", domain.0) };
+        self.removing_volumes.get_or_create(&labels).set(volumes);
+        self.removing_pages.get_or_create(&labels).set(pages);
     }
 
     /// A domain's directory, and by how many commits the last of its children lies behind.

@@ -268,6 +268,7 @@ impl Outlet<Origin> for OriginOutlet {
             OriginOutput::Append { domain, .. }
             | OriginOutput::Load { domain, .. }
             | OriginOutput::Install { domain, .. }
+            | OriginOutput::GiveBack { domain }
             | OriginOutput::TrimLog { domain, .. } => *domain,
             OriginOutput::PagesUnreadable { domain, unreadable } => {
                 self.unreadable(*domain, unreadable.clone());

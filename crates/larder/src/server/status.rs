@@ -89,6 +89,7 @@ impl Seen {
             let lag = cursors.map(|follower| domain.stamp.0.saturating_sub(follower.cursor.0));
             let Directory { pages, bytes, .. } = domain.directory;
             let lag = lag.max().unwrap_or(0);
+            metrics.removing(domain.domain, domain.removing_volumes, domain.removing_pages);
             metrics.directory(domain.domain, pages as u64, bytes as u64, lag);
         }
     }

@@ -12,7 +12,7 @@ use larder_core::record::{InstallBatch, LogRecord, Lsn};
 use larder_store::disk::RealDisk;
 use larder_store::driver::{LogHalf, PagesHalf};
 use larder_store::pages::FjallPages;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
@@ -32,6 +32,7 @@ pub(super) struct StoreThreads {
     log: Sender<LogJob>,
     install: Sender<(WriteId, InstallBatch)>,
     load: Sender<(LoadId, LoadKey)>,
+    give_back: SyncSender<()>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -44,6 +45,8 @@ impl StoreThreads {
         let (log, log_jobs) = channel();
         let (install, install_jobs) = channel();
         let (load, load_jobs) = channel();
+        // One that waits is enough for all that was removed before it begins.
+        let (give_back, give_back_jobs) = sync_channel(1);
         let pages = Arc::new(domain.pages);
         let load_jobs = Arc::new(Mutex::new(load_jobs));
         let mut threads = Vec::new();
@@ -68,12 +71,18 @@ impl StoreThreads {
                 .name("larder-install".into())
                 .spawn(move || installer.install(&install_jobs))?,
         );
+        let giver = worker.clone();
+        threads.push(
+            Builder::new()
+                .name("larder-space".into())
+                .spawn(move || giver.give_back(&give_back_jobs))?,
+        );
         for _ in 0..LOADERS {
             let (loader, jobs) = (worker.clone(), load_jobs.clone());
             threads
                 .push(Builder::new().name("larder-load".into()).spawn(move || loader.load(&jobs))?);
         }
-        Ok(Self { log, install, load, threads })
+        Ok(Self { log, install, load, give_back, threads })
     }
 
     /// Hands a job to its thread. One that has ended had nobody to answer to.
@@ -91,6 +100,9 @@ impl StoreThreads {
             OriginOutput::Install { write, batch, .. } => {
                 let _ = self.install.send((write, batch));
             }
+            OriginOutput::GiveBack { .. } => {
+                let _ = self.give_back.try_send(());
+            }
             OriginOutput::Link(_)
             | OriginOutput::PagesUnreadable { .. }
             | OriginOutput::DomainWaits { .. }
@@ -103,8 +115,8 @@ impl StoreThreads {
 
     /// Ends the threads when what was asked for is done, so that the store can be opened anew.
     pub(super) fn end(self) {
-        let Self { log, install, load, threads } = self;
-        drop((log, install, load));
+        let Self { log, install, load, give_back, threads } = self;
+        drop((log, install, load, give_back));
         for thread in threads {
             // A thread that panicked has said so.
             let _ = thread.join();
@@ -174,6 +186,21 @@ impl Worker {
             }
             if self.inputs.send_blocking(answer).is_err() {
                 return;
+            }
+        }
+    }
+
+    /// Gives space back in the background.
+    fn give_back(self, jobs: &Receiver<()>) {
+        while jobs.recv().is_ok() {
+            let before = self.pages.engine().disk_bytes();
+            if let Err(error) = self.pages.give_back() {
+                tracing::warn!(%error, "space of removed pages was not given back");
+                continue;
+            }
+            if let (Ok(before), Ok(after)) = (before, self.pages.engine().disk_bytes()) {
+                tracing::info!(before, after, "space of removed pages was given back");
+                self.metrics.store(self.domain, StorePart::Pages, after);
             }
         }
     }

@@ -209,6 +209,8 @@ fn weight(message: &Message) -> usize {
             | Message::Confirm { .. }
             | Message::AllocateIds { .. }
             | Message::ChangeVolume { .. }
+            | Message::DeleteVolume { .. }
+            | Message::VolumeDeleted { .. }
             | Message::OpenVolume { key: VolumeKey::Id(_), .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use larder_core::commit::{Aspect, Op, PageKind, Target, Write};
-use larder_core::id::{CommitId, Generation, PageId, Slot, Stamp};
+use larder_core::id::{CommitId, Generation, PageId, Slot, Stamp, VolumeId};
 use larder_core::page::Record;
 use std::collections::BTreeMap;
 
@@ -15,6 +15,8 @@ pub struct Branch {
     durable: Stamp,
     pages: BTreeMap<PageId, PageHistory>,
     ids: BTreeMap<CommitId, Stamp>,
+    /// Volumes that were deleted, and when.
+    deleted: BTreeMap<VolumeId, Stamp>,
     /// What clients saw is not compared with it: only to try what other checkers find.
     silent: bool,
 }
@@ -177,6 +179,26 @@ impl Branch {
         self.push(stamp, Logged { id: None, tag: None, touched });
     }
 
+    /// Adds the deletion of a volume: none of its pages is there any more.
+    pub fn add_deletion(&mut self, stamp: Stamp, volume: VolumeId) {
+        let of_volume = self.pages.iter_mut().filter(|(page, _)| page.volume == volume);
+        let mut touched = BTreeMap::new();
+        for (&page, history) in of_volume.filter(|(_, history)| history.kind_now().is_some()) {
+            history.apply(stamp, &Write { page, op: Op::DeletePage });
+            history.changed.push(stamp);
+            touched.insert(page, vec![(Target::Page, Aspect::Existence)]);
+        }
+        assert!(!touched.is_empty(), "deletion {stamp} of {volume}, which is not there");
+        self.deleted.insert(volume, stamp);
+        self.push(stamp, Logged { id: None, tag: None, touched });
+    }
+
+    /// The stamp of a volume's deletion.
+    #[must_use]
+    pub fn deleted(&self, volume: VolumeId) -> Option<Stamp> {
+        self.deleted.get(&volume).copied()
+    }
+
     /// Adds a commit; panics when one of its writes could not have been allowed.
     pub fn add_commit(&mut self, stamp: Stamp, id: CommitId, tag: Option<u64>, writes: &[Write]) {
         assert!(!writes.is_empty(), "commit {stamp} writes nothing and has a stamp");
@@ -187,6 +209,12 @@ impl Branch {
         );
         let mut touched: BTreeMap<PageId, Vec<(Target, Aspect)>> = BTreeMap::new();
         for write in writes {
+            let deleted = self.deleted.get(&write.page.volume);
+            assert!(
+                deleted.is_none(),
+                "deletions: commit {stamp} writes {}, whose volume was deleted at {deleted:?}",
+                write.page
+            );
             let page = self.pages.entry(write.page).or_default();
             let what = page.apply(stamp, write);
             if page.changed.last() != Some(&stamp) {
@@ -220,6 +248,7 @@ impl Branch {
                 history.truncate(stamp);
             }
         }
+        self.deleted.retain(|_, deletion| *deletion <= stamp);
         self.durable = self.durable.min(stamp);
         tags
     }

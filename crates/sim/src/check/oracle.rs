@@ -225,6 +225,7 @@ impl Oracle {
                 truth.volumes.insert(volume.id);
                 branch.add_volume(*stamp, PageId { volume: volume.id, page });
             }
+            LogRecord::Deleted { stamp, volume } => branch.add_deletion(*stamp, *volume),
             LogRecord::Epoch { epoch } => {
                 let recovered = epoch.first.previous();
                 assert!(

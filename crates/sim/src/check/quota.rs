@@ -84,6 +84,9 @@ impl Ledger {
                     );
                 }
             }
+            LogRecord::Deleted { volume, .. } => {
+                self.volumes.remove(volume);
+            }
             LogRecord::Boot { .. }
             | LogRecord::Aborted { .. }
             | LogRecord::Confirmed { .. }

@@ -352,7 +352,8 @@ impl World {
                     self.enter_store(domain, Queue::Install, output);
                 }
                 OriginOutput::Load { domain, .. } => self.enter_store(domain, Queue::Load, output),
-                OriginOutput::DomainWaits { .. }
+                OriginOutput::GiveBack { .. }
+                | OriginOutput::DomainWaits { .. }
                 | OriginOutput::DomainServes { .. }
                 | OriginOutput::PagesUnreadable { .. } => {}
                 OriginOutput::DomainFailed { domain, fault } => {
@@ -598,7 +599,9 @@ fn end_of(found: &RecoveredDomain) -> (Lsn, Stamp) {
 /// The stamp of a record that has one.
 fn record_stamp(record: &LogRecord) -> Option<Stamp> {
     match record {
-        LogRecord::Commit { stamp, .. } | LogRecord::Volume { stamp, .. } => Some(*stamp),
+        LogRecord::Commit { stamp, .. }
+        | LogRecord::Volume { stamp, .. }
+        | LogRecord::Deleted { stamp, .. } => Some(*stamp),
         LogRecord::Aborted { .. }
         | LogRecord::Boot { .. }
         | LogRecord::Confirmed { .. }

@@ -192,6 +192,11 @@ impl<D: Disk, P: Pages> DomainStore<D, P> {
             }
             OriginOutput::Load { load, key, .. } => Some(self.pages.load(load, &key)),
             OriginOutput::Install { write, batch, .. } => Some(self.pages.install(write, &batch)),
+            OriginOutput::GiveBack { .. } => {
+                // A failure shows at the next install, or costs space only.
+                let _kept = self.pages.give_back();
+                None
+            }
             OriginOutput::Link(_)
             | OriginOutput::PagesUnreadable { .. }
             | OriginOutput::DomainWaits { .. }
@@ -276,6 +281,9 @@ impl<P: Pages> PagesHalf<P> {
                 .pages
                 .changed_after(after, limit)
                 .map(|(entries, more)| Loaded::Changed { entries, more }),
+            LoadKey::Removable { volume, after, limit } => {
+                self.pages.removable(volume, after, limit).map(Loaded::Removable)
+            }
         };
         OriginInput::Loaded { domain: self.domain, load, result: result.map_err(pages_fault) }
     }
@@ -287,6 +295,14 @@ impl<P: Pages> PagesHalf<P> {
             write,
             result: self.pages.install(batch).map_err(pages_fault),
         }
+    }
+
+    /// Carries out `OriginOutput::GiveBack`: it may take long, and wants a thread of its own.
+    ///
+    /// # Errors
+    /// What the engine says. Nothing is lost but the space.
+    pub fn give_back(&self) -> Result<(), PagesError> {
+        self.pages.give_back()
     }
 
     /// The page engine itself.

@@ -22,6 +22,7 @@ use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
 use larder_core::wire;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -36,6 +37,8 @@ const FORMAT_OLDEST: u8 = 1;
 const HEADER_BYTES: usize = 16;
 /// Bytes of a page's entries beside its image, about.
 const KEYS_BYTES: usize = 256;
+/// Bytes of a key in a table that is written anew, about; a third of them, see [`WRITTEN_TIMES`].
+const COMPACTED_BYTES: u64 = 32;
 const KIND_IMAGE: u8 = 0;
 const KIND_TOMBSTONE: u8 = 1;
 const KIND_META: u8 = 2;
@@ -261,7 +264,9 @@ impl Pages for FjallPages {
         let meta = wire::encode_meta(&batch.meta);
         let apart: Vec<Bytes> = batch.apart.iter().map(wire::encode_apart).collect();
         let apart_bytes: usize = apart.iter().map(Bytes::len).sum();
-        let keys = (batch.pages.len() + batch.apart.len() + batch.joined.len()) * KEYS_BYTES;
+        let removed = batch.removed.len();
+        let keys = batch.pages.len() + batch.apart.len() + batch.joined.len() + removed;
+        let keys = keys * KEYS_BYTES;
         let _reserved = self.reserve((bytes + apart_bytes + keys + meta.len()) as u64)?;
         let mut all = self.database.batch().durability(Some(PersistMode::SyncData));
         for installed in &batch.pages {
@@ -286,6 +291,11 @@ impl Pages for FjallPages {
         }
         for page in &batch.joined {
             all.remove(&self.apart, page_key(*page));
+        }
+        for (page, version) in &batch.removed {
+            all.remove(&self.pages, page_key(*page));
+            all.remove(&self.apart, page_key(*page));
+            all.remove(&self.index, index_key(*version, *page));
         }
         let value = encode_value(META_KEY, KIND_META, batch.meta.installed, &meta);
         all.insert(&self.meta, META_KEY, value);
@@ -346,16 +356,55 @@ impl Pages for FjallPages {
         Ok(all)
     }
 
+    fn removable(
+        &self,
+        volume: VolumeId,
+        after: PageNo,
+        limit: usize,
+    ) -> Result<Vec<(PageId, Stamp)>, PagesError> {
+        let snapshot = self.database.snapshot();
+        let mut found = BTreeMap::new();
+        let range = volume_range(volume, after);
+        for item in snapshot.range::<[u8; 24], _>(&self.apart, range).take(limit) {
+            let key = item.key().map_err(|error| self.fault(&error))?;
+            found.insert(self.page_entry(&key)?, Stamp::ZERO);
+        }
+        for item in snapshot.range::<[u8; 24], _>(&self.pages, range).take(limit) {
+            let (key, value) = item.into_inner().map_err(|error| self.fault(&error))?;
+            // Damage is no reason to keep it: an index entry that is left behind names no page.
+            let version = value.get(8..HEADER_BYTES).and_then(|bytes| bytes.try_into().ok());
+            let version = Stamp(version.map_or(0, u64::from_le_bytes));
+            found.insert(self.page_entry(&key)?, version);
+        }
+        Ok(found.into_iter().take(limit).collect())
+    }
+
+    fn give_back(&self) -> Result<(), PagesError> {
+        let fault = |error: fjall::Error| self.fault(&error);
+        // What was removed is only noted in memory and in the newest tables as yet.
+        for keyspace in self.keyspaces() {
+            keyspace.rotate_memtable_and_wait().map_err(fault)?;
+        }
+        for keyspace in [&self.index, &self.apart, &self.pages] {
+            // The tables of keys are written anew, and the files of images only as far as most of
+            // what they hold is gone.
+            let _reserved = self.reserve(keyspace.approximate_len() as u64 * COMPACTED_BYTES)?;
+            keyspace.major_compact().map_err(fault)?;
+            if keyspace.fragmented_blob_bytes() > 0 {
+                // The first pass found which images are gone; files of nothing else go with the next.
+                keyspace.major_compact().map_err(fault)?;
+            }
+        }
+        Ok(())
+    }
+
     fn pages_of(
         &self,
         volume: VolumeId,
         after: PageNo,
         limit: usize,
     ) -> Result<Vec<PageId>, PagesError> {
-        use std::ops::Bound::{Excluded, Included};
-        let from = page_key(PageId { volume, page: after });
-        let to = page_key(PageId { volume, page: PageNo(u64::MAX) });
-        let range = (Excluded(from), Included(to));
+        let range = volume_range(volume, after);
         let snapshot = self.database.snapshot();
         snapshot
             .range::<[u8; 24], _>(&self.pages, range)
@@ -440,6 +489,12 @@ fn page_key(page: PageId) -> [u8; 24] {
     key[..16].copy_from_slice(&page.volume.0.to_be_bytes());
     key[16..].copy_from_slice(&page.page.0.to_be_bytes());
     key
+}
+
+/// The pages of a volume above a number, but for the one that stands for the volume.
+fn volume_range(volume: VolumeId, after: PageNo) -> (Bound<[u8; 24]>, Bound<[u8; 24]>) {
+    let from = page_key(PageId { volume, page: after });
+    (Bound::Excluded(from), Bound::Excluded(page_key(PageId::of_volume(volume))))
 }
 
 fn index_key(stamp: Stamp, page: PageId) -> [u8; 32] {

@@ -29,7 +29,8 @@ pub trait Pages {
 
     /// Takes over a batch in one atomic step, durable when this returns. In the same step every
     /// page's index entry (version, page) is added and that of its `previous` version discarded:
-    /// without being read, since the origin knows it (rule 20).
+    /// without being read, since the origin knows it (rule 20). Of pages to be removed nothing is
+    /// left, nor of what is kept apart from them; their index entries are discarded too.
     ///
     /// # Errors
     /// [`PagesError::Full`]: nothing was done; try again when there is room. Anything else: whether
@@ -47,8 +48,23 @@ pub trait Pages {
     /// page's changes is told beside those of the others.
     fn apart(&self) -> Result<KeptApart, PagesError>;
 
+    /// At most `limit` pages of a deleted volume with numbers above `after` that hold anything, what
+    /// is kept apart included, ascending, each with the version of its index entry (as far as it can
+    /// be read: another one does no harm); not the page that stands for the volume. Fewer than
+    /// `limit`: there are no more.
+    fn removable(
+        &self,
+        volume: VolumeId,
+        after: PageNo,
+        limit: usize,
+    ) -> Result<Vec<(PageId, Stamp)>, PagesError>;
+
+    /// Gives back the space of what was removed or replaced. May take long and write much; loads and
+    /// installs go on meanwhile.
+    fn give_back(&self) -> Result<(), PagesError>;
+
     /// At most `limit` pages of a volume with numbers above `after`, ascending, tombstones
-    /// included. Fewer than `limit`: there are no more.
+    /// included, but for the page that stands for the volume. Fewer than `limit`: there are no more.
     fn pages_of(
         &self,
         volume: VolumeId,
@@ -133,6 +149,17 @@ impl<P: Pages + ?Sized> Pages for std::sync::Arc<P> {
     }
     fn apart(&self) -> Result<KeptApart, PagesError> {
         (**self).apart()
+    }
+    fn removable(
+        &self,
+        volume: VolumeId,
+        after: PageNo,
+        limit: usize,
+    ) -> Result<Vec<(PageId, Stamp)>, PagesError> {
+        (**self).removable(volume, after, limit)
+    }
+    fn give_back(&self) -> Result<(), PagesError> {
+        (**self).give_back()
     }
     fn pages_of(
         &self,

@@ -193,6 +193,14 @@ impl Pages for ModelPages {
                 undo.added.push(new);
             }
         }
+        for (page, version) in &batch.removed {
+            undo.apart.push((*page, state.apart.remove(page)));
+            undo.pages.push((*page, state.pages.remove(page)));
+            let entry = (*version, *page);
+            if state.index.remove(&entry) {
+                undo.removed.push(entry);
+            }
+        }
         for page in &batch.joined {
             undo.apart.push((*page, state.apart.remove(page)));
         }
@@ -229,6 +237,26 @@ impl Pages for ModelPages {
         Ok(kept.collect())
     }
 
+    fn removable(
+        &self,
+        volume: VolumeId,
+        after: PageNo,
+        limit: usize,
+    ) -> Result<Vec<(PageId, Stamp)>, PagesError> {
+        let from = PageId { volume, page: PageNo(after.0.saturating_add(1)) };
+        let of_volume = from..PageId::of_volume(volume);
+        let state = self.state();
+        let pages = state.pages.range(of_volume.clone());
+        let mut found: BTreeMap<PageId, Stamp> =
+            state.apart.range(of_volume).map(|(page, _)| (*page, Stamp::ZERO)).collect();
+        found.extend(pages.map(|(page, stored)| (*page, stored.version)));
+        Ok(found.into_iter().take(limit).collect())
+    }
+
+    fn give_back(&self) -> Result<(), PagesError> {
+        Ok(())
+    }
+
     fn pages_of(
         &self,
         volume: VolumeId,
@@ -236,9 +264,8 @@ impl Pages for ModelPages {
         limit: usize,
     ) -> Result<Vec<PageId>, PagesError> {
         let from = PageId { volume, page: PageNo(after.0.saturating_add(1)) };
-        let to = PageId { volume, page: PageNo(u64::MAX) };
         let state = self.state();
-        let pages = state.pages.range(from..=to);
+        let pages = state.pages.range(from..PageId::of_volume(volume));
         Ok(pages.map(|(page, _)| *page).take(limit).collect())
     }
 }

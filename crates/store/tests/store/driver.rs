@@ -60,6 +60,7 @@ fn meta(installed: u64) -> DomainMeta {
         installed_lsn: Lsn(installed),
         installed: Stamp(installed),
         epochs: Vec::new(),
+        deleted: Vec::new(),
         volumes: vec![VolumeMeta {
             id: VolumeId(5),
             name: "five".into(),

@@ -66,6 +66,10 @@ fn same(real: &FjallPages, model: &ModelPages, versions: &BTreeMap<PageId, Stamp
             assert_eq!(real.changed_after(from, limit), model.changed_after(from, limit));
             for volume in VOLUMES {
                 assert_eq!(
+                    real.removable(volume, PageNo(after), limit),
+                    model.removable(volume, PageNo(after), limit)
+                );
+                assert_eq!(
                     real.pages_of(volume, PageNo(after), limit),
                     model.pages_of(volume, PageNo(after), limit)
                 );
@@ -101,6 +105,22 @@ proptest! {
             }
             same(&real, &model, &versions);
         }
+        // Then the first volume is removed, a few pages at a time, and space is given back.
+        loop {
+            let removed = model.removable(VOLUMES[0], PageNo(0), 3).expect("no fault");
+            if removed.is_empty() {
+                break;
+            }
+            installed += 1;
+            let mut batch = batch(&mut versions, &mut installed, BTreeMap::new());
+            batch.removed = removed;
+            assert_eq!(real.install(&batch), Ok(()));
+            assert_eq!(model.install(&batch), Ok(()));
+            same(&real, &model, &versions);
+        }
+        assert_eq!(real.give_back(), Ok(()));
+        drop(real);
+        same(&fjall(place.path()).expect("nothing is wrong"), &model, &versions);
     }
 
     /// The model forgets an unanswered install wholly or not at all, and a copy stays what it was.
@@ -127,6 +147,59 @@ proptest! {
             );
         }
     }
+}
+
+/// A volume of 64 MiB is removed beside another one: the files of the engine shrink to about what the
+/// other one takes, which is untouched.
+#[test]
+fn the_space_of_a_removed_volume_is_given_back() {
+    const PAGES: u64 = 4096;
+    const PAGE_BYTES: usize = 16 << 10;
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let real = fjall(place.path()).expect("it is new");
+    let (mut versions, mut installed) = (BTreeMap::new(), 0);
+    let mut fill = |volume: usize, pages: u64| {
+        for first in (1..=pages).step_by(128) {
+            let mut batch = InstallBatch::default();
+            for number in first..first + 128 {
+                installed += 1;
+                let (page, version) = (page(volume, number), Stamp(installed));
+                // Not to be compressed.
+                let mut rng = larder_core::rng::Rng::new(installed);
+                let words = (0..PAGE_BYTES / 8).flat_map(|_| rng.below(u64::MAX).to_le_bytes());
+                let image = Some(words.collect::<Vec<u8>>().into());
+                versions.insert(page, version);
+                let stored = StoredPage { version, image };
+                batch.pages.push(InstalledPage { page, previous: Stamp::ZERO, stored });
+            }
+            batch.meta = DomainMeta { installed: Stamp(installed), ..DomainMeta::default() };
+            real.install(&batch).expect("there is room");
+        }
+    };
+    fill(1, 512);
+    fill(0, PAGES);
+    real.give_back().expect("no fault");
+    let before = real.disk_bytes().expect("no fault");
+    let volume = PAGES * PAGE_BYTES as u64;
+    assert!(before > volume, "{before}");
+    let mut after = PageNo(0);
+    loop {
+        let removed = real.removable(VOLUMES[0], after, 512).expect("no fault");
+        let Some((last, _)) = removed.last() else { break };
+        after = last.page;
+        let meta = DomainMeta { installed: Stamp(installed), ..DomainMeta::default() };
+        let batch = InstallBatch { removed, meta, ..InstallBatch::default() };
+        real.install(&batch).expect("there is room");
+    }
+    real.give_back().expect("no fault");
+    let after = real.disk_bytes().expect("no fault");
+    println!("before {before}, after {after} bytes, of a volume of {volume}");
+    assert!(before - after > volume * 9 / 10, "before {before}, after {after}");
+    for number in 1..=512 {
+        let found = real.load(page(1, number)).expect("no fault").expect("it is there");
+        assert_eq!(found.version, versions[&page(1, number)]);
+    }
+    assert_eq!(real.load(page(0, 1)), Ok(None));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::message::{
 };
 use crate::page::Page;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A page that does not check is asked for again this often.
@@ -59,6 +60,17 @@ impl Flights {
     /// Pages asked for, ascending.
     pub(super) fn pages(&self) -> impl Iterator<Item = PageId> + '_ {
         self.flights.iter().filter(|(_, flight)| flight.sent.is_some()).map(|(&page, _)| page)
+    }
+
+    /// Pages asked for or to be asked for, of a range.
+    pub(super) fn pages_in(&self, pages: Range<PageId>) -> impl Iterator<Item = PageId> + '_ {
+        self.flights.range(pages).map(|(&page, _)| page)
+    }
+
+    /// Those who wait for pages of a range.
+    pub(super) fn take_waiters(&mut self, pages: Range<PageId>) -> BTreeSet<RequestId> {
+        let flights = self.flights.range(pages);
+        flights.flat_map(|(_, flight)| flight.waiters.iter().copied()).collect()
     }
 
     /// Nothing that was asked on the lost link is answered any more.

@@ -171,6 +171,9 @@ impl Cache {
             }
             Message::Ids { request, history, range } => self.on_ids(request, history, range, out),
             Message::Volume { request, info } => self.on_volume(request, info, now, out),
+            Message::VolumeDeleted { request, volume } => {
+                self.on_volume_deleted(request, volume, out)
+            }
             Message::Volumes { request, volumes, more } => {
                 self.on_volumes(request, volumes, more, out)
             }
@@ -205,6 +208,7 @@ impl Cache {
             | Message::ListVolumes { .. }
             | Message::CreateVolume { .. }
             | Message::ChangeVolume { .. }
+            | Message::DeleteVolume { .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }
             | Message::Credit { .. }

@@ -10,6 +10,7 @@ use crate::message::{Message, PAGES_PER_MESSAGE_MAX};
 use crate::page::Page;
 use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A copy with more holes than this is not worth its place.
@@ -126,6 +127,12 @@ impl Holdings {
 
     pub(super) fn suspect(&self, page: PageId) -> Option<Arc<PageCopy>> {
         self.suspects.get(&page).cloned()
+    }
+
+    /// Pages of a range: held, and suspects.
+    pub(super) fn pages_in(&self, pages: Range<PageId>) -> (Vec<PageId>, Vec<PageId>) {
+        let held = self.resident.range(pages.clone()).map(|(&page, _)| page).collect();
+        (held, self.suspects.range(pages).map(|(&page, _)| page).collect())
     }
 
     pub(super) fn cancel_notice(&mut self, page: PageId) {
@@ -315,7 +322,7 @@ impl Cache {
     }
 
     /// Takes a copy out. Requests that had gathered it want it anew.
-    fn drop_copy(&mut self, domain: DomainId, page: PageId) {
+    pub(super) fn drop_copy(&mut self, domain: DomainId, page: PageId) {
         self.shared.remove(page);
         self.memory.policy.remove(page);
         let holdings = &mut self.domains.get_mut(&domain).expect("attached").holdings;

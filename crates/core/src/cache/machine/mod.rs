@@ -13,6 +13,7 @@
 //! | `users` | what users ask, deadlines, volumes and page numbers |
 
 mod commits;
+mod deleted;
 mod domain;
 mod flights;
 mod link;

@@ -11,6 +11,9 @@ use crate::message::{CloseReason, EPOCHS_MAX, Echo, Epoch, Message, ResumeAnswer
 use crate::time::Instant;
 use std::sync::Arc;
 
+/// What a deletion changes of the page that stands for the volume.
+const EXISTENCE: (Target, Aspect) = (Target::Page, Aspect::Existence);
+
 /// A part of the answer to a resume.
 pub(super) struct Resumed {
     pub(super) request: RequestId,
@@ -183,6 +186,8 @@ impl Cache {
         entry.position = from;
         entry.told.clear();
         let state = Arc::clone(&entry.state);
+        // What was deleted in that branch may be there.
+        self.shared.forget_deleted(domain);
         let batch = state.batch();
         batch.new_line(from.unwrap_or(part.through));
         batch.set_through(None);
@@ -206,6 +211,11 @@ impl Cache {
         // Rule 2: else a transaction that read a page goes on although nobody knows what changed.
         let spare = self.config.faults.has(Fault::ResumeSparesReaders);
         for &page in pages {
+            if page.is_volume() {
+                self.drop_volume(domain, page.volume, stamp, batch);
+                changed.add(&PageChange::whole(page));
+                continue;
+            }
             let change = PageChange::whole(page);
             if !spare {
                 batch.note(RecentChange { stamp, page, touched: change.touched.as_slice().into() });
@@ -274,6 +284,11 @@ impl Cache {
         }
         self.advanced(domain, advance.through, out);
         out.extend(changed.notice(domain));
+        for change in advance.changes.iter().flat_map(|change| &change.pages) {
+            if change.page.is_volume() && change.touched.first() == Some(&EXISTENCE) {
+                self.note_deleted(domain, change.page.volume, out);
+            }
+        }
         Ok(())
     }
 
@@ -289,6 +304,11 @@ impl Cache {
         let entry = self.domains.get(&domain).expect("looked up by the caller");
         let own = entry.commits.retained(change.id);
         for page in &change.pages {
+            if page.page.is_volume() && page.touched.first() == Some(&EXISTENCE) {
+                self.drop_volume(domain, page.page.volume, change.stamp, batch);
+                changed.add(page);
+                continue;
+            }
             batch.note(RecentChange {
                 stamp: change.stamp,
                 page: page.page,

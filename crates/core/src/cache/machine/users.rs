@@ -70,6 +70,7 @@ enum Call {
     List,
     Create(VolumeSpec),
     Change(VolumeId, VolumeChange),
+    Delete(VolumeId),
     Ids(VolumeId, u64),
 }
 
@@ -102,6 +103,7 @@ impl Cache {
             CacheOp::ChangeVolume(volume, change) => {
                 self.call(id, deadline, Call::Change(volume, change));
             }
+            CacheOp::DeleteVolume(volume) => self.call(id, deadline, Call::Delete(volume)),
             CacheOp::AllocateIds { volume, count } => {
                 self.call(id, deadline, Call::Ids(volume, count));
             }
@@ -252,6 +254,10 @@ impl Cache {
             let what = "too many pages, or pages of no open volume of the domain";
             return answer(id, Err(RequestError::Invalid(what.into())), out);
         }
+        if let Some(page) = pages.iter().find(|page| self.shared.is_deleted(page.volume)) {
+            let error = RequestError::Deleted(page.volume.to_string());
+            return answer(id, Err(error), out);
+        }
         let whole = |page: &PageId| {
             let copy = self.shared.peek(*page);
             copy.is_some_and(|copy| copy.complete())
@@ -341,6 +347,7 @@ impl Cache {
             },
             Call::Create(spec) => Message::CreateVolume { request, spec },
             Call::Change(volume, change) => Message::ChangeVolume { request, volume, change },
+            Call::Delete(volume) => Message::DeleteVolume { request, volume },
             Call::Ids(volume, count) => Message::AllocateIds { request, volume, count },
         };
         let link = self.link.as_mut().expect("it has room");
@@ -455,6 +462,23 @@ impl Cache {
         }
     }
 
+    pub(super) fn on_volume_deleted(
+        &mut self,
+        request: RequestId,
+        volume: VolumeId,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let user = self.answered(request)?;
+        match self.users.get(&user).map(|user| &user.kind) {
+            Some(Kind::Call { call: Call::Delete(asked), .. }) if *asked == volume => {
+                self.reply(user, Ok(CacheReply::Deleted), out);
+                Ok(())
+            }
+            None => Ok(()),
+            Some(_) => violation("a deletion that was not asked for"),
+        }
+    }
+
     pub(super) fn on_volumes(
         &mut self,
         request: RequestId,
@@ -507,6 +531,9 @@ impl Cache {
         }
         link.outstanding -= 1;
         self.fetch_failed(domain, page, request, error, out);
+        if matches!(error, RequestError::Deleted(_)) {
+            self.note_deleted(domain, page.volume, out);
+        }
         Ok(())
     }
 

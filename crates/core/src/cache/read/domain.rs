@@ -32,6 +32,11 @@ struct Recent {
     max: usize,
 }
 
+/// Whether a change of `changed` may be one of `page`: that of the volume's stand-in is one of all.
+fn concerns(changed: PageId, page: PageId) -> bool {
+    changed == page || changed.is_volume() && changed.volume == page.volume
+}
+
 /// What a look at the recent changes told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Recheck {
@@ -248,7 +253,12 @@ impl DomainState {
     pub(crate) fn unchanged_since(&self, stamp: Stamp, page: PageId) -> bool {
         let recent = self.recent.read().unwrap_or_else(PoisonError::into_inner);
         stamp >= recent.floor
-            && !recent.entries.iter().rev().take_while(|e| e.stamp > stamp).any(|e| e.page == page)
+            && !recent
+                .entries
+                .iter()
+                .rev()
+                .take_while(|e| e.stamp > stamp)
+                .any(|e| concerns(e.page, page))
     }
 
     // ---- snapshots ----

@@ -18,7 +18,7 @@ use crate::time::{Clock, Duration, Instant};
 use bytes::Bytes;
 use hashbrown::HashTable;
 use running::Running;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -115,6 +115,8 @@ pub struct ReadCache {
     shards: Box<[RwLock<Shard>]>,
     domains: RwLock<BTreeMap<DomainId, Arc<DomainState>>>,
     volumes: RwLock<BTreeMap<VolumeId, VolumeEntry>>,
+    /// Those of them that are known to be deleted.
+    deleted: RwLock<BTreeSet<VolumeId>>,
     running: Running,
     clock: Arc<dyn Clock + Send + Sync>,
     pub(crate) faults: Faults,
@@ -130,6 +132,7 @@ impl ReadCache {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             domains: RwLock::default(),
             volumes: RwLock::default(),
+            deleted: RwLock::default(),
             running: Running::new(transactions_max),
             clock,
             faults,
@@ -188,6 +191,12 @@ impl ReadCache {
         self.volumes.read().unwrap_or_else(PoisonError::into_inner).get(&volume).copied()
     }
 
+    /// Whether a volume that was opened is known to be deleted.
+    #[must_use]
+    pub fn is_deleted(&self, volume: VolumeId) -> bool {
+        self.deleted.read().unwrap_or_else(PoisonError::into_inner).contains(&volume)
+    }
+
     /// The copy of a page as it is held now, for tools and checks: counts as no use of it.
     #[must_use]
     pub fn peek(&self, page: PageId) -> Option<Arc<PageCopy>> {
@@ -242,6 +251,17 @@ impl ReadCache {
 
     pub(crate) fn set_volume(&self, volume: VolumeId, entry: VolumeEntry) {
         self.volumes.write().unwrap_or_else(PoisonError::into_inner).insert(volume, entry);
+    }
+
+    /// Notes that a volume was deleted; says whether that is new.
+    pub(crate) fn set_deleted(&self, volume: VolumeId) -> bool {
+        self.deleted.write().unwrap_or_else(PoisonError::into_inner).insert(volume)
+    }
+
+    /// Volumes of a domain are not known to be deleted any more: its line has ended.
+    pub(crate) fn forget_deleted(&self, domain: DomainId) {
+        let elsewhere = |volume: &VolumeId| self.volume(*volume).is_none_or(|v| v.domain != domain);
+        self.deleted.write().unwrap_or_else(PoisonError::into_inner).retain(elsewhere);
     }
 
     /// Puts a copy in, or in another's place; its heat stays.

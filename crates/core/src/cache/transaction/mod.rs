@@ -24,7 +24,7 @@ pub use session::{
 use super::io::CacheOp;
 use super::read::{DomainState, Position, ReadCache, Recheck, Ticket};
 use crate::cache::PageCopy;
-use crate::commit::{IdRange, Read, Write};
+use crate::commit::{Aspect, IdRange, Read, Target, Write};
 use crate::id::{DomainId, HistoryId, ObjectId, PageId, PageNo, Stamp, VolumeId};
 use crate::machine::Fault;
 use crate::time::{Duration, Instant};
@@ -300,6 +300,10 @@ impl Supplied {
     }
 }
 
+/// What a deletion changes of the page that stands for the volume: nothing that a transaction has of
+/// the volume holds any more.
+const VOLUME_GONE: (Target, Aspect) = (Target::Page, Aspect::Existence);
+
 /// A transaction: see the module.
 pub struct Transaction {
     cache: Arc<ReadCache>,
@@ -542,8 +546,16 @@ impl Transaction {
             return Ok(());
         }
         let (reads, overlay, supplied) = (&self.reads, &mut self.overlay, &mut self.supplied);
+        let volumes = &self.volumes;
         let mut conflict = None;
         let recheck = attached.state.recheck(attached.at, |change| {
+            if change.page.is_volume() && change.touched.contains(&VOLUME_GONE) {
+                let touched = volumes.iter().any(|known| known.0 == change.page.volume);
+                let (target, aspect) = VOLUME_GONE;
+                let read = Read { page: change.page, target, aspect };
+                conflict = conflict.or(touched.then_some(read));
+                return;
+            }
             supplied.remove(change.page);
             overlay.changed(change.page);
             if conflict.is_none() && !faults.has(Fault::SkipDoom) {

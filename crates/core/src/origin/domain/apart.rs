@@ -13,7 +13,7 @@
 
 use super::pages::KeptApart;
 use super::{Context, Domain};
-use crate::id::{PageId, Stamp};
+use crate::id::{PageId, Stamp, VolumeId};
 use crate::message::RequestError;
 use crate::origin::io::{OriginOutput, Unreadable};
 use crate::record::{Apart, LostApart, Lsn};
@@ -79,6 +79,13 @@ impl Damage {
         let damaged = Damaged { detail: lost.detail.clone(), retry_at, lasting: true, tries: 0 };
         self.pages.insert(lost.page, damaged);
         self.changed = true;
+    }
+
+    /// Its volume was deleted.
+    pub(super) fn forget_volume(&mut self, volume: VolumeId) {
+        let before = self.pages.len();
+        self.pages.retain(|page, _| page.volume != volume);
+        self.changed |= before != self.pages.len();
     }
 
     fn readable(&mut self, page: PageId) {

@@ -148,6 +148,7 @@ impl Domain {
                     for growth in grown {
                         let volume = self.volumes.get_mut(&growth.volume).expect("checked before");
                         volume.grow(stamp, growth);
+                        self.removal.freed(growth.bytes);
                     }
                     self.boots.committed(id, stamp);
                     let pages = changes;
@@ -179,6 +180,7 @@ impl Domain {
                 Item::Settings { link, request, volume, settings } => {
                     self.changed(cx, (link, request), volume, settings);
                 }
+                Item::Deleted { stamp, volume } => self.deleted(cx, stamp, volume),
                 Item::Epoch => {
                     self.service = Service::Open;
                     cx.out.push(OriginOutput::DomainServes { domain: self.id });
@@ -248,6 +250,7 @@ impl Domain {
                     };
                     cx.events.push(volume(meta.id, words));
                 }
+                Item::Deleted { volume, .. } => self.not_deleted(cx, volume, error),
                 // Nobody waits for these with a limit: the node asks again.
                 Item::Boot { boot, .. } => {
                     self.registering.remove(&boot);
@@ -289,11 +292,15 @@ impl Domain {
         count: u64,
     ) {
         let error = match self.volumes.get_mut(&volume) {
-            None => RequestError::NoVolume(volume.to_string()),
+            None => self.no_volume(volume),
+            Some(entry) if entry.deleting.is_some() => {
+                return entry.refused(link, request);
+            }
             Some(_) if count == 0 || count > cx.config.ids_max => {
                 RequestError::Invalid(format!("1 to {} page numbers at a time", cx.config.ids_max))
             }
-            Some(entry) if entry.given.0 + count > PageNo::LIMIT => {
+            // The last number stands for the volume.
+            Some(entry) if entry.given.0 + count > PageNo::VOLUME.0 => {
                 RequestError::Unavailable("the volume's page numbers are used up".into())
             }
             Some(entry) => {

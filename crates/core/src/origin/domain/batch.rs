@@ -28,6 +28,8 @@ pub(super) enum Item {
     Volume { stamp: Stamp, meta: VolumeMeta },
     /// A volume's settings are others.
     Settings { link: LinkId, request: RequestId, volume: VolumeId, settings: VolumeSettings },
+    /// A volume is deleted.
+    Deleted { stamp: Stamp, volume: VolumeId },
     /// The history begins.
     Epoch,
 }
@@ -36,7 +38,9 @@ impl Item {
     /// The stamp it took, if it took one.
     pub(super) fn stamp(&self) -> Option<Stamp> {
         match self {
-            Self::Commit { stamp, .. } | Self::Volume { stamp, .. } => Some(*stamp),
+            Self::Commit { stamp, .. }
+            | Self::Volume { stamp, .. }
+            | Self::Deleted { stamp, .. } => Some(*stamp),
             Self::Aborted { .. }
             | Self::Boot { .. }
             | Self::Forgotten(_)

@@ -207,6 +207,12 @@ impl Domain {
             {
                 self.gather_abort(id, Abort::Lost(*page));
             }
+            RequestError::Deleted(_) if self.is_open() => {
+                match self.check_volumes(&waiting.request) {
+                    Err(abort) => self.gather_abort(id, abort),
+                    Ok(()) => self.defer(cx, id, error),
+                }
+            }
             _ => self.defer(cx, id, error),
         }
     }
@@ -315,13 +321,31 @@ impl Domain {
     }
 
     fn check_page(&self, page: PageId) -> Result<(), Abort> {
-        if !self.volumes.contains_key(&page.volume) {
-            return Err(Abort::NoVolume(page.volume));
-        }
+        self.check_volume(page.volume)?;
         if !is_page(page) {
             return Err(Abort::BadPage(page));
         }
         Ok(())
+    }
+
+    /// A deletion counts as soon as it is gathered: the refusal is logged after it.
+    fn check_volume(&self, volume: VolumeId) -> Result<(), Abort> {
+        match self.volumes.get(&volume) {
+            Some(entry) if entry.deleting.is_none() => Ok(()),
+            None if !self.removal.knows(volume) => Err(Abort::NoVolume(volume)),
+            _ if self.faults.has(Fault::CommitToDeleted) => Ok(()),
+            Some(_) | None => Err(Abort::Deleted(volume)),
+        }
+    }
+
+    /// What it reads or writes may have been deleted while it waited.
+    pub(super) fn check_volumes(&self, request: &CommitRequest) -> Result<(), Abort> {
+        let reads = request.reads.iter().map(|read| read.page.volume);
+        let mut last = None;
+        reads.chain(request.writes.iter().map(|write| write.page.volume)).try_for_each(|volume| {
+            let new = last.replace(volume) != Some(volume);
+            if new { self.check_volume(volume) } else { Ok(()) }
+        })
     }
 
     /// The base must lie on this domain's line: in a history it has, before that history's end.

@@ -26,6 +26,10 @@ impl Domain {
     /// Executes a commit whose pages are in memory, and whose reads held at `base`.
     pub(super) fn execute(&mut self, cx: &mut Context<'_>, request: CommitRequest, base: Stamp) {
         let id = request.id;
+        if let Err(abort) = self.check_volumes(&request) {
+            self.gather_abort(id, abort);
+            return;
+        }
         if let Err(refused) = self.validate(&request, base) {
             if self.recent.is_for_good(refused.reveals) {
                 self.withhold(cx, id, Outcome::Aborted(refused.abort), refused.reveals);
@@ -234,6 +238,7 @@ impl Domain {
                 | LogRecord::Aborted { .. }
                 | LogRecord::Ids { .. }
                 | LogRecord::Settings { .. }
+                | LogRecord::Deleted { .. }
                 | LogRecord::Epoch { .. } => {}
             }
         }

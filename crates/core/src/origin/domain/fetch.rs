@@ -4,7 +4,7 @@ use super::{Context, Domain};
 use crate::downlink::Asked;
 use crate::id::LinkId;
 use crate::machine::Fault;
-use crate::message::{PageAnswer, PageBody, RequestError};
+use crate::message::{PageAnswer, PageBody};
 
 /// Bytes of pages in one message, about.
 const PAGES_BYTES: usize = 256 << 10;
@@ -55,7 +55,7 @@ impl Domain {
     ) -> Option<PageAnswer> {
         let page = asked.page;
         if !self.volumes.contains_key(&page.volume) {
-            let error = RequestError::NoVolume(page.volume.to_string());
+            let error = self.no_volume(page.volume);
             cx.links.fail_page(link, (asked.request, page), error, cx.out);
             return None;
         }

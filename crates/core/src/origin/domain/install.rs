@@ -1,11 +1,11 @@
 //! Background installation of changed pages, and giving log space back.
 
 use super::apart::{Damage, Parted};
-use super::{Context, Domain, Service};
-use crate::id::{PageId, Stamp};
+use super::{Context, Domain, Service, removal};
+use crate::id::{PageId, Stamp, VolumeId};
 use crate::message::{Epoch, RequestError};
 use crate::origin::io::{OriginOutput, StoreFault, WriteId};
-use crate::record::{DomainMeta, InstallBatch, Lsn};
+use crate::record::{Apart, DomainMeta, InstallBatch, Lsn};
 use crate::time::Instant;
 use std::collections::BTreeSet;
 
@@ -21,6 +21,7 @@ struct UnderWay {
     write: WriteId,
     pages: Taken,
     parted: Parted,
+    removed: Option<removal::Batch>,
     /// What its metadata says.
     lsn: Lsn,
 }
@@ -72,6 +73,19 @@ impl Installing {
         let not_before = self.not_before.max(self.wanted_until).unwrap_or_default();
         let due = self.due_at.map(|due| due.max(not_before));
         due.into_iter().chain(self.damage.due()).min()
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// The volume was deleted: what could not be read of it is wanted no more.
+    pub(super) fn forget_volume(&mut self, volume: VolumeId) {
+        self.damage.forget_volume(volume);
+        self.wanted.retain(|page| page.volume != volume);
+        if self.wanted.is_empty() {
+            self.wanted_until = None;
+        }
     }
 
     /// Log space is wanted.
@@ -131,15 +145,18 @@ impl Domain {
             return;
         }
         self.retry_unreadable(cx);
-        if self.installed_lsn == self.durable_lsn && self.pages.first_uninstalled().is_none() {
+        let removes = self.removal.wants_install(cx.now);
+        let idle =
+            self.installed_lsn == self.durable_lsn && self.pages.first_uninstalled().is_none();
+        if idle && !removes {
             self.install.due_at = None;
             return;
         }
+        if removes && (idle || !self.install_is_late(cx)) {
+            return self.begin_install(cx, (Vec::new(), Vec::new(), Parted::new()));
+        }
         let interval = cx.config.install_interval;
-        let due = *self.install.due_at.get_or_insert(cx.now.after(interval));
-        let late = due <= cx.now || self.pages.dirty_bytes() >= cx.config.install_bytes;
-        let not_before = self.install.not_before.max(self.install.wanted_until);
-        if !late || not_before.is_some_and(|at| at > cx.now) {
+        if !self.install_is_late(cx) {
             return;
         }
         let most = self.install.room.map_or(usize::MAX, |room| room.pages);
@@ -148,30 +165,48 @@ impl Domain {
         let first = if self.install.apart_first { most } else { 0 };
         let (mut apart, mut parted) = self.take_apart(cx, first);
         let pages = self.take_oldest(cx, most - apart.len());
-        let taken: Taken = pages
-            .iter()
-            .map(|page| (*page, self.pages.since(*page).expect("it is dirty")))
-            .collect();
         if !self.install.apart_first {
-            (apart, parted) = self.take_apart(cx, most - taken.len());
+            (apart, parted) = self.take_apart(cx, most - pages.len());
         }
-        if taken.is_empty() && apart.is_empty() && self.pages.first_uninstalled().is_some() {
+        if pages.is_empty() && apart.is_empty() && self.pages.first_uninstalled().is_some() {
             // All of them are being loaded, or cannot be.
             self.install.wanted_until = Some(cx.now.after(interval));
             return;
         }
+        self.begin_install(cx, (pages, apart, parted));
+    }
+
+    /// Whether what is not installed is due.
+    fn install_is_late(&mut self, cx: &Context<'_>) -> bool {
+        let interval = cx.config.install_interval;
+        let due = *self.install.due_at.get_or_insert(cx.now.after(interval));
+        let late = due <= cx.now || self.pages.dirty_bytes() >= cx.config.install_bytes;
+        let not_before = self.install.not_before.max(self.install.wanted_until);
+        late && not_before.is_none_or(|at| at <= cx.now)
+    }
+
+    /// Installs these pages and changes, with what is to be removed.
+    fn begin_install(
+        &mut self,
+        cx: &mut Context<'_>,
+        (pages, apart, parted): (Vec<PageId>, Vec<Apart>, Parted),
+    ) {
+        let since = |page: &PageId| (*page, self.pages.since(*page).expect("it is dirty"));
+        let taken: Taken = pages.iter().map(since).collect();
         let installed = pages.iter().map(|page| self.pages.take_for_install(*page)).collect();
         let joined = pages.iter().copied().filter(|page| self.pages.is_apart(*page)).collect();
         for page in &pages {
             self.pages.begin_install(*page);
         }
+        let removed = self.removal.take();
+        let gone = removed.as_ref().map_or_else(Vec::new, |batch| batch.pages.clone());
         let meta = self.meta();
-        let batch = InstallBatch { pages: installed, apart, joined, meta };
+        let batch = InstallBatch { pages: installed, apart, joined, removed: gone, meta };
         let write = self.write_id();
         let versions = batch.pages.iter().map(|page| page.stored.version);
         self.install.index_max = versions.max().unwrap_or_default().max(self.install.index_max);
         let lsn = batch.meta.installed_lsn;
-        self.install.under_way = Some(UnderWay { write, pages: taken, parted, lsn });
+        self.install.under_way = Some(UnderWay { write, pages: taken, parted, removed, lsn });
         self.install.due_at = None;
         cx.out.push(OriginOutput::Install { domain: self.id, write, batch });
     }
@@ -219,6 +254,7 @@ impl Domain {
             installed: first.map_or(self.durable, |(_, stamp)| stamp.previous()),
             epochs: self.durable_epochs().to_vec(),
             volumes: self.volumes.values().map(|volume| volume.meta.clone()).collect(),
+            deleted: self.removal.meta(),
             boots: self.boots.meta(),
         }
     }
@@ -239,18 +275,32 @@ impl Domain {
             return;
         }
         let under_way = self.install.under_way.take().expect("one is under way");
-        let UnderWay { write: expected, pages, parted, lsn } = under_way;
+        let UnderWay { write: expected, pages, mut parted, removed, lsn } = under_way;
         assert_eq!(expected, write, "installs are answered in order");
         let size = pages.len() + parted.len();
         self.install.damage.note();
+        // A volume may have been deleted meanwhile.
+        let there = |page: &PageId| page.is_volume() || self.volumes.contains_key(&page.volume);
+        let (pages, gone): (Taken, Taken) = pages.into_iter().partition(|(page, _)| there(page));
+        parted.retain(|(page, ..)| there(page));
+        for (page, _) in &gone {
+            self.pages.installed(*page);
+        }
+        self.pages.forget(&gone.into_iter().map(|(page, _)| page).collect::<Vec<_>>());
         match result {
             Ok(()) => {
                 for (page, _) in pages {
                     self.pages.installed(page);
                 }
+                if let Some(batch) = removed {
+                    self.removed(cx, &batch);
+                }
                 self.installed_lsn = lsn;
                 self.install.found_room(size, cx.config.install_pages_max);
                 cx.out.push(OriginOutput::TrimLog { domain: self.id, through: lsn });
+                if self.removal.take_freed() {
+                    cx.out.push(OriginOutput::GiveBack { domain: self.id });
+                }
                 if self.service == Service::Full {
                     // Space was given back: perhaps enough.
                     self.append_after = None;
@@ -264,6 +314,9 @@ impl Domain {
                 }
                 for (page, first, before) in parted {
                     self.pages.apart_failed(page, first, before);
+                }
+                if let Some(batch) = removed {
+                    self.removal.failed(cx, batch);
                 }
                 self.install.not_before = Some(cx.now.after(cx.config.full_retry));
                 self.install.hurry(cx.now);

@@ -94,7 +94,7 @@ impl Domain {
     fn limit_walks(&mut self, cx: &mut Context<'_>) {
         let started = self.loads.values().filter_map(|load| match load {
             LoadFor::Index(link, since) => Some((*link, *since)),
-            LoadFor::Page(_) => None,
+            LoadFor::Page(_) | LoadFor::Removal => None,
         });
         let queued = self.index_queue.iter().map(|wanted| (wanted.link, wanted.since));
         let late = |(_, since): &(LinkId, Instant)| since.after(cx.config.wait_max) <= cx.now;

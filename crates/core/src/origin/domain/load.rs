@@ -70,6 +70,7 @@ impl Domain {
         match what {
             LoadFor::Page(_) => self.page_loads -= 1,
             LoadFor::Index(..) => self.index_loads -= 1,
+            LoadFor::Removal => {}
         }
         match (what, result) {
             (LoadFor::Page(page), Ok(Loaded::Page(stored))) => {
@@ -86,6 +87,8 @@ impl Domain {
                 let reason = crate::message::CloseReason::OutOfService(fault.to_string());
                 cx.links.close(link, reason, cx.out);
             }
+            (LoadFor::Removal, Ok(Loaded::Removable(pages))) => self.removal.found(cx, pages),
+            (LoadFor::Removal, Err(fault)) => self.removal.not_found(cx, &fault),
             (what, Ok(found)) => panic!("asked for {what:?}, the driver answered {found:?}"),
         }
         self.start_loads(cx);
@@ -98,6 +101,10 @@ impl Domain {
         page: PageId,
         stored: Option<StoredPage>,
     ) -> Result<(), RequestError> {
+        if self.pages.is_loaded(page) {
+            // A deletion has written it meanwhile: a read may name what stands for a volume.
+            return Ok(());
+        }
         let damaged = |detail: String| RequestError::Damaged { page, detail };
         if let Some(detail) = self.pages.lost(page) {
             return Err(damaged(detail.to_owned()));
@@ -137,7 +144,12 @@ impl Domain {
         result: Result<(), RequestError>,
     ) {
         let loading = self.loading.remove(&page).expect("a load has its waiters");
-        let failed = result.err();
+        let mut failed = result.err();
+        if !self.volumes.contains_key(&page.volume) {
+            // It was deleted meanwhile, and the page may be removed by now.
+            self.pages.forget(&[page]);
+            failed = Some(self.no_volume(page.volume));
+        }
         for ticket in loading.commits {
             self.commit_loaded(cx, ticket, page, failed.as_ref());
         }

@@ -19,6 +19,7 @@ mod look;
 mod pages;
 mod recent;
 mod recover;
+mod removal;
 mod resume;
 mod volumes;
 
@@ -36,6 +37,7 @@ use boots::Boots;
 use commit::Waiting;
 use pages::Pages;
 use recent::RecentWrites;
+use removal::Removal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use volumes::Volume;
 
@@ -66,6 +68,8 @@ pub(super) enum Event {
     Failed,
     /// A volume is there.
     VolumeMade(VolumeId),
+    /// A volume of this name is deleted.
+    VolumeDeleted(VolumeId, String),
     /// A volume could not be made.
     VolumeNotMade(VolumeId, String),
     /// Whether a volume was made shows at the next start only.
@@ -90,6 +94,8 @@ enum LoadFor {
     Page(PageId),
     /// For a link that has waited since an instant.
     Index(LinkId, Instant),
+    /// To remove what a deleted volume left.
+    Removal,
 }
 
 /// A link's walk of the change index that wants a load.
@@ -169,6 +175,7 @@ pub(super) struct Domain {
     limits_at: Option<Instant>,
 
     install: install::Installing,
+    removal: Removal,
     next_write: u64,
     next_load: u64,
     /// Links whose pages came, to be served at the end of the step.
@@ -276,6 +283,7 @@ impl Domain {
         while let Some(link) = self.serve.pop_first() {
             self.serve_pages(cx, link);
         }
+        self.look_for_removable(cx);
         self.install(cx);
         self.tell_unreadable(cx);
         self.pages.trim();
@@ -298,7 +306,15 @@ impl Domain {
         // An answered append is followed by the next one at once, unless it has to wait.
         let append = self.append_after.filter(|_| self.flying.is_none());
         let install = self.install.due().filter(|_| self.installs());
-        install.into_iter().chain(append).chain(self.limits_at).chain(self.awaited_until).min()
+        let removal =
+            self.removal.due().filter(|_| self.installs() && !self.install.is_under_way());
+        install
+            .into_iter()
+            .chain(removal)
+            .chain(append)
+            .chain(self.limits_at)
+            .chain(self.awaited_until)
+            .min()
     }
 
     /// Panics when an invariant is broken.
@@ -331,5 +347,6 @@ impl Domain {
         let flying = self.flying.as_ref().map_or(0, |(_, batch)| tentative(batch));
         assert_eq!(stamps, flying + tentative(&self.gathering), "a stamp without its commit");
         self.check_taken();
+        self.removal.check(&self.volumes);
     }
 }

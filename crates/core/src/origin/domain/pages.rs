@@ -2,7 +2,7 @@
 
 use crate::commit::Op;
 use crate::hash::FixedMap;
-use crate::id::{PageId, Stamp};
+use crate::id::{PageId, PageNo, Stamp, VolumeId};
 use crate::page::Page;
 use crate::record::{Apart, InstalledPage, LostApart, Lsn, StoredPage};
 use bytes::Bytes;
@@ -459,6 +459,52 @@ impl Pages {
             assert!(entry.pins > 0, "unpinned more often than pinned");
             entry.pins -= 1;
         });
+    }
+
+    /// A recovered deletion: the page that stands for the volume is a tombstone that is not installed.
+    pub(super) fn recover_mark(&mut self, page: PageId, at: (Lsn, Stamp)) {
+        self.change(page, |entry| {
+            entry.version = at.1;
+            entry.durable = Some(Image { version: at.1, page: None });
+            entry.since.get_or_insert(at);
+        });
+    }
+
+    /// The volume was deleted: none of its pages is installed any more, and none is kept but those
+    /// that an install under way has, or that a commit waits for. Its stand-in stays.
+    pub(super) fn forget_volume(&mut self, volume: VolumeId) {
+        use std::ops::Bound::{Excluded, Included};
+        let first = PageId { volume, page: PageNo(0) };
+        let of_volume = (Included(first), Excluded(PageId::of_volume(volume)));
+        let pages = self.uninstalled.range(of_volume).map(|(page, _)| *page);
+        let pages: Vec<PageId> = pages.collect();
+        self.lost.retain(|page, _| page.volume != volume);
+        for page in &pages {
+            self.change(*page, |entry| {
+                entry.since = None;
+                entry.since_install = None;
+                entry.lazy = Vec::new();
+                entry.apart = None;
+            });
+        }
+        self.forget(&pages);
+    }
+
+    /// Pages that are there no longer.
+    pub(super) fn forget(&mut self, pages: &[PageId]) {
+        let mut gone: BTreeSet<PageId> = BTreeSet::new();
+        for page in pages {
+            if let Some(entry) = self.entries.get(page)
+                && entry.evictable()
+            {
+                self.clean_bytes -= entry.bytes();
+                self.entries.remove(page);
+                gone.insert(*page);
+            }
+        }
+        if !gone.is_empty() {
+            self.clock.retain(|page| !gone.contains(page));
+        }
     }
 
     /// Drops clean pages beyond the budget: a clock with one second chance.

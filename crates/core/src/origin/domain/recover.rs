@@ -5,16 +5,17 @@ use super::boots::Boots;
 use super::install::Installing;
 use super::pages::Pages;
 use super::recent::RecentWrites;
+use super::removal::Removal;
 use super::volumes::Volume;
 use super::{Domain, Service};
 use crate::commit::{Op, PageKind, Write};
 use crate::downlink::Ring;
 use crate::hash::FixedMap;
-use crate::id::{PageId, PageNo, Stamp};
+use crate::id::{PageId, PageNo, Stamp, VolumeId};
 use crate::machine::Fault;
 use crate::message::{EPOCHS_MAX, Epoch};
 use crate::origin::{OriginConfig, RecoverError, RecoveredDomain};
-use crate::record::{DomainMeta, LogRecord, Lsn, VolumeMeta};
+use crate::record::{Apart, DomainMeta, LogRecord, LostApart, Lsn, VolumeMeta};
 use crate::time::{Instant, WallTime};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -28,8 +29,11 @@ impl Domain {
     ) -> Result<Self, RecoverError> {
         let RecoveredDomain { meta, apart, records, history } = recovered;
         let mut domain = Self::from_meta(config, now, wall, &meta);
+        let there = |page: PageId| meta.volumes.iter().any(|volume| volume.id == page.volume);
         for apart in apart {
             match apart {
+                // Of a volume that was deleted: it will be removed.
+                Ok(Apart { page, .. }) | Err(LostApart { page, .. }) if !there(page) => {}
                 Ok(apart) => {
                     domain.install.damage.recovered(apart.page);
                     domain.pages.recover_apart(apart);
@@ -40,13 +44,18 @@ impl Domain {
                 }
             }
         }
+        let deleted = |record: &(Lsn, LogRecord)| match record.1 {
+            LogRecord::Deleted { volume, .. } => Some(volume),
+            _ => None,
+        };
+        let deleted: BTreeSet<VolumeId> = records.iter().filter_map(deleted).collect();
         for (lsn, record) in records {
             if lsn != domain.next_lsn {
                 return Err(RecoverError::Gap { expected: domain.next_lsn, found: lsn });
             }
             domain.next_lsn = Lsn(lsn.0 + 1);
             domain.durable_lsn = lsn;
-            domain.replay(config, now, lsn, record)?;
+            domain.replay(config, now, (lsn, record), &deleted)?;
         }
         domain.check_reaches(&meta)?;
         domain.pages.date_lost(domain.durable);
@@ -68,10 +77,11 @@ impl Domain {
     /// before that, its newest records are lost, and the engine may hold pages as they made them:
     /// the next commits would take their stamps, and the pages would pass for theirs.
     fn check_reaches(&self, meta: &DomainMeta) -> Result<(), RecoverError> {
-        let newest = meta.volumes.iter().max_by_key(|volume| volume.version);
-        match newest.filter(|volume| volume.version > self.durable) {
-            Some(VolumeMeta { id, version, .. }) => {
-                Err(RecoverError::Behind { volume: *id, version: *version, durable: self.durable })
+        let there = meta.volumes.iter().map(|volume| (volume.version, volume.id));
+        let deleted = meta.deleted.iter().map(|volume| (volume.stamp, volume.id));
+        match there.chain(deleted).max().filter(|(version, _)| *version > self.durable) {
+            Some((version, volume)) => {
+                Err(RecoverError::Behind { volume, version, durable: self.durable })
             }
             None => Ok(()),
         }
@@ -136,6 +146,10 @@ impl Domain {
             asked: VecDeque::new(),
             limits_at: None,
             install: Installing::recovered(meta.installed_lsn),
+            removal: Removal::recovered(match config.faults.has(Fault::ForgetRemoval) {
+                true => &[],
+                false => &meta.deleted,
+            }),
             next_write: 0,
             next_load: 0,
             serve: BTreeSet::new(),
@@ -148,19 +162,24 @@ impl Domain {
         &mut self,
         config: &OriginConfig,
         now: Instant,
-        lsn: Lsn,
-        record: LogRecord,
+        (lsn, record): (Lsn, LogRecord),
+        deleted: &BTreeSet<VolumeId>,
     ) -> Result<(), RecoverError> {
         match record {
             LogRecord::Commit { stamp, id, grown, writes, .. } => {
                 self.replay_stamp(stamp)?;
                 for growth in super::volumes::recovered(&writes, &grown) {
-                    let volume = self.volumes.get_mut(&growth.volume);
-                    let volume = volume.ok_or(RecoverError::NoVolume(growth.volume))?;
-                    volume.replayed(stamp, growth);
+                    match self.volumes.get_mut(&growth.volume) {
+                        Some(volume) => volume.replayed(stamp, growth),
+                        // It was installed when that was durable already.
+                        None if deleted.contains(&growth.volume) => {}
+                        None => return Err(RecoverError::NoVolume(growth.volume)),
+                    }
                 }
                 for Write { page, op } in writes {
-                    self.pages.recover_op(page, lsn, stamp, op);
+                    if self.volumes.contains_key(&page.volume) {
+                        self.pages.recover_op(page, lsn, stamp, op);
+                    }
                 }
                 if !config.faults.has(Fault::LoseOutcomes) {
                     self.boots.committed(id, stamp);
@@ -171,7 +190,10 @@ impl Domain {
             LogRecord::Confirmed { boot, upto } if upto == u64::MAX => self.boots.forget(boot),
             LogRecord::Confirmed { boot, upto } => self.boots.confirm(boot, upto, now),
             LogRecord::Ids { volume, next } => {
-                let entry = self.volumes.get_mut(&volume).ok_or(RecoverError::NoVolume(volume))?;
+                let entry = match self.volumes.get_mut(&volume) {
+                    None if deleted.contains(&volume) => return Ok(()),
+                    entry => entry.ok_or(RecoverError::NoVolume(volume))?,
+                };
                 if !config.faults.has(Fault::ReuseIds) {
                     entry.meta.next_page = entry.meta.next_page.max(next);
                     entry.given = entry.meta.next_page;
@@ -186,9 +208,16 @@ impl Domain {
                 self.volumes.entry(made.meta.id).or_insert(made);
             }
             LogRecord::Settings { volume, settings } => {
-                let entry = self.volumes.get_mut(&volume).ok_or(RecoverError::NoVolume(volume))?;
+                let entry = match self.volumes.get_mut(&volume) {
+                    None if deleted.contains(&volume) => return Ok(()),
+                    entry => entry.ok_or(RecoverError::NoVolume(volume))?,
+                };
                 entry.quota = settings.quota;
                 entry.meta.settings = settings;
+            }
+            LogRecord::Deleted { stamp, volume } => {
+                self.replay_stamp(stamp)?;
+                self.replay_deletion(stamp, volume, lsn);
             }
             LogRecord::Epoch { epoch } => self.add_epoch(epoch),
         }
@@ -218,7 +247,7 @@ impl Domain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{DomainId, HistoryId, VolumeId};
+    use crate::id::{DomainId, HistoryId};
     use crate::origin::Origin;
 
     /// The story: an install took page 9 as commit 11 had made it, though page 8 of commit 10 was not
@@ -245,6 +274,7 @@ mod tests {
                 installed: Stamp(10),
                 epochs: Vec::new(),
                 volumes: vec![volume(version)],
+                deleted: Vec::new(),
                 boots: Vec::new(),
             };
             let recovered = RecoveredDomain {

@@ -5,7 +5,7 @@ use super::pages::Image;
 use super::{Context, Domain};
 use crate::commit::{Abort, Op, PageChange, PageKind, Write};
 use crate::id::{HistoryId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
-use crate::message::{Message, RequestError, VolumeChange, VolumeInfo, VolumeSpec};
+use crate::message::{Message, VolumeChange, VolumeInfo, VolumeSpec};
 use crate::page::Page;
 use crate::record::{GIVEN_MAX, Given, LogRecord, Lsn, VolumeMeta, VolumeSettings};
 
@@ -24,8 +24,19 @@ pub(super) struct Volume {
     pub(super) taken: u64,
     /// Its quota, one that is not durable yet included.
     pub(super) quota: Option<u64>,
+    /// Its deletion is on its way to the log: those who wait for it, and those who asked for something
+    /// else since.
+    pub(super) deleting: Option<Deleting>,
     /// What the recovered metadata counted: commits up to this stamp.
     counted: Stamp,
+}
+
+/// A deletion that is not durable yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Deleting {
+    pub(super) askers: Vec<(LinkId, RequestId)>,
+    /// Told that the volume was deleted, when it is: what they asked for came after it.
+    pub(super) refused: Vec<(LinkId, RequestId)>,
 }
 
 /// By how much a commit grows a volume.
@@ -78,7 +89,13 @@ impl Volume {
     pub(super) fn new(meta: VolumeMeta) -> Self {
         let (given, counted) = (meta.next_page, meta.version);
         let (taken, quota) = (meta.bytes, meta.settings.quota);
-        Self { meta, given, taken, quota, counted }
+        Self { meta, given, taken, quota, deleting: None, counted }
+    }
+
+    /// A request that came after its deletion, which is not durable yet.
+    pub(super) fn refused(&mut self, link: LinkId, request: RequestId) {
+        let deleting = self.deleting.as_mut().expect("looked at by the caller");
+        deleting.refused.push((link, request));
     }
 
     /// A history begins: numbers are given in it from now on.
@@ -222,9 +239,12 @@ impl Domain {
         change: &VolumeChange,
     ) {
         let Some(entry) = self.volumes.get_mut(&volume) else {
-            let error = RequestError::NoVolume(volume.to_string());
+            let error = self.no_volume(volume);
             return cx.links.fail(link, request, error, cx.out);
         };
+        if entry.deleting.is_some() {
+            return entry.refused(link, request);
+        }
         match change {
             VolumeChange::Quota(quota) => entry.quota = *quota,
         }

@@ -179,6 +179,7 @@ fn error() -> impl Strategy<Value = RequestError> {
         text().prop_map(RequestError::Busy),
         text().prop_map(RequestError::Forbidden),
         text().prop_map(RequestError::Full),
+        text().prop_map(RequestError::Deleted),
     ]
 }
 
@@ -195,6 +196,7 @@ fn abort() -> impl Strategy<Value = Abort> {
         page().prop_map(Abort::Lost),
         page().prop_map(Abort::BadWrite),
         volume().prop_map(Abort::NoVolume),
+        volume().prop_map(Abort::Deleted),
         (volume(), text(), any::<[u64; 3]>()).prop_map(|(volume, name, [limit, used, more])| {
             Abort::Quota { volume, name, limit, used, more }
         }),
@@ -322,6 +324,10 @@ fn about_volumes() -> impl Strategy<Value = Message> {
         (request(), volume(), any::<Option<u64>>()).prop_map(|(request, volume, quota)| {
             Message::ChangeVolume { request, volume, change: VolumeChange::Quota(quota) }
         }),
+        (request(), volume())
+            .prop_map(|(request, volume)| Message::DeleteVolume { request, volume }),
+        (request(), volume())
+            .prop_map(|(request, volume)| Message::VolumeDeleted { request, volume }),
         (request(), any::<u128>(), range).prop_map(|(request, history, range)| {
             Message::Ids { request, history: HistoryId(history), range }
         }),
@@ -448,6 +454,7 @@ pub(super) fn record() -> impl Strategy<Value = LogRecord> {
         ),
         (volume(), settings())
             .prop_map(|(volume, settings)| { LogRecord::Settings { volume, settings } }),
+        (stamp(), volume()).prop_map(|(stamp, volume)| LogRecord::Deleted { stamp, volume }),
         (boot(), node_name()).prop_map(|(boot, name)| LogRecord::Boot { boot, name }),
         (boot(), any::<u64>()).prop_map(|(boot, upto)| LogRecord::Confirmed { boot, upto }),
         (commit_id(), abort()).prop_map(|(id, abort)| LogRecord::Aborted { id, abort }),
@@ -469,13 +476,19 @@ pub(super) fn meta() -> impl Strategy<Value = DomainMeta> {
             aborted,
         },
     );
-    ((domain(), any::<u64>(), stamp()), epochs(), vec(volume_meta(), 0..3), vec(boot, 0..3))
-        .prop_map(|((domain, lsn, installed), epochs, volumes, boots)| DomainMeta {
+    let deleted = (volume(), text(), page_bytes(), stamp(), any::<Option<u64>>()).prop_map(
+        |(id, name, page_bytes, stamp, left)| DeletedVolume { id, name, page_bytes, stamp, left },
+    );
+    let volumes = (vec(volume_meta(), 0..3), vec(deleted, 0..3));
+    ((domain(), any::<u64>(), stamp()), epochs(), volumes, vec(boot, 0..3)).prop_map(
+        |((domain, lsn, installed), epochs, (volumes, deleted), boots)| DomainMeta {
             domain,
             installed_lsn: Lsn(lsn),
             installed,
             epochs,
             volumes,
+            deleted,
             boots,
-        })
+        },
+    )
 }

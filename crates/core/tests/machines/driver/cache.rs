@@ -213,6 +213,7 @@ impl Run {
                 CacheOp::WaitThrough { domain: c.domain(), stamp }
             }
             8 if c.rarely(3) => CacheOp::ChangeVolume(c.volume(), VolumeChange::Quota(None)),
+            8 if c.rarely(3) => CacheOp::DeleteVolume(c.volume()),
             8 => CacheOp::Refresh { domain: c.domain() },
             9 => {
                 let waiting: Vec<RequestId> = self.users.iter().copied().collect();

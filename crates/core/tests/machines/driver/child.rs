@@ -118,6 +118,9 @@ pub(super) fn says(c: &mut Choices<'_>, hints: &mut Hints, who: &Who, now: Insta
             let spec = VolumeSpec { id, name, page_bytes, domain };
             Message::CreateVolume { request: request(c, hints), spec }
         }
+        28 if c.rarely(8) => {
+            Message::DeleteVolume { request: request(c, hints), volume: c.volume() }
+        }
         29 => {
             let change = VolumeChange::Quota(c.rarely(2).then(|| c.near(4096)));
             Message::ChangeVolume { request: request(c, hints), volume: c.volume(), change }

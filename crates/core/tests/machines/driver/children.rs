@@ -206,6 +206,8 @@ fn request_of(message: &Message) -> Option<RequestId> {
         | Message::ListVolumes { request, .. }
         | Message::CreateVolume { request, .. }
         | Message::ChangeVolume { request, .. }
+        | Message::DeleteVolume { request, .. }
+        | Message::VolumeDeleted { request, .. }
         | Message::Ids { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. }

@@ -75,6 +75,7 @@ fn is_upward(message: &Message) -> bool {
             | Message::ListVolumes { .. }
             | Message::CreateVolume { .. }
             | Message::ChangeVolume { .. }
+            | Message::DeleteVolume { .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }
             | Message::Credit { .. }

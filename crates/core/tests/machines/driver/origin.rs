@@ -38,6 +38,11 @@ impl Store {
                 let entries = rest.by_ref().take(*limit).collect();
                 Loaded::Changed { entries, more: rest.next().is_some() }
             }
+            LoadKey::Removable { volume, after, limit } => {
+                let from = PageId { volume: *volume, page: PageNo(after.0 + 1) };
+                let pages = self.pages.range(from..PageId::of_volume(*volume)).take(*limit);
+                Loaded::Removable(pages.map(|(page, stored)| (*page, stored.version)).collect())
+            }
         }
     }
 
@@ -47,11 +52,18 @@ impl Store {
             self.index.insert((page.stored.version, page.page));
             self.pages.insert(page.page, page.stored);
         }
+        for (page, version) in batch.removed {
+            self.index.remove(&(version, page));
+            self.pages.remove(&page);
+        }
     }
 
     fn append(&mut self, records: &[(Lsn, LogRecord)]) {
         for (_, record) in records {
-            if let LogRecord::Commit { stamp, .. } | LogRecord::Volume { stamp, .. } = record {
+            if let LogRecord::Commit { stamp, .. }
+            | LogRecord::Volume { stamp, .. }
+            | LogRecord::Deleted { stamp, .. } = record
+            {
                 self.durable = *stamp;
             }
         }
@@ -235,6 +247,7 @@ impl Run {
                     self.failed = true;
                 }
                 OriginOutput::TrimLog { .. }
+                | OriginOutput::GiveBack { .. }
                 | OriginOutput::PagesUnreadable { .. }
                 | OriginOutput::DomainServes { .. } => {}
             }

@@ -98,6 +98,10 @@ impl Parent {
             Message::ChangeVolume { request, volume, .. } => {
                 Message::Volume { request, info: self.info(c, volume) }
             }
+            Message::DeleteVolume { request, volume } => {
+                let volume = if c.rarely(4) { c.volume() } else { volume };
+                Message::VolumeDeleted { request, volume }
+            }
             Message::CreateVolume { request, spec } => {
                 Message::Volume { request, info: self.info(c, spec.id) }
             }

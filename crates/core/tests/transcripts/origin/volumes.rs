@@ -14,7 +14,7 @@ fn quota(link: u64, request: u64, bytes: Option<u64>) -> (String, LinkInput) {
 }
 
 /// The handshake of a node of today's version.
-fn hello_newest(link: u64, name: &str, boot: u128) -> (String, LinkInput) {
+pub(super) fn hello_newest(link: u64, name: &str, boot: u128) -> (String, LinkInput) {
     let (boot, role) = (larder_core::id::BootId(boot), larder_core::message::Role::Node);
     let max_version = larder_core::message::PROTOCOL_VERSION;
     received(link, Message::Hello { min_version: 1, max_version, name: name.into(), boot, role })

@@ -1,0 +1,56 @@
+//! Volumes that were deleted: nothing of them is kept, and nobody waits for anything of them.
+
+use super::{Cache, CacheOutput, Notice, Out};
+use crate::cache::read::{Batch, RecentChange};
+use crate::commit::PageChange;
+use crate::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
+use crate::message::RequestError;
+
+impl Cache {
+    /// A change of the page that stands for a volume: all of the volume is dropped. Running
+    /// transactions that touched it are doomed, and what is in flight of it is asked for anew, which
+    /// ends with what the origin says of the volume. Superset-safe: a volume that is still there is
+    /// fetched anew.
+    pub(super) fn drop_volume(
+        &mut self,
+        domain: DomainId,
+        volume: VolumeId,
+        stamp: Stamp,
+        batch: &Batch<'_>,
+    ) {
+        let whole = PageChange::whole(PageId::of_volume(volume));
+        let touched = whole.touched.as_slice().into();
+        batch.note(RecentChange { stamp, page: whole.page, touched });
+        let entry = self.domains.get(&domain).expect("attached");
+        let first = PageId { volume, page: PageNo(0) };
+        let of_volume = first..whole.page;
+        let flying: Vec<PageId> = entry.flights.pages_in(of_volume.clone()).collect();
+        let (held, suspects) = entry.holdings.pages_in(of_volume);
+        for page in flying {
+            self.keep_for_flight(domain, stamp, &PageChange::whole(page));
+        }
+        for page in suspects {
+            self.drop_suspect_of(domain, page);
+        }
+        for page in held {
+            self.drop_copy(domain, page);
+            self.owe_notice(domain, page);
+        }
+    }
+
+    /// The volume is known to be deleted: whoever asks for its pages is told so, with or without a
+    /// link.
+    pub(super) fn note_deleted(&mut self, domain: DomainId, volume: VolumeId, out: &mut Out) {
+        let ours = self.shared.volume(volume).is_some_and(|known| known.domain == domain);
+        if ours && self.shared.set_deleted(volume) {
+            out.push(CacheOutput::Notice(Notice::VolumeDeleted { domain, volume }));
+            // Those who wait for its pages; what is in flight is answered by the parent.
+            let first = PageId { volume, page: PageNo(0) };
+            let entry = self.domains.get_mut(&domain).expect("its volumes are open");
+            let waiting = entry.flights.take_waiters(first..PageId::of_volume(volume));
+            for user in waiting {
+                self.reply(user, Err(RequestError::Deleted(volume.to_string())), out);
+            }
+        }
+    }
+}
