@@ -7,6 +7,7 @@
 //! beside a commutative update of the same object; a *value* read conflicts with every change.
 
 use crate::id::{CommitId, Generation, HistoryId, PageId, PageNo, Slot, Stamp, VolumeId};
+use crate::rights::Denied;
 use bytes::Bytes;
 
 /// Largest object, in bytes; kept in raw pages when it outgrows its slotted page.
@@ -263,6 +264,9 @@ pub enum Abort {
         /// What the commit would add.
         more: u64,
     },
+    /// A right is short: to read what was read, or to write what was written.
+    #[error("{0}")]
+    Denied(Box<Denied>),
     /// A limit of the origin: too large, too many.
     #[error("the commit is over a limit: {0}")]
     TooLarge(&'static str),

@@ -17,6 +17,7 @@ pub mod origin;
 pub mod page;
 pub mod record;
 pub mod relay;
+pub mod rights;
 pub mod rng;
 pub mod time;
 pub mod wire;

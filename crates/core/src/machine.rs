@@ -190,6 +190,14 @@ pub enum Fault {
     CommitToDeleted,
     /// Deletions: what a deleted volume left is not removed after a restart.
     ForgetRemoval,
+    /// Rights: a commit is taken whatever its node may do.
+    CommitUnchecked,
+    /// Rights: a page is answered whatever the asker may read.
+    FetchUnchecked,
+    /// Rights: what is asked for somebody below a relay is held against the relay's rights alone.
+    RelayAsksForAll,
+    /// Rights: nobody is told that a right was taken.
+    RevokedUntold,
 }
 
 impl Faults {

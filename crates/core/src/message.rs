@@ -7,6 +7,7 @@
 
 use crate::commit::{Change, CommitRequest, IdRange, Outcome, PageKind};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
+use crate::rights::{Access, Denied, Effective, Right, Rights, RightsEdit};
 use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
 
@@ -190,6 +191,8 @@ pub struct VolumeInfo {
     pub quota: Option<u64>,
     /// Bytes free where its store is; none: not known.
     pub room: Option<u64>,
+    /// What the asker may do with it; none: not said, by a parent of a version that knows no rights.
+    pub right: Option<Right>,
 }
 
 /// A change of a volume by an administrator.
@@ -197,6 +200,13 @@ pub struct VolumeInfo {
 pub enum VolumeChange {
     /// The most bytes that it may take; none: no bound but the store's room.
     Quota(Option<u64>),
+    /// Who may do what with it.
+    Rights {
+        /// In this order; all of them or none.
+        edits: Vec<RightsEdit>,
+        /// The asker may lose his own right to administer.
+        force: bool,
+    },
 }
 
 /// A volume to be made.
@@ -350,6 +360,9 @@ pub enum RequestError {
     /// The store has no room. Nothing of the request was done, and nothing of it is under way.
     #[error("the store is full: {0}")]
     Full(String),
+    /// A right is short.
+    #[error("{0}")]
+    Denied(Box<Denied>),
 }
 
 impl RequestError {
@@ -522,6 +535,22 @@ pub enum Message {
         /// Which. By id: repeated, it must not meet another one of that name.
         volume: VolumeId,
     },
+    /// Asks who may do what with a volume. Not to a parent of a protocol version before 3.
+    AskRights {
+        /// For the answer.
+        request: RequestId,
+        /// Which.
+        volume: VolumeId,
+    },
+    /// A relay's: what a node below asks: `Resume`, `Fetch`, or a message about ids and volumes. Its
+    /// rights are looked at, and the relay's. Not to a parent of a protocol version before 3, which
+    /// takes all for the relay's own.
+    For {
+        /// The name of the node. A relay vouches for it.
+        name: String,
+        /// What it asks.
+        message: Box<Message>,
+    },
     /// Keep-alive and age: answered by an `Echo` in the stream.
     Beat {
         /// Which domain.
@@ -639,6 +668,15 @@ pub enum Message {
         /// Whether there are more.
         more: bool,
     },
+    /// Answers `AskRights`.
+    Rights {
+        /// Which request.
+        request: RequestId,
+        /// What was said of the volume.
+        rights: Rights,
+        /// What the origin says of all its volumes.
+        access: Access,
+    },
     /// A request failed: `Fetch`, `AllocateIds`, `Resume`, volumes.
     Failed {
         /// Which request.
@@ -697,6 +735,18 @@ pub enum Message {
         epochs: Vec<Epoch>,
     },
 
+    /// Who may do what with a volume from here on: to a node its own right alone. A node is told when
+    /// its right changes, and before anything is withheld from it; a relay is told of every volume that
+    /// not everybody may do everything with. Not to a child of a protocol version before 3.
+    VolumeRights {
+        /// Whose.
+        domain: DomainId,
+        /// Which.
+        volume: VolumeId,
+        /// What holds.
+        rights: Effective,
+    },
+
     // ---- parent to child, Bulk ----
     /// Answers some pages of a `Fetch`. Every page asked for is answered once.
     Pages {
@@ -714,10 +764,31 @@ impl Message {
     #[must_use]
     pub fn since(&self) -> u32 {
         match self {
+            Self::ChangeVolume { change: VolumeChange::Rights { .. }, .. }
+            | Self::AskRights { .. }
+            | Self::For { .. }
+            | Self::VolumeRights { .. } => 3,
             Self::ChangeVolume { .. } => 2,
             Self::DeleteVolume { .. } | Self::VolumeDeleted { .. } => 3,
             _ => 1,
         }
+    }
+
+    /// Whether a relay may ask it for a node below ([`Message::For`]).
+    #[must_use]
+    pub fn is_for_somebody(&self) -> bool {
+        matches!(
+            self,
+            Self::Resume { .. }
+                | Self::Fetch { .. }
+                | Self::AllocateIds { .. }
+                | Self::OpenVolume { .. }
+                | Self::ListVolumes { .. }
+                | Self::CreateVolume { .. }
+                | Self::ChangeVolume { .. }
+                | Self::DeleteVolume { .. }
+                | Self::AskRights { .. }
+        )
     }
 
     /// The lane it travels in.
@@ -740,6 +811,8 @@ impl Message {
             | Self::CreateVolume { .. }
             | Self::ChangeVolume { .. }
             | Self::DeleteVolume { .. }
+            | Self::AskRights { .. }
+            | Self::For { .. }
             | Self::Beat { .. }
             | Self::Refresh { .. }
             | Self::Credit { .. }
@@ -752,8 +825,12 @@ impl Message {
             | Self::Volume { .. }
             | Self::VolumeDeleted { .. }
             | Self::Volumes { .. }
+            | Self::Rights { .. }
             | Self::Failed { .. } => Lane::Control,
-            Self::Resumed { .. } | Self::Advance { .. } | Self::History { .. } => Lane::Stream,
+            Self::Resumed { .. }
+            | Self::Advance { .. }
+            | Self::History { .. }
+            | Self::VolumeRights { .. } => Lane::Stream,
             Self::Commit { .. } | Self::Pages { .. } => Lane::Bulk,
         }
     }

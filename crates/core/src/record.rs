@@ -5,6 +5,7 @@
 use crate::commit::{Abort, Op, Write};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, PageNo, Stamp, VolumeId};
 use crate::message::Epoch;
+use crate::rights::Rights;
 use crate::time::WallTime;
 use bytes::Bytes;
 
@@ -92,6 +93,8 @@ pub enum LogRecord {
 pub struct VolumeSettings {
     /// Most bytes of page images that it may take; none: as many as the store has room for.
     pub quota: Option<u64>,
+    /// Who may do what with it, as far as it was said.
+    pub rights: Rights,
 }
 
 /// A volume, as kept by its domain.

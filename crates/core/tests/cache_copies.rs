@@ -252,6 +252,7 @@ impl World {
                     bytes: 0,
                     quota: None,
                     room: None,
+                    right: None,
                 },
             }),
             Message::Resume { request, through, .. } => self.resumed(request, through),

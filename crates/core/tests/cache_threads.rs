@@ -119,6 +119,7 @@ impl Driver {
                 bytes: 0,
                 quota: None,
                 room: None,
+                right: None,
             },
         });
         self.say(Message::Resumed {

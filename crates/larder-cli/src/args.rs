@@ -6,6 +6,7 @@ use crate::mount::Consistency;
 use crate::top::TopArgs;
 use clap::{Args, Parser, Subcommand};
 use larder::config::{Period, Size};
+use larder_core::rights::{EVERYBODY, Right, RightsEdit, is_pattern};
 use std::path::PathBuf;
 
 /// A coherent wide-area cache for shared, changing data.
@@ -266,7 +267,7 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         uplink: Uplink,
     },
-    /// List all volumes
+    /// List the volumes that may be read
     List {
         #[command(flatten)]
         uplink: Uplink,
@@ -345,6 +346,23 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         uplink: Uplink,
     },
+    /// Show or change who may do what with a volume
+    ///
+    /// An identity is the name of a certificate, whatever its instance, or the beginning of names with
+    /// a `*`: `render-*`. Rights are `none`, `read`, `write` (which reads as well) and `admin` (which
+    /// changes quota and rights as well). For each certificate the entry that fits best holds: its
+    /// name, else the longest beginning, else `*`, else the origin's `origin.default_rights`; whoever
+    /// is in `origin.admins` may do everything. Through a relay nobody may do more than the relay
+    /// itself: give it the right too. A change is durable and in force when the command ends, also for
+    /// those who are connected. Needs the right `admin`
+    Rights {
+        /// The volume
+        volume: String,
+        #[command(flatten)]
+        changes: RightsChanges,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
     /// Check a volume's tree (over a link), or the store of an origin that is not running (`--data`)
     Check {
         /// The volume
@@ -365,6 +383,49 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         uplink: Uplink,
     },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RightsChanges {
+    /// Give an identity a right, in the place of what it has: `alice=write`, `render-*=read`
+    #[arg(long, value_name = "ID=RIGHT", value_parser = grant)]
+    pub(crate) grant: Vec<RightsEdit>,
+    /// Take every right from an identity, the default ones too: the same as `--grant ID=none`
+    #[arg(long, value_name = "ID", value_parser = revoke)]
+    pub(crate) revoke: Vec<RightsEdit>,
+    /// Remove the entry of an identity: what holds for everybody holds for it
+    #[arg(long, value_name = "ID", value_parser = forget)]
+    pub(crate) forget: Vec<RightsEdit>,
+    /// What holds for everybody else: the same as `--grant '*=RIGHT'`
+    #[arg(long, value_name = "RIGHT", value_parser = everybody)]
+    pub(crate) default: Option<RightsEdit>,
+    /// Do it also when it takes your own right to change rights again
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+fn edit(who: &str, right: Option<Right>) -> Result<RightsEdit, String> {
+    if !is_pattern(who) {
+        return Err("a certificate's name, or the beginning of names with `*`, is wanted".into());
+    }
+    Ok(RightsEdit { who: who.into(), right })
+}
+
+fn grant(text: &str) -> Result<RightsEdit, String> {
+    let (who, right) = text.split_once('=').ok_or("ID=RIGHT is wanted, as in `alice=write`")?;
+    edit(who, Some(right.parse()?))
+}
+
+fn revoke(text: &str) -> Result<RightsEdit, String> {
+    edit(text, Some(Right::None))
+}
+
+fn forget(text: &str) -> Result<RightsEdit, String> {
+    edit(text, None)
+}
+
+fn everybody(text: &str) -> Result<RightsEdit, String> {
+    edit(EVERYBODY, Some(text.parse()?))
 }
 
 /// A quota in bytes; none: no bound but the store's room.

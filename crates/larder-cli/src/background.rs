@@ -8,6 +8,7 @@
 use crate::args::{Common, MountArgs};
 use crate::exit::{self, Reported};
 use crate::mounting;
+use crate::out;
 use crate::serve::Stopping;
 use anyhow::{Context, Result, bail};
 use larder::config::{Config, ConfigError};
@@ -72,7 +73,12 @@ pub(crate) async fn start(
 async fn verdict(mut child: Child, report: &str, log: &std::path::Path) -> Result<()> {
     let (code, message) = report.split_once('\n').unwrap_or((report, ""));
     match code.parse() {
-        Ok(0) => Ok(()),
+        Ok(0) => {
+            if !message.is_empty() {
+                out::fault(format!("larder: {message}"));
+            }
+            Ok(())
+        }
         Ok(code) => bail!(Reported { code, message: message.trim_end().to_owned() }),
         Err(_) => {
             let status = child.wait().await?;
@@ -121,9 +127,9 @@ pub(crate) async fn run(arguments: &MountArgs, common: &Common) -> Result<()> {
     // The end of the terminal, and what is typed there, are not for it.
     setsid().context("no session of its own")?;
     let told = AtomicBool::new(false);
-    let usable = || {
+    let usable = |note: Option<String>| {
         told.store(true, Ordering::Relaxed);
-        tell("0\n")
+        tell(&format!("0\n{}", note.unwrap_or_default()))
     };
     let ended = mounting::run(arguments, common, usable).await;
     if let Err(error) = &ended {

@@ -99,7 +99,7 @@ fn of_transaction(error: &TxError) -> u8 {
         | TxError::NoSpace(_) => UNAVAILABLE,
         TxError::Damaged(_) => DAMAGED,
         TxError::Deleted => 3,
-        TxError::Denied(_) | TxError::Forked | TxError::Quota(_) => REFUSED,
+        TxError::Denied(_) | TxError::NoRight(_) | TxError::Forked | TxError::Quota(_) => REFUSED,
         TxError::Conflict(_) | TxError::Full(_) | TxError::Gone(_) | TxError::TooLarge(_) => 1,
     }
 }
@@ -133,6 +133,7 @@ fn of(error: &Error) -> u8 {
         Error::NoVolume(_) | Error::VolumeDeleted(_) | Error::Gone(_) | Error::NoPage(_) => 3,
         Error::Refused(_)
         | Error::Forbidden(_)
+        | Error::Denied(_)
         | Error::QuotaPassed { .. }
         | Error::HistoryForked { .. }
         | Error::Tls(_) => REFUSED,

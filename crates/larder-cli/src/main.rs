@@ -57,7 +57,11 @@ async fn run(cli: Cli, words: &[OsString]) -> Result<()> {
         Command::Relay(arguments) => serve::relay(arguments, &cli.common).await,
         Command::Node(arguments) => serve::node(arguments, &cli.common).await,
         Command::Mount(arguments) if arguments.foreground => {
-            mounting::run(arguments, &cli.common, || Ok(())).await
+            mounting::run(arguments, &cli.common, |note| {
+                note.into_iter().for_each(|note| out::fault(format!("larder: {note}")));
+                Ok(())
+            })
+            .await
         }
         Command::Mount(arguments) if cli.in_background => {
             background::run(arguments, &cli.common).await

@@ -7,8 +7,9 @@ use crate::serve::{self, Stopping};
 use crate::settings::Flags;
 use crate::standing_mounts::Registered;
 use anyhow::{Context, Result, bail, ensure};
-use larder::client::{Freshness, Node};
+use larder::client::{Freshness, Node, Notices, Volume};
 use larder::config::{Config, NodeSection};
+use larder::core::rights::{Denied, Right};
 use larder::fs::client::VolumeStore;
 use larder::fs::{FileSystem, FsOptions, TxStore};
 use larder::http::{Probe, Telling};
@@ -151,11 +152,58 @@ fn escaped(path: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Mounts, and serves until it is unmounted or asked to end; `usable` is called in between.
+/// What is to be said of a volume that may only be read, so that its mount is read-only, as that of a
+/// disk with write protection is. Refused, if one that can be written to was asked for by name.
+fn only_reads(
+    volume: &Volume,
+    who: &str,
+    read_only: bool,
+    must_write: bool,
+) -> Result<Option<String>> {
+    if read_only || volume.right() >= Right::Write {
+        return Ok(None);
+    }
+    let (volume, who) = (volume.info().name.clone(), who.to_owned());
+    let denied = Denied { volume, who, has: Right::Read, needs: Right::Write };
+    if must_write {
+        bail!(larder::client::Error::Denied(Box::new(denied)));
+    }
+    Ok(Some(format!("mounted read-only: {denied}")))
+}
+
+/// Says what a mount may do, when that changes.
+async fn tell_rights(mut notices: Notices, volume: Volume, read_only: bool) {
+    let name = &volume.info().name;
+    let mut known = volume.right();
+    while notices.next().await.is_some() {
+        let right = volume.right();
+        if right == known {
+            continue;
+        }
+        known = right;
+        match right {
+            Right::None => {
+                tracing::error!(volume = %name, "the right to read was taken: all is refused (EACCES)");
+            }
+            Right::Read => {
+                tracing::error!(volume = %name, "it may only be read: writes are refused (EROFS)");
+            }
+            Right::Write | Right::Admin if read_only => {
+                tracing::warn!(volume = %name, "it may be written to: mount it again to do so");
+            }
+            Right::Write | Right::Admin => {
+                tracing::warn!(volume = %name, "it may be written to again");
+            }
+        }
+    }
+}
+
+/// Mounts, and serves until it is unmounted or asked to end; `usable` is called in between, with what
+/// whoever mounts should know of it.
 pub(crate) async fn run(
     arguments: &MountArgs,
     common: &Common,
-    usable: impl FnOnce() -> Result<()>,
+    usable: impl FnOnce(Option<String>) -> Result<()>,
 ) -> Result<()> {
     let config = config(arguments, common)?;
     larder::log::init(&config.log)?;
@@ -182,12 +230,16 @@ pub(crate) async fn run(
         None => arguments.consistency != Consistency::Follow,
     };
     let freshness = if refuse_stale { Freshness::Leased } else { Freshness::Any };
+    let read_only = arguments.read_only || asked.read_only == Some(true);
+    let must_write = asked.read_only == Some(false);
+    let only_reads = only_reads(&volume, &config.name, read_only, must_write)?;
+    let read_only = read_only || only_reads.is_some();
     let mut options = MountOptions {
         // What a line of /etc/fstab says: `mount -a` knows by it what is mounted.
         name: arguments.volume.clone(),
         consistency: arguments.consistency,
         refuse_stale,
-        read_only: arguments.read_only || asked.read_only == Some(true),
+        read_only,
         allow_other: asked.allow_other
             || arguments.allow_other
             || geteuid().is_root() && !arguments.private,
@@ -208,6 +260,7 @@ pub(crate) async fn run(
         .await
         .with_context(|| format!("volume {}", arguments.volume))?;
     let (domain, id) = (volume.domain(), volume.id());
+    let watcher = tokio::spawn(tell_rights(node.notices(), volume.clone(), read_only));
     let tree = Arc::new(tree);
     told.get_or_init(|| Arc::downgrade(&tree));
     let mounted =
@@ -215,7 +268,7 @@ pub(crate) async fn run(
             .with_context(|| not_mounted(point))?;
     let registered = Registered::begin(point, &arguments.volume);
     tracing::info!(volume = %arguments.volume, point = %point.display(), "mounted");
-    usable()?;
+    usable(only_reads)?;
 
     loop {
         tokio::select! {
@@ -228,6 +281,7 @@ pub(crate) async fn run(
         }
     }
     let unmounted = mounted.unmount().await;
+    watcher.abort();
     node.shutdown().await;
     let ended = unmounted.with_context(|| format!("unmounting {}", point.display()));
     if let (Some(mut registered), Err(error)) = (registered, &ended) {

@@ -52,6 +52,11 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
             crate::owner::delete(&node, name, common).await?;
             node.shutdown().await;
         }
+        VolumeCommand::Rights { volume: name, changes, uplink } => {
+            let node = connect(uplink, common).await?;
+            crate::owner::rights(&node, name, changes, common).await?;
+            node.shutdown().await;
+        }
         VolumeCommand::Import { volume: name, source, create: make, page_size, quiet, uplink } => {
             let node = connect_within(uplink, common, IMPORT_MEMORY).await?;
             let volume = match node.volume(name).await {
@@ -121,6 +126,7 @@ pub(crate) fn volume_json(info: &VolumeInfo) -> Value {
         "bytes": info.bytes,
         "quota": info.quota,
         "version": info.version.0,
+        "right": info.right.map(|right| right.name()),
     })
 }
 
@@ -130,7 +136,7 @@ fn list(volumes: &[VolumeInfo], common: &Common) -> Result<()> {
     }
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(["NAME", "SIZE", "QUOTA", "PAGES", "PAGE SIZE", "VERSION", "ID"]);
+    table.set_header(["NAME", "SIZE", "QUOTA", "PAGES", "PAGE SIZE", "VERSION", "RIGHT", "ID"]);
     for info in volumes {
         table.add_row([
             info.name.clone(),
@@ -139,6 +145,7 @@ fn list(volumes: &[VolumeInfo], common: &Common) -> Result<()> {
             info.pages.to_string(),
             info.page_bytes.to_string(),
             info.version.to_string(),
+            info.right.map_or("", |right| right.name()).into(),
             info.id.to_string(),
         ]);
     }

@@ -43,10 +43,19 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
         | Message::ChangeVolume { request, .. }
         | Message::DeleteVolume { request, .. }
         | Message::VolumeDeleted { request, .. }
+        | Message::AskRights { request, .. }
+        | Message::Rights { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. }
         | Message::Failed { request, .. } => mixer.add(request.0),
         Message::KeepAlive => mixer,
+        Message::For { name, message } => {
+            mixer.add(name.len() as u64).add(message_kind(message));
+            mix(mixer, message)
+        }
+        Message::VolumeRights { volume, rights, .. } => {
+            mixer.add(volume.0 as u64).add(u64::from(rights.least().number()))
+        }
         Message::Beat { sent, .. } | Message::Refresh { sent, .. } => mixer.add(sent.0),
         Message::Credit { bytes, .. } => mixer.add(u64::from(*bytes)),
         Message::Commit { commit, .. } => mixer
@@ -133,5 +142,9 @@ fn message_kind(message: &Message) -> u64 {
         Message::ChangeVolume { .. } => 32,
         Message::DeleteVolume { .. } => 33,
         Message::VolumeDeleted { .. } => 34,
+        Message::AskRights { .. } => 36,
+        Message::Rights { .. } => 37,
+        Message::For { .. } => 38,
+        Message::VolumeRights { .. } => 50,
     }
 }

@@ -5,6 +5,7 @@ use crate::commit::{IdRange, Outcome, Read, Write};
 use crate::id::{CommitId, DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::message::{RequestError, VolumeChange, VolumeInfo, VolumeKey, VolumeSpec};
+use crate::rights::{Access, Right, Rights};
 use crate::time::Instant;
 use std::sync::Arc;
 
@@ -42,6 +43,8 @@ pub enum CacheOp {
     ChangeVolume(VolumeId, VolumeChange),
     /// Delete a volume, for good.
     DeleteVolume(VolumeId),
+    /// Who may do what with a volume.
+    AskRights(VolumeId),
     /// Bring pages into the cache (those it lacks, or has with holes). Replied with all of them,
     /// or at once with nothing for a prefetch.
     Fetch {
@@ -100,6 +103,8 @@ pub enum CacheReply {
     Volume(VolumeInfo),
     /// To `DeleteVolume`: the deletion is durable.
     Deleted,
+    /// To `AskRights`: what was said of the volume, and what the origin says of all.
+    Rights(Rights, Access),
     /// To `ListVolumes`.
     Volumes(Vec<VolumeInfo>),
     /// To `Fetch`: the copies, each exact at `through`, in the order asked (empty for a prefetch).
@@ -149,6 +154,16 @@ pub enum Notice {
     Reset {
         /// Which.
         domain: DomainId,
+    },
+    /// What this node may do with an open volume is another right now. Less than read: its copies are
+    /// gone, and whatever is kept of it elsewhere must go.
+    Rights {
+        /// Its domain.
+        domain: DomainId,
+        /// Which.
+        volume: VolumeId,
+        /// What it may do now.
+        right: Right,
     },
     /// The link lease lapsed: nothing may be called current any more.
     LeaseLapsed {

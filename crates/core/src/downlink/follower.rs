@@ -2,10 +2,10 @@
 
 use super::link::Asked;
 use super::registration::Registration;
-use crate::id::{PageId, RequestId, Stamp};
+use crate::id::{PageId, RequestId, Stamp, VolumeId};
 use crate::message::{Echo, ResumeAnswer};
 use crate::time::{Duration, Instant};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// A link's place in one domain. Constant memory, apart from its registration and at most
 /// `requests_max` resumes not yet begun.
@@ -32,6 +32,10 @@ pub(crate) struct Follower {
     pub(crate) loaded: VecDeque<Asked>,
     demand: VecDeque<Asked>,
     prefetch: VecDeque<Asked>,
+    /// Volumes whose rights the child must hear of, before anything else of the stream.
+    pub(crate) owed: BTreeSet<VolumeId>,
+    /// Volumes whose rights it heard of on this link.
+    pub(crate) told: BTreeSet<VolumeId>,
     /// How many changes of the table of histories were told.
     pub(crate) epochs_told: u64,
     /// The child waits for an advance, though it may carry nothing.
@@ -187,6 +191,8 @@ impl Follower {
             loaded: VecDeque::new(),
             demand: VecDeque::new(),
             prefetch: VecDeque::new(),
+            owed: BTreeSet::new(),
+            told: BTreeSet::new(),
             epochs_told: 0,
             hasten: false,
             sent_at: Instant::default(),

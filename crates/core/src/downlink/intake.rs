@@ -3,13 +3,15 @@
 use super::claims::{Refused, Register, anothers};
 use super::link::Fetching;
 use super::{Ask, Asked, Child, Downlinks, Greeting, Link, LinkSink, Timer};
-use crate::id::{DomainId, LinkId, PageId, RequestId};
+use crate::id::{DomainId, LinkId, PageId, RequestId, VolumeId};
 use crate::machine::{Fault, LinkInput};
 use crate::message::{
     CloseReason, Lane, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError, Role, Versions,
     certificate_of, is_node_name,
 };
+use crate::rights::{Denied, Right};
 use crate::time::Instant;
+use std::collections::BTreeMap;
 
 /// Volumes named in one failure.
 const VOLUMES_NAMED_MAX: usize = 4;
@@ -83,10 +85,24 @@ impl Downlinks {
             return self.greeted(now, link, child, out);
         }
         let entry = self.links.get_mut(&link).expect("looked up by the caller");
-        if entry.child().is_none() {
+        let Some(child) = entry.child() else {
             return Err(CloseReason::Protocol("a message before the handshake".into()));
+        };
+        let Message::For { name, message } = message else {
+            return self.asked(link, None, message, out);
+        };
+        if child.role != Role::Relay {
+            return Err(CloseReason::Protocol("a node asks for somebody else".into()));
         }
-        self.asked(link, message, out)
+        if !is_node_name(&name) || !message.is_for_somebody() {
+            return Err(CloseReason::Protocol("a relay asks nothing for nobody".into()));
+        }
+        let asks = self.asked(link, Some(&name), *message, out)?;
+        let asks = asks.into_iter().map(|ask| match ask {
+            Ask::Serve => ask,
+            ask => Ask::For(name.clone(), Box::new(ask)),
+        });
+        Ok(asks.collect())
     }
 
     /// The identity rule (decision 0004): a second link of the same process replaces the first;
@@ -155,6 +171,7 @@ impl Downlinks {
     fn asked(
         &mut self,
         link: LinkId,
+        of: Option<&str>,
         message: Message,
         out: &mut dyn LinkSink,
     ) -> Result<Vec<Ask>, CloseReason> {
@@ -168,7 +185,7 @@ impl Downlinks {
             }
             Message::Left { name } => return self.left(link, &name),
             Message::Fetch { request, domain, pages, prefetch } => {
-                return self.fetch(link, request, domain, &pages, prefetch, out);
+                return self.fetch(link, of, (request, domain), (&pages, prefetch), out);
             }
             Message::Evicted { domain, pages } => {
                 check_count(pages.len())?;
@@ -182,6 +199,7 @@ impl Downlinks {
                 check_count(pages.len())?;
                 let mut pages = pages;
                 pages.retain(|page| self.volumes.may_have(domain, *page));
+                self.note_unreadable(link, domain, &pages);
                 let follower = self.known(link, domain)?;
                 follower.registration.holding(&pages, done);
                 follower.scanned = follower.cursor;
@@ -207,21 +225,13 @@ impl Downlinks {
                 self.count(link, 1)?;
                 Ask::AllocateIds(request, volume, count)
             }
-            Message::OpenVolume { request, key } => {
+            message @ (Message::OpenVolume { .. }
+            | Message::ListVolumes { .. }
+            | Message::CreateVolume { .. }
+            | Message::ChangeVolume { .. }
+            | Message::AskRights { .. }) => {
                 self.count(link, 1)?;
-                Ask::OpenVolume(request, key)
-            }
-            Message::ListVolumes { request, after } => {
-                self.count(link, 1)?;
-                Ask::ListVolumes(request, after)
-            }
-            Message::CreateVolume { request, spec } => {
-                self.count(link, 1)?;
-                Ask::CreateVolume(request, spec)
-            }
-            Message::ChangeVolume { request, volume, change } => {
-                self.count(link, 1)?;
-                Ask::ChangeVolume(request, volume, change)
+                about_volumes(message)
             }
             Message::DeleteVolume { request, volume } => {
                 self.count(link, 1)?;
@@ -280,16 +290,16 @@ impl Downlinks {
     fn fetch(
         &mut self,
         link: LinkId,
-        request: RequestId,
-        domain: DomainId,
-        pages: &[PageAsk],
-        prefetch: bool,
+        of: Option<&str>,
+        (request, domain): (RequestId, DomainId),
+        (pages, prefetch): (&[PageAsk], bool),
         out: &mut dyn LinkSink,
     ) -> Result<Vec<Ask>, CloseReason> {
         check_count(pages.len())?;
         let count = u32::try_from(pages.len()).expect("checked above");
         self.count(link, count.max(1))?;
         let register = !self.faults.has(Fault::RegisterLate);
+        let denied = self.unreadable(link, of, domain, pages);
         let entry = self.links.get_mut(&link).expect("looked up by the caller");
         let Some(follower) = entry.followers.get_mut(&domain) else {
             entry.unanswered -= count.max(1) - 1;
@@ -308,12 +318,15 @@ impl Downlinks {
         let (there, unknown): (Vec<&PageAsk>, Vec<&PageAsk>) =
             pages.iter().partition(|ask| volumes.may_have(domain, ask.page));
         let unknown: Vec<PageId> = unknown.into_iter().map(|ask| ask.page).collect();
+        let there = there.into_iter().filter(|ask| !denied.contains_key(&ask.page.volume));
+        let there: Vec<&PageAsk> = there.collect();
         if register {
             for ask in &there {
                 follower.register(ask.page);
             }
         }
-        let fetching = Fetching { left: count };
+        let (of, rights_seen) = (of.map(str::to_owned), self.rights_changes);
+        let fetching = Fetching { left: count, of, rights_seen };
         entry.fetches.insert(request, fetching);
         for ask in there {
             follower.queue(Asked { request, page: ask.page, have: ask.have, prefetch });
@@ -324,7 +337,50 @@ impl Downlinks {
         self.fail_pages(link, (request, deleted), error, out);
         let error = RequestError::NoVolume(volumes_of(&unknown));
         self.fail_pages(link, (request, unknown), error, out);
+        for (volume, denied) in denied {
+            let of_volume = pages.iter().map(|ask| ask.page).filter(|page| page.volume == volume);
+            let error = RequestError::Denied(denied);
+            self.fail_pages(link, (request, of_volume.collect()), error, out);
+        }
         Ok(vec![Ask::Serve])
+    }
+
+    /// The volumes of these pages that may not be read over the link, at the origin: a relay does not
+    /// judge what is asked.
+    fn unreadable(
+        &mut self,
+        link: LinkId,
+        of: Option<&str>,
+        domain: DomainId,
+        pages: &[PageAsk],
+    ) -> BTreeMap<VolumeId, Box<Denied>> {
+        let mut denied = BTreeMap::new();
+        let judges = self.volumes.there.is_some() && !self.restricted.is_empty();
+        if !judges || self.faults.has(Fault::FetchUnchecked) {
+            return denied;
+        }
+        for run in pages.chunk_by(|a, b| a.page.volume == b.page.volume) {
+            let volume = run[0].page.volume;
+            if self.volumes.may_have(domain, run[0].page)
+                && let Err(short) = self.check_right(link, of, volume, Right::Read)
+            {
+                denied.insert(volume, short);
+            }
+        }
+        denied
+    }
+
+    /// A child that holds pages of volumes that it may not read hears so. They are registered all the
+    /// same: given the right before it hears of its loss, it keeps them.
+    fn note_unreadable(&mut self, link: LinkId, domain: DomainId, pages: &[PageId]) {
+        if self.restricted.is_empty() {
+            return;
+        }
+        for run in pages.chunk_by(|a, b| a.volume == b.volume) {
+            if self.right_of_link(link, run[0].volume) < Right::Read {
+                self.owe_unreadable(link, domain, run[0].volume);
+            }
+        }
     }
 
     fn credit(&mut self, link: LinkId, lane: Lane, bytes: u32) -> Result<Vec<Ask>, CloseReason> {
@@ -340,6 +396,20 @@ impl Downlinks {
         // A child that returns more than it was sent gains nothing beyond its window.
         *credit = (*credit + i64::from(bytes)).min(i64::from(window));
         Ok(vec![ask])
+    }
+}
+
+/// What is asked about volumes as wholes.
+fn about_volumes(message: Message) -> Ask {
+    match message {
+        Message::OpenVolume { request, key } => Ask::OpenVolume(request, key),
+        Message::ListVolumes { request, after } => Ask::ListVolumes(request, after),
+        Message::CreateVolume { request, spec } => Ask::CreateVolume(request, spec),
+        Message::ChangeVolume { request, volume, change } => {
+            Ask::ChangeVolume(request, volume, change)
+        }
+        Message::AskRights { request, volume } => Ask::Rights(request, volume),
+        other => unreachable!("the caller sorts kinds: {other:?}"),
     }
 }
 

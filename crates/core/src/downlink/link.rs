@@ -1,8 +1,9 @@
 //! One link down: who is there, what it may still ask and be sent.
 
 use super::follower::Follower;
-use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
+use crate::id::{BootId, DomainId, PageId, RequestId, Stamp, VolumeId};
 use crate::message::{Message, Role};
+use crate::rights::Right;
 use crate::time::Instant;
 use std::collections::BTreeMap;
 
@@ -40,6 +41,10 @@ pub(crate) struct Asked {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fetching {
     pub(crate) left: u32,
+    /// For whom below the child, if not for itself.
+    pub(crate) of: Option<String>,
+    /// Changes of rights that were known when it was taken.
+    pub(crate) rights_seen: u64,
 }
 
 /// A link down. Constant memory: its queues hold ids only, at most `requests_max` of them.
@@ -59,6 +64,8 @@ pub(crate) struct Link {
     pub(crate) unanswered: u32,
     pub(crate) fetches: BTreeMap<RequestId, Fetching>,
     pub(crate) followers: BTreeMap<DomainId, Follower>,
+    /// What its child may do, as far as it was asked: forgotten when it changes.
+    pub(crate) resolved: BTreeMap<VolumeId, Right>,
     /// A quiet timer is set.
     pub(crate) quiet_armed: bool,
 }
@@ -76,6 +83,7 @@ impl Link {
             unanswered: 0,
             fetches: BTreeMap::new(),
             followers: BTreeMap::new(),
+            resolved: BTreeMap::new(),
             quiet_armed: false,
         }
     }

@@ -13,6 +13,7 @@ mod names;
 mod pump;
 mod registration;
 mod resume;
+mod rights;
 mod ring;
 mod status;
 
@@ -75,6 +76,8 @@ pub(crate) enum Ask {
     Pump,
     /// A beat came.
     Beat(DomainId, Instant),
+    /// One of those that follow, for a node below the child: by its name.
+    For(String, Box<Self>),
     /// The child wants the origin's own state: see [`Message::Refresh`]. At an origin the echo of the
     /// beat before it says all.
     Refresh(DomainId, Instant),
@@ -89,6 +92,7 @@ pub(crate) enum Ask {
     CreateVolume(RequestId, VolumeSpec),
     ChangeVolume(RequestId, VolumeId, VolumeChange),
     DeleteVolume(RequestId, VolumeId),
+    Rights(RequestId, VolumeId),
     Commit(DomainId, CommitRequest),
 }
 
@@ -130,6 +134,10 @@ pub(crate) struct Downlinks {
     /// Who left, and was not taken note of yet.
     left: Vec<Gone>,
     volumes: Volumes,
+    /// Volumes with which not everybody may do everything.
+    restricted: rights::Table,
+    /// How often that table has changed.
+    rights_changes: u64,
     timers: BTreeSet<(Instant, LinkId, Timer)>,
 }
 
@@ -142,6 +150,8 @@ impl Downlinks {
             names: Names::default(),
             left: Vec::new(),
             volumes: Volumes::default(),
+            restricted: rights::Table::new(),
+            rights_changes: 0,
             timers: BTreeSet::new(),
         }
     }
@@ -160,6 +170,7 @@ impl Downlinks {
     /// since its stream may still have to tell of changes before; the child gives it back itself.
     pub(crate) fn delete_volume(&mut self, volume: VolumeId) {
         self.volumes.there.get_or_insert_default().remove(&volume);
+        self.restricted.remove(&volume);
         self.volumes.deleted.push_back(volume);
         if self.volumes.deleted.len() > DELETED_MAX {
             self.volumes.deleted.pop_front();
@@ -282,10 +293,17 @@ impl Downlinks {
             Outcome::Aborted(Abort::Deleted(volume)) if older(DELETED_SINCE) => {
                 Outcome::Aborted(Abort::NoVolume(volume))
             }
+            Outcome::Aborted(Abort::Denied(_)) if !self.knows_rights(link) => {
+                Outcome::Aborted(Abort::TooLarge("a limit of the origin"))
+            }
             other => other,
         };
         let message = Message::Committed { domain, id, outcome, history };
         self.reply(link, message, out);
+    }
+
+    fn knows_rights(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_none_or(Link::knows_rights)
     }
 
     /// The protocol version spoken on a link.
@@ -326,6 +344,9 @@ impl Downlinks {
                 if self.version(link).is_some_and(|version| version < DELETED_SINCE) =>
             {
                 RequestError::NoVolume(volume)
+            }
+            RequestError::Denied(denied) if !self.knows_rights(link) => {
+                RequestError::Forbidden(denied.to_string())
             }
             other => other,
         }

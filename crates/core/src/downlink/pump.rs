@@ -2,12 +2,13 @@
 
 use super::follower::{Answer, Follower, Phase, Walk};
 use super::registration::Registration;
+use super::rights::{self, Reader};
 use super::ring::{Recent, change_bytes};
 use super::{DownlinkConfig, Downlinks, LinkSink, Ring, Timer, link};
 use crate::commit::Change;
 use crate::id::{DomainId, LinkId, PageId};
-use crate::machine::LinkOutput;
-use crate::message::{Epoch, Message, PAGES_PER_MESSAGE_MAX};
+use crate::machine::{Fault, LinkOutput};
+use crate::message::{Epoch, Message, PAGES_PER_MESSAGE_MAX, Role};
 use crate::time::{Instant, WallTime};
 
 /// Part of a walk over changed pages.
@@ -62,19 +63,44 @@ impl Downlinks {
             let Some(entry) = self.links.get_mut(&link) else {
                 return false;
             };
+            let knows = entry.knows_rights();
+            let role = entry.named().map_or(Role::Node, |child| child.role);
             let Some(follower) = entry.followers.get_mut(&domain) else {
                 return false;
             };
-            if entry.stream_credit <= 0 || matches!(follower.phase, Phase::Fallen) {
+            if entry.stream_credit <= 0 {
+                return false;
+            }
+            // Before anything of the stream: what is withheld from here on is not missed.
+            if let Some(volume) = follower.owed.pop_first() {
+                follower.told.insert(volume);
+                let message = rights::told(&self.restricted, domain, volume, (&entry.peer, role));
+                entry.stream_credit -= link::cost(&message);
+                out.link(LinkOutput::Send { link, message });
+                continue;
+            }
+            if matches!(follower.phase, Phase::Fallen) {
                 return false;
             }
             let mut message = None;
+            let mut reader =
+                rights::reader(&self.restricted, &mut entry.resolved, &entry.peer, knows);
             let step = match follower.phase {
                 Phase::Waiting | Phase::Fallen => Step::Idle,
-                Phase::Answering(..) => answer_part(now, link, follower, feed, &mut message),
-                Phase::Streaming => stream(&self.config, now, follower, feed, &mut message),
+                Phase::Answering(..) => {
+                    answer_part(now, link, follower, feed, (&mut reader, &mut message))
+                }
+                Phase::Streaming => {
+                    stream(&self.config, now, follower, feed, (&mut reader, &mut message))
+                }
             };
             let fell = matches!(follower.phase, Phase::Fallen);
+            let untold = reader.untold(follower);
+            for volume in untold.into_iter().filter(|_| !self.faults.has(Fault::RevokedUntold)) {
+                let message = rights::told(&self.restricted, domain, volume, (&entry.peer, role));
+                entry.stream_credit -= link::cost(&message);
+                out.link(LinkOutput::Send { link, message });
+            }
             if let Some(message) = message {
                 entry.stream_credit -= link::cost(&message);
                 out.link(LinkOutput::Send { link, message });
@@ -102,7 +128,7 @@ fn answer_part(
     link: LinkId,
     follower: &mut Follower,
     feed: &mut dyn Feed,
-    message: &mut Option<Message>,
+    (reader, message): (&mut Reader<'_>, &mut Option<Message>),
 ) -> Step {
     let Phase::Answering(mut answer) = std::mem::replace(&mut follower.phase, Phase::Waiting)
     else {
@@ -129,6 +155,7 @@ fn answer_part(
     if answer.filtered {
         stale.retain(|page| follower.registration.contains(*page));
     }
+    stale.retain(|page| reader.may_read(page.volume));
     if stale.is_empty() && !done {
         follower.phase = Phase::Answering(answer);
         return Step::Again;
@@ -168,7 +195,7 @@ fn stream(
     now: Instant,
     follower: &mut Follower,
     feed: &mut dyn Feed,
-    message: &mut Option<Message>,
+    (reader, message): (&mut Reader<'_>, &mut Option<Message>),
 ) -> Step {
     let (epochs, version) = feed.epochs();
     if follower.epochs_told != version {
@@ -188,7 +215,7 @@ fn stream(
         feed.fallen(follower);
         return Step::Again;
     }
-    advance(config, now, follower, feed, message)
+    advance(config, now, follower, feed, (reader, message))
 }
 
 /// Raises the child's valid-through, if that is due.
@@ -197,7 +224,7 @@ fn advance(
     now: Instant,
     follower: &mut Follower,
     feed: &dyn Feed,
-    message: &mut Option<Message>,
+    (reader, message): (&mut Reader<'_>, &mut Option<Message>),
 ) -> Step {
     let ring = feed.ring();
     // A list that tells all up to a stamp must not be overtaken by the stream.
@@ -225,15 +252,15 @@ fn advance(
         last = recent.stamp();
         match recent {
             Recent::Change(change) => {
-                if let Some(change) = filtered(change, &follower.registration) {
+                if let Some(change) = filtered(change, &follower.registration, reader) {
                     bytes += change_bytes(&change);
                     changes.push(change);
                 }
             }
             Recent::Stale(_, pages) => {
                 let before = stale.len();
-                let held = |page: &&PageId| follower.registration.contains(**page);
-                stale.extend(pages.iter().filter(held));
+                let held = pages.iter().filter(|page| follower.registration.contains(**page));
+                stale.extend(held.filter(|page| reader.may_read(page.volume)));
                 bytes += (stale.len() - before) * size_of::<PageId>();
             }
         }
@@ -260,8 +287,13 @@ fn advance(
 }
 
 /// The part of a change that concerns the child.
-fn filtered(change: &Change, registration: &Registration) -> Option<Change> {
-    let mut pages = change.pages.iter().filter(|page| registration.contains(page.page)).peekable();
+fn filtered(
+    change: &Change,
+    registration: &Registration,
+    reader: &mut Reader<'_>,
+) -> Option<Change> {
+    let registered = change.pages.iter().filter(|page| registration.contains(page.page));
+    let mut pages = registered.filter(|page| reader.may_read(page.page.volume)).peekable();
     pages.peek()?;
     Some(Change { stamp: change.stamp, id: change.id, pages: pages.cloned().collect() })
 }

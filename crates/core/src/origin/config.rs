@@ -4,6 +4,7 @@ use crate::downlink::DownlinkConfig;
 use crate::id::HistoryId;
 use crate::machine::Faults;
 use crate::record::{Apart, DomainMeta, LogRecord, LostApart, Lsn};
+use crate::rights::Access;
 use crate::time::Duration;
 
 /// The origin's settings. All byte counts are per domain.
@@ -62,6 +63,9 @@ pub struct OriginConfig {
     /// Bytes of changes kept apart from pages that cannot be read. Beyond it the log keeps such
     /// changes, and is not trimmed past them. Default: 64 MiB.
     pub apart_bytes_max: usize,
+    /// Who may do what with volumes of which nothing is said, and who may do everything. Default:
+    /// everybody may do everything.
+    pub access: Access,
     /// The operator accepts that this origin was restored from an old copy: children that saw
     /// commits it does not have are answered from the fork. Default: false.
     pub accept_fork: bool,
@@ -95,6 +99,7 @@ impl Default for OriginConfig {
             ids_max: 1 << 24,
             full_retry: Duration::from_secs(1),
             apart_bytes_max: 64 << 20,
+            access: Access::default(),
             accept_fork: false,
             faults: Faults::NONE,
         }

@@ -14,7 +14,8 @@ pub use config::{OriginConfig, RecoverError, RecoveredDomain};
 use crate::downlink::{Ask, Downlinks, ParentStatus};
 use crate::id::{DomainId, LinkId, RequestId, VolumeId};
 use crate::machine::Machine;
-use crate::message::{CloseReason, RequestError};
+use crate::message::{CloseReason, Message, RequestError};
+use crate::rights::Right;
 use crate::time::{Instant, WallTime};
 use domain::{Context, Domain, Event};
 use io::{OriginInput, OriginOutput};
@@ -54,6 +55,10 @@ impl Origin {
             origin.volumes.recovered(&domain)?;
             let id = domain.id();
             origin.links.add_volumes(id, domain.volumes().map(|(volume, _)| volume));
+            for (volume, _) in domain.volumes() {
+                let (name, rights) = domain.rights(volume, &origin.config.access);
+                origin.links.set_rights(id, volume, name, rights);
+            }
             if origin.domains.insert(id, domain).is_some() {
                 return Err(RecoverError::Twice(format!("{id:?}")));
             }
@@ -102,6 +107,8 @@ impl Origin {
                     let info = self.domains.values().find_map(|domain| domain.volume(id));
                     let info = info.expect("it was made");
                     self.links.add_volumes(info.domain, [id]);
+                    let (name, rights) = self.domains[&info.domain].rights(id, &self.config.access);
+                    self.links.set_rights(info.domain, id, name, rights);
                     self.volumes.made(&mut self.links, info, out);
                 }
                 Event::VolumeDeleted(id, name) => {
@@ -171,6 +178,7 @@ impl Origin {
         out: &mut Vec<OriginOutput>,
     ) {
         match ask {
+            Ask::For(name, ask) => self.ask_for(now, (link, Some(&name)), *ask, events, out),
             Ask::Greeted => self.welcome_held(now, out),
             Ask::Gone(link) => self.gone(link),
             Ask::Resume { request, domain, epochs, through } => {
@@ -214,7 +222,11 @@ impl Origin {
             Ask::Beat(domain, sent) => {
                 self.with(now, domain, events, out, |domain, cx| domain.beat(cx, link, sent));
             }
-            Ask::Refresh(..) | Ask::Evicted(..) | Ask::Narrowed(_) => {}
+            // It may have to hear what it may not hold.
+            Ask::Narrowed(domain) => {
+                self.with(now, domain, events, out, |domain, cx| domain.pump(cx, link));
+            }
+            Ask::Refresh(..) | Ask::Evicted(..) => {}
             Ask::Confirm(domain, boot, upto) => {
                 self.with(now, domain, events, out, |domain, cx| {
                     domain.confirm(boot, upto, cx.now);
@@ -228,19 +240,71 @@ impl Origin {
                 }
                 self.with(now, domain, events, out, |domain, cx| domain.commit(cx, link, commit));
             }
-            Ask::AllocateIds(..) | Ask::ChangeVolume(..) | Ask::DeleteVolume(..) => {
-                self.ask_of_volume(now, link, ask, events, out);
+            ask @ (Ask::AllocateIds(..)
+            | Ask::OpenVolume(..)
+            | Ask::ListVolumes(..)
+            | Ask::CreateVolume(..)
+            | Ask::ChangeVolume(..)
+            | Ask::DeleteVolume(..)
+            | Ask::Rights(..)) => self.ask_for(now, (link, None), ask, events, out),
+        }
+    }
+
+    /// What may be asked by a child for itself, or by a relay for somebody below it.
+    fn ask_for(
+        &mut self,
+        now: Instant,
+        (link, of): (LinkId, Option<&str>),
+        ask: Ask,
+        events: &mut Vec<Event>,
+        out: &mut Vec<OriginOutput>,
+    ) {
+        match ask {
+            Ask::AllocateIds(request, volume, count) => {
+                let asked = (link, of, Right::Write);
+                let Some(domain) = self.served(asked, request, volume, out) else { return };
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.allocate(cx, link, request, volume, count);
+                });
+            }
+            Ask::ChangeVolume(request, volume, change) => {
+                let asked = (link, of, Right::Admin);
+                let Some(domain) = self.served(asked, request, volume, out) else { return };
+                let asker = self.links.asker(link, of).to_owned();
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.change_volume(cx, (link, request), &asker, volume, &change);
+                });
+            }
+            Ask::DeleteVolume(request, volume) => {
+                let asked = (link, of, Right::Admin);
+                let Some(domain) = self.served_once(asked, request, volume, out) else { return };
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.delete_volume(cx, (link, request), volume);
+                });
+            }
+            Ask::Rights(request, volume) => {
+                let asked = (link, of, Right::Admin);
+                let Some(domain) = self.served(asked, request, volume, out) else { return };
+                let rights = self.domains[&domain].rights_said(volume).cloned();
+                let rights = rights.expect("it is served");
+                let access = self.config.access.clone();
+                self.links.reply(link, Message::Rights { request, rights, access }, out);
             }
             Ask::OpenVolume(request, key) => {
-                self.volumes.open(&mut self.links, &self.domains, (link, request), &key, out);
+                let asker = (link, request);
+                self.volumes.open(&mut self.links, &self.domains, asker, of, &key, out);
             }
             Ask::ListVolumes(request, after) => {
-                self.volumes.list(&mut self.links, &self.domains, (link, request), &after, out);
+                let asker = (link, request);
+                self.volumes.list(&mut self.links, &self.domains, asker, of, &after, out);
             }
             Ask::CreateVolume(request, spec) => {
+                if let Err(error) = self.may_create(link, of) {
+                    return self.links.fail(link, request, error, out);
+                }
                 let domains = &self.domains;
                 let volumes_max = self.config.volumes_max;
-                let asker = (link, request);
+                let asker = ((link, request), of);
                 let made =
                     self.volumes.create(&mut self.links, domains, asker, spec, volumes_max, out);
                 if let Some((domain, spec)) = made {
@@ -249,45 +313,15 @@ impl Origin {
                     });
                 }
             }
-        }
-    }
-
-    /// What is asked of a volume's domain.
-    fn ask_of_volume(
-        &mut self,
-        now: Instant,
-        link: LinkId,
-        ask: Ask,
-        events: &mut Vec<Event>,
-        out: &mut Vec<OriginOutput>,
-    ) {
-        match ask {
-            Ask::AllocateIds(request, volume, count) => {
-                let Some(domain) = self.served(link, request, volume, out) else { return };
-                self.with(now, domain, events, out, |domain, cx| {
-                    domain.allocate(cx, link, request, volume, count);
-                });
-            }
-            Ask::ChangeVolume(request, volume, change) => {
-                let Some(domain) = self.served(link, request, volume, out) else { return };
-                self.with(now, domain, events, out, |domain, cx| {
-                    domain.change_volume(cx, (link, request), volume, &change);
-                });
-            }
-            Ask::DeleteVolume(request, volume) => {
-                let Some(domain) = self.served_once(link, request, volume, out) else { return };
-                self.with(now, domain, events, out, |domain, cx| {
-                    domain.delete_volume(cx, (link, request), volume);
-                });
-            }
-            other => unreachable!("{other:?} is asked of no volume's domain"),
+            // Its stream is the relay's.
+            other => self.ask(now, link, other, events, out),
         }
     }
 
     /// The domain of a volume that is there, or was deleted, if it serves; else the asker is told.
     fn served_once(
         &mut self,
-        link: LinkId,
+        asked: (LinkId, Option<&str>, Right),
         request: RequestId,
         volume: VolumeId,
         out: &mut Vec<OriginOutput>,
@@ -295,20 +329,37 @@ impl Origin {
         let mut deleted = self.domains.values().filter(|domain| domain.was_deleted(volume));
         match deleted.next().map(Domain::id) {
             Some(domain) if self.serves(domain) => Some(domain),
-            _ => self.served(link, request, volume, out),
+            _ => self.served(asked, request, volume, out),
         }
     }
 
-    /// The domain of a volume that is asked for, if it serves; else the asker is told.
+    /// Whether volumes may be made over a link, by its own child or by somebody below.
+    fn may_create(&self, link: LinkId, of: Option<&str>) -> Result<(), RequestError> {
+        let who = [self.links.asker(link, of), self.links.asker(link, None)];
+        match who.into_iter().find(|who| !self.config.access.may_create(who)) {
+            None => Ok(()),
+            Some(who) => Err(RequestError::Forbidden(format!(
+                "{who} may not make volumes: the origin's setting `origin.admins` names who may"
+            ))),
+        }
+    }
+
+    /// The domain of a volume that is asked for, if it serves and so much may be done with it; else
+    /// the asker is told.
     fn served(
         &mut self,
-        link: LinkId,
+        (link, of, needs): (LinkId, Option<&str>, Right),
         request: RequestId,
         volume: VolumeId,
         out: &mut Vec<OriginOutput>,
     ) -> Option<DomainId> {
         let error = match self.volumes.domain(volume) {
-            Some(domain) if self.serves(domain) => return Some(domain),
+            Some(domain) if self.serves(domain) => {
+                match self.links.check_right(link, of, volume, needs) {
+                    Ok(()) => return Some(domain),
+                    Err(denied) => RequestError::Denied(denied),
+                }
+            }
             Some(domain) => RequestError::NoDomain(domain),
             None => self.no_volume(volume),
         };

@@ -7,6 +7,7 @@ use crate::downlink::Downlinks;
 use crate::id::{DomainId, LinkId, RequestId, VolumeId};
 use crate::message::{Message, RequestError, VolumeInfo, VolumeKey, VolumeSpec};
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+use crate::rights::Right;
 
 /// Most volumes in one answer.
 const LIST_MAX: usize = 256;
@@ -23,6 +24,12 @@ struct Making {
     askers: Vec<Asker>,
     /// Whether it was made shows at the next start only: why.
     unsure: Option<String>,
+}
+
+/// A volume as somebody sees it: with his own right.
+fn seen(links: &mut Downlinks, link: LinkId, of: Option<&str>, info: VolumeInfo) -> VolumeInfo {
+    let right = Some(links.right(link, of, info.id));
+    VolumeInfo { right, ..info }
 }
 
 /// Names and ids of all volumes.
@@ -65,6 +72,7 @@ impl Volumes {
         links: &mut Downlinks,
         domains: &BTreeMap<DomainId, Domain>,
         (link, request): Asker,
+        of: Option<&str>,
         key: &VolumeKey,
         out: &mut Vec<OriginOutput>,
     ) {
@@ -73,7 +81,13 @@ impl Volumes {
             VolumeKey::Id(id) => Some(*id),
         };
         match id.and_then(|id| self.info(domains, id)) {
-            Some(info) => links.reply(link, Message::Volume { request, info }, out),
+            Some(info) => match links.check_right(link, of, info.id, Right::Read) {
+                Ok(()) => {
+                    let info = seen(links, link, of, info);
+                    links.reply(link, Message::Volume { request, info }, out);
+                }
+                Err(denied) => links.fail(link, request, RequestError::Denied(denied), out),
+            },
             None => {
                 let error = match key {
                     VolumeKey::Name(name) => RequestError::NoVolume(name.clone()),
@@ -89,14 +103,18 @@ impl Volumes {
         links: &mut Downlinks,
         domains: &BTreeMap<DomainId, Domain>,
         (link, request): Asker,
+        of: Option<&str>,
         after: &str,
         out: &mut Vec<OriginOutput>,
     ) {
         use std::ops::Bound::{Excluded, Unbounded};
-        let mut rest = self.names.range::<str, _>((Excluded(after), Unbounded));
-        let volumes: Vec<VolumeInfo> =
-            rest.by_ref().take(LIST_MAX).filter_map(|(_, id)| self.info(domains, *id)).collect();
+        // What the asker may not read is not there.
+        let rest = self.names.range::<str, _>((Excluded(after), Unbounded)).map(|(_, id)| *id);
+        let mut rest = rest.filter(|id| links.right(link, of, *id) >= Right::Read);
+        let listed: Vec<VolumeId> = rest.by_ref().take(LIST_MAX).collect();
         let more = rest.next().is_some();
+        let infos = listed.into_iter().filter_map(|id| self.info(domains, id));
+        let volumes: Vec<VolumeInfo> = infos.map(|info| seen(links, link, of, info)).collect();
         let message = Message::Volumes { request, volumes, more };
         links.reply(link, message, out);
     }
@@ -106,7 +124,7 @@ impl Volumes {
         &mut self,
         links: &mut Downlinks,
         domains: &BTreeMap<DomainId, Domain>,
-        asker: Asker,
+        (asker, of): (Asker, Option<&str>),
         spec: VolumeSpec,
         volumes_max: usize,
         out: &mut Vec<OriginOutput>,
@@ -115,6 +133,7 @@ impl Volumes {
         if let Some(info) = self.info(domains, spec.id) {
             // Asked again: one volume, whatever was lost on the way.
             if info.name == spec.name && info.page_bytes == spec.page_bytes {
+                let info = seen(links, link, of, info);
                 links.reply(link, Message::Volume { request, info }, out);
             } else {
                 links.fail(link, request, RequestError::Exists(info.name), out);
@@ -200,6 +219,8 @@ impl Volumes {
     ) {
         let making = self.making.remove(&info.id).expect("it was being made");
         self.domains.insert(info.id, info.domain);
+        // Whoever may make a volume may do everything with each.
+        let info = VolumeInfo { right: Some(Right::Admin), ..info };
         for (link, request) in making.askers {
             let info = info.clone();
             links.reply(link, Message::Volume { request, info }, out);

@@ -10,6 +10,7 @@ use crate::machine::Fault;
 use crate::message::{
     CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError, ResumeAnswer, Role,
 };
+use crate::rights::Right;
 use crate::time::Instant;
 use std::collections::BTreeSet;
 
@@ -22,11 +23,9 @@ const EARLY_LOOKS_MAX: usize = 4096;
 impl Relay {
     pub(super) fn ask(&mut self, now: Instant, link: LinkId, ask: Ask, out: &mut Vec<RelayOutput>) {
         match ask {
+            Ask::For(name, ask) => self.ask_for(now, link, Some(name), *ask, out),
             Ask::Greeted => self.welcome_held(out),
             Ask::Gone(link) => self.child_gone(now, link),
-            Ask::Resume { request, domain, epochs, through } => {
-                self.resume(now, link, (request, domain), (epochs, through), out);
-            }
             Ask::Register(register) => self.register(now, link, register, out),
             Ask::Serve => self.serve(now, link, out),
             Ask::Pump => {
@@ -61,27 +60,51 @@ impl Relay {
                     self.send_up(Message::Confirm { domain, boot, upto }, out);
                 }
             }
+            Ask::Commit(domain, commit) => self.commit(link, domain, commit, out),
+            ask @ (Ask::Resume { .. }
+            | Ask::AllocateIds(..)
+            | Ask::OpenVolume(..)
+            | Ask::ListVolumes(..)
+            | Ask::CreateVolume(..)
+            | Ask::ChangeVolume(..)
+            | Ask::DeleteVolume(..)
+            | Ask::Rights(..)) => {
+                let child = self.links.get(link).and_then(|entry| entry.child());
+                let name = child.map(|child| child.name.clone());
+                self.ask_for(now, link, name, ask, out);
+            }
+        }
+    }
+
+    /// Asks above for a child, or for whom a child asks that is a relay.
+    fn ask_for(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        of: Option<String>,
+        ask: Ask,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let (request, message) = match ask {
+            Ask::Resume { request, domain, epochs, through } => {
+                return self.resume(now, (link, of), (request, domain), (epochs, through), out);
+            }
             Ask::AllocateIds(request, volume, count) => {
-                self.pass_on(now, link, request, Message::AllocateIds { request, volume, count });
+                (request, Message::AllocateIds { request, volume, count })
             }
-            Ask::OpenVolume(request, key) => {
-                self.pass_on(now, link, request, Message::OpenVolume { request, key });
-            }
-            Ask::ListVolumes(request, after) => {
-                self.pass_on(now, link, request, Message::ListVolumes { request, after });
-            }
-            Ask::CreateVolume(request, spec) => {
-                self.pass_on(now, link, request, Message::CreateVolume { request, spec });
-            }
+            Ask::OpenVolume(request, key) => (request, Message::OpenVolume { request, key }),
+            Ask::ListVolumes(request, after) => (request, Message::ListVolumes { request, after }),
+            Ask::CreateVolume(request, spec) => (request, Message::CreateVolume { request, spec }),
             Ask::ChangeVolume(request, volume, change) => {
-                let message = Message::ChangeVolume { request, volume, change };
-                self.pass_on(now, link, request, message);
+                (request, Message::ChangeVolume { request, volume, change })
             }
             Ask::DeleteVolume(request, volume) => {
-                self.pass_on(now, link, request, Message::DeleteVolume { request, volume });
+                (request, Message::DeleteVolume { request, volume })
             }
-            Ask::Commit(domain, commit) => self.commit(link, domain, commit, out),
-        }
+            Ask::Rights(request, volume) => (request, Message::AskRights { request, volume }),
+            other => return self.ask(now, link, other, out),
+        };
+        self.request(now, What::Other(message), Some((link, request)), of);
     }
 
     fn followed(&self, link: LinkId) -> Vec<DomainId> {
@@ -89,13 +112,15 @@ impl Relay {
         link.map_or_else(Vec::new, |link| link.followers.keys().copied().collect())
     }
 
-    fn pass_on(&mut self, now: Instant, link: LinkId, request: RequestId, message: Message) {
-        self.request(now, What::Other(message), Some((link, request)));
-    }
-
-    fn request(&mut self, now: Instant, what: What, asker: Option<(LinkId, RequestId)>) {
+    fn request(
+        &mut self,
+        now: Instant,
+        what: What,
+        asker: Option<(LinkId, RequestId)>,
+        of: Option<String>,
+    ) {
         let deadline = now.after(self.config.request_max);
-        self.enqueue(Pending { what, asker, sent: false, deadline });
+        self.enqueue(Pending { what, asker, of, sent: false, deadline });
     }
 
     /// Welcomes those who said hello, once there is something to follow: with the domains that have
@@ -118,7 +143,7 @@ impl Relay {
     fn resume(
         &mut self,
         now: Instant,
-        link: LinkId,
+        (link, of): (LinkId, Option<String>),
         (request, domain): (RequestId, DomainId),
         (epochs, through): (Vec<Epoch>, Option<Stamp>),
         out: &mut Vec<RelayOutput>,
@@ -159,8 +184,11 @@ impl Relay {
                 entry.resuming += 1;
                 let gathered = Gathered::default();
                 let what = What::Child { domain, epochs, through, fallen: false, gathered };
-                self.request(now, what, Some((link, request)));
+                self.request(now, what, Some((link, request)), of);
             }
+        }
+        if first {
+            self.links.owe_rights(link, domain);
         }
         self.pump(now, domain, link, out);
     }
@@ -191,7 +219,9 @@ impl Relay {
         };
         entry.resuming += 1;
         let request = follower.request;
-        self.request(now, what, Some((link, request)));
+        let child = self.links.get(link).and_then(|entry| entry.child());
+        let of = child.map(|child| child.name.clone());
+        self.request(now, what, Some((link, request)), of);
     }
 
     /// Asks the parent for what the child may be sent: its credit is reserved for the answer, so
@@ -209,7 +239,8 @@ impl Relay {
                 {
                     let pages = std::mem::take(&mut batch);
                     let what = What::Fetch { domain, pages, prefetch };
-                    self.request(now, what, Some((link, request)));
+                    let of = self.links.fetched_for(link, request);
+                    self.request(now, what, Some((link, request)), of);
                 }
                 let Some(asked) = next else {
                     break;
@@ -383,6 +414,10 @@ impl Relay {
                 continue;
             };
             for page in &change.pages {
+                // Of a volume that it may not read it is told nothing.
+                if self.links.right_of_link(link, page.page.volume) < Right::Read {
+                    continue;
+                }
                 let first = commit.reads.partition_point(|read| read.page < page.page);
                 let reads = commit.reads[first..].iter().take_while(|r| r.page == page.page);
                 for read in reads {

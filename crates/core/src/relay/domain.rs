@@ -2,10 +2,10 @@
 
 use super::config::RelayConfig;
 use crate::downlink::{Answer, Feed, Follower, Part, Ring, Walk};
-use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp};
+use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::message::{DomainInfo, Echo, Epoch, PAGES_PER_MESSAGE_MAX};
 use crate::time::{Duration, Instant, WallTime};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Refreshes without an answer at most: with so many the next goes when one is answered.
 const REFRESHES_MAX: usize = 64;
@@ -41,6 +41,8 @@ pub(super) struct RelayDomain {
     /// A list of what the children hold was begun by an empty part at this instant: it goes on when a
     /// later beat is echoed.
     pub(super) announced: Option<Instant>,
+    /// Volumes whose rights the parent told on this link.
+    pub(super) rights_told: BTreeSet<VolumeId>,
     /// The highest as-of that pages brought (planted fault of rule 11).
     pub(super) ahead: Stamp,
 }
@@ -64,6 +66,7 @@ impl RelayDomain {
             resuming: 0,
             narrow_at: None,
             announced: None,
+            rights_told: BTreeSet::new(),
             ahead: Stamp::ZERO,
         }
     }
@@ -120,6 +123,7 @@ impl RelayDomain {
         self.resume = None;
         self.awaited_until = None;
         self.announced = None;
+        self.rights_told.clear();
         self.refreshes.clear();
     }
 

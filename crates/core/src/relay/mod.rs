@@ -34,6 +34,9 @@ impl LinkSink for Vec<RelayOutput> {
     }
 }
 
+/// The protocol version from which on a parent is told for whom something is asked.
+const ASKS_FOR_SINCE: u32 = 3;
+
 /// The link to the parent.
 #[derive(Debug)]
 struct Up {
@@ -257,6 +260,10 @@ impl Relay {
             {
                 epochs.clone_from(&domain.epochs);
                 *through = Some(domain.through());
+            }
+            // One of an earlier version takes all for this relay's own.
+            if let Some(name) = pending.of.clone().filter(|_| up.version >= ASKS_FOR_SINCE) {
+                message = Message::For { name, message: Box::new(message) };
             }
             out.link(LinkOutput::Send { link: up.link, message });
         }

@@ -6,17 +6,21 @@ use super::io::{RelayNotice, RelayOutput};
 use super::pending::{Gathered, Pending, What, renumbered};
 use crate::commit::{Change, Outcome};
 use crate::downlink::{Answer, Phase, Recent, Verdict, Walk, judge};
-use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
+use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::Fault;
 use crate::message::{
     CloseReason, DomainInfo, Echo, Epoch, Lane, LinkLimits, Message, PageAnswer, PageBody,
     RequestError, ResumeAnswer, Role, Versions, is_on_line,
 };
+use crate::rights::{Effective, Right};
 use crate::time::{Duration, Instant};
 use std::collections::BTreeSet;
 
 /// The shortest time between two beats, whatever lease the parent tells.
 const BEAT_MIN: Duration = Duration::from_millis(10);
+
+/// Most volumes of a domain of which a parent may tell rights: as many as an origin has.
+const VOLUMES_TOLD_MAX: usize = 1 << 17;
 
 /// One part of an answer to a resume.
 struct Part {
@@ -112,7 +116,8 @@ impl Relay {
             Message::Ids { request, .. }
             | Message::Volume { request, .. }
             | Message::VolumeDeleted { request, .. }
-            | Message::Volumes { request, .. } => {
+            | Message::Volumes { request, .. }
+            | Message::Rights { request, .. } => {
                 self.fits(request, |what| what.is_answered_by(&message))?;
                 if let Some(pending) = self.answered(request)
                     && let Some((link, asked)) = pending.asker
@@ -156,6 +161,9 @@ impl Relay {
                     self.pump_all(now, domain, out);
                 }
             }
+            Message::VolumeRights { domain, volume, rights } => {
+                self.rights_told(now, (domain, volume), rights, out)?;
+            }
             Message::Pages { request, domain, pages } => {
                 self.fits(
                     request,
@@ -165,6 +173,26 @@ impl Relay {
             }
             _ => return violation("a message that only a child sends"),
         }
+        Ok(())
+    }
+
+    /// Who may do what with a volume from here on.
+    fn rights_told(
+        &mut self,
+        now: Instant,
+        (domain, volume): (DomainId, VolumeId),
+        rights: Effective,
+        out: &mut Vec<RelayOutput>,
+    ) -> Result<(), CloseReason> {
+        let Some(entry) = self.domains.get_mut(&domain) else {
+            return violation("rights in a domain that was not asked for");
+        };
+        if entry.rights_told.len() >= VOLUMES_TOLD_MAX {
+            return violation("rights of too many volumes");
+        }
+        entry.rights_told.insert(volume);
+        self.links.set_rights(domain, volume, &volume.to_string(), rights);
+        self.pump_all(now, domain, out);
         Ok(())
     }
 
@@ -193,6 +221,7 @@ impl Relay {
             let own = Pending {
                 what: What::Own { domain, gathered: Gathered::default() },
                 asker: None,
+                of: None,
                 sent: false,
                 deadline: now,
             };
@@ -264,6 +293,7 @@ impl Relay {
             let again = Pending {
                 what: What::Own { domain, gathered: Gathered::default() },
                 asker: None,
+                of: None,
                 sent: false,
                 deadline: now,
             };
@@ -371,6 +401,14 @@ impl Relay {
         }
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         let new = !std::mem::replace(&mut entry.begun, true);
+        // Of what the parent did not tell on this link, before its stream, everybody may read all.
+        let told = &entry.rights_told;
+        for volume in self.links.restricted(domain) {
+            if !told.contains(&volume) {
+                let all = Effective::same(Right::Admin);
+                self.links.set_rights(domain, volume, "", all);
+            }
+        }
         entry.following = true;
         entry.awaited_until = None;
         entry.narrow_at = Some(now.after(self.config.narrow_delay));

@@ -10,6 +10,8 @@ pub(super) struct Pending {
     pub(super) what: What,
     /// Who is to be answered; none: nobody waits any more, but the parent has not answered.
     pub(super) asker: Option<(LinkId, RequestId)>,
+    /// For whom it is asked: the name of a node below; none: for this relay itself.
+    pub(super) of: Option<String>,
     /// It was sent on the link that is up now.
     pub(super) sent: bool,
     pub(super) deadline: Instant,
@@ -72,6 +74,7 @@ impl What {
             (Message::AllocateIds { .. }, Message::Ids { .. })
                 | (Message::ListVolumes { .. }, Message::Volumes { .. })
                 | (Message::DeleteVolume { .. }, Message::VolumeDeleted { .. })
+                | (Message::AskRights { .. }, Message::Rights { .. })
                 | (
                     Message::OpenVolume { .. }
                         | Message::CreateVolume { .. }
@@ -114,6 +117,8 @@ pub(super) fn renumbered(mut message: Message, to: RequestId) -> Message {
         | Message::ChangeVolume { request, .. }
         | Message::DeleteVolume { request, .. }
         | Message::VolumeDeleted { request, .. }
+        | Message::AskRights { request, .. }
+        | Message::Rights { request, .. }
         | Message::Ids { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. } => *request = to,

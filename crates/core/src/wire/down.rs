@@ -7,6 +7,7 @@ use super::packed::{self, Packed};
 use super::reason::{
     ending_head, ending_of, failure_head, failure_of, reason_head, reason_of, text,
 };
+use super::rights;
 use crate::commit::{IdRange, PageKind};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageNo, RequestId, VolumeId};
 use crate::message::{
@@ -14,6 +15,7 @@ use crate::message::{
     ResumeAnswer, TOUCHED_PER_ADVANCE_MAX, VOLUMES_PER_MESSAGE_MAX, VolumeInfo,
 };
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+use crate::rights::{ADMINS_MAX, Access, Right};
 use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
 use prost::Message as _;
@@ -82,6 +84,15 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             };
             Body::plain(kind::VOLUMES, &head)
         }
+        Message::Rights { request, rights, access } => {
+            let head = head::Rights {
+                request: request.0,
+                rights: rights::field(rights),
+                default: access.default.number(),
+                admins: rights::names_field(&access.admins),
+            };
+            Body::plain(kind::RIGHTS, &head)
+        }
         Message::Failed { request, pages, error } => {
             let head = head::Failed {
                 request: request.0,
@@ -135,6 +146,14 @@ pub(super) fn flow_body(message: &Message) -> Body<'_> {
         Message::History { domain, epochs } => {
             let head = head::Domain { domain: domain.0, epochs: Bytes::new() };
             Body::with(kind::HISTORY, &head, Packed::Epochs(epochs))
+        }
+        Message::VolumeRights { domain, volume, rights } => {
+            let head = head::VolumeRights {
+                domain: domain.0,
+                volume: id_field(volume.0),
+                rights: rights::field(rights.list()),
+            };
+            Body::plain(kind::VOLUME_RIGHTS, &head)
         }
         Message::Pages { request, domain, pages } => {
             let head = head::Pages { request: request.0, domain: domain.0, answers: Bytes::new() };
@@ -210,6 +229,17 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
                 more: head.more,
             }
         }
+        kind::RIGHTS => {
+            let head: head::Rights = head::read(body)?;
+            Message::Rights {
+                request: RequestId(head.request),
+                rights: rights::rights_of(head.rights)?,
+                access: Access {
+                    default: rights::right(head.default.into())?,
+                    admins: rights::names_of(head.admins, ADMINS_MAX)?,
+                },
+            }
+        }
         kind::FAILED => {
             let head: head::Failed = head::read(body)?;
             Message::Failed {
@@ -254,6 +284,14 @@ pub(super) fn flow_message(kind: u32, body: Bytes) -> Result<Message, WireError>
                     sent: Instant(sent),
                     age: Duration::from_nanos(head.echo_age_ns),
                 }),
+            }
+        }
+        kind::VOLUME_RIGHTS => {
+            let head: head::VolumeRights = head::read(body)?;
+            Message::VolumeRights {
+                domain: DomainId(head.domain),
+                volume: VolumeId(id_of(&head.volume)?),
+                rights: rights::effective_of(head.rights)?,
             }
         }
         kind::HISTORY => {
@@ -349,8 +387,9 @@ fn volume_head(info: &VolumeInfo) -> head::VolumeHead {
         pages: info.pages,
         next_page: 0,
         bytes: info.bytes,
-        settings: Some(head::Settings { quota: info.quota }),
+        settings: Some(head::Settings { quota: info.quota, rights: Bytes::new() }),
         room: info.room,
+        right: info.right.map(Right::number),
         given: Bytes::new(),
     }
 }
@@ -371,6 +410,7 @@ fn volume_of(head: head::VolumeHead) -> Result<VolumeInfo, WireError> {
         bytes: head.bytes,
         quota: head.settings.and_then(|settings| settings.quota),
         room: head.room,
+        right: head.right.map(|number| rights::right(number.into())).transpose()?,
     })
 }
 

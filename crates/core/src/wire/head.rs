@@ -38,6 +38,9 @@ heads! {
         domain: u64 = (fixed64, tag = "3"),
         volume: Vec<u8> = (bytes = "vec", tag = "4"),
         page: u64 = (uint64, tag = "5"),
+        who: String = (string, tag = "10"),
+        has: u32 = (uint32, tag = "11"),
+        needs: u32 = (uint32, tag = "12"),
     }
     Ending {
         code: u32 = (uint32, tag = "1"),
@@ -51,6 +54,9 @@ heads! {
         limit: u64 = (uint64, tag = "9"),
         used: u64 = (uint64, tag = "10"),
         more: u64 = (uint64, tag = "11"),
+        who: String = (string, tag = "16"),
+        has: u32 = (uint32, tag = "17"),
+        needs: u32 = (uint32, tag = "18"),
     }
     Domain {
         domain: u64 = (fixed64, tag = "1"),
@@ -58,6 +64,7 @@ heads! {
     }
     Settings {
         quota: Option<u64> = (uint64, optional, tag = "1"),
+        rights: Bytes = (bytes = "bytes", tag = "5"),
     }
     VolumeHead {
         id: Vec<u8> = (bytes = "vec", tag = "1"),
@@ -71,6 +78,7 @@ heads! {
         bytes: u64 = (uint64, tag = "9"),
         settings: Option<Settings> = (message, optional, tag = "10"),
         room: Option<u64> = (uint64, optional, tag = "11"),
+        right: Option<u32> = (uint32, optional, tag = "13"),
         given: Bytes = (bytes = "bytes", tag = "15"),
     }
     Boot {
@@ -153,6 +161,16 @@ heads! {
         volume: Vec<u8> = (bytes = "vec", tag = "2"),
         what: u32 = (uint32, tag = "3"),
         quota: Option<u64> = (uint64, optional, tag = "4"),
+        edits: Bytes = (bytes = "bytes", tag = "8"),
+        force: bool = (bool, tag = "9"),
+    }
+    AskRights {
+        request: u64 = (uint64, tag = "1"),
+        volume: Vec<u8> = (bytes = "vec", tag = "2"),
+    }
+    For {
+        name: String = (string, tag = "1"),
+        message: Bytes = (bytes = "bytes", tag = "2"),
     }
     Beat {
         domain: u64 = (fixed64, tag = "1"),
@@ -189,6 +207,12 @@ heads! {
         volumes: Vec<Bytes> = (bytes = "bytes", repeated, tag = "2"),
         more: bool = (bool, tag = "3"),
     }
+    Rights {
+        request: u64 = (uint64, tag = "1"),
+        rights: Bytes = (bytes = "bytes", tag = "2"),
+        default: u32 = (uint32, tag = "3"),
+        admins: Bytes = (bytes = "bytes", tag = "4"),
+    }
     Failed {
         request: u64 = (uint64, tag = "1"),
         error: Option<Failure> = (message, optional, tag = "2"),
@@ -215,6 +239,11 @@ heads! {
         echo_age_ns: u64 = (uint64, tag = "6"),
         changes: Bytes = (bytes = "bytes", tag = "14"),
         stale: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    VolumeRights {
+        domain: u64 = (fixed64, tag = "1"),
+        volume: Vec<u8> = (bytes = "vec", tag = "2"),
+        rights: Bytes = (bytes = "bytes", tag = "3"),
     }
 
     // ---- bulk lane ----

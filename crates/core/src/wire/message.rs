@@ -39,9 +39,13 @@ pub(super) mod kind {
     pub(in crate::wire) const CHANGE_VOLUME: u32 = 26;
     pub(in crate::wire) const DELETE_VOLUME: u32 = 27;
     pub(in crate::wire) const VOLUME_DELETED: u32 = 28;
+    pub(in crate::wire) const ASK_RIGHTS: u32 = 36;
+    pub(in crate::wire) const RIGHTS: u32 = 37;
+    pub(in crate::wire) const FOR: u32 = 38;
     pub(in crate::wire) const RESUMED: u32 = 40;
     pub(in crate::wire) const ADVANCE: u32 = 41;
     pub(in crate::wire) const HISTORY: u32 = 42;
+    pub(in crate::wire) const VOLUME_RIGHTS: u32 = 50;
     pub(in crate::wire) const COMMIT: u32 = 60;
     pub(in crate::wire) const PAGES: u32 = 61;
     pub(in crate::wire) const REFRESH: u32 = 1000;
@@ -51,7 +55,8 @@ pub(super) mod kind {
 fn lane_of(kind: u32) -> Option<Lane> {
     match kind {
         kind::GOODBYE..=kind::VOLUME_DELETED => Some(Lane::Control),
-        kind::RESUMED..=kind::HISTORY => Some(Lane::Stream),
+        kind::ASK_RIGHTS..=kind::FOR => Some(Lane::Control),
+        kind::RESUMED..=kind::HISTORY | kind::VOLUME_RIGHTS => Some(Lane::Stream),
         kind::COMMIT..=kind::PAGES => Some(Lane::Bulk),
         kind if KINDS_IGNORED.contains(&kind) => Some(Lane::Control),
         _ => None,
@@ -244,7 +249,9 @@ fn body_of(message: &Message) -> Body<'_> {
         | Message::ListVolumes { .. }
         | Message::CreateVolume { .. }
         | Message::ChangeVolume { .. }
-        | Message::DeleteVolume { .. } => up::volume_body(message),
+        | Message::DeleteVolume { .. }
+        | Message::AskRights { .. }
+        | Message::For { .. } => up::volume_body(message),
         Message::Goodbye { .. }
         | Message::KeepAlive
         | Message::Welcome { .. }
@@ -256,10 +263,12 @@ fn body_of(message: &Message) -> Body<'_> {
         | Message::Volume { .. }
         | Message::VolumeDeleted { .. }
         | Message::Volumes { .. }
+        | Message::Rights { .. }
         | Message::Failed { .. } => down::body(message),
         Message::Resumed { .. }
         | Message::Advance { .. }
         | Message::History { .. }
+        | Message::VolumeRights { .. }
         | Message::Pages { .. } => down::flow_body(message),
     }
 }
@@ -278,10 +287,14 @@ fn message_of(kind: u32, body: Bytes) -> Result<Message, WireError> {
         | kind::REFRESH
         | kind::CREDIT
         | kind::COMMIT => up::message(kind, body),
-        kind::ALLOCATE_IDS..=kind::CREATE_VOLUME | kind::CHANGE_VOLUME | kind::DELETE_VOLUME => {
-            up::volume_message(kind, body)
+        kind::ALLOCATE_IDS..=kind::CREATE_VOLUME
+        | kind::CHANGE_VOLUME
+        | kind::DELETE_VOLUME
+        | kind::ASK_RIGHTS
+        | kind::FOR => up::volume_message(kind, body),
+        kind::RESUMED..=kind::HISTORY | kind::VOLUME_RIGHTS | kind::PAGES => {
+            down::flow_message(kind, body)
         }
-        kind::RESUMED..=kind::HISTORY | kind::PAGES => down::flow_message(kind, body),
         _ => down::message(kind, body),
     }
 }

@@ -17,6 +17,7 @@ mod message;
 mod packed;
 mod reason;
 mod record;
+mod rights;
 #[cfg(test)]
 mod tests;
 mod up;

@@ -3,10 +3,12 @@
 //! whose code is not known is refused.
 
 use super::head::{Ending, Failure, Reason, id_field, id_of, stamp_of};
+use super::rights::right;
 use super::{TEXT_BYTES_MAX, WireError};
 use crate::commit::{Abort, Aspect, LIMIT_NAMES, Outcome, Read, Target};
 use crate::id::{DomainId, Generation, PageId, PageNo, Slot, Stamp, VolumeId};
 use crate::message::{CloseReason, RequestError, Versions};
+use crate::rights::Denied;
 
 /// A text from outside, within its limit.
 pub(super) fn text(text: String) -> Result<String, WireError> {
@@ -96,6 +98,11 @@ pub(super) fn failure_head(error: &RequestError) -> Failure {
         RequestError::Forbidden(detail) => (9, detail.as_str()),
         RequestError::Full(detail) => (10, detail.as_str()),
         RequestError::Deleted(detail) => (11, detail.as_str()),
+        RequestError::Denied(denied) => {
+            head.who = cut(&denied.who);
+            (head.has, head.needs) = (denied.has.number(), denied.needs.number());
+            (12, denied.volume.as_str())
+        }
     };
     head.code = code;
     head.text = cut(detail);
@@ -119,8 +126,14 @@ pub(super) fn failure_of(head: Failure) -> Result<RequestError, WireError> {
         9 => RequestError::Forbidden(detail),
         10 => RequestError::Full(detail),
         11 => RequestError::Deleted(detail),
+        12 => RequestError::Denied(denied(detail, head.who, (head.has, head.needs))?),
         code => RequestError::Unavailable(format!("error {code}: {detail}")),
     })
+}
+
+fn denied(volume: String, who: String, (has, needs): (u32, u32)) -> Result<Box<Denied>, WireError> {
+    let (has, needs) = (right(has.into())?, right(needs.into())?);
+    Ok(Box::new(Denied { volume, who: text(who)?, has, needs }))
 }
 
 pub(super) fn ending_head(outcome: &Outcome) -> Ending {
@@ -184,6 +197,11 @@ pub(super) fn ending_head(outcome: &Outcome) -> Ending {
             head.volume = id_field(volume.0);
             14
         }
+        Outcome::Aborted(Abort::Denied(denied)) => {
+            (head.text, head.who) = (cut(&denied.volume), cut(&denied.who));
+            (head.has, head.needs) = (denied.has.number(), denied.needs.number());
+            15
+        }
         Outcome::Aborted(Abort::History) => 9,
         Outcome::Aborted(Abort::TooLarge(limit)) => {
             head.text = cut(limit);
@@ -233,6 +251,7 @@ pub(super) fn ending_of(head: Ending) -> Result<Outcome, WireError> {
             more: head.more,
         },
         14 => Abort::Deleted(volume),
+        15 => Abort::Denied(denied(text(head.text)?, head.who, (head.has, head.needs))?),
         // Not to be guessed at: whether it committed decides what the user is told.
         _ => return Err(WireError::Malformed("an outcome of no known kind")),
     }))

@@ -4,6 +4,7 @@ use super::head::{self, id_field, id_of, need};
 use super::message::{Body, open};
 use super::packed::{self, Packed};
 use super::reason::{ending_head, ending_of, text};
+use super::rights;
 use super::varint::{Reader, Sink, unzigzag, zigzag};
 use super::{META_FORMAT, META_FORMAT_OLDEST, WireError, down};
 use crate::commit::{Abort, Op, Outcome, Write};
@@ -240,11 +241,11 @@ pub fn meta_format(bytes: Bytes) -> Result<u32, WireError> {
 }
 
 fn settings_head(settings: &VolumeSettings) -> head::Settings {
-    head::Settings { quota: settings.quota }
+    head::Settings { quota: settings.quota, rights: rights::field(&settings.rights) }
 }
 
 fn settings_of(head: head::Settings) -> Result<VolumeSettings, WireError> {
-    Ok(VolumeSettings { quota: head.quota })
+    Ok(VolumeSettings { quota: head.quota, rights: rights::rights_of(head.rights)? })
 }
 
 fn volume_head(volume: &VolumeMeta) -> head::VolumeHead {
@@ -265,6 +266,7 @@ fn volume_head(volume: &VolumeMeta) -> head::VolumeHead {
         bytes: volume.bytes,
         settings: Some(settings_head(&volume.settings)),
         room: None,
+        right: None,
         given: packed.into(),
     }
 }

@@ -2,9 +2,10 @@
 
 use super::WireError;
 use super::head::{self, id_field, id_of, stamp_of};
-use super::message::{Body, kind};
+use super::message::{Body, decode, encode, kind, open};
 use super::packed::{self, Packed};
 use super::reason::text;
+use super::rights;
 use super::varint::{Reader, Sink};
 use crate::commit::{COMMIT_WRITES_MAX, CommitRequest, Numbered};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, RequestId, VolumeId};
@@ -182,11 +183,24 @@ pub(super) fn volume_body(message: &Message) -> Body<'_> {
                     head.quota = *quota;
                     1
                 }
+                VolumeChange::Rights { edits, force } => {
+                    head.edits = rights::edits_field(edits);
+                    head.force = *force;
+                    3
+                }
             };
             Body::plain(kind::CHANGE_VOLUME, &head)
         }
         Message::DeleteVolume { request, volume } => {
             Body::plain(kind::DELETE_VOLUME, &head::named_volume(*request, *volume))
+        }
+        Message::AskRights { request, volume } => {
+            let head = head::AskRights { request: request.0, volume: id_field(volume.0) };
+            Body::plain(kind::ASK_RIGHTS, &head)
+        }
+        Message::For { name, message } => {
+            let head = head::For { name: name.clone(), message: encode(message) };
+            Body::plain(kind::FOR, &head)
         }
         _ => unreachable!("the caller sorts kinds"),
     }
@@ -347,10 +361,36 @@ pub(super) fn volume_message(kind: u32, body: Bytes) -> Result<Message, WireErro
                 volume: VolumeId(id_of(&head.volume)?),
                 change: match head.what {
                     1 => VolumeChange::Quota(head.quota),
+                    3 => VolumeChange::Rights {
+                        edits: rights::edits_of(head.edits)?,
+                        force: head.force,
+                    },
                     _ => return Err(WireError::Malformed("no change of a volume")),
                 },
             }
         }
+        kind::ASK_RIGHTS => {
+            let head: head::AskRights = head::read(body)?;
+            Message::AskRights {
+                request: RequestId(head.request),
+                volume: VolumeId(id_of(&head.volume)?),
+            }
+        }
+        kind::FOR => for_message(head::read(body)?)?,
         _ => return Err(WireError::UnknownKind(kind)),
     })
+}
+
+/// What a relay asks for somebody below. Only what is counted as a request: so never another of its
+/// kind, which would nest without end.
+fn for_message(head: head::For) -> Result<Message, WireError> {
+    let (inner, _) = open(head.message.clone())?;
+    let asks = matches!(
+        inner,
+        kind::RESUME | kind::FETCH | kind::ALLOCATE_IDS
+            ..=kind::CREATE_VOLUME | kind::CHANGE_VOLUME | kind::ASK_RIGHTS
+    );
+    let message = if asks { decode(Lane::Control, head.message)? } else { None };
+    let message = Box::new(message.ok_or(WireError::Malformed("no request for somebody"))?);
+    Ok(Message::For { name: text(head.name)?, message })
 }

@@ -604,6 +604,7 @@ fn volume_info() -> VolumeInfo {
         bytes: 0,
         quota: None,
         room: None,
+        right: None,
     }
 }
 

@@ -6,6 +6,7 @@ use larder_core::id::*;
 use larder_core::message::*;
 use larder_core::page::{Page, Record};
 use larder_core::record::*;
+use larder_core::rights::*;
 use larder_core::time::{Duration, Instant, WallTime};
 
 const VOLUME: VolumeId = VolumeId(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
@@ -37,6 +38,16 @@ fn epochs() -> Vec<Epoch> {
     ]
 }
 
+fn rights() -> Rights {
+    let entries = [("alice".into(), Right::Admin), ("render-*".into(), Right::Read)];
+    Rights::new(entries, RIGHTS_MAX).expect("a list")
+}
+
+fn denied() -> Box<Denied> {
+    let (volume, who) = ("home".into(), "alice".into());
+    Box::new(Denied { volume, who, has: Right::Read, needs: Right::Write })
+}
+
 fn volume_info() -> VolumeInfo {
     VolumeInfo {
         id: VOLUME,
@@ -49,6 +60,7 @@ fn volume_info() -> VolumeInfo {
         bytes: 654_321,
         quota: Some(1 << 30),
         room: Some(5 << 30),
+        right: Some(Right::Write),
     }
 }
 
@@ -112,7 +124,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// How many kinds of message there are.
-pub(crate) const KINDS: usize = 34;
+pub(crate) const KINDS: usize = 38;
 
 /// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
 pub(crate) fn kind(message: &Message) -> usize {
@@ -151,11 +163,16 @@ pub(crate) fn kind(message: &Message) -> usize {
         Message::ChangeVolume { .. } => 31,
         Message::DeleteVolume { .. } => 32,
         Message::VolumeDeleted { .. } => 33,
+        Message::AskRights { .. } => 34,
+        Message::Rights { .. } => 35,
+        Message::For { .. } => 36,
+        Message::VolumeRights { .. } => 37,
     }
 }
 
 pub(crate) fn messages() -> Vec<(&'static str, Message)> {
     let mut messages = control_up();
+    messages.extend(about_rights());
     messages.extend(control_down());
     messages.extend(endings());
     messages.extend(flow());
@@ -250,6 +267,36 @@ fn control_up() -> Vec<(&'static str, Message)> {
     ]
 }
 
+fn about_rights() -> Vec<(&'static str, Message)> {
+    vec![
+        (
+            "change-volume-rights",
+            Message::ChangeVolume {
+                request: REQUEST,
+                volume: VOLUME,
+                change: VolumeChange::Rights {
+                    edits: vec![
+                        RightsEdit { who: "render-*".into(), right: Some(Right::Read) },
+                        RightsEdit { who: "alice".into(), right: None },
+                    ],
+                    force: true,
+                },
+            },
+        ),
+        ("ask-rights", Message::AskRights { request: REQUEST, volume: VOLUME }),
+        (
+            "for",
+            Message::For {
+                name: "alice/mount".into(),
+                message: Box::new(Message::OpenVolume {
+                    request: REQUEST,
+                    key: VolumeKey::Name("home".into()),
+                }),
+            },
+        ),
+    ]
+}
+
 fn control_down() -> Vec<(&'static str, Message)> {
     vec![
         (
@@ -289,6 +336,14 @@ fn control_down() -> Vec<(&'static str, Message)> {
                     VolumeInfo { name: "raw".into(), root: PageKind::Raw, ..volume_info() },
                 ],
                 more: true,
+            },
+        ),
+        (
+            "rights",
+            Message::Rights {
+                request: REQUEST,
+                rights: rights(),
+                access: Access { default: Right::None, admins: vec!["ops".into()] },
             },
         ),
     ]
@@ -370,6 +425,7 @@ fn endings() -> Vec<(&'static str, Message)> {
                 more: 4096,
             }),
         ),
+        ("aborted-denied", aborted(Abort::Denied(denied()))),
         ("aborted-history", aborted(Abort::History)),
         ("aborted-too-large", aborted(Abort::TooLarge("writes"))),
     ]
@@ -422,6 +478,14 @@ fn flow() -> Vec<(&'static str, Message)> {
             },
         ),
         (
+            "volume-rights",
+            Message::VolumeRights {
+                domain: DOMAIN,
+                volume: VOLUME,
+                rights: Access::default().effective(&rights()),
+            },
+        ),
+        (
             "pages",
             Message::Pages {
                 request: REQUEST,
@@ -470,7 +534,7 @@ pub(crate) fn records() -> Vec<(&'static str, LogRecord)> {
             "settings",
             LogRecord::Settings {
                 volume: VOLUME,
-                settings: VolumeSettings { quota: Some(1 << 30) },
+                settings: VolumeSettings { quota: Some(1 << 30), rights: rights() },
             },
         ),
         ("deleted", LogRecord::Deleted { stamp: Stamp(1003), volume: VOLUME }),
@@ -487,7 +551,7 @@ fn volume_meta() -> VolumeMeta {
         version: Stamp(1000),
         pages: 20,
         bytes: 654_321,
-        settings: VolumeSettings { quota: Some(1 << 30) },
+        settings: VolumeSettings { quota: Some(1 << 30), rights: rights() },
         given: vec![
             Given { history: epochs()[0].history, first: PageNo(2) },
             Given { history: epochs()[1].history, first: PageNo(1000) },

@@ -5,4 +5,5 @@ mod notation;
 mod origin;
 mod parent;
 mod relay;
+mod rights;
 mod transcript;

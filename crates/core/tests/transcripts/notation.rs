@@ -2,8 +2,9 @@
 
 use larder_core::commit::{Aspect, Change, CommitRequest, Op, Outcome, PageChange, Read, Target};
 use larder_core::id::{CommitId, PageId};
-use larder_core::message::{Epoch, Message, PageAnswer, PageBody, ResumeAnswer};
+use larder_core::message::{Epoch, Message, PageAnswer, PageBody, ResumeAnswer, VolumeInfo};
 use larder_core::page::{Page, Record};
+use larder_core::rights::{Right, Rights};
 
 /// A message, on one line.
 pub(crate) fn message(message: &Message) -> String {
@@ -56,13 +57,7 @@ pub(crate) fn message(message: &Message) -> String {
                 request.0, range.volume.0, range.first.0, range.count, history.0
             )
         }
-        Message::Volume { request, info } => {
-            let quota = info.quota.map_or(String::new(), |quota| format!(" of {quota}"));
-            format!(
-                "Volume r{} {} id {} version {} pages {} bytes {}{quota}",
-                request.0, info.name, info.id.0, info.version, info.pages, info.bytes
-            )
-        }
+        Message::Volume { request, info } => format!("Volume r{} {}", request.0, volume(info)),
         Message::Failed { request, pages, error } if pages.is_empty() => {
             format!("Failed r{}: {error}", request.0)
         }
@@ -95,6 +90,10 @@ pub(crate) fn message(message: &Message) -> String {
         Message::Pages { request, pages, .. } => {
             format!("Pages r{} [{}]", request.0, join(pages, answer))
         }
+        Message::AskRights { .. }
+        | Message::Rights { .. }
+        | Message::VolumeRights { .. }
+        | Message::For { .. } => about_rights(message),
         Message::AllocateIds { .. }
         | Message::OpenVolume { .. }
         | Message::ListVolumes { .. }
@@ -104,6 +103,41 @@ pub(crate) fn message(message: &Message) -> String {
         | Message::VolumeDeleted { .. }
         | Message::Volumes { .. } => format!("{message:?}"),
     }
+}
+
+fn volume(info: &VolumeInfo) -> String {
+    let quota = info.quota.map_or(String::new(), |quota| format!(" of {quota}"));
+    let right = match info.right {
+        None | Some(Right::Admin) => String::new(),
+        Some(right) => format!(", may {right}"),
+    };
+    format!(
+        "{} id {} version {} pages {} bytes {}{quota}{right}",
+        info.name, info.id.0, info.version, info.pages, info.bytes
+    )
+}
+
+fn about_rights(message: &Message) -> String {
+    match message {
+        Message::AskRights { request, .. } => format!("AskRights r{}", request.0),
+        Message::Rights { request, rights, .. } => {
+            format!("Rights r{} [{}]", request.0, rights_list(rights))
+        }
+        Message::VolumeRights { volume, rights, .. } => {
+            format!("VolumeRights of {} [{}]", volume.0, rights_list(rights.list()))
+        }
+        Message::For { name, message: asked } => {
+            format!("For {name}: {}", self::message(asked))
+        }
+        other => unreachable!("the caller sorts kinds: {other:?}"),
+    }
+}
+
+/// Who may do what.
+pub(crate) fn rights_list(rights: &Rights) -> String {
+    let entries: Vec<String> =
+        rights.entries().map(|(who, right)| format!("{who} {right}")).collect();
+    entries.join(", ")
 }
 
 fn ms(nanoseconds: u64) -> String {

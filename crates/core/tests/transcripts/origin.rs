@@ -99,7 +99,11 @@ fn record(lsn: Lsn, record: &LogRecord) -> String {
             format!("deleted volume {} stamp {stamp}", volume.0)
         }
         LogRecord::Settings { volume, settings } => {
-            format!("settings of {volume:?}: quota {:?}", settings.quota)
+            let rights = match settings.rights.is_empty() {
+                true => String::new(),
+                false => format!(", {}", crate::notation::rights_list(&settings.rights)),
+            };
+            format!("settings of {volume:?}: quota {:?}{rights}", settings.quota)
         }
         LogRecord::Epoch { epoch } => format!("epoch h{} from {}", epoch.history.0, epoch.first),
     };
@@ -227,7 +231,7 @@ impl Run {
     }
 
     /// The store carries out its last piece of work first.
-    fn store_last(&mut self) {
+    pub(crate) fn store_last(&mut self) {
         let last = self.store.queue.pop().expect("there is work");
         self.store.queue.insert(0, last);
         self.store(None);
@@ -259,7 +263,7 @@ impl Run {
     }
 
     /// Lets time pass and the store do its work.
-    fn wait(&mut self, seconds: u64) {
+    pub(crate) fn wait(&mut self, seconds: u64) {
         let out = self.t.wait(Duration::from_secs(seconds));
         self.keep(&out);
     }
@@ -321,7 +325,7 @@ impl Run {
     }
 
     /// The store carries out its first piece of work, or fails it.
-    fn store(&mut self, fault: Option<StoreFault>) -> Vec<OriginOutput> {
+    pub(crate) fn store(&mut self, fault: Option<StoreFault>) -> Vec<OriginOutput> {
         let answer = self.answer(fault);
         let out = self.t.step(vec![answer]);
         self.keep(&out);

@@ -56,6 +56,17 @@ pub(crate) fn hello_as(link: u64, name: &str, boot: u128, role: Role) -> (String
     received(link, Message::Hello { min_version: 1, max_version: 1, name: name.into(), boot, role })
 }
 
+/// The handshake of a relay or node of some version.
+pub(crate) fn hello_of(
+    link: u64,
+    name: &str,
+    boot: u128,
+    (role, max_version): (Role, u32),
+) -> (String, LinkInput) {
+    let (boot, name) = (BootId(boot), name.into());
+    received(link, Message::Hello { min_version: 1, max_version, name, boot, role })
+}
+
 /// A resume that holds nothing.
 pub(crate) fn resume_new(link: u64, request: u64) -> (String, LinkInput) {
     resume_full(link, request, &[], None)

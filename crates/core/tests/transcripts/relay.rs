@@ -13,7 +13,7 @@ use larder_core::relay::io::{RelayInput, RelayOutput};
 use larder_core::relay::{Relay, RelayConfig};
 use larder_core::time::{Duration, Instant, WallTime};
 
-fn show(output: &RelayOutput) -> Option<String> {
+pub(crate) fn show(output: &RelayOutput) -> Option<String> {
     Some(match output {
         RelayOutput::Link(LinkOutput::Send { link: LinkId(9), message }) => {
             format!("up < {}", crate::notation::message(message))
@@ -29,18 +29,18 @@ fn show(output: &RelayOutput) -> Option<String> {
 }
 
 /// A relay; its link up is number 9.
-struct Run(Transcript<Relay>);
+pub(crate) struct Run(pub(crate) Transcript<Relay>);
 
-fn up(message: Message) -> (String, LinkInput) {
+pub(crate) fn up(message: Message) -> (String, LinkInput) {
     let (_, input) = received(9, message.clone());
     (format!("up > {}", crate::notation::message(&message)), input)
 }
 
-fn line() -> Vec<Epoch> {
+pub(crate) fn line() -> Vec<Epoch> {
     vec![Epoch { history: HistoryId(1), first: Stamp(1) }]
 }
 
-fn resumed(request: u64, from: u64, through: u64, stale: &[u64]) -> (String, LinkInput) {
+pub(crate) fn resumed(request: u64, from: u64, through: u64, stale: &[u64]) -> (String, LinkInput) {
     resumed_in(DOMAIN, request, from, through, stale)
 }
 
@@ -78,7 +78,7 @@ fn reset(request: u64, through: u64) -> (String, LinkInput) {
 }
 
 /// An advance with one change of a page's slot 1 at `through`.
-fn advance(from: u64, through: u64, n: u64) -> (String, LinkInput) {
+pub(crate) fn advance(from: u64, through: u64, n: u64) -> (String, LinkInput) {
     let touched = vec![(Target::Slot(Slot(1)), Aspect::Value)];
     let id = CommitId { boot: BootId(99), sequence: through };
     let change =
@@ -110,6 +110,15 @@ fn welcomed(domains: &[DomainId]) -> Vec<(String, LinkInput)> {
 }
 
 fn welcomed_for(domains: &[DomainId], lease: Duration) -> Vec<(String, LinkInput)> {
+    welcomed_by(1, domains, lease)
+}
+
+/// By a parent that speaks some version.
+pub(crate) fn welcomed_by(
+    version: u32,
+    domains: &[DomainId],
+    lease: Duration,
+) -> Vec<(String, LinkInput)> {
     let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into() };
     let limits = LinkLimits {
         requests_max: 8192,
@@ -118,7 +127,7 @@ fn welcomed_for(domains: &[DomainId], lease: Duration) -> Vec<(String, LinkInput
         lease,
     };
     let welcome = Message::Welcome {
-        version: 1,
+        version,
         name: "origin".into(),
         time: WallTime(0),
         limits,
@@ -145,11 +154,11 @@ fn forked(request: u64, done: bool) -> (String, LinkInput) {
 
 impl Run {
     /// A relay that follows domain 1 at stamp 5; the first free request of its own is 2.
-    fn new(prose: &str) -> Self {
+    pub(crate) fn new(prose: &str) -> Self {
         Self::with(prose, RelayConfig::default())
     }
 
-    fn with(prose: &str, config: RelayConfig) -> Self {
+    pub(crate) fn with(prose: &str, config: RelayConfig) -> Self {
         let mut run = Self(Transcript::new(Relay::new(config), prose, show));
         run.connect();
         run.quietly(vec![resumed(1, 5, 5, &[])]);
@@ -164,19 +173,19 @@ impl Run {
         self.quietly(welcomed(domains));
     }
 
-    fn quietly(&mut self, inputs: Vec<(String, LinkInput)>) {
+    pub(crate) fn quietly(&mut self, inputs: Vec<(String, LinkInput)>) {
         for (_, input) in inputs {
             let mut out = Vec::new();
             self.0.machine.handle(self.0.now, RelayInput::Link(input), &mut out);
         }
     }
 
-    fn step(&mut self, inputs: Vec<(String, LinkInput)>) {
+    pub(crate) fn step(&mut self, inputs: Vec<(String, LinkInput)>) {
         self.0.step(inputs.into_iter().map(|(s, i)| (s, RelayInput::Link(i))).collect());
     }
 
     /// Nodes a (link 1, boot 10) and b (link 2, boot 20), registered and holding nothing.
-    fn two_nodes(&mut self) {
+    pub(crate) fn two_nodes(&mut self) {
         for (link, name, boot) in [(1, "a", 10), (2, "b", 20)] {
             self.quietly(vec![
                 opened(link, name),
@@ -696,6 +705,7 @@ fn bug_34_a_parent_that_lies() {
         bytes: 0,
         quota: None,
         room: None,
+        right: None,
     };
     run.step(vec![up(Message::Volume { request: RequestId(2), info })]);
     run.0.end("relay_bug_34_a_parent_that_lies");

@@ -25,7 +25,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::Store(TxError::TimedOut | TxError::OutcomeUnknown) => Errno::ETIMEDOUT,
         FsError::Store(TxError::Conflict(_)) => Errno::EAGAIN,
         FsError::Store(TxError::Gone(_) | TxError::Forked | TxError::Deleted) => Errno::ESTALE,
-        FsError::Store(TxError::Denied(_)) => Errno::EACCES,
+        FsError::Store(TxError::Denied(_) | TxError::NoRight(_)) => Errno::EACCES,
         FsError::NoLocks => Errno::ENOLCK,
         FsError::Unformatted
         | FsError::LockLost

@@ -37,6 +37,7 @@ use known::Known;
 use larder::client::{Event, Notices};
 use larder::core::commit::Target;
 use larder::core::id::{DomainId, PageNo, VolumeId};
+use larder::core::rights::Right;
 use larder::fs::{FileSystem, FsError, Handle, Position, TxError, TxStore};
 use larder::metrics::AskedCounts;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx, syncfs};
@@ -155,12 +156,17 @@ fn signal_of(event: &Event, domain: DomainId, volume: VolumeId) -> Option<Signal
         }
         Event::Reset { domain: at } if *at == domain => Some(Signal::Everything),
         Event::LeaseLapsed { domain: at } if *at == domain => Some(Signal::Lapsed),
+        // What the kernel keeps is not to be read any more.
+        Event::Rights { volume: of, right, .. } if *of == volume && *right < Right::Read => {
+            Some(Signal::Lapsed)
+        }
         // What was missed may be a lapse.
         Event::Overflow => Some(Signal::Lapsed),
         Event::VolumeDeleted { volume: gone, .. } if *gone == volume => Some(Signal::Lapsed),
         Event::Changed { .. }
         | Event::VolumeDeleted { .. }
         | Event::Reset { .. }
+        | Event::Rights { .. }
         | Event::LeaseLapsed { .. }
         | Event::LeaseRegained { .. }
         | Event::Refused { .. } => None,
@@ -210,7 +216,19 @@ impl<S: TxStore> Shared<S> {
 
     /// To be asked by whatever may leave something to be committed, once it is counted as under way.
     fn takes_changes(&self) -> Result<(), Errno> {
-        if self.refuses.load(Ordering::SeqCst) { Err(Errno::ESHUTDOWN) } else { Ok(()) }
+        if self.refuses.load(Ordering::SeqCst) {
+            return Err(Errno::ESHUTDOWN);
+        }
+        match self.fs.store().right() {
+            Right::None => Err(Errno::EACCES),
+            Right::Read => Err(Errno::EROFS),
+            Right::Write | Right::Admin => Ok(()),
+        }
+    }
+
+    /// To be asked before anything is shown.
+    fn may_read(&self) -> Result<(), Errno> {
+        if self.fs.store().right() < Right::Read { Err(Errno::EACCES) } else { Ok(()) }
     }
 
     fn add_handle(&self, open: Open) -> u64 {
@@ -515,9 +533,12 @@ async fn tick<S: TxStore>(shared: Arc<Shared<S>>) {
         match shared.fs.reap_waiting().await {
             Ok(()) => {}
             Err(FsError::Store(
-                TxError::TimedOut | TxError::OutcomeUnknown | TxError::Stale(_),
+                TxError::TimedOut
+                | TxError::OutcomeUnknown
+                | TxError::Stale(_)
+                | TxError::NoRight(_),
             )) => {
-                tracing::debug!("cut off: removed files are freed later");
+                tracing::debug!("cut off, or not allowed: removed files are freed later");
             }
             Err(error) => {
                 tracing::warn!(%error, "a removed file could not be freed; `volume check` finds it");

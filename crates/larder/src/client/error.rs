@@ -5,6 +5,7 @@ use larder_core::cache::{Line, TransactionError};
 use larder_core::commit::Abort;
 use larder_core::id::{CommitId, DomainId, ObjectId, PageId};
 use larder_core::message::{CloseReason, RequestError};
+use larder_core::rights::Denied;
 use std::time::Duration;
 
 /// A result of the library.
@@ -125,6 +126,9 @@ pub enum Error {
     /// Not allowed.
     #[error("not allowed: {0}")]
     Forbidden(String),
+    /// A right of the volume is short.
+    #[error(transparent)]
+    Denied(Box<Denied>),
     /// The parent refuses this node, in a way that waiting does not mend.
     #[error("refused by the parent: {0}")]
     Refused(CloseReason),
@@ -205,6 +209,7 @@ impl From<RequestError> for Error {
             RequestError::TimedOut => Self::TimedOut(Duration::ZERO),
             RequestError::Forbidden(what) => Self::Forbidden(what),
             RequestError::Full(what) => Self::StoreFull(what),
+            RequestError::Denied(denied) => Self::Denied(denied),
         }
     }
 }
@@ -219,6 +224,7 @@ impl From<Abort> for Error {
             Abort::Quota { volume: _, name, limit, used, more } => {
                 Self::QuotaPassed { volume: name, limit, used, more }
             }
+            Abort::Denied(denied) => Self::Denied(denied),
             // What the transaction wrote fitted the state it saw: the origin's is another one.
             Abort::Conflict(_)
             | Abort::Gone { .. }

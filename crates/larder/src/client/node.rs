@@ -14,6 +14,7 @@ use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{Cache, CacheConfig, PolicyKind, ReadCache};
 use larder_core::id::{BootId, DomainId, HistoryId, Stamp, VolumeId};
 use larder_core::message::{VolumeChange, VolumeInfo, VolumeKey, VolumeSpec};
+use larder_core::rights::{Access, Rights, RightsEdit};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -264,7 +265,28 @@ impl Node {
         }
     }
 
-    /// All volumes of the origin.
+    /// Changes who may do what with a volume: all of it or nothing, durable and in force when this
+    /// returns. Refused if it takes this node's own right to administer it, unless forced.
+    pub async fn change_rights(
+        &self,
+        id: VolumeId,
+        edits: Vec<RightsEdit>,
+        force: bool,
+    ) -> Result<VolumeInfo> {
+        let change = VolumeChange::Rights { edits, force };
+        self.ask_volume(CacheOp::ChangeVolume(id, change)).await
+    }
+
+    /// Who may do what with a volume: what was said of it, and what the origin says of all.
+    pub async fn rights(&self, id: VolumeId) -> Result<(Rights, Access)> {
+        let limit = self.shared.request_limit();
+        match self.shared.requests.ask(CacheOp::AskRights(id), limit).await? {
+            CacheReply::Rights(rights, access) => Ok((rights, access)),
+            other => unreachable!("rights were asked for: {other:?}"),
+        }
+    }
+
+    /// The volumes of the origin that this node may read.
     pub async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
         let limit = self.shared.request_limit();
         match self.shared.requests.ask(CacheOp::ListVolumes, limit).await? {

@@ -3,6 +3,7 @@
 use larder_core::commit::PageChange;
 use larder_core::id::{DomainId, VolumeId};
 use larder_core::message::CloseReason;
+use larder_core::rights::Right;
 use std::sync::Arc;
 use tokio::sync::broadcast;
 
@@ -31,6 +32,16 @@ pub enum Event {
     },
     /// Events were lost because the watcher was slow: everything may have changed.
     Overflow,
+    /// What this node may do with a volume is another right now. Less than read: nothing of it is held
+    /// any more.
+    Rights {
+        /// Its domain.
+        domain: DomainId,
+        /// Which.
+        volume: VolumeId,
+        /// What it may do.
+        right: Right,
+    },
     /// The link lease lapsed: nothing of the domain may be called current.
     LeaseLapsed {
         /// Which.

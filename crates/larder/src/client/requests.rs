@@ -156,6 +156,7 @@ fn event(notice: Notice) -> Event {
             Event::VolumeDeleted { domain, volume }
         }
         Notice::Reset { domain } => Event::Reset { domain },
+        Notice::Rights { domain, volume, right } => Event::Rights { domain, volume, right },
         Notice::LeaseLapsed { domain } => Event::LeaseLapsed { domain },
         Notice::LeaseRegained { domain } => Event::LeaseRegained { domain },
         Notice::Refused { reason } => Event::Refused { reason },

@@ -7,6 +7,7 @@ use larder_core::cache::Line;
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::id::{DomainId, HistoryId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::message::VolumeInfo;
+use larder_core::rights::Right;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,13 @@ impl Volume {
     #[must_use]
     pub fn id(&self) -> VolumeId {
         self.info.id
+    }
+
+    /// What this node may do with it now, as its parent last told. The origin decides: what is asked
+    /// without the right fails with [`Error::Denied`].
+    #[must_use]
+    pub fn right(&self) -> Right {
+        self.node.shared().cache.right(self.info.id)
     }
 
     /// Its order domain.

@@ -7,9 +7,10 @@
 
 mod units;
 
-pub use units::{Period, Size};
+pub use units::{DefaultRight, Names, Period, Size};
 
 use larder_core::message::{INSTANCE_MARK, is_node_name};
+use larder_core::rights::Right;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -206,6 +207,11 @@ pub struct OriginSection {
     pub memory: Size,
     /// How long after a confirmed beat a child may call its state current.
     pub lease: Period,
+    /// What everybody may do with a volume whose rights say nothing of him.
+    pub default_rights: DefaultRight,
+    /// Names, and beginnings of names with `*`, of certificates whose holders may make volumes and
+    /// do everything with each. Where `default_rights` is `admin` everybody may.
+    pub admins: Names,
 }
 
 impl Default for OriginSection {
@@ -218,6 +224,8 @@ impl Default for OriginSection {
             accept_fork: false,
             memory: Size(1 << 30),
             lease: Period(Duration::from_secs(10)),
+            default_rights: DefaultRight(Right::Admin),
+            admins: Names::default(),
         }
     }
 }
@@ -565,6 +573,8 @@ mod tests {
         let environment = pairs(&[
             ("LARDER_NODE_PARENT", "y:2"),
             ("LARDER_ORIGIN_ACCEPT_FORK", "true"),
+            ("LARDER_ORIGIN_DEFAULT_RIGHTS", "read"),
+            ("LARDER_ORIGIN_ADMINS", "ops, render-*"),
             ("LARDER_NAME", "42"),
             ("LARDER_OTHER", "ignored"),
             ("PATH", "/bin"),
@@ -576,6 +586,8 @@ mod tests {
         assert_eq!(config.node.policy, Policy::Lru);
         assert_eq!(config.node.parent, "z:3");
         assert!(config.origin.accept_fork);
+        assert_eq!(config.origin.default_rights, DefaultRight(Right::Read));
+        assert_eq!(config.origin.admins.0, ["ops", "render-*"]);
         assert_eq!(config.link.silence_max.0, Duration::from_secs(3));
         std::fs::write(&path, config.to_toml()).expect("writes");
         let again = Config::load(Some(&path), [], []).expect("valid");
@@ -596,6 +608,8 @@ mod tests {
         assert!(flag("node.dirty_bytes", "1MiB").contains("less than 8MiB"));
         assert!(flag("node.writers_max", "0").contains("node.writers_max"));
         assert!(flag("node.dropped_age", "0").contains("node.dropped_age"));
+        assert!(flag("origin.default_rights", "all").contains("none, read, write or admin"));
+        assert!(flag("origin.admins", "ops,a=b").contains("a=b"));
         let environment = pairs(&[("LARDER_NODE_MEMORY", "lots")]);
         let text = Config::load(None, environment, []).expect_err("invalid").to_string();
         assert!(text.contains("LARDER_NODE_MEMORY"), "{text}");

@@ -1,5 +1,6 @@
 //! Sizes and durations with suffixes, as people write them.
 
+use larder_core::rights::{ADMINS_MAX, Right, is_pattern};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -106,6 +107,50 @@ impl fmt::Display for Period {
     }
 }
 
+/// Names and patterns of certificates, with commas between them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Names(pub Vec<String>);
+
+impl FromStr for Names {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let names: Vec<String> = names.map(str::to_owned).collect();
+        match names.iter().find(|name| !is_pattern(name)) {
+            Some(bad) => Err(format!(
+                "{bad:?} is no name of a certificate, and no beginning of one with `*` at its end"
+            )),
+            None if names.len() > ADMINS_MAX => Err(format!("more than {ADMINS_MAX} names")),
+            None => Ok(Self(names)),
+        }
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(","))
+    }
+}
+
+/// A right: `none`, `read`, `write` or `admin`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DefaultRight(pub Right);
+
+impl FromStr for DefaultRight {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
+impl fmt::Display for DefaultRight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 macro_rules! as_text {
     ($($name:ident),*) => {$(
         impl<'de> Deserialize<'de> for $name {
@@ -127,7 +172,7 @@ macro_rules! as_text {
         }
     )*};
 }
-as_text!(Size, Period);
+as_text!(Size, Period, Names, DefaultRight);
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,7 @@ use larder_core::cache::Line;
 use larder_core::commit::{Op, PageKind};
 use larder_core::id::{Generation, ObjectId, PageId, PageNo, Slot};
 use larder_core::message::VolumeInfo;
+use larder_core::rights::Right;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -126,6 +127,7 @@ impl From<Error> for TxError {
             Error::StoreFull(_) => Self::NoSpace(error.to_string()),
             Error::QuotaPassed { .. } => Self::Quota(error.to_string()),
             Error::Forbidden(what) => Self::Denied(what),
+            Error::Denied(_) => Self::NoRight(error.to_string()),
             Error::HistoryForked { .. } => Self::Forked,
             Error::VolumeDeleted(_) => Self::Deleted,
             other => Self::Unavailable(other.to_string()),
@@ -277,11 +279,18 @@ impl TxStore for VolumeStore {
         self.volume.history().map_or(0, |history| history.0)
     }
 
+    fn right(&self) -> Right {
+        self.volume.right()
+    }
+
     fn standing(&self) -> Result<(), TxError> {
         let error = if self.volume.is_deleted() {
             TxError::Deleted
         } else if self.volume.line() != self.line {
             TxError::Forked
+        } else if self.volume.right() < Right::Read {
+            let volume = &self.volume.info().name;
+            return Err(TxError::NoRight(format!("volume {volume} may not be read here any more")));
         } else {
             return Ok(());
         };

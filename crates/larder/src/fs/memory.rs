@@ -8,6 +8,7 @@ use super::tx::{Mode, Taken, Tx, TxError, TxStore};
 use bytes::Bytes;
 use larder_core::commit::{Aspect, Op, PageKind, Target, conflicts};
 use larder_core::id::{Generation, PageNo, Slot};
+use larder_core::rights::Right;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,6 +39,7 @@ struct Database {
     /// How often page numbers were given anew.
     history: u128,
     forked: bool,
+    right: Right,
     /// The next commits fail with this.
     failures: Vec<TxError>,
     /// Commits that write to these pages fail with this.
@@ -99,7 +101,8 @@ impl MemoryStore {
     /// An empty volume: page 1 is there, slotted.
     #[must_use]
     pub fn new(page_bytes: u32) -> Self {
-        let mut database = Database { next_page: 2, ..Database::default() };
+        let right = Right::Admin;
+        let mut database = Database { next_page: 2, right, ..Database::default() };
         database.pages.insert(PageNo(1), Some(Arc::new(Image::new(PageKind::Slotted))));
         let stall = Arc::new(watch::Sender::new(Stall::default()));
         let (database, late) = (Arc::new(Mutex::new(database)), Arc::default());
@@ -157,6 +160,12 @@ impl MemoryStore {
     /// Fails everything from now on, as when what was seen here is lost.
     pub fn fork(&self) {
         self.lock().forked = true;
+    }
+
+    /// What may be done with the volume from here on; the origin's refusals are those of
+    /// [`MemoryStore::fail_next_commit`].
+    pub fn set_right(&self, right: Right) {
+        self.lock().right = right;
     }
 
     /// Lets commits that write to a page fail, until this is called with none.
@@ -611,7 +620,15 @@ impl TxStore for MemoryStore {
     }
 
     fn standing(&self) -> Result<(), TxError> {
-        if self.lock().forked { Err(TxError::Forked) } else { Ok(()) }
+        let database = self.lock();
+        if database.right < Right::Read {
+            return Err(TxError::NoRight("it may not be read".into()));
+        }
+        if database.forked { Err(TxError::Forked) } else { Ok(()) }
+    }
+
+    fn right(&self) -> Right {
+        self.lock().right
     }
 
     fn prefetch(&self, _pages: &[PageNo]) {}

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use larder_core::commit::PageKind;
 use larder_core::id::{Generation, PageNo, Slot};
+use larder_core::rights::Right;
 use std::future::Future;
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ pub enum TxError {
     /// The volume's quota does not allow it; nothing was done. What frees or shrinks is taken.
     #[error("{0}")]
     Quota(String),
+    /// A right of the volume is short; nothing was done. It may be given again.
+    #[error("{0}")]
+    NoRight(String),
     /// Bytes at the origin are damaged.
     #[error("damaged: {0}")]
     Damaged(String),
@@ -214,8 +218,12 @@ pub trait TxStore: Clone + Send + Sync + 'static {
     fn history(&self) -> u128;
 
     /// Whether what was read may still be relied on: [`TxError::Forked`] or
-    /// [`TxError::Deleted`] once all transactions fail with that.
+    /// [`TxError::Deleted`] once all transactions fail with that, [`TxError::NoRight`] as long as the
+    /// volume may not be read.
     fn standing(&self) -> Result<(), TxError>;
+
+    /// What may be done with the volume now, as far as is known here.
+    fn right(&self) -> Right;
 
     /// Asks for pages that will be wanted soon; does not wait for them.
     fn prefetch(&self, pages: &[PageNo]);

@@ -397,6 +397,7 @@ pub(super) fn may_pass(error: &FsError) -> bool {
                 | TxError::Unavailable(_)
                 | TxError::NoSpace(_)
                 | TxError::Quota(_)
+                | TxError::NoRight(_)
                 | TxError::Conflict(_)
         )
     )

@@ -16,6 +16,7 @@ use larder_core::id::DomainId;
 use larder_core::message::LinkLimits;
 use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault, Unreadable};
 use larder_core::origin::{self, Origin};
+use larder_core::rights::Access;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -213,6 +214,10 @@ fn machine_config(config: &OriginConfig, domains: usize) -> origin::OriginConfig
         page_cache_bytes: share,
         dirty_bytes_max: share,
         accept_fork: config.origin.accept_fork,
+        access: Access {
+            default: config.origin.default_rights.0,
+            admins: config.origin.admins.0.clone(),
+        },
         ..defaults
     }
 }

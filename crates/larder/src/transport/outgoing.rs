@@ -1,7 +1,8 @@
 //! What waits to be sent on a link.
 
 use crate::clock::now;
-use larder_core::message::{CloseReason, Message, PageBody, VolumeKey, VolumeSpec};
+use larder_core::message::{CloseReason, Message, PageBody, VolumeChange, VolumeKey, VolumeSpec};
+use larder_core::rights::{Right, Rights};
 use larder_core::time::Instant;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -157,6 +158,10 @@ impl Outgoing {
     }
 }
 
+fn rights_bytes(rights: &Rights) -> usize {
+    rights.entries().map(|(who, _)| size_of::<(String, Right)>() + who.len()).sum()
+}
+
 /// About how many bytes a message keeps in memory: for the bound only. Whatever a peer can make
 /// long counts.
 fn weight(message: &Message) -> usize {
@@ -199,6 +204,14 @@ fn weight(message: &Message) -> usize {
                 list(volumes) + names
             }
             Message::Volume { info, .. } => info.name.len(),
+            Message::Rights { rights, access, .. } => {
+                rights_bytes(rights) + access.admins.iter().map(String::len).sum::<usize>()
+            }
+            Message::VolumeRights { rights, .. } => rights_bytes(rights.list()),
+            Message::For { name, message } => name.len() + weight(message),
+            Message::ChangeVolume { change: VolumeChange::Rights { edits, .. }, .. } => {
+                list(edits) + edits.iter().map(|edit| edit.who.len()).sum::<usize>()
+            }
             Message::Hello { name, .. }
             | Message::Register { name, .. }
             | Message::Left { name }
@@ -211,6 +224,7 @@ fn weight(message: &Message) -> usize {
             | Message::ChangeVolume { .. }
             | Message::DeleteVolume { .. }
             | Message::VolumeDeleted { .. }
+            | Message::AskRights { .. }
             | Message::OpenVolume { key: VolumeKey::Id(_), .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }

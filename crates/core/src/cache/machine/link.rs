@@ -174,6 +174,12 @@ impl Cache {
             Message::VolumeDeleted { request, volume } => {
                 self.on_volume_deleted(request, volume, out)
             }
+            Message::Rights { request, rights, access } => {
+                self.on_rights(request, (rights, access), out)
+            }
+            Message::VolumeRights { domain, volume, rights } => {
+                self.on_volume_rights(domain, volume, &rights, out)
+            }
             Message::Volumes { request, volumes, more } => {
                 self.on_volumes(request, volumes, more, out)
             }
@@ -209,6 +215,8 @@ impl Cache {
             | Message::CreateVolume { .. }
             | Message::ChangeVolume { .. }
             | Message::DeleteVolume { .. }
+            | Message::AskRights { .. }
+            | Message::For { .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }
             | Message::Credit { .. }

@@ -10,6 +10,7 @@
 //! | `memory` | copies: put, changed, evicted; notices and page lists (rules 2, 17) |
 //! | `commits` | commits, retained writes, confirmations (rules 12, 15) |
 //! | `numbers` | in which history page numbers were given (rule 16) |
+//! | `rights` | what this node may do with its volumes (decision 0016) |
 //! | `users` | what users ask, deadlines, volumes and page numbers |
 
 mod commits;
@@ -19,6 +20,7 @@ mod flights;
 mod link;
 mod memory;
 mod numbers;
+mod rights;
 mod stream;
 mod told;
 mod users;
@@ -26,7 +28,7 @@ mod users;
 use super::io::{CacheInput, CacheOutput, CacheReply, Notice};
 use super::read::VolumeEntry;
 use super::{CacheConfig, ReadCache};
-use crate::id::{DomainId, RequestId};
+use crate::id::{DomainId, RequestId, VolumeId};
 use crate::machine::{LinkOutput, Machine};
 use crate::message::{CloseReason, Message};
 use crate::rng::Rng;
@@ -59,6 +61,8 @@ pub struct Cache {
     calls: VecDeque<RequestId>,
     memory: Memory,
     numbers: Numbers,
+    /// Names of the volumes that were opened.
+    names: BTreeMap<VolumeId, String>,
     /// Link requests are numbered on over all links: an id never repeats (rule 6).
     next_request: u64,
     /// When the regular work is due: beats, notices, page lists, credits left over.
@@ -86,6 +90,7 @@ impl Cache {
             deadlines: BTreeSet::new(),
             calls: VecDeque::new(),
             numbers: Numbers::default(),
+            names: BTreeMap::new(),
             next_request: 1,
             tick_at: None,
         };

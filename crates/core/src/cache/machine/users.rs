@@ -11,6 +11,7 @@ use crate::message::{
     CloseReason, Message, RequestError, VolumeChange, VolumeInfo, VolumeKey, VolumeSpec,
 };
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+use crate::rights::{Access, Rights};
 use crate::time::Instant;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -71,6 +72,7 @@ enum Call {
     Create(VolumeSpec),
     Change(VolumeId, VolumeChange),
     Delete(VolumeId),
+    Rights(VolumeId),
     Ids(VolumeId, u64),
 }
 
@@ -104,6 +106,7 @@ impl Cache {
                 self.call(id, deadline, Call::Change(volume, change));
             }
             CacheOp::DeleteVolume(volume) => self.call(id, deadline, Call::Delete(volume)),
+            CacheOp::AskRights(volume) => self.call(id, deadline, Call::Rights(volume)),
             CacheOp::AllocateIds { volume, count } => {
                 self.call(id, deadline, Call::Ids(volume, count));
             }
@@ -348,6 +351,7 @@ impl Cache {
             Call::Create(spec) => Message::CreateVolume { request, spec },
             Call::Change(volume, change) => Message::ChangeVolume { request, volume, change },
             Call::Delete(volume) => Message::DeleteVolume { request, volume },
+            Call::Rights(volume) => Message::AskRights { request, volume },
             Call::Ids(volume, count) => Message::AllocateIds { request, volume, count },
         };
         let link = self.link.as_mut().expect("it has room");
@@ -428,6 +432,11 @@ impl Cache {
             Some(_) => return violation("a volume that was not asked for"),
         }
         self.shared.set_volume(info.id, entry);
+        self.names.insert(info.id, info.name.clone());
+        match info.right {
+            Some(right) => self.shared.set_right(info.id, right),
+            None => self.shared.set_right_unknown(info.id),
+        }
         let domain = info.domain;
         if !self.domains.contains_key(&domain) {
             self.attach(domain);
@@ -440,6 +449,23 @@ impl Cache {
             self.domain_mut(domain).openings.insert(user, info);
         }
         Ok(())
+    }
+
+    pub(super) fn on_rights(
+        &mut self,
+        request: RequestId,
+        (rights, access): (Rights, Access),
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let user = self.answered(request)?;
+        match self.users.get(&user).map(|user| &user.kind) {
+            Some(Kind::Call { call: Call::Rights(_), .. }) => {
+                self.reply(user, Ok(CacheReply::Rights(rights, access)), out);
+                Ok(())
+            }
+            None => Ok(()),
+            Some(_) => violation("rights that were not asked for"),
+        }
     }
 
     fn attach(&mut self, domain: DomainId) {

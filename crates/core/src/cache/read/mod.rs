@@ -14,6 +14,7 @@ pub(crate) use running::Ticket;
 use crate::cache::{Line, PageCopy};
 use crate::id::{DomainId, HistoryId, ObjectId, PageId, Stamp, VolumeId};
 use crate::machine::Faults;
+use crate::rights::Right;
 use crate::time::{Clock, Duration, Instant};
 use bytes::Bytes;
 use hashbrown::HashTable;
@@ -117,6 +118,8 @@ pub struct ReadCache {
     volumes: RwLock<BTreeMap<VolumeId, VolumeEntry>>,
     /// Those of them that are known to be deleted.
     deleted: RwLock<BTreeSet<VolumeId>>,
+    /// What this node may do with its volumes, as last told.
+    rights: RwLock<BTreeMap<VolumeId, Right>>,
     running: Running,
     clock: Arc<dyn Clock + Send + Sync>,
     pub(crate) faults: Faults,
@@ -133,6 +136,7 @@ impl ReadCache {
             domains: RwLock::default(),
             volumes: RwLock::default(),
             deleted: RwLock::default(),
+            rights: RwLock::default(),
             running: Running::new(transactions_max),
             clock,
             faults,
@@ -247,6 +251,24 @@ impl ReadCache {
 
     pub(crate) fn attach(&self, state: Arc<DomainState>) {
         self.domains.write().unwrap_or_else(PoisonError::into_inner).insert(state.id(), state);
+    }
+
+    /// What this node may do with a volume, as last told; one that was not opened: nothing. The origin
+    /// decides: this only says what it is about to.
+    #[must_use]
+    pub fn right(&self, volume: VolumeId) -> Right {
+        let rights = self.rights.read().unwrap_or_else(PoisonError::into_inner);
+        rights.get(&volume).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn set_right(&self, volume: VolumeId, right: Right) {
+        self.rights.write().unwrap_or_else(PoisonError::into_inner).insert(volume, right);
+    }
+
+    /// A parent of a version that knows no rights says nothing of them.
+    pub(crate) fn set_right_unknown(&self, volume: VolumeId) {
+        let mut rights = self.rights.write().unwrap_or_else(PoisonError::into_inner);
+        rights.entry(volume).or_insert(Right::Admin);
     }
 
     pub(crate) fn set_volume(&self, volume: VolumeId, entry: VolumeEntry) {

@@ -10,6 +10,7 @@ use crate::machine::Fault;
 use crate::message::{Message, RequestError};
 use crate::origin::io::{OriginOutput, StoreFault, WriteId};
 use crate::record::{LogRecord, Lsn, VolumeMeta};
+use crate::rights::Access;
 
 impl Domain {
     /// Puts a record into the append being gathered.
@@ -175,7 +176,7 @@ impl Domain {
                 }
                 Item::Volume { stamp, meta } => {
                     made.push(meta.id);
-                    self.made(stamp, meta);
+                    self.made(stamp, meta, &cx.config.access);
                 }
                 Item::Settings { link, request, volume, settings } => {
                     self.changed(cx, (link, request), volume, settings);
@@ -201,14 +202,14 @@ impl Domain {
         cx.events.extend(made.into_iter().map(Event::VolumeMade));
     }
 
-    fn made(&mut self, stamp: Stamp, meta: VolumeMeta) {
+    fn made(&mut self, stamp: Stamp, meta: VolumeMeta, access: &Access) {
         let root = PageId { volume: meta.id, page: PageNo(1) };
         self.ring.push(Recent::Change(Change {
             stamp,
             id: CommitId::default(),
             pages: vec![PageChange::whole(root)],
         }));
-        self.volumes.insert(meta.id, Volume::new(meta));
+        self.volumes.insert(meta.id, Volume::new(meta, access));
     }
 
     /// The store is full and took nothing of the append: it is as if its commits had never been
@@ -218,7 +219,9 @@ impl Domain {
         self.stamped = self.durable;
         self.next_lsn = Lsn(self.durable_lsn.0 + 1);
         self.recent.roll_back(self.durable);
-        self.volumes.values_mut().for_each(Volume::roll_back);
+        let access = &cx.config.access;
+        self.volumes.values_mut().for_each(|volume| volume.roll_back(access));
+        self.rights_changes += 1;
         let error = RequestError::Full(detail.into());
         for batch in [flying, gathering] {
             for (page, _) in &batch.pages {

@@ -28,6 +28,8 @@ pub(super) struct Waiting {
     pub(super) missing: usize,
     /// How far its old reads were looked at.
     pub(super) look: Option<Look>,
+    /// How often rights had changed when its own were looked at.
+    pub(super) rights_seen: u64,
 }
 
 impl Domain {
@@ -75,7 +77,8 @@ impl Domain {
                 return;
             }
         }
-        if let Err(abort) = self.check_request(cx, &request) {
+        let checked = self.check_request(cx, &request);
+        if let Err(abort) = checked.and_then(|()| self.check_rights(cx, &[link], &request)) {
             if self.gathering.items.len() < cx.config.append_records_max {
                 self.pending.insert(id, vec![link]);
                 self.gather_abort(id, abort);
@@ -102,8 +105,9 @@ impl Domain {
         self.pending.insert(id, vec![link]);
         self.waiting_bytes += bytes;
         let (since, pinned) = (cx.now, Vec::new());
+        let (pinned_bytes, missing, look, rights_seen) = (0, 0, None, self.rights_changes);
         let waiting =
-            Waiting { request, bytes, since, pinned, pinned_bytes: 0, missing: 0, look: None };
+            Waiting { request, bytes, since, pinned, pinned_bytes, missing, look, rights_seen };
         self.prepare(cx, waiting);
     }
 
@@ -232,6 +236,16 @@ impl Domain {
             if waiting.pinned.is_empty() && writes.iter().any(|w| !self.pages.is_loaded(w.page)) {
                 self.prepare(cx, waiting);
                 continue;
+            }
+            if waiting.rights_seen != self.rights_changes {
+                let id = waiting.request.id;
+                let links = self.pending.get(&id).map_or(&[][..], Vec::as_slice);
+                if let Err(abort) = self.check_rights(cx, links, &waiting.request) {
+                    self.leave(&waiting);
+                    self.gather_abort(id, abort);
+                    continue;
+                }
+                waiting.rights_seen = self.rights_changes;
             }
             // The horizon may have passed its base while it waited.
             match self.look(&mut waiting) {

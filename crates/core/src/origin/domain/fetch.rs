@@ -4,7 +4,7 @@ use super::{Context, Domain};
 use crate::downlink::Asked;
 use crate::id::LinkId;
 use crate::machine::Fault;
-use crate::message::{PageAnswer, PageBody};
+use crate::message::{PageAnswer, PageBody, RequestError};
 
 /// Bytes of pages in one message, about.
 const PAGES_BYTES: usize = 256 << 10;
@@ -56,6 +56,11 @@ impl Domain {
         let page = asked.page;
         if !self.volumes.contains_key(&page.volume) {
             let error = self.no_volume(page.volume);
+            cx.links.fail_page(link, (asked.request, page), error, cx.out);
+            return None;
+        }
+        if let Err(denied) = cx.links.may_answer(link, asked.request, page.volume) {
+            let error = RequestError::Denied(denied);
             cx.links.fail_page(link, (asked.request, page), error, cx.out);
             return None;
         }

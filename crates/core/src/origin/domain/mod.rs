@@ -139,6 +139,8 @@ pub(super) struct Domain {
     pages: Pages,
     recent: RecentWrites,
     volumes: BTreeMap<VolumeId, Volume>,
+    /// How often rights have changed: commits that waited meanwhile are held against them again.
+    rights_changes: u64,
     boots: Boots,
     ring: Ring,
 

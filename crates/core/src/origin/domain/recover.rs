@@ -96,13 +96,11 @@ impl Domain {
     fn from_meta(config: &OriginConfig, now: Instant, wall: WallTime, meta: &DomainMeta) -> Self {
         let reuse = config.faults.has(Fault::ReuseIds);
         let volumes = meta.volumes.iter().map(|meta| {
-            let mut volume = Volume::new(meta.clone());
+            let mut volume = Volume::new(meta.clone(), &config.access);
             if reuse {
-                volume = Volume::new(VolumeMeta {
-                    next_page: PageNo(2),
-                    given: Vec::new(),
-                    ..meta.clone()
-                });
+                let (next_page, given) = (PageNo(2), Vec::new());
+                let reused = VolumeMeta { next_page, given, ..meta.clone() };
+                volume = Volume::new(reused, &config.access);
             }
             (meta.id, volume)
         });
@@ -124,6 +122,7 @@ impl Domain {
             pages: Pages::new(config.page_cache_bytes),
             recent: RecentWrites::new(Stamp::ZERO, config.recent_writes_max),
             volumes: volumes.collect(),
+            rights_changes: 0,
             boots: Boots::recover(&meta.boots, now),
             ring: Ring::new(Stamp::ZERO, downlink.ring_bytes_max, downlink.ring_commits_max),
             pending: FixedMap::default(),
@@ -204,7 +203,7 @@ impl Domain {
                 let root = PageId { volume: volume.id, page: PageNo(1) };
                 let create = Op::CreatePage(PageKind::Slotted);
                 self.pages.recover_op(root, lsn, stamp, create);
-                let made = Volume::new(volume);
+                let made = Volume::new(volume, &config.access);
                 self.volumes.entry(made.meta.id).or_insert(made);
             }
             LogRecord::Settings { volume, settings } => {
@@ -212,8 +211,7 @@ impl Domain {
                     None if deleted.contains(&volume) => return Ok(()),
                     entry => entry.ok_or(RecoverError::NoVolume(volume))?,
                 };
-                entry.quota = settings.quota;
-                entry.meta.settings = settings;
+                entry.replay_settings(settings, &config.access);
             }
             LogRecord::Deleted { stamp, volume } => {
                 self.replay_stamp(stamp)?;

@@ -62,6 +62,7 @@ impl Domain {
             let mut follower = Follower::new(request, registration);
             self.first(&mut follower, request, verdict, faults);
             entry.followers.insert(self.id, follower);
+            cx.links.owe_rights(link, self.id);
         }
         self.pump(cx, link);
     }

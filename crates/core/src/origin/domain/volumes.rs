@@ -3,11 +3,13 @@
 use super::batch::Item;
 use super::pages::Image;
 use super::{Context, Domain};
-use crate::commit::{Abort, Op, PageChange, PageKind, Write};
+use crate::commit::{Abort, CommitRequest, Op, PageChange, PageKind, Write};
 use crate::id::{HistoryId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
-use crate::message::{Message, VolumeChange, VolumeInfo, VolumeSpec};
+use crate::machine::Fault;
+use crate::message::{Message, RequestError, VolumeChange, VolumeInfo, VolumeSpec, certificate_of};
 use crate::page::Page;
 use crate::record::{GIVEN_MAX, Given, LogRecord, Lsn, VolumeMeta, VolumeSettings};
+use crate::rights::{Access, Denied, Effective, Right, Rights, RightsEdit};
 
 /// So much may a commit that deletes something grow a volume past its quota: a name is removed by
 /// writing a little elsewhere, and what it led to is freed by the commits after it.
@@ -27,6 +29,10 @@ pub(super) struct Volume {
     /// Its deletion is on its way to the log: those who wait for it, and those who asked for something
     /// else since.
     pub(super) deleting: Option<Deleting>,
+    /// What was said of its rights, changes that are not durable yet included.
+    rights: Rights,
+    /// What holds: commits are held against it from its place in the log on.
+    effective: Effective,
     /// What the recovered metadata counted: commits up to this stamp.
     counted: Stamp,
 }
@@ -86,16 +92,33 @@ pub(super) fn image_bytes(page: Option<&Page>) -> usize {
 }
 
 impl Volume {
-    pub(super) fn new(meta: VolumeMeta) -> Self {
+    pub(super) fn new(meta: VolumeMeta, access: &Access) -> Self {
         let (given, counted) = (meta.next_page, meta.version);
         let (taken, quota) = (meta.bytes, meta.settings.quota);
-        Self { meta, given, taken, quota, deleting: None, counted }
+        let rights = meta.settings.rights.clone();
+        let effective = access.effective(&rights);
+        Self { meta, given, taken, quota, deleting: None, rights, effective, counted }
     }
 
     /// A request that came after its deletion, which is not durable yet.
     pub(super) fn refused(&mut self, link: LinkId, request: RequestId) {
         let deleting = self.deleting.as_mut().expect("looked at by the caller");
         deleting.refused.push((link, request));
+    }
+
+    /// Settings that the log says.
+    pub(super) fn replay_settings(&mut self, settings: VolumeSettings, access: &Access) {
+        self.meta.settings = settings;
+        self.take_settings(access);
+    }
+
+    /// What is durable is what holds.
+    fn take_settings(&mut self, access: &Access) {
+        self.quota = self.meta.settings.quota;
+        if self.rights != self.meta.settings.rights {
+            self.rights = self.meta.settings.rights.clone();
+            self.effective = access.effective(&self.rights);
+        }
     }
 
     /// A history begins: numbers are given in it from now on.
@@ -143,9 +166,9 @@ impl Volume {
     }
 
     /// What is durable is what counts: tentative commits and settings were taken back.
-    pub(super) fn roll_back(&mut self) {
+    pub(super) fn roll_back(&mut self, access: &Access) {
         self.taken = self.meta.bytes;
-        self.quota = self.meta.settings.quota;
+        self.take_settings(access);
     }
 
     /// Whether a commit may grow it so. What frees or shrinks always may; what deletes may write a
@@ -195,6 +218,7 @@ impl Domain {
             bytes: meta.bytes,
             quota: meta.settings.quota,
             room: self.room,
+            right: None,
         })
     }
 
@@ -230,11 +254,90 @@ impl Domain {
         self.append(cx);
     }
 
+    /// A volume's name and what holds of its rights, once that is durable.
+    pub(in crate::origin) fn rights(&self, id: VolumeId, access: &Access) -> (&str, Effective) {
+        let meta = &self.volumes[&id].meta;
+        (&meta.name, access.effective(&meta.settings.rights))
+    }
+
+    /// What was said of a volume's rights, once that is durable.
+    pub(in crate::origin) fn rights_said(&self, id: VolumeId) -> Option<&Rights> {
+        Some(&self.volumes.get(&id)?.meta.settings.rights)
+    }
+
+    /// The rights after a change. Refused: one that takes the asker's own right to administer, unless
+    /// he says that he wants it.
+    fn rights_after(
+        &self,
+        cx: &Context<'_>,
+        asker: &str,
+        volume: &Volume,
+        (edits, force): (&[RightsEdit], bool),
+    ) -> Result<(Rights, Effective), RequestError> {
+        let rights = volume.rights.edited(edits);
+        let rights = rights.map_err(|error| RequestError::Invalid(error.to_string()))?;
+        let effective = cx.config.access.effective(&rights);
+        let name = &volume.meta.name;
+        if force || effective.of(asker) == Right::Admin {
+            return Ok((rights, effective));
+        }
+        Err(RequestError::Invalid(if effective.has_admin() {
+            format!("{asker} would lose the right to administer volume {name}: --force does it")
+        } else {
+            format!(
+                "nobody could administer volume {name} any more, but whom `origin.admins` names: --force does it"
+            )
+        }))
+    }
+
+    /// Whether a commit has the rights it needs: that of its node, and of the relay that it came
+    /// through. Both are looked at as the log has them, changes that are not durable yet included.
+    pub(super) fn check_rights(
+        &self,
+        cx: &Context<'_>,
+        links: &[LinkId],
+        request: &CommitRequest,
+    ) -> Result<(), Abort> {
+        if cx.config.faults.has(Fault::CommitUnchecked) {
+            return Ok(());
+        }
+        let written = request.writes.iter().map(|write| (write.page.volume, Right::Write));
+        let read = request.reads.iter().map(|read| (read.page.volume, Right::Read));
+        let mut last = None;
+        for (id, needs) in written.chain(read) {
+            // Neighbours are mostly of one volume.
+            if last.replace((id, needs)) == Some((id, needs)) {
+                continue;
+            }
+            let Some(volume) = self.volumes.get(&id).filter(|v| v.effective.least() < needs) else {
+                continue;
+            };
+            let node = self.boots.name(request.id.boot).unwrap_or_default();
+            let short = |who: &str| {
+                let (who, has) = (certificate_of(who), volume.effective.of(who));
+                let (volume, who) = (volume.meta.name.clone(), who.to_owned());
+                (has < needs).then(|| Abort::Denied(Box::new(Denied { volume, who, has, needs })))
+            };
+            if let Some(abort) = short(node) {
+                return Err(abort);
+            }
+            // It may have come over several links: one that may pass it on is enough.
+            let mut relays = links.iter().map(|link| cx.links.relay_of(*link).and_then(short));
+            if let Some(Some(abort)) = relays.next()
+                && relays.all(|short| short.is_some())
+            {
+                return Err(abort);
+            }
+        }
+        Ok(())
+    }
+
     /// Changes a volume, once that is durable.
     pub(in crate::origin) fn change_volume(
         &mut self,
         cx: &mut Context<'_>,
         (link, request): (LinkId, RequestId),
+        asker: &str,
         volume: VolumeId,
         change: &VolumeChange,
     ) {
@@ -245,10 +348,32 @@ impl Domain {
         if entry.deleting.is_some() {
             return entry.refused(link, request);
         }
-        match change {
-            VolumeChange::Quota(quota) => entry.quota = *quota,
+        let entry = &self.volumes[&volume];
+        let has = entry.effective.of(asker);
+        if has < Right::Admin {
+            // It was taken from him by a change that is not durable yet.
+            let (volume, who) = (entry.meta.name.clone(), asker.to_owned());
+            let denied = Denied { volume, who, has, needs: Right::Admin };
+            let error = RequestError::Denied(Box::new(denied));
+            return cx.links.fail(link, request, error, cx.out);
         }
-        let settings = VolumeSettings { quota: entry.quota };
+        let mut settings = VolumeSettings { quota: entry.quota, rights: entry.rights.clone() };
+        let mut effective = None;
+        match change {
+            VolumeChange::Quota(quota) => settings.quota = *quota,
+            VolumeChange::Rights { edits, force } => {
+                match self.rights_after(cx, asker, entry, (edits, *force)) {
+                    Ok((rights, holds)) => (settings.rights, effective) = (rights, Some(holds)),
+                    Err(error) => return cx.links.fail(link, request, error, cx.out),
+                }
+            }
+        }
+        let entry = self.volumes.get_mut(&volume).expect("just seen");
+        (entry.quota, entry.rights) = (settings.quota, settings.rights.clone());
+        if let Some(effective) = effective {
+            entry.effective = effective;
+            self.rights_changes += 1;
+        }
         let record = LogRecord::Settings { volume, settings: settings.clone() };
         self.gather(record, Item::Settings { link, request, volume, settings });
         self.append(cx);
@@ -262,7 +387,12 @@ impl Domain {
         volume: VolumeId,
         settings: VolumeSettings,
     ) {
-        self.volumes.get_mut(&volume).expect("checked before").meta.settings = settings;
+        let entry = self.volumes.get_mut(&volume).expect("checked before");
+        let before = std::mem::replace(&mut entry.meta.settings, settings);
+        if before.rights != entry.meta.settings.rights {
+            let (name, rights) = self.rights(volume, &cx.config.access);
+            cx.links.set_rights(self.id, volume, name, rights);
+        }
         let info = self.volume(volume).expect("just seen");
         cx.links.reply(link, Message::Volume { request, info }, cx.out);
     }

@@ -4,6 +4,7 @@ use crate::commit::*;
 use crate::id::*;
 use crate::message::*;
 use crate::record::*;
+use crate::rights::*;
 use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -180,6 +181,7 @@ fn error() -> impl Strategy<Value = RequestError> {
         text().prop_map(RequestError::Forbidden),
         text().prop_map(RequestError::Full),
         text().prop_map(RequestError::Deleted),
+        denied().prop_map(RequestError::Denied),
     ]
 }
 
@@ -200,6 +202,7 @@ fn abort() -> impl Strategy<Value = Abort> {
         (volume(), text(), any::<[u64; 3]>()).prop_map(|(volume, name, [limit, used, more])| {
             Abort::Quota { volume, name, limit, used, more }
         }),
+        denied().prop_map(Abort::Denied),
         Just(Abort::History),
         prop::sample::select(&LIMIT_NAMES[..]).prop_map(Abort::TooLarge),
     ]
@@ -221,18 +224,22 @@ fn info() -> impl Strategy<Value = VolumeInfo> {
     let root = prop_oneof![Just(PageKind::Slotted), Just(PageKind::Raw)];
     let names = (volume(), domain(), text());
     let taken = any::<(u64, u64, Option<u64>, Option<u64>)>();
-    (names, page_bytes(), root, stamp(), taken).prop_map(
-        |((id, domain, name), page_bytes, root, version, (pages, bytes, quota, room))| VolumeInfo {
-            id,
-            domain,
-            name,
-            page_bytes,
-            root,
-            version,
-            pages,
-            bytes,
-            quota,
-            room,
+    let right = prop::option::of(right());
+    (names, page_bytes(), root, stamp(), (taken, right)).prop_map(
+        |((id, domain, name), page_bytes, root, version, ((pages, bytes, quota, room), right))| {
+            VolumeInfo {
+                id,
+                domain,
+                name,
+                page_bytes,
+                root,
+                version,
+                pages,
+                bytes,
+                quota,
+                room,
+                right,
+            }
         },
     )
 }
@@ -395,6 +402,8 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         9 => upward(),
         8 => about_volumes(),
+        4 => about_rights(),
+        2 => for_somebody(),
         1 => reason().prop_map(|reason| Message::Goodbye { reason }),
         1 => Just(Message::KeepAlive),
         1 => welcome(),
@@ -437,7 +446,56 @@ fn volume_meta() -> impl Strategy<Value = VolumeMeta> {
 }
 
 fn settings() -> impl Strategy<Value = VolumeSettings> {
-    any::<Option<u64>>().prop_map(|quota| VolumeSettings { quota })
+    (any::<Option<u64>>(), rights()).prop_map(|(quota, rights)| VolumeSettings { quota, rights })
+}
+
+pub(super) fn right() -> impl Strategy<Value = Right> {
+    prop::sample::select(&Right::ALL[..])
+}
+
+/// A name or a pattern.
+fn pattern() -> impl Strategy<Value = String> {
+    "[a-z0-9.-]{1,12}[*]?".prop_map(|pattern| pattern)
+}
+
+fn rights() -> impl Strategy<Value = Rights> {
+    vec((pattern(), right()), 0..5)
+        .prop_map(|entries| Rights::new(entries, RIGHTS_MAX).expect("few, and patterns"))
+}
+
+fn denied() -> impl Strategy<Value = Box<Denied>> {
+    (text(), text(), right(), right())
+        .prop_map(|(volume, who, has, needs)| Box::new(Denied { volume, who, has, needs }))
+}
+
+/// What a relay asks for a node below.
+fn for_somebody() -> impl Strategy<Value = Message> {
+    let asks = prop_oneof![upward(), about_volumes()];
+    let asks = asks.prop_filter("a request", Message::is_for_somebody);
+    (text(), asks).prop_map(|(name, message)| Message::For { name, message: Box::new(message) })
+}
+
+fn about_rights() -> impl Strategy<Value = Message> {
+    let edit =
+        (pattern(), prop::option::of(right())).prop_map(|(who, right)| RightsEdit { who, right });
+    let edits = (vec(edit, 0..5), any::<bool>());
+    let access =
+        (right(), vec(pattern(), 0..3)).prop_map(|(default, admins)| Access { default, admins });
+    prop_oneof![
+        (request(), volume(), edits).prop_map(|(request, volume, (edits, force))| {
+            let change = VolumeChange::Rights { edits, force };
+            Message::ChangeVolume { request, volume, change }
+        }),
+        (request(), volume()).prop_map(|(request, volume)| Message::AskRights { request, volume }),
+        (request(), rights(), access).prop_map(|(request, rights, access)| Message::Rights {
+            request,
+            rights,
+            access
+        }),
+        (domain(), volume(), rights()).prop_map(|(domain, volume, rights)| {
+            Message::VolumeRights { domain, volume, rights: Effective::of_list(rights) }
+        }),
+    ]
 }
 
 /// Never empty.

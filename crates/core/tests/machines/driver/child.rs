@@ -4,6 +4,7 @@ use super::choices::{Choices, Hints, PAGE_BYTES};
 use larder_core::commit::{CommitRequest, Numbered};
 use larder_core::id::{BootId, HistoryId, PageNo, RequestId, VolumeId};
 use larder_core::message::{Lane, Message, PageAsk, Role, VolumeChange, VolumeKey, VolumeSpec};
+use larder_core::rights::{Right, RightsEdit};
 use larder_core::time::Instant;
 
 /// Who it says it is.
@@ -79,7 +80,25 @@ fn commit(c: &mut Choices<'_>, hints: &mut Hints, who: &Who) -> Message {
 
 /// Anything a child may say, and now and then what it may not.
 pub(super) fn says(c: &mut Choices<'_>, hints: &mut Hints, who: &Who, now: Instant) -> Message {
-    match c.below(31) {
+    match c.below(33) {
+        31 => {
+            let edits = c.rights();
+            let edit =
+                |(who, right): (&str, Right)| RightsEdit { who: who.into(), right: Some(right) };
+            let (edits, force) = (edits.entries().map(edit).collect(), c.rarely(2));
+            let change = VolumeChange::Rights { edits, force };
+            Message::ChangeVolume { request: request(c, hints), volume: c.volume(), change }
+        }
+        32 if c.rarely(3) => Message::AskRights { request: request(c, hints), volume: c.volume() },
+        32 => {
+            let asked = says(c, hints, who, now);
+            let nested = matches!(asked, Message::For { .. });
+            let for_somebody = !nested && asked.is_for_somebody();
+            match for_somebody {
+                true => Message::For { name: c.name(), message: Box::new(asked) },
+                false => asked,
+            }
+        }
         0 | 1 => resume(c, hints),
         2 | 3 => register(c, who),
         4 => Message::Left { name: c.name() },

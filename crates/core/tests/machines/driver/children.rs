@@ -208,12 +208,15 @@ fn request_of(message: &Message) -> Option<RequestId> {
         | Message::ChangeVolume { request, .. }
         | Message::DeleteVolume { request, .. }
         | Message::VolumeDeleted { request, .. }
+        | Message::AskRights { request, .. }
+        | Message::Rights { request, .. }
         | Message::Ids { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. }
         | Message::Failed { request, .. }
         | Message::Resumed { request, .. }
         | Message::Pages { request, .. } => Some(*request),
+        Message::For { message, .. } => request_of(message),
         _ => None,
     }
 }

@@ -9,6 +9,7 @@ use larder_core::id::{
 };
 use larder_core::message::{CloseReason, Epoch, RequestError, Versions};
 use larder_core::page::{Page, Record};
+use larder_core::rights::{RIGHTS_MAX, Right, Rights};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The volume that is there.
@@ -138,6 +139,17 @@ impl<'a> Choices<'a> {
     pub(super) fn name(&mut self) -> String {
         let names = ["alice/a", "alice/b", "bob/a", "relay", "alice", "", "eve/x", "a b"];
         names[self.below(names.len())].into()
+    }
+
+    /// Who may do what.
+    pub(super) fn rights(&mut self) -> Rights {
+        let mut entries = Vec::new();
+        for who in ["*", "alice", "a*", "relay", "bob"] {
+            if self.rarely(2) {
+                entries.push((who.to_owned(), Right::ALL[self.below(4)]));
+            }
+        }
+        Rights::new(entries, RIGHTS_MAX).expect("few, and patterns")
     }
 
     pub(super) fn history(&mut self, truth: HistoryId) -> HistoryId {

@@ -76,6 +76,8 @@ fn is_upward(message: &Message) -> bool {
             | Message::CreateVolume { .. }
             | Message::ChangeVolume { .. }
             | Message::DeleteVolume { .. }
+            | Message::AskRights { .. }
+            | Message::For { .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }
             | Message::Credit { .. }

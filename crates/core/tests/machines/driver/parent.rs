@@ -7,6 +7,7 @@ use larder_core::message::{
     DomainInfo, Echo, LinkLimits, Message, NoBoot, PageAnswer, PageAsk, PageBody, ResumeAnswer,
     VolumeInfo,
 };
+use larder_core::rights::{Access, Effective};
 use larder_core::time::{Duration, Instant, WallTime};
 
 /// Questions that are kept for answers.
@@ -74,6 +75,7 @@ impl Parent {
         let place = if c.rarely(3) { c.below(self.asked.len()) } else { 0 };
         // Now and then it is answered twice.
         let asked = if c.rarely(16) { self.asked[place].clone() } else { self.asked.remove(place) };
+        let asked = if let Message::For { message, .. } = asked { *message } else { asked };
         match asked {
             Message::Resume { request, domain, through, .. } => {
                 self.resumed = request.0;
@@ -109,6 +111,10 @@ impl Parent {
                 let volumes = vec![self.info(c, VOLUME)];
                 Message::Volumes { request, volumes, more: c.rarely(3) }
             }
+            Message::AskRights { request, .. } => {
+                let (rights, access) = (c.rights(), Access::default());
+                Message::Rights { request, rights, access }
+            }
             Message::KeepAlive => Message::KeepAlive,
             Message::Commit { domain, commit } => self.committed(c, domain, commit.id),
             _ => self.advance(c),
@@ -118,8 +124,12 @@ impl Parent {
     /// What nobody asked for.
     pub(super) fn says(&mut self, c: &mut Choices<'_>) -> Message {
         let request = RequestId(c.near(self.resumed));
-        match c.below(20) {
+        match c.below(21) {
             0..=6 => self.advance(c),
+            20 => {
+                let rights = Effective::of_list(c.rights());
+                Message::VolumeRights { domain: c.domain(), volume: c.volume(), rights }
+            }
             7 | 8 => Message::History { domain: c.domain(), epochs: c.line(&self.hints.line) },
             9 | 10 => self.resumed(c, (request, DOMAIN), Some(Stamp(self.hints.through))),
             11 => {
@@ -169,6 +179,7 @@ impl Parent {
             bytes: 0,
             quota: None,
             room: None,
+            right: None,
         }
     }
 

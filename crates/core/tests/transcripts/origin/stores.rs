@@ -31,7 +31,7 @@ impl Run {
     }
 
     /// Everything is installed; unwritten.
-    pub(super) fn settle_pages(&mut self) {
+    pub(crate) fn settle_pages(&mut self) {
         let last = self.store.log.iter().filter_map(|(_, record)| match record {
             LogRecord::Commit { stamp, .. } => Some(*stamp),
             _ => None,

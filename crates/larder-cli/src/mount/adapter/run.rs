@@ -62,6 +62,7 @@ impl<S: TxStore> Adapter<S> {
         self.start(async move {
             let limit = shared.options.operation_limit;
             let latest = async {
+                shared.may_read()?;
                 shared.latest_for_operation().await?;
                 operation.await
             };

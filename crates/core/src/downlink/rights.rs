@@ -1,0 +1,282 @@
+//! What each link may be told and answered: rights as they hold now (decision 0016).
+//!
+//! Only volumes with which not everybody may do everything are kept. A link's right is resolved once
+//! and kept until the volume's rights change, so that no page costs a comparison of names.
+
+use super::link::Link;
+use super::{Downlinks, Follower};
+use crate::id::{DomainId, LinkId, RequestId, VolumeId};
+use crate::machine::Fault;
+use crate::message::{Message, Role};
+use crate::rights::{Denied, Effective, Right};
+use std::collections::BTreeMap;
+
+/// The protocol version from which on children are told of rights.
+pub(super) const RIGHTS_SINCE: u32 = 3;
+
+/// Rights resolved for one link at most; with more they are resolved anew.
+const RESOLVED_MAX: usize = 1024;
+
+/// A volume with which not everybody may do everything.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Restricted {
+    domain: DomainId,
+    /// For people: its name, or its id.
+    name: String,
+    rights: Effective,
+}
+
+/// All of them. Those that are not here are everybody's.
+pub(super) type Table = BTreeMap<VolumeId, Restricted>;
+
+/// Looks up what a link's own child may do: kept with the link.
+fn resolve(
+    table: &Table,
+    resolved: &mut BTreeMap<VolumeId, Right>,
+    peer: &str,
+    volume: VolumeId,
+) -> Right {
+    let Some(restricted) = table.get(&volume) else {
+        return Right::Admin;
+    };
+    if let Some(right) = resolved.get(&volume) {
+        return *right;
+    }
+    if resolved.len() == RESOLVED_MAX {
+        resolved.clear();
+    }
+    let right = restricted.rights.of(peer);
+    resolved.insert(volume, right);
+    right
+}
+
+/// What of a domain's stream a child may be told.
+pub(super) struct Reader<'a> {
+    table: &'a Table,
+    resolved: &'a mut BTreeMap<VolumeId, Right>,
+    peer: &'a str,
+    /// It knows what it is told of rights: else all is told, since its copies would pass for current.
+    knows: bool,
+    last: Option<(VolumeId, bool)>,
+    /// Volumes of which something was withheld.
+    withheld: Vec<VolumeId>,
+}
+
+impl Reader<'_> {
+    /// Whether it may be told of this volume's changes.
+    pub(super) fn may_read(&mut self, volume: VolumeId) -> bool {
+        if self.table.is_empty() || !self.knows {
+            return true;
+        }
+        if let Some((of, may)) = self.last
+            && of == volume
+        {
+            return may;
+        }
+        let may = resolve(self.table, self.resolved, self.peer, volume) >= Right::Read;
+        self.last = Some((volume, may));
+        if !may && !self.withheld.contains(&volume) {
+            self.withheld.push(volume);
+        }
+        may
+    }
+
+    /// Volumes of which something was withheld, and of which the child was not told on this link that
+    /// it may not read them: it must be, before valid-through passes what it misses.
+    pub(super) fn untold(self, follower: &mut Follower) -> Vec<VolumeId> {
+        let mut withheld = self.withheld;
+        withheld.retain(|volume| follower.told.insert(*volume));
+        withheld
+    }
+}
+
+impl Link {
+    /// Whether its child knows what it is told of rights.
+    pub(super) fn knows_rights(&self) -> bool {
+        self.named().is_some_and(|child| child.version >= RIGHTS_SINCE)
+    }
+
+    fn is_relay(&self) -> bool {
+        self.named().is_some_and(|child| child.role == Role::Relay)
+    }
+}
+
+/// A reader for a link whose parts are borrowed apart.
+pub(super) fn reader<'a>(
+    table: &'a Table,
+    resolved: &'a mut BTreeMap<VolumeId, Right>,
+    peer: &'a str,
+    knows: bool,
+) -> Reader<'a> {
+    Reader { table, resolved, peer, knows, last: None, withheld: Vec::new() }
+}
+
+/// What a child is told of a volume: a node its own right, a relay those of all below it, as far as
+/// its own goes.
+pub(super) fn told(
+    table: &Table,
+    domain: DomainId,
+    volume: VolumeId,
+    (peer, role): (&str, Role),
+) -> Message {
+    let rights = table.get(&volume).map_or_else(
+        || Effective::same(Right::Admin),
+        |restricted| {
+            let own = restricted.rights.of(peer);
+            match role {
+                Role::Node => Effective::same(own),
+                Role::Relay => restricted.rights.capped(own),
+            }
+        },
+    );
+    Message::VolumeRights { domain, volume, rights }
+}
+
+impl Downlinks {
+    /// These are a volume's rights from now on. Children that are concerned are told with their
+    /// streams.
+    pub(crate) fn set_rights(
+        &mut self,
+        domain: DomainId,
+        volume: VolumeId,
+        name: &str,
+        rights: Effective,
+    ) {
+        let untold = self.faults.has(Fault::RevokedUntold);
+        let Self { links, restricted: table, .. } = self;
+        let of = |rights: Option<&Restricted>, peer: &str| {
+            rights.map_or(Right::Admin, |restricted| restricted.rights.of(peer))
+        };
+        let before = table.remove(&volume);
+        if rights.least() < Right::Admin {
+            let name = name.to_owned();
+            table.insert(volume, Restricted { domain, name, rights });
+        }
+        let after = table.get(&volume);
+        if before.as_ref() == after {
+            return;
+        }
+        self.rights_changes += 1;
+        for link in links.values_mut() {
+            link.resolved.remove(&volume);
+            if !link.knows_rights() || untold {
+                continue;
+            }
+            let concerns =
+                link.is_relay() || of(before.as_ref(), &link.peer) != of(after, &link.peer);
+            if let Some(follower) = link.followers.get_mut(&domain).filter(|_| concerns) {
+                follower.owed.insert(volume);
+            }
+        }
+    }
+
+    /// A child's stream of a domain begins: a relay is told of all rights first.
+    pub(crate) fn owe_rights(&mut self, link: LinkId, domain: DomainId) {
+        let Self { links, restricted, .. } = self;
+        let Some(entry) = links.get_mut(&link).filter(|l| l.knows_rights() && l.is_relay()) else {
+            return;
+        };
+        if let Some(follower) = entry.followers.get_mut(&domain) {
+            let of_domain = restricted.iter().filter(|(_, volume)| volume.domain == domain);
+            follower.owed.extend(of_domain.map(|(volume, _)| *volume));
+        }
+    }
+
+    /// A child lists pages of a volume that it may not read: it must hear that.
+    pub(super) fn owe_unreadable(&mut self, link: LinkId, domain: DomainId, volume: VolumeId) {
+        let entry = self.links.get_mut(&link).filter(|link| link.knows_rights());
+        let Some(follower) = entry.and_then(|entry| entry.followers.get_mut(&domain)) else {
+            return;
+        };
+        if !follower.told.contains(&volume) {
+            follower.owed.insert(volume);
+        }
+    }
+
+    /// Volumes of a domain with which not everybody may do everything.
+    pub(crate) fn restricted(&self, domain: DomainId) -> Vec<VolumeId> {
+        let of_domain = self.restricted.iter().filter(|(_, volume)| volume.domain == domain);
+        of_domain.map(|(volume, _)| *volume).collect()
+    }
+
+    /// What a link's own child may do with a volume.
+    pub(crate) fn right_of_link(&mut self, link: LinkId, volume: VolumeId) -> Right {
+        let Self { links, restricted, .. } = self;
+        let Some(entry) = links.get_mut(&link) else {
+            return Right::None;
+        };
+        resolve(restricted, &mut entry.resolved, &entry.peer, volume)
+    }
+
+    /// What may be done with a volume over a link, for its own child or for somebody below it: through
+    /// a relay nobody may do more than the relay itself.
+    pub(crate) fn right(&mut self, link: LinkId, of: Option<&str>, volume: VolumeId) -> Right {
+        let own = self.right_of_link(link, volume);
+        let of = of.filter(|_| !self.faults.has(Fault::RelayAsksForAll));
+        match (of, self.restricted.get(&volume)) {
+            (Some(name), Some(restricted)) => own.min(restricted.rights.of(name)),
+            _ => own,
+        }
+    }
+
+    /// Whether so much may be done with a volume over a link, for its own child or for somebody below.
+    pub(crate) fn check_right(
+        &mut self,
+        link: LinkId,
+        of: Option<&str>,
+        volume: VolumeId,
+        needs: Right,
+    ) -> Result<(), Box<Denied>> {
+        if self.restricted.is_empty() || self.right(link, of, volume) >= needs {
+            return Ok(());
+        }
+        let own = self.right_of_link(link, volume);
+        let peer = self.links.get(&link).map_or("", |entry| entry.peer.as_str());
+        let name = of.map_or(peer, crate::message::certificate_of);
+        let restricted = self.restricted.get(&volume);
+        let theirs = restricted.map_or(Right::Admin, |restricted| restricted.rights.of(name));
+        // The relay's right is named where that of the asker would do.
+        let (who, has) = if theirs < needs { (name, theirs) } else { (peer, own) };
+        let who = who.to_owned();
+        let name = restricted.map_or_else(|| volume.to_string(), |known| known.name.clone());
+        Err(Box::new(Denied { volume: name, who, has, needs }))
+    }
+
+    /// The certificate of a link's child, if it is a relay.
+    pub(crate) fn relay_of(&self, link: LinkId) -> Option<&str> {
+        let entry = self.links.get(&link).filter(|link| link.is_relay())?;
+        Some(&entry.peer)
+    }
+
+    /// The certificate of whoever asks over a link.
+    pub(crate) fn asker<'a>(&'a self, link: LinkId, of: Option<&'a str>) -> &'a str {
+        let peer = self.links.get(&link).map_or("", |entry| entry.peer.as_str());
+        of.map_or(peer, crate::message::certificate_of)
+    }
+
+    /// For whom a fetch was asked: by a child for itself, or for somebody below it.
+    pub(crate) fn fetched_for(&self, link: LinkId, request: RequestId) -> Option<String> {
+        let entry = self.links.get(&link)?;
+        let of = entry.fetches.get(&request).and_then(|fetching| fetching.of.clone());
+        of.or_else(|| Some(entry.child()?.name.clone()))
+    }
+
+    /// Whether a page of a fetch that was taken may be answered still: rights may have changed while it
+    /// waited.
+    pub(crate) fn may_answer(
+        &mut self,
+        link: LinkId,
+        request: RequestId,
+        volume: VolumeId,
+    ) -> Result<(), Box<Denied>> {
+        let fetching = self.links.get(&link).and_then(|entry| entry.fetches.get(&request));
+        let Some(fetching) = fetching.filter(|f| f.rights_seen != self.rights_changes) else {
+            return Ok(());
+        };
+        let of = fetching.of.clone();
+        if self.faults.has(Fault::FetchUnchecked) {
+            return Ok(());
+        }
+        self.check_right(link, of.as_deref(), volume, Right::Read)
+    }
+}

@@ -1,0 +1,393 @@
+//! Transcripts of rights, at the origin and at a relay (decision 0016).
+
+use crate::origin::Run;
+use crate::parent::*;
+use crate::relay;
+use larder_core::id::{RequestId, VolumeId};
+use larder_core::machine::LinkInput;
+use larder_core::message::{Message, PROTOCOL_VERSION, Role, VolumeChange, VolumeKey};
+use larder_core::origin::OriginConfig;
+use larder_core::origin::io::StoreFault;
+use larder_core::rights::{Access, Right, Rights, RightsEdit};
+use larder_core::time::Duration;
+
+const NODE: (Role, u32) = (Role::Node, PROTOCOL_VERSION);
+const RELAY: (Role, u32) = (Role::Relay, PROTOCOL_VERSION);
+/// A child of the version before rights.
+const OLD: u32 = 2;
+
+/// Something asked on a link.
+fn ask(link: u64, message: Message) -> (String, LinkInput) {
+    received(link, message)
+}
+
+fn open(request: u64) -> Message {
+    Message::OpenVolume { request: RequestId(request), key: VolumeKey::Name("v".into()) }
+}
+
+fn list(request: u64) -> Message {
+    Message::ListVolumes { request: RequestId(request), after: String::new() }
+}
+
+fn ids(request: u64) -> Message {
+    Message::AllocateIds { request: RequestId(request), volume: VOLUME, count: 1 }
+}
+
+fn look(request: u64) -> Message {
+    Message::AskRights { request: RequestId(request), volume: VOLUME }
+}
+
+fn change(request: u64, force: bool, rights: &[(&str, Right)]) -> Message {
+    let edit = |&(who, right): &(&str, Right)| RightsEdit { who: who.into(), right: Some(right) };
+    let edits = rights.iter().map(edit).collect();
+    let change = VolumeChange::Rights { edits, force };
+    Message::ChangeVolume { request: RequestId(request), volume: VOLUME, change }
+}
+
+fn give(request: u64, rights: &[(&str, Right)]) -> Message {
+    change(request, false, rights)
+}
+
+/// What a relay asks for somebody below.
+fn for_(name: &str, message: Message) -> Message {
+    Message::For { name: name.into(), message: Box::new(message) }
+}
+
+fn fetch_of(request: u64, pages: &[u64]) -> Message {
+    let ask = |n: &u64| larder_core::message::PageAsk { page: page(*n), have: None };
+    let pages = pages.iter().map(ask).collect();
+    Message::Fetch { request: RequestId(request), domain: DOMAIN, pages, prefetch: false }
+}
+
+/// A node of today's version that follows the domain.
+fn node(run: &mut Run, link: u64, name: &str, boot: u128) {
+    let peer = larder_core::message::certificate_of(name);
+    run.quietly(vec![
+        opened(link, peer),
+        hello_of(link, name, boot, NODE),
+        resume_new(link, 1),
+        register(link, name, boot),
+    ]);
+}
+
+fn relay_of(run: &mut Run, link: u64, name: &str, boot: u128, version: u32) {
+    run.quietly(vec![
+        opened_as(link, name, Role::Relay),
+        hello_of(link, name, boot, (Role::Relay, version)),
+        resume_new(link, 1),
+    ]);
+}
+
+/// Administrator a (link 1, boot 10) has made volume 7, with x in slot 1 of page 1 (stamp 2).
+fn volume(prose: &str, config: OriginConfig) -> Run {
+    let mut run = Run::new(prose, config);
+    node(&mut run, 1, "a", 10);
+    run.quietly(vec![create_volume(1, 2), ask(1, ids(3))]);
+    run.quietly(vec![Commit::new(10, 1, 1).put(1, 1, 1, "x").on(1)]);
+    run
+}
+
+#[test]
+fn every_request_needs_its_right() {
+    let mut run = volume(
+        "Rights. a administers volume 7, b may read it, c nothing. b lists, opens and fetches; it gets \
+         no page numbers, its commit is refused and kept as other refusals that may pass, and it may \
+         neither change settings nor see who may do what. c does not see the volume, may not open it by \
+         a name that it knows, and its fetch and its commit that only read are refused. Each refusal \
+         names volume, identity and what is missing. With the right to write b may commit at once.",
+        OriginConfig::default(),
+    );
+    let everybody = [("a", Right::Admin), ("b", Right::Read), ("*", Right::None)];
+    run.link(vec![ask(1, give(4, &everybody))]);
+    run.settle();
+    node(&mut run, 2, "b", 20);
+    node(&mut run, 3, "c/mount", 30);
+    run.link(vec![ask(2, list(2)), ask(2, open(3)), fetch(2, 4, &[1])]);
+    run.link(vec![ask(2, ids(5)), ask(2, give(6, &[("b", Right::Write)])), ask(2, look(7))]);
+    run.link(vec![Commit::new(20, 1, 2).read(1, 1).put(1, 1, 1, "y").on(2)]);
+    run.settle();
+    run.link(vec![ask(3, list(2)), ask(3, open(3)), fetch(3, 4, &[1])]);
+    run.link(vec![Commit::new(30, 1, 2).read(1, 1).on(3)]);
+    run.settle();
+    run.link(vec![ask(1, give(5, &[("b", Right::Write)])), ask(1, look(6))]);
+    run.settle();
+    run.link(vec![Commit::new(20, 2, 2).read(1, 1).put(1, 1, 1, "y").on(2)]);
+    run.settle();
+    run.t.end("rights_every_request_needs_its_right");
+}
+
+#[test]
+fn who_may_make_volumes() {
+    let mut run = Run::new(
+        "Rights. The origin's settings say that whoever is not named may read, and that ops-* may do \
+         everything: a may not make a volume, ops-1 may, and no entry of a volume takes that from it.",
+        OriginConfig {
+            access: Access { default: Right::Read, admins: vec!["ops-*".into()] },
+            ..OriginConfig::default()
+        },
+    );
+    node(&mut run, 1, "a", 10);
+    node(&mut run, 2, "ops-1", 20);
+    run.link(vec![create_volume(1, 2)]);
+    run.link(vec![create_volume(2, 2)]);
+    run.settle();
+    run.link(vec![ask(2, change(3, false, &[("ops-1", Right::None), ("*", Right::None)]))]);
+    run.settle();
+    run.link(vec![ask(1, open(3)), ask(2, open(4))]);
+    run.t.end("rights_who_may_make_volumes");
+}
+
+#[test]
+fn a_revocation_is_in_force_from_its_place_in_the_log() {
+    let mut run = volume(
+        "Rights. b's right to write goes. The change is gathered while another append is under way: b's \
+         commit, which comes after it, is refused though the change is not durable yet, and so is what b \
+         asks as an administrator. The store is full and takes back all of it: the same commit passes. \
+         Then it is taken for good; b hears on its stream what it may do now, before a is told that it \
+         is done.",
+        OriginConfig::default(),
+    );
+    node(&mut run, 2, "b", 20);
+    run.quietly(vec![fetch(2, 4, &[1])]);
+    run.link(vec![Commit::new(10, 2, 2).put(1, 2, 1, "w").on(1)]);
+    run.link(vec![ask(1, give(5, &[("b", Right::Read)]))]);
+    run.link(vec![Commit::new(20, 1, 2).put(1, 1, 1, "y").on(2)]);
+    run.link(vec![ask(2, give(5, &[("b", Right::Admin)]))]);
+    run.store(Some(StoreFault::Full("no segment left".into())));
+    run.settle();
+    run.link(vec![Commit::new(20, 1, 2).put(1, 1, 1, "y").on(2)]);
+    run.settle();
+    run.link(vec![ask(1, give(6, &[("b", Right::Read)]))]);
+    run.settle();
+    run.link(vec![Commit::new(20, 2, 3).put(1, 1, 1, "z").on(2)]);
+    run.settle();
+    run.t.end("rights_a_revocation_in_the_log");
+}
+
+#[test]
+fn a_fetch_that_waits_is_looked_at_again() {
+    let mut run = volume(
+        "Rights. b's fetch waits for the page to be read from the store when b's right to read goes: it \
+         is refused when the page comes. A commit of b that waits for the same page is refused too.",
+        OriginConfig::default(),
+    );
+    run.settle_pages();
+    run.restart(2);
+    node(&mut run, 1, "a", 10);
+    node(&mut run, 2, "b", 20);
+    run.link(vec![fetch(2, 4, &[1])]);
+    run.link(vec![Commit::new(20, 1, 2).put(1, 1, 1, "y").on(2)]);
+    run.link(vec![ask(1, give(6, &[("b", Right::None)]))]);
+    run.store_last();
+    run.settle();
+    run.t.end("rights_a_fetch_that_waits");
+}
+
+#[test]
+fn what_is_withheld_is_told_first() {
+    let mut run = volume(
+        "Rights. b holds page 1 and comes back after its right to read went. It is registered for \
+         everything, and page 1 has changed: the change is not told, but before valid-through passes it \
+         b hears that it may not read the volume. d comes back holding page 1 as it is: it hears so with \
+         its page list. Given the right again, both hear that, and what changes from then on. e speaks \
+         the version before rights: it is told of the change, since its copy would pass for current.",
+        OriginConfig::default(),
+    );
+    run.quietly(vec![ask(
+        1,
+        give(4, &[("b", Right::None), ("d", Right::None), ("e", Right::None)]),
+    )]);
+    run.quietly(vec![Commit::new(10, 2, 2).put(1, 1, 1, "y").on(1)]);
+    run.link(vec![opened(2, "b"), hello_of(2, "b", 20, NODE), resume(2, 1, &[(1, 1)], 2)]);
+    run.link(vec![opened(4, "d"), hello_of(4, "d", 40, NODE), resume(4, 1, &[(1, 1)], 3)]);
+    run.link(vec![holding(4, &[1])]);
+    let old = (Role::Node, OLD);
+    run.link(vec![opened(5, "e"), hello_of(5, "e", 50, old), resume(5, 1, &[(1, 1)], 2)]);
+    run.link(vec![Commit::new(10, 3, 3).put(1, 1, 1, "z").on(1)]);
+    run.settle();
+    run.wait(1);
+    run.link(vec![ask(1, give(5, &[("b", Right::Read), ("d", Right::Read)]))]);
+    run.settle();
+    run.link(vec![Commit::new(10, 4, 4).put(1, 1, 1, "w").on(1)]);
+    run.settle();
+    run.t.end("rights_what_is_withheld_is_told_first");
+}
+
+#[test]
+fn through_a_relay_nobody_may_do_more_than_the_relay() {
+    let mut run = volume(
+        "Rights. Relay r may write; b may write, c read, d nothing. r is told who may do what with its \
+         stream, as far as its own right goes. It asks for each in its name: for c a commit is refused, \
+         for d everything. Nobody administers through r, for it may not itself, whatever name it says: \
+         so a relay that lies gets no more than it was given. When r may only read, b's commit is refused \
+         and r is named. Only a relay asks for others, and only what may be asked so.",
+        OriginConfig::default(),
+    );
+    let rights = [
+        ("a", Right::Admin),
+        ("b", Right::Write),
+        ("c", Right::Read),
+        ("r", Right::Write),
+        ("*", Right::None),
+    ];
+    run.quietly(vec![ask(1, give(4, &rights))]);
+    run.link(vec![opened_as(8, "r", Role::Relay), hello_of(8, "r", 80, RELAY), resume_new(8, 1)]);
+    run.quietly(vec![register(8, "b", 20), register(8, "c", 30), register(8, "d", 40)]);
+    run.link(vec![ask(8, for_("b", fetch_of(2, &[1]))), ask(8, for_("c/x", fetch_of(3, &[1])))]);
+    run.link(vec![ask(8, for_("d", fetch_of(4, &[1]))), ask(8, for_("d", list(5)))]);
+    run.link(vec![ask(8, for_("c", ids(6))), ask(8, for_("b", ids(7)))]);
+    run.link(vec![Commit::new(30, 1, 2).put(1, 1, 1, "c").on(8)]);
+    run.link(vec![Commit::new(40, 1, 2).read(1, 1).on(8)]);
+    run.link(vec![ask(8, for_("a", give(8, &[("d", Right::Admin)])))]);
+    run.settle();
+    run.link(vec![ask(1, give(5, &[("r", Right::Read)]))]);
+    run.settle();
+    run.link(vec![Commit::new(20, 1, 2).put(1, 1, 1, "b").on(8)]);
+    run.settle();
+    node(&mut run, 2, "e", 50);
+    run.link(vec![ask(2, for_("a", open(3)))]);
+    run.link(vec![ask(8, for_("a", Message::KeepAlive))]);
+    run.t.end("rights_through_a_relay");
+}
+
+#[test]
+fn a_relay_of_the_version_before_is_held_to_its_own_rights() {
+    let mut run = volume(
+        "Rights. Relay r speaks the version before rights: it cannot say for whom it asks, and is held to \
+         its own right, which is to read. It is told nothing of rights, and of every change. A commit of \
+         b, who may write, is refused for the relay; it is told so in words that it knows. When r may \
+         write, b's commit passes and c's, who may only read, does not: whose a boot is, is known.",
+        OriginConfig::default(),
+    );
+    let rights = [("a", Right::Admin), ("b", Right::Write), ("r", Right::Read), ("*", Right::None)];
+    run.quietly(vec![ask(1, give(4, &rights))]);
+    relay_of(&mut run, 8, "r", 80, OLD);
+    run.quietly(vec![register(8, "b", 20), register(8, "c", 30)]);
+    run.link(vec![fetch(8, 2, &[1]), ask(8, ids(3))]);
+    run.link(vec![Commit::new(20, 1, 2).put(1, 1, 1, "b").on(8)]);
+    run.settle();
+    run.link(vec![ask(1, give(5, &[("r", Right::Write), ("c", Right::Read)]))]);
+    run.settle();
+    run.link(vec![Commit::new(20, 2, 2).put(1, 1, 1, "b").on(8)]);
+    run.settle();
+    run.link(vec![Commit::new(30, 1, 3).put(1, 1, 1, "c").on(8)]);
+    run.settle();
+    run.t.end("rights_a_relay_of_the_version_before");
+}
+
+#[test]
+fn nobody_locks_himself_out_unasked() {
+    let mut run = volume(
+        "Rights. a takes its own right to administer: refused, since nobody else has it; with b as an \
+         administrator it is refused for a's sake; forced, it is done. Too long a list, and a name that \
+         is none, change nothing.",
+        OriginConfig::default(),
+    );
+    node(&mut run, 2, "b", 20);
+    run.link(vec![ask(1, give(4, &[("*", Right::Write)]))]);
+    run.link(vec![ask(1, give(5, &[("*", Right::Write), ("b", Right::Admin)]))]);
+    run.link(vec![ask(1, give(6, &[("no/name", Right::Read)]))]);
+    run.link(vec![ask(1, change(7, true, &[("*", Right::Write), ("b", Right::Admin)]))]);
+    run.settle();
+    run.link(vec![ask(1, look(8)), ask(2, look(2))]);
+    run.t.end("rights_nobody_locks_himself_out");
+}
+
+#[test]
+fn rights_survive() {
+    let mut run = volume(
+        "Rights. Who may do what is the same after a start from the log alone, after an install, and \
+         after a start from what was installed.",
+        OriginConfig::default(),
+    );
+    run.quietly(vec![ask(1, give(4, &[("a", Right::Admin), ("*", Right::None)]))]);
+    for history in [2, 3] {
+        run.restart(history);
+        node(&mut run, 1, "a", 10);
+        node(&mut run, 2, "b", 20);
+        run.link(vec![ask(1, look(2)), ask(2, open(2))]);
+        run.settle_pages();
+    }
+    run.t.end("rights_survive");
+}
+
+/// The relay's parent tells who may do what.
+fn told(rights: &[(&str, Right)]) -> (String, LinkInput) {
+    told_of(VOLUME, rights)
+}
+
+fn told_of(volume: VolumeId, rights: &[(&str, Right)]) -> (String, LinkInput) {
+    let entries = rights.iter().map(|&(who, right)| (who.to_owned(), right));
+    let rights = Rights::new(entries, 9).expect("a list");
+    let rights = larder_core::rights::Effective::of_list(rights);
+    relay::up(Message::VolumeRights { domain: DOMAIN, volume, rights })
+}
+
+fn relay_with(prose: &str, version: u32) -> relay::Run {
+    let mut run = relay::Run::with(prose, larder_core::relay::RelayConfig::default());
+    again(&mut run, version);
+    for (link, name, boot) in [(1, "a", 10), (2, "b/mount", 20)] {
+        let peer = larder_core::message::certificate_of(name);
+        run.quietly(vec![opened(link, peer), hello_of(link, name, boot, NODE)]);
+        let boot = larder_core::id::BootId(boot);
+        let registered = relay::up(Message::Registered { domain: DOMAIN, boot });
+        run.quietly(vec![resume_new(link, 1), register(link, name, boot.0), registered]);
+    }
+    run
+}
+
+/// The relay's link to its parent stands anew; its stream has not begun.
+fn again(run: &mut relay::Run, version: u32) {
+    run.quietly(relay::welcomed_by(version, &[DOMAIN], Duration::from_secs(15)));
+}
+
+#[test]
+fn a_relay_asks_in_names_and_tells_whom_it_concerns() {
+    let mut run = relay_with(
+        "Rights at a relay. What its children ask goes up in their names: the origin judges. The relay \
+         is told that b may not read volume 7, before its stream tells of that volume; b hears it, a \
+         hears its own right alone. b holds page 1 nevertheless: what changes of it is told to a, not to \
+         b. b's commit is not answered early from what it may not see. Given the right, b hears that and \
+         the changes from then on.",
+        PROTOCOL_VERSION,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.step(vec![fetch(1, 5, &[1]), fetch(2, 5, &[1])]);
+    run.step(vec![ask(2, open(6))]);
+    run.step(vec![told(&[("a", Right::Write), ("*", Right::None)])]);
+    run.step(vec![relay::advance(5, 6, 1)]);
+    run.step(vec![Commit::new(20, 1, 5).read(1, 1).on(2)]);
+    run.step(vec![told(&[("a", Right::Write), ("b", Right::Read), ("*", Right::None)])]);
+    run.step(vec![relay::advance(6, 7, 1)]);
+    run.0.end("rights_a_relay_asks_in_names");
+}
+
+#[test]
+fn a_relay_forgets_rights_that_its_parent_does_not_tell_again() {
+    let mut run = relay_with(
+        "Rights at a relay. Volume 7 was b's to see no more. The line to the parent is lost, and on the \
+         new one the parent tells of volume 8 alone before its stream begins: with volume 7 everybody \
+         may do everything, and b hears so.",
+        PROTOCOL_VERSION,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.step(vec![told(&[("a", Right::Write), ("*", Right::None)])]);
+    run.step(vec![closed(9)]);
+    again(&mut run, PROTOCOL_VERSION);
+    run.step(vec![told_of(VolumeId(8), &[("a", Right::Read), ("*", Right::None)])]);
+    run.step(vec![relay::resumed(3, 5, 6, &[])]);
+    run.0.end("rights_a_relay_forgets");
+}
+
+#[test]
+fn a_parent_of_the_version_before_is_asked_without_names() {
+    let mut run = relay_with(
+        "Rights at a relay. Its parent speaks the version before rights: it is asked without names, and \
+         holds all to the relay's own rights. A change of rights is refused, naming the versions.",
+        OLD,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.step(vec![fetch(2, 5, &[1]), ask(2, open(6))]);
+    run.step(vec![ask(2, give(7, &[("b", Right::Write)])), ask(2, look(8))]);
+    run.0.end("rights_a_parent_of_the_version_before");
+}
