@@ -78,6 +78,7 @@ impl Probe for MountProbe {
         Box::pin(async {
             let mut status = Probe::status(&self.node).await;
             status["mounted"] = self.standing.now().is_ok().into();
+            status["fails"] = self.fails().into();
             let tree = self.tree.get().and_then(Weak::upgrade);
             status["waiting_bytes"] = tree.map(|tree| tree.waiting_bytes()).into();
             status

@@ -61,6 +61,7 @@ impl Report {
                 self.tally.troubles += clean.tally.troubles;
                 self.tally.forks += clean.tally.forks;
                 self.tally.refused_stores += clean.tally.refused_stores;
+                self.tally.deletions += clean.tally.deletions;
                 self.tally.refused_domains += clean.tally.refused_domains;
                 self.tally.refused_twins += clean.tally.refused_twins;
                 self.tally.went_on += clean.tally.went_on;

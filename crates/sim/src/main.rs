@@ -78,7 +78,8 @@ fn run(seeds: &str, rest: &[&str]) -> ExitCode {
     let seconds = started.elapsed().as_secs_f64();
     println!(
         "{} seeds, {} failed; {} events in {seconds:.1} s; {} transactions committed, {} aborted, \
-         {} unknown; {} copies compared, {} damaged stores refused",
+         {} unknown; {} copies compared, {} damaged stores refused, \
+         {} deletions asked for",
         report.seeds,
         report.failures.len(),
         report.events,
@@ -87,6 +88,7 @@ fn run(seeds: &str, rest: &[&str]) -> ExitCode {
         report.tally.unknown,
         report.tally.copies_checked,
         report.tally.refused_stores,
+        report.tally.deletions,
     );
     if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

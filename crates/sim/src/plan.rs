@@ -90,6 +90,8 @@ pub struct Mix {
     pub numbers_ahead: u64,
     /// Percent of what clients do that sets a volume's quota.
     pub quota_percent: u64,
+    /// Percent of what clients do that deletes a volume; another one takes its name and its place.
+    pub delete_percent: u64,
     /// Whether only the first node changes what is there, and the others make pages and look.
     pub parted: bool,
 }
@@ -316,6 +318,12 @@ impl Plan {
         if rng.chance(1, 8) {
             plan.mix.quota_percent = pick(rng, &[2, 10]);
         }
+        let rng = &mut Rng::new(seed ^ 0x00de_1e7e);
+        // Where one domain's log hangs, it is looked whether the volumes of the others go on.
+        let hangs = plan.troubles.iter().any(|(trouble, _)| *trouble == Trouble::Hang);
+        if rng.chance(1, 5) && !hangs {
+            plan.mix.delete_percent = pick(rng, &[1, 3]);
+        }
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         plan
     }
@@ -431,6 +439,7 @@ impl Mix {
             spread_percent: pick(rng, &[0, 30, 100]),
             numbers_ahead: 0,
             quota_percent: 0,
+            delete_percent: 0,
             parted: false,
         }
     }

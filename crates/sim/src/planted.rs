@@ -5,7 +5,7 @@ use crate::run::run_plan;
 use larder_core::machine::{Fault, Faults};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 44] = [
+pub const FAULTS: [(Fault, &str); 46] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -50,6 +50,8 @@ pub const FAULTS: [(Fault, &str); 44] = [
     (Fault::NoticeUnanswered, "notice-unanswered"),
     (Fault::LostNumbers, "lost-numbers"),
     (Fault::QuotaUncounted, "quota-uncounted"),
+    (Fault::CommitToDeleted, "commit-to-deleted"),
+    (Fault::ForgetRemoval, "forget-removal"),
 ];
 
 /// How a fault was caught.

@@ -8,6 +8,7 @@ mod common;
 mod consistency;
 mod daily;
 mod damage;
+mod deletion;
 mod dirty;
 mod full_disk;
 mod guides;

@@ -19,6 +19,14 @@ impl World {
         if self.plan.mix.quota_percent > 0 && self.rng.below(100) < self.plan.mix.quota_percent {
             return self.client_sets_quota(index);
         }
+        if self.plan.mix.delete_percent > 0 {
+            if let Some(number) = self.unopened(index) {
+                return self.client_opens(index, number);
+            }
+            if self.rng.below(100) < self.plan.mix.delete_percent {
+                return self.client_deletes(index);
+            }
+        }
         let kind = self.draw_kind();
         let options = self.draw_options(kind);
         let read = self.processes_read(index);
@@ -50,6 +58,21 @@ impl World {
             }
             Err(BeginError::TooMany) => self.client_goes_on(index, 10 * MILLI),
         }
+    }
+
+    /// A volume that took the place of a deleted one, and that the client's node has not opened yet.
+    fn unopened(&self, index: usize) -> Option<usize> {
+        let read = self.processes_read(index);
+        self.volumes.iter().position(|plan| read.volume(plan.spec.id).is_none())
+    }
+
+    /// An owner who wants it no more.
+    fn client_deletes(&mut self, index: usize) {
+        let number = self.rng.below(self.volumes.len() as u64) as usize;
+        let id = self.volumes[number].spec.id;
+        self.tally.deletions += 1;
+        self.clients[index].stage = Stage::Floor;
+        self.client_asks(index, CacheOp::DeleteVolume(id));
     }
 
     /// An administrator: none, next to nothing, or about what the volume takes.

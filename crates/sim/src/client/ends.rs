@@ -136,6 +136,9 @@ impl World {
                 self.tally.committed += 1;
             }
             Outcome::Aborted(abort) => {
+                if matches!(abort, Abort::Deleted(_)) {
+                    self.volumes_deleted();
+                }
                 self.check_abort(&ending, abort);
                 self.tally.aborted += 1;
             }
@@ -274,12 +277,15 @@ impl World {
         for object in &ending.made {
             let volumes = &mut self.volumes;
             let volume = volumes.iter_mut().find(|volume| volume.spec.id == object.page.volume);
-            volume.expect("objects are in the run's volumes").remember(*object);
+            // None: it was deleted meanwhile.
+            if let Some(volume) = volume {
+                volume.remember(*object);
+            }
         }
         for (page, raw) in &ending.pages_made {
             let volumes = &mut self.volumes;
             let volume = volumes.iter_mut().find(|volume| volume.spec.id == page.volume);
-            let volume = volume.expect("pages are in the run's volumes");
+            let Some(volume) = volume else { continue };
             let list = if *raw { &mut volume.raw } else { &mut volume.slotted };
             list.push(*page);
         }

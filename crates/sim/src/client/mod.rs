@@ -33,6 +33,8 @@ pub struct VolumePlan {
     pub spec: VolumeSpec,
     /// Its domain.
     pub domain: DomainId,
+    /// Ids of volumes that had its name before, and were deleted, or lost in a restore.
+    pub former: Vec<VolumeId>,
     /// Slotted pages, those that are gone included.
     pub slotted: Vec<PageId>,
     /// Raw pages, likewise.
@@ -58,6 +60,7 @@ pub fn plan_volumes(plan: &Plan, domains: &[DomainId], rng: &mut Rng) -> Vec<Vol
                     domain: Some(*domain),
                 },
                 domain: *domain,
+                former: Vec::new(),
                 slotted: vec![PageId { volume: id, page: PageNo(1) }],
                 raw: Vec::new(),
                 references: Vec::new(),
@@ -70,10 +73,32 @@ pub fn plan_volumes(plan: &Plan, domains: &[DomainId], rng: &mut Rng) -> Vec<Vol
 impl VolumePlan {
     /// The origin was restored: what was lost may come again as something else.
     pub fn forget_lost(&mut self, branch: &Branch) {
+        // One that was deleted since may be there again, and have the name.
+        let last = branch.last();
+        let there = |volume: &VolumeId| {
+            branch.kind(PageId { volume: *volume, page: PageNo(1) }, last).is_some()
+        };
+        if let Some(place) = self.former.iter().position(there) {
+            let again = self.former.remove(place);
+            self.begin_anew(again);
+        }
         let there = |page: &PageId| branch.kind(*page, branch.last()).is_some();
         self.slotted.retain(|page| page.page.0 == 1 || there(page));
         self.raw.retain(there);
         self.references.clear();
+    }
+
+    /// Another volume has the name.
+    fn begin_anew(&mut self, id: VolumeId) {
+        self.former.push(std::mem::replace(&mut self.spec.id, id));
+        self.slotted = vec![PageId { volume: id, page: PageNo(1) }];
+        self.raw.clear();
+        self.references.clear();
+    }
+
+    /// Whether it is of this id, or was.
+    pub fn is(&self, volume: VolumeId) -> bool {
+        self.spec.id == volume || self.former.contains(&volume)
     }
 
     fn remember(&mut self, object: ObjectId) {
@@ -339,6 +364,9 @@ impl World {
         if let Err(error) = &result {
             self.note_request_error(index, error);
         }
+        if matches!(result, Ok(CacheReply::Deleted) | Err(RequestError::Deleted(_))) {
+            self.volumes_deleted();
+        }
         match std::mem::replace(&mut self.clients[index].stage, Stage::Idle) {
             Stage::Setup(volume) => {
                 let next = if result.is_ok() { volume + 1 } else { volume };
@@ -348,6 +376,24 @@ impl World {
             Stage::Run(run) => self.client_supplied(index, run, result),
             Stage::Commit(ending) => self.client_answered(index, ending, result),
             Stage::Idle | Stage::Floor => self.client_thinks(index),
+        }
+    }
+
+    /// Some volume was deleted: others take the places of those that are.
+    pub(crate) fn volumes_deleted(&mut self) {
+        for plan in &mut self.volumes {
+            let branch = self.oracle.truth(plan.domain).current();
+            let deleted = branch.deleted(plan.spec.id);
+            if deleted.is_none_or(|stamp| stamp > branch.durable()) {
+                continue;
+            }
+            let old = plan.spec.id;
+            // One that a restore lost is not made again.
+            let made = plan.former.iter().fold(old, |last, id| last.max(*id));
+            plan.begin_anew(VolumeId(made.0 + (1 << 64)));
+            for client in &mut self.clients {
+                client.ids.retain(|range| range.volume != old);
+            }
         }
     }
 

@@ -94,6 +94,8 @@ pub struct Tally {
     pub forks: u64,
     /// Starts that a damaged store refused.
     pub refused_stores: u64,
+    /// Deletions of volumes that were asked for.
+    pub deletions: u64,
     /// Steps of writers into a second domain, refused.
     pub refused_domains: u64,
     /// Links refused to the second process of a name.

@@ -75,7 +75,7 @@ impl World {
 
     /// The domain of a volume of the run.
     pub(crate) fn domain_of(&self, volume: VolumeId) -> DomainId {
-        let found = self.volumes.iter().find(|plan| plan.spec.id == volume);
+        let found = self.volumes.iter().find(|plan| plan.is(volume));
         found.expect("volumes are planned at the start").domain
     }
 
@@ -237,7 +237,7 @@ impl World {
         let node = self.processes[proc.0 as usize].node_ref();
         let volumes = &self.volumes;
         let of_domain = |page: &&PageId| {
-            volumes.iter().any(|plan| plan.spec.id == page.volume && plan.domain == domain)
+            volumes.iter().any(|plan| plan.is(page.volume) && plan.domain == domain)
         };
         let early = node.early.iter().filter(of_domain);
         let mut settled = Vec::new();

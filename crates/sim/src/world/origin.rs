@@ -7,7 +7,7 @@ use crate::check::oracle::Oracle;
 use crate::check::quota::{self, Ledger};
 use crate::net::Proc;
 use crate::plan::Plan;
-use larder_core::id::{DomainId, HistoryId, Stamp};
+use larder_core::id::{DomainId, HistoryId, PageId, Stamp};
 use larder_core::machine::{LinkInput, Machine};
 use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault};
 use larder_core::origin::{Origin, OriginConfig, RecoverError, RecoveredDomain};
@@ -174,6 +174,14 @@ impl StoreHost {
         self.loads.clear();
         self.failing_loads = 0;
         self.hangs = false;
+    }
+}
+
+impl StoreHost {
+    /// Pages that it holds, but for those that stand for volumes.
+    pub(super) fn all_pages(&self) -> Vec<PageId> {
+        let pages = self.pages.all().into_iter().map(|(page, _)| page);
+        pages.filter(|page| !page.is_volume()).collect()
     }
 }
 

@@ -79,7 +79,18 @@ impl World {
         if !self.stores_idle() {
             return Some("a store has work".into());
         }
-        self.cache_unrest()
+        self.cache_unrest().or_else(|| self.left_of_the_deleted())
+    }
+
+    /// What is still in the stores of volumes that were deleted.
+    fn left_of_the_deleted(&mut self) -> Option<String> {
+        let domains = self.domains.clone();
+        domains.into_iter().find_map(|domain| {
+            let pages = self.store_host(domain).all_pages();
+            let branch = self.oracle.truth(domain).current();
+            let left = pages.into_iter().find(|page| branch.deleted(page.volume).is_some())?;
+            Some(format!("page {left} of a deleted volume is in the store"))
+        })
     }
 
     fn cache_unrest(&mut self) -> Option<String> {

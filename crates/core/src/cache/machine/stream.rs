@@ -119,6 +119,11 @@ impl Cache {
             return violation("a resume that ends below its beginning");
         }
         entry.stream = stream;
+        if entry.epochs.last() != Some(&epoch) {
+            // The origin was started again, perhaps from a copy of before a deletion that a failed
+            // fetch had told of, ahead of the stream.
+            self.shared.forget_deleted(domain);
+        }
         entry.epochs = part.epochs;
         let state = Arc::clone(&entry.state);
         let mut changed = Changed::default();
@@ -186,8 +191,6 @@ impl Cache {
         entry.position = from;
         entry.told.clear();
         let state = Arc::clone(&entry.state);
-        // What was deleted in that branch may be there.
-        self.shared.forget_deleted(domain);
         let batch = state.batch();
         batch.new_line(from.unwrap_or(part.through));
         batch.set_through(None);
@@ -359,6 +362,7 @@ impl Cache {
         }
         let lost = entry.told.is_lost(&entry.epochs, &epochs, Stamp::ZERO);
         entry.state.batch().set_history(last.history);
+        self.shared.forget_deleted(domain);
         entry.epochs = epochs;
         let position = entry.position.filter(|_| lost);
         if let Some(position) = position {

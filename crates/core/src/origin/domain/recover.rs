@@ -145,10 +145,7 @@ impl Domain {
             asked: VecDeque::new(),
             limits_at: None,
             install: Installing::recovered(meta.installed_lsn),
-            removal: Removal::recovered(match config.faults.has(Fault::ForgetRemoval) {
-                true => &[],
-                false => &meta.deleted,
-            }),
+            removal: Removal::recovered(&meta.deleted, config.faults),
             next_write: 0,
             next_load: 0,
             serve: BTreeSet::new(),

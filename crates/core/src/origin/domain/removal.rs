@@ -16,7 +16,7 @@ use super::{Context, Domain, Event, LoadFor};
 use crate::commit::{Change, PageChange};
 use crate::downlink::Recent;
 use crate::id::{CommitId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
-use crate::machine::Fault;
+use crate::machine::{Fault, Faults};
 use crate::message::{Message, RequestError};
 use crate::origin::io::{LoadId, LoadKey, OriginOutput, StoreFault};
 use crate::record::{DELETED_MAX, DeletedVolume, LogRecord};
@@ -68,8 +68,10 @@ pub(super) struct Removal {
 }
 
 impl Removal {
-    pub(super) fn recovered(deleted: &[DeletedVolume]) -> Self {
-        let deleted = deleted.iter().map(|volume| (volume.id, volume.clone())).collect();
+    pub(super) fn recovered(deleted: &[DeletedVolume], faults: Faults) -> Self {
+        let left = |volume: &DeletedVolume| volume.left.filter(|_| !forgets(faults));
+        let known = |volume: &DeletedVolume| DeletedVolume { left: left(volume), ..volume.clone() };
+        let deleted = deleted.iter().map(|volume| (volume.id, known(volume))).collect();
         Self { deleted, ..Self::default() }
     }
 
@@ -186,6 +188,11 @@ impl Removal {
         let same = self.deleted.get(&under_way).filter(left).map(|volume| (volume, after));
         same.or_else(|| self.deleted.values().find(left).map(|volume| (volume, PageNo(0))))
     }
+}
+
+/// A planted fault: whatever an earlier process left of deleted volumes stays.
+fn forgets(faults: Faults) -> bool {
+    faults.has(Fault::ForgetRemoval)
 }
 
 impl Domain {
@@ -337,16 +344,15 @@ impl Domain {
     ) {
         let gone = self.volumes.remove(&volume);
         self.forget_volume(volume);
-        if !self.faults.has(Fault::ForgetRemoval) {
-            let meta = gone.map(|gone| gone.meta);
-            self.removal.add(DeletedVolume {
-                id: volume,
-                name: meta.as_ref().map_or_else(|| volume.to_string(), |meta| meta.name.clone()),
-                page_bytes: meta.as_ref().map_or(crate::page::PAGE_BYTES_MAX, |m| m.page_bytes),
-                stamp,
-                left: Some(meta.map_or(1, |meta| meta.pages.max(1))),
-            });
-        }
+        let meta = gone.map(|gone| gone.meta);
+        let left = meta.as_ref().map_or(1, |meta| meta.pages.max(1));
+        self.removal.add(DeletedVolume {
+            id: volume,
+            name: meta.as_ref().map_or_else(|| volume.to_string(), |meta| meta.name.clone()),
+            page_bytes: meta.map_or(crate::page::PAGE_BYTES_MAX, |meta| meta.page_bytes),
+            stamp,
+            left: Some(left).filter(|_| !forgets(self.faults)),
+        });
         self.pages.recover_mark(PageId::of_volume(volume), (lsn, stamp));
     }
 }
