@@ -18,6 +18,7 @@ mod locks;
 mod operators;
 mod orphans;
 mod quickstart;
+mod rights;
 mod support;
 mod transfer;
 mod two_sites;

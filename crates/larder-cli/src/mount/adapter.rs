@@ -453,7 +453,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         reply: ReplyWrite,
     ) {
         self.count(Asked::Write);
-        if let Err(error) = self.shared.takes_changes() {
+        if let Err(error) = self.shared.may_change() {
             if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
                 self.shared.refused_mapped.store(true, Ordering::SeqCst);
             }
@@ -472,7 +472,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             move |shared| {
                 on_behalf_of(by, async move {
                     let _counted = counted;
-                    shared.takes_changes()?;
+                    shared.may_change()?;
                     let _place = shared.writers.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
                     let file = shared.file(fh)?;
                     if drops {
@@ -802,7 +802,7 @@ impl<S: TxStore> Adapter<S> {
         if self.shared.is_strict() && written {
             return reply.ok();
         }
-        self.run_to_its_end(
+        self.commit_to_its_end(
             req,
             move |shared| async move {
                 let file = shared.file(fh)?;

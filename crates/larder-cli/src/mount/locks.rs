@@ -282,7 +282,7 @@ impl<S: TxStore> Shared<S> {
 
     /// Who waits does so until a signal comes, or the mount ends.
     fn may_wait(&self, thread: u32) -> Answer<()> {
-        self.takes_changes()?;
+        self.may_change()?;
         if is_interrupted(thread) || self.options.standing.now().is_err() {
             return Err(Errno::EINTR);
         }

@@ -216,9 +216,12 @@ impl<S: TxStore> Shared<S> {
 
     /// To be asked by whatever may leave something to be committed, once it is counted as under way.
     fn takes_changes(&self) -> Result<(), Errno> {
-        if self.refuses.load(Ordering::SeqCst) {
-            return Err(Errno::ESHUTDOWN);
-        }
+        if self.refuses.load(Ordering::SeqCst) { Err(Errno::ESHUTDOWN) } else { Ok(()) }
+    }
+
+    /// To be asked before anything is changed, though not before what was written is committed.
+    fn may_change(&self) -> Result<(), Errno> {
+        self.takes_changes()?;
         match self.fs.store().right() {
             Right::None => Err(Errno::EACCES),
             Right::Read => Err(Errno::EROFS),

@@ -58,11 +58,27 @@ impl<S: TxStore> Adapter<S> {
         Fut: Future<Output = Answer<T>> + Send + 'static,
     {
         let shared = self.shared.clone();
+        if let Err(error) = shared.may_read() {
+            return answer(&shared, Err(error));
+        }
+        self.run_allowed(op, answer);
+    }
+
+    /// The same for one whose right is looked at elsewhere.
+    fn run_allowed<T, Op, Fut>(
+        &self,
+        op: Op,
+        answer: impl FnOnce(&Shared<S>, Answer<T>) + Send + 'static,
+    ) where
+        T: Send + 'static,
+        Op: FnOnce(Arc<Shared<S>>) -> Fut,
+        Fut: Future<Output = Answer<T>> + Send + 'static,
+    {
+        let shared = self.shared.clone();
         let operation = op(shared.clone());
         self.start(async move {
             let limit = shared.options.operation_limit;
             let latest = async {
-                shared.may_read()?;
                 shared.latest_for_operation().await?;
                 operation.await
             };
@@ -88,6 +104,23 @@ impl<S: TxStore> Adapter<S> {
         Op: FnOnce(Arc<Shared<S>>) -> Fut,
         Fut: Future<Output = Answer<T>> + Send + 'static,
     {
+        if let Err(error) = self.shared.may_change() {
+            return answer(&self.shared, Err(error));
+        }
+        self.commit_to_its_end(by, op, answer);
+    }
+
+    /// The same for what commits what was taken in, whatever may be changed now: its store says so.
+    pub(super) fn commit_to_its_end<T, Op, Fut>(
+        &self,
+        by: &Request,
+        op: Op,
+        answer: impl FnOnce(&Shared<S>, Answer<T>) + Send + 'static,
+    ) where
+        T: Send + 'static,
+        Op: FnOnce(Arc<Shared<S>>) -> Fut,
+        Fut: Future<Output = Answer<T>> + Send + 'static,
+    {
         if let Err(error) = self.shared.takes_changes() {
             return answer(&self.shared, Err(error));
         }
@@ -95,7 +128,7 @@ impl<S: TxStore> Adapter<S> {
         let counted = self.shared.under_way.begin();
         let by = self.shared.process_of(by.pid());
         let operation = on_behalf_of(by, op(self.shared.clone()));
-        self.run(
+        self.run_allowed(
             |shared| async move {
                 shared.takes_changes()?;
                 let permit = begun.acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
@@ -121,7 +154,7 @@ impl<S: TxStore> Adapter<S> {
             let waits = awaited.clone();
             let mut task = tokio::spawn(async move {
                 let _counted = counted;
-                shared.takes_changes()?;
+                shared.may_change()?;
                 shared.latest_for_operation().await?;
                 shared.set_lock(ask, &waits).await
             });
