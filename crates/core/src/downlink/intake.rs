@@ -229,13 +229,10 @@ impl Downlinks {
             | Message::ListVolumes { .. }
             | Message::CreateVolume { .. }
             | Message::ChangeVolume { .. }
+            | Message::DeleteVolume { .. }
             | Message::AskRights { .. }) => {
                 self.count(link, 1)?;
                 about_volumes(message)
-            }
-            Message::DeleteVolume { request, volume } => {
-                self.count(link, 1)?;
-                Ask::DeleteVolume(request, volume)
             }
             Message::Commit { domain, commit } => {
                 self.count(link, 1)?;
@@ -408,6 +405,7 @@ fn about_volumes(message: Message) -> Ask {
         Message::ChangeVolume { request, volume, change } => {
             Ask::ChangeVolume(request, volume, change)
         }
+        Message::DeleteVolume { request, volume } => Ask::DeleteVolume(request, volume),
         Message::AskRights { request, volume } => Ask::Rights(request, volume),
         other => unreachable!("the caller sorts kinds: {other:?}"),
     }

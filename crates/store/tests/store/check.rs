@@ -5,7 +5,7 @@ use larder_core::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::machine::Faults;
 use larder_core::page::Page;
 use larder_core::record::{
-    DomainMeta, InstallBatch, InstalledPage, LogRecord, Lsn, StoredPage, VolumeMeta,
+    DeletedVolume, DomainMeta, InstallBatch, InstalledPage, LogRecord, Lsn, StoredPage, VolumeMeta,
 };
 use larder_core::rng::Rng;
 use larder_store::check::{Problem, Report, check, check_directory};
@@ -81,6 +81,42 @@ fn a_whole_store_is_clean() {
     assert!(report.is_clean(), "{:?}", report.problems);
     assert_eq!((report.pages, report.tombstones), (2, 1));
     assert_eq!((report.index_entries, report.log_records), (3, 1));
+}
+
+/// A volume was deleted, and one of its pages is removed: what is left is counted and not looked at,
+/// and the mark that stays of the volume is no fault, then or later.
+#[test]
+fn a_volume_half_removed_is_no_fault() {
+    let (disk, pages) = store();
+    let mark = InstalledPage {
+        page: PageId::of_volume(VolumeId(2)),
+        previous: Stamp::ZERO,
+        stored: StoredPage { version: Stamp(9), image: None },
+    };
+    let gone = |left| DeletedVolume {
+        id: VolumeId(2),
+        name: "two".into(),
+        page_bytes: 4096,
+        stamp: Stamp(9),
+        left,
+    };
+    let removes = |left, pages, removed| {
+        let mut batch = InstallBatch { removed, ..batch(pages) };
+        (batch.meta.volumes, batch.meta.deleted) = (Vec::new(), vec![gone(left)]);
+        batch
+    };
+    let first = removes(Some(2), vec![mark], vec![(page(1), Stamp(4))]);
+    pages.install(&first).expect("the model does not fail");
+    assert!(pages.rot(page(2), 77), "nobody will read it");
+    let report = checked(&disk, &pages);
+    assert!(report.is_clean(), "{:?}", report.problems);
+    assert_eq!((report.removing, report.left, report.pages), (1, 2, 0));
+    // The version of a page could not be read when it was removed: its entry of the index stays.
+    let last = removes(None, Vec::new(), vec![(page(2), Stamp(1)), (page(3), Stamp(6))]);
+    pages.install(&last).expect("the model does not fail");
+    let report = checked(&disk, &pages);
+    assert_eq!((report.removing, report.left), (0, 0));
+    assert_eq!(report.problems, [Problem::Superseded { page: page(2), stamp: Stamp(5) }]);
 }
 
 #[test]
