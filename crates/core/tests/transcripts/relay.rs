@@ -3,7 +3,9 @@
 use crate::parent::*;
 use crate::transcript::Transcript;
 use larder_core::commit::{Aspect, Change, Outcome, PageChange, Target};
-use larder_core::id::{BootId, CommitId, DomainId, HistoryId, LinkId, RequestId, Slot, Stamp};
+use larder_core::id::{
+    BootId, CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Slot, Stamp,
+};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{
     DomainInfo, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody, RequestError,
@@ -709,4 +711,37 @@ fn bug_34_a_parent_that_lies() {
     };
     run.step(vec![up(Message::Volume { request: RequestId(2), info })]);
     run.0.end("relay_bug_34_a_parent_that_lies");
+}
+
+#[test]
+fn a_deletion_passes_through() {
+    let prose = "Deletions. b asks the relay to delete volume 7: it is asked above for b, and the answer \
+         passed down. The change of the page that stands for the volume comes by the stream, and goes to \
+         both children, whatever they are registered for. What b fetches of the volume then fails as \
+         it did above; b speaks version 1 and is told what it knows.";
+    let mut run = Run(Transcript::new(Relay::new(RelayConfig::default()), prose, show));
+    run.quietly(welcomed_by(3, &[DOMAIN], Duration::from_secs(15)));
+    run.quietly(vec![resumed(1, 5, 5, &[])]);
+    run.two_nodes();
+    let (request, volume) = (RequestId(5), VOLUME);
+    run.step(vec![received(2, Message::DeleteVolume { request, volume })]);
+    let change = Change {
+        stamp: Stamp(6),
+        id: CommitId::default(),
+        pages: vec![PageChange::whole(PageId::of_volume(VOLUME))],
+    };
+    let told = Message::Advance {
+        domain: DOMAIN,
+        from: Stamp(5),
+        through: Stamp(6),
+        time: WallTime(0),
+        changes: vec![change],
+        stale: Vec::new(),
+        echo: None,
+    };
+    run.step(vec![up(Message::VolumeDeleted { request: RequestId(2), volume }), up(told)]);
+    run.step(vec![fetch(2, 6, &[3])]);
+    let error = RequestError::Deleted("v".into());
+    run.step(vec![up(Message::Failed { request: RequestId(3), pages: vec![page(3)], error })]);
+    run.0.end("relay_a_deletion_passes_through");
 }

@@ -63,7 +63,7 @@ fn a_volume_deleted_under_its_users() -> Result<()> {
     wait_until("the writer", READY, || Ok(fs::metadata(far.at("growing"))?))?;
 
     site.volume(origin.port, &["delete", VOLUME])?.refused(2, &["--yes"])?;
-    let told = site.volume(origin.port, &["delete", VOLUME, "--yes", "--json"])?.success()?;
+    let told = site.volume(relay.port, &["delete", VOLUME, "--yes", "--json"])?.success()?;
     ensure!(told.contains(&format!("\"deleted\":\"{VOLUME}\"")), "{told}");
     origin.kill();
     let origin = site.origin(&site.path("data"), origin.port, &[])?;
