@@ -70,6 +70,14 @@ pub enum Op {
     CreatePage(PageKind),
     /// Removes the page with all its objects, for good.
     DeletePage,
+    /// Makes the page as an image says, with its objects and generations: a volume is restored. Page
+    /// 1, which is there from the beginning, must be as it was made; any other number must never have
+    /// been used, and must have been given away. The only op of its page in a commit; only in a
+    /// commit of a link with protocol version 3.
+    RestorePage {
+        /// The image, sealed for this page.
+        image: Bytes,
+    },
     /// Creates the object (the slot is empty and the generation is the slot's next) or overwrites
     /// it (the slot is filled with this generation).
     Put {
@@ -130,7 +138,9 @@ impl Op {
     #[must_use]
     pub fn touches(&self, created: bool) -> (Target, Aspect) {
         match self {
-            Self::CreatePage(_) | Self::DeletePage => (Target::Page, Aspect::Existence),
+            Self::CreatePage(_) | Self::DeletePage | Self::RestorePage { .. } => {
+                (Target::Page, Aspect::Existence)
+            }
             Self::Put { slot, .. } if created => (Target::Slot(*slot), Aspect::Existence),
             Self::Delete { slot, .. } => (Target::Slot(*slot), Aspect::Existence),
             Self::Put { slot, .. } | Self::Add { slot, .. } | Self::Max { slot, .. } => {
@@ -148,6 +158,7 @@ impl Op {
         match self {
             Self::Put { value, .. } => value.len(),
             Self::WriteRaw { bytes, .. } => bytes.len(),
+            Self::RestorePage { image } => image.len(),
             _ => 0,
         }
     }
@@ -190,6 +201,14 @@ pub struct CommitRequest {
     pub reads: Vec<Read>,
     /// What to write, in order. Empty: only validate (a strict read-only transaction).
     pub writes: Vec<Write>,
+}
+
+impl CommitRequest {
+    /// Whether it restores pages.
+    #[must_use]
+    pub fn restores(&self) -> bool {
+        self.writes.iter().any(|write| matches!(write.op, Op::RestorePage { .. }))
+    }
 }
 
 /// How a commit ended.

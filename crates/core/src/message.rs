@@ -6,7 +6,9 @@
 //! (`docs/decisions/0001-page-copies-and-cursors.md`).
 
 use crate::commit::{Change, CommitRequest, IdRange, Outcome, PageKind};
-use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
+use crate::id::{
+    BootId, CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Stamp, VolumeId,
+};
 use crate::rights::{Access, Denied, Effective, Right, Rights, RightsEdit};
 use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
@@ -15,6 +17,9 @@ use bytes::Bytes;
 pub const PROTOCOL_VERSION: u32 = 3;
 /// The oldest protocol version spoken here.
 pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
+
+/// The protocol version that brought [`crate::commit::Op::RestorePage`].
+pub const RESTORES_SINCE: u32 = 3;
 
 /// Protocol versions, from one to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -230,6 +235,72 @@ pub struct PageAsk {
     /// The version the child holds whole: when it is still the page's version, no bytes are sent.
     pub have: Option<Stamp>,
 }
+
+/// A state of a volume that its origin keeps for a copy: drawn by the asker.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct PinId(pub u128);
+
+/// Asks for the next part of a volume's pages that changed after a stamp, with their images. The
+/// parts of one round name the same `since` and `pin`, and each the cursor of the one before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopyAsk {
+    /// Which volume's.
+    pub volume: VolumeId,
+    /// The history in which `since` was the domain's position; of no account for zero.
+    pub history: HistoryId,
+    /// Pages that changed after this stamp; zero: all pages that are there, and those deleted.
+    pub since: Stamp,
+    /// Where to go on; none: a round begins.
+    pub cursor: Option<CopyCursor>,
+    /// All parts are to show one moment: that in which the first is asked for. The origin keeps what
+    /// changes after it under this name until the last part is given.
+    pub pin: Option<PinId>,
+}
+
+/// Where a round of a copy stands, in the origin's words: told with a part, and given back as it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CopyCursor {
+    /// The round tells of changes up to this stamp.
+    pub until: Stamp,
+    /// What of the origin is gone through.
+    pub part: CopyPart,
+    /// Of the change index: the stamp of the last page looked at.
+    pub stamp: Stamp,
+    /// The last page looked at.
+    pub page: PageId,
+}
+
+/// What an origin goes through for a copy, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum CopyPart {
+    /// Pages changed by commits that are not installed yet. Some may be told of again.
+    Recent,
+    /// The change index. No page of it is told of twice.
+    Index,
+    /// What is kept for the pin.
+    Kept,
+}
+
+/// Part of a volume's pages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopyAnswer {
+    /// The domain's running history.
+    pub history: HistoryId,
+    /// With a pin the stamp whose state all parts show. Without: with the last part all pages are
+    /// told that changed up to this stamp and not after it; others may have been.
+    pub through: Stamp,
+    /// Page numbers from this on were never given away.
+    pub next_page: PageNo,
+    /// Pages, each exact up to its `as_of`; never [`PageBody::Valid`].
+    pub pages: Vec<PageAnswer>,
+    /// Which part they are of.
+    pub part: CopyPart,
+    /// Where to go on; none: this was the last part.
+    pub cursor: Option<CopyCursor>,
+}
+
+/// Bytes of images in one `Copied`, about: one page more may be in it.
+pub const COPY_BYTES: usize = 1 << 20;
 
 /// A page answered. Exact for every stamp in [`version`, `as_of`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -551,6 +622,14 @@ pub enum Message {
         /// What it asks.
         message: Box<Message>,
     },
+    /// Asks for a part of a volume's pages, as the origin has them. Registers nobody for them, and
+    /// passes relays as it is. Not to a parent of protocol version 2.
+    CopyPages {
+        /// For the answer.
+        request: RequestId,
+        /// What.
+        ask: CopyAsk,
+    },
     /// Keep-alive and age: answered by an `Echo` in the stream.
     Beat {
         /// Which domain.
@@ -677,7 +756,7 @@ pub enum Message {
         /// What the origin says of all its volumes.
         access: Access,
     },
-    /// A request failed: `Fetch`, `AllocateIds`, `Resume`, volumes.
+    /// A request failed: `Fetch`, `AllocateIds`, `Resume`, `CopyPages`, volumes.
     Failed {
         /// Which request.
         request: RequestId,
@@ -757,6 +836,13 @@ pub enum Message {
         /// The pages.
         pages: Vec<PageAnswer>,
     },
+    /// Answers `CopyPages`.
+    Copied {
+        /// Which request.
+        request: RequestId,
+        /// The part.
+        answer: CopyAnswer,
+    },
 }
 
 impl Message {
@@ -770,6 +856,8 @@ impl Message {
             | Self::VolumeRights { .. } => 3,
             Self::ChangeVolume { .. } => 2,
             Self::DeleteVolume { .. } | Self::VolumeDeleted { .. } => 3,
+            Self::CopyPages { .. } | Self::Copied { .. } => 3,
+            Self::Commit { commit, .. } if commit.restores() => RESTORES_SINCE,
             _ => 1,
         }
     }
@@ -787,6 +875,7 @@ impl Message {
                 | Self::CreateVolume { .. }
                 | Self::ChangeVolume { .. }
                 | Self::DeleteVolume { .. }
+                | Self::CopyPages { .. }
                 | Self::AskRights { .. }
         )
     }
@@ -813,6 +902,7 @@ impl Message {
             | Self::DeleteVolume { .. }
             | Self::AskRights { .. }
             | Self::For { .. }
+            | Self::CopyPages { .. }
             | Self::Beat { .. }
             | Self::Refresh { .. }
             | Self::Credit { .. }
@@ -831,7 +921,7 @@ impl Message {
             | Self::Advance { .. }
             | Self::History { .. }
             | Self::VolumeRights { .. } => Lane::Stream,
-            Self::Commit { .. } | Self::Pages { .. } => Lane::Bulk,
+            Self::Commit { .. } | Self::Pages { .. } | Self::Copied { .. } => Lane::Bulk,
         }
     }
 }

@@ -315,6 +315,55 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         uplink: Uplink,
     },
+    /// Copy a volume into one file, as it was at one moment, while it is in use
+    ///
+    /// Pages are copied, then those that changed meanwhile, again and again; the last of them are
+    /// held by the origin as they were at one stamp. So the file holds the volume exactly as of that
+    /// stamp, and everything that was committed before the command began. Nobody who writes is kept
+    /// waiting. FILE is written under the name FILE.partial and renamed when it is whole. What fails
+    /// on the way leaves FILE as it was. Any node may back up what it may read; do it near the origin.
+    Backup {
+        /// The volume
+        volume: String,
+        /// The file, or `-` for standard output; one that is there is replaced in the end
+        file: PathBuf,
+        /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with
+        /// `--json` an object a line; all on standard error
+        #[arg(short, long)]
+        quiet: bool,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
+    /// Make a volume from a file that `volume backup` wrote; run it again to go on after an
+    /// interruption
+    ///
+    /// The volume is a new one, with an id of its own: caches and mounts of the old one have nothing
+    /// to do with it. Locks are not restored, and files that were removed while open are freed. The
+    /// file is looked through before anything is done. Until the last step the volume holds no tree
+    /// that could be mounted. It has no quota; set it anew.
+    Restore {
+        /// The file
+        file: PathBuf,
+        /// The new volume's name
+        volume: String,
+        /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with
+        /// `--json` an object a line; all on standard error
+        #[arg(short, long)]
+        quiet: bool,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
+    /// Look through a file that `volume backup` wrote: whether it is whole, and what it holds
+    ///
+    /// No origin is needed. Every part and every page is checked.
+    Verify {
+        /// The file, or `-` for standard input
+        file: PathBuf,
+        /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with
+        /// `--json` an object a line; all on standard error
+        #[arg(short, long)]
+        quiet: bool,
+    },
     /// Show or set a volume's quota: the most bytes that it may take at the origin
     ///
     /// What a volume takes is the bytes of its pages as the origin keeps them: what files hold, their

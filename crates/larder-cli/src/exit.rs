@@ -1,5 +1,7 @@
 //! Exit codes, as the help documents them.
 
+use larder::backup::BackupError;
+use larder::backup::format::FormatError;
 use larder::client::Error;
 use larder::config::ConfigError;
 use larder::fs::{FsError, TxError};
@@ -54,6 +56,9 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
         if cause.is::<ConfigError>() {
             return 2;
         }
+        if let Some(error) = cause.downcast_ref::<BackupError>() {
+            return of_backup(error);
+        }
         if let Some(error) = cause.downcast_ref::<FsError>() {
             return of_files(error);
         }
@@ -79,6 +84,16 @@ const REFUSED: u8 = 4;
 const UNAVAILABLE: u8 = 5;
 /// Bytes that do not check.
 const DAMAGED: u8 = 6;
+
+fn of_backup(error: &BackupError) -> u8 {
+    match error {
+        BackupError::Format(FormatError::Io(_)) | BackupError::Io(_) => 1,
+        BackupError::Format(_) => DAMAGED,
+        BackupError::Client(error) => of(error),
+        BackupError::Taken(_) => REFUSED,
+        BackupError::TooBusy { .. } => UNAVAILABLE,
+    }
+}
 
 fn of_files(error: &FsError) -> u8 {
     match error {

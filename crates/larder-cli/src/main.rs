@@ -2,6 +2,7 @@
 
 mod args;
 mod background;
+mod backup;
 mod bundle;
 mod ca;
 mod documents;

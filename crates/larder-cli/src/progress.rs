@@ -13,7 +13,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// How far a command has come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Step {
-    /// Files and directories done.
+    /// Files and directories done, or pages.
     pub(crate) done: u64,
     /// How many are known of so far; none: nobody knows.
     pub(crate) known: Option<u64>,
@@ -24,6 +24,7 @@ pub(crate) struct Step {
 /// Shows it.
 pub(crate) struct Progress {
     verb: &'static str,
+    unit: &'static str,
     how: How,
     started: Instant,
 }
@@ -41,6 +42,15 @@ enum How {
 impl Progress {
     /// For `import`, `export`, …
     pub(crate) fn new(verb: &'static str, json: bool, quiet: bool) -> Self {
+        Self::counting(verb, "files", json, quiet)
+    }
+
+    /// For `backup`, `restore`, …
+    pub(crate) fn of_pages(verb: &'static str, json: bool, quiet: bool) -> Self {
+        Self::counting(verb, "pages", json, quiet)
+    }
+
+    fn counting(verb: &'static str, unit: &'static str, json: bool, quiet: bool) -> Self {
         let started = Instant::now();
         let how = if quiet {
             How::Quiet
@@ -51,12 +61,12 @@ impl Progress {
         } else {
             How::Lines { json, due: started + LINE_EVERY }
         };
-        Self { verb, how, started }
+        Self { verb, unit, how, started }
     }
 
     /// Takes note of how far it is.
     pub(crate) fn show(&mut self, step: Step) {
-        let Self { verb, how, started } = self;
+        let Self { verb, unit, how, started } = self;
         let elapsed = started.elapsed();
         match how {
             How::Quiet => {}
@@ -72,7 +82,7 @@ impl Progress {
                     bar.set_length(known);
                     bar.set_position(step.done);
                 }
-                bar.set_message(text(step, elapsed));
+                bar.set_message(text(step, elapsed, unit));
             }
             How::Lines { json, due } => {
                 let now = Instant::now();
@@ -81,9 +91,9 @@ impl Progress {
                 }
                 *due = now + LINE_EVERY;
                 if *json {
-                    out::fault(object(verb, step, elapsed));
+                    out::fault(object(verb, step, elapsed, unit));
                 } else {
-                    out::fault(format_args!("{verb}: {}", text(step, elapsed)));
+                    out::fault(format_args!("{verb}: {}", text(step, elapsed, unit)));
                 }
             }
         }
@@ -109,10 +119,10 @@ fn rate(step: Step, elapsed: Duration) -> f64 {
     step.bytes as f64 / elapsed.as_secs_f64().max(1e-3)
 }
 
-fn text(step: Step, elapsed: Duration) -> String {
+fn text(step: Step, elapsed: Duration, unit: &str) -> String {
     let files = match step.known {
-        Some(known) => format!("{} of {known} files", step.done),
-        None => format!("{} files", step.done),
+        Some(known) => format!("{} of {known} {unit}", step.done),
+        None => format!("{} {unit}", step.done),
     };
     let bytes = HumanBytes(step.bytes);
     let rate = HumanBytes(rate(step, elapsed) as u64);
@@ -122,16 +132,17 @@ fn text(step: Step, elapsed: Duration) -> String {
     format!("{files}, {bytes} ({rate}/s){left}")
 }
 
-fn object(verb: &str, step: Step, elapsed: Duration) -> serde_json::Value {
-    json!({
+fn object(verb: &str, step: Step, elapsed: Duration, unit: &str) -> serde_json::Value {
+    let mut object = json!({
         "progress": verb,
-        "files": step.done,
-        "files_known": step.known,
         "bytes": step.bytes,
         "bytes_per_s": rate(step, elapsed),
         "seconds": elapsed.as_secs_f64(),
         "left_s": left_s(step, elapsed),
-    })
+    });
+    object[unit] = step.done.into();
+    object[format!("{unit}_known")] = step.known.into();
+    object
 }
 
 #[cfg(test)]
@@ -144,11 +155,17 @@ mod tests {
     fn the_time_left_is_at_the_pace_so_far() {
         let step = Step { done: 25, known: Some(100), bytes: 10 << 20 };
         assert_eq!(left_s(step, TEN), Some(30.0));
-        assert_eq!(text(step, TEN), "25 of 100 files, 10.00 MiB (1.00 MiB/s), 30 seconds left");
-        assert_eq!(object("import", step, TEN)["left_s"], 30.0);
+        assert_eq!(
+            text(step, TEN, "files"),
+            "25 of 100 files, 10.00 MiB (1.00 MiB/s), 30 seconds left"
+        );
+        assert_eq!(object("import", step, TEN, "files")["left_s"], 30.0);
         // More was done than was known of: nothing is left of what is known.
         assert_eq!(left_s(Step { done: 101, ..step }, TEN), Some(0.0));
         assert_eq!(left_s(Step { done: 0, ..step }, TEN), None);
-        assert_eq!(text(Step { known: None, ..step }, TEN), "25 files, 10.00 MiB (1.00 MiB/s)");
+        assert_eq!(
+            text(Step { known: None, ..step }, TEN, "files"),
+            "25 files, 10.00 MiB (1.00 MiB/s)"
+        );
     }
 }

@@ -79,6 +79,31 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
             show(&report, common, &summary("exported", &report))?;
             node.shutdown().await;
         }
+        VolumeCommand::Backup { volume: name, file, quiet, uplink } => {
+            let node = connect_within(uplink, common, IMPORT_MEMORY).await?;
+            let volume = node.volume(name).await?;
+            let shown = Progress::of_pages("backup", common.json, *quiet);
+            let report = crate::backup::back_up(&volume, file, shown).await?;
+            // Standard output is the file's.
+            if file.as_os_str() == "-" {
+                out::fault(summary("backed up", &report));
+            } else {
+                show(&report, common, &summary("backed up", &report))?;
+            }
+            node.shutdown().await;
+        }
+        VolumeCommand::Restore { file, volume: name, quiet, uplink } => {
+            let node = connect_within(uplink, common, IMPORT_MEMORY).await?;
+            let shown = Progress::of_pages("restore", common.json, *quiet);
+            let report = crate::backup::restore(&node, file, name, shown).await?;
+            show(&report, common, &summary("restored", &report))?;
+            node.shutdown().await;
+        }
+        VolumeCommand::Verify { file, quiet } => {
+            let shown = Progress::of_pages("verify", common.json, *quiet);
+            let report = crate::backup::verify(file, shown)?;
+            show(&report, common, &summary("whole", &report))?;
+        }
         VolumeCommand::Check { data: Some(data), .. } => check_store(data, common)?,
         VolumeCommand::Check { volume: name, free_orphans, quiet, uplink, .. } => {
             let free = free_orphans.as_deref().map(orphan_age).transpose()?;

@@ -4,6 +4,7 @@
 //! A program embeds a [`client::Node`]: a cache in its own process, linked to an origin or a
 //! relay. `examples/counter.rs` is a whole program to copy.
 
+pub mod backup;
 pub mod client;
 pub mod clock;
 pub mod config;

@@ -1,7 +1,7 @@
 //! A number for every message, for the trace hash: cheap, and different whenever what matters is.
 
 use larder_core::commit::Outcome;
-use larder_core::message::{Message, PageBody, ResumeAnswer};
+use larder_core::message::{CopyAnswer, Message, PageBody, ResumeAnswer};
 
 /// Mixes numbers in order.
 struct Mixer(u64);
@@ -45,6 +45,7 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
         | Message::VolumeDeleted { request, .. }
         | Message::AskRights { request, .. }
         | Message::Rights { request, .. }
+        | Message::CopyPages { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. }
         | Message::Failed { request, .. } => mixer.add(request.0),
@@ -90,7 +91,8 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
         Message::History { epochs, .. } => {
             mixer.add(epochs.last().map_or(0, |epoch| epoch.history.0 as u64))
         }
-        Message::Pages { request, pages, .. } => {
+        Message::Pages { request, pages, .. }
+        | Message::Copied { request, answer: CopyAnswer { pages, .. } } => {
             mixer.add(request.0);
             for page in pages {
                 let body = match &page.body {
@@ -146,5 +148,7 @@ fn message_kind(message: &Message) -> u64 {
         Message::Rights { .. } => 37,
         Message::For { .. } => 38,
         Message::VolumeRights { .. } => 50,
+        Message::CopyPages { .. } => 40,
+        Message::Copied { .. } => 41,
     }
 }

@@ -4,7 +4,9 @@ use crate::cache::PageCopy;
 use crate::commit::{IdRange, Outcome, Read, Write};
 use crate::id::{CommitId, DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{LinkInput, LinkOutput};
-use crate::message::{RequestError, VolumeChange, VolumeInfo, VolumeKey, VolumeSpec};
+use crate::message::{
+    CopyAnswer, CopyAsk, RequestError, VolumeChange, VolumeInfo, VolumeKey, VolumeSpec,
+};
 use crate::rights::{Access, Right, Rights};
 use crate::time::Instant;
 use std::sync::Arc;
@@ -82,6 +84,9 @@ pub enum CacheOp {
         /// How many in one run.
         count: u64,
     },
+    /// A part of a volume's pages, as the origin has them: nothing of it is cached. `Busy` and
+    /// `Unavailable` pass.
+    CopyPages(Box<CopyAsk>),
     /// Wait until valid-through reaches a stamp (a session's floor).
     WaitThrough {
         /// Of which domain.
@@ -127,6 +132,8 @@ pub enum CacheReply {
     },
     /// To `AllocateIds`.
     Ids(IdRange),
+    /// To `CopyPages`.
+    Copied(Box<CopyAnswer>),
     /// To `WaitThrough`, `Refresh`: valid-through now.
     Through(Stamp),
 }

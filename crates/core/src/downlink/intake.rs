@@ -234,6 +234,13 @@ impl Downlinks {
                 self.count(link, 1)?;
                 about_volumes(message)
             }
+            Message::CopyPages { request, ask } => {
+                self.count(link, 1)?;
+                if !self.reserve_copy(link, request, out) {
+                    return Ok(Vec::new());
+                }
+                Ask::CopyPages(request, ask)
+            }
             Message::Commit { domain, commit } => {
                 self.count(link, 1)?;
                 if !self.may_use(link, domain, commit.id.boot)? {

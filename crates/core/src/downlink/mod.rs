@@ -35,8 +35,8 @@ use crate::id::{
 };
 use crate::machine::{Faults, LinkOutput};
 use crate::message::{
-    CloseReason, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError, Role, VolumeChange,
-    VolumeKey, VolumeSpec,
+    COPY_BYTES, CloseReason, CopyAsk, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError,
+    Role, VolumeChange, VolumeKey, VolumeSpec,
 };
 use crate::record::DELETED_MAX;
 use crate::time::{Duration, Instant, WallTime};
@@ -47,6 +47,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const QUOTA_SINCE: u32 = 2;
 /// The protocol version from which on a refusal for a deleted volume is known to a child.
 const DELETED_SINCE: u32 = 3;
+/// Bulk credit reserved for a part of a copy.
+pub(crate) const COPY_RESERVED: i64 = COPY_BYTES as i64;
 
 /// Where link outputs go: the machine's own list of outputs.
 pub(crate) trait LinkSink {
@@ -93,6 +95,8 @@ pub(crate) enum Ask {
     ChangeVolume(RequestId, VolumeId, VolumeChange),
     DeleteVolume(RequestId, VolumeId),
     Rights(RequestId, VolumeId),
+    /// Credit for its answer is reserved: see [`Downlinks::unreserve`].
+    CopyPages(RequestId, CopyAsk),
     Commit(DomainId, CommitRequest),
 }
 
@@ -272,6 +276,28 @@ impl Downlinks {
         if let Some(entry) = self.links.get_mut(&link) {
             assert!(entry.unanswered > 0, "more answers than requests");
             entry.unanswered -= 1;
+        }
+    }
+
+    /// Reserves bulk credit for a part of a copy; none is to be had: the child is told to come again.
+    fn reserve_copy(&mut self, link: LinkId, request: RequestId, out: &mut dyn LinkSink) -> bool {
+        let Some(entry) = self.links.get_mut(&link) else {
+            return false;
+        };
+        if entry.bulk_credit - entry.bulk_reserved > 0 {
+            entry.bulk_reserved += COPY_RESERVED;
+            return true;
+        }
+        let error = RequestError::Busy("pages on their way fill the link".into());
+        self.fail(link, request, error, out);
+        false
+    }
+
+    /// Gives reserved bulk credit back: what it was for is sent, or will not be.
+    pub(crate) fn unreserve(&mut self, link: LinkId, bytes: i64) {
+        if let Some(entry) = self.links.get_mut(&link) {
+            entry.bulk_reserved -= bytes;
+            assert!(entry.bulk_reserved >= 0, "more credit given back than reserved");
         }
     }
 

@@ -66,6 +66,18 @@ pub struct OriginConfig {
     /// Who may do what with volumes of which nothing is said, and who may do everything. Default:
     /// everybody may do everything.
     pub access: Access,
+    /// Most parts of copies that are being made ready at once; a further one is answered `Busy`.
+    /// Default: 16.
+    pub copies_max: usize,
+    /// Most states kept for copies at once. Default: 8.
+    pub pins_max: usize,
+    /// Bytes of page images kept for copies, since they changed meanwhile; beyond it the state that
+    /// needs most of them is given up. Default: 256 MiB.
+    pub pinned_copy_bytes_max: usize,
+    /// A state that nobody asked for during this time is given up. Default: 60 s.
+    pub pin_idle_max: Duration,
+    /// A state is kept for this long at most. Default: 30 min.
+    pub pin_age_max: Duration,
     /// The operator accepts that this origin was restored from an old copy: children that saw
     /// commits it does not have are answered from the fork. Default: false.
     pub accept_fork: bool,
@@ -100,6 +112,11 @@ impl Default for OriginConfig {
             full_retry: Duration::from_secs(1),
             apart_bytes_max: 64 << 20,
             access: Access::default(),
+            copies_max: 16,
+            pins_max: 8,
+            pinned_copy_bytes_max: 256 << 20,
+            pin_idle_max: Duration::from_secs(60),
+            pin_age_max: Duration::from_secs(30 * 60),
             accept_fork: false,
             faults: Faults::NONE,
         }

@@ -11,7 +11,7 @@ mod volumes;
 
 pub use config::{OriginConfig, RecoverError, RecoveredDomain};
 
-use crate::downlink::{Ask, Downlinks, ParentStatus};
+use crate::downlink::{Ask, COPY_RESERVED, Downlinks, ParentStatus};
 use crate::id::{DomainId, LinkId, RequestId, VolumeId};
 use crate::machine::Machine;
 use crate::message::{CloseReason, Message, RequestError};
@@ -246,6 +246,7 @@ impl Origin {
             | Ask::CreateVolume(..)
             | Ask::ChangeVolume(..)
             | Ask::DeleteVolume(..)
+            | Ask::CopyPages(..)
             | Ask::Rights(..)) => self.ask_for(now, (link, None), ask, events, out),
         }
     }
@@ -280,6 +281,15 @@ impl Origin {
                 let Some(domain) = self.served_once(asked, request, volume, out) else { return };
                 self.with(now, domain, events, out, |domain, cx| {
                     domain.delete_volume(cx, (link, request), volume);
+                });
+            }
+            Ask::CopyPages(request, ask) => {
+                let asked = (link, of, Right::Read);
+                let Some(domain) = self.served(asked, request, ask.volume, out) else {
+                    return self.links.unreserve(link, COPY_RESERVED);
+                };
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.copy(cx, (link, request), ask);
                 });
             }
             Ask::Rights(request, volume) => {

@@ -311,7 +311,7 @@ impl Page {
         (self.kind == PageKind::Raw).then(|| self.bytes.slice(HEADER_BYTES..))
     }
 
-    /// Applies an op other than `CreatePage` and `DeletePage`; says what it touched, which is what
+    /// Applies an op other than `CreatePage`, `DeletePage` and `RestorePage`; says what it touched, which is what
     /// a change must name:
     /// - a `Put` that turns an object from inline to forward or large, or back, touches its
     ///   existence, so that an `Add` made for the object's old place conflicts;
@@ -325,7 +325,7 @@ impl Page {
         assert!(page_bytes <= PAGE_BYTES_MAX, "volumes with larger pages are refused");
         let page_bytes = page_bytes as usize;
         match (op, self.kind) {
-            (Op::CreatePage(_) | Op::DeletePage, _) => Err(OpError::Kind),
+            (Op::CreatePage(_) | Op::DeletePage | Op::RestorePage { .. }, _) => Err(OpError::Kind),
             (Op::Put { slot, generation, value }, PageKind::Slotted) => {
                 slotted::put(self, *slot, *generation, value, page_bytes)
             }

@@ -4,11 +4,12 @@ use super::Relay;
 use super::io::RelayOutput;
 use super::pending::{Gathered, Pending, What};
 use crate::commit::{Abort, CommitRequest, Outcome, conflicts};
-use crate::downlink::{Answer, Ask, Follower, Phase, Recent, Registration, Walk};
+use crate::downlink::{Answer, Ask, COPY_RESERVED, Follower, Phase, Recent, Registration, Walk};
 use crate::id::{DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{
-    CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RequestError, ResumeAnswer, Role,
+    CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RESTORES_SINCE, RequestError,
+    ResumeAnswer, Role,
 };
 use crate::rights::Right;
 use crate::time::Instant;
@@ -68,6 +69,7 @@ impl Relay {
             | Ask::CreateVolume(..)
             | Ask::ChangeVolume(..)
             | Ask::DeleteVolume(..)
+            | Ask::CopyPages(..)
             | Ask::Rights(..)) => {
                 let child = self.links.get(link).and_then(|entry| entry.child());
                 let name = child.map(|child| child.name.clone());
@@ -101,6 +103,7 @@ impl Relay {
             Ask::DeleteVolume(request, volume) => {
                 (request, Message::DeleteVolume { request, volume })
             }
+            Ask::CopyPages(request, ask) => (request, Message::CopyPages { request, ask }),
             Ask::Rights(request, volume) => (request, Message::AskRights { request, volume }),
             other => return self.ask(now, link, other, out),
         };
@@ -376,6 +379,12 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         };
+        let older = (up.version < RESTORES_SINCE && commit.restores()).then_some(up.version);
+        if let Some(version) = older {
+            let error = RequestError::older_parent(version, RESTORES_SINCE);
+            self.links.defer(link, domain, id, error, out);
+            return;
+        }
         if up.unanswered >= limits.requests_max {
             let error = RequestError::Busy("the parent's limit of requests is reached".into());
             self.links.defer(link, domain, id, error, out);
@@ -472,6 +481,7 @@ impl Relay {
             What::Fetch { pages, .. } => {
                 pages.iter_mut().map(|(_, reserved)| std::mem::take(reserved)).sum()
             }
+            What::Other(Message::CopyPages { .. }) => COPY_RESERVED,
             _ => 0,
         };
         self.unreserve(asker.map(|(link, _)| link), reserved);

@@ -16,7 +16,7 @@ mod refresh;
 
 pub use config::RelayConfig;
 
-use crate::downlink::{Ask, Downlinks, LinkSink, ParentStatus};
+use crate::downlink::{Ask, COPY_RESERVED, Downlinks, LinkSink, ParentStatus};
 use crate::hash::FixedMap;
 use crate::id::{BootId, CommitId, DomainId, LinkId, RequestId, VolumeId};
 use crate::machine::{LinkInput, LinkOutput, Machine};
@@ -292,14 +292,16 @@ impl Relay {
                     domain.resuming -= 1;
                 }
             }
+            What::Other(Message::CopyPages { .. }) => {
+                self.unreserve(pending.asker.map(|(link, _)| link), COPY_RESERVED);
+            }
             What::Own { .. } | What::Other(_) => {}
         }
     }
 
     fn unreserve(&mut self, link: Option<LinkId>, bytes: i64) {
-        if let Some(entry) = link.and_then(|link| self.links.get_mut(link)) {
-            entry.bulk_reserved -= bytes;
-            assert!(entry.bulk_reserved >= 0, "more credit given back than reserved");
+        if let Some(link) = link {
+            self.links.unreserve(link, bytes);
         }
     }
 

@@ -117,7 +117,8 @@ impl Relay {
             | Message::Volume { request, .. }
             | Message::VolumeDeleted { request, .. }
             | Message::Volumes { request, .. }
-            | Message::Rights { request, .. } => {
+            | Message::Rights { request, .. }
+            | Message::Copied { request, .. } => {
                 self.fits(request, |what| what.is_answered_by(&message))?;
                 if let Some(pending) = self.answered(request)
                     && let Some((link, asked)) = pending.asker

@@ -72,6 +72,7 @@ impl What {
         matches!(
             (asked, answer),
             (Message::AllocateIds { .. }, Message::Ids { .. })
+                | (Message::CopyPages { .. }, Message::Copied { .. })
                 | (Message::ListVolumes { .. }, Message::Volumes { .. })
                 | (Message::DeleteVolume { .. }, Message::VolumeDeleted { .. })
                 | (Message::AskRights { .. }, Message::Rights { .. })
@@ -119,6 +120,8 @@ pub(super) fn renumbered(mut message: Message, to: RequestId) -> Message {
         | Message::VolumeDeleted { request, .. }
         | Message::AskRights { request, .. }
         | Message::Rights { request, .. }
+        | Message::CopyPages { request, .. }
+        | Message::Copied { request, .. }
         | Message::Ids { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. } => *request = to,

@@ -264,6 +264,31 @@ heads! {
         answers: Bytes = (bytes = "bytes", tag = "15"),
     }
 
+    CopyPages {
+        request: u64 = (uint64, tag = "1"),
+        volume: Vec<u8> = (bytes = "vec", tag = "2"),
+        history: Vec<u8> = (bytes = "vec", tag = "3"),
+        since: u64 = (uint64, tag = "4"),
+        pin: Option<Vec<u8>> = (bytes = "vec", optional, tag = "5"),
+        cursor: Option<CopyAt> = (message, optional, tag = "6"),
+    }
+    CopyAt {
+        until: u64 = (uint64, tag = "1"),
+        part: u32 = (uint32, tag = "2"),
+        stamp: u64 = (uint64, tag = "3"),
+        volume: Vec<u8> = (bytes = "vec", tag = "4"),
+        page: u64 = (uint64, tag = "5"),
+    }
+    Copied {
+        request: u64 = (uint64, tag = "1"),
+        history: Vec<u8> = (bytes = "vec", tag = "2"),
+        through: u64 = (uint64, tag = "3"),
+        next_page: u64 = (uint64, tag = "4"),
+        part: u32 = (uint32, tag = "5"),
+        cursor: Option<CopyAt> = (message, optional, tag = "6"),
+        answers: Bytes = (bytes = "bytes", tag = "15"),
+    }
+
     // ---- log records and metadata ----
     CommitRecord {
         stamp: u64 = (uint64, tag = "1"),

@@ -2,7 +2,7 @@
 
 use super::packed::Packed;
 use super::varint::{Counter, Reader, Sink};
-use super::{KINDS_IGNORED, WireError, down, message_bytes_max, up};
+use super::{KINDS_IGNORED, WireError, copy, down, message_bytes_max, up};
 use crate::commit::{Abort, COMMIT_BYTES_MAX, COMMIT_READS_MAX, COMMIT_WRITES_MAX, CommitRequest};
 use crate::id::DomainId;
 use crate::message::{Lane, Message};
@@ -42,22 +42,24 @@ pub(super) mod kind {
     pub(in crate::wire) const ASK_RIGHTS: u32 = 36;
     pub(in crate::wire) const RIGHTS: u32 = 37;
     pub(in crate::wire) const FOR: u32 = 38;
+    pub(in crate::wire) const COPY_PAGES: u32 = 30;
     pub(in crate::wire) const RESUMED: u32 = 40;
     pub(in crate::wire) const ADVANCE: u32 = 41;
     pub(in crate::wire) const HISTORY: u32 = 42;
     pub(in crate::wire) const VOLUME_RIGHTS: u32 = 50;
     pub(in crate::wire) const COMMIT: u32 = 60;
     pub(in crate::wire) const PAGES: u32 = 61;
+    pub(in crate::wire) const COPIED: u32 = 62;
     pub(in crate::wire) const REFRESH: u32 = 1000;
 }
 
 /// The lane of a kind, known from its number before anything of the message is decoded.
 fn lane_of(kind: u32) -> Option<Lane> {
     match kind {
-        kind::GOODBYE..=kind::VOLUME_DELETED => Some(Lane::Control),
+        kind::GOODBYE..=kind::VOLUME_DELETED | kind::COPY_PAGES => Some(Lane::Control),
         kind::ASK_RIGHTS..=kind::FOR => Some(Lane::Control),
         kind::RESUMED..=kind::HISTORY | kind::VOLUME_RIGHTS => Some(Lane::Stream),
-        kind::COMMIT..=kind::PAGES => Some(Lane::Bulk),
+        kind::COMMIT..=kind::COPIED => Some(Lane::Bulk),
         kind if KINDS_IGNORED.contains(&kind) => Some(Lane::Control),
         _ => None,
     }
@@ -252,6 +254,7 @@ fn body_of(message: &Message) -> Body<'_> {
         | Message::DeleteVolume { .. }
         | Message::AskRights { .. }
         | Message::For { .. } => up::volume_body(message),
+        Message::CopyPages { .. } | Message::Copied { .. } => copy::body(message),
         Message::Goodbye { .. }
         | Message::KeepAlive
         | Message::Welcome { .. }
@@ -295,6 +298,7 @@ fn message_of(kind: u32, body: Bytes) -> Result<Message, WireError> {
         kind::RESUMED..=kind::HISTORY | kind::VOLUME_RIGHTS | kind::PAGES => {
             down::flow_message(kind, body)
         }
+        kind::COPY_PAGES | kind::COPIED => copy::message(kind, body),
         _ => down::message(kind, body),
     }
 }

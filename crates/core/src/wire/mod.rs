@@ -9,6 +9,7 @@
 //! keep the limits and orders that the types' documentation states, and panics where a broken
 //! one could not be written.
 
+mod copy;
 mod down;
 mod frame;
 mod head;

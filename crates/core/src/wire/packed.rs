@@ -405,6 +405,7 @@ const ADD: u8 = 6;
 const MAX: u8 = 7;
 const WRITE_RAW: u8 = 8;
 const TRUNCATE_RAW: u8 = 9;
+const RESTORE_PAGE: u8 = 10;
 
 fn write_writes(writes: &[Write], out: &mut impl Sink) {
     let mut before = PageId::default();
@@ -437,6 +438,11 @@ fn write_op(op: &Op, out: &mut impl Sink) {
         Op::CreatePage(PageKind::Slotted) => number(u64::from(CREATE_SLOTTED)),
         Op::CreatePage(PageKind::Raw) => number(u64::from(CREATE_RAW)),
         Op::DeletePage => number(u64::from(DELETE_PAGE)),
+        Op::RestorePage { image } => {
+            number(u64::from(RESTORE_PAGE));
+            number(image.len() as u64);
+            out.bytes(image);
+        }
         Op::Put { slot, generation, value } => {
             object(PUT, slot, generation, &mut number);
             number(value.len() as u64);
@@ -500,6 +506,7 @@ fn read_op(reader: &mut Reader) -> Result<Op, WireError> {
         CREATE_SLOTTED => Op::CreatePage(PageKind::Slotted),
         CREATE_RAW => Op::CreatePage(PageKind::Raw),
         DELETE_PAGE => Op::DeletePage,
+        RESTORE_PAGE => Op::RestorePage { image: read_payload(reader)? },
         PUT => {
             let (slot, generation) = object()?;
             Op::Put { slot, generation, value: read_payload(reader)? }

@@ -87,6 +87,7 @@ fn writes() -> Vec<Write> {
             Op::WriteRaw { offset: 4096, bytes: Bytes::from_static(b"raw bytes") },
         ),
         (other_page(1 << 40), Op::TruncateRaw { length: 100 }),
+        (page(9), Op::RestorePage { image: pages()[1].1.encode(page(9)) }),
     ];
     ops.map(|(page, op)| Write { page, op }).into()
 }
@@ -124,7 +125,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// How many kinds of message there are.
-pub(crate) const KINDS: usize = 38;
+pub(crate) const KINDS: usize = 40;
 
 /// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
 pub(crate) fn kind(message: &Message) -> usize {
@@ -167,6 +168,8 @@ pub(crate) fn kind(message: &Message) -> usize {
         Message::Rights { .. } => 35,
         Message::For { .. } => 36,
         Message::VolumeRights { .. } => 37,
+        Message::CopyPages { .. } => 38,
+        Message::Copied { .. } => 39,
     }
 }
 
@@ -261,6 +264,11 @@ fn control_up() -> Vec<(&'static str, Message)> {
             },
         ),
         ("delete-volume", Message::DeleteVolume { request: REQUEST, volume: VOLUME }),
+        ("copy-pages", Message::CopyPages { request: REQUEST, ask: copy_ask(None) }),
+        (
+            "copy-pages-on",
+            Message::CopyPages { request: REQUEST, ask: copy_ask(Some(copy_cursor())) },
+        ),
         ("beat", Message::Beat { domain: DOMAIN, sent: Instant(123_456_789) }),
         ("refresh", Message::Refresh { domain: DOMAIN, sent: Instant(123_456_789) }),
         ("credit", Message::Credit { lane: Lane::Bulk, bytes: 70_000 }),
@@ -497,7 +505,36 @@ fn flow() -> Vec<(&'static str, Message)> {
                 ],
             },
         ),
+        ("copied", copied(Some(copy_cursor()))),
+        ("copied-last", copied(None)),
     ]
+}
+
+fn copy_cursor() -> CopyCursor {
+    CopyCursor { until: Stamp(1000), part: CopyPart::Index, stamp: Stamp(940), page: page(9) }
+}
+
+fn copy_ask(cursor: Option<CopyCursor>) -> CopyAsk {
+    CopyAsk {
+        volume: VOLUME,
+        history: epochs()[1].history,
+        since: Stamp(930),
+        cursor,
+        pin: cursor.map(|_| PinId(0x0102)),
+    }
+}
+
+fn copied(cursor: Option<CopyCursor>) -> Message {
+    let data = PageBody::Data(pages()[1].1.encode(page(9)));
+    let answer = CopyAnswer {
+        history: epochs()[1].history,
+        through: Stamp(1000),
+        next_page: PageNo(1256),
+        pages: vec![answer(9, data), answer(8, PageBody::Absent)],
+        part: if cursor.is_some() { CopyPart::Recent } else { CopyPart::Kept },
+        cursor,
+    };
+    Message::Copied { request: REQUEST, answer }
 }
 
 fn answer(number: u64, body: PageBody) -> PageAnswer {

@@ -2,7 +2,9 @@
 
 use larder_core::commit::{Aspect, Change, CommitRequest, Op, Outcome, PageChange, Read, Target};
 use larder_core::id::{CommitId, PageId};
-use larder_core::message::{Epoch, Message, PageAnswer, PageBody, ResumeAnswer, VolumeInfo};
+use larder_core::message::{
+    CopyCursor, Epoch, Message, PageAnswer, PageBody, ResumeAnswer, VolumeInfo,
+};
 use larder_core::page::{Page, Record};
 use larder_core::rights::{Right, Rights};
 
@@ -94,6 +96,7 @@ pub(crate) fn message(message: &Message) -> String {
         | Message::Rights { .. }
         | Message::VolumeRights { .. }
         | Message::For { .. } => about_rights(message),
+        Message::CopyPages { .. } | Message::Copied { .. } => copies(message),
         Message::AllocateIds { .. }
         | Message::OpenVolume { .. }
         | Message::ListVolumes { .. }
@@ -138,6 +141,35 @@ pub(crate) fn rights_list(rights: &Rights) -> String {
     let entries: Vec<String> =
         rights.entries().map(|(who, right)| format!("{who} {right}")).collect();
     entries.join(", ")
+}
+
+/// Questions of copies, and answers.
+fn copies(message: &Message) -> String {
+    match message {
+        Message::CopyPages { request, ask } => {
+            let pin = ask.pin.map_or(String::new(), |pin| format!(" pin {}", pin.0));
+            let at = ask.cursor.map_or(String::new(), |at| format!(" from {}", cursor(at)));
+            let since = format!("since {} of h{}", ask.since, ask.history.0);
+            format!("CopyPages r{} volume {} {since}{pin}{at}", request.0, ask.volume.0)
+        }
+        Message::Copied { request, answer: copied } => {
+            let at = copied.cursor.map_or("the last".into(), cursor);
+            format!(
+                "Copied r{} through {} of h{} numbers below {} {:?} [{}] {at}",
+                request.0,
+                copied.through,
+                copied.history.0,
+                copied.next_page.0,
+                copied.part,
+                join(&copied.pages, answer)
+            )
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn cursor(at: CopyCursor) -> String {
+    format!("{:?} {} {} until {}", at.part, at.stamp, at.page, at.until)
 }
 
 fn ms(nanoseconds: u64) -> String {

@@ -1,5 +1,6 @@
 //! Transcripts of the origin: one test per protocol rule or named race, each told by its prose.
 
+mod copies;
 mod deletions;
 mod races;
 mod stores;

@@ -1,5 +1,7 @@
 //! Transcripts of the relay.
 
+mod copies;
+
 use crate::parent::*;
 use crate::transcript::Transcript;
 use larder_core::commit::{Aspect, Change, Outcome, PageChange, Target};
@@ -138,6 +140,17 @@ pub(crate) fn welcomed_by(
     vec![("up opened".into(), opened), up(welcome)]
 }
 
+/// The same of a parent that speaks this version.
+fn welcomed_in(told: u32) -> Vec<(String, LinkInput)> {
+    let mut inputs = welcomed(&[DOMAIN]);
+    if let (_, LinkInput::Received { message: Message::Welcome { version, .. }, .. }) =
+        &mut inputs[1]
+    {
+        *version = told;
+    }
+    inputs
+}
+
 /// A part of the answer of an origin that was restored from a copy at 4 and went on to 6.
 fn forked(request: u64, done: bool) -> (String, LinkInput) {
     let mut epochs = line();
@@ -169,6 +182,13 @@ impl Run {
 
     fn connect(&mut self) {
         self.connect_to(&[DOMAIN]);
+    }
+
+    /// Connected anew to a parent that speaks this version.
+    fn connect_in(&mut self, version: u32) {
+        let closed = LinkInput::Closed { link: LinkId(9), reason: None };
+        self.quietly(vec![("up closed".into(), closed)]);
+        self.quietly(welcomed_in(version));
     }
 
     fn connect_to(&mut self, domains: &[DomainId]) {

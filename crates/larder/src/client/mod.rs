@@ -8,6 +8,7 @@
 //! Every error but one says that nothing was done. [`Error::OutcomeUnknown`] names a commit that
 //! may have been done, or may yet be: [`Session::outcome`] asks for its outcome.
 
+mod copying;
 mod error;
 mod ids;
 mod node;

@@ -283,6 +283,7 @@ impl Image {
     ) -> Result<(Target, Aspect), TxError> {
         match op {
             Op::CreatePage(_) | Op::DeletePage => unreachable!("applied to the table of pages"),
+            Op::RestorePage { .. } => unreachable!("no transaction restores pages"),
             Op::Put { slot, generation, value } => {
                 let aspect = self.put(page, *slot, *generation, value, page_bytes)?;
                 return Ok((Target::Slot(*slot), aspect));

@@ -44,6 +44,7 @@ pub use ahead::ReadAhead;
 pub use caller::on_behalf_of;
 pub use client::VolumeStore;
 pub use locks::{Holder, Lock, LockAsk, LockKind, NodeRef};
+pub(crate) use locks::{forget_lock_holders, lock_holders_page};
 pub use names::Create;
 pub use open::{Handle, Read};
 pub use operations::{Attr, DirEntry, Found, SetAttr, Usage};

@@ -57,6 +57,7 @@ kinds! {
     DeleteVolume "delete_volume" Control,
     AskRights "ask_rights" Control,
     For "for" Control,
+    CopyPages "copy_pages" Control,
     Beat "beat" Control,
     Refresh "refresh" Control,
     Credit "credit" Control,
@@ -77,4 +78,5 @@ kinds! {
     History "history" Stream,
     VolumeRights "volume_rights" Stream,
     Pages "pages" Bulk,
+    Copied "copied" Bulk,
 }

@@ -1,7 +1,9 @@
 //! What waits to be sent on a link.
 
 use crate::clock::now;
-use larder_core::message::{CloseReason, Message, PageBody, VolumeChange, VolumeKey, VolumeSpec};
+use larder_core::message::{
+    CloseReason, CopyAnswer, Message, PageBody, VolumeChange, VolumeKey, VolumeSpec,
+};
 use larder_core::rights::{Right, Rights};
 use larder_core::time::Instant;
 use std::collections::VecDeque;
@@ -171,7 +173,8 @@ fn weight(message: &Message) -> usize {
     }
     SMALL
         + match message {
-            Message::Pages { pages, .. } => pages
+            Message::Pages { pages, .. }
+            | Message::Copied { answer: CopyAnswer { pages, .. }, .. } => pages
                 .iter()
                 .map(|answer| match &answer.body {
                     PageBody::Data(bytes) => SMALL + bytes.len(),
@@ -225,6 +228,7 @@ fn weight(message: &Message) -> usize {
             | Message::DeleteVolume { .. }
             | Message::VolumeDeleted { .. }
             | Message::AskRights { .. }
+            | Message::CopyPages { .. }
             | Message::OpenVolume { key: VolumeKey::Id(_), .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }

@@ -1,5 +1,6 @@
 //! The runtime over real sockets with real TLS, all roles in one process.
 
+mod backups;
 mod common;
 mod end_to_end;
 mod faults;

@@ -6,7 +6,7 @@ use super::{Cache, CacheReply, Out};
 use crate::commit::{CommitRequest, Numbered, Op, Outcome, Read, Write};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
-use crate::message::{CloseReason, Message, NoBoot, RequestError};
+use crate::message::{CloseReason, Message, NoBoot, RESTORES_SINCE, RequestError};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -340,6 +340,7 @@ impl Cache {
         self.end_expired(domain, out);
         loop {
             let room = self.link.as_ref().map_or(0, super::Link::room);
+            let version = self.link.as_ref().map_or(0, |link| link.version);
             let entry = self.domains.get_mut(&domain).expect("attached");
             if room == 0 || !entry.live() || !entry.commits.registered {
                 return;
@@ -352,6 +353,11 @@ impl Cache {
                 continue;
             };
             if pending.sent || !commits.unresolved.contains(&id) {
+                continue;
+            }
+            // It waits for a link to a newer parent, or for the end of its user's time.
+            let restores = pending.writes.iter().any(|w| matches!(w.op, Op::RestorePage { .. }));
+            if restores && version < RESTORES_SINCE {
                 continue;
             }
             pending.sent = true;

@@ -170,6 +170,7 @@ impl Cache {
                 self.on_deferred(now, (domain, id), error, out)
             }
             Message::Ids { request, history, range } => self.on_ids(request, history, range, out),
+            Message::Copied { request, answer } => self.on_copied(request, answer, out),
             Message::Volume { request, info } => self.on_volume(request, info, now, out),
             Message::VolumeDeleted { request, volume } => {
                 self.on_volume_deleted(request, volume, out)
@@ -217,6 +218,7 @@ impl Cache {
             | Message::DeleteVolume { .. }
             | Message::AskRights { .. }
             | Message::For { .. }
+            | Message::CopyPages { .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }
             | Message::Credit { .. }

@@ -582,9 +582,11 @@ fn update_slot(
         | Op::Delete { slot, .. }
         | Op::Add { slot, .. }
         | Op::Max { slot, .. } => *slot,
-        Op::WriteRaw { .. } | Op::TruncateRaw { .. } | Op::CreatePage(_) | Op::DeletePage => {
-            Slot(0)
-        }
+        Op::WriteRaw { .. }
+        | Op::TruncateRaw { .. }
+        | Op::CreatePage(_)
+        | Op::DeletePage
+        | Op::RestorePage { .. } => Slot(0),
     };
     let stale = holes.contains(&slot);
     match page.apply(op, page_bytes) {

@@ -8,7 +8,8 @@ use crate::cache::read::DomainState;
 use crate::commit::IdRange;
 use crate::id::{CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::message::{
-    CloseReason, Message, RequestError, VolumeChange, VolumeInfo, VolumeKey, VolumeSpec,
+    CloseReason, CopyAnswer, CopyAsk, Message, RequestError, VolumeChange, VolumeInfo, VolumeKey,
+    VolumeSpec,
 };
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::rights::{Access, Rights};
@@ -74,6 +75,7 @@ enum Call {
     Delete(VolumeId),
     Rights(VolumeId),
     Ids(VolumeId, u64),
+    Copy(CopyAsk),
 }
 
 impl User {
@@ -110,6 +112,7 @@ impl Cache {
             CacheOp::AllocateIds { volume, count } => {
                 self.call(id, deadline, Call::Ids(volume, count));
             }
+            CacheOp::CopyPages(ask) => self.call(id, deadline, Call::Copy(*ask)),
             CacheOp::Fetch { domain, .. }
             | CacheOp::Commit { domain, .. }
             | CacheOp::WaitThrough { domain, .. }
@@ -353,6 +356,7 @@ impl Cache {
             Call::Delete(volume) => Message::DeleteVolume { request, volume },
             Call::Rights(volume) => Message::AskRights { request, volume },
             Call::Ids(volume, count) => Message::AllocateIds { request, volume, count },
+            Call::Copy(ask) => Message::CopyPages { request, ask },
         };
         let link = self.link.as_mut().expect("it has room");
         if message.since() > link.version {
@@ -405,6 +409,25 @@ impl Cache {
             }
             None => Ok(()),
             Some(_) => violation("page numbers that were not asked for"),
+        }
+    }
+
+    pub(super) fn on_copied(
+        &mut self,
+        request: RequestId,
+        copied: CopyAnswer,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        let user = self.answered(request)?;
+        match self.users.get(&user).map(|user| &user.kind) {
+            Some(Kind::Call { call: Call::Copy(ask), .. })
+                if copied.pages.iter().all(|page| page.page.volume == ask.volume) =>
+            {
+                self.reply(user, Ok(CacheReply::Copied(Box::new(copied))), out);
+                Ok(())
+            }
+            None => Ok(()),
+            Some(_) => violation("pages of a copy that was not asked for"),
         }
     }
 

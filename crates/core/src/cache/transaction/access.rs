@@ -415,7 +415,7 @@ fn op_slot(op: &Op) -> Option<Slot> {
         Op::Put { slot, .. } | Op::Delete { slot, .. } => Some(*slot),
         Op::Add { slot, .. } | Op::Max { slot, .. } => Some(*slot),
         Op::WriteRaw { .. } | Op::TruncateRaw { .. } => Some(Slot(0)),
-        Op::CreatePage(_) | Op::DeletePage => None,
+        Op::CreatePage(_) | Op::DeletePage | Op::RestorePage { .. } => None,
     }
 }
 

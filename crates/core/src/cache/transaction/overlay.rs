@@ -56,6 +56,7 @@ impl Written {
             }
             Op::CreatePage(_)
             | Op::DeletePage
+            | Op::RestorePage { .. }
             | Op::Add { .. }
             | Op::Max { .. }
             | Op::WriteRaw { .. }

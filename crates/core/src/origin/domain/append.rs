@@ -139,6 +139,7 @@ impl Domain {
         self.durable_lsn = self.durable_lsn.max(batch.last);
         self.durable = batch.last_stamp(self.durable);
         for (page, first) in batch.pages {
+            self.keep_for_copies(cx, page);
             self.pages.promote(page, first);
         }
         let mut outcomes = Vec::with_capacity(batch.items.len());

@@ -4,10 +4,11 @@ use super::batch::{Batch, Item, Withheld};
 use super::volumes::{Grown, Growth, image_bytes};
 use super::{Context, Domain};
 use crate::commit::{Abort, Aspect, CommitRequest, Op, Outcome, PageChange, Target, Write};
-use crate::id::{CommitId, HistoryId, PageId, Stamp};
+use crate::id::{CommitId, HistoryId, PageId, PageNo, Stamp};
 use crate::machine::{Fault, Faults};
 use crate::page::{OpError, Page};
 use crate::record::{LogRecord, Lsn};
+use bytes::Bytes;
 
 /// Why a commit is refused, and the stamp that this reveals.
 struct Refused {
@@ -182,12 +183,15 @@ impl Domain {
             (Op::CreatePage(_), None) if !volume.gave(page.page, number_of) => {
                 return Err(Abort::StaleNumber(page));
             }
+            (Op::RestorePage { image }, there) => {
+                check_restore(volume, page, image, (latest.version, there.as_ref()))?;
+            }
             (Op::CreatePage(_), None) | (_, Some(_)) => {}
             (_, None) => return Err(Abort::BadPage(page)),
         }
         let (image, new) = entry.gather();
         let before = image_bytes(image.page.as_ref());
-        let result = apply_op(image, &write.op, page_bytes, faults);
+        let result = apply_op(image, write, page_bytes, faults);
         if let Ok(_touched) = result {
             image.version = at.1;
         }
@@ -227,7 +231,7 @@ impl Domain {
                         let page_bytes = volumes[&write.page.volume].meta.page_bytes;
                         let entry = table.get_mut(write.page).expect("just seen");
                         let (image, _) = entry.gather();
-                        apply_op(image, &write.op, page_bytes, Faults::NONE)
+                        apply_op(image, write, page_bytes, Faults::NONE)
                             .expect("it applied the first time");
                         image.version = *stamp;
                     }
@@ -251,16 +255,46 @@ fn made_for(gathering: &Batch, page: PageId, stamp: Stamp) -> bool {
     last.any(|(made, _)| *made == page)
 }
 
+/// Whether a page may be made as an image says.
+fn check_restore(
+    volume: &super::volumes::Volume,
+    page: PageId,
+    image: &Bytes,
+    (version, there): (Stamp, Option<&Page>),
+) -> Result<(), Abort> {
+    let untouched = match there {
+        Some(there) => page.page == PageNo(1) && *there == Page::empty(there.kind()),
+        None => version == Stamp::ZERO,
+    };
+    if !untouched {
+        return Err(Abort::BadPage(page));
+    }
+    if page.page >= volume.meta.next_page {
+        return Err(Abort::StaleNumber(page));
+    }
+    let fits = image.len() <= volume.meta.page_bytes as usize;
+    match Page::decode(page, image.clone()) {
+        Ok(_) if fits => Ok(()),
+        _ => Err(Abort::BadWrite(page)),
+    }
+}
+
 /// Applies an op to an image, page creation and deletion included.
 pub(super) fn apply_op(
     image: &mut super::pages::Image,
-    op: &Op,
+    Write { page: id, op }: &Write,
     page_bytes: u32,
     faults: Faults,
 ) -> Result<(Target, Aspect), OpError> {
     match (op, &mut image.page) {
         (Op::CreatePage(kind), None) => {
             image.page = Some(Page::empty(*kind));
+            Ok((Target::Page, Aspect::Existence))
+        }
+        (Op::RestorePage { image: bytes }, there) => {
+            let page = Page::decode(*id, bytes.clone()).map_err(|_| OpError::Malformed)?;
+            // Not to keep the whole message that it came in.
+            *there = Some(page.unpinned());
             Ok((Target::Page, Aspect::Existence))
         }
         (Op::DeletePage, Some(_)) => {

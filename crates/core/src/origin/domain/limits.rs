@@ -20,7 +20,8 @@ impl Domain {
             && self.ready.is_empty()
             && self.loads.is_empty()
             && self.index_queue.is_empty()
-            && self.asked.is_empty();
+            && self.asked.is_empty()
+            && self.copies.is_idle();
         if idle {
             self.limits_at = None;
         } else if self.limits_at.is_none() {
@@ -36,6 +37,9 @@ impl Domain {
                 cx.events.push(Event::Waits);
             }
         }
+        if !self.is_failed() {
+            self.copies.expire(cx);
+        }
         if self.is_failed() || self.limits_at.is_none_or(|at| at > cx.now) {
             return;
         }
@@ -44,6 +48,7 @@ impl Domain {
         self.limit_fetches(cx);
         self.limit_walks(cx);
         self.limit_resumes(cx);
+        self.limit_copies(cx);
         self.drop_unwanted_loads();
     }
 
@@ -94,7 +99,7 @@ impl Domain {
     fn limit_walks(&mut self, cx: &mut Context<'_>) {
         let started = self.loads.values().filter_map(|load| match load {
             LoadFor::Index(link, since) => Some((*link, *since)),
-            LoadFor::Page(_) | LoadFor::Removal => None,
+            LoadFor::Page(_) | LoadFor::Removal | LoadFor::Copy(_) => None,
         });
         let queued = self.index_queue.iter().map(|wanted| (wanted.link, wanted.since));
         let late = |(_, since): &(LinkId, Instant)| since.after(cx.config.wait_max) <= cx.now;
@@ -148,16 +153,19 @@ impl Domain {
 
     /// Loads that were not started and for which nobody waits any more.
     fn drop_unwanted_loads(&mut self) {
-        let Self { loading, loading_commits, install, load_queue, .. } = self;
+        let Self { loading, loading_commits, install, load_queue, copies, .. } = self;
         loading.retain(|page, loading| {
             loading.commits.retain(|ticket| loading_commits.contains_key(ticket));
-            let wanted = !loading.commits.is_empty() || !loading.fetches.is_empty();
+            loading.copies.retain(|copy| copies.has(*copy));
+            let wanted = !loading.commits.is_empty()
+                || !loading.fetches.is_empty()
+                || !loading.copies.is_empty();
             loading.asked || wanted || install.wants(*page)
         });
         load_queue.retain(|page| loading.contains_key(page));
     }
 }
 
-fn not_read(what: &str, cx: &Context<'_>) -> String {
+pub(super) fn not_read(what: &str, cx: &Context<'_>) -> String {
     format!("{what} was not read from the store within {:?}", cx.config.wait_max)
 }

@@ -2,6 +2,7 @@
 
 use super::pages::Image;
 use super::{Context, Domain, IndexWanted, LoadFor, Loading};
+use crate::commit::Write;
 use crate::id::{PageId, Stamp};
 use crate::machine::Faults;
 use crate::message::{PAGES_PER_MESSAGE_MAX, RequestError};
@@ -69,7 +70,7 @@ impl Domain {
         let what = self.loads.remove(&load).expect("a load is answered once");
         match what {
             LoadFor::Page(_) => self.page_loads -= 1,
-            LoadFor::Index(..) => self.index_loads -= 1,
+            LoadFor::Index(..) | LoadFor::Copy(_) => self.index_loads -= 1,
             LoadFor::Removal => {}
         }
         match (what, result) {
@@ -82,6 +83,13 @@ impl Domain {
             }
             (LoadFor::Index(link, _), Ok(Loaded::Changed { entries, more })) => {
                 self.index_loaded(cx, link, entries, more);
+            }
+            (LoadFor::Copy(copy), Ok(Loaded::Changed { entries, more })) => {
+                self.copy_index_loaded(cx, copy, entries, more);
+            }
+            (LoadFor::Copy(copy), Err(fault)) => {
+                let error = RequestError::Unavailable(format!("the change index: {fault}"));
+                self.fail_copy(cx, copy, error);
             }
             (LoadFor::Index(link, _), Err(fault)) => {
                 let reason = crate::message::CloseReason::OutOfService(fault.to_string());
@@ -124,7 +132,8 @@ impl Domain {
             // The op applied when it was committed: a page on which it does not is not the one
             // that was installed.
             let page_bytes = page_bytes.ok_or_else(|| damaged("its volume is gone".into()))?;
-            super::execute::apply_op(&mut latest, op, page_bytes, Faults::NONE)
+            let write = Write { page, op: op.clone() };
+            super::execute::apply_op(&mut latest, &write, page_bytes, Faults::NONE)
                 .map_err(|error| damaged(format!("its commit {stamp} does not apply: {error}")))?;
             latest.version = *stamp;
         }
@@ -162,6 +171,9 @@ impl Domain {
             }
         }
         self.loaded_to_install(cx, page, failed.as_ref());
+        for copy in loading.copies {
+            self.copy_page_loaded(cx, copy, page, failed.as_ref());
+        }
     }
 }
 

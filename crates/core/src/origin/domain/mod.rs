@@ -10,6 +10,7 @@ mod append;
 mod batch;
 mod boots;
 mod commit;
+mod copy;
 mod execute;
 mod fetch;
 mod install;
@@ -27,7 +28,7 @@ use crate::downlink::{Asked, Downlinks, LinkSink, Ring};
 use crate::hash::FixedMap;
 use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{Faults, LinkOutput};
-use crate::message::{CloseReason, DomainInfo, Epoch};
+use crate::message::{CloseReason, DomainInfo, Epoch, RequestError};
 use crate::origin::OriginConfig;
 use crate::origin::io::{LoadId, OriginOutput, StoreFault, WriteId};
 use crate::record::Lsn;
@@ -35,6 +36,7 @@ use crate::time::{Instant, WallTime};
 use batch::Batch;
 use boots::Boots;
 use commit::Waiting;
+use copy::Copies;
 use pages::Pages;
 use recent::RecentWrites;
 use removal::Removal;
@@ -96,6 +98,8 @@ enum LoadFor {
     Index(LinkId, Instant),
     /// To remove what a deleted volume left.
     Removal,
+    /// Part of the change index, for a copy.
+    Copy(u64),
 }
 
 /// A link's walk of the change index that wants a load.
@@ -112,6 +116,7 @@ struct Loading {
     /// A load is under way; else it waits for its turn.
     asked: bool,
     commits: Vec<u64>,
+    copies: Vec<u64>,
     /// With the time since when each waits.
     fetches: Vec<(LinkId, Asked, Instant)>,
 }
@@ -178,6 +183,7 @@ pub(super) struct Domain {
 
     install: install::Installing,
     removal: Removal,
+    copies: Copies,
     next_write: u64,
     next_load: u64,
     /// Links whose pages came, to be served at the end of the step.
@@ -268,6 +274,7 @@ impl Domain {
             cx.links.close(link, reason, cx.out);
         }
         self.refuse_all(cx, &fault);
+        self.fail_copies(cx, &RequestError::Unavailable(format!("the store failed: {fault}")));
         self.loading.clear();
         self.load_queue.clear();
         self.registering.clear();
@@ -282,6 +289,7 @@ impl Domain {
         }
         self.execute_ready(cx);
         self.append(cx);
+        self.start_copy_loads(cx);
         while let Some(link) = self.serve.pop_first() {
             self.serve_pages(cx, link);
         }
@@ -298,6 +306,7 @@ impl Domain {
             loading.fetches.retain(|(waiting, ..)| *waiting != link);
         }
         self.index_queue.retain(|wanted| wanted.link != link);
+        self.copies.gone(link);
         self.serve.remove(&link);
     }
 
@@ -316,6 +325,7 @@ impl Domain {
             .chain(append)
             .chain(self.limits_at)
             .chain(self.awaited_until)
+            .chain(self.copies.due())
             .min()
     }
 
@@ -350,5 +360,6 @@ impl Domain {
         assert_eq!(stamps, flying + tentative(&self.gathering), "a stamp without its commit");
         self.check_taken();
         self.removal.check(&self.volumes);
+        self.copies.check(config);
     }
 }

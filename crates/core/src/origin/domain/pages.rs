@@ -329,6 +329,11 @@ impl Pages {
         self.entries.get(&page).is_some_and(|entry| entry.apart.is_some())
     }
 
+    /// Its durable version, as far as it is known; zero: never made, or not known.
+    pub(super) fn version(&self, page: PageId) -> Stamp {
+        self.entries.get(&page).map_or(Stamp::ZERO, |entry| entry.version)
+    }
+
     /// Notes that a loaded page was read; gives its durable version.
     pub(super) fn touch(&mut self, page: PageId) -> Stamp {
         let entry = self.entries.get_mut(&page).expect("loaded");

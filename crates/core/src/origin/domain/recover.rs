@@ -146,6 +146,7 @@ impl Domain {
             limits_at: None,
             install: Installing::recovered(meta.installed_lsn),
             removal: Removal::recovered(&meta.deleted, config.faults),
+            copies: super::copy::Copies::default(),
             next_write: 0,
             next_load: 0,
             serve: BTreeSet::new(),

@@ -68,15 +68,17 @@ impl Grown {
             self.0.len() - 1
         });
         let growth = &mut self.0[place];
-        growth.pages += pages_by(&write.op);
+        growth.pages += pages_by(write);
         growth.bytes += signed(after) - signed(before);
     }
 }
 
 /// Pages that an op makes, or removes.
-fn pages_by(op: &Op) -> i64 {
-    match op {
+fn pages_by(write: &Write) -> i64 {
+    match write.op {
         Op::CreatePage(_) => 1,
+        // Page 1 is made with its volume.
+        Op::RestorePage { .. } => i64::from(write.page.page != PageNo(1)),
         Op::DeletePage => -1,
         _ => 0,
     }

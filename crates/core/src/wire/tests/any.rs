@@ -78,6 +78,7 @@ fn op() -> impl Strategy<Value = Op> {
     let object = (any::<u16>(), any::<u32>()).prop_map(|(s, g)| (Slot(s), Generation(g)));
     let number = (object.clone(), any::<u32>());
     prop_oneof![
+        payload().prop_map(|image| Op::RestorePage { image }),
         Just(Op::CreatePage(PageKind::Slotted)),
         Just(Op::CreatePage(PageKind::Raw)),
         Just(Op::DeletePage),
@@ -346,6 +347,43 @@ fn about_volumes() -> impl Strategy<Value = Message> {
     ]
 }
 
+fn about_copies() -> impl Strategy<Value = Message> {
+    let part = || prop_oneof![Just(CopyPart::Recent), Just(CopyPart::Index), Just(CopyPart::Kept)];
+    let cursor = move || {
+        (stamp(), part(), stamp(), page()).prop_map(|(until, part, stamp, page)| CopyCursor {
+            until,
+            part,
+            stamp,
+            page,
+        })
+    };
+    let ask = (volume(), any::<u128>(), stamp(), prop::option::of(cursor()), any::<Option<u128>>())
+        .prop_map(|(volume, history, since, cursor, pin)| CopyAsk {
+            volume,
+            history: HistoryId(history),
+            since,
+            cursor,
+            pin: pin.map(PinId),
+        });
+    let body = prop_oneof![payload().prop_map(PageBody::Data), Just(PageBody::Absent)];
+    let answer = (page(), stamp(), stamp(), body)
+        .prop_map(|(page, version, as_of, body)| PageAnswer { page, version, as_of, body });
+    let copied =
+        (any::<u128>(), stamp(), page(), vec(answer, 0..6), part(), prop::option::of(cursor()))
+            .prop_map(|(history, through, next, pages, part, cursor)| CopyAnswer {
+                history: HistoryId(history),
+                through,
+                next_page: next.page,
+                pages,
+                part,
+                cursor,
+            });
+    prop_oneof![
+        (request(), ask).prop_map(|(request, ask)| Message::CopyPages { request, ask }),
+        (request(), copied).prop_map(|(request, answer)| Message::Copied { request, answer }),
+    ]
+}
+
 fn welcome() -> impl Strategy<Value = Message> {
     let info = (domain(), epochs()).prop_map(|(domain, epochs)| DomainInfo { domain, epochs });
     (any::<(u32, u64)>(), text(), any::<(u32, u32, u32, u64)>(), vec(info, 0..4)).prop_map(
@@ -404,6 +442,7 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
         8 => about_volumes(),
         4 => about_rights(),
         2 => for_somebody(),
+        2 => about_copies(),
         1 => reason().prop_map(|reason| Message::Goodbye { reason }),
         1 => Just(Message::KeepAlive),
         1 => welcome(),

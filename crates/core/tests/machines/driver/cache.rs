@@ -8,9 +8,9 @@ use larder_core::cache::{
     Cache, CacheConfig, Consistency, Finish, PageCopy, ReadCache, Session, SessionOptions, Step,
     Transaction,
 };
-use larder_core::id::{BootId, LinkId, PageId, RequestId, Slot, Stamp};
+use larder_core::id::{BootId, HistoryId, LinkId, PageId, RequestId, Slot, Stamp};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
-use larder_core::message::{Message, VolumeChange, VolumeKey, VolumeSpec};
+use larder_core::message::{CopyAsk, Message, VolumeChange, VolumeKey, VolumeSpec};
 use larder_core::time::{Clock, Duration, Instant};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -212,6 +212,13 @@ impl Run {
                 let stamp = c.stamp(self.parent.hints.through);
                 CacheOp::WaitThrough { domain: c.domain(), stamp }
             }
+            8 if c.rarely(6) => CacheOp::CopyPages(Box::new(CopyAsk {
+                volume: c.volume(),
+                history: HistoryId::default(),
+                since: Stamp::ZERO,
+                cursor: None,
+                pin: None,
+            })),
             8 if c.rarely(3) => CacheOp::ChangeVolume(c.volume(), VolumeChange::Quota(None)),
             8 if c.rarely(3) => CacheOp::DeleteVolume(c.volume()),
             8 => CacheOp::Refresh { domain: c.domain() },

@@ -3,7 +3,10 @@
 use super::choices::{Choices, Hints, PAGE_BYTES};
 use larder_core::commit::{CommitRequest, Numbered};
 use larder_core::id::{BootId, HistoryId, PageNo, RequestId, VolumeId};
-use larder_core::message::{Lane, Message, PageAsk, Role, VolumeChange, VolumeKey, VolumeSpec};
+use larder_core::message::{
+    CopyAsk, CopyCursor, CopyPart, Lane, Message, PageAsk, PinId, Role, VolumeChange, VolumeKey,
+    VolumeSpec,
+};
 use larder_core::rights::{Right, RightsEdit};
 use larder_core::time::Instant;
 
@@ -31,6 +34,20 @@ pub(super) fn hello(c: &mut Choices<'_>, who: &Who) -> Message {
     let name = if c.rarely(20) { c.name() } else { who.name.clone() };
     let max_version = if c.rarely(30) { c.near(1) as u32 } else { 1 };
     Message::Hello { min_version: 1, max_version, name, boot: who.boot, role: who.role }
+}
+
+/// A part of a copy, from anywhere.
+fn copy_ask(c: &mut Choices<'_>, hints: &Hints) -> CopyAsk {
+    let part = [CopyPart::Recent, CopyPart::Index, CopyPart::Kept][c.below(3)];
+    let page = c.page_set().first().copied().unwrap_or_default();
+    let cursor = CopyCursor { until: c.stamp(hints.through), part, stamp: c.stamp(3), page };
+    CopyAsk {
+        volume: c.volume(),
+        history: c.history(hints.history()),
+        since: if c.rarely(2) { c.stamp(hints.through) } else { larder_core::id::Stamp::ZERO },
+        cursor: c.rarely(2).then_some(cursor),
+        pin: c.rarely(2).then(|| PinId(c.below(4) as u128)),
+    }
 }
 
 fn request(c: &mut Choices<'_>, hints: &mut Hints) -> RequestId {
@@ -80,7 +97,7 @@ fn commit(c: &mut Choices<'_>, hints: &mut Hints, who: &Who) -> Message {
 
 /// Anything a child may say, and now and then what it may not.
 pub(super) fn says(c: &mut Choices<'_>, hints: &mut Hints, who: &Who, now: Instant) -> Message {
-    match c.below(33) {
+    match c.below(34) {
         31 => {
             let edits = c.rights();
             let edit =
@@ -140,6 +157,7 @@ pub(super) fn says(c: &mut Choices<'_>, hints: &mut Hints, who: &Who, now: Insta
         28 if c.rarely(8) => {
             Message::DeleteVolume { request: request(c, hints), volume: c.volume() }
         }
+        33 => Message::CopyPages { request: request(c, hints), ask: copy_ask(c, hints) },
         29 => {
             let change = VolumeChange::Quota(c.rarely(2).then(|| c.near(4096)));
             Message::ChangeVolume { request: request(c, hints), volume: c.volume(), change }

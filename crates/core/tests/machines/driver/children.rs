@@ -210,6 +210,8 @@ fn request_of(message: &Message) -> Option<RequestId> {
         | Message::VolumeDeleted { request, .. }
         | Message::AskRights { request, .. }
         | Message::Rights { request, .. }
+        | Message::CopyPages { request, .. }
+        | Message::Copied { request, .. }
         | Message::Ids { request, .. }
         | Message::Volume { request, .. }
         | Message::Volumes { request, .. }

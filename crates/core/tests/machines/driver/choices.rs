@@ -228,6 +228,7 @@ impl<'a> Choices<'a> {
             7 => Op::Delete { slot, generation },
             8 => Op::Add { slot, generation, offset: self.byte().into(), delta: -1 },
             9 => Op::Max { slot, generation, offset: u32::MAX, value: self.near(3) },
+            10 if self.rarely(4) => Op::RestorePage { image: self.value() },
             10 => Op::WriteRaw { offset: self.near(0) as u32, bytes: self.value() },
             _ => Op::TruncateRaw { length: self.near(100) as u32 },
         }

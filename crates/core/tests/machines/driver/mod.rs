@@ -78,6 +78,7 @@ fn is_upward(message: &Message) -> bool {
             | Message::DeleteVolume { .. }
             | Message::AskRights { .. }
             | Message::For { .. }
+            | Message::CopyPages { .. }
             | Message::Beat { .. }
             | Message::Refresh { .. }
             | Message::Credit { .. }

@@ -2,10 +2,10 @@
 
 use super::choices::{Choices, DOMAIN, Hints, PAGE_BYTES, VOLUME};
 use larder_core::commit::PageKind;
-use larder_core::id::{BootId, CommitId, DomainId, PageId, RequestId, Stamp, VolumeId};
+use larder_core::id::{BootId, CommitId, DomainId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use larder_core::message::{
-    DomainInfo, Echo, LinkLimits, Message, NoBoot, PageAnswer, PageAsk, PageBody, ResumeAnswer,
-    VolumeInfo,
+    CopyAnswer, CopyAsk, CopyPart, DomainInfo, Echo, LinkLimits, Message, NoBoot, PageAnswer,
+    PageAsk, PageBody, ResumeAnswer, VolumeInfo,
 };
 use larder_core::rights::{Access, Effective};
 use larder_core::time::{Duration, Instant, WallTime};
@@ -104,6 +104,7 @@ impl Parent {
                 let volume = if c.rarely(4) { c.volume() } else { volume };
                 Message::VolumeDeleted { request, volume }
             }
+            Message::CopyPages { request, ask } => self.copied(c, request, &ask),
             Message::CreateVolume { request, spec } => {
                 Message::Volume { request, info: self.info(c, spec.id) }
             }
@@ -164,6 +165,27 @@ impl Parent {
             19 if c.rarely(6) => self.welcome(c),
             _ => self.advance(c),
         }
+    }
+
+    fn copied(&self, c: &mut Choices<'_>, request: RequestId, ask: &CopyAsk) -> Message {
+        let lies = c.rarely(6);
+        let page =
+            |page: PageId| PageId { volume: if lies { page.volume } else { ask.volume }, ..page };
+        let pages = c.page_set().into_iter().map(|of| PageAnswer {
+            page: page(of),
+            version: Stamp(1),
+            as_of: Stamp(1),
+            body: PageBody::Absent,
+        });
+        let answer = CopyAnswer {
+            history: c.history(self.hints.history()),
+            through: Stamp(self.hints.through),
+            next_page: PageNo(100),
+            pages: pages.collect(),
+            part: CopyPart::Index,
+            cursor: None,
+        };
+        Message::Copied { request, answer }
     }
 
     fn info(&self, c: &mut Choices<'_>, id: VolumeId) -> VolumeInfo {

@@ -17,12 +17,13 @@ mod tests;
 pub use ranges::{Holder, Lock, LockKind};
 
 use super::caller::Callers;
-use super::record::{InodeId, ROOT_PAGE};
+use super::record::{InodeId, ROOT_PAGE, ROOT_SLOT, Root};
 use super::tx::{Tx, TxError};
 use super::write::may_pass;
 use super::{FileSystem, FsError, TxStore, lock as guard, transact};
-use larder_core::commit::PageKind;
+use larder_core::commit::{Op, PageKind};
 use larder_core::id::{Generation, PageNo, Slot};
+use larder_core::page::{PAGE_BYTES_MAX, Page, Record};
 use record::{Held, Lease, Table};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
@@ -40,6 +41,26 @@ const FILE_LOCKS_MAX: usize = 256;
 const FILES_MAX: usize = 4096;
 /// Orders for operations on the locks of a file.
 const ORDERS: usize = 64;
+
+/// The page in which a volume's nodes are entered, by its page 1; none: no lock was ever taken, or
+/// the volume holds no tree of files.
+pub(crate) fn lock_holders_page(root: &Page) -> Option<PageNo> {
+    let object = |slot| match Record::decode(root.get(slot)?.1) {
+        Ok(Record::Inline(bytes)) => Some(bytes),
+        _ => None,
+    };
+    Root::decode(&object(ROOT_SLOT)?).ok()?;
+    Table::decode(&object(TABLE_SLOT)?).ok().map(|table| table.first)
+}
+
+/// Takes all nodes out of that page: their locks are void with them.
+pub(crate) fn forget_lock_holders(page: &mut Page) {
+    let entries: Vec<_> = page.slots().collect();
+    for (slot, generation) in entries {
+        let gone = page.apply(&Op::Delete { slot, generation }, PAGE_BYTES_MAX);
+        gone.expect("it is there");
+    }
+}
 
 /// A node's entry: never means another one later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

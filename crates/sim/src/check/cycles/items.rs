@@ -281,6 +281,10 @@ impl Chains {
                 self.list(domain, stamp, tx, page, *slot, None);
             }
             Op::Add { .. } | Op::Max { .. } => {}
+            // No client of the simulator restores.
+            Op::RestorePage { .. } => {
+                self.chain(domain, Item::List(page)).push(stamp, tx, State::Unknown, false);
+            }
             Op::WriteRaw { offset, bytes } => {
                 let (start, end) = (*offset as usize, *offset as usize + bytes.len());
                 self.write_raw(domain, stamp, tx, page, |content| {

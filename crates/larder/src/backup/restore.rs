@@ -1,0 +1,307 @@
+//! Making a volume from a backup.
+
+use super::format::{Entry, Part, Parts, Trailer};
+use super::tally::PageSet;
+use super::{BackupError, BackupProgress, Summary, Verified, look_through};
+use crate::client::{Error, Freshness, Node, Volume, VolumeOptions};
+use crate::clock::wall_time;
+use crate::fs::client::VolumeStore;
+use crate::fs::{FileSystem, FsError, FsOptions, forget_lock_holders, lock_holders_page};
+use larder_core::commit::{Op, PageKind, Write};
+use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
+use larder_core::message::{CopyAsk, PageBody};
+use larder_core::page::Page;
+use siphasher::sip::SipHasher13;
+use std::collections::BTreeMap;
+use std::hash::Hasher as _;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Bytes and pages of one commit.
+const COMMIT_BYTES: usize = 4 << 20;
+const COMMIT_PAGES: usize = 1024;
+/// Commits under way at once.
+const COMMITS_MAX: usize = 4;
+/// How often a commit is tried that the origin cannot take at present.
+const ATTEMPTS: u32 = 60;
+const PAUSE: Duration = Duration::from_secs(1);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
+
+/// What was restored.
+#[derive(Clone, Debug)]
+pub struct Restored {
+    /// What the file holds.
+    pub summary: Summary,
+    /// The new volume's id.
+    pub volume: VolumeId,
+    /// Pages that were there already: an earlier restoration was gone on with.
+    pub kept: u64,
+    /// Files without a name that were freed: whoever held them open is no more.
+    pub freed: u64,
+}
+
+/// Makes volume `name` of a backup, or goes on where an earlier call was interrupted. The file is
+/// looked through first, so that nothing is made of one that is damaged. The volume has an id of its
+/// own: no cache takes it for the one that was backed up. Its page 1, without which a tree of files
+/// cannot be opened, is made last: until then it is of no use to anybody.
+pub async fn restore<F: Read + Seek>(
+    node: &Node,
+    mut file: F,
+    name: &str,
+    progress: &mut (dyn FnMut(BackupProgress) + Send),
+) -> Result<Restored, BackupError> {
+    let verified = look_through(BufReader::new(&mut file), &mut |_| {})?;
+    let header = &verified.summary.header;
+    let (volume, kept) = match node.volume(name).await {
+        Ok(volume) => {
+            let kept = begun_before(&volume, &mut file, name, &verified).await?;
+            (volume, kept)
+        }
+        Err(Error::NoVolume(_)) => {
+            let page_bytes = header.page_bytes;
+            let options = VolumeOptions { page_bytes, ..VolumeOptions::new(name) };
+            (node.create_volume(options).await?, PageSet::default())
+        }
+        Err(error) => return Err(error.into()),
+    };
+    // An origin that is too old says so before anything is done.
+    volume.copy_pages(first_ask(&volume)).await?;
+    volume.give_away_below(verified.summary.trailer.next_page).await?;
+    let holders = verified.root.as_ref().and_then(lock_holders_page);
+    file.seek(SeekFrom::Start(0))?;
+    let mut making = Making {
+        volume: &volume,
+        batch: Vec::new(),
+        bytes: 0,
+        under_way: JoinSet::new(),
+        done: BackupProgress {
+            known: verified.summary.trailer.pages + verified.summary.trailer.deleted,
+            ..BackupProgress::default()
+        },
+        progress,
+    };
+    making.pages(BufReader::new(&mut file), &verified, &kept, holders).await?;
+    if let Some(root) = &verified.root {
+        let image = root.encode(volume.root());
+        making.add(vec![Write { page: volume.root(), op: Op::RestorePage { image } }]).await?;
+    }
+    making.finish().await?;
+    let freed = free_orphans(&volume, &verified.summary.trailer).await?;
+    let (volume, kept) = (volume.id(), kept.count());
+    Ok(Restored { summary: verified.summary, volume, kept, freed })
+}
+
+fn first_ask(volume: &Volume) -> CopyAsk {
+    CopyAsk {
+        volume: volume.id(),
+        history: larder_core::id::HistoryId::default(),
+        since: Stamp::ZERO,
+        cursor: None,
+        pin: None,
+    }
+}
+
+/// What an interrupted restoration of this very file made already; an error if it is no such.
+async fn begun_before<F: Read + Seek>(
+    volume: &Volume,
+    file: &mut F,
+    name: &str,
+    verified: &Verified,
+) -> Result<PageSet, BackupError> {
+    let taken = || BackupError::Taken(name.into());
+    if volume.page_bytes() != verified.summary.header.page_bytes {
+        return Err(taken());
+    }
+    let holders = verified.root.as_ref().and_then(lock_holders_page);
+    let mut kept = PageSet::default();
+    let mut found: BTreeMap<PageNo, Option<u64>> = BTreeMap::new();
+    let mut ask = first_ask(volume);
+    loop {
+        let answer = volume.copy_pages(ask.clone()).await?;
+        for page in answer.pages {
+            let there = match page.body {
+                PageBody::Data(image) => Some(image),
+                PageBody::Absent | PageBody::Valid => None,
+            };
+            if page.page.page == PageNo(1) {
+                // Made with the volume, and not restored yet.
+                let made = Page::empty(PageKind::Slotted).encode(page.page);
+                if there.is_none_or(|there| there != made) {
+                    return Err(taken());
+                }
+                continue;
+            }
+            found.insert(page.page.page, there.as_deref().map(fingerprint));
+        }
+        match answer.cursor {
+            Some(cursor) => ask.cursor = Some(cursor),
+            None => break,
+        }
+    }
+    file.seek(SeekFrom::Start(0))?;
+    let mut parts = Parts::new(BufReader::new(file))?;
+    loop {
+        let at = parts.position();
+        let Part::Pages { entries, .. } = parts.next()? else { break };
+        for entry in entries.iter().filter(|entry| verified.counts(entry.page.page, at)) {
+            let number = entry.page.page;
+            let Some(there) = found.remove(&number) else { continue };
+            let page = PageId { volume: volume.id(), page: number };
+            let image = image_of(entry, holders).map(|image| fingerprint(&image.encode(page)));
+            if there != image {
+                return Err(taken());
+            }
+            kept.insert(number);
+        }
+    }
+    if !found.is_empty() {
+        return Err(taken());
+    }
+    Ok(kept)
+}
+
+/// Equal pages of one volume have equal images.
+fn fingerprint(image: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(image);
+    hasher.finish()
+}
+
+impl Verified {
+    /// Whether the page in the part that begins there is the one that counts.
+    fn counts(&self, page: PageNo, at: u64) -> bool {
+        self.last.get(&page).is_none_or(|last| *last == at)
+    }
+}
+
+/// A page as it is restored: the nodes that held locks are no more.
+fn image_of(entry: &Entry, holders: Option<PageNo>) -> Option<Page> {
+    let (_, page) = entry.image.as_ref()?;
+    let mut page = page.clone();
+    if holders == Some(entry.page.page) {
+        forget_lock_holders(&mut page);
+    }
+    Some(page)
+}
+
+struct Making<'a> {
+    volume: &'a Volume,
+    batch: Vec<Write>,
+    bytes: usize,
+    under_way: JoinSet<Result<(), Error>>,
+    done: BackupProgress,
+    progress: &'a mut (dyn FnMut(BackupProgress) + Send),
+}
+
+impl Making<'_> {
+    /// All pages but page 1.
+    async fn pages(
+        &mut self,
+        file: impl Read,
+        verified: &Verified,
+        kept: &PageSet,
+        holders: Option<PageNo>,
+    ) -> Result<(), BackupError> {
+        let mut parts = Parts::new(file)?;
+        loop {
+            let at = parts.position();
+            let Part::Pages { entries, .. } = parts.next()? else { break };
+            for entry in &entries {
+                let number = entry.page.page;
+                if number == PageNo(1) || kept.contains(number) || !verified.counts(number, at) {
+                    continue;
+                }
+                let page = PageId { volume: self.volume.id(), page: number };
+                let writes = match image_of(entry, holders) {
+                    Some(image) => {
+                        vec![Write { page, op: Op::RestorePage { image: image.encode(page) } }]
+                    }
+                    // Its number stays used.
+                    None => [Op::CreatePage(PageKind::Raw), Op::DeletePage]
+                        .map(|op| Write { page, op })
+                        .into(),
+                };
+                self.add(writes).await?;
+            }
+        }
+        self.flush().await?;
+        self.settle(0).await
+    }
+
+    async fn add(&mut self, writes: Vec<Write>) -> Result<(), BackupError> {
+        let bytes: usize = writes.iter().map(|write| write.op.payload_bytes()).sum();
+        self.batch.extend(writes);
+        self.bytes += bytes;
+        self.done.pages += 1;
+        self.done.bytes += bytes as u64;
+        if self.bytes >= COMMIT_BYTES || self.batch.len() >= COMMIT_PAGES {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), BackupError> {
+        let writes = std::mem::take(&mut self.batch);
+        self.bytes = 0;
+        if writes.is_empty() {
+            return Ok(());
+        }
+        self.settle(COMMITS_MAX - 1).await?;
+        let volume = self.volume.clone();
+        self.under_way.spawn(async move { commit(&volume, writes).await });
+        (self.progress)(self.done);
+        Ok(())
+    }
+
+    /// Waits until no more than so many commits are under way.
+    async fn settle(&mut self, most: usize) -> Result<(), BackupError> {
+        while self.under_way.len() > most {
+            match self.under_way.join_next().await {
+                Some(Ok(result)) => result?,
+                Some(Err(panicked)) => return Err(Error::Unavailable(panicked.to_string()).into()),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> Result<(), BackupError> {
+        self.flush().await?;
+        self.settle(0).await
+    }
+}
+
+/// Commits, again while the origin cannot take it: nothing is done then.
+async fn commit(volume: &Volume, writes: Vec<Write>) -> Result<(), Error> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match volume.commit_writes(writes.clone()).await {
+            Ok(_) => return Ok(()),
+            Err(Error::Unavailable(_) | Error::TimedOut(_) | Error::StoreFull(_))
+                if attempt < ATTEMPTS =>
+            {
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Frees the files without a name of a volume of files: nobody has them open.
+async fn free_orphans(volume: &Volume, trailer: &Trailer) -> Result<u64, BackupError> {
+    let store =
+        VolumeStore::new(volume.clone(), Freshness::Leased, TIME_LIMIT, TIME_LIMIT, Duration::ZERO);
+    volume.refresh().await?;
+    let tree = match FileSystem::open(store, FsOptions::default()).await {
+        Ok(tree) => tree,
+        // Of a program that uses the library.
+        Err(FsError::Unformatted) => return Ok(0),
+        Err(error) => return Err(Error::Unavailable(error.to_string()).into()),
+    };
+    // Not those that were made here since.
+    let age = Duration::from_nanos(wall_time().0.saturating_sub(trailer.time));
+    let freed = tree.reap_orphans(age).await;
+    freed.map_err(|error| Error::Unavailable(error.to_string()).into())
+}

@@ -1,0 +1,162 @@
+//! The file: as it is written, as it is read, and what is no backup.
+
+use super::format::{FormatError, Header, Part, Parts, Trailer, Writer, Written};
+use super::{BackupError, verify};
+use bytes::Bytes;
+use larder_core::commit::{Op, PageKind};
+use larder_core::id::{DomainId, Generation, HistoryId, PageId, PageNo, Slot, Stamp, VolumeId};
+use larder_core::page::{Page, Record};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+const VOLUME: VolumeId = VolumeId(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
+
+fn header() -> Header {
+    Header {
+        volume: VOLUME,
+        domain: DomainId(0xd0d1),
+        name: "home".into(),
+        page_bytes: 4096,
+        begun: 1_700_000_000_000_000_000,
+    }
+}
+
+fn trailer() -> Trailer {
+    Trailer {
+        history: HistoryId(0xaaaa),
+        stamp: Stamp(1000),
+        time: 1_700_000_001_000_000_000,
+        next_page: PageNo(300),
+        pages: 3,
+        deleted: 1,
+    }
+}
+
+/// A page with one object, of a later generation.
+fn slotted(number: u64, value: &str) -> Written {
+    let mut page = Page::empty(PageKind::Slotted);
+    for generation in [1, 2] {
+        let (slot, generation) = (Slot(3), Generation(generation));
+        let value = Record::Inline(Bytes::copy_from_slice(value.as_bytes())).encode();
+        page.apply(&Op::Put { slot, generation, value }, 4096).expect("it fits");
+        if generation.0 == 1 {
+            page.apply(&Op::Delete { slot, generation }, 4096).expect("it is there");
+        }
+    }
+    let id = PageId { volume: VOLUME, page: PageNo(number) };
+    Written { page: PageNo(number), version: Stamp(900 + number), image: Some(page.encode(id)) }
+}
+
+fn gone(number: u64) -> Written {
+    Written { page: PageNo(number), version: Stamp(990), image: None }
+}
+
+/// Page 2 is copied again, page 4 is deleted after it was copied.
+fn file() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), &header()).expect("memory");
+    writer
+        .pages(true, &[slotted(1, "root"), slotted(2, "two"), slotted(4, "four")])
+        .expect("memory");
+    writer.pages(false, &[slotted(2, "deux"), gone(4)]).expect("memory");
+    writer.pages(true, &[slotted(5, "five")]).expect("memory");
+    writer.finish(&trailer()).expect("memory").0
+}
+
+fn look(bytes: &[u8]) -> Result<super::Summary, BackupError> {
+    verify(bytes, &mut |_| {})
+}
+
+#[test]
+fn a_file_holds_what_was_written() {
+    let bytes = file();
+    let summary = look(&bytes).expect("it is whole");
+    assert_eq!((&summary.header, &summary.trailer), (&header(), &trailer()));
+    assert_eq!(summary.bytes, bytes.len() as u64);
+    let mut parts = Parts::new(&bytes[..]).expect("a header");
+    let Part::Pages { base: true, entries } = parts.next().expect("pages") else {
+        panic!("the first copy")
+    };
+    let (_, page) = entries[1].image.as_ref().expect("it is there");
+    let record = Record::Inline(Bytes::from_static(b"two")).encode();
+    assert_eq!(page.get(Slot(3)), Some((Generation(2), record)));
+    let found = super::look_through(&bytes[..], &mut |_| {}).expect("it is whole");
+    assert_eq!(found.last.keys().copied().collect::<Vec<_>>(), [PageNo(2), PageNo(4)]);
+    assert!(found.root.is_some(), "page 1");
+}
+
+/// However a file was cut off or damaged, it is never taken for a whole one.
+#[test]
+fn nothing_less_than_a_whole_file_is_taken() {
+    let bytes = file();
+    for length in 0..bytes.len() {
+        let error = look(&bytes[..length]).expect_err("it is cut");
+        let cut = matches!(error, BackupError::Format(FormatError::Cut(_) | FormatError::NoBackup));
+        assert!(cut, "{length}: {error}");
+    }
+    for at in 0..bytes.len() {
+        let mut torn = bytes.clone();
+        torn[at] ^= 0x10;
+        assert!(look(&torn).is_err(), "byte {at} is another");
+    }
+    let longer = [&bytes[..], b"x"].concat();
+    assert!(look(&longer).is_err(), "bytes after the end");
+    assert!(matches!(
+        look(b"PK\x03\x04 and more than 16 bytes"),
+        Err(BackupError::Format(FormatError::NoBackup))
+    ));
+}
+
+/// Each part is whole by itself: only its checksum, which follows from the part before, tells that one
+/// is missing.
+#[test]
+fn a_part_that_was_left_out_is_noticed() {
+    let bytes = file();
+    let mut parts = Parts::new(&bytes[..]).expect("a header");
+    let first = parts.position() as usize;
+    parts.next().expect("pages");
+    let second = parts.position() as usize;
+    let without = [&bytes[..first], &bytes[second..]].concat();
+    assert!(matches!(look(&without), Err(BackupError::Format(FormatError::Damaged(_)))));
+}
+
+#[test]
+fn counts_that_do_not_fit_are_refused() {
+    let wrong = Trailer { pages: 4, ..trailer() };
+    let mut writer = Writer::new(Vec::new(), &header()).expect("memory");
+    writer.pages(true, &[slotted(1, "root")]).expect("memory");
+    let (bytes, _) = writer.finish(&wrong).expect("memory");
+    let error = look(&bytes).expect_err("it holds one page").to_string();
+    assert!(error.contains("1 pages") && error.contains("4"), "{error}");
+    let mut writer = Writer::new(Vec::new(), &header()).expect("memory");
+    writer.pages(true, &[slotted(1, "root"), slotted(1, "root")]).expect("memory");
+    let (bytes, _) = writer.finish(&trailer()).expect("memory");
+    assert!(look(&bytes).is_err(), "a page twice in the first copy");
+}
+
+/// The bytes of version 1 of the format (`docs/formats/backup.md`): they must go on to be read.
+/// `LARDER_GOLDEN=write` writes them anew, and the fuzz target's seed.
+#[test]
+fn the_format_is_as_it_was() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let path = folder.join("tests/golden-backup/v1.hex");
+    let mut text = String::new();
+    for line in file().chunks(16) {
+        let line: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(text, "{}", line.join(" ")).expect("writing to a string");
+    }
+    if std::env::var_os("LARDER_GOLDEN").is_some_and(|value| value == "write") {
+        let seeds = folder.join("../../fuzz/seeds/backup");
+        for folder in [path.parent().expect("a folder"), &seeds] {
+            std::fs::create_dir_all(folder).expect("writable");
+        }
+        std::fs::write(&path, &text).expect("writable");
+        std::fs::write(seeds.join("whole"), file()).expect("writable");
+    }
+    let golden = std::fs::read_to_string(&path).expect("the golden file");
+    let bytes: Vec<u8> = golden
+        .split_whitespace()
+        .map(|byte| u8::from_str_radix(byte, 16).expect("hexadecimal bytes"))
+        .collect();
+    assert_eq!(look(&bytes).expect("it is read").trailer, trailer());
+    assert_eq!(text, golden, "a change of the format: it needs another version");
+}

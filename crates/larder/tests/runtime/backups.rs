@@ -1,0 +1,313 @@
+//! Backups of a volume that is in use, over TLS sockets, and what is restored of them.
+
+use crate::common::{Site, create, number, proxy, session};
+use bytes::Bytes;
+use larder::backup::{BackupError, BackupOptions, back_up, restore, verify};
+use larder::client::{Error, Node, Volume, VolumeOptions};
+use larder::core::commit::PageKind;
+use larder::core::id::{ObjectId, Slot};
+use larder::fs::check::{CheckOptions, check};
+use larder::fs::client::VolumeStore;
+use larder::fs::{Create, FileSystem, FsError, FsOptions, Kind, LockAsk, LockKind, PAGE_BYTES};
+use std::io::Cursor;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const PAGES: u64 = 60;
+
+/// A number in each of many pages.
+async fn numbers(volume: &Volume) -> Vec<ObjectId> {
+    let mut ids = Vec::new();
+    for _ in 0..PAGES {
+        let of = volume.id();
+        let id = session(volume)
+            .transact(|tx| async move {
+                let page = tx.create_page(of, PageKind::Slotted).await?;
+                // A slot that is used for the second time: its generation must come again.
+                let gone = tx.create_at(page, Slot(5), vec![1; 8]).await?;
+                tx.delete(gone).await?;
+                tx.create_at(page, Slot(5), vec![0; 8]).await
+            })
+            .await
+            .expect("a new page");
+        ids.push(id);
+    }
+    ids
+}
+
+/// Writes 1, 2, 3, … into all numbers of a group, each in one transaction, and notes what is done.
+async fn write_groups(
+    volume: Volume,
+    ids: Vec<ObjectId>,
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+) {
+    let session = session(&volume);
+    while !stop.load(Ordering::Relaxed) {
+        let next = done.load(Ordering::Relaxed) + 1;
+        let ids = &ids;
+        let written = session.transact(|tx| async move {
+            for id in ids {
+                tx.update(*id, next.to_le_bytes().to_vec()).await?;
+            }
+            Ok::<_, Error>(())
+        });
+        written.await.expect("nobody else writes these");
+        done.store(next, Ordering::Relaxed);
+    }
+}
+
+async fn read(volume: &Volume, id: ObjectId) -> u64 {
+    // The same page, slot and generation in the volume that was restored.
+    let id = ObjectId { page: volume.page(id.page.page), ..id };
+    let value = session(volume).read(|tx| async move { tx.get(id).await }).await;
+    number(&value.expect("it is there"))
+}
+
+/// Two writers change every page all the time; the backup holds one moment: all numbers of a group are
+/// equal, none is older than what was done before it began.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_a_busy_volume_is_of_one_moment() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let relay = site.relay(&origin.address().to_string()).await;
+    let line = proxy(&relay.address().to_string(), Duration::from_millis(5)).await;
+    let one = site.node("one", &origin.address().to_string()).await;
+    let two = site.node("two", &line.address().to_string()).await;
+    let volume = create(&one, "shared").await;
+    let ids = numbers(&volume).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let counts = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
+    let half = ids.len() / 2;
+    let writers: Vec<_> = [&ids[..half], &ids[half..]]
+        .into_iter()
+        .zip(&counts)
+        .map(|(ids, done)| {
+            let (ids, stop, done) = (ids.to_vec(), stop.clone(), done.clone());
+            tokio::spawn(write_groups(volume.clone(), ids, stop, done))
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let there = two.volume("shared").await.expect("it was made");
+    for _ in 0..5 {
+        let before: Vec<u64> = counts.iter().map(|done| done.load(Ordering::Relaxed)).collect();
+        let (summary, file) = back_up(&there, Vec::new(), &BackupOptions::default(), &mut |_| {})
+            .await
+            .expect("copies");
+        let after: Vec<u64> = counts.iter().map(|done| done.load(Ordering::Relaxed)).collect();
+        assert_eq!(verify(&file[..], &mut |_| {}).expect("it is whole"), summary);
+        assert_eq!(summary.trailer.pages, PAGES + 1);
+        let name = format!("again-{}", summary.trailer.stamp);
+        let restored =
+            restore(&one, Cursor::new(file), &name, &mut |_| {}).await.expect("it is made");
+        assert_ne!(restored.volume, volume.id());
+        let again = one.volume(&name).await.expect("it is there");
+        for (group, (before, after)) in
+            [&ids[..half], &ids[half..]].into_iter().zip(before.into_iter().zip(after))
+        {
+            let first = read(&again, group[0]).await;
+            for id in group {
+                assert_eq!(read(&again, *id).await, first, "one moment");
+            }
+            assert!((before..=after + 1).contains(&first), "{before} ≤ {first} ≤ {after} + 1");
+        }
+        // Numbers of the past are given to nobody.
+        let fresh = again.allocate_pages(1).await.expect("a number");
+        assert!(ids.iter().all(|id| id.page.page < fresh), "{fresh:?}");
+    }
+    stop.store(true, Ordering::Relaxed);
+    for writer in writers {
+        writer.await.expect("no panic");
+    }
+}
+
+async fn tree(volume: &Volume) -> FileSystem<VolumeStore> {
+    let limit = Duration::from_secs(20);
+    let store = VolumeStore::new(
+        volume.clone(),
+        larder::client::Freshness::Leased,
+        limit,
+        limit,
+        Duration::ZERO,
+    );
+    FileSystem::open(store, FsOptions::default()).await.expect("a tree")
+}
+
+async fn files(node: &Node) -> Volume {
+    let options = VolumeOptions { page_bytes: PAGE_BYTES, ..VolumeOptions::new("files") };
+    let volume = node.create_volume(options).await.expect("a new volume");
+    let limit = Duration::from_secs(20);
+    let freshness = larder::client::Freshness::Leased;
+    let store = VolumeStore::new(volume.clone(), freshness, limit, limit, Duration::ZERO);
+    FileSystem::open_or_format(store, FsOptions::default(), [9; 16]).await.expect("a new tree");
+    volume
+}
+
+fn plain(kind: Kind) -> Create {
+    let target = Bytes::new();
+    Create { kind, mode: 0o755, umask: 0, uid: 0, gid: 0, target, device: 0 }
+}
+
+/// A tree with a file that was removed while open and a lock that is held: in the restored one neither
+/// is left, nobody waits for the lock, and its check is clean.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_tree_is_clean_and_free_of_the_past() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let one = site.node("one", &origin.address().to_string()).await;
+    let volume = files(&one).await;
+    let fs = tree(&volume).await;
+    let folder = fs
+        .create(fs.root(), b"folder", &plain(Kind::Directory))
+        .await
+        .expect("made")
+        .attr
+        .expect("new")
+        .id;
+    for i in 0..300 {
+        let name = format!("file{i}");
+        let made = fs.create(folder, name.as_bytes(), &plain(Kind::File)).await.expect("made");
+        let (handle, _) = fs.open_file(made.attr.expect("new").id).await.expect("it opens");
+        fs.write(&handle, 0, Bytes::from(vec![i as u8; 100 * i])).await.expect("room");
+        fs.release(&handle).await.expect("it commits");
+    }
+    let held = fs
+        .create(fs.root(), b"held", &plain(Kind::File))
+        .await
+        .expect("made")
+        .attr
+        .expect("new")
+        .id;
+    let lock = LockAsk { owner: 1, pid: 1, kind: LockKind::Write, start: 0, end: u64::MAX };
+    fs.lock(held, &lock).await.expect("nobody has it");
+    let open = fs
+        .create(fs.root(), b"open", &plain(Kind::File))
+        .await
+        .expect("made")
+        .attr
+        .expect("new")
+        .id;
+    let (handle, _) = fs.open_file(open).await.expect("it opens");
+    fs.unlink(fs.root(), b"open").await.expect("it is there");
+
+    let (_, file) =
+        back_up(&volume, Vec::new(), &BackupOptions::default(), &mut |_| {}).await.expect("copies");
+    let restored =
+        restore(&one, Cursor::new(file.clone()), "again", &mut |_| {}).await.expect("it is made");
+    assert_eq!(restored.freed, 1, "the file that was removed while open");
+    let again = tree(&one.volume("again").await.expect("it is there")).await;
+    let report = check(&again, &CheckOptions::default(), &mut |_| {}).await.expect("it is read");
+    assert!(report.is_clean(), "{:?}", report.problems);
+    assert_eq!((report.files, report.orphans), (301, 0));
+    let held = again.lookup(again.root(), b"held").await.expect("reads").attr.expect("there").id;
+    let theirs = LockAsk { owner: 2, ..lock };
+    assert_eq!(again.lock(held, &theirs).await.expect("it is asked"), None, "nobody holds it");
+
+    // It is whole: nothing goes on with it.
+    let taken = restore(&one, Cursor::new(file), "again", &mut |_| {}).await;
+    assert!(matches!(taken, Err(BackupError::Taken(_))), "{taken:?}");
+    fs.release(&handle).await.expect("closes");
+}
+
+/// Interrupted, it leaves a volume that holds no tree, and the next call goes on with it; with another
+/// file it does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_restoration_is_gone_on_with() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let one = site.node("one", &origin.address().to_string()).await;
+    let volume = files(&one).await;
+    let fs = tree(&volume).await;
+    let large = fs
+        .create(fs.root(), b"large", &plain(Kind::File))
+        .await
+        .expect("made")
+        .attr
+        .expect("new")
+        .id;
+    let (handle, _) = fs.open_file(large).await.expect("it opens");
+    for i in 0..24_u64 {
+        fs.write(&handle, i << 20, Bytes::from(vec![i as u8; 1 << 20])).await.expect("room");
+    }
+    fs.release(&handle).await.expect("it commits");
+    let options = BackupOptions::default();
+    let (_, file) = back_up(&volume, Vec::new(), &options, &mut |_| {}).await.expect("copies");
+
+    let (told, cut) = tokio::sync::oneshot::channel();
+    let mut told = Some(told);
+    let mut progress = |done: larder::backup::BackupProgress| {
+        if done.bytes > 20 << 20
+            && let Some(told) = told.take()
+        {
+            let _ = told.send(());
+        }
+    };
+    tokio::select! {
+        done = restore(&one, Cursor::new(&file), "again", &mut progress) => {
+            panic!("it was to be interrupted: {done:?}")
+        }
+        _ = cut => {}
+    }
+    let half = one.volume("again").await.expect("it was made");
+    assert!(half.info().pages > 1, "{:?}", half.info());
+    let limit = Duration::from_secs(20);
+    let freshness = larder::client::Freshness::Leased;
+    let store = VolumeStore::new(half.clone(), freshness, limit, limit, Duration::ZERO);
+    let opened = FileSystem::open(store, FsOptions::default()).await.map(|_| ());
+    assert_eq!(opened, Err(FsError::Unformatted), "it cannot be taken for whole");
+
+    fs.unlink(fs.root(), b"large").await.expect("it is there");
+    let (_, other) = back_up(&volume, Vec::new(), &options, &mut |_| {}).await.expect("copies");
+    let taken = restore(&one, Cursor::new(&other), "again", &mut |_| {}).await;
+    assert!(matches!(taken, Err(BackupError::Taken(_))), "{taken:?}");
+
+    let done = restore(&one, Cursor::new(&file), "again", &mut |_| {}).await.expect("it goes on");
+    assert!(done.kept > 0, "some pages were there");
+    let again = tree(&half).await;
+    let report = check(&again, &CheckOptions::default(), &mut |_| {}).await.expect("it is read");
+    assert!(report.is_clean(), "{:?}", report.problems);
+    assert_eq!((report.files, report.bytes), (1, 24 << 20));
+
+    // A damaged file makes nothing.
+    let mut torn = file;
+    let middle = torn.len() / 2;
+    torn[middle] ^= 1;
+    let refused = restore(&one, Cursor::new(torn), "torn", &mut |_| {}).await;
+    assert!(matches!(refused, Err(BackupError::Format(_))), "{refused:?}");
+    assert!(matches!(one.volume("torn").await, Err(Error::NoVolume(_))));
+}
+
+/// The origin is started anew in the middle: the copy goes on, and is of one line of histories.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_goes_on_over_a_restart_of_the_origin() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let at = origin.address().to_string();
+    let one = site.node("one", &at).await;
+    let volume = create(&one, "shared").await;
+    let ids = numbers(&volume).await;
+    let (told, cut) = tokio::sync::oneshot::channel();
+    let mut told = Some(told);
+    let copying = volume.clone();
+    let backup = tokio::spawn(async move {
+        let mut progress = |_| {
+            if let Some(told) = told.take() {
+                let _ = told.send(());
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        };
+        back_up(&copying, Vec::new(), &BackupOptions::default(), &mut progress).await
+    });
+    cut.await.expect("it begins");
+    origin.shutdown().await;
+    drop(origin);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let _origin = site.origin_at(&at).await;
+    let (summary, file) = backup.await.expect("no panic").expect("it goes on");
+    assert_eq!(summary.trailer.pages, PAGES + 1);
+    let two = site.node("two", &at).await;
+    restore(&two, Cursor::new(file), "again", &mut |_| {}).await.expect("it is made");
+    let again = two.volume("again").await.expect("it is there");
+    assert_eq!(read(&again, ids[7]).await, 0);
+}
