@@ -413,6 +413,8 @@ pub(crate) enum VolumeCommand {
         uplink: Uplink,
     },
     /// Check a volume's tree (over a link), or the store of an origin that is not running (`--data`)
+    ///
+    /// Ends with 0 when all holds, or was repaired; with 6 when something is left that does not.
     Check {
         /// The volume
         #[arg(required_unless_present = "data")]
@@ -425,6 +427,11 @@ pub(crate) enum VolumeCommand {
         /// when no node is running
         #[arg(long, value_name = "AGE", conflicts_with = "data")]
         free_orphans: Option<String>,
+        /// Mend what does not hold, while the volume is in use: counts and parents are set right, names
+        /// that lead nowhere are removed, files and directories without a name come to `lost+found`,
+        /// bytes that are missing are zeros. Each repair looks again first. What was done is told
+        #[arg(long, conflicts_with = "data")]
+        repair: bool,
         /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with
         /// `--json` an object a line; all on standard error
         #[arg(short, long)]

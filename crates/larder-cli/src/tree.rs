@@ -3,10 +3,11 @@
 use crate::progress::{Progress, Step};
 use anyhow::{Context, Result, ensure};
 use larder::client::{Freshness, Volume};
-use larder::fs::check::{CheckOptions, check as check_tree};
+use larder::fs::check::{At, CheckOptions, CheckReport, Found, check as check_tree};
 use larder::fs::client::VolumeStore;
 use larder::fs::export::{ExportOptions, MARKER, export as export_tree};
 use larder::fs::import::import as import_tree;
+use larder::fs::repair::repair as repair_tree;
 use larder::fs::{FileSystem, FsError, FsOptions};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -127,18 +128,84 @@ pub(crate) async fn check(
     mut shown: Progress,
 ) -> Result<(Value, Vec<String>)> {
     let tree = open(volume).await?;
-    let freed = match free {
+    let freed = free_orphans(&tree, free).await?;
+    let report =
+        check_tree(&tree, &CheckOptions::default(), &mut |progress| show(&mut shown, progress))
+            .await?;
+    shown.finish();
+    let faults = report.problems.iter().map(fault).collect();
+    let mut value = report_json(&report);
+    if let Some(freed) = freed {
+        value["freed"] = freed.into();
+    }
+    Ok((value, faults))
+}
+
+/// Checks a volume's tree and mends what it can; the report, and what does not hold in the end.
+pub(crate) async fn repair(
+    volume: &Volume,
+    free: Option<Duration>,
+    mut shown: Progress,
+) -> Result<(Value, Vec<String>)> {
+    let tree = open(volume).await?;
+    let freed = free_orphans(&tree, free).await?;
+    let options = CheckOptions::default();
+    let report = repair_tree(&tree, &options, &mut |progress| show(&mut shown, progress)).await?;
+    shown.finish();
+    let reasons = report.left.iter().map(Some).chain(std::iter::repeat(None));
+    let left = report.check.problems.iter().zip(reasons);
+    let faults = left.map(|(found, why)| match why.filter(|why| !why.is_empty()) {
+        Some(why) => format!("{}; not repaired: {why}", fault(found)),
+        None => fault(found),
+    });
+    let faults = faults.collect();
+    let mut value = report_json(&report.check);
+    let repaired = report.repaired.iter();
+    value["repaired"] = repaired
+        .map(|repaired| {
+            let mut value = place_json(&repaired.problem, repaired.at);
+            value["done"] = repaired.done.as_str().into();
+            value
+        })
+        .collect();
+    if let Some(freed) = freed {
+        value["freed"] = freed.into();
+    }
+    Ok((value, faults))
+}
+
+async fn free_orphans(tree: &Tree, free: Option<Duration>) -> Result<Option<u64>> {
+    Ok(match free {
         Some(age) => Some(tree.reap_orphans(age).await?),
         None => None,
-    };
-    let report = check_tree(&tree, &CheckOptions::default(), &mut |progress| {
-        let done = progress.files + progress.directories;
-        shown.show(Step { done, known: None, bytes: progress.bytes });
     })
-    .await?;
-    shown.finish();
-    let faults = report.problems.iter().map(ToString::to_string).collect();
-    let mut value = json!({
+}
+
+fn show(shown: &mut Progress, progress: &CheckReport) {
+    let done = progress.files + progress.directories;
+    shown.show(Step { done, known: None, bytes: progress.bytes });
+}
+
+/// A problem with the place where it was seen.
+fn fault(found: &Found) -> String {
+    let At { page, slot, generation } = found.at;
+    let slot = slot.map_or(String::new(), |slot| format!(" slot {}", slot.0));
+    let generation = generation.map_or(String::new(), |of| format!(" generation {}", of.0));
+    format!("{found} (page {}{slot}{generation})", page.0)
+}
+
+fn place_json(problem: &str, at: At) -> Value {
+    json!({
+        "problem": problem,
+        "page": at.page.0,
+        "slot": at.slot.map(|slot| slot.0),
+        "generation": at.generation.map(|generation| generation.0),
+    })
+}
+
+fn report_json(report: &CheckReport) -> Value {
+    let found = report.problems.iter();
+    json!({
         "directories": report.directories,
         "files": report.files,
         "symlinks": report.symlinks,
@@ -146,9 +213,6 @@ pub(crate) async fn check(
         "bytes": report.bytes,
         "orphans": report.orphans,
         "problems": report.problems_total,
-    });
-    if let Some(freed) = freed {
-        value["freed"] = freed.into();
-    }
-    Ok((value, faults))
+        "found": found.map(|found| place_json(&found.to_string(), found.at)).collect::<Value>(),
+    })
 }

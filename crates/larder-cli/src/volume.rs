@@ -105,13 +105,21 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
             show(&report, common, &summary("whole", &report))?;
         }
         VolumeCommand::Check { data: Some(data), .. } => check_store(data, common)?,
-        VolumeCommand::Check { volume: name, free_orphans, quiet, uplink, .. } => {
+        VolumeCommand::Check { volume: name, free_orphans, repair, quiet, uplink, .. } => {
             let free = free_orphans.as_deref().map(orphan_age).transpose()?;
             let name = name.as_ref().context("a volume's name, or --data, is needed")?;
             let node = connect(uplink, common).await?;
             let volume = node.volume(name).await?;
             let shown = Progress::new("check", common.json, *quiet);
-            let (report, faults) = crate::tree::check(&volume, free, shown).await?;
+            let (report, faults) = match repair {
+                true => crate::tree::repair(&volume, free, shown).await?,
+                false => crate::tree::check(&volume, free, shown).await?,
+            };
+            for repaired in report["repaired"].as_array().into_iter().flatten() {
+                let [problem, done] = [&repaired["problem"], &repaired["done"]]
+                    .map(|text| text.as_str().unwrap_or_default());
+                out::fault(format_args!("{problem}: {done}"));
+            }
             node.shutdown().await;
             verdict(&report, &faults, common)?;
         }
@@ -186,7 +194,11 @@ fn summary(verb: &str, report: &Value) -> String {
         .as_object()
         .into_iter()
         .flatten()
-        .map(|(key, value)| format!("{} {value}", key.replace('_', " ")))
+        .map(|(key, value)| match value.as_array() {
+            // Each is told on a line of its own.
+            Some(list) => format!("{} {}", key.replace('_', " "), list.len()),
+            None => format!("{} {value}", key.replace('_', " ")),
+        })
         .collect();
     format!("{verb}: {}", parts.join(", "))
 }

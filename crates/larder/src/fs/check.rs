@@ -1,11 +1,15 @@
-//! `larder volume check`: walks a whole volume of files in one snapshot and says what does not hold.
+//! `larder volume check`: walks a whole volume of files in one snapshot and says what does not hold,
+//! where, and how it can be mended (`repair`).
 
-use super::record::{Content, Extents, Inode, InodeId, Kind, TrieHeader, Xattrs, decode_entries};
+use super::record::{
+    Content, Entry, Extents, Inode, InodeId, Kind, TrieHeader, Xattrs, decode_entries,
+};
+use super::repair::{Mend, Named};
 use super::trie::{HEADER_SLOT, child_of, is_name, slot_of};
 use super::tx::{Mode, Tx, TxError};
 use super::{FileSystem, FsError, TxStore};
 use bytes::Bytes;
-use larder_core::id::PageNo;
+use larder_core::id::{Generation, PageNo, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How often a check is begun anew when the volume changed too much for its snapshot.
@@ -125,6 +129,47 @@ pub enum Problem {
     },
 }
 
+/// Where a problem is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct At {
+    /// The page.
+    pub page: PageNo,
+    /// The slot, if it is one.
+    pub slot: Option<Slot>,
+    /// Which of the slot's objects, if one is there.
+    pub generation: Option<Generation>,
+}
+
+impl At {
+    fn of(id: InodeId) -> Self {
+        Self { page: id.page, slot: Some(id.slot), generation: Some(id.generation) }
+    }
+
+    fn page(page: PageNo) -> Self {
+        Self { page, slot: None, generation: None }
+    }
+
+    fn slot(page: PageNo, slot: Slot) -> Self {
+        Self { page, slot: Some(slot), generation: None }
+    }
+}
+
+/// A problem, where it is, and what would mend it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// What does not hold.
+    pub problem: Problem,
+    /// Where that was seen.
+    pub at: At,
+    pub(super) mend: Mend,
+}
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.problem.fmt(f)
+    }
+}
+
 /// What was found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckReport {
@@ -143,7 +188,7 @@ pub struct CheckReport {
     /// Files without a name: open somewhere, or being freed, or left by a crash.
     pub orphans: u64,
     /// What does not hold, up to the limit.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Found>,
     /// How much does not hold.
     pub problems_total: u64,
 }
@@ -204,6 +249,10 @@ struct Seen {
     path: String,
     links: u64,
     names: u64,
+    /// Its time of change: with every name that is made or removed it gets another.
+    change: i64,
+    /// Where the first of its names is.
+    named: Option<Named>,
 }
 
 /// A directory to walk.
@@ -221,7 +270,7 @@ struct Walk<'a, S: TxStore> {
     report: CheckReport,
     inodes: BTreeMap<InodeId, Seen>,
     /// Runs of page numbers: first, count, whose.
-    used: Vec<(u64, u64, String)>,
+    used: Vec<(u64, u64, String, InodeId)>,
     /// Pages of names.
     tries: BTreeSet<PageNo>,
     waiting: Vec<Waiting>,
@@ -230,28 +279,39 @@ struct Walk<'a, S: TxStore> {
 impl<S: TxStore> Walk<'_, S> {
     fn root(&mut self, id: InodeId, path: &str, orphans: bool) {
         self.waiting.push(Waiting { id, parent: id, path: path.into(), orphans });
-        let seen = Seen { path: path.into(), links: 0, names: 0 };
+        let seen = Seen { path: path.into(), links: 0, names: 0, change: 0, named: None };
         self.inodes.insert(id, seen);
     }
 
-    fn problem(&mut self, problem: Problem) {
+    fn problem(&mut self, at: At, mend: Mend, problem: Problem) {
         self.report.problems_total += 1;
         if self.report.problems.len() < self.options.problems_max {
-            self.report.problems.push(problem);
+            self.report.problems.push(Found { problem, at, mend });
         }
     }
 
-    fn damaged(&mut self, path: &str, error: &FsError) {
-        self.problem(Problem::Damaged { path: path.into(), detail: error.to_string() });
+    /// What another version of larder wrote is not mended by this one.
+    fn damaged(&mut self, at: At, mend: Mend, path: &str, error: &FsError) {
+        let mend = if matches!(error, FsError::Format { .. }) { Mend::Nothing } else { mend };
+        self.problem(at, mend, Problem::Damaged { path: path.into(), detail: error.to_string() });
     }
 
     /// An inode, or none after noting why not. Errors of the store end the check.
-    async fn inode(&mut self, id: InodeId, path: &str) -> Result<Option<Inode>, FsError> {
+    async fn inode(
+        &mut self,
+        id: InodeId,
+        path: &str,
+        named: Option<&Named>,
+    ) -> Result<Option<Inode>, FsError> {
+        let mend = |make: fn(Named) -> Mend| named.cloned().map_or(Mend::Nothing, make);
         match self.fs.inode(self.tx, id).await {
             Ok(inode) => return Ok(Some(inode)),
-            Err(FsError::NotFound) => self.problem(Problem::Missing { path: path.into(), id }),
+            Err(FsError::NotFound) => {
+                let problem = Problem::Missing { path: path.into(), id };
+                self.problem(At::of(id), mend(Mend::Unname), problem);
+            }
             Err(error @ (FsError::Damaged(_) | FsError::Format { .. })) => {
-                self.damaged(path, &error)
+                self.damaged(At::of(id), mend(Mend::RemoveUnreadable), path, &error)
             }
             Err(error) => return Err(error),
         }
@@ -259,31 +319,36 @@ impl<S: TxStore> Walk<'_, S> {
     }
 
     async fn directory(&mut self, directory: Waiting) -> Result<(), FsError> {
-        let Some(inode) = self.inode(directory.id, &directory.path).await? else {
+        let Some(inode) = self.inode(directory.id, &directory.path, None).await? else {
             return Ok(());
         };
         let Ok(root) = inode.trie() else {
-            self.problem(Problem::WrongKind {
+            let problem = Problem::WrongKind {
                 path: directory.path,
                 named: Kind::Directory,
                 found: inode.kind,
-            });
+            };
+            // Of its name, if it has one, is told there.
+            self.problem(At::of(directory.id), Mend::Nothing, problem);
             return Ok(());
         };
         self.report.directories += u64::from(!directory.orphans);
-        self.xattrs(&inode, &directory.path).await?;
-        let (mut names, mut subdirectories) = (BTreeSet::new(), 0);
-        let mut pages = vec![(root, 0_u32, 0_u64)];
-        while let Some((page, level, prefix)) = pages.pop() {
-            self.used.push((page.0, 1, directory.path.clone()));
-            self.tries.insert(page);
-            let Some(header) = self.trie_header(page, level, &directory).await? else {
+        self.xattrs(directory.id, &inode, &directory.path).await?;
+        let (mut names, mut subdirectories) = (BTreeMap::new(), 0);
+        let mut pages = vec![(root, 0_u32, 0_u64, None)];
+        while let Some((page, level, prefix, above)) = pages.pop() {
+            self.used.push((page.0, 1, directory.path.clone(), directory.id));
+            if !self.tries.insert(page) {
+                // Told as a shared page; a circle would have no end.
+                continue;
+            }
+            let Some(header) = self.trie_header(page, (level, above), &directory).await? else {
                 continue;
             };
             if let Some(children) = header.children {
                 self.tx.fetch(&children).await?;
                 for (i, child) in children.into_iter().enumerate() {
-                    pages.push((child, level + 1, (prefix << 5) | i as u64));
+                    pages.push((child, level + 1, (prefix << 5) | i as u64, Some((page, i))));
                 }
                 continue;
             }
@@ -291,18 +356,20 @@ impl<S: TxStore> Walk<'_, S> {
         }
         // Nobody counts the names of orphans.
         if !directory.orphans && inode.size != names.len() as u64 {
-            self.problem(Problem::WrongSize {
+            let problem = Problem::WrongSize {
                 path: directory.path.clone(),
                 recorded: inode.size,
                 found: names.len() as u64,
-            });
+            };
+            self.problem(At::of(directory.id), Mend::Count(directory.id), problem);
         }
         if inode.links != 2 + subdirectories {
-            self.problem(Problem::WrongLinks {
+            let problem = Problem::WrongLinks {
                 path: directory.path,
                 recorded: inode.links,
                 found: 2 + subdirectories,
-            });
+            };
+            self.problem(At::of(directory.id), Mend::Count(directory.id), problem);
         }
         Ok(())
     }
@@ -310,27 +377,34 @@ impl<S: TxStore> Walk<'_, S> {
     async fn trie_header(
         &mut self,
         page: PageNo,
-        level: u32,
+        (level, above): (u32, Option<(PageNo, usize)>),
         directory: &Waiting,
     ) -> Result<Option<TrieHeader>, FsError> {
+        let parent = directory.parent;
+        let mend = Mend::Header { directory: directory.id, page, above, parent };
+        let at = At::slot(page, HEADER_SLOT);
         let Some((_, bytes)) = self.tx.get(page, HEADER_SLOT).await? else {
-            self.problem(Problem::MissingPage { path: directory.path.clone(), page });
+            let problem = Problem::MissingPage { path: directory.path.clone(), page };
+            self.problem(at, mend, problem);
             return Ok(None);
         };
         match TrieHeader::decode(&bytes) {
             Ok(header) => {
                 let expected = (level == 0).then_some(directory.parent);
                 if header.parent != expected {
-                    self.problem(Problem::WrongParent {
+                    let found = header.parent;
+                    let mend = Mend::Parent { page, found, expected };
+                    let problem = Problem::WrongParent {
                         path: directory.path.clone(),
                         expected: directory.parent,
                         found: header.parent,
-                    });
+                    };
+                    self.problem(at, mend, problem);
                 }
                 Ok(Some(header))
             }
             Err(error) => {
-                self.damaged(&directory.path, &error);
+                self.damaged(at, mend, &directory.path, &error);
                 Ok(None)
             }
         }
@@ -343,17 +417,19 @@ impl<S: TxStore> Walk<'_, S> {
         level: u32,
         prefix: u64,
         directory: &Waiting,
-        names: &mut BTreeSet<Bytes>,
+        names: &mut BTreeMap<Bytes, Named>,
     ) -> Result<u64, FsError> {
         let mut subdirectories = 0;
-        for (slot, _, bytes) in self.tx.get_all(page).await?.unwrap_or_default() {
+        for (slot, generation, bytes) in self.tx.get_all(page).await?.unwrap_or_default() {
             if !is_name(slot) {
                 continue;
             }
+            let at = At { page, slot: Some(slot), generation: Some(generation) };
             let entries = match decode_entries(&bytes) {
                 Ok(entries) => entries,
                 Err(error) => {
-                    self.damaged(&directory.path, &error);
+                    let mend = Mend::Names { directory: directory.id, page, slot };
+                    self.damaged(at, mend, &directory.path, &error);
                     continue;
                 }
             };
@@ -363,14 +439,19 @@ impl<S: TxStore> Walk<'_, S> {
                 let hash = self.fs.hash(&entry.name);
                 let way =
                     (0..level).fold(0, |way, level| (way << 5) | child_of(hash, level) as u64);
-                if slot != slot_of(hash) || way != prefix {
-                    self.problem(Problem::Misplaced { path: path.clone() });
-                }
-                if !names.insert(entry.name.clone()) {
-                    self.problem(Problem::Twice { path: path.clone() });
-                }
                 subdirectories += u64::from(entry.kind == Kind::Directory);
-                self.name(path, entry.id, entry.kind, directory).await?;
+                let named = Named { directory: directory.id, page, slot, entry };
+                if slot != slot_of(hash) || way != prefix {
+                    let problem = Problem::Misplaced { path: path.clone() };
+                    self.problem(at, Mend::Place(named.clone()), problem);
+                }
+                if let Some(first) = names.get(&named.entry.name) {
+                    let mend = Mend::Double { named: named.clone(), first: first.clone() };
+                    self.problem(at, mend, Problem::Twice { path: path.clone() });
+                } else {
+                    names.insert(named.entry.name.clone(), named.clone());
+                }
+                self.name(path, named, directory).await?;
             }
         }
         Ok(subdirectories)
@@ -379,29 +460,36 @@ impl<S: TxStore> Walk<'_, S> {
     async fn name(
         &mut self,
         path: String,
-        id: InodeId,
-        kind: Kind,
+        place: Named,
         directory: &Waiting,
     ) -> Result<(), FsError> {
+        let Entry { id, kind, .. } = place.entry;
+        let at = At::slot(place.page, place.slot);
         let named = u64::from(!directory.orphans);
         if let Some(seen) = self.inodes.get_mut(&id) {
             seen.names += named;
+            let first = seen.named.clone();
             if kind == Kind::Directory {
-                self.problem(Problem::Twice { path });
+                let twice = |first| Mend::Double { named: place, first };
+                let mend = first.map_or(Mend::Nothing, twice);
+                self.problem(at, mend, Problem::Twice { path });
             }
             return Ok(());
         }
-        let Some(inode) = self.inode(id, &path).await? else {
+        let Some(inode) = self.inode(id, &path, Some(&place)).await? else {
             return Ok(());
         };
         // Whatever it was, an orphan is entered as a file.
         if inode.kind != kind && !directory.orphans {
             let found = inode.kind;
-            self.problem(Problem::WrongKind { path: path.clone(), named: kind, found });
+            let problem = Problem::WrongKind { path: path.clone(), named: kind, found };
+            self.problem(at, Mend::Kind(place.clone()), problem);
         }
         // A directory's links are those of its subdirectories: counted when it is walked.
         let links = if kind == Kind::Directory { 1 } else { inode.links };
-        let seen = Seen { path: path.clone(), links, names: named };
+        let first = Some(place);
+        let seen =
+            Seen { path: path.clone(), links, names: named, change: inode.ctime, named: first };
         self.inodes.insert(id, seen);
         if directory.orphans {
             self.report.orphans += 1;
@@ -421,12 +509,12 @@ impl<S: TxStore> Walk<'_, S> {
             }
         }
         if kind != Kind::Directory {
-            self.xattrs(&inode, &path).await?;
+            self.xattrs(id, &inode, &path).await?;
         }
         self.content(id, &inode, path).await
     }
 
-    async fn xattrs(&mut self, inode: &Inode, path: &str) -> Result<(), FsError> {
+    async fn xattrs(&mut self, id: InodeId, inode: &Inode, path: &str) -> Result<(), FsError> {
         let Xattrs::Pages(first) = inode.xattrs else { return Ok(()) };
         let read = async {
             let pages = self.fs.xattr_pages(self.tx, first).await?;
@@ -434,12 +522,12 @@ impl<S: TxStore> Walk<'_, S> {
             Ok(pages.len() as u64)
         };
         match read.await {
-            Ok(count) => self.used.push((first.0, count, path.into())),
+            Ok(count) => self.used.push((first.0, count, path.into(), id)),
             Err(
                 error @ (FsError::Damaged(_)
                 | FsError::Format { .. }
                 | FsError::Store(TxError::Damaged(_))),
-            ) => self.damaged(path, &error),
+            ) => self.damaged(At::page(first), Mend::Xattrs(id), path, &error),
             Err(error) => return Err(error),
         }
         Ok(())
@@ -451,15 +539,16 @@ impl<S: TxStore> Walk<'_, S> {
             Content::Inline => {
                 if self.tx.get(id.page, id.data_slot()).await?.is_none() {
                     let error = FsError::Damaged("its bytes are missing".into());
-                    self.damaged(&path, &error);
+                    let at = At::slot(id.page, id.data_slot());
+                    self.damaged(at, Mend::Zeros(id), &path, &error);
                 }
             }
             Content::Pages(extents) => {
                 for (i, first) in extents.firsts.iter().enumerate() {
-                    self.used.push((first.0, Extents::run_pages(i), path.clone()));
+                    self.used.push((first.0, Extents::run_pages(i), path.clone(), id));
                 }
                 if self.options.data {
-                    self.pages(extents, &path).await?;
+                    self.pages(id, extents, &path).await?;
                 }
             }
         }
@@ -469,7 +558,7 @@ impl<S: TxStore> Walk<'_, S> {
         Ok(())
     }
 
-    async fn pages(&mut self, extents: &Extents, path: &str) -> Result<(), FsError> {
+    async fn pages(&mut self, id: InodeId, extents: &Extents, path: &str) -> Result<(), FsError> {
         let all: Vec<PageNo> = (0..extents.high).filter_map(|i| extents.page(i)).collect();
         for batch in all.chunks(PAGES_PER_FETCH) {
             self.tx.fetch(batch).await?;
@@ -478,10 +567,12 @@ impl<S: TxStore> Walk<'_, S> {
                     Ok(Some(_)) => self.report.pages += 1,
                     Ok(None) if extents.sparse => {}
                     Ok(None) => {
-                        self.problem(Problem::MissingPage { path: path.into(), page: *page })
+                        let problem = Problem::MissingPage { path: path.into(), page: *page };
+                        self.problem(At::page(*page), Mend::Hole { id, page: *page }, problem);
                     }
                     Err(TxError::Damaged(detail)) => {
-                        self.problem(Problem::Damaged { path: path.into(), detail })
+                        let problem = Problem::Damaged { path: path.into(), detail };
+                        self.problem(At::page(*page), Mend::Nothing, problem);
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -491,32 +582,36 @@ impl<S: TxStore> Walk<'_, S> {
     }
 
     fn links(&mut self) {
-        let wrong: Vec<Problem> = self
-            .inodes
-            .values()
-            .filter(|seen| seen.links != seen.names)
-            .map(|seen| Problem::WrongLinks {
-                path: seen.path.clone(),
-                recorded: seen.links,
-                found: seen.names,
+        let inodes = self.inodes.iter().filter(|(_, seen)| seen.links != seen.names);
+        let wrong: Vec<(InodeId, Mend, Problem)> = inodes
+            .map(|(id, seen)| {
+                let Seen { links, names, change, .. } = *seen;
+                let path = seen.path.clone();
+                let mend = Mend::Links { id: *id, links: names, change };
+                (*id, mend, Problem::WrongLinks { path, recorded: links, found: names })
             })
             .collect();
-        wrong.into_iter().for_each(|problem| self.problem(problem));
+        for (id, mend, problem) in wrong {
+            self.problem(At::of(id), mend, problem);
+        }
     }
 
     /// Looks through the inode pages for inodes that nothing leads to.
     async fn inode_pages(&mut self) -> Result<(), FsError> {
         let mut pages: BTreeSet<PageNo> = self.inodes.keys().map(|id| id.page).collect();
         for page in pages.difference(&self.tries) {
-            self.used.push((page.0, 1, "(inodes)".into()));
+            let first = InodeId { page: *page, slot: HEADER_SLOT, generation: Generation(0) };
+            self.used.push((page.0, 1, "(inodes)".into(), first));
         }
         pages.extend(&self.tries);
         for page in pages {
-            for (slot, generation, _) in self.tx.get_all(page).await?.unwrap_or_default() {
+            for (slot, generation, bytes) in self.tx.get_all(page).await?.unwrap_or_default() {
                 let id = InodeId { page, slot, generation };
                 let is_inode = slot.0 % 2 == 0 && slot != HEADER_SLOT && !is_name(slot);
                 if is_inode && !self.inodes.contains_key(&id) {
-                    self.problem(Problem::Unnamed { id });
+                    let inode = Inode::decode(&bytes).ok();
+                    let change = inode.map(|inode| (inode.kind, inode.ctime));
+                    self.problem(At::of(id), Mend::Name { id, change }, Problem::Unnamed { id });
                 }
             }
         }
@@ -528,11 +623,11 @@ impl<S: TxStore> Walk<'_, S> {
         used.sort();
         for two in used.windows(2) {
             if two[0].0 + two[0].1 > two[1].0 {
-                self.problem(Problem::SharedPage {
-                    path: two[0].2.clone(),
-                    other: two[1].2.clone(),
-                    page: PageNo(two[1].0),
-                });
+                let page = PageNo(two[1].0);
+                // Whoever of the two is a file gets pages of its own.
+                let mend = Mend::Copy { of: [two[1].3, two[0].3], page };
+                let (path, other) = (two[0].2.clone(), two[1].2.clone());
+                self.problem(At::page(page), mend, Problem::SharedPage { path, other, page });
             }
         }
     }

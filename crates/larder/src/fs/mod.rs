@@ -30,6 +30,7 @@ mod operations;
 mod orphans;
 pub mod record;
 mod rename;
+pub mod repair;
 mod space;
 #[cfg(test)]
 mod tests;

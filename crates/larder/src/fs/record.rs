@@ -205,6 +205,13 @@ impl Extents {
         16 << (4 * i)
     }
 
+    /// Whether run `i` has the page.
+    #[must_use]
+    pub fn run_holds(&self, i: usize, page: PageNo) -> bool {
+        let first = self.firsts.get(i).map(|first| first.0);
+        first.is_some_and(|first| (first..first + Self::run_pages(i)).contains(&page.0))
+    }
+
     /// Pages in the first `runs` runs.
     #[must_use]
     pub fn capacity(runs: usize) -> u64 {

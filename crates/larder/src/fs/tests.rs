@@ -5,6 +5,7 @@ mod exports;
 mod golden;
 mod layout;
 mod open;
+mod repairs;
 mod space;
 mod walk;
 mod writeback;

@@ -18,7 +18,7 @@ use super::{FileSystem, FsError};
 use bytes::Bytes;
 use larder_core::commit::PageKind;
 use larder_core::id::{Generation, PageNo, Slot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Slot of a trie page's header.
 pub(super) const HEADER_SLOT: Slot = Slot(0);
@@ -163,11 +163,15 @@ pub(super) async fn remove<T: Tx>(
 /// Every page of the trie, the root first; in batches, level by level.
 pub(super) async fn pages<T: Tx>(tx: &T, root: PageNo) -> Result<Vec<PageNo>, FsError> {
     let mut all = vec![root];
+    let mut seen = BTreeSet::from([root]);
     let mut at = 0;
     while at < all.len() {
         let page = all[at];
         at += 1;
         if let Some(children) = header(tx, page).await?.1.children {
+            if !children.iter().all(|child| seen.insert(*child)) {
+                return Err(FsError::Damaged("pages of a directory hold one another".into()));
+            }
             tx.fetch(&children).await?;
             all.extend(children);
         }
@@ -216,6 +220,10 @@ pub(super) async fn list<T: Tx, S: TxStore>(
     let mut waiting = vec![(root, 0, true)];
     while let Some((page, level, first)) = waiting.pop() {
         if let Some(children) = header(tx, page).await?.1.children {
+            if level >= LEVELS_MAX {
+                // Its pages hold one another.
+                return Err(FsError::Damaged("directory too deep".into()));
+            }
             let skipped = if first { child_of(after.hash, level) } else { 0 };
             tx.fetch(&children[skipped..]).await?;
             for (i, child) in children.iter().enumerate().skip(skipped).rev() {
