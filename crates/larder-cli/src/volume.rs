@@ -79,6 +79,35 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
             show(&report, common, &summary("exported", &report))?;
             node.shutdown().await;
         }
+        VolumeCommand::Backup { .. }
+        | VolumeCommand::Restore { .. }
+        | VolumeCommand::Verify { .. } => files(command, common).await?,
+        VolumeCommand::Check { data: Some(data), .. } => check_store(data, common)?,
+        VolumeCommand::Check { volume: name, free_orphans, repair, quiet, uplink, .. } => {
+            let free = free_orphans.as_deref().map(orphan_age).transpose()?;
+            let name = name.as_ref().context("a volume's name, or --data, is needed")?;
+            let node = connect(uplink, common).await?;
+            let volume = node.volume(name).await?;
+            let shown = Progress::new("check", common.json, *quiet);
+            let (report, faults) = match repair {
+                true => crate::tree::repair(&volume, free, shown).await?,
+                false => crate::tree::check(&volume, free, shown).await?,
+            };
+            for repaired in report["repaired"].as_array().into_iter().flatten() {
+                let [problem, done] = [&repaired["problem"], &repaired["done"]]
+                    .map(|text| text.as_str().unwrap_or_default());
+                out::fault(format_args!("{problem}: {done}"));
+            }
+            node.shutdown().await;
+            verdict(&report, &faults, common)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is done with backups.
+async fn files(command: &VolumeCommand, common: &Common) -> Result<()> {
+    match command {
         VolumeCommand::Backup { volume: name, file, quiet, uplink } => {
             let node = connect_within(uplink, common, IMPORT_MEMORY).await?;
             let volume = node.volume(name).await?;
@@ -104,25 +133,7 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
             let report = crate::backup::verify(file, shown)?;
             show(&report, common, &summary("whole", &report))?;
         }
-        VolumeCommand::Check { data: Some(data), .. } => check_store(data, common)?,
-        VolumeCommand::Check { volume: name, free_orphans, repair, quiet, uplink, .. } => {
-            let free = free_orphans.as_deref().map(orphan_age).transpose()?;
-            let name = name.as_ref().context("a volume's name, or --data, is needed")?;
-            let node = connect(uplink, common).await?;
-            let volume = node.volume(name).await?;
-            let shown = Progress::new("check", common.json, *quiet);
-            let (report, faults) = match repair {
-                true => crate::tree::repair(&volume, free, shown).await?,
-                false => crate::tree::check(&volume, free, shown).await?,
-            };
-            for repaired in report["repaired"].as_array().into_iter().flatten() {
-                let [problem, done] = [&repaired["problem"], &repaired["done"]]
-                    .map(|text| text.as_str().unwrap_or_default());
-                out::fault(format_args!("{problem}: {done}"));
-            }
-            node.shutdown().await;
-            verdict(&report, &faults, common)?;
-        }
+        other => unreachable!("{other:?} is of no backup"),
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ fn copied(request: u64) -> (String, LinkInput) {
 #[test]
 fn copies_pass_as_they_are() {
     let mut run = Run::new(
-        "Copies through a relay. A question goes up as it came, under a number of the relay's own, and \
+        "Copies through a relay. A question goes up in the name of who asks, under a number of the relay's own, and \
          its answer down: the relay registers nobody and keeps nothing. A failure passes too. The link up \
          breaks with a question on its way: it is asked again on the next one. A child that is gone is \
          answered no more.",
