@@ -388,7 +388,11 @@ fn for_message(head: head::For) -> Result<Message, WireError> {
     let asks = matches!(
         inner,
         kind::RESUME | kind::FETCH | kind::ALLOCATE_IDS
-            ..=kind::CREATE_VOLUME | kind::CHANGE_VOLUME | kind::DELETE_VOLUME | kind::ASK_RIGHTS
+            ..=kind::CREATE_VOLUME
+                | kind::CHANGE_VOLUME
+                | kind::DELETE_VOLUME
+                | kind::COPY_PAGES
+                | kind::ASK_RIGHTS
     );
     let message = if asks { decode(Lane::Control, head.message)? } else { None };
     let message = Box::new(message.ok_or(WireError::Malformed("no request for somebody"))?);

@@ -509,7 +509,7 @@ fn denied() -> impl Strategy<Value = Box<Denied>> {
 
 /// What a relay asks for a node below.
 fn for_somebody() -> impl Strategy<Value = Message> {
-    let asks = prop_oneof![upward(), about_volumes()];
+    let asks = prop_oneof![upward(), about_volumes(), about_copies()];
     let asks = asks.prop_filter("a request", Message::is_for_somebody);
     (text(), asks).prop_map(|(name, message)| Message::For { name, message: Box::new(message) })
 }
