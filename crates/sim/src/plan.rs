@@ -90,6 +90,8 @@ pub struct Mix {
     pub numbers_ahead: u64,
     /// Percent of what clients do that sets a volume's quota.
     pub quota_percent: u64,
+    /// Percent of what clients do that changes what a node may do with a volume.
+    pub rights_percent: u64,
     /// Percent of what clients do that deletes a volume; another one takes its name and its place.
     pub delete_percent: u64,
     /// Whether only the first node changes what is there, and the others make pages and look.
@@ -324,6 +326,10 @@ impl Plan {
         if rng.chance(1, 5) && !hangs {
             plan.mix.delete_percent = pick(rng, &[1, 3]);
         }
+        let rng = &mut Rng::new(seed ^ 0x0041_6875);
+        if rng.chance(1, 5) && plan.mix.delete_percent == 0 {
+            plan.mix.rights_percent = pick(rng, &[2, 8]);
+        }
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         plan
     }
@@ -440,6 +446,7 @@ impl Mix {
             numbers_ahead: 0,
             quota_percent: 0,
             delete_percent: 0,
+            rights_percent: 0,
             parted: false,
         }
     }

@@ -5,7 +5,7 @@ use crate::run::run_plan;
 use larder_core::machine::{Fault, Faults};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 46] = [
+pub const FAULTS: [(Fault, &str); 47] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -52,6 +52,7 @@ pub const FAULTS: [(Fault, &str); 46] = [
     (Fault::QuotaUncounted, "quota-uncounted"),
     (Fault::CommitToDeleted, "commit-to-deleted"),
     (Fault::ForgetRemoval, "forget-removal"),
+    (Fault::CommitUnchecked, "commit-unchecked"),
 ];
 
 /// How a fault was caught.

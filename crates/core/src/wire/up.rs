@@ -385,16 +385,8 @@ pub(super) fn volume_message(kind: u32, body: Bytes) -> Result<Message, WireErro
 /// kind, which would nest without end.
 fn for_message(head: head::For) -> Result<Message, WireError> {
     let (inner, _) = open(head.message.clone())?;
-    let asks = matches!(
-        inner,
-        kind::RESUME | kind::FETCH | kind::ALLOCATE_IDS
-            ..=kind::CREATE_VOLUME
-                | kind::CHANGE_VOLUME
-                | kind::DELETE_VOLUME
-                | kind::COPY_PAGES
-                | kind::ASK_RIGHTS
-    );
-    let message = if asks { decode(Lane::Control, head.message)? } else { None };
+    let message = if inner == kind::FOR { None } else { decode(Lane::Control, head.message)? };
+    let message = message.filter(Message::is_for_somebody);
     let message = Box::new(message.ok_or(WireError::Malformed("no request for somebody"))?);
     Ok(Message::For { name: text(head.name)?, message })
 }

@@ -8,4 +8,5 @@ pub mod cycles;
 pub mod history;
 pub mod oracle;
 pub mod quota;
+pub mod rights;
 pub mod seen;

@@ -7,7 +7,8 @@ use crate::world::World;
 use larder_core::cache::io::CacheOp;
 use larder_core::cache::{AgeLimit, BeginError, Consistency, SessionOptions};
 use larder_core::id::PageId;
-use larder_core::message::VolumeChange;
+use larder_core::message::{VolumeChange, certificate_of};
+use larder_core::rights::{Right, RightsEdit};
 use larder_core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -18,6 +19,9 @@ impl World {
         }
         if self.plan.mix.quota_percent > 0 && self.rng.below(100) < self.plan.mix.quota_percent {
             return self.client_sets_quota(index);
+        }
+        if self.plan.mix.rights_percent > 0 && self.rng.below(100) < self.plan.mix.rights_percent {
+            return self.client_changes_rights(index);
         }
         if self.plan.mix.delete_percent > 0 {
             if let Some(number) = self.unopened(index) {
@@ -87,6 +91,36 @@ impl World {
         };
         self.clients[index].stage = Stage::Floor;
         self.client_asks(index, CacheOp::ChangeVolume(id, VolumeChange::Quota(quota)));
+    }
+
+    /// An administrator: another node may do less, or more again. Nodes stay attached to each domain
+    /// through its first volume, which all may read.
+    fn client_changes_rights(&mut self, index: usize) {
+        let number = self.rng.below(self.volumes.len() as u64) as usize;
+        let (id, domain) = (self.volumes[number].spec.id, self.volumes[number].domain);
+        let first = self.volumes.iter().position(|plan| plan.domain == domain) == Some(number);
+        let names = self.node_names();
+        let who = names[self.rng.below(names.len() as u64) as usize].clone();
+        let right = match self.rng.below(4) {
+            0 if !first => Right::None,
+            0 | 1 => Right::Read,
+            2 => Right::Write,
+            _ => Right::Admin,
+        };
+        // The first node keeps all rights.
+        let right = if who == names[0] { Right::Admin } else { right };
+        let edits = vec![RightsEdit { who, right: Some(right) }];
+        self.clients[index].stage = Stage::Floor;
+        let change = VolumeChange::Rights { edits, force: true };
+        self.client_asks(index, CacheOp::ChangeVolume(id, change));
+    }
+
+    /// The certificates of all nodes, ascending by process.
+    fn node_names(&self) -> Vec<String> {
+        let nodes = self.clients.iter().map(|client| client.node);
+        let nodes: std::collections::BTreeSet<_> = nodes.collect();
+        let name = |node| certificate_of(&self.process(node).name).to_owned();
+        nodes.into_iter().map(name).collect()
     }
 
     fn draw_kind(&mut self) -> Kind {

@@ -369,7 +369,9 @@ impl World {
         }
         match std::mem::replace(&mut self.clients[index].stage, Stage::Idle) {
             Stage::Setup(volume) => {
-                let next = if result.is_ok() { volume + 1 } else { volume };
+                // What may not be read is not opened.
+                let over = result.is_ok() || matches!(result, Err(RequestError::Denied(_)));
+                let next = if over { volume + 1 } else { volume };
                 self.clients[index].stage = Stage::Setup(next);
                 self.client_goes_on(index, if result.is_ok() { MILLI } else { 300 * MILLI });
             }

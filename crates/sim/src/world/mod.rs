@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    fn process(&self, proc: Proc) -> &Process {
+    pub(crate) fn process(&self, proc: Proc) -> &Process {
         &self.processes[proc.0 as usize]
     }
 

@@ -5,6 +5,7 @@ use super::{Event, World};
 use crate::agenda::MILLI;
 use crate::check::oracle::Oracle;
 use crate::check::quota::{self, Ledger};
+use crate::check::rights::Allowed;
 use crate::net::Proc;
 use crate::plan::Plan;
 use larder_core::id::{DomainId, HistoryId, PageId, Stamp};
@@ -50,6 +51,7 @@ pub struct StoreHost {
     rots: Vec<Rot>,
     /// What its volumes take.
     pub(crate) ledger: Ledger,
+    allowed: Allowed,
     /// The last record that is durable, and whether it may be lost: see `newest_is_rotten`.
     last: Lsn,
     last_is_rotten: bool,
@@ -97,6 +99,7 @@ impl StoreHost {
             backup: None,
             rots: Vec::new(),
             ledger: Ledger::default(),
+            allowed: Allowed::default(),
             last: Lsn(0),
             last_is_rotten: false,
             mirror: None,
@@ -139,6 +142,7 @@ impl StoreHost {
             history: HistoryId(rng.next_u128()),
         };
         self.ledger = Ledger::recovered(&found);
+        self.allowed = Allowed::recovered(&found);
         Ok(found)
     }
 
@@ -446,6 +450,7 @@ impl World {
             if matches!(answer, OriginInput::Appended { result: Ok(()), .. }) {
                 store.last = *last;
                 append.iter().for_each(|(_, record)| store.ledger.durable(record));
+                append.iter().for_each(|(_, record)| store.allowed.durable(record));
             }
             note_append(&mut self.oracle, domain, &answer);
         }
