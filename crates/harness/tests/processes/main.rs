@@ -2,6 +2,7 @@
 //! and opens with its story. Needs root, /dev/fuse, and `unshare`, `flock` and
 //! `mount` of util-linux, and `sqlite3`.
 
+mod backups;
 mod certificates;
 mod clocks;
 mod common;
