@@ -2,7 +2,7 @@
 //! volumes made from such files.
 //!
 //! `docs/decisions/0015-backups.md` says how and why, `docs/formats/backup.md` is the format.
-//! [`back_up`] copies a volume, [`verify`] looks at a file without an origin, [`restore`] makes a
+//! [`back_up`] copies a volume, [`verify`] looks at a file without an origin, [`restore()`] makes a
 //! volume of it.
 
 mod copy;
