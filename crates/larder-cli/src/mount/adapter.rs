@@ -40,6 +40,7 @@ const BACKGROUND_MAX: u16 = 64;
 /// Flags of `open`, on most systems and in FUSE: for appending, and for a name that must be free.
 const O_APPEND: i32 = 0o2000;
 const O_EXCL: i32 = 0o200;
+const O_TRUNC: i32 = 0o1000;
 
 impl<S: TxStore> Shared<S> {
     pub(super) fn id(&self, number: INodeNo) -> Answer<InodeId> {
@@ -208,8 +209,12 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             atime: atime.map(|time| nanos(time, now)),
             mtime: mtime.map(|time| nanos(time, now)),
         };
-        self.run_to_its_end(
+        self.run_late_or_to_its_end(
             req,
+            move |shared| async move {
+                let id = shared.id(ino).ok()?;
+                failed_there(shared.fs.set_late(id, &set)).transpose()
+            },
             move |shared| async move { failed_there(shared.fs.setattr(shared.id(ino)?, set).await) },
             move |shared, result| match result {
                 Ok(attr) => shared.tell_attr(position, &attr, reply),
@@ -392,9 +397,20 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         let told = Told::new(&self.shared, parent, name);
         let name = told.name.clone();
         let create = new_thing(Kind::File, mode, umask, req);
-        self.run_to_its_end(
+        let (late_name, late_create) = (name.clone(), create.clone());
+        self.run_late_or_to_its_end(
             req,
-            |shared| async move {
+            move |shared| async move {
+                if flags & O_EXCL != 0 || !shared.commits_late() {
+                    return None;
+                }
+                let (parent, cuts) = (shared.id(parent).ok()?, flags & O_TRUNC != 0);
+                match shared.fs.create_late(parent, &late_name, &late_create, cuts).await {
+                    Err(FsError::Exists) => Some(Err(Errno::ESTALE)),
+                    created => failed(created).transpose(),
+                }
+            },
+            move |shared| async move {
                 let parent = shared.id(parent)?;
                 match shared.fs.create_file(parent, &name, &create).await {
                     // Made elsewhere since the kernel looked: it looks again, and opens that.
@@ -502,7 +518,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             return reply.error(Errno::ENOSYS);
         }
         if !self.shared.is_locked_by(fh, lock_owner.0) {
-            return self.commit(req, fh, reply);
+            return self.commit(req, fh, self.shared.commits_late(), reply);
         }
         self.count(Asked::Commit);
         let shared = self.shared.clone();
@@ -584,7 +600,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         if fh == SILENT && self.shared.readers.are_silent() {
             return reply.ok();
         }
-        self.commit(req, fh, reply);
+        self.commit(req, fh, false, reply);
     }
 
     fn release(
@@ -685,14 +701,21 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn fsyncdir(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         _fh: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        // Names are durable when they are made.
-        reply.ok();
+        if !self.shared.commits_late() {
+            // Names are durable when they are made.
+            return reply.ok();
+        }
+        self.run_to_its_end(
+            req,
+            move |shared| async move { failed(shared.fs.come_true_in(shared.id(ino)?).await) },
+            reply_empty(reply),
+        );
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
@@ -795,15 +818,19 @@ impl<S: TxStore> Adapter<S> {
         );
     }
 
-    fn commit(&self, req: &Request, fh: FileHandle, reply: ReplyEmpty) {
+    fn commit(&self, req: &Request, fh: FileHandle, late: bool, reply: ReplyEmpty) {
         self.count(Asked::Commit);
         // Written through: nothing waits, and a close is refused by no line that is down.
         let written = self.shared.file(fh).is_ok_and(|file| file.dirty_bytes() == 0);
         if self.shared.is_strict() && written {
             return reply.ok();
         }
-        self.commit_to_its_end(
+        self.commit_late_or_to_its_end(
             req,
+            move |shared| async move {
+                let file = shared.file(fh).ok().filter(|_| late)?;
+                shared.fs.close_late(&file).map(failed)
+            },
             move |shared| async move {
                 let file = shared.file(fh)?;
                 failed(shared.fs.flush(&file).await)

@@ -8,7 +8,7 @@
 use super::Shared;
 use super::adapter::Answer;
 use super::known::{KnownName, ROOT};
-use fuser::{Errno, INodeNo};
+use fuser::{Errno, INodeNo, Notifier};
 use larder::fs::{FsError, InodeId, TxStore};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -45,6 +45,11 @@ impl<S: TxStore> Shared<S> {
 
     pub(super) fn is_strict(&self) -> bool {
         self.consistency() == Consistency::Strict
+    }
+
+    /// Whether what is made and closed is committed later: nobody was promised to see it at once.
+    pub(super) fn commits_late(&self) -> bool {
+        self.consistency() == Consistency::Follow && !self.options.read_only
     }
 
     fn is_close_to_open(&self) -> bool {
@@ -124,7 +129,7 @@ impl<S: TxStore> Shared<S> {
     /// second `ESTALE` would be its user's.
     async fn same_way(&self, number: INodeNo) -> Answer<()> {
         let (mut ahead, mut seen) = (vec![number.0], BTreeSet::new());
-        let mut same = true;
+        let (mut same, mut taken_back) = (true, Vec::new());
         while let Some(at) = ahead.pop() {
             if at == ROOT || !seen.insert(at) {
                 continue;
@@ -141,9 +146,18 @@ impl<S: TxStore> Shared<S> {
                     continue;
                 }
                 same = false;
-                self.lose_name(&name);
+                self.known().lose_name(&name);
+                if let Some(notifier) = self.notifier.get().cloned() {
+                    let lost = name.clone();
+                    let takes = move || take_back_name(&lost, &notifier);
+                    taken_back.push(tokio::task::spawn_blocking(takes));
+                }
                 ahead.extend(leads.map(|id| self.known().number(id)));
             }
+        }
+        for taken in taken_back {
+            // Who opens it next is not to come by a name that is known to be lost.
+            let _or_not = taken.await;
         }
         if same { Ok(()) } else { Err(Errno::ESTALE) }
     }
@@ -158,19 +172,6 @@ impl<S: TxStore> Shared<S> {
         }
     }
 
-    /// The kernel believes in a name that is not true any more.
-    fn lose_name(&self, name: &KnownName) {
-        self.known().lose_name(name);
-        let Some(notifier) = self.notifier.get().cloned() else { return };
-        let (parent, name) = (INodeNo(name.parent), name.name.clone());
-        // The kernel may make this wait for an operation in the same directory.
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = notifier.inval_entry(parent, OsStr::from_bytes(&name)) {
-                tracing::debug!(%error, "a name is not taken back");
-            }
-        });
-    }
-
     /// An inode is about to be open whose attributes the kernel may have been told before: it asks
     /// for them anew. Does not wait for anything.
     pub(super) fn forget_attributes(&self, number: INodeNo) {
@@ -180,5 +181,13 @@ impl<S: TxStore> Shared<S> {
         {
             tracing::debug!(%error, "attributes are not taken back");
         }
+    }
+}
+
+/// The kernel believes in a name that is not true any more. It may make this wait for an operation in
+/// the same directory.
+pub(super) fn take_back_name(name: &KnownName, notifier: &Notifier) {
+    if let Err(error) = notifier.inval_entry(INodeNo(name.parent), OsStr::from_bytes(&name.name)) {
+        tracing::debug!(%error, "a name is not taken back");
     }
 }

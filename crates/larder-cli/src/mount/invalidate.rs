@@ -6,6 +6,7 @@
 //! are bounded. What concerns all that the kernel was given is not in them, nor is it lost when
 //! they are full: every caller goes through its share of it as soon as it can.
 
+use super::fresh::take_back_name;
 use super::known::{Concern, KnownName, Place, TakeBack};
 use super::{Shared, Signal};
 use fuser::{INodeNo, Notifier};
@@ -267,10 +268,40 @@ pub(super) fn drop_what_is_lost<S: TxStore>(
         let (weak, notifier) = (weak.clone(), notifier.clone());
         // The kernel may make this wait for a read.
         runtime.spawn_blocking(move || {
-            let number = weak.upgrade().and_then(|shared| shared.known().drop_pages(id));
-            if let Some(number) = number
-                && let Err(error) = notifier.inval_inode(INodeNo(number), 0, 0)
-            {
+            let Some(shared) = weak.upgrade() else { return };
+            let Some(number) = shared.known().drop_pages(id) else { return };
+            // A file that never was: its name leads nowhere, or to another.
+            let names = shared.known().names_of(number);
+            for name in names {
+                shared.known().lose_name(&name);
+                take_back_name(&name, &notifier);
+            }
+            if let Err(error) = notifier.inval_inode(INodeNo(number), 0, 0) {
+                tracing::debug!(%error, "the kernel takes no more invalidations");
+            }
+        });
+    });
+}
+
+/// Lets the kernel know of files that were made here and turned out to be others, which somebody else
+/// made under their names.
+pub(super) fn follow_what_became<S: TxStore>(
+    shared: &Arc<Shared<S>>,
+    notifier: Notifier,
+    runtime: Runtime,
+) {
+    let weak = Arc::downgrade(shared);
+    shared.fs.when_another(move |id, other| {
+        let Some(shared) = weak.upgrade() else { return };
+        let mut known = shared.known();
+        let names = known.names_of(known.number(id));
+        let Some(number) = known.becomes(id, other) else { return };
+        names.iter().for_each(|name| known.lose_name(name));
+        let notifier = notifier.clone();
+        // The kernel may make this wait for a read.
+        runtime.spawn_blocking(move || {
+            names.iter().for_each(|name| take_back_name(name, &notifier));
+            if let Err(error) = notifier.inval_inode(INodeNo(number), 0, 0) {
                 tracing::debug!(%error, "the kernel takes no more invalidations");
             }
         });

@@ -119,7 +119,7 @@ pub(super) struct Known {
     root: InodeId,
     inodes: HashMap<u64, KnownInode>,
     /// Kernel numbers of inodes by page.
-    by_page: BTreeMap<(PageNo, Slot), u64>,
+    by_page: BTreeSet<(PageNo, Slot, u64)>,
     names: BTreeMap<Place, Vec<KnownName>>,
     names_count: usize,
     expiry: VecDeque<(Instant, Place)>,
@@ -136,7 +136,7 @@ impl Known {
         let mut known = Self {
             root,
             inodes: HashMap::new(),
-            by_page: BTreeMap::new(),
+            by_page: BTreeSet::new(),
             names: BTreeMap::new(),
             names_count: 0,
             expiry: VecDeque::new(),
@@ -181,7 +181,7 @@ impl Known {
             known.listing = Listing::Mixed;
         }
         known.lookups += lookups;
-        self.by_page.insert((id.page, id.slot), number);
+        self.by_page.insert((id.page, id.slot, number));
     }
 
     /// The kernel refers to an inode by `lookups` less; says whether it does no more.
@@ -196,8 +196,19 @@ impl Known {
         }
         let id = known.id;
         self.inodes.remove(&number);
-        self.by_page.remove(&(id.page, id.slot));
+        self.by_page.remove(&(id.page, id.slot, number));
         true
+    }
+
+    /// What the kernel knows as one inode is another from now on: its number for it, if it knows it.
+    pub(super) fn becomes(&mut self, id: InodeId, other: InodeId) -> Option<u64> {
+        let number = self.number(id);
+        let known = self.inodes.get_mut(&number).filter(|known| known.id == id)?;
+        (known.id, known.told, known.pages) = (other, None, Pages::None);
+        known.drops += 1;
+        self.by_page.remove(&(id.page, id.slot, number));
+        self.by_page.insert((other.page, other.slot, number));
+        Some(number)
     }
 
     fn changed_since(&self, position: u64, place: Place, header: bool) -> bool {
@@ -484,7 +495,8 @@ impl Known {
                 concerns.extend(names.1.iter().cloned().map(Concern::Name));
             }
             let inodes = if *target == Target::Slot(HEADER) { (from, from) } else { (from, to) };
-            for (_, number) in self.by_page.range((*page, inodes.0)..=(*page, inodes.1)) {
+            let there = (*page, inodes.0, 0)..=(*page, inodes.1, u64::MAX);
+            for (_, _, number) in self.by_page.range(there) {
                 // Who lists it from here on is shown what it is like now, and the kernel told later.
                 if let Some(known) = self.inodes.get_mut(number)
                     && known.listing != Listing::None
@@ -516,10 +528,18 @@ impl Known {
         after: Option<Place>,
         most: usize,
     ) -> (Option<Place>, Vec<Concern>) {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let from =
+            after.map_or(Bound::Unbounded, |(page, slot)| Bound::Excluded((page, slot, u64::MAX)));
         let mut found = (None, Vec::new());
-        for (place, number) in self.by_page.range((from, Bound::Unbounded)).take(most) {
-            found.0 = Some(*place);
+        let mut places = 0;
+        for (page, slot, number) in self.by_page.range((from, Bound::Unbounded)) {
+            if found.0 != Some((*page, *slot)) {
+                places += 1;
+                if places > most {
+                    break;
+                }
+            }
+            found.0 = Some((*page, *slot));
             found.1.extend(inode_concern(&self.inodes, *number));
         }
         found

@@ -187,6 +187,8 @@ impl<S: TxStore> Shared<S> {
             }
             _ => return Err(Errno::EINVAL),
         };
+        // A file that was made here and not everywhere yet may turn out to be another's.
+        let id = failed(self.fs.come_true(id).await)?;
         let wanted = ask.wanted(kind);
         let _place = match ask.waits {
             true => Some(self.lockers.places.try_acquire().map_err(|_| Errno::ENOLCK)?),
@@ -305,7 +307,8 @@ impl<S: TxStore> Shared<S> {
     pub(super) async fn lock_in_the_way(&self, ask: Ask) -> Answer<Option<(Lock, i32)>> {
         let kind = if ask.kind == WRITE { LockKind::Write } else { LockKind::Read };
         let wanted = ask.wanted(kind);
-        let found = failed(self.fs.lock_in_the_way(self.id(ask.number)?, &wanted).await)?;
+        let id = failed(self.fs.come_true(self.id(ask.number)?).await)?;
+        let found = failed(self.fs.lock_in_the_way(id, &wanted).await)?;
         let kind = |lock: &Lock| if lock.kind == LockKind::Write { WRITE } else { READ };
         Ok(found.map(|lock| (lock, kind(&lock))))
     }
@@ -404,6 +407,9 @@ impl<S: TxStore> Shared<S> {
             lockers.retain(|locker| !handles.values().any(|others| others.contains(locker)));
             lockers
         };
+        if !lockers.is_empty() {
+            self.fs.after_closes().await;
+        }
         for (id, owner) in lockers {
             if let Err(error) = self.fs.unlock(id, owner, 0, u64::MAX).await {
                 tracing::debug!(inode = %id, %error, "a lock is released later");

@@ -32,7 +32,7 @@ pub(crate) use standing::Standing;
 use adapter::Adapter;
 use fresh::Told;
 use fuser::{BackgroundSession, Config, Errno, MountOption, Notifier, SessionACL};
-use invalidate::{Invalidator, drop_what_is_lost};
+use invalidate::{Invalidator, drop_what_is_lost, follow_what_became};
 use known::Known;
 use larder::client::{Event, Notices};
 use larder::core::commit::Target;
@@ -260,7 +260,7 @@ pub(crate) struct Mounted<S: TxStore> {
     device: Option<u32>,
     session: Option<BackgroundSession>,
     /// The last one tends locks.
-    tickers: [JoinHandle<()>; 3],
+    tickers: [JoinHandle<()>; 4],
 }
 
 impl<S: TxStore> Mounted<S> {
@@ -294,10 +294,12 @@ impl<S: TxStore> Mounted<S> {
         let session = fuser::spawn_mount(adapter, mountpoint, &config)?;
         shared.notifier.set(session.notifier()).expect("it is mounted once");
         drop_what_is_lost(&shared, session.notifier(), runtime.clone());
+        follow_what_became(&shared, session.notifier(), runtime.clone());
         Invalidator::start(shared.clone(), session.notifier(), runtime.clone(), signals)?;
         let tickers = [
             runtime.spawn(tick(shared.clone())),
             runtime.spawn(tend_orphans(shared.clone())),
+            runtime.spawn(commit_closed(shared.clone())),
             runtime.spawn(locks::tend(shared.clone())),
         ];
         // The kernel has begun to ask: the session shakes hands before it is given out.
@@ -316,7 +318,7 @@ impl<S: TxStore> Mounted<S> {
     /// Unmounts, and commits whatever was written and waits, also when the mount is busy or its
     /// session failed; an error says so, or that some of it could not be committed.
     pub(crate) async fn unmount(mut self) -> io::Result<()> {
-        self.tickers.iter().take(2).for_each(JoinHandle::abort);
+        self.tickers.iter().take(3).for_each(JoinHandle::abort);
         self.shared.options.standing.end();
         let unmounted = self.end_session().await;
         // Those who are in a mount that is detached go on asking: what would be acknowledged after
@@ -520,6 +522,13 @@ async fn tend_orphans<S: TxStore>(shared: Arc<Shared<S>>) {
             // Cut off, most likely: the next time will do.
             Err(error) => tracing::debug!(%error, "files without a name could not be looked at"),
         }
+    }
+}
+
+/// Commits what was closed without a wait.
+async fn commit_closed<S: TxStore>(shared: Arc<Shared<S>>) {
+    if shared.commits_late() {
+        shared.fs.commit_closed().await;
     }
 }
 

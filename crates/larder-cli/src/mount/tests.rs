@@ -292,11 +292,12 @@ async fn what_passes_its_limit_is_done_to_its_end() {
     let (path, stalled) = (mount.path.clone(), store.clone());
     host(move || {
         fs::write(path.join("large"), vec![1; 12 << 20]).expect("it works");
+        fs::File::open(path.join("large")).expect("it works").sync_all().expect("it works");
         stalled.stall(Stall::After);
         let error = fs::remove_file(path.join("large")).expect_err("nothing is answered");
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
         // The same while a handle is on its way.
-        let error = fs::write(path.join("made"), "").expect_err("nothing is answered");
+        let error = fs::File::create_new(path.join("made")).expect_err("nothing is answered");
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
         stalled.stall(Stall::Nowhere);
     })
@@ -633,6 +634,9 @@ async fn lost_bytes_are_not_shown() {
     host(move || {
         fs::write(&path, "committed").expect("it works");
         let file = fs::File::options().read(true).write(true).open(&path).expect("it works");
+        file.sync_all().expect("it works");
+        // The release of what was closed commits all that waits by then.
+        std::thread::sleep(Duration::from_millis(100));
         file.write_all_at(b"lost", 0).expect("it works");
         // The kernel keeps the bytes, and believes size and time: it asks for neither again.
         std::thread::sleep(Duration::from_millis(200));

@@ -341,6 +341,18 @@ impl TxStore for VolumeStore {
         lock().taken
     }
 
+    fn free_seen(&self) -> Option<u64> {
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner).taken.free
+    }
+
+    fn look_at_room(&self) {
+        let asked = self.usage.lock().unwrap_or_else(PoisonError::into_inner).asked;
+        if asked.elapsed() >= TAKEN_FOR {
+            let store = self.clone();
+            tokio::spawn(async move { store.taken().await });
+        }
+    }
+
     fn count_lost(&self, bytes: u64) {
         self.volume.node().metrics().lost(bytes);
     }

@@ -1,5 +1,6 @@
 //! The bytes of files and symbolic links: beside the inode while they are few, else in raw pages.
 
+use super::late::INODE_ROOM;
 use super::record::{Content, EXTENTS_MAX, Extents, Inode, InodeId};
 use super::trie::HEADER_SLOT;
 use super::tx::Tx;
@@ -131,7 +132,9 @@ impl<S: TxStore> FileSystem<S> {
             Some(_) => self.room_for_names() as u64,
             None => 0,
         };
-        Ok(room >= inode.size.saturating_sub(old) + OBJECT_OVERHEAD + for_names)
+        // Those whose inodes are to come here, itself among them perhaps.
+        let for_inodes = (self.open_files.made_on(id.page) * INODE_ROOM) as u64;
+        Ok(room >= inode.size.saturating_sub(old) + OBJECT_OVERHEAD + for_names + for_inodes)
     }
 
     async fn write_inline(

@@ -45,6 +45,11 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// All of it.
+    pub(super) fn whole(&self) -> Span {
+        Span { from: 0, to: u64::MAX, sequence: self.sequence, taken: self.taken }
+    }
+
     /// What one of its batches is of.
     pub(super) fn span(&self, batch: &[Piece]) -> Span {
         let from = batch.first().map_or(0, |(offset, _)| *offset);
@@ -165,6 +170,15 @@ impl Dirty {
         }
     }
 
+    /// Takes what waits of another file, which lies over what waits here.
+    pub(super) fn take_over(&mut self, other: &mut Self) {
+        let modified = self.modified.max(other.modified);
+        for (offset, (bytes, _)) in std::mem::take(&mut other.pieces) {
+            self.put(offset, bytes, modified);
+        }
+        other.clear();
+    }
+
     /// All that waits now.
     pub(super) fn waiting(&self) -> Waiting {
         let mut bytes = 0;
@@ -278,6 +292,14 @@ impl Room {
 
     pub(super) fn give_back(&self, cost: usize) {
         *lock(&self.used) -= cost;
+        self.freed.notify_waiters();
+    }
+
+    /// What took `before` takes `after` from now on, though it be more than there is.
+    pub(super) fn exchange(&self, before: usize, after: usize) {
+        let mut used = lock(&self.used);
+        *used = *used + after - before;
+        drop(used);
         self.freed.notify_waiters();
     }
 

@@ -48,6 +48,8 @@ struct Database {
     to_delay: usize,
     /// Bytes counted as lost.
     lost: u64,
+    /// What is said to be free.
+    free: Option<u64>,
     /// Nothing new can be had.
     cut: bool,
     /// How often the latest state was asked for.
@@ -125,6 +127,11 @@ impl MemoryStore {
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lock().lost
+    }
+
+    /// Says how much is free.
+    pub fn set_free(&self, free: Option<u64>) {
+        self.lock().free = free;
     }
 
     /// Lets nobody have the latest state from now on, or again.
@@ -652,6 +659,12 @@ impl TxStore for MemoryStore {
         let bytes = images.map(|image| image.used + image.raw.as_ref().map_or(0, Vec::len));
         Taken { bytes: bytes.sum::<usize>() as u64, free: None }
     }
+
+    fn free_seen(&self) -> Option<u64> {
+        self.lock().free
+    }
+
+    fn look_at_room(&self) {}
 
     fn count_lost(&self, bytes: u64) {
         self.lock().lost += bytes;

@@ -15,12 +15,14 @@ mod alloc;
 mod caller;
 pub mod check;
 pub mod client;
+mod closes;
 mod content;
 mod crawl;
 mod dirty;
 pub mod export;
 mod host;
 pub mod import;
+mod late;
 mod locks;
 #[cfg(any(test, feature = "memory-store"))]
 pub mod memory;
@@ -59,6 +61,7 @@ pub use xattr::XattrMode;
 
 use accessed::Accessed;
 use alloc::{InodePages, Numbers};
+use closes::Closes;
 use crawl::Crawler;
 use open::{OpenFiles, Taken};
 use orphans::OrphansSeen;
@@ -256,6 +259,7 @@ pub struct FileSystem<S: TxStore> {
     /// Removals whose outcome is not known.
     unsettled: Mutex<VecDeque<Taken>>,
     locks: locks::Locks,
+    closes: Closes,
 }
 
 /// Takes a lock whose holders cannot panic half-way.
@@ -315,6 +319,7 @@ impl<S: TxStore> FileSystem<S> {
             orphans_seen: Mutex::default(),
             unsettled: Mutex::default(),
             locks,
+            closes: Closes::default(),
         }
     }
 

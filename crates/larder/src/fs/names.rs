@@ -81,6 +81,8 @@ impl<S: TxStore> FileSystem<S> {
         name: &[u8],
         create: &Create,
     ) -> Result<Found, FsError> {
+        check_name(name)?;
+        self.come_true_as(directory, name).await?;
         let (found, _) = self.create_held(directory, name, create, false).await?;
         Ok(found)
     }
@@ -92,20 +94,21 @@ impl<S: TxStore> FileSystem<S> {
         name: &[u8],
         create: &Create,
     ) -> Result<(Handle, Found), FsError> {
+        check_name(name)?;
+        self.come_true_as(directory, name).await?;
         let (found, handle) = self.create_held(directory, name, create, true).await?;
         Ok((handle.ok_or(FsError::Invalid("what was created cannot be open"))?, found))
     }
 
     /// Creates, and holds what was created open if so asked: from before the commit, so that a
     /// removal here cannot come between.
-    async fn create_held(
+    pub(super) async fn create_held(
         &self,
         directory: InodeId,
         name: &[u8],
         create: &Create,
         hold: bool,
     ) -> Result<(Found, Option<Handle>), FsError> {
-        check_name(name)?;
         if create.target.len() > LINK_BYTES_MAX {
             return Err(FsError::NameTooLong);
         }
@@ -152,7 +155,7 @@ impl<S: TxStore> FileSystem<S> {
         Ok((Found { attr: Some(attr), place }, handle))
     }
 
-    fn new_inode(&self, create: &Create, mode: u16, parent: &Inode) -> Inode {
+    pub(super) fn new_inode(&self, create: &Create, mode: u16, parent: &Inode) -> Inode {
         let now = self.store.now();
         let inherits = parent.mode & 0o2000 != 0;
         let group_bit = if inherits && create.kind == Kind::Directory { 0o2000 } else { 0 };
@@ -205,6 +208,8 @@ impl<S: TxStore> FileSystem<S> {
         name: &[u8],
     ) -> Result<Found, FsError> {
         check_name(name)?;
+        let id = self.come_true(id).await?;
+        self.come_true_as(directory, name).await?;
         let root = self.trie_of(directory).await?;
         let now = self.store.now();
         let linked: Result<(Attr, (PageNo, Slot)), FsError> = transact!(self, tx => {
@@ -231,6 +236,7 @@ impl<S: TxStore> FileSystem<S> {
     /// holds it open, when it is closed.
     pub async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<(), FsError> {
         self.may_remove()?;
+        self.come_true_as(directory, name).await?;
         let root = self.trie_of(directory).await?;
         let now = self.store.now();
         let mut taken = Taken::default();
@@ -354,6 +360,10 @@ impl<S: TxStore> FileSystem<S> {
 
     /// Removes an empty directory.
     pub async fn rmdir(&self, directory: InodeId, name: &[u8]) -> Result<(), FsError> {
+        self.come_true_as(directory, name).await?;
+        if let Some(Attr { id, .. }) = self.lookup(directory, name).await?.attr {
+            self.come_true_in(id).await?;
+        }
         let root = self.trie_of(directory).await?;
         let now = self.store.now();
         let removed: Result<InodeId, FsError> = transact!(self, tx => {

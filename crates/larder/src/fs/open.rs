@@ -6,15 +6,17 @@
 
 use super::caller::Callers;
 use super::dirty::{Attempt, Dirty, Lost, Room};
+use super::late::{Creation, LATE_MAX};
 use super::record::{Inode, InodeId, Kind};
 use super::tx::Tx;
 use super::{Attr, FileSystem, FsError, ReadAhead, TxStore, lock, transact};
 use crate::clock::now;
 use bytes::{Bytes, BytesMut};
+use larder_core::id::{Generation, PageNo, Slot};
 use larder_core::time::Instant;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use tokio::sync::Notify;
 
 /// Files with a loss that nobody was told of; beyond it the one lost longest ago, whose file may be
@@ -29,8 +31,12 @@ pub(super) struct OpenFiles {
     pub(super) room: Room,
     /// Who wants to hear of lost bytes.
     lost: OnceLock<Box<dyn Fn(InodeId) + Send + Sync>>,
-    /// Counts them.
+    /// Who wants to hear of files that turn out to be others.
+    became: OnceLock<Box<dyn Fn(InodeId, InodeId) + Send + Sync>>,
+    /// Counts lost bytes.
     count_lost: Box<dyn Fn(u64) + Send + Sync>,
+    /// Creations that are not committed yet: looked at without the table's lock.
+    creations: AtomicUsize,
 }
 
 /// What a removal takes from, kept until its outcome is known.
@@ -55,6 +61,8 @@ struct Table {
     /// is told. With numbers that ascend.
     untold: BTreeMap<InodeId, (u64, FsError)>,
     untold_next: u64,
+    /// Names that are shown here and not committed yet, with their directories.
+    creations: BTreeMap<(InodeId, Bytes), InodeId>,
 }
 
 impl Table {
@@ -111,7 +119,9 @@ impl OpenFiles {
             unmarked: Notify::new(),
             room: Room::new(dirty_bytes_max),
             lost: OnceLock::new(),
+            became: OnceLock::new(),
             count_lost: Box::new(count_lost),
+            creations: AtomicUsize::new(0),
         }
     }
 
@@ -189,15 +199,116 @@ impl OpenFiles {
         if let Some((_, error)) = untold {
             state.lost.note(error);
         }
-        let told = Mutex::new(state.lost.begin());
+        let told = state.lost.begin();
         drop(state);
-        Some(Handle {
-            file: file.clone(),
+        let file = file.clone();
+        Some(self.handle_of(file, told))
+    }
+
+    /// Registers a file that is made, and a handle of it; none: its name is being made already, or
+    /// too many are.
+    pub(super) fn hold_new(
+        self: &Arc<Self>,
+        id: InodeId,
+        creation: Creation,
+        by: &Callers,
+    ) -> Option<Handle> {
+        let mut table = lock(&self.table);
+        let key = (creation.directory, creation.name.clone());
+        if table.creations.len() >= LATE_MAX
+            || table.creations.contains_key(&key)
+            || table.files.contains_key(&id)
+        {
+            return None;
+        }
+        let file = Arc::new(OpenFile::new(id));
+        {
+            let mut state = lock(&file.state);
+            state.handles = 1;
+            state.creation = Some(creation);
+            state.writers.add(by);
+        }
+        table.creations.insert(key, id);
+        self.creations.fetch_add(1, Ordering::SeqCst);
+        table.files.insert(id, file.clone());
+        Some(self.handle_of(file, 0))
+    }
+
+    /// Whether no creation waits for its commit.
+    pub(super) fn has_no_creations(&self) -> bool {
+        self.creations.load(Ordering::SeqCst) == 0
+    }
+
+    /// The file that is being made under a name.
+    pub(super) fn made_as(&self, directory: InodeId, name: &[u8]) -> Option<Arc<OpenFile>> {
+        let table = lock(&self.table);
+        let id = table.creations.get(&(directory, Bytes::copy_from_slice(name)))?;
+        table.files.get(id).cloned()
+    }
+
+    /// The files that are being made in a directory.
+    pub(super) fn made_in(&self, directory: InodeId) -> Vec<Arc<OpenFile>> {
+        let table = lock(&self.table);
+        let first = (directory, Bytes::new());
+        let of = table.creations.range(first..).take_while(|((at, _), _)| *at == directory);
+        of.filter_map(|(_, id)| table.files.get(id).cloned()).collect()
+    }
+
+    /// How many files are being made whose inodes are to be in a page.
+    pub(super) fn made_on(&self, page: PageNo) -> usize {
+        if self.has_no_creations() {
+            return 0;
+        }
+        let table = lock(&self.table);
+        let first = InodeId { page, slot: Slot(0), generation: Generation(0) };
+        let there = table.files.range(first..).take_while(|(id, _)| id.page == page);
+        there.filter(|(_, file)| lock(&file.state).creation.is_some()).count()
+    }
+
+    /// A file that was to be made is another from here on: its handles, and what waits.
+    pub(super) fn become_another(&self, file: &OpenFile, other: &Handle) {
+        let mut table = lock(&self.table);
+        let mut ours = lock(&file.state);
+        let (into, mut theirs) = other.locked();
+        let creation = ours.creation.take();
+        self.forget_creation(&mut table, creation);
+        theirs.handles += std::mem::take(&mut ours.handles);
+        let before = ours.dirty.cost() + theirs.dirty.cost();
+        theirs.dirty.take_over(&mut ours.dirty);
+        self.room.exchange(before, theirs.dirty.cost());
+        theirs.writers.add(&std::mem::take(&mut ours.writers));
+        theirs.promised |= std::mem::take(&mut ours.promised);
+        (ours.attempt, ours.troubled, ours.unheld_since) = (None, false, None);
+        let first = file.became.set(into.clone()).is_ok();
+        assert!(first, "it has no creation afterwards");
+        drop((theirs, ours, table));
+        if let Some(tell) = self.became.get() {
+            tell(file.id, other.id());
+        }
+    }
+
+    /// A creation waits no more: it was committed, or never will be.
+    pub(super) fn end_creation(&self, file: &OpenFile) {
+        let mut table = lock(&self.table);
+        let creation = lock(&file.state).creation.take();
+        self.forget_creation(&mut table, creation);
+    }
+
+    fn forget_creation(&self, table: &mut Table, creation: Option<Creation>) {
+        if let Some(Creation { directory, name, .. }) = creation {
+            table.creations.remove(&(directory, name));
+            self.creations.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn handle_of(self: &Arc<Self>, file: Arc<OpenFile>, told: u64) -> Handle {
+        Handle {
+            first: file,
             files: self.clone(),
-            told,
+            told: Mutex::new(told),
             ahead: Mutex::default(),
             given_back: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Registers a handle, after any removal under way.
@@ -217,20 +328,23 @@ impl OpenFiles {
         let mut state = lock(&file.state);
         let ready = match &when {
             Forget::Always(_) => true,
-            Forget::IfCommitted => state.dirty.is_empty() || state.orphan,
-            Forget::IfDone => state.dirty.is_empty() && !state.orphan,
+            Forget::IfCommitted => !state.waits() || state.orphan,
+            Forget::IfDone => !state.waits() && !state.orphan,
         };
         if state.handles > 0 || state.forgotten || !ready {
             return false;
         }
         state.forgotten = true;
         table.files.remove(&file.id);
+        let creation = state.creation.take();
+        let made = creation.is_some();
+        self.forget_creation(&mut table, creation);
         let (left, cost) = (state.dirty.bytes(), state.dirty.cost());
         state.dirty.clear();
         self.room.give_back(cost);
         let orphan = state.orphan;
         if let Forget::Always(Some(error)) = when
-            && left > 0
+            && (left > 0 || made)
         {
             state.lost.note(error);
         }
@@ -241,7 +355,7 @@ impl OpenFiles {
             table.keep_untold(file.id, error.clone());
         }
         drop((state, table));
-        if left > 0 && !orphan {
+        if (left > 0 || made) && !orphan {
             tracing::warn!(inode = %file.id, bytes = left, "closed before it could be committed");
             self.tell_lost(file.id, left);
         }
@@ -255,6 +369,8 @@ pub(super) struct OpenFile {
     pub(super) state: Mutex<OpenState>,
     /// Held while the file's writes are committed, so that they keep their order.
     pub(super) commit: tokio::sync::Mutex<()>,
+    /// The file that it turned out to be: somebody else had made its name.
+    pub(super) became: OnceLock<Arc<OpenFile>>,
 }
 
 #[derive(Default)]
@@ -273,18 +389,37 @@ pub(super) struct OpenState {
     pub(super) unheld_since: Option<Instant>,
     /// It is out of the table of open files: nothing more may be kept here.
     pub(super) forgotten: bool,
+    /// It is shown here, and is to be made with its first bytes.
+    pub(super) creation: Option<Creation>,
+    /// It could not be made: nothing more may be kept here.
+    pub(super) never_was: bool,
+    /// Somebody who closed it was told that all is well while something waited.
+    pub(super) promised: bool,
+}
+
+impl OpenState {
+    /// Whether anything waits for its commit.
+    pub(super) fn waits(&self) -> bool {
+        self.creation.is_some() || !self.dirty.is_empty()
+    }
 }
 
 impl OpenFile {
     fn new(id: InodeId) -> Self {
-        Self { id, state: Mutex::default(), commit: tokio::sync::Mutex::default() }
+        Self {
+            id,
+            state: Mutex::default(),
+            commit: tokio::sync::Mutex::default(),
+            became: OnceLock::new(),
+        }
     }
 }
 
 /// An open file. Give it back with [`FileSystem::release`]; one that is dropped is given back too,
 /// and what it wrote is committed soon.
 pub struct Handle {
-    pub(super) file: Arc<OpenFile>,
+    /// As it was opened: see [`Handle::file`].
+    first: Arc<OpenFile>,
     files: Arc<OpenFiles>,
     /// Up to which number it was told of losses.
     pub(super) told: Mutex<u64>,
@@ -293,22 +428,39 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Which file.
+    /// Which file: another than at its opening, if that was made late under a name that somebody
+    /// else had made.
     #[must_use]
     pub fn id(&self) -> InodeId {
-        self.file.id
+        self.file().id
+    }
+
+    /// The file by now. One that is committed becomes no other.
+    pub(super) fn file(&self) -> &Arc<OpenFile> {
+        self.first.became.get().unwrap_or(&self.first)
+    }
+
+    /// The same, with its state, that stays the file's while it is held.
+    pub(super) fn locked(&self) -> (&Arc<OpenFile>, MutexGuard<'_, OpenState>) {
+        loop {
+            let file = self.file();
+            let state = lock(&file.state);
+            if file.became.get().is_none() {
+                return (file, state);
+            }
+        }
     }
 
     /// Bytes written and not yet committed.
     #[must_use]
     pub fn dirty_bytes(&self) -> usize {
-        lock(&self.file.state).dirty.bytes()
+        self.locked().1.dirty.bytes()
     }
 
     /// Gives it back, once.
     pub(super) fn give_back(&self) {
         if !self.given_back.swap(true, Ordering::Relaxed) {
-            let mut state = lock(&self.file.state);
+            let (_, mut state) = self.locked();
             state.handles -= 1;
             state.unheld_since = (state.handles == 0).then(now);
         }
@@ -319,7 +471,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.give_back();
         // What is left to do takes a transaction: `flush_aged` finds it.
-        self.files.forget_unheld(&self.file, Forget::IfDone);
+        self.files.forget_unheld(self.file(), Forget::IfDone);
     }
 }
 
@@ -339,6 +491,15 @@ impl<S: TxStore> FileSystem<S> {
     pub fn when_lost(&self, tell: impl Fn(InodeId) + Send + Sync + 'static) {
         if self.open_files.lost.set(Box::new(tell)).is_err() {
             tracing::warn!("somebody else is told already of what is lost");
+        }
+    }
+
+    /// Has somebody told of every file that was shown here before it was made, and turns out to be
+    /// another, which somebody else made under its name: what is known of the first is to be the
+    /// second's from then on.
+    pub fn when_another(&self, tell: impl Fn(InodeId, InodeId) + Send + Sync + 'static) {
+        if self.open_files.became.set(Box::new(tell)).is_err() {
+            tracing::warn!("somebody else is told already of files that are others");
         }
     }
 
@@ -372,12 +533,17 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<Read, FsError> {
         // The pieces are taken before the content is read: a commit between the two then shows
         // its bytes twice, never not at all.
-        let (pieces, end) = {
-            let state = lock(&handle.file.state);
+        let (pieces, end, made) = {
+            let (_, state) = handle.locked();
             let until = offset.saturating_add(length as u64);
-            (state.dirty.within(offset, until), state.dirty.end())
+            let made = state.creation.as_ref().map(|creation| creation.inode.clone());
+            (state.dirty.within(offset, until), state.dirty.end(), made)
         };
-        let (inode, content) = self.read_committed(handle, offset, length).await?;
+        let (inode, content) = match made {
+            // What it is to hold is all in the pieces.
+            Some(inode) => (inode, Bytes::new()),
+            None => self.read_committed(handle, offset, length).await?,
+        };
         if pieces.is_empty() && end <= inode.size {
             return Ok(Read { bytes: content, change: Some(inode.change) });
         }

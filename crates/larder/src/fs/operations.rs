@@ -82,6 +82,9 @@ impl<S: TxStore> FileSystem<S> {
         if name.len() > NAME_BYTES_MAX {
             return Err(FsError::NameTooLong);
         }
+        if let Some(found) = self.found_late(directory, name) {
+            return Ok(found);
+        }
         let root = self.trie_of(directory).await?;
         let hash = self.hash(name);
         let found: Result<Found, FsError> = transact!(self, tx => {
@@ -104,12 +107,16 @@ impl<S: TxStore> FileSystem<S> {
 
     /// An inode's attributes.
     pub async fn getattr(&self, id: InodeId) -> Result<Attr, FsError> {
+        if let Some(attr) = self.attr_late(id) {
+            return Ok(attr);
+        }
         let attr: Result<Attr, FsError> = transact!(self, tx => self.attr(&tx, id).await);
         Ok(self.with_dirty(attr?))
     }
 
     /// Sets attributes; all at once, but for cutting a file by more than 256 pages.
     pub async fn setattr(&self, id: InodeId, set: SetAttr) -> Result<Attr, FsError> {
+        let id = self.come_true(id).await?;
         // What was written before must not come to be after the cut, nor change the times again.
         if set.size.is_some() || set.mtime.is_some() {
             self.flush_id(id).await?;
@@ -193,6 +200,8 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<Vec<DirEntry>, FsError> {
         let root = self.trie_of(directory).await?;
         if *after == Position::default() {
+            // What cannot be committed now is not listed yet.
+            let _later = self.come_true_in(directory).await;
             self.crawler.look(root);
         }
         let listed: Result<Vec<DirEntry>, FsError> = transact!(self, tx => {

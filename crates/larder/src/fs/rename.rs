@@ -38,6 +38,13 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<(), FsError> {
         check_name(to.1)?;
         self.may_remove()?;
+        for (directory, name) in [from, to] {
+            self.come_true_as(directory, name).await?;
+            // A directory may be replaced.
+            if let Some(super::Attr { id, .. }) = self.lookup(directory, name).await?.attr {
+                self.come_true_in(id).await?;
+            }
+        }
         let from = self.end(from).await?;
         let to = self.end(to).await?;
         let now = self.store.now();

@@ -3,6 +3,7 @@
 mod attributes;
 mod exports;
 mod golden;
+mod late;
 mod layout;
 mod open;
 mod repairs;

@@ -30,7 +30,8 @@ impl<S: TxStore> FileSystem<S> {
             return Err(TxError::TooLarge("bytes of one write".into()).into());
         }
         self.store().standing()?;
-        let file = &handle.file;
+        self.come_true(handle.id()).await?;
+        let file = handle.file();
         let _ordered = file.commit.lock().await;
         self.write_back_ordered(file).await?;
         let id = file.id;

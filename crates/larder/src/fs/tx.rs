@@ -241,6 +241,12 @@ pub trait TxStore: Clone + Send + Sync + 'static {
     /// soon, as it was when it did last. Never waits for long.
     fn taken(&self) -> impl Future<Output = Taken> + Send;
 
+    /// What is free by what was said last ([`Taken::free`]), without a wait.
+    fn free_seen(&self) -> Option<u64>;
+
+    /// Has [`Self::free_seen`] be asked for anew, soon, if that was not done lately.
+    fn look_at_room(&self);
+
     /// Counts bytes that were written to files and are lost, for those who watch over the node.
     fn count_lost(&self, bytes: u64);
 }

@@ -65,7 +65,7 @@ impl<S: TxStore> FileSystem<S> {
             let freed = self.open_files.room.freed.notified();
             match self.keep(handle, offset, &bytes)? {
                 Kept::Yes => return Ok(()),
-                Kept::FileFull => self.write_back(&handle.file).await?,
+                Kept::FileFull => self.write_back(handle.file()).await?,
                 Kept::NodeFull => {
                     if !self.make_room().await? {
                         freed.await;
@@ -76,9 +76,12 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     fn keep(&self, handle: &Handle, offset: u64, bytes: &Bytes) -> Result<Kept, FsError> {
-        let mut state = lock(&handle.file.state);
+        let (_, mut state) = handle.locked();
         if state.forgotten {
             return Err(FsError::Invalid("the file was closed"));
+        }
+        if state.never_was {
+            return Err(FsError::NotFound);
         }
         let before = state.dirty.cost();
         let most = cost_max(bytes.len());
@@ -124,12 +127,26 @@ impl<S: TxStore> FileSystem<S> {
     /// Commits what was written to the file, by any handle of this node, and tells what was lost
     /// of it since this handle was told last.
     pub async fn flush(&self, handle: &Handle) -> Result<(), FsError> {
-        let result = self.write_back(&handle.file).await;
+        let waits = handle.locked().1.waits();
+        let file = handle.file().clone();
+        let mut result = self.write_back(&file).await;
+        if file.became.get().is_some() && result.is_ok() {
+            // While it was waited for.
+            result = self.write_back(handle.file()).await;
+        }
+        if waits && result.is_ok() {
+            self.closes_stand();
+        }
         self.tell(handle, result)
     }
 
+    /// What was lost of a file since a handle was told last.
+    pub(super) fn told(&self, handle: &Handle) -> Result<(), FsError> {
+        self.tell(handle, Ok(()))
+    }
+
     fn tell(&self, handle: &Handle, result: Result<(), FsError>) -> Result<(), FsError> {
-        let lost = lock(&handle.file.state).lost.tell(&mut lock(&handle.told));
+        let lost = handle.locked().1.lost.tell(&mut lock(&handle.told));
         lost.map_or(result, Err)
     }
 
@@ -145,7 +162,11 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     async fn release_as(&self, handle: &Handle, heard: bool) -> Result<(), FsError> {
-        let file = &handle.file;
+        if handle.locked().1.promised {
+            // In its turn.
+            self.after_closes().await;
+        }
+        let file = &handle.file().clone();
         let (result, reap) = {
             // Nobody commits older bytes after this, when the file may be open anew.
             let _ordered = file.commit.lock().await;
@@ -154,7 +175,18 @@ impl<S: TxStore> FileSystem<S> {
             handle.give_back();
             let result = if heard { self.tell(handle, result) } else { result };
             let unheard = result.as_ref().err().filter(|_| !heard).cloned();
-            (result, self.open_files.forget_unheld(file, Forget::Always(unheard)))
+            let promised = lock(&file.state).promised;
+            let forget = match &result {
+                // Whoever closed it was told that all is well: it is tried again for a while.
+                Err(error) if !heard && promised && may_pass(error) => Forget::IfCommitted,
+                _ => Forget::Always(unheard),
+            };
+            let mut reap = self.open_files.forget_unheld(file, forget);
+            if file.became.get().is_some() {
+                // What waits there was promised, or waits for others.
+                reap |= self.open_files.forget_unheld(handle.file(), Forget::IfCommitted);
+            }
+            (result, reap)
         };
         if reap {
             self.reap(handle.id()).await?;
@@ -175,7 +207,8 @@ impl<S: TxStore> FileSystem<S> {
         for file in self.open_files.in_turn() {
             let (since, held) = {
                 let state = lock(&file.state);
-                (state.dirty.since, state.handles > 0)
+                let made = state.creation.as_ref().map(|creation| creation.since);
+                (made.or(state.dirty.since), state.handles > 0)
             };
             if held && since.is_none_or(|since| since.elapsed() < age) {
                 continue;
@@ -217,7 +250,7 @@ impl<S: TxStore> FileSystem<S> {
         }
         for file in self.open_files.all() {
             let state = lock(&file.state);
-            if !state.dirty.is_empty() && !state.orphan {
+            if state.waits() && !state.orphan {
                 let bytes = state.dirty.bytes();
                 tracing::warn!(inode = %file.id, bytes, "what was written could not be committed");
             }
@@ -246,7 +279,7 @@ impl<S: TxStore> FileSystem<S> {
 
     /// Commits all that waits in a file at this moment, not what comes meanwhile. What can never be
     /// committed is noted as lost; an error says that the rest may still succeed, and waits.
-    async fn write_back(&self, file: &OpenFile) -> Result<(), FsError> {
+    pub(super) async fn write_back(&self, file: &OpenFile) -> Result<(), FsError> {
         let _ordered = file.commit.lock().await;
         self.write_back_ordered(file).await
     }
@@ -254,6 +287,7 @@ impl<S: TxStore> FileSystem<S> {
     /// The same, with the file's order of commits held.
     pub(super) async fn write_back_ordered(&self, file: &OpenFile) -> Result<(), FsError> {
         self.give_up_dropped(file);
+        self.make_late(file).await?;
         self.settle_attempt(file).await?;
         let waiting = lock(&file.state).dirty.waiting();
         for batch in &waiting.batches {
@@ -281,13 +315,7 @@ impl<S: TxStore> FileSystem<S> {
         let work = async {
             transact!(self, tx => {
                 note(None);
-                let mut inode = self.inode(&tx, id).await?;
-                let before = inode.change;
-                self.locks.check(id)?;
-                self.write_content(&tx, id, &mut inode, batch).await?;
-                inode.mtime = of.modified;
-                inode.ctime = inode.ctime.max(of.modified);
-                self.put_inode(&tx, id, &inode).await?;
+                let before = self.write_batch(&tx, id, batch, of.modified).await?;
                 // From here on it may be done, also when nobody waits for it any more.
                 note(Some(Attempt { span: of.span(batch), before, modified: of.modified }));
                 Ok(())
@@ -299,6 +327,24 @@ impl<S: TxStore> FileSystem<S> {
             note(None);
         }
         result
+    }
+
+    /// Puts bytes into a file in a transaction; gives the count of updates that it had before.
+    pub(super) async fn write_batch(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        batch: &[Piece],
+        modified: i64,
+    ) -> Result<u32, FsError> {
+        let mut inode = self.inode(tx, id).await?;
+        let before = inode.change;
+        self.locks.check(id)?;
+        self.write_content(tx, id, &mut inode, batch).await?;
+        inode.mtime = modified;
+        inode.ctime = inode.ctime.max(modified);
+        self.put_inode(tx, id, &inode).await?;
+        Ok(before)
     }
 
     /// Finds out what became of a commit without an answer, so that its bytes are not committed
@@ -334,13 +380,14 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     /// Forgets bytes that were committed, or that are lost by an error.
-    fn forget_dirty(&self, file: &OpenFile, span: &Span, lost: Option<FsError>) {
+    pub(super) fn forget_dirty(&self, file: &OpenFile, span: &Span, lost: Option<FsError>) {
         let mut state = lock(&file.state);
         state.troubled = false;
         let (cost, bytes) = (state.dirty.cost(), state.dirty.bytes());
         state.dirty.forget(span);
-        if state.dirty.is_empty() {
+        if !state.waits() {
             state.writers = Callers::default();
+            state.promised = false;
         }
         self.open_files.room.give_back(cost - state.dirty.cost());
         let bytes = bytes - state.dirty.bytes();
@@ -359,16 +406,15 @@ impl<S: TxStore> FileSystem<S> {
     fn give_up_dropped(&self, file: &OpenFile) {
         let mut state = lock(&file.state);
         let age = state.unheld_since.map(|since| now().since(since));
-        if age.is_none_or(|age| age < self.options.dropped_age)
-            || state.dirty.is_empty()
-            || state.orphan
-        {
+        if age.is_none_or(|age| age < self.options.dropped_age) || !state.waits() || state.orphan {
             return;
         }
         let (cost, bytes) = (state.dirty.cost(), state.dirty.bytes());
         state.dirty.clear();
         state.writers = Callers::default();
-        (state.attempt, state.troubled) = (None, false);
+        (state.attempt, state.troubled, state.promised) = (None, false, false);
+        let made = state.creation.is_some();
+        state.never_was |= made;
         self.open_files.room.give_back(cost);
         tracing::error!(
             inode = %file.id, bytes, ?age,
@@ -376,6 +422,9 @@ impl<S: TxStore> FileSystem<S> {
         );
         state.lost.note(TxError::TimedOut.into());
         drop(state);
+        if made {
+            self.open_files.end_creation(file);
+        }
         self.open_files.tell_lost(file.id, bytes);
     }
 }

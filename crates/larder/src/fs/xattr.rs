@@ -66,6 +66,9 @@ impl<S: TxStore> FileSystem<S> {
 
     /// All attributes.
     pub async fn xattrs(&self, id: InodeId) -> Result<XattrList, FsError> {
+        if self.attr_late(id).is_some() {
+            return Ok(XattrList::default());
+        }
         transact!(self, tx => {
             let inode = self.inode(&tx, id).await?;
             self.xattrs_of(&tx, &inode).await
@@ -122,6 +125,7 @@ impl<S: TxStore> FileSystem<S> {
         id: InodeId,
         change: impl Fn(&mut Inode, &mut XattrList) -> Result<(), FsError> + Send + Sync,
     ) -> Result<Attr, FsError> {
+        let id = self.come_true(id).await?;
         let now = self.store.now();
         let changed: Result<Attr, FsError> = transact!(self, tx => {
             let mut inode = self.inode(&tx, id).await?;

@@ -104,20 +104,41 @@ impl<S: TxStore> Adapter<S> {
         Op: FnOnce(Arc<Shared<S>>) -> Fut,
         Fut: Future<Output = Answer<T>> + Send + 'static,
     {
-        if let Err(error) = self.shared.may_change() {
-            return answer(&self.shared, Err(error));
-        }
-        self.commit_to_its_end(by, op, answer);
+        self.run_late_or_to_its_end(by, |_| async { None }, op, answer);
     }
 
-    /// The same for what commits what was taken in, whatever may be changed now: its store says so.
-    pub(super) fn commit_to_its_end<T, Op, Fut>(
+    /// The same, unless it can be done `late`: shown here at once, and committed later. What is not
+    /// comes after what was closed here before, for whoever sees it.
+    pub(super) fn run_late_or_to_its_end<T, Late, LateFut, Op, Fut>(
         &self,
         by: &Request,
+        late: Late,
         op: Op,
         answer: impl FnOnce(&Shared<S>, Answer<T>) + Send + 'static,
     ) where
         T: Send + 'static,
+        Late: FnOnce(Arc<Shared<S>>) -> LateFut,
+        LateFut: Future<Output = Option<Answer<T>>> + Send + 'static,
+        Op: FnOnce(Arc<Shared<S>>) -> Fut,
+        Fut: Future<Output = Answer<T>> + Send + 'static,
+    {
+        if let Err(error) = self.shared.may_change() {
+            return answer(&self.shared, Err(error));
+        }
+        self.commit_late_or_to_its_end(by, late, op, answer);
+    }
+
+    /// The same for what commits what was taken in, whatever may be changed now: its store says so.
+    pub(super) fn commit_late_or_to_its_end<T, Late, LateFut, Op, Fut>(
+        &self,
+        by: &Request,
+        late: Late,
+        op: Op,
+        answer: impl FnOnce(&Shared<S>, Answer<T>) + Send + 'static,
+    ) where
+        T: Send + 'static,
+        Late: FnOnce(Arc<Shared<S>>) -> LateFut,
+        LateFut: Future<Output = Option<Answer<T>>> + Send + 'static,
         Op: FnOnce(Arc<Shared<S>>) -> Fut,
         Fut: Future<Output = Answer<T>> + Send + 'static,
     {
@@ -127,10 +148,15 @@ impl<S: TxStore> Adapter<S> {
         let begun = self.shared.operations.clone();
         let counted = self.shared.under_way.begin();
         let by = self.shared.process_of(by.pid());
+        let late = on_behalf_of(by, late(self.shared.clone()));
         let operation = on_behalf_of(by, op(self.shared.clone()));
         self.run_allowed(
             |shared| async move {
                 shared.takes_changes()?;
+                if let Some(done) = late.await {
+                    return done;
+                }
+                shared.fs.after_closes().await;
                 let permit = begun.acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
                 let task = tokio::spawn(async move {
                     let _begun = (permit, counted);
@@ -177,11 +203,13 @@ impl<S: TxStore> Adapter<S> {
         work: impl Future<Output = Answer<()>> + Send + 'static,
         reply: ReplyEmpty,
     ) {
-        let counted = self.shared.under_way.begin();
-        let limit = self.shared.options.operation_limit;
+        let (shared, counted) = (self.shared.clone(), self.shared.under_way.begin());
+        let limit = shared.options.operation_limit;
         self.start(async move {
             let task = tokio::spawn(async move {
                 let _counted = counted;
+                // A lock that is released tells of what was written under it.
+                shared.fs.after_closes().await;
                 work.await
             });
             match tokio::time::timeout(limit, task).await {

@@ -1,0 +1,286 @@
+//! Closes that do not wait: what was written to closed files is committed in the order in which
+//! they were closed, many files in one transaction (`docs/decisions/0017-late-commits.md`).
+
+use super::caller::Callers;
+use super::dirty::{Attempt, COMMIT_BYTES, Waiting};
+use super::late::Creation;
+use super::open::{Forget, Handle, OpenFile};
+use super::tx::{Tx, TxError};
+use super::write::is_without_answer;
+use super::{FileSystem, FsError, TxStore, lock, transact};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::sync::{Notify, watch};
+
+/// Files committed in one transaction.
+const TOGETHER_MAX: usize = if cfg!(test) { 4 } else { 128 };
+/// Closed files that wait; the next one that is closed waits for its commit.
+const QUEUE_MAX: usize = 1024;
+/// So much must be free beyond what waits, or else closes wait: who writes into a volume that is
+/// nearly full is told by the close.
+const FREE_MIN: u64 = 64 << 20;
+
+/// Files that were closed and wait for their commit.
+pub(super) struct Closes {
+    queue: Mutex<Queue>,
+    wake: Notify,
+    /// How many of those that came were looked after.
+    done: watch::Sender<u64>,
+    /// The last commit of closed files did not succeed.
+    troubled: AtomicBool,
+    /// Somebody commits what is closed.
+    runs: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    files: VecDeque<Arc<OpenFile>>,
+    /// How many came.
+    came: u64,
+}
+
+impl Default for Closes {
+    fn default() -> Self {
+        Self {
+            queue: Mutex::default(),
+            wake: Notify::new(),
+            done: watch::Sender::new(0),
+            troubled: AtomicBool::new(false),
+            runs: AtomicBool::new(false),
+        }
+    }
+}
+
+/// One file of a transaction.
+struct Part<'a> {
+    file: &'a OpenFile,
+    /// Nobody else commits it meanwhile.
+    _ordered: tokio::sync::MutexGuard<'a, ()>,
+    creation: Option<Creation>,
+    waiting: Waiting,
+}
+
+impl Part<'_> {
+    fn note(&self, attempt: Option<Attempt>) {
+        lock(&self.file.state).attempt = attempt;
+    }
+}
+
+impl<S: TxStore> FileSystem<S> {
+    /// Whether a commit may be promised: it will succeed by all that is known here.
+    pub(super) fn is_well(&self) -> bool {
+        let closes = &self.closes;
+        let waiting = self.waiting_bytes();
+        let free = self.store.free_seen();
+        closes.runs.load(Ordering::Relaxed)
+            && !closes.troubled.load(Ordering::Relaxed)
+            && self.store.current_for().is_none_or(|left| !left.is_zero())
+            && free.is_none_or(|free| free >= FREE_MIN + waiting as u64)
+            && waiting <= self.options.dirty_total_max / 2
+            && lock(&closes.queue).files.len() < QUEUE_MAX
+    }
+
+    /// Closes a file without waiting for the commit of what was written to it, and tells what was
+    /// lost of it before; none: that is not to be had, and [`Self::flush`] is to be asked.
+    pub fn close_late(&self, handle: &Handle) -> Option<Result<(), FsError>> {
+        {
+            let (_, mut state) = handle.locked();
+            // One that is troubled is being committed, or could not be.
+            if state.orphan || state.never_was || state.troubled || !self.is_well() {
+                return None;
+            }
+            if !state.waits() {
+                drop(state);
+                return Some(self.told(handle));
+            }
+            state.promised = true;
+        }
+        let mut queue = lock(&self.closes.queue);
+        queue.files.push_back(handle.file().clone());
+        queue.came += 1;
+        drop(queue);
+        self.closes.wake.notify_one();
+        Some(self.told(handle))
+    }
+
+    /// Waits until an attempt was made to commit what was closed here before: what is done after it
+    /// is seen after it.
+    pub async fn after_closes(&self) {
+        let came = lock(&self.closes.queue).came;
+        if *self.closes.done.borrow() < came {
+            // The sender lives as long as this.
+            let _ = self.closes.done.subscribe().wait_for(|done| *done >= came).await;
+        }
+    }
+
+    /// Commits closed files for as long as it is polled: by one task at a time.
+    pub async fn commit_closed(&self) {
+        struct Runs<'a>(&'a Closes);
+        impl Drop for Runs<'_> {
+            fn drop(&mut self) {
+                self.0.runs.store(false, Ordering::Relaxed);
+                // Nobody waits for what nobody does.
+                let came = lock(&self.0.queue).came;
+                lock(&self.0.queue).files.clear();
+                self.0.done.send_replace(came);
+            }
+        }
+        let closes = &self.closes;
+        closes.runs.store(true, Ordering::Relaxed);
+        let _runs = Runs(closes);
+        loop {
+            let woken = closes.wake.notified();
+            let files: Vec<_> = {
+                let mut queue = lock(&closes.queue);
+                let most = queue.files.len().min(TOGETHER_MAX);
+                queue.files.drain(..most).collect()
+            };
+            if files.is_empty() {
+                woken.await;
+                continue;
+            }
+            let committed = self.commit_in_order(&files).await;
+            closes.troubled.store(committed.is_err(), Ordering::Relaxed);
+            let count = files.len() as u64;
+            closes.done.send_modify(|done| *done += count);
+            // Asks now and then, so that it is known when little is left.
+            self.store.look_at_room();
+        }
+    }
+
+    /// Something was committed: closes need not wait any more.
+    pub(super) fn closes_stand(&self) {
+        self.closes.troubled.store(false, Ordering::Relaxed);
+    }
+
+    /// Commits files in the order in which they were closed. An error says that some wait still.
+    async fn commit_in_order(&self, files: &[Arc<OpenFile>]) -> Result<(), FsError> {
+        let mut result = Ok(());
+        let mut together = Vec::new();
+        let mut bytes = 0;
+        for file in files {
+            let part = self.part(file);
+            let more = part.as_ref().map_or(0, |part| bytes_of(&part.waiting));
+            if part.is_none() || bytes + more > COMMIT_BYTES {
+                result = result.and(self.commit_parts(std::mem::take(&mut together)).await);
+                bytes = 0;
+            }
+            match part {
+                Some(part) => {
+                    bytes += more;
+                    together.push(part);
+                }
+                None => result = result.and(self.commit_alone(file).await),
+            }
+        }
+        result.and(self.commit_parts(together).await)
+    }
+
+    /// A file as a part of a transaction; none: it is to be committed alone.
+    fn part<'a>(&self, file: &'a OpenFile) -> Option<Part<'a>> {
+        let ordered = file.commit.try_lock().ok()?;
+        let mut state = lock(&file.state);
+        if state.orphan || state.forgotten || state.attempt.is_some() || !state.waits() {
+            return None;
+        }
+        let waiting = state.dirty.waiting();
+        if waiting.batches.len() > 1 {
+            return None;
+        }
+        state.troubled = true;
+        if let Some(creation) = state.creation.as_mut() {
+            creation.begun = true;
+        }
+        let creation = state.creation.clone();
+        drop(state);
+        Some(Part { file, _ordered: ordered, creation, waiting })
+    }
+
+    /// Commits files in one transaction; each alone if that does not succeed.
+    async fn commit_parts(&self, parts: Vec<Part<'_>>) -> Result<(), FsError> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let mut writers = Callers::default();
+        for part in &parts {
+            writers.add(&lock(&part.file.state).writers);
+        }
+        let committed = writers.doing(self.commit_together(&parts)).await;
+        if committed != Err(TxError::OutcomeUnknown.into()) {
+            parts.iter().for_each(|part| part.note(None));
+        }
+        if let Err(error) = &committed
+            && is_without_answer(error)
+        {
+            for Part { file, .. } in &parts {
+                let mut state = lock(&file.state);
+                let begun = state.attempt.is_some();
+                if let Some(creation) = state.creation.as_mut() {
+                    creation.begun = begun;
+                }
+            }
+            tracing::debug!(%error, files = parts.len(), "closed files are not committed yet");
+            return committed;
+        }
+        let mut result = Ok(());
+        for part in parts {
+            let Part { file, _ordered, waiting, .. } = part;
+            let of = match &committed {
+                Ok(()) => {
+                    self.made(file, &waiting, waiting.batches.first().map_or(&[], |b| &b[..]));
+                    Ok(())
+                }
+                // What is in the way of one is found there.
+                Err(_) => self.write_back_ordered(file).await,
+            };
+            if let Err(error) = &of {
+                tracing::debug!(inode = %file.id, %error, "a closed file is not committed yet");
+            }
+            result = result.and(of);
+            self.forget_closed(file);
+        }
+        result
+    }
+
+    async fn commit_together(&self, parts: &[Part<'_>]) -> Result<(), FsError> {
+        let batch_of = |part: &Part<'_>| part.waiting.batches.first().cloned().unwrap_or_default();
+        transact!(self, tx => {
+            let mut before = Vec::with_capacity(parts.len());
+            for part in parts {
+                part.note(None);
+                let (id, batch, modified) = (part.file.id, batch_of(part), part.waiting.modified);
+                before.push(match &part.creation {
+                    Some(creation) => {
+                        self.make_among(&tx, id, creation, (&batch, modified)).await?;
+                        0
+                    }
+                    None => self.write_batch(&tx, id, &batch, modified).await?,
+                });
+            }
+            // From here on it may be done.
+            for (part, before) in parts.iter().zip(before) {
+                let (span, modified) = (part.waiting.whole(), part.waiting.modified);
+                part.note(Some(Attempt { span, before, modified }));
+            }
+            Ok(())
+        })
+    }
+
+    async fn commit_alone(&self, file: &OpenFile) -> Result<(), FsError> {
+        let _ordered = file.commit.lock().await;
+        let result = self.write_back_ordered(file).await;
+        self.forget_closed(file);
+        result
+    }
+
+    fn forget_closed(&self, file: &OpenFile) {
+        if self.open_files.forget_unheld(file, Forget::IfCommitted) {
+            self.reap_later(file.id);
+        }
+    }
+}
+
+fn bytes_of(waiting: &Waiting) -> usize {
+    waiting.batches.iter().flatten().map(|(_, bytes)| bytes.len()).sum()
+}

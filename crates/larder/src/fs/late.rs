@@ -1,0 +1,440 @@
+//! Files that are shown here as soon as they are made, and committed with their first bytes
+//! (`docs/decisions/0017-late-commits.md`).
+//!
+//! The name, the inode and the bytes of such a file are one transaction, which [`FileSystem::make_late`]
+//! makes when the file is written back. Until then everything that asks for its inode is answered
+//! from here, or has it committed first.
+
+use super::caller::Callers;
+use super::content::{OBJECT_OVERHEAD, Piece};
+use super::dirty::{Attempt, Waiting};
+use super::names::check_name;
+use super::open::{Handle, OpenFile};
+use super::record::{Entry, INODE_BYTES, Inode, InodeId, Kind, XattrList};
+use super::trie;
+use super::tx::{Mode, Tx, TxError};
+use super::write::may_pass;
+use super::xattr::drop_privileges;
+use super::{Attr, Create, FileSystem, Found, FsError, SetAttr, TxStore, lock, transact};
+use bytes::Bytes;
+use larder_core::id::{PageNo, Slot};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most files that are shown and not committed yet: the next one waits for its commit.
+pub(super) const LATE_MAX: usize = if cfg!(test) { 8 } else { 1024 };
+
+/// Room of a page for an inode.
+pub(super) const INODE_ROOM: usize = INODE_BYTES + OBJECT_OVERHEAD as usize;
+
+/// A file that is to be made.
+#[derive(Clone, Debug)]
+pub(super) struct Creation {
+    pub(super) directory: InodeId,
+    /// Where the directory's names are.
+    pub(super) trie: PageNo,
+    pub(super) name: Bytes,
+    /// As it will be, but for its bytes.
+    pub(super) inode: Inode,
+    /// Where its name will be kept.
+    pub(super) place: (PageNo, Slot),
+    /// If somebody else made a file of that name meanwhile, that one is cut first.
+    pub(super) truncates: bool,
+    /// A commit of it began, and may have been done: it is not changed any more.
+    pub(super) begun: bool,
+    pub(super) since: Instant,
+}
+
+/// How it stands with what is to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Now {
+    /// It can be made.
+    Free,
+    /// It was made: by a commit of which nobody heard.
+    Made,
+    /// That, and it was removed since.
+    Removed,
+    /// Its name leads to something else.
+    Taken(Entry),
+    /// There is no room for its inode where it was to be.
+    NoPlace,
+}
+
+impl<S: TxStore> FileSystem<S> {
+    /// Makes a file and opens it, without a commit: it is shown here, and is committed with what is
+    /// written to it. If the name leads to another file by then, the bytes go into that one, which
+    /// is cut first if it `truncates`. None: that is not to be had, and it is to be made by
+    /// [`Self::create_file`]. Not for a name that must be free everywhere.
+    pub async fn create_late(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+        create: &Create,
+        truncates: bool,
+    ) -> Result<Option<(Handle, Found)>, FsError> {
+        check_name(name)?;
+        if create.kind != Kind::File || !self.is_well() {
+            return Ok(None);
+        }
+        self.locks.check_callers()?;
+        let trie = self.trie_of(directory).await?;
+        let parent = self.getattr(directory).await?;
+        let (xattrs, mode) = self.inherited(&parent, create).await?;
+        if xattrs != XattrList::default() {
+            return Ok(None);
+        }
+        let inode = self.new_inode(create, mode, &parent.inode);
+        let (page, slot) = self.new_inode_place(directory).await?;
+        let look = async {
+            let tx = self.store.begin(Mode::Normal).await?;
+            let (entry, place) = trie::find(&tx, trie, self.hash(name), name).await?;
+            let made = self.open_files.made_on(page) + 1;
+            if tx.room(page).await?.unwrap_or(0) < made * INODE_ROOM {
+                // Those that are being made take what is left.
+                return Err(TxError::Full(page).into());
+            }
+            // Not committed: it tells the inode's generation.
+            let generation = tx.create(page, slot, inode.encode()).await?;
+            Ok::<_, FsError>((entry, place, generation))
+        };
+        let (entry, place, generation) = match look.await {
+            Err(FsError::Store(TxError::Full(full) | TxError::Gone(full))) if full == page => {
+                self.inode_pages.retire(page);
+                return Ok(None);
+            }
+            Err(error) if error.is_retryable() => return Ok(None),
+            found => found?,
+        };
+        if entry.is_some() {
+            return Err(FsError::Exists);
+        }
+        let id = InodeId { page, slot, generation };
+        let creation = Creation {
+            directory,
+            trie,
+            name: Bytes::copy_from_slice(name),
+            inode: inode.clone(),
+            place,
+            truncates,
+            begun: false,
+            since: Instant::now(),
+        };
+        let held = self.open_files.hold_new(id, creation, &Callers::current());
+        Ok(held.map(|handle| (handle, Found { attr: Some(Attr { id, inode }), place })))
+    }
+
+    /// What a name leads to that was made late.
+    pub(super) fn found_late(&self, directory: InodeId, name: &[u8]) -> Option<Found> {
+        if self.open_files.has_no_creations() {
+            return None;
+        }
+        let file = self.open_files.made_as(directory, name)?;
+        let attr = attr_of(&file)?;
+        let place = lock(&file.state).creation.as_ref()?.place;
+        Some(Found { attr: Some(attr), place })
+    }
+
+    /// The attributes of a file that is not committed yet.
+    pub(super) fn attr_late(&self, id: InodeId) -> Option<Attr> {
+        if self.open_files.has_no_creations() {
+            return None;
+        }
+        attr_of(&*self.open_files.get(id)?)
+    }
+
+    /// Sets attributes of a file that is not committed yet, so that it is made with them; none: it
+    /// is, or is about to be, or its size is to be set.
+    pub fn set_late(&self, id: InodeId, set: &SetAttr) -> Result<Option<Attr>, FsError> {
+        if set.size.is_some() || self.open_files.has_no_creations() {
+            return Ok(None);
+        }
+        self.locks.check_callers()?;
+        let Some(file) = self.open_files.get(id) else { return Ok(None) };
+        {
+            let mut state = lock(&file.state);
+            let has_bytes = !state.dirty.is_empty();
+            let Some(creation) = state.creation.as_mut().filter(|creation| !creation.begun) else {
+                return Ok(None);
+            };
+            let inode = &mut creation.inode;
+            if set.drop_privileges {
+                drop_privileges(inode, &mut XattrList::default());
+            }
+            if let Some(mode) = set.mode {
+                inode.mode = mode & 0o7777;
+            }
+            inode.uid = set.uid.unwrap_or(inode.uid);
+            inode.gid = set.gid.unwrap_or(inode.gid);
+            inode.atime = set.atime.unwrap_or(inode.atime);
+            inode.mtime = set.mtime.unwrap_or(inode.mtime);
+            inode.ctime = self.store.now();
+            if let Some(mtime) = set.mtime.filter(|_| has_bytes) {
+                state.dirty.modified = mtime;
+            }
+            state.writers.add(&Callers::current());
+        }
+        Ok(attr_of(&file))
+    }
+
+    /// Commits a file that was made late, so that a transaction finds it; says which one it is
+    /// then: another, if somebody else had made its name.
+    pub async fn come_true(&self, id: InodeId) -> Result<InodeId, FsError> {
+        if self.open_files.has_no_creations() {
+            return Ok(id);
+        }
+        let Some(file) = self.open_files.get(id) else { return Ok(id) };
+        self.make_now(Some(file.clone())).await?;
+        Ok(file.became.get().map_or(id, |other| other.id))
+    }
+
+    /// The same by its name.
+    pub(super) async fn come_true_as(
+        &self,
+        directory: InodeId,
+        name: &[u8],
+    ) -> Result<(), FsError> {
+        if self.open_files.has_no_creations() {
+            return Ok(());
+        }
+        self.make_now(self.open_files.made_as(directory, name)).await
+    }
+
+    /// Commits all files that were made late in a directory; the first error of those that may
+    /// still come true.
+    pub async fn come_true_in(&self, directory: InodeId) -> Result<(), FsError> {
+        let mut result = Ok(());
+        if !self.open_files.has_no_creations() {
+            for file in self.open_files.made_in(directory) {
+                result = result.and(self.make_now(Some(file)).await);
+            }
+        }
+        result
+    }
+
+    async fn make_now(&self, file: Option<Arc<OpenFile>>) -> Result<(), FsError> {
+        match file {
+            Some(file) if lock(&file.state).creation.is_some() => self.write_back(&file).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Commits a file's creation with the first of its bytes, if that is still to be done. To be
+    /// called with the file's order of commits held. An error says that it may still succeed.
+    pub(super) async fn make_late(&self, file: &OpenFile) -> Result<(), FsError> {
+        let Some((creation, waiting, older)) = begin(file) else { return Ok(()) };
+        let batch = waiting.batches.first().map_or(&[][..], |batch| &batch[..]);
+        // Of two that nobody heard of, the bytes of the first are those that were done for certain.
+        let note = |attempt: Option<Attempt>| {
+            if older.is_none() {
+                lock(&file.state).attempt = attempt;
+            }
+        };
+        let writers = lock(&file.state).writers.clone();
+        let mut now = Now::Free;
+        let result: Result<(), FsError> = writers
+            .clone()
+            .doing(async {
+                transact!(self, tx => {
+                    note(None);
+                    now = self.make_in(&tx, file.id, &creation, (batch, waiting.modified)).await?;
+                    if now == Now::Removed {
+                        return Err(FsError::NotFound);
+                    }
+                    if now == Now::Free {
+                        let span = waiting.span(batch);
+                        note(Some(Attempt { span, before: 0, modified: waiting.modified }));
+                    }
+                    Ok(())
+                })
+            })
+            .await;
+        if result != Err(TxError::OutcomeUnknown.into()) {
+            note(None);
+        }
+        let result = match (result, now) {
+            (Ok(()), Now::Free) => {
+                self.made(file, &waiting, batch);
+                return Ok(());
+            }
+            (Ok(()), Now::Made) => {
+                self.open_files.end_creation(file);
+                if let Some(attempt) = older {
+                    self.forget_dirty(file, &attempt.span, None);
+                }
+                lock(&file.state).attempt = None;
+                return Ok(());
+            }
+            // The bytes were committed, and went with it.
+            (Err(FsError::NotFound), Now::Removed) => Ok(()),
+            // The page may have gone with the file, if it was made: nobody can tell.
+            (Ok(()), Now::NoPlace) if older.is_some() => Err(FsError::NotFound),
+            (Ok(()), now) => {
+                let taken = if let Now::Taken(entry) = now { Some(entry) } else { None };
+                let empty = waiting.batches.is_empty();
+                writers.doing(self.adopt(file, &creation, taken, empty)).await
+            }
+            (Err(error), _) => Err(error),
+        };
+        if file.became.get().is_some() {
+            return result;
+        }
+        if let Err(error) = &result
+            && may_pass(error)
+        {
+            let mut state = lock(&file.state);
+            // One that may have been done stays as it is.
+            let begun = state.attempt.is_some();
+            if let Some(creation) = state.creation.as_mut() {
+                creation.begun = begun;
+            }
+            return result;
+        }
+        {
+            let mut state = lock(&file.state);
+            (state.never_was, state.attempt) = (true, None);
+        }
+        self.open_files.end_creation(file);
+        if let Err(error) = &result
+            && waiting.batches.is_empty()
+        {
+            tracing::error!(inode = %file.id, %error, "a file that was made is lost");
+            lock(&file.state).lost.note(error.clone());
+        }
+        self.forget_dirty(file, &waiting.whole(), result.err());
+        // The kernel is to look it up anew.
+        self.open_files.tell_lost(file.id, 0);
+        Ok(())
+    }
+
+    /// Notes that a creation was committed with the first of what waited.
+    pub(super) fn made(&self, file: &OpenFile, waiting: &Waiting, batch: &[Piece]) {
+        // In this order: what is read meanwhile shows the bytes twice, never not at all.
+        self.open_files.end_creation(file);
+        self.forget_dirty(file, &waiting.span(batch), None);
+    }
+
+    /// Makes a file in a transaction, if it can be made. After [`Now::Removed`] it is not to be
+    /// committed.
+    async fn make_in(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        creation: &Creation,
+        (batch, modified): (&[Piece], i64),
+    ) -> Result<Now, FsError> {
+        match tx.get(id.page, id.slot).await? {
+            Some((generation, _)) if generation == id.generation => return Ok(Now::Made),
+            Some(_) => return Ok(Now::NoPlace),
+            None => {}
+        }
+        let hash = self.hash(&creation.name);
+        if let (Some(entry), _) = trie::find(tx, creation.trie, hash, &creation.name).await? {
+            return Ok(Now::Taken(entry));
+        }
+        if self.is_full(id.page) {
+            return Ok(Now::NoPlace);
+        }
+        let generation = match tx.create(id.page, id.slot, creation.inode.encode()).await {
+            Err(TxError::Full(page) | TxError::Gone(page)) if page == id.page => {
+                return Ok(Now::NoPlace);
+            }
+            generation => generation?,
+        };
+        if generation != id.generation {
+            return Ok(Now::Removed);
+        }
+        let entry = Entry { name: creation.name.clone(), id, kind: Kind::File };
+        self.insert_entry(tx, creation.trie, entry).await?;
+        self.touch_parent(tx, creation.directory, 1, 0, creation.inode.ctime).await?;
+        if !batch.is_empty() {
+            self.write_batch(tx, id, batch, modified).await?;
+        }
+        Ok(Now::Free)
+    }
+
+    /// The same for one of several files in a transaction: an error if it needs more than to be
+    /// made.
+    pub(super) async fn make_among(
+        &self,
+        tx: &S::Tx,
+        id: InodeId,
+        creation: &Creation,
+        bytes: (&[Piece], i64),
+    ) -> Result<(), FsError> {
+        match self.make_in(tx, id, creation, bytes).await? {
+            Now::Free => Ok(()),
+            _ => Err(FsError::NotFound),
+        }
+    }
+
+    /// Lets a file that cannot be made be the one that has its name, or else a new one, and commits
+    /// what waits. A future of its own kind, since that one is written back in turn.
+    fn adopt<'a>(
+        &'a self,
+        file: &'a OpenFile,
+        creation: &'a Creation,
+        taken: Option<Entry>,
+        empty: bool,
+    ) -> Pin<Box<dyn Future<Output = Result<(), FsError>> + Send + 'a>> {
+        Box::pin(async move {
+            let id = match taken {
+                Some(entry) if entry.kind == Kind::File => {
+                    if creation.truncates {
+                        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+                        self.setattr(entry.id, set).await?;
+                    }
+                    entry.id
+                }
+                Some(_) if empty => return Ok(()),
+                Some(_) => return Err(FsError::Exists),
+                None => self.make_elsewhere(creation).await?,
+            };
+            let handle = self.open_files.hold(id).await;
+            // A name that was removed again meanwhile is found so the next time.
+            self.getattr(id).await.map_err(|error| match error {
+                FsError::NotFound => TxError::Conflict("a name was removed".into()).into(),
+                error => error,
+            })?;
+            self.open_files.become_another(file, &handle);
+            let name = String::from_utf8_lossy(&creation.name).into_owned();
+            tracing::debug!(inode = %file.id, other = %id, name, "somebody else made that name");
+            let result = self.write_back(handle.file()).await;
+            self.release_unheard(&handle).await.and(result)
+        })
+    }
+
+    /// Makes a file under its name with another inode.
+    async fn make_elsewhere(&self, creation: &Creation) -> Result<InodeId, FsError> {
+        let Inode { mode, uid, gid, .. } = creation.inode;
+        let (kind, target) = (Kind::File, Bytes::new());
+        let create = Create { kind, mode, umask: 0, uid, gid, target, device: 0 };
+        match self.create_held(creation.directory, &creation.name, &create, false).await {
+            Ok((found, _)) => {
+                found.attr.map(|attr| attr.id).ok_or(FsError::Invalid("it was just created"))
+            }
+            // Looked at anew.
+            Err(FsError::Exists) => Err(TxError::Conflict("a name was made".into()).into()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Begins to commit a creation: it is not changed from here on. None: there is none.
+fn begin(file: &OpenFile) -> Option<(Creation, Waiting, Option<Attempt>)> {
+    let mut state = lock(&file.state);
+    state.creation.as_mut()?.begun = true;
+    state.troubled = true;
+    Some((state.creation.clone()?, state.dirty.waiting(), state.attempt))
+}
+
+fn attr_of(file: &OpenFile) -> Option<Attr> {
+    let state = lock(&file.state);
+    let mut inode = state.creation.as_ref()?.inode.clone();
+    if !state.dirty.is_empty() {
+        inode.size = state.dirty.end();
+        inode.mtime = state.dirty.modified;
+        inode.ctime = inode.ctime.max(state.dirty.modified);
+    }
+    Some(Attr { id: file.id, inode })
+}
