@@ -41,8 +41,11 @@ fn a_mount_killed_with_dirty_files_loses_nothing_that_was_synced() -> Result<()>
         for (at, byte) in over.iter().enumerate() {
             ensure!(*byte == old[at] || *byte == new[at], "byte {at} was never written");
         }
-        let half = fs::read(mount.at("half"))?;
-        ensure!(new.starts_with(&half), "{} bytes that are no beginning", half.len());
+        // It may never have come to be.
+        if mount.at("half").exists() {
+            let half = fs::read(mount.at("half"))?;
+            ensure!(new.starts_with(&half), "{} bytes that are no beginning", half.len());
+        }
         mount.stop()?;
         check(&site, origin.port)?;
     }

@@ -279,6 +279,8 @@ impl OpenFiles {
         theirs.writers.add(&std::mem::take(&mut ours.writers));
         theirs.promised |= std::mem::take(&mut ours.promised);
         (ours.attempt, ours.troubled, ours.unheld_since) = (None, false, None);
+        ours.forgotten = true;
+        table.files.remove(&file.id);
         let first = file.became.set(into.clone()).is_ok();
         assert!(first, "it has no creation afterwards");
         drop((theirs, ours, table));
