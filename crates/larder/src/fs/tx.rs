@@ -241,7 +241,7 @@ pub trait TxStore: Clone + Send + Sync + 'static {
     /// soon, as it was when it did last. Never waits for long.
     fn taken(&self) -> impl Future<Output = Taken> + Send;
 
-    /// What is free by what was said last ([`Taken::free`]), without a wait.
+    /// What is free by what was said last ([`Self::taken`]), without a wait.
     fn free_seen(&self) -> Option<u64>;
 
     /// Has [`Self::free_seen`] be asked for anew, soon, if that was not done lately.
