@@ -400,7 +400,7 @@ impl<S: TxStore> FileSystem<S> {
             let name = String::from_utf8_lossy(&creation.name).into_owned();
             tracing::debug!(inode = %file.id, other = %id, name, "somebody else made that name");
             let result = self.write_back(handle.file()).await;
-            self.release_unheard(&handle).await.and(result)
+            self.release_now(&handle, false).await.and(result)
         })
     }
 

@@ -87,8 +87,8 @@ impl<S: TxStore> FileSystem<S> {
     /// Where bytes or a hole begin, at an offset or after it. Commits what was written before.
     /// [`FsError::NoData`]: at its end or past it, or no bytes follow.
     pub async fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64, FsError> {
+        self.flush_id(handle.id()).await?;
         let id = handle.id();
-        self.flush_id(id).await?;
         let (mut at, mut pages) = (offset, LOOKED_AT.0);
         loop {
             let step: Result<Step, FsError> = transact!(self, tx => {
@@ -164,11 +164,11 @@ impl<S: TxStore> FileSystem<S> {
         how: Allocate,
         until: Instant,
     ) -> Result<(), FsError> {
-        let id = handle.id();
         if range.end > self.file_bytes_max() && how != Allocate::PunchHole {
             return Err(FsError::TooLarge);
         }
-        self.flush_id(id).await?;
+        self.flush_id(handle.id()).await?;
+        let id = handle.id();
         if matches!(how, Allocate::PunchHole | Allocate::ZeroRange) {
             self.punch(id, range.clone(), until).await?;
         }

@@ -166,6 +166,11 @@ impl<S: TxStore> FileSystem<S> {
             // In its turn.
             self.after_closes().await;
         }
+        self.release_now(handle, heard).await
+    }
+
+    /// The same, out of turn: for who commits what is closed.
+    pub(super) async fn release_now(&self, handle: &Handle, heard: bool) -> Result<(), FsError> {
         let file = &handle.file().clone();
         let (result, reap) = {
             // Nobody commits older bytes after this, when the file may be open anew.

@@ -240,6 +240,31 @@ async fn what_was_closed_becomes_another() {
     clean(&fs).await;
 }
 
+/// The same, and nobody answered when it was committed there: whoever commits what is closed waited
+/// for its own turn, for good, and all that came after a close with it.
+#[tokio::test]
+async fn what_became_another_and_is_not_committed_holds_nobody_up() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    let (handle, _) = late(&fs, "f", false).await;
+    put(&fs, &handle, b"ours").await;
+    let theirs = make(&other, other.root(), "f", &file()).await;
+    store.refuse(theirs.page, Some(TxError::Unavailable("for a while".into())));
+    assert_eq!(fs.close_late(&handle), Some(Ok(())));
+    let releasing = {
+        let fs = fs.clone();
+        tokio::spawn(async move { fs.release_unheard(&handle).await })
+    };
+    fs.after_closes().await;
+    let _unheard = releasing.await.expect("it ends");
+    assert_eq!(fs.waiting_of(theirs), 4, "it was promised");
+    store.refuse(theirs.page, None);
+    fs.flush_aged(Duration::from_secs(60)).await;
+    assert_eq!(content(&other, "f").await, b"ours");
+    assert_eq!((fs.waiting_bytes(), store.lost()), (0, 0));
+    clean(&fs).await;
+}
+
 #[tokio::test]
 async fn a_name_that_became_a_directory_loses_the_bytes_and_says_so() {
     let (store, fs, _task) = committing().await;
