@@ -401,7 +401,8 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         self.run_late_or_to_its_end(
             req,
             move |shared| async move {
-                if flags & O_EXCL != 0 || !shared.commits_late() {
+                // Who appends means the end of the file that all see.
+                if flags & (O_EXCL | O_APPEND) != 0 || !shared.commits_late() {
                     return None;
                 }
                 let (parent, cuts) = (shared.id(parent).ok()?, flags & O_TRUNC != 0);

@@ -209,7 +209,7 @@ impl<S: TxStore> Caller<S> {
         for concern in concerns.filter(|concern| caller_of(concern) == self.number) {
             match (sweep, &concern) {
                 (Sweep::Drop, Concern::Inode { number, id, .. }) => {
-                    if self.shared.known().drop_pages(*id).is_some() {
+                    if self.shared.known().drop_pages(*id).contains(number) {
                         self.notifier.inval_inode(INodeNo(*number), 0, 0)?;
                     }
                 }
@@ -269,15 +269,17 @@ pub(super) fn drop_what_is_lost<S: TxStore>(
         // The kernel may make this wait for a read.
         runtime.spawn_blocking(move || {
             let Some(shared) = weak.upgrade() else { return };
-            let Some(number) = shared.known().drop_pages(id) else { return };
-            // A file that never was: its name leads nowhere, or to another.
-            let names = shared.known().names_of(number);
-            for name in names {
-                shared.known().lose_name(&name);
-                take_back_name(&name, &notifier);
-            }
-            if let Err(error) = notifier.inval_inode(INodeNo(number), 0, 0) {
-                tracing::debug!(%error, "the kernel takes no more invalidations");
+            let numbers = shared.known().drop_pages(id);
+            for number in numbers {
+                // A file that never was: its name leads nowhere, or to another.
+                let names = shared.known().names_of(number);
+                for name in names {
+                    shared.known().lose_name(&name);
+                    take_back_name(&name, &notifier);
+                }
+                if let Err(error) = notifier.inval_inode(INodeNo(number), 0, 0) {
+                    tracing::debug!(%error, "the kernel takes no more invalidations");
+                }
             }
         });
     });

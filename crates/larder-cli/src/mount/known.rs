@@ -275,13 +275,19 @@ impl Known {
         };
     }
 
-    /// The kernel is to drop what it keeps of a file's bytes; none: it does not know the file.
-    pub(super) fn drop_pages(&mut self, id: InodeId) -> Option<u64> {
-        let number = self.number(id);
-        let known = self.inodes.get_mut(&number).filter(|known| known.id == id)?;
-        (known.pages, known.told, known.listing) = (Pages::None, None, Listing::None);
-        known.drops += 1;
-        Some(number)
+    /// The kernel is to drop what it keeps of a file's bytes: its numbers for the file.
+    pub(super) fn drop_pages(&mut self, id: InodeId) -> Vec<u64> {
+        let there = (id.page, id.slot, 0)..=(id.page, id.slot, u64::MAX);
+        let mut numbers: Vec<u64> = self.by_page.range(there).map(|place| place.2).collect();
+        numbers.retain(|number| {
+            let Some(known) = self.inodes.get_mut(number).filter(|known| known.id == id) else {
+                return false;
+            };
+            (known.pages, known.told, known.listing) = (Pages::None, None, Listing::None);
+            known.drops += 1;
+            true
+        });
+        numbers
     }
 
     /// The kernel keeps bytes that it writes: of no update yet.

@@ -187,6 +187,8 @@ impl<S: TxStore> Shared<S> {
             }
             _ => return Err(Errno::EINVAL),
         };
+        // Others may be let in by it, to what was closed before.
+        self.fs.after_closes().await;
         // A file that was made here and not everywhere yet may turn out to be another's.
         let id = failed(self.fs.come_true(id).await)?;
         let wanted = ask.wanted(kind);

@@ -318,7 +318,7 @@ impl<S: TxStore> Mounted<S> {
     /// Unmounts, and commits whatever was written and waits, also when the mount is busy or its
     /// session failed; an error says so, or that some of it could not be committed.
     pub(crate) async fn unmount(mut self) -> io::Result<()> {
-        self.tickers.iter().take(3).for_each(JoinHandle::abort);
+        self.tickers.iter().take(2).for_each(JoinHandle::abort);
         self.shared.options.standing.end();
         let unmounted = self.end_session().await;
         // Those who are in a mount that is detached go on asking: what would be acknowledged after
@@ -327,6 +327,9 @@ impl<S: TxStore> Mounted<S> {
         // The kernel waits neither for a release nor for what passed its limit.
         let limit = self.shared.options.operation_limit;
         let _or_not = tokio::time::timeout(limit, self.shared.under_way.none()).await;
+        // Together, what can be; the rest one by one.
+        let _or_not = tokio::time::timeout(limit, self.shared.fs.after_closes()).await;
+        self.tickers.iter().take(3).for_each(JoinHandle::abort);
         let committed = self.commit_all().await;
         // The last one until here: what was written under a lock is committed under it.
         self.tickers.iter().for_each(JoinHandle::abort);
@@ -538,10 +541,11 @@ async fn tick<S: TxStore>(shared: Arc<Shared<S>>) {
     let mut interval = tokio::time::interval((age / 4).max(Duration::from_millis(100)));
     loop {
         interval.tick().await;
-        shared.fs.flush_aged(age).await;
+        // First: an opening waits for it.
         if let Err(error) = shared.fs.settle_unknown().await {
             tracing::debug!(%error, "what became of a removal is still not known");
         }
+        shared.fs.flush_aged(age).await;
         match shared.fs.reap_waiting().await {
             Ok(()) => {}
             Err(FsError::Store(

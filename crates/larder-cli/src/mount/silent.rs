@@ -61,12 +61,14 @@ impl<S: TxStore> Shared<S> {
         if !self.readers.are_silent() || !self.known().keeps_other_pages(attr) {
             return;
         }
-        let number = self.known().drop_pages(attr.id);
-        let (Some(number), Some(notifier)) = (number, self.notifier.get().cloned()) else { return };
+        let numbers = self.known().drop_pages(attr.id);
+        let Some(notifier) = self.notifier.get().cloned() else { return };
         // The kernel may make this wait for a read.
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = notifier.inval_inode(INodeNo(number), 0, 0) {
-                tracing::debug!(%error, "bytes of before are not taken back");
+            for number in numbers {
+                if let Err(error) = notifier.inval_inode(INodeNo(number), 0, 0) {
+                    tracing::debug!(%error, "bytes of before are not taken back");
+                }
             }
         });
     }

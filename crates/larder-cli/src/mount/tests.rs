@@ -560,9 +560,9 @@ fn bytes_not_committed_are_of_no_update() {
     assert_eq!(known.take_back(number, &Some(now.clone()), Some(&now)), TakeBack::All);
     let reading = known.begin_read(number);
     known.tell_pages(&reading, None);
-    assert_eq!(known.drop_pages(file_of(4)), Some(number));
+    assert_eq!(known.drop_pages(file_of(4)), [number]);
     assert!(known.open_pages(number, 8));
-    assert_eq!(known.drop_pages(file_of(6)), None, "the kernel knows nothing of it");
+    assert_eq!(known.drop_pages(file_of(6)), [], "the kernel knows nothing of it");
 }
 
 /// One change had more parts than are remembered. An answer read before it was given with all of

@@ -37,6 +37,8 @@ struct Seen {
 
 /// What a volume takes is asked for again after this long.
 const TAKEN_FOR: Duration = Duration::from_secs(2);
+/// What was said longer ago counts for nothing where a commit is promised.
+const SEEN_FOR: Duration = Duration::from_secs(10);
 /// So long an answer is waited for: else what was said before is told.
 const TAKEN_WAIT: Duration = Duration::from_secs(1);
 
@@ -342,7 +344,10 @@ impl TxStore for VolumeStore {
     }
 
     fn free_seen(&self) -> Option<u64> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner).taken.free
+        let seen = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of long ago: it may be used up by others.
+        let known = seen.asked.elapsed() < SEEN_FOR;
+        if known { seen.taken.free } else { Some(0) }
     }
 
     fn look_at_room(&self) {

@@ -52,6 +52,22 @@ impl Default for Closes {
     }
 }
 
+impl Closes {
+    /// Adds files at the end; false: nobody commits what is closed.
+    fn add(&self, files: impl IntoIterator<Item = Arc<OpenFile>>) -> bool {
+        let mut queue = lock(&self.queue);
+        if !self.runs.load(Ordering::SeqCst) {
+            return false;
+        }
+        let before = queue.files.len();
+        queue.files.extend(files);
+        queue.came += (queue.files.len() - before) as u64;
+        drop(queue);
+        self.wake.notify_one();
+        true
+    }
+}
+
 /// One file of a transaction.
 struct Part<'a> {
     file: &'a OpenFile,
@@ -73,7 +89,7 @@ impl<S: TxStore> FileSystem<S> {
         let closes = &self.closes;
         let waiting = self.waiting_bytes();
         let free = self.store.free_seen();
-        closes.runs.load(Ordering::Relaxed)
+        closes.runs.load(Ordering::SeqCst)
             && !closes.troubled.load(Ordering::Relaxed)
             && self.store.current_for().is_none_or(|left| !left.is_zero())
             && free.is_none_or(|free| free >= FREE_MIN + waiting as u64)
@@ -87,7 +103,8 @@ impl<S: TxStore> FileSystem<S> {
         {
             let (_, mut state) = handle.locked();
             // One that is troubled is being committed, or could not be.
-            if state.orphan || state.never_was || state.troubled || !self.is_well() {
+            let lost = self.locks.check(handle.id()).is_err();
+            if state.orphan || state.never_was || state.troubled || lost || !self.is_well() {
                 return None;
             }
             if !state.waits() {
@@ -96,12 +113,35 @@ impl<S: TxStore> FileSystem<S> {
             }
             state.promised = true;
         }
-        let mut queue = lock(&self.closes.queue);
-        queue.files.push_back(handle.file().clone());
-        queue.came += 1;
-        drop(queue);
-        self.closes.wake.notify_one();
-        Some(self.told(handle))
+        self.closes.add([handle.file().clone()]).then(|| self.told(handle))
+    }
+
+    /// Has files committed together, in their turn, and waits for it; false: nobody does that.
+    pub(super) async fn commit_in_turn(&self, files: Vec<Arc<OpenFile>>) -> bool {
+        let added = self.closes.add(files);
+        if added {
+            self.after_closes().await;
+        }
+        added
+    }
+
+    /// Commits what a close promised and could not be committed yet: before something is done that
+    /// lets others in, such as the release of a lock.
+    pub(super) async fn keep_promises(&self) -> Result<(), FsError> {
+        self.after_closes().await;
+        if !self.closes.troubled.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        for file in self.open_files.all() {
+            let promised = {
+                let state = lock(&file.state);
+                state.promised && state.waits()
+            };
+            if promised {
+                self.write_back(&file).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits until an attempt was made to commit what was closed here before: what is done after it
@@ -119,15 +159,15 @@ impl<S: TxStore> FileSystem<S> {
         struct Runs<'a>(&'a Closes);
         impl Drop for Runs<'_> {
             fn drop(&mut self) {
-                self.0.runs.store(false, Ordering::Relaxed);
+                let mut queue = lock(&self.0.queue);
+                self.0.runs.store(false, Ordering::SeqCst);
+                queue.files.clear();
                 // Nobody waits for what nobody does.
-                let came = lock(&self.0.queue).came;
-                lock(&self.0.queue).files.clear();
-                self.0.done.send_replace(came);
+                self.0.done.send_replace(queue.came);
             }
         }
         let closes = &self.closes;
-        closes.runs.store(true, Ordering::Relaxed);
+        closes.runs.store(true, Ordering::SeqCst);
         let _runs = Runs(closes);
         loop {
             let woken = closes.wake.notified();
@@ -141,12 +181,19 @@ impl<S: TxStore> FileSystem<S> {
                 continue;
             }
             let committed = self.commit_in_order(&files).await;
-            closes.troubled.store(committed.is_err(), Ordering::Relaxed);
+            if committed.is_err() {
+                self.closes_wait();
+            }
             let count = files.len() as u64;
             closes.done.send_modify(|done| *done += count);
             // Asks now and then, so that it is known when little is left.
             self.store.look_at_room();
         }
+    }
+
+    /// Something that was written is lost: closes wait, and tell, until something is committed.
+    pub(super) fn closes_wait(&self) {
+        self.closes.troubled.store(true, Ordering::Relaxed);
     }
 
     /// Something was committed: closes need not wait any more.
@@ -160,11 +207,19 @@ impl<S: TxStore> FileSystem<S> {
         let mut together = Vec::new();
         let mut bytes = 0;
         for file in files {
-            let part = self.part(file);
+            let mut part = self.part(file);
             let more = part.as_ref().map_or(0, |part| bytes_of(&part.waiting));
             if part.is_none() || bytes + more > COMMIT_BYTES {
+                // Not held meanwhile: one of them may turn out to be this file.
+                part = None;
                 result = result.and(self.commit_parts(std::mem::take(&mut together)).await);
                 bytes = 0;
+                if result.is_err() && self.is_cut_off() {
+                    return result;
+                }
+                if more > 0 {
+                    part = self.part(file);
+                }
             }
             match part {
                 Some(part) => {
@@ -175,6 +230,11 @@ impl<S: TxStore> FileSystem<S> {
             }
         }
         result.and(self.commit_parts(together).await)
+    }
+
+    /// Nobody answers, and everything that waits for an answer waits for long.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.store.current_for().is_some_and(|left| left.is_zero())
     }
 
     /// A file as a part of a transaction; none: it is to be committed alone.
@@ -211,7 +271,7 @@ impl<S: TxStore> FileSystem<S> {
             parts.iter().for_each(|part| part.note(None));
         }
         if let Err(error) = &committed
-            && is_without_answer(error)
+            && (is_without_answer(error) || self.is_cut_off())
         {
             for Part { file, .. } in &parts {
                 let mut state = lock(&file.state);
@@ -223,22 +283,27 @@ impl<S: TxStore> FileSystem<S> {
             tracing::debug!(%error, files = parts.len(), "closed files are not committed yet");
             return committed;
         }
+        if committed.is_ok() {
+            for Part { file, waiting, .. } in &parts {
+                self.made(file, waiting, waiting.batches.first().map_or(&[], |batch| &batch[..]));
+                self.forget_closed(file);
+            }
+            return Ok(());
+        }
+        // What is in the way of one is found there. None is held meanwhile: one of them may turn out
+        // to be another of them.
+        let files: Vec<&OpenFile> = parts.iter().map(|part| part.file).collect();
+        drop(parts);
         let mut result = Ok(());
-        for part in parts {
-            let Part { file, _ordered, waiting, .. } = part;
-            let of = match &committed {
-                Ok(()) => {
-                    self.made(file, &waiting, waiting.batches.first().map_or(&[], |b| &b[..]));
-                    Ok(())
-                }
-                // What is in the way of one is found there.
-                Err(_) => self.write_back_ordered(file).await,
-            };
+        for file in files {
+            let of = self.commit_alone(file).await;
             if let Err(error) = &of {
                 tracing::debug!(inode = %file.id, %error, "a closed file is not committed yet");
             }
             result = result.and(of);
-            self.forget_closed(file);
+            if result.is_err() && self.is_cut_off() {
+                break;
+            }
         }
         result
     }

@@ -10,7 +10,7 @@ use super::content::{OBJECT_OVERHEAD, Piece};
 use super::dirty::{Attempt, Waiting};
 use super::names::check_name;
 use super::open::{Handle, OpenFile};
-use super::record::{Entry, INODE_BYTES, Inode, InodeId, Kind, XattrList};
+use super::record::{Entry, INODE_BYTES, Inode, InodeId, Kind, XattrList, Xattrs};
 use super::trie;
 use super::tx::{Mode, Tx, TxError};
 use super::write::may_pass;
@@ -20,11 +20,13 @@ use bytes::Bytes;
 use larder_core::id::{PageNo, Slot};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most files that are shown and not committed yet: the next one waits for its commit.
 pub(super) const LATE_MAX: usize = if cfg!(test) { 8 } else { 1024 };
 
+/// How long who lists a directory waits for files that were made late in it.
+const LISTING_WAITS: Duration = Duration::from_secs(1);
 /// Room of a page for an inode.
 pub(super) const INODE_ROOM: usize = INODE_BYTES + OBJECT_OVERHEAD as usize;
 
@@ -41,6 +43,8 @@ pub(super) struct Creation {
     pub(super) place: (PageNo, Slot),
     /// If somebody else made a file of that name meanwhile, that one is cut first.
     pub(super) truncates: bool,
+    /// What was set of it since.
+    pub(super) set: SetAttr,
     /// A commit of it began, and may have been done: it is not changed any more.
     pub(super) begun: bool,
     pub(super) since: Instant,
@@ -51,9 +55,9 @@ pub(super) struct Creation {
 enum Now {
     /// It can be made.
     Free,
-    /// It was made: by a commit of which nobody heard.
-    Made,
-    /// That, and it was removed since.
+    /// It was made: by a commit of which nobody heard. Bytes were written to it then, or since.
+    Made { updated: bool },
+    /// An inode was there in its place, and is no more.
     Removed,
     /// Its name leads to something else.
     Taken(Entry),
@@ -117,6 +121,7 @@ impl<S: TxStore> FileSystem<S> {
             inode: inode.clone(),
             place,
             truncates,
+            set: SetAttr::default(),
             begun: false,
             since: Instant::now(),
         };
@@ -169,6 +174,12 @@ impl<S: TxStore> FileSystem<S> {
             inode.atime = set.atime.unwrap_or(inode.atime);
             inode.mtime = set.mtime.unwrap_or(inode.mtime);
             inode.ctime = self.store.now();
+            let all = &mut creation.set;
+            all.mode = set.mode.or(all.mode);
+            all.uid = set.uid.or(all.uid);
+            all.gid = set.gid.or(all.gid);
+            all.atime = set.atime.or(all.atime);
+            all.mtime = set.mtime.or(all.mtime);
             if let Some(mtime) = set.mtime.filter(|_| has_bytes) {
                 state.dirty.modified = mtime;
             }
@@ -200,16 +211,40 @@ impl<S: TxStore> FileSystem<S> {
         self.make_now(self.open_files.made_as(directory, name)).await
     }
 
-    /// Commits all files that were made late in a directory; the first error of those that may
-    /// still come true.
+    /// Commits all files that were made late in a directory; an error if that may still succeed.
     pub async fn come_true_in(&self, directory: InodeId) -> Result<(), FsError> {
+        if self.open_files.has_no_creations() {
+            return Ok(());
+        }
+        let files = self.open_files.made_in(directory);
+        if !files.is_empty() {
+            // Those that are left after it tell why.
+            self.commit_in_turn(files).await;
+        }
         let mut result = Ok(());
-        if !self.open_files.has_no_creations() {
-            for file in self.open_files.made_in(directory) {
-                result = result.and(self.make_now(Some(file)).await);
-            }
+        for file in self.open_files.made_in(directory) {
+            result = result.and(self.make_now(Some(file)).await);
         }
         result
+    }
+
+    /// The same for somebody who lists it: without those that cannot be committed soon.
+    pub(super) async fn list_late(&self, directory: InodeId) {
+        if !self.open_files.has_no_creations() && self.is_well() {
+            let files = self.open_files.made_in(directory);
+            let committing = self.commit_in_turn(files);
+            let _or_not = tokio::time::timeout(LISTING_WAITS, committing).await;
+        }
+    }
+
+    /// Forgets a file that was made late and that nobody holds open, since its name is removed;
+    /// false: it is to be committed first.
+    pub(super) fn unmake(&self, directory: InodeId, name: &[u8]) -> bool {
+        if self.open_files.has_no_creations() {
+            return false;
+        }
+        let file = self.open_files.made_as(directory, name);
+        file.is_some_and(|file| self.open_files.unmake(&file))
     }
 
     async fn make_now(&self, file: Option<Arc<OpenFile>>) -> Result<(), FsError> {
@@ -223,13 +258,16 @@ impl<S: TxStore> FileSystem<S> {
     /// called with the file's order of commits held. An error says that it may still succeed.
     pub(super) async fn make_late(&self, file: &OpenFile) -> Result<(), FsError> {
         let Some((creation, waiting, older)) = begin(file) else { return Ok(()) };
-        let batch = waiting.batches.first().map_or(&[][..], |batch| &batch[..]);
-        // Of two that nobody heard of, the bytes of the first are those that were done for certain.
+        // After a commit of which nobody heard the file is made without bytes, which tells the two
+        // apart if nobody hears of this one either.
+        let first = waiting.batches.first().filter(|_| older.is_none());
+        let batch = first.map_or(&[][..], |batch| &batch[..]);
         let note = |attempt: Option<Attempt>| {
             if older.is_none() {
                 lock(&file.state).attempt = attempt;
             }
         };
+        let empty = waiting.batches.is_empty();
         let writers = lock(&file.state).writers.clone();
         let mut now = Now::Free;
         let result: Result<(), FsError> = writers
@@ -237,15 +275,18 @@ impl<S: TxStore> FileSystem<S> {
             .doing(async {
                 transact!(self, tx => {
                     note(None);
+                    now = Now::Free;
                     now = self.make_in(&tx, file.id, &creation, (batch, waiting.modified)).await?;
-                    if now == Now::Removed {
-                        return Err(FsError::NotFound);
+                    match now {
+                        Now::Free => {
+                            let span = waiting.span(batch);
+                            note(Some(Attempt { span, before: 0, modified: waiting.modified }));
+                            Ok(())
+                        }
+                        Now::Made { .. } => Ok(()),
+                        // Not to be committed.
+                        _ => Err(FsError::NotFound),
                     }
-                    if now == Now::Free {
-                        let span = waiting.span(batch);
-                        note(Some(Attempt { span, before: 0, modified: waiting.modified }));
-                    }
-                    Ok(())
                 })
             })
             .await;
@@ -257,24 +298,31 @@ impl<S: TxStore> FileSystem<S> {
                 self.made(file, &waiting, batch);
                 return Ok(());
             }
-            (Ok(()), Now::Made) => {
+            (Ok(()), Now::Made { updated }) => {
                 self.open_files.end_creation(file);
-                if let Some(attempt) = older {
+                if let Some(attempt) = older.filter(|_| updated) {
                     self.forget_dirty(file, &attempt.span, None);
                 }
                 lock(&file.state).attempt = None;
                 return Ok(());
             }
-            // The bytes were committed, and went with it.
-            (Err(FsError::NotFound), Now::Removed) => Ok(()),
-            // The page may have gone with the file, if it was made: nobody can tell.
-            (Ok(()), Now::NoPlace) if older.is_some() => Err(FsError::NotFound),
-            (Ok(()), now) => {
-                let taken = if let Now::Taken(entry) = now { Some(entry) } else { None };
-                let empty = waiting.batches.is_empty();
-                writers.doing(self.adopt(file, &creation, taken, empty)).await
+            (Err(FsError::NotFound), Now::Removed) if let Some(attempt) = older => {
+                // Its bytes were committed, and went with it; not what was written since.
+                self.forget_dirty(file, &attempt.span, None);
+                match lock(&file.state).dirty.is_empty() {
+                    true => Ok(()),
+                    false => Err(FsError::NotFound),
+                }
             }
-            (Err(error), _) => Err(error),
+            // The page may have gone with the file, if it was made: nobody can tell.
+            (Err(FsError::NotFound), Now::NoPlace) if older.is_some() => Err(FsError::NotFound),
+            (Err(FsError::NotFound), Now::Taken(entry)) => {
+                writers.doing(self.adopt(file, &creation, Some(entry), empty)).await
+            }
+            (Err(FsError::NotFound), Now::NoPlace | Now::Removed) => {
+                writers.doing(self.adopt(file, &creation, None, empty)).await
+            }
+            (result, _) => result,
         };
         if file.became.get().is_some() {
             return result;
@@ -314,7 +362,7 @@ impl<S: TxStore> FileSystem<S> {
         self.forget_dirty(file, &waiting.span(batch), None);
     }
 
-    /// Makes a file in a transaction, if it can be made. After [`Now::Removed`] it is not to be
+    /// Makes a file in a transaction, if it can be made: [`Now::Free`]. Else that is not to be
     /// committed.
     async fn make_in(
         &self,
@@ -324,17 +372,17 @@ impl<S: TxStore> FileSystem<S> {
         (batch, modified): (&[Piece], i64),
     ) -> Result<Now, FsError> {
         match tx.get(id.page, id.slot).await? {
-            Some((generation, _)) if generation == id.generation => return Ok(Now::Made),
+            Some((generation, _)) if generation == id.generation => {
+                let updated = self.inode(tx, id).await?.change > 0;
+                return Ok(Now::Made { updated });
+            }
             Some(_) => return Ok(Now::NoPlace),
             None => {}
-        }
-        let hash = self.hash(&creation.name);
-        if let (Some(entry), _) = trie::find(tx, creation.trie, hash, &creation.name).await? {
-            return Ok(Now::Taken(entry));
         }
         if self.is_full(id.page) {
             return Ok(Now::NoPlace);
         }
+        // First of all: it tells whether the inode was there before.
         let generation = match tx.create(id.page, id.slot, creation.inode.encode()).await {
             Err(TxError::Full(page) | TxError::Gone(page)) if page == id.page => {
                 return Ok(Now::NoPlace);
@@ -344,9 +392,13 @@ impl<S: TxStore> FileSystem<S> {
         if generation != id.generation {
             return Ok(Now::Removed);
         }
+        let hash = self.hash(&creation.name);
+        if let (Some(entry), _) = trie::find(tx, creation.trie, hash, &creation.name).await? {
+            return Ok(Now::Taken(entry));
+        }
         let entry = Entry { name: creation.name.clone(), id, kind: Kind::File };
         self.insert_entry(tx, creation.trie, entry).await?;
-        self.touch_parent(tx, creation.directory, 1, 0, creation.inode.ctime).await?;
+        self.touch_parent(tx, creation.directory, 1, 0, self.store.now()).await?;
         if !batch.is_empty() {
             self.write_batch(tx, id, batch, modified).await?;
         }
@@ -380,16 +432,18 @@ impl<S: TxStore> FileSystem<S> {
         Box::pin(async move {
             let id = match taken {
                 Some(entry) if entry.kind == Kind::File => {
-                    if creation.truncates {
-                        let set = SetAttr { size: Some(0), ..SetAttr::default() };
-                        self.setattr(entry.id, set).await?;
-                    }
+                    self.may_adopt(entry.id, creation).await?;
                     entry.id
                 }
                 Some(_) if empty => return Ok(()),
                 Some(_) => return Err(FsError::Exists),
                 None => self.make_elsewhere(creation).await?,
             };
+            let cut = creation.truncates.then_some(0);
+            let set = SetAttr { size: cut, ..creation.set };
+            if set != SetAttr::default() {
+                self.setattr(id, set).await?;
+            }
             let handle = self.open_files.hold(id).await;
             // A name that was removed again meanwhile is found so the next time.
             self.getattr(id).await.map_err(|error| match error {
@@ -402,6 +456,20 @@ impl<S: TxStore> FileSystem<S> {
             let result = self.write_back(handle.file()).await;
             self.release_now(&handle, false).await.and(result)
         })
+    }
+
+    /// Whether whoever made a file could have opened the one that has its name by now: only if it is
+    /// his own. Nobody else looks at that any more.
+    async fn may_adopt(&self, id: InodeId, creation: &Creation) -> Result<(), FsError> {
+        let theirs = self.getattr(id).await?.inode;
+        if theirs.uid == creation.inode.uid
+            && theirs.mode & 0o600 == 0o600
+            && theirs.xattrs == Xattrs::None
+        {
+            return Ok(());
+        }
+        let why = "somebody else made a file of that name meanwhile".into();
+        Err(TxError::Denied(why).into())
     }
 
     /// Makes a file under its name with another inode.

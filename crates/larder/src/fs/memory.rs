@@ -196,6 +196,13 @@ impl MemoryStore {
         late.iter().filter(|tx| tx.commit_now().is_ok()).count()
     }
 
+    /// The same, the last one first.
+    #[must_use]
+    pub fn arrive_last_first(&self) -> usize {
+        self.late.lock().expect("see MemoryStore::lock").reverse();
+        self.arrive()
+    }
+
     /// Lets commits wait from now on, and lets go those that wait elsewhere.
     pub fn stall(&self, stall: Stall) {
         self.stall.send_replace(stall);

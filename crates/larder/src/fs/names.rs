@@ -236,6 +236,9 @@ impl<S: TxStore> FileSystem<S> {
     /// holds it open, when it is closed.
     pub async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<(), FsError> {
         self.may_remove()?;
+        if self.unmake(directory, name) {
+            return Ok(());
+        }
         self.come_true_as(directory, name).await?;
         let root = self.trie_of(directory).await?;
         let now = self.store.now();

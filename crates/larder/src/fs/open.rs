@@ -171,6 +171,29 @@ impl OpenFiles {
         lock(&self.table).stopped = Some(id);
     }
 
+    /// A loss that nobody was told of.
+    pub(super) fn untold(&self) -> Option<FsError> {
+        lock(&self.table).untold.values().next().map(|(_, error)| error.clone())
+    }
+
+    /// Forgets a file that is to be made and that nobody holds open; false: a commit of it began, or
+    /// somebody holds it.
+    pub(super) fn unmake(&self, file: &OpenFile) -> bool {
+        let mut table = lock(&self.table);
+        let mut state = lock(&file.state);
+        let begun = state.creation.as_ref().is_none_or(|creation| creation.begun);
+        if begun || state.handles > 0 || state.attempt.is_some() {
+            return false;
+        }
+        let creation = state.creation.take();
+        self.forget_creation(&mut table, creation);
+        self.room.exchange(state.dirty.cost(), 0);
+        state.dirty.clear();
+        state.forgotten = true;
+        table.files.remove(&file.id);
+        true
+    }
+
     /// Files that have lost their last name.
     pub(super) fn orphans(&self) -> Vec<InodeId> {
         let table = lock(&self.table);
@@ -277,7 +300,7 @@ impl OpenFiles {
         theirs.dirty.take_over(&mut ours.dirty);
         self.room.exchange(before, theirs.dirty.cost());
         theirs.writers.add(&std::mem::take(&mut ours.writers));
-        theirs.promised |= std::mem::take(&mut ours.promised);
+        theirs.promised |= std::mem::take(&mut ours.promised) && theirs.waits();
         (ours.attempt, ours.troubled, ours.unheld_since) = (None, false, None);
         ours.forgotten = true;
         table.files.remove(&file.id);
@@ -437,9 +460,13 @@ impl Handle {
         self.file().id
     }
 
-    /// The file by now. One that is committed becomes no other.
+    /// The file by now.
     pub(super) fn file(&self) -> &Arc<OpenFile> {
-        self.first.became.get().unwrap_or(&self.first)
+        let mut file = &self.first;
+        while let Some(next) = file.became.get() {
+            file = next;
+        }
+        file
     }
 
     /// The same, with its state, that stays the file's while it is held.

@@ -200,8 +200,7 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<Vec<DirEntry>, FsError> {
         let root = self.trie_of(directory).await?;
         if *after == Position::default() {
-            // What cannot be committed now is not listed yet.
-            let _later = self.come_true_in(directory).await;
+            self.list_late(directory).await;
             self.crawler.look(root);
         }
         let listed: Result<Vec<DirEntry>, FsError> = transact!(self, tx => {

@@ -339,7 +339,8 @@ impl<S: TxStore> FileSystem<S> {
             }
         }
         if left_out {
-            self.grow(to.id(), to_offset + done).await?;
+            let id = self.come_true(to.id()).await?;
+            self.grow(id, to_offset + done).await?;
         }
         Ok(done)
     }

@@ -163,7 +163,8 @@ impl<S: TxStore> FileSystem<S> {
 
     async fn release_as(&self, handle: &Handle, heard: bool) -> Result<(), FsError> {
         if handle.locked().1.promised {
-            // In its turn.
+            // In its turn. It is not held from here on, though that may take long.
+            handle.give_back();
             self.after_closes().await;
         }
         self.release_now(handle, heard).await
@@ -221,7 +222,7 @@ impl<S: TxStore> FileSystem<S> {
             match self.write_back(&file).await {
                 Ok(()) if held => {}
                 Ok(()) => self.finish_dropped(&file).await,
-                Err(error) if is_without_answer(&error) => {
+                Err(error) if is_without_answer(&error) || self.is_cut_off() => {
                     self.open_files.stopped_at(file.id);
                     return;
                 }
@@ -249,10 +250,11 @@ impl<S: TxStore> FileSystem<S> {
             match written {
                 Ok(()) if held => {}
                 Ok(()) => self.finish_dropped(&file).await,
-                Err(error) if is_without_answer(&error) => break,
+                Err(error) if is_without_answer(&error) || self.is_cut_off() => break,
                 Err(_) => {}
             }
         }
+        result = result.and(self.open_files.untold().map_or(Ok(()), Err));
         for file in self.open_files.all() {
             let state = lock(&file.state);
             if state.waits() && !state.orphan {
@@ -397,6 +399,7 @@ impl<S: TxStore> FileSystem<S> {
         self.open_files.room.give_back(cost - state.dirty.cost());
         let bytes = bytes - state.dirty.bytes();
         if let Some(error) = lost {
+            self.closes_wait();
             tracing::error!(inode = %file.id, bytes, %error, "what was written is lost");
             state.lost.note(error);
             drop(state);

@@ -437,7 +437,7 @@ impl<S: TxStore> FileSystem<S> {
 
     async fn release_lock(&self, owed: &Owed) -> Result<(), FsError> {
         let Owed { id, node, owner, start, end, .. } = *owed;
-        match self.flush_id(id).await {
+        match self.flush_id(id).await.and(self.keep_promises().await) {
             Err(error) if may_pass(&error) => return Err(error),
             // It is told at the close.
             _ => {}

@@ -380,6 +380,187 @@ async fn what_nobody_can_tell_is_not_made_again() {
     clean(&fs).await;
 }
 
+/// A file was made here and at another site by another user, whose file nobody else may read: who made
+/// it here was given a handle of that one.
+#[tokio::test]
+async fn somebody_elses_file_is_not_opened_by_its_name() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    let (handle, _) = late(&fs, "f", true).await;
+    put(&fs, &handle, b"ours").await;
+    let private = Create { uid: 77, mode: 0o600, ..file() };
+    let theirs = make(&other, other.root(), "f", &private).await;
+    write_file(&other, theirs, 0, b"secret").await;
+    let denied = fs.flush(&handle).await;
+    assert!(matches!(denied, Err(FsError::Store(TxError::Denied(_)))), "{denied:?}");
+    assert!(fs.read(&handle, 0, 6).await.is_err());
+    fs.release(&handle).await.expect("it was told");
+    assert_eq!(content(&other, "f").await, b"secret");
+    clean(&fs).await;
+}
+
+/// Of two files that were closed together one turned out to be the other, which another site had
+/// given its name: their commit waited for itself.
+#[tokio::test]
+async fn a_closed_file_that_becomes_another_one_that_was_closed() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    let there = make(&fs, fs.root(), "g", &file()).await;
+    let (first, _) = late(&fs, "f", true).await;
+    put(&fs, &first, b"first").await;
+    let (second, _) = fs.open_file(there).await.expect("it works");
+    put(&fs, &second, b"2").await;
+    other.link(there, other.root(), b"f").await.expect("it is free there");
+    for handle in [&first, &second] {
+        assert_eq!(fs.close_late(handle), Some(Ok(())));
+    }
+    fs.after_closes().await;
+    for handle in [&first, &second] {
+        fs.release(handle).await.expect("nothing is lost");
+    }
+    assert_eq!((fs.waiting_bytes(), store.lost()), (0, 0));
+    let bytes = content(&other, "f").await;
+    assert!(bytes == b"2irst" || bytes == b"first" || bytes == b"2", "{bytes:?}");
+    clean(&fs).await;
+}
+
+/// The same with nothing written.
+#[tokio::test]
+async fn an_empty_file_that_becomes_another_holds_nobody_up() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    let (handle, _) = late(&fs, "f", true).await;
+    let theirs = make(&other, other.root(), "f", &file()).await;
+    assert_eq!(fs.close_late(&handle), Some(Ok(())));
+    fs.release_unheard(&handle).await.expect("it works");
+    fs.after_closes().await;
+    assert_eq!(id_of(&fs, "f").await, Some(theirs));
+    clean(&fs).await;
+}
+
+/// The commit of a file that was made got no answer and was done; another site replaced it by a
+/// rename. The bytes were put into the new file, over what that site had written.
+#[tokio::test]
+async fn what_was_made_and_replaced_is_not_written_again() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    drop(late(&fs, "beside", false).await);
+    fs.flush_aged(Duration::ZERO).await;
+    let (handle, _) = late(&fs, "f", true).await;
+    put(&fs, &handle, b"ours").await;
+    store.delay_next_commit();
+    assert_eq!(fs.flush(&handle).await, Err(TxError::OutcomeUnknown.into()));
+    assert_eq!(store.arrive(), 1);
+    let new = make(&other, other.root(), "new", &file()).await;
+    write_file(&other, new, 0, b"theirs").await;
+    let root = other.root();
+    other.rename((root, b"new"), (root, b"f"), RenameMode::Replace).await.expect("it works");
+    fs.flush(&handle).await.expect("it was committed");
+    assert_eq!(content(&other, "f").await, b"theirs");
+    fs.release(&handle).await.expect("it works");
+    assert_eq!((fs.waiting_bytes(), store.lost()), (0, 0));
+    clean(&fs).await;
+}
+
+/// The same, and more was written since: that is lost, and told.
+#[tokio::test]
+async fn what_is_written_to_a_file_that_is_gone_is_told() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    drop(late(&fs, "beside", false).await);
+    fs.flush_aged(Duration::ZERO).await;
+    let (handle, _) = late(&fs, "f", true).await;
+    put(&fs, &handle, b"ours").await;
+    store.delay_next_commit();
+    assert_eq!(fs.flush(&handle).await, Err(TxError::OutcomeUnknown.into()));
+    fs.write(&handle, 100, Bytes::from_static(b"more")).await.expect("there is room");
+    assert_eq!(store.arrive(), 1);
+    other.unlink(other.root(), b"f").await.expect("it is there");
+    assert_eq!(fs.flush(&handle).await, Err(FsError::NotFound));
+    fs.release(&handle).await.expect("it was told");
+    assert_eq!((fs.waiting_bytes(), store.lost()), (0, 4));
+    clean(&fs).await;
+}
+
+/// Two commits got no answer, of which the first was not done, and the second was.
+#[tokio::test]
+async fn two_commits_without_an_answer_are_told_apart() {
+    let (store, fs, _task) = committing().await;
+    let (handle, _) = late(&fs, "f", true).await;
+    put(&fs, &handle, b"one").await;
+    store.delay_next_commit();
+    assert_eq!(fs.flush(&handle).await, Err(TxError::OutcomeUnknown.into()));
+    fs.write(&handle, 3, Bytes::from_static(b" two")).await.expect("there is room");
+    store.delay_next_commit();
+    assert_eq!(fs.flush(&handle).await, Err(TxError::OutcomeUnknown.into()));
+    // The later one comes first, and the other finds the name.
+    assert_eq!(store.arrive_last_first(), 1);
+    fs.flush(&handle).await.expect("it is settled");
+    assert_eq!(content(&open(&store).await, "f").await, b"one two");
+    fs.release(&handle).await.expect("it works");
+    assert_eq!((fs.waiting_bytes(), store.lost()), (0, 0));
+    clean(&fs).await;
+}
+
+/// A program unlocked a file under whose lock it had written and closed another, which could not be
+/// committed: the next to lock it found the old bytes.
+#[tokio::test]
+async fn a_lock_is_kept_while_what_was_closed_under_it_waits() {
+    let (store, fs, _task) = committing().await;
+    let locked = make(&fs, fs.root(), "lock", &file()).await;
+    let ask = LockAsk { owner: 1, pid: 1, kind: LockKind::Write, start: 0, end: u64::MAX };
+    assert_eq!(fs.lock(locked, &ask).await, Ok(None));
+    let (handle, id) = late(&fs, "data", true).await;
+    put(&fs, &handle, b"under the lock").await;
+    store.refuse(id.page, Some(TxError::Quota("it is full".into())));
+    assert_eq!(fs.close_late(&handle), Some(Ok(())));
+    let _unheard = fs.release_unheard(&handle).await;
+    assert!(fs.unlock(locked, 1, 0, u64::MAX).await.is_err());
+    let other = open(&store).await;
+    let theirs = LockAsk { owner: 2, pid: 2, ..ask };
+    assert!(other.lock(locked, &theirs).await.expect("it works").is_some(), "it is held still");
+    store.refuse(id.page, None);
+    fs.flush_aged(Duration::from_secs(60)).await;
+    fs.release_owed_locks().await.expect("it works");
+    assert_eq!(other.lock(locked, &theirs).await, Ok(None));
+    assert_eq!(content(&other, "data").await, b"under the lock");
+}
+
+/// A volume was full: what could not be committed could not be removed either.
+#[tokio::test]
+async fn what_was_never_committed_is_removed_without_a_commit() {
+    let (store, fs, _task) = committing().await;
+    let (handle, id) = late(&fs, "f", true).await;
+    put(&fs, &handle, b"too much").await;
+    store.refuse(id.page, Some(TxError::Quota("it is full".into())));
+    assert_eq!(fs.close_late(&handle), Some(Ok(())));
+    let _unheard = fs.release_unheard(&handle).await;
+    let before = store.commits();
+    fs.unlink(fs.root(), b"f").await.expect("it frees");
+    assert_eq!((store.commits(), fs.waiting_bytes()), (before, 0));
+    assert_eq!(id_of(&fs, "f").await, None);
+    assert_eq!(store.lost(), 0, "it was not wanted any more");
+    clean(&fs).await;
+}
+
+/// A new file was made by a copy of one that ends in zeros.
+#[tokio::test]
+async fn a_new_file_takes_a_copy_that_ends_in_a_hole() {
+    let (_store, fs, _task) = committing().await;
+    let from = make(&fs, fs.root(), "from", &file()).await;
+    write_file(&fs, from, 0, &[0; 4096]).await;
+    let (source, _) = fs.open_file(from).await.expect("it works");
+    let (target, _) = late(&fs, "to", true).await;
+    let until = std::time::Instant::now() + Duration::from_secs(30);
+    let copied = fs.copy_range((&source, 0), (&target, 0), 4096, until.into()).await;
+    assert_eq!(copied, Ok(4096));
+    for handle in [source, target] {
+        fs.release(&handle).await.expect("it works");
+    }
+    assert_eq!(content(&fs, "to").await, [0; 4096]);
+    clean(&fs).await;
+}
+
 /// A whole round of closed files got no answer.
 #[tokio::test]
 async fn a_round_without_an_answer_is_settled_file_by_file() {
