@@ -562,7 +562,7 @@ fn bytes_not_committed_are_of_no_update() {
     known.tell_pages(&reading, None);
     assert_eq!(known.drop_pages(file_of(4)), [number]);
     assert!(known.open_pages(number, 8));
-    assert_eq!(known.drop_pages(file_of(6)), [], "the kernel knows nothing of it");
+    assert!(known.drop_pages(file_of(6)).is_empty(), "the kernel knows nothing of it");
 }
 
 /// One change had more parts than are remembered. An answer read before it was given with all of
