@@ -152,6 +152,10 @@ async fn connect(uplink: &Uplink, common: &Common) -> Result<Node> {
 async fn connect_within(uplink: &Uplink, common: &Common, memory: Size) -> Result<Node> {
     let mut config = Flags::default().uplink(uplink).load(common)?;
     config.node.memory = config.node.memory.min(memory);
+    if config.log.filter.is_empty() {
+        // It does one thing, and says what came of it.
+        config.log.filter = "warn".into();
+    }
     larder::log::init(&config.log)?;
     Ok(Node::connect(config.node().for_task("volume")).await?)
 }

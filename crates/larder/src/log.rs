@@ -43,7 +43,8 @@ pub(crate) fn dropped() -> &'static Counter {
 /// # Errors
 /// When the filter is none, or the file cannot be opened: with its name.
 pub fn init(config: &LogConfig) -> Result<(), ConfigError> {
-    let filter = EnvFilter::try_new(format!("{QUIET},{}", config.filter))
+    let wanted = if config.filter.is_empty() { "info" } else { &config.filter };
+    let filter = EnvFilter::try_new(format!("{QUIET},{wanted}"))
         .map_err(|e| ConfigError::Invalid { layer: "log.filter".into(), detail: e.to_string() })?;
     let (out, ansi): (Box<dyn Write + Send>, bool) = if config.file.as_os_str().is_empty() {
         // A log with escape codes in it is no use to `grep`.

@@ -261,22 +261,17 @@ pub struct HttpConfig {
 }
 
 /// The log's section.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// What is logged: `info`, or `larder=debug,info`.
+    /// What is logged: `info`, or `larder=debug,info`; empty: what suits the command, `info` for
+    /// whoever serves.
     pub filter: String,
     /// Lines of JSON instead of text.
     pub json: bool,
     /// The file that lines are appended to; empty: standard error, or for a mount in the background
     /// a file of its own.
     pub file: PathBuf,
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self { filter: "info".into(), json: false, file: PathBuf::new() }
-    }
 }
 
 /// What a node is started with.
