@@ -262,7 +262,9 @@ async fn a_file_that_was_just_made_elsewhere_is_opened() {
     host(move || {
         for name in ["f", "g"] {
             assert!(!b.join(name).exists());
-            fs::write(a.join(name), "theirs ").expect("it works");
+            let mut file = fs::File::create(a.join(name)).expect("it works");
+            file.write_all(b"theirs ").expect("it works");
+            file.sync_all().expect("it works");
         }
         let options = || fs::File::options().append(true).create(true).clone();
         let mut log = options().open(b.join("f")).expect("it is opened");
