@@ -34,6 +34,8 @@ pub(crate) struct Follower {
     prefetch: VecDeque<Asked>,
     /// Volumes whose rights the child must hear of, before anything else of the stream.
     pub(crate) owed: BTreeSet<VolumeId>,
+    /// Of those, the ones that it could not read for a while since it heard of them last.
+    pub(crate) lost: BTreeSet<VolumeId>,
     /// Volumes whose rights it heard of on this link.
     pub(crate) told: BTreeSet<VolumeId>,
     /// How many changes of the table of histories were told.
@@ -192,6 +194,7 @@ impl Follower {
             demand: VecDeque::new(),
             prefetch: VecDeque::new(),
             owed: BTreeSet::new(),
+            lost: BTreeSet::new(),
             told: BTreeSet::new(),
             epochs_told: 0,
             hasten: false,

@@ -9,6 +9,7 @@ use crate::commit::Change;
 use crate::id::{DomainId, LinkId, PageId};
 use crate::machine::{Fault, LinkOutput};
 use crate::message::{Epoch, Message, PAGES_PER_MESSAGE_MAX, Role};
+use crate::rights::{Effective, Right};
 use crate::time::{Instant, WallTime};
 
 /// Part of a walk over changed pages.
@@ -75,6 +76,13 @@ impl Downlinks {
             if let Some(volume) = follower.owed.pop_first() {
                 follower.told.insert(volume);
                 let message = rights::told(&self.restricted, domain, volume, (&entry.peer, role));
+                if follower.lost.remove(&volume) && !rights::is_lost(&message) {
+                    // What changed of it meanwhile was not told, perhaps: a relay does not hear it.
+                    let rights = Effective::same(Right::None);
+                    let message = Message::VolumeRights { domain, volume, rights };
+                    entry.stream_credit -= link::cost(&message);
+                    out.link(LinkOutput::Send { link, message });
+                }
                 entry.stream_credit -= link::cost(&message);
                 out.link(LinkOutput::Send { link, message });
                 continue;

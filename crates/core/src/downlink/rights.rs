@@ -132,6 +132,14 @@ pub(super) fn told(
     Message::VolumeRights { domain, volume, rights }
 }
 
+/// Whether nobody may read a volume, by what is told of it.
+pub(super) fn is_lost(message: &Message) -> bool {
+    let Message::VolumeRights { rights, .. } = message else {
+        return false;
+    };
+    rights.list().entries().all(|(_, right)| right < Right::Read)
+}
+
 impl Downlinks {
     /// These are a volume's rights from now on. Children that are concerned are told with their
     /// streams.
@@ -164,8 +172,12 @@ impl Downlinks {
             }
             let concerns =
                 link.is_relay() || of(before.as_ref(), &link.peer) != of(after, &link.peer);
+            let unreadable = of(after, &link.peer) < Right::Read;
             if let Some(follower) = link.followers.get_mut(&domain).filter(|_| concerns) {
                 follower.owed.insert(volume);
+                if unreadable {
+                    follower.lost.insert(volume);
+                }
             }
         }
     }
@@ -179,6 +191,23 @@ impl Downlinks {
         if let Some(follower) = entry.followers.get_mut(&domain) {
             let of_domain = restricted.iter().filter(|(_, volume)| volume.domain == domain);
             follower.owed.extend(of_domain.map(|(volume, _)| *volume));
+        }
+    }
+
+    /// A child comes back to a relay, which does not hear itself of what changed in volumes that it
+    /// may not read: the child is told that it may not read them either, before its copies pass for
+    /// current.
+    pub(crate) fn owe_unread(&mut self, link: LinkId, domain: DomainId) {
+        let Self { links, restricted, .. } = self;
+        let Some(entry) = links.get_mut(&link).filter(|link| link.knows_rights()) else {
+            return;
+        };
+        let peer = &entry.peer;
+        if let Some(follower) = entry.followers.get_mut(&domain) {
+            let unread = restricted.iter().filter(|(_, volume)| {
+                volume.domain == domain && volume.rights.of(peer) < Right::Read
+            });
+            follower.owed.extend(unread.map(|(volume, _)| *volume));
         }
     }
 

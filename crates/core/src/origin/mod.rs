@@ -279,8 +279,9 @@ impl Origin {
             Ask::DeleteVolume(request, volume) => {
                 let asked = (link, of, Right::Admin);
                 let Some(domain) = self.served_once(asked, request, volume, out) else { return };
+                let asker = self.links.asker(link, of).to_owned();
                 self.with(now, domain, events, out, |domain, cx| {
-                    domain.delete_volume(cx, (link, request), volume);
+                    domain.delete_volume(cx, (link, request), &asker, volume);
                 });
             }
             Ask::CopyPages(request, ask) => {
@@ -289,7 +290,7 @@ impl Origin {
                     return self.links.unreserve(link, COPY_RESERVED);
                 };
                 self.with(now, domain, events, out, |domain, cx| {
-                    domain.copy(cx, (link, request), ask);
+                    domain.copy(cx, (link, request), of, ask);
                 });
             }
             Ask::Rights(request, volume) => {

@@ -9,9 +9,9 @@ use crate::id::{DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{
     CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RESTORES_SINCE, RequestError,
-    ResumeAnswer, Role,
+    ResumeAnswer, Role, VolumeKey,
 };
-use crate::rights::Right;
+use crate::rights::{Denied, Right};
 use crate::time::Instant;
 use std::collections::BTreeSet;
 
@@ -87,6 +87,12 @@ impl Relay {
         ask: Ask,
         out: &mut Vec<RelayOutput>,
     ) {
+        if let Err((request, denied)) = self.check_relay(link, &ask) {
+            if matches!(ask, Ask::CopyPages(..)) {
+                self.links.unreserve(link, COPY_RESERVED);
+            }
+            return self.links.fail(link, request, RequestError::Denied(denied), out);
+        }
         let (request, message) = match ask {
             Ask::Resume { request, domain, epochs, through } => {
                 return self.resume(now, (link, of), (request, domain), (epochs, through), out);
@@ -108,6 +114,37 @@ impl Relay {
             other => return self.ask(now, link, other, out),
         };
         self.request(now, What::Other(message), Some((link, request)), of);
+    }
+
+    /// A relay below may ask no more for others than for itself. Its own right is known here, by what
+    /// was told from above; the one who answers sees this relay and the asker alone.
+    fn check_relay(&mut self, link: LinkId, ask: &Ask) -> Result<(), (RequestId, Box<Denied>)> {
+        if self.links.relay_of(link).is_none() {
+            return Ok(());
+        }
+        let (request, volume, needs) = match ask {
+            Ask::AllocateIds(request, volume, _) => (request, volume, Right::Write),
+            Ask::OpenVolume(request, VolumeKey::Id(volume)) => (request, volume, Right::Read),
+            Ask::CopyPages(request, ask) => (request, &ask.volume, Right::Read),
+            Ask::ChangeVolume(request, volume, _)
+            | Ask::DeleteVolume(request, volume)
+            | Ask::Rights(request, volume) => (request, volume, Right::Admin),
+            _ => return Ok(()),
+        };
+        self.links.check_right(link, None, *volume, needs).map_err(|denied| (*request, denied))
+    }
+
+    /// The same for a commit.
+    fn check_relayed(&mut self, link: LinkId, commit: &CommitRequest) -> Result<(), Abort> {
+        if self.links.relay_of(link).is_none() {
+            return Ok(());
+        }
+        let written = commit.writes.iter().map(|write| (write.page.volume, Right::Write));
+        let read = commit.reads.iter().map(|read| (read.page.volume, Right::Read));
+        for (volume, needs) in written.chain(read) {
+            self.links.check_right(link, None, volume, needs).map_err(Abort::Denied)?;
+        }
+        Ok(())
     }
 
     fn followed(&self, link: LinkId) -> Vec<DomainId> {
@@ -184,6 +221,7 @@ impl Relay {
                 if !self.config.faults.has(Fault::ResumeRegistersNothing) {
                     follower.register_all();
                 }
+                self.links.owe_unread(link, domain);
                 entry.resuming += 1;
                 let gathered = Gathered::default();
                 let what = What::Child { domain, epochs, through, fallen: false, gathered };
@@ -367,7 +405,8 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         }
-        if let Some(abort) = self.early(link, domain, &commit) {
+        let early = self.check_relayed(link, &commit).err();
+        if let Some(abort) = early.or_else(|| self.early(link, domain, &commit)) {
             let ended = (Outcome::Aborted(abort), HistoryId::default());
             self.links.outcome(link, domain, id, ended, out);
             return;

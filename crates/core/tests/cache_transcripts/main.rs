@@ -75,6 +75,7 @@ stories! {
     race_joins_an_overtaken_fetch,
     race_owed_changes_first,
     refreshes,
+    right_lost_and_given_back,
     rule01_doom,
     rule02_pinned_notices,
     rule03_reader_threads,

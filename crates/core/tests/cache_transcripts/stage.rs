@@ -19,6 +19,7 @@ use larder_core::message::{
     ResumeAnswer, VolumeInfo, VolumeKey,
 };
 use larder_core::page::{Page, Record};
+use larder_core::rights::{Effective, Right};
 use larder_core::time::{Clock, Duration, Instant, WallTime};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -368,6 +369,11 @@ impl Stage {
                 domain: DOMAIN,
                 epochs: epochs(&[(1, 1), (2, number(words[0]))]),
             },
+            "rights" => {
+                let right = Right::ALL.into_iter().find(|right| right.name() == words[0]);
+                let rights = Effective::same(right.expect("a right"));
+                Message::VolumeRights { domain: DOMAIN, volume: VOLUME, rights }
+            }
             "advance" => self.advance(words),
             "page" => self.answer(words),
             "committed" => Message::Committed {

@@ -391,3 +391,50 @@ fn a_parent_of_the_version_before_is_asked_without_names() {
     run.step(vec![ask(2, give(7, &[("b", Right::Write)])), ask(2, look(8))]);
     run.0.end("rights_a_parent_of_the_version_before");
 }
+
+/// A relay's certificate was worth as much as that of the relay above it: whoever had one asked there
+/// in anybody's name.
+#[test]
+fn a_relay_below_another_asks_no_more_than_for_itself() {
+    let mut run = relay_with(
+        "Rights at a relay. Relay m hangs below it, and may not read volume 7, as a may. What m asks in \
+         a's name is refused here: the origin would look at the upper relay and at a alone. Nor are a's \
+         commits passed on for m. Given the right to read, m's questions for a go up, its commits not.",
+        PROTOCOL_VERSION,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.quietly(vec![opened_as(3, "m", Role::Relay), hello_of(3, "m", 30, RELAY)]);
+    run.quietly(vec![resume_new(3, 1)]);
+    let boot = larder_core::id::BootId(40);
+    let registered = relay::up(Message::Registered { domain: DOMAIN, boot });
+    run.quietly(vec![register(3, "a/x", 40), registered]);
+    run.step(vec![told(&[("a", Right::Admin), ("*", Right::None)])]);
+    let by_id =
+        |request| Message::OpenVolume { request: RequestId(request), key: VolumeKey::Id(VOLUME) };
+    run.step(vec![ask(3, for_("a", by_id(2))), ask(3, for_("a", ids(3)))]);
+    run.step(vec![ask(3, for_("a", fetch_of(4, &[1]))), ask(3, for_("a", look(5)))]);
+    run.step(vec![Commit::new(40, 1, 5).put(1, 1, 1, "a").on(3)]);
+    run.step(vec![told(&[("a", Right::Admin), ("m", Right::Read), ("*", Right::None)])]);
+    run.step(vec![ask(3, for_("a", by_id(6))), ask(3, for_("a", ids(7)))]);
+    run.step(vec![Commit::new(40, 2, 5).put(1, 1, 1, "a").on(3)]);
+    run.0.end("rights_a_relay_below");
+}
+
+/// A relay that may not read a volume hears nothing of its changes: its children's copies passed for
+/// current, once the right was back or they had come back themselves.
+#[test]
+fn a_relay_without_the_right_says_so_to_who_comes_back() {
+    let mut run = relay_with(
+        "Rights at a relay. It may not read volume 7 itself. Node c comes back with copies of 3: it is \
+         told that it may not read the volume before its stream goes on. Then the right is taken and \
+         given back before a, whose stream waits for credit, has heard of it: a hears of both, since what \
+         changed meanwhile never came here.",
+        PROTOCOL_VERSION,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.step(vec![told(&[("*", Right::None)])]);
+    run.step(vec![opened(3, "c"), hello_of(3, "c", 30, NODE), resume(3, 1, &[(1, 0)], 3)]);
+    run.step(vec![told(&[("*", Right::Write)])]);
+    run.step(vec![told(&[("*", Right::None)]), told(&[("*", Right::Write)])]);
+    run.0.end("rights_a_relay_without_the_right");
+}

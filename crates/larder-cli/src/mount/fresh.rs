@@ -49,7 +49,8 @@ impl<S: TxStore> Shared<S> {
 
     /// Whether what is made and closed is committed later: nobody was promised to see it at once.
     pub(super) fn commits_late(&self) -> bool {
-        self.consistency() == Consistency::Follow && !self.options.read_only
+        let follows = self.consistency() == Consistency::Follow;
+        self.options.late_commits && follows && !self.options.read_only
     }
 
     fn is_close_to_open(&self) -> bool {

@@ -78,6 +78,8 @@ pub(crate) struct MountOptions {
     pub(crate) allow_other: bool,
     /// What it promises of what it shows.
     pub(crate) consistency: Consistency,
+    /// Files are made and closed without waiting for their commit, where a mount follows.
+    pub(crate) late_commits: bool,
     /// Operations that need the latest state are refused while it cannot be had.
     pub(crate) refuse_stale: bool,
     /// Nothing can be changed through it.
@@ -102,6 +104,7 @@ impl Default for MountOptions {
             write_back_age: Duration::from_secs(5),
             allow_other: true,
             consistency: Consistency::default(),
+            late_commits: false,
             refuse_stale: false,
             read_only: false,
             flags: Vec::new(),

@@ -122,8 +122,15 @@ pub async fn repair<S: TxStore>(
         report.left.clear();
         let before = report.repaired.len();
         let later = later(fs, &report.check.problems).await?;
+        let hidden = report.check.problems.iter().any(|found| hides_names(&found.mend));
         for (index, found) in report.check.problems.iter().enumerate() {
-            let done = if later.contains(&index) { Done::Passed } else { fs.mend(found).await? };
+            let done = if later.contains(&index) {
+                Done::Passed
+            } else if hidden && counts_names(&found.mend) {
+                Done::Cannot("names that cannot be read may lead to it: those come first".into())
+            } else {
+                fs.mend(found).await?
+            };
             let why = match done {
                 Done::Mended(done) => {
                     let problem = found.problem.to_string();
@@ -140,6 +147,24 @@ pub async fn repair<S: TxStore>(
         }
     }
     Ok(report)
+}
+
+/// Whether names may be there that were not counted:
+///
+/// 1. A directory's names are of a later version of the format. A file has one of them, and one
+///    elsewhere: its links were counted as one.
+/// 2. The other name was removed, and the file freed, which somebody had by the first.
+fn hides_names(mend: &Mend) -> bool {
+    match mend {
+        Mend::Nothing | Mend::Header { .. } => true,
+        Mend::RemoveUnreadable(named) => named.entry.kind == Kind::Directory,
+        _ => false,
+    }
+}
+
+/// Whether it stands on all names having been counted.
+fn counts_names(mend: &Mend) -> bool {
+    matches!(mend, Mend::Links { .. } | Mend::Name { .. } | Mend::Count(_))
 }
 
 /// Inodes without a name that are to wait: they may have one in a directory that gets its own now.
@@ -303,6 +328,10 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     async fn remove_unreadable(&self, named: &Named) -> Result<Done, FsError> {
+        if named.entry.kind == Kind::Directory {
+            // Where its names are, and the files beside them, stands there alone.
+            return cannot("all that is in the directory would be lost: restore it from a backup");
+        }
         let id = named.entry.id;
         transact!(self, tx => {
             if !unreadable::<S>(&tx, id).await? {
@@ -430,7 +459,12 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<Done, FsError> {
         let header = TrieHeader { parent: above.is_none().then_some(parent), children: None };
         let done: Result<Done, FsError> = transact!(self, tx => {
-            if tx.slots(page).await?.is_some() {
+            if let Some(slots) = tx.slots(page).await? {
+                let holds_names = slots.iter().any(|(slot, _)| trie::is_name(*slot));
+                if !holds_names && self.inode(&tx, directory).await?.size > 0 {
+                    // It may have led to other pages with names, and the files beside them.
+                    return cannot("names below it would be lost: restore it from a backup");
+                }
                 match tx.get(page, HEADER_SLOT).await? {
                     Some((generation, bytes)) => match TrieHeader::decode(&bytes) {
                         Ok(_) => return Ok(Done::Passed),

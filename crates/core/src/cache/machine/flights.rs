@@ -323,6 +323,12 @@ impl Cache {
     }
 
     fn install(&mut self, domain: DomainId, page: PageId, flight: Flight, out: &mut Out) {
+        if self.shared.is_unreadable(page.volume) {
+            // Answered before the right was taken, and not told of what changed since: the parent
+            // says that it is not to be had.
+            let entry = self.domains.get_mut(&domain).expect("attached");
+            return entry.flights.again(page, flight);
+        }
         let answer = flight.answer.as_ref().expect("installed when answered");
         let image = match self.image(&flight, answer) {
             Ok(image) => image,

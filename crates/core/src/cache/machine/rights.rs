@@ -28,12 +28,30 @@ impl Cache {
             Some(_) => {}
         }
         let right = rights.of(&self.config.name);
+        let before = self.shared.right(volume);
         self.shared.set_right(volume, right);
         if right < Right::Read {
             self.lose_volume(domain, volume, out);
+        } else if before < Right::Read {
+            self.regain_volume(domain, volume);
         }
         out.push(CacheOutput::Notice(Notice::Rights { domain, volume, right }));
         Ok(())
+    }
+
+    /// The volume may be read again. What changed of it meanwhile was withheld: nothing that was read
+    /// of it before this position is current.
+    ///
+    /// 1. An answer with page x, exact up to 10, is on its way when the right is taken at 10.
+    /// 2. x changes at 11, and nobody tells. The answer comes, and the right is given back.
+    /// 3. T reads that x as of 11, and writes it: what was committed at 11 is lost (P2).
+    fn regain_volume(&mut self, domain: DomainId, volume: VolumeId) {
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        if let Some(position) = entry.position {
+            let state = Arc::clone(&entry.state);
+            let batch = state.batch();
+            self.drop_volume(domain, volume, position, &batch);
+        }
     }
 
     /// The volume may not be read any more. Its copies go, running transactions that touched it are

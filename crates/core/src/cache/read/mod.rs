@@ -261,6 +261,12 @@ impl ReadCache {
         rights.get(&volume).copied().unwrap_or_default()
     }
 
+    /// Whether the node was told that it may not read a volume.
+    pub(crate) fn is_unreadable(&self, volume: VolumeId) -> bool {
+        let rights = self.rights.read().unwrap_or_else(PoisonError::into_inner);
+        rights.get(&volume).is_some_and(|right| *right < Right::Read)
+    }
+
     pub(crate) fn set_right(&self, volume: VolumeId, right: Right) {
         self.rights.write().unwrap_or_else(PoisonError::into_inner).insert(volume, right);
     }

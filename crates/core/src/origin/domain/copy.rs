@@ -24,6 +24,7 @@ use crate::message::{
 };
 use crate::origin::OriginConfig;
 use crate::origin::io::{LoadKey, OriginOutput};
+use crate::rights::Right;
 use crate::time::Instant;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -72,6 +73,8 @@ struct Pin {
 struct Part {
     link: LinkId,
     request: RequestId,
+    /// For whom, if it is not the link's own child.
+    asker: Option<String>,
     ask: CopyAsk,
     began: Instant,
     /// What the answer is of.
@@ -162,6 +165,7 @@ impl Domain {
         &mut self,
         cx: &mut Context<'_>,
         (link, request): (LinkId, RequestId),
+        asker: Option<&str>,
         ask: CopyAsk,
     ) {
         let cursor = match self.begin_part(cx, &ask) {
@@ -173,6 +177,7 @@ impl Domain {
         let part = Part {
             link,
             request,
+            asker: asker.map(str::to_owned),
             ask,
             began: cx.now,
             of: cursor.part,
@@ -286,7 +291,7 @@ impl Domain {
     /// Makes a part ready as far as it goes now, and answers it when it is.
     fn go_on_with_copy(&mut self, cx: &mut Context<'_>, id: u64) {
         loop {
-            if let Err(error) = self.check_copy(id) {
+            if let Err(error) = self.check_copy(cx, id) {
                 return self.fail_copy(cx, id, error);
             }
             let Some(part) = self.copies.parts.get(&id) else {
@@ -331,10 +336,14 @@ impl Domain {
     }
 
     /// Whether a part can still be told.
-    fn check_copy(&self, id: u64) -> Result<(), RequestError> {
+    fn check_copy(&self, cx: &mut Context<'_>, id: u64) -> Result<(), RequestError> {
         let Some(part) = self.copies.parts.get(&id) else {
             return Ok(());
         };
+        // Rights may have been taken while it waited.
+        cx.links
+            .check_right(part.link, part.asker.as_deref(), part.ask.volume, Right::Read)
+            .map_err(RequestError::Denied)?;
         if !self.volumes.contains_key(&part.ask.volume) {
             return Err(self.no_volume(part.ask.volume));
         }

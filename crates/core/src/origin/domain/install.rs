@@ -206,8 +206,11 @@ impl Domain {
         let versions = batch.pages.iter().map(|page| page.stored.version);
         self.install.index_max = versions.max().unwrap_or_default().max(self.install.index_max);
         let lsn = batch.meta.installed_lsn;
+        if removed.is_none() || !taken.is_empty() {
+            // A removal alone puts nothing off: many of them come one after another.
+            self.install.due_at = None;
+        }
         self.install.under_way = Some(UnderWay { write, pages: taken, parted, removed, lsn });
-        self.install.due_at = None;
         cx.out.push(OriginOutput::Install { domain: self.id, write, batch });
     }
 

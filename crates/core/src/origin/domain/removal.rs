@@ -20,6 +20,7 @@ use crate::machine::{Fault, Faults};
 use crate::message::{Message, RequestError};
 use crate::origin::io::{LoadId, LoadKey, OriginOutput, StoreFault};
 use crate::record::{DELETED_MAX, DeletedVolume, LogRecord};
+use crate::rights::{Denied, Right};
 use crate::time::Instant;
 use std::collections::BTreeMap;
 
@@ -219,6 +220,7 @@ impl Domain {
         &mut self,
         cx: &mut Context<'_>,
         (link, request): (LinkId, RequestId),
+        asker: &str,
         volume: VolumeId,
     ) {
         if self.removal.knows(volume) {
@@ -228,6 +230,14 @@ impl Domain {
             let error = RequestError::NoVolume(volume.to_string());
             return cx.links.fail(link, request, error, cx.out);
         };
+        let has = entry.effective.of(asker);
+        if has < Right::Admin {
+            // It was taken from him by a change that is not durable yet.
+            let (volume, who) = (entry.meta.name.clone(), asker.to_owned());
+            let denied = Denied { volume, who, has, needs: Right::Admin };
+            let error = RequestError::Denied(Box::new(denied));
+            return cx.links.fail(link, request, error, cx.out);
+        }
         let first = entry.deleting.is_none();
         entry.deleting.get_or_insert_with(Deleting::default).askers.push((link, request));
         if !first {

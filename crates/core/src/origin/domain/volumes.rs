@@ -32,7 +32,7 @@ pub(super) struct Volume {
     /// What was said of its rights, changes that are not durable yet included.
     rights: Rights,
     /// What holds: commits are held against it from its place in the log on.
-    effective: Effective,
+    pub(super) effective: Effective,
     /// What the recovered metadata counted: commits up to this stamp.
     counted: Stamp,
 }

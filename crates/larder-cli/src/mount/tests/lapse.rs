@@ -93,6 +93,8 @@ async fn a_lapse_is_not_lost_when_a_queue_is_full() {
         let paths: Vec<PathBuf> = (0..=CALLERS).map(|n| path.join(n.to_string())).collect();
         for path in &paths {
             fs::write(path, vec![b'a'; 8000]).expect("it works");
+            // What waits is read without asking the store, which is to make a reader wait.
+            fs::File::open(path).expect("it works").sync_all().expect("it works");
         }
         let shards: Vec<u64> = paths.iter().map(shard).collect();
         let of_both = |one: &usize| (0..*one).find(|two| shards[*two] == shards[*one]);
