@@ -349,8 +349,8 @@ impl Downlinks {
         Ok(vec![Ask::Serve])
     }
 
-    /// The volumes of these pages that may not be read over the link, at the origin: a relay does not
-    /// judge what is asked.
+    /// The volumes of these pages that may not be read over the link, at the origin. A relay does not
+    /// judge what is asked, but that a relay below it asks no more for others than for itself.
     fn unreadable(
         &mut self,
         link: LinkId,
@@ -359,13 +359,15 @@ impl Downlinks {
         pages: &[PageAsk],
     ) -> BTreeMap<VolumeId, Box<Denied>> {
         let mut denied = BTreeMap::new();
-        let judges = self.volumes.there.is_some() && !self.restricted.is_empty();
+        let at_origin = self.volumes.there.is_some();
+        let judges = (at_origin || of.is_some()) && !self.restricted.is_empty();
         if !judges || self.faults.has(Fault::FetchUnchecked) {
             return denied;
         }
+        let of = of.filter(|_| at_origin);
         for run in pages.chunk_by(|a, b| a.page.volume == b.page.volume) {
             let volume = run[0].page.volume;
-            if self.volumes.may_have(domain, run[0].page)
+            if (!at_origin || self.volumes.may_have(domain, run[0].page))
                 && let Err(short) = self.check_right(link, of, volume, Right::Read)
             {
                 denied.insert(volume, short);

@@ -426,9 +426,8 @@ fn a_relay_below_another_asks_no_more_than_for_itself() {
 fn a_relay_without_the_right_says_so_to_who_comes_back() {
     let mut run = relay_with(
         "Rights at a relay. It may not read volume 7 itself. Node c comes back with copies of 3: it is \
-         told that it may not read the volume before its stream goes on. Then the right is taken and \
-         given back before a, whose stream waits for credit, has heard of it: a hears of both, since what \
-         changed meanwhile never came here.",
+         told that it may not read the volume before its stream goes on. Then the right is given, taken \
+         and given again: each hears of all, since what changed meanwhile never came here.",
         PROTOCOL_VERSION,
     );
     run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
