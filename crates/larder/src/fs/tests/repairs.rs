@@ -302,6 +302,24 @@ async fn what_cannot_be_read_is_taken_away() {
     assert_eq!(fs.lookup(d, b"a").await.expect("it works").attr, None);
 }
 
+/// The inode of a directory could not be read, and a repair deleted it: where its names are stands
+/// there alone, so that all of its files were in nobody's reach, and the check said that all was well.
+#[tokio::test]
+async fn a_directory_that_cannot_be_read_is_left_with_all_that_is_in_it() {
+    let (_store, fs, d, _) = planted().await;
+    let before = {
+        let tx = fs.store.begin(Mode::Normal).await.expect("it works");
+        tx.get(d.page, d.slot).await.expect("it works").expect("it is there").1
+    };
+    put(&fs, d.page, d.slot, Bytes::from_static(&[1, 99])).await;
+    let report = mend(&fs).await;
+    assert!(report.repaired.is_empty(), "{report:#?}");
+    assert!(report.left.iter().any(|why| why.contains("backup")), "{report:#?}");
+    // Somebody who can puts it back: nothing is missing.
+    put(&fs, d.page, d.slot, before).await;
+    clean(&fs).await;
+}
+
 /// What a later version wrote is not this one's to mend: it is told, and left.
 #[tokio::test]
 async fn what_another_version_wrote_is_left_and_told() {
