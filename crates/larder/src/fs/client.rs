@@ -352,9 +352,12 @@ impl TxStore for VolumeStore {
 
     fn look_at_room(&self) {
         let asked = self.usage.lock().unwrap_or_else(PoisonError::into_inner).asked;
-        if asked.elapsed() >= TAKEN_FOR {
+        // Somebody may ask from a thread that no runtime knows: others ask as well.
+        if asked.elapsed() >= TAKEN_FOR
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
             let store = self.clone();
-            tokio::spawn(async move { store.taken().await });
+            runtime.spawn(async move { store.taken().await });
         }
     }
 

@@ -88,6 +88,8 @@ impl<S: TxStore> FileSystem<S> {
     pub(super) fn is_well(&self) -> bool {
         let closes = &self.closes;
         let waiting = self.waiting_bytes();
+        // Asks now and then, for those that come after this.
+        self.store.look_at_room();
         let free = self.store.free_seen();
         closes.runs.load(Ordering::SeqCst)
             && !closes.troubled.load(Ordering::Relaxed)
@@ -186,8 +188,6 @@ impl<S: TxStore> FileSystem<S> {
             }
             let count = files.len() as u64;
             closes.done.send_modify(|done| *done += count);
-            // Asks now and then, so that it is known when little is left.
-            self.store.look_at_room();
         }
     }
 

@@ -43,6 +43,8 @@ pub(super) struct Creation {
     pub(super) place: (PageNo, Slot),
     /// If somebody else made a file of that name meanwhile, that one is cut first.
     pub(super) truncates: bool,
+    /// When it was made: its directory shows so.
+    pub(super) made: i64,
     /// What was set of it since.
     pub(super) set: SetAttr,
     /// A commit of it began, and may have been done: it is not changed any more.
@@ -121,6 +123,7 @@ impl<S: TxStore> FileSystem<S> {
             inode: inode.clone(),
             place,
             truncates,
+            made: inode.ctime,
             set: SetAttr::default(),
             begun: false,
             since: Instant::now(),
@@ -398,11 +401,24 @@ impl<S: TxStore> FileSystem<S> {
         }
         let entry = Entry { name: creation.name.clone(), id, kind: Kind::File };
         self.insert_entry(tx, creation.trie, entry).await?;
-        self.touch_parent(tx, creation.directory, 1, 0, self.store.now()).await?;
+        let time = self.time_of_making(creation).await;
+        self.touch_parent(tx, creation.directory, 1, 0, time).await?;
         if !batch.is_empty() {
             self.write_batch(tx, id, batch, modified).await?;
         }
         Ok(Now::Free)
+    }
+
+    /// When a directory changed by what is made in it now: when that was made, as it was shown here
+    /// all the time; but now, if others changed it since, for whoever looked at it then.
+    async fn time_of_making(&self, creation: &Creation) -> i64 {
+        // Not read by the transaction: those who make names there elsewhere change it.
+        let read: Result<Inode, FsError> =
+            transact!(self, tx => self.inode(&tx, creation.directory).await);
+        match read {
+            Ok(directory) if directory.mtime.max(directory.ctime) < creation.made => creation.made,
+            _ => self.store.now(),
+        }
     }
 
     /// The same for one of several files in a transaction: an error if it needs more than to be

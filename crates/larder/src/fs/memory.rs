@@ -81,6 +81,8 @@ pub enum Stall {
     After,
     /// Those that wrote nothing and read bytes of a file, when they are done.
     Looked,
+    /// Those that wrote nothing and read no bytes of a file, when they are done.
+    Asked,
 }
 
 /// A transaction on a [`MemoryStore`].
@@ -530,9 +532,7 @@ impl Tx for MemoryTx {
         let looked = self.state.lock().expect("see MemoryStore::lock").looked;
         if !self.writes() {
             self.commit_now()?;
-            if looked {
-                self.store.pass(Stall::Looked).await;
-            }
+            self.store.pass(if looked { Stall::Looked } else { Stall::Asked }).await;
             return Ok(());
         }
         self.store.pass(Stall::Before).await;

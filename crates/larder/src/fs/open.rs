@@ -15,13 +15,16 @@ use bytes::{Bytes, BytesMut};
 use larder_core::id::{Generation, PageNo, Slot};
 use larder_core::time::Instant;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use tokio::sync::Notify;
 
 /// Files with a loss that nobody was told of; beyond it the one lost longest ago, whose file may be
 /// gone by now, is left to the log.
 const UNTOLD_MAX: usize = if cfg!(test) { 4 } else { 4096 };
+
+/// How often attributes are looked at while commits end beside it.
+const LOOKS_MAX: u32 = 32;
 
 /// The files that this node holds open.
 pub(super) struct OpenFiles {
@@ -37,6 +40,8 @@ pub(super) struct OpenFiles {
     count_lost: Box<dyn Fn(u64) + Send + Sync>,
     /// Creations that are not committed yet: looked at without the table's lock.
     creations: AtomicUsize,
+    /// How often something stopped to wait, since it was committed or lost.
+    settled: AtomicU64,
 }
 
 /// What a removal takes from, kept until its outcome is known.
@@ -61,11 +66,16 @@ struct Table {
     /// is told. With numbers that ascend.
     untold: BTreeMap<InodeId, (u64, FsError)>,
     untold_next: u64,
-    /// Names that are shown here and not committed yet, with their directories.
-    creations: BTreeMap<(InodeId, Bytes), InodeId>,
+    /// Names that are shown here and not committed yet, with their directories; when they were made.
+    creations: BTreeMap<(InodeId, Bytes), (InodeId, i64)>,
 }
 
 impl Table {
+    fn made_in(&self, directory: InodeId) -> impl Iterator<Item = &(InodeId, i64)> {
+        let names = self.creations.range((directory, Bytes::new())..);
+        names.take_while(move |((at, _), _)| *at == directory).map(|(_, made)| made)
+    }
+
     fn keep_untold(&mut self, id: InodeId, error: FsError) {
         let full = self.untold.len() >= UNTOLD_MAX && !self.untold.contains_key(&id);
         let oldest = self.untold.iter().min_by_key(|(_, (number, _))| *number);
@@ -74,6 +84,26 @@ impl Table {
         }
         self.untold.insert(id, (self.untold_next, error));
         self.untold_next += 1;
+    }
+}
+
+/// Looks at attributes while commits end beside it. What was read before a commit and what waits after
+/// it lack both what was committed: a file would be shorter than was written here.
+pub(super) struct Looks<'a> {
+    files: &'a OpenFiles,
+    settled: u64,
+    count: u32,
+}
+
+impl Looks<'_> {
+    /// Whether what was seen since the last look, or since this was taken, stands; else it is to be
+    /// looked at again.
+    pub(super) fn stands(&mut self) -> bool {
+        let before =
+            std::mem::replace(&mut self.settled, self.files.settled.load(Ordering::SeqCst));
+        self.count += 1;
+        // What was looked at once is at hand: a commit ends beside so many looks as good as never.
+        self.settled == before || self.count == LOOKS_MAX
     }
 }
 
@@ -122,6 +152,7 @@ impl OpenFiles {
             became: OnceLock::new(),
             count_lost: Box::new(count_lost),
             creations: AtomicUsize::new(0),
+            settled: AtomicU64::new(0),
         }
     }
 
@@ -237,7 +268,7 @@ impl OpenFiles {
         by: &Callers,
     ) -> Option<Handle> {
         let mut table = lock(&self.table);
-        let key = (creation.directory, creation.name.clone());
+        let (key, made) = ((creation.directory, creation.name.clone()), creation.made);
         if table.creations.len() >= LATE_MAX
             || table.creations.contains_key(&key)
             || table.files.contains_key(&id)
@@ -251,7 +282,7 @@ impl OpenFiles {
             state.creation = Some(creation);
             state.writers.add(by);
         }
-        table.creations.insert(key, id);
+        table.creations.insert(key, (id, made));
         self.creations.fetch_add(1, Ordering::SeqCst);
         table.files.insert(id, file.clone());
         Some(self.handle_of(file, 0))
@@ -265,16 +296,30 @@ impl OpenFiles {
     /// The file that is being made under a name.
     pub(super) fn made_as(&self, directory: InodeId, name: &[u8]) -> Option<Arc<OpenFile>> {
         let table = lock(&self.table);
-        let id = table.creations.get(&(directory, Bytes::copy_from_slice(name)))?;
+        let (id, _) = table.creations.get(&(directory, Bytes::copy_from_slice(name)))?;
         table.files.get(id).cloned()
     }
 
     /// The files that are being made in a directory.
     pub(super) fn made_in(&self, directory: InodeId) -> Vec<Arc<OpenFile>> {
         let table = lock(&self.table);
-        let first = (directory, Bytes::new());
-        let of = table.creations.range(first..).take_while(|((at, _), _)| *at == directory);
-        of.filter_map(|(_, id)| table.files.get(id).cloned()).collect()
+        let made = table.made_in(directory);
+        made.filter_map(|(id, _)| table.files.get(id).cloned()).collect()
+    }
+
+    /// When the last of the files was made that are being made in a directory.
+    fn last_made_in(&self, directory: InodeId) -> Option<i64> {
+        lock(&self.table).made_in(directory).map(|(_, made)| *made).max()
+    }
+
+    /// Something stops to wait from here on: it was committed, or is lost.
+    pub(super) fn settle(&self) {
+        self.settled.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// To be taken before attributes are looked at.
+    pub(super) fn look(&self) -> Looks<'_> {
+        Looks { files: self, settled: self.settled.load(Ordering::SeqCst), count: 0 }
     }
 
     /// How many files are being made whose inodes are to be in a page.
@@ -290,6 +335,7 @@ impl OpenFiles {
 
     /// A file that was to be made is another from here on: its handles, and what waits.
     pub(super) fn become_another(&self, file: &OpenFile, other: &Handle) {
+        self.settle();
         let mut table = lock(&self.table);
         let mut ours = lock(&file.state);
         let (into, mut theirs) = other.locked();
@@ -314,6 +360,7 @@ impl OpenFiles {
 
     /// A creation waits no more: it was committed, or never will be.
     pub(super) fn end_creation(&self, file: &OpenFile) {
+        self.settle();
         let mut table = lock(&self.table);
         let creation = lock(&file.state).creation.take();
         self.forget_creation(&mut table, creation);
@@ -620,8 +667,15 @@ impl<S: TxStore> FileSystem<S> {
         file.map_or(0, |file| lock(&file.state).dirty.bytes() as u64)
     }
 
-    /// Adds what waits for its commit to a file's attributes.
+    /// Adds what waits for its commit to attributes: a file's bytes, a directory's names.
     pub(super) fn with_dirty(&self, mut attr: Attr) -> Attr {
+        if attr.inode.kind == Kind::Directory
+            && !self.open_files.has_no_creations()
+            && let Some(made) = self.open_files.last_made_in(attr.id)
+        {
+            attr.inode.mtime = attr.inode.mtime.max(made);
+            attr.inode.ctime = attr.inode.ctime.max(made);
+        }
         if let Some(file) = self.open_files.get(attr.id) {
             let state = lock(&file.state);
             if !state.dirty.is_empty() {

@@ -82,6 +82,16 @@ impl<S: TxStore> FileSystem<S> {
         if name.len() > NAME_BYTES_MAX {
             return Err(FsError::NameTooLong);
         }
+        let mut looks = self.open_files.look();
+        loop {
+            let found = self.look_up(directory, name).await?;
+            if looks.stands() {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn look_up(&self, directory: InodeId, name: &[u8]) -> Result<Found, FsError> {
         if let Some(found) = self.found_late(directory, name) {
             return Ok(found);
         }
@@ -107,11 +117,20 @@ impl<S: TxStore> FileSystem<S> {
 
     /// An inode's attributes.
     pub async fn getattr(&self, id: InodeId) -> Result<Attr, FsError> {
-        if let Some(attr) = self.attr_late(id) {
-            return Ok(attr);
+        let mut looks = self.open_files.look();
+        loop {
+            let attr = match self.attr_late(id) {
+                Some(attr) => attr,
+                None => {
+                    let attr: Result<Attr, FsError> =
+                        transact!(self, tx => self.attr(&tx, id).await);
+                    self.with_dirty(attr?)
+                }
+            };
+            if looks.stands() {
+                return Ok(attr);
+            }
         }
-        let attr: Result<Attr, FsError> = transact!(self, tx => self.attr(&tx, id).await);
-        Ok(self.with_dirty(attr?))
     }
 
     /// Sets attributes; all at once, but for cutting a file by more than 256 pages.
@@ -120,6 +139,7 @@ impl<S: TxStore> FileSystem<S> {
         // What was written before must not come to be after the cut, nor change the times again.
         if set.size.is_some() || set.mtime.is_some() {
             self.flush_id(id).await?;
+            self.come_true_in(id).await?;
         }
         loop {
             let now = self.store.now();
@@ -203,6 +223,22 @@ impl<S: TxStore> FileSystem<S> {
             self.list_late(directory).await;
             self.crawler.look(root);
         }
+        let mut looks = self.open_files.look();
+        loop {
+            let listed = self.list(root, after, limit, attributes).await?;
+            if looks.stands() {
+                return Ok(listed);
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        root: PageNo,
+        after: &Position,
+        limit: usize,
+        attributes: bool,
+    ) -> Result<Vec<DirEntry>, FsError> {
         let listed: Result<Vec<DirEntry>, FsError> = transact!(self, tx => {
             let entries = trie::list(self, &tx, root, after, limit).await?;
             if attributes {

@@ -388,6 +388,7 @@ impl<S: TxStore> FileSystem<S> {
 
     /// Forgets bytes that were committed, or that are lost by an error.
     pub(super) fn forget_dirty(&self, file: &OpenFile, span: &Span, lost: Option<FsError>) {
+        self.open_files.settle();
         let mut state = lock(&file.state);
         state.troubled = false;
         let (cost, bytes) = (state.dirty.cost(), state.dirty.bytes());

@@ -122,6 +122,83 @@ async fn what_is_done_after_a_close_comes_after_it() {
     clean(&fs).await;
 }
 
+/// Somebody asked for a file's attributes while what was written to it was being committed: he was
+/// told of the file before the commit, and of nothing that waits. The kernel took the size for true
+/// and cut off what had just been written.
+#[tokio::test]
+async fn a_file_is_never_shorter_than_was_written_here() {
+    let (store, fs, _task) = committing().await;
+    let (handle, id) = late(&fs, "f", false).await;
+    put(&fs, &handle, b"old").await;
+    fs.flush(&handle).await.expect("it works");
+    put(&fs, &handle, b"longer").await;
+    let look = |what: usize| {
+        let fs = fs.clone();
+        async move {
+            match what {
+                0 => fs.getattr(id).await.expect("it works").inode.size,
+                1 => {
+                    let found = fs.lookup(fs.root(), b"f").await.expect("it works");
+                    found.attr.expect("it is there").inode.size
+                }
+                _ => {
+                    let names = fs.read_dir(fs.root(), &Position::default(), 100, true).await;
+                    let names = names.expect("it works");
+                    let found = names.into_iter().find(|name| *name.entry.name == *b"f");
+                    found.and_then(|name| name.attr).expect("it is there").inode.size
+                }
+            }
+        }
+    };
+    for what in 0..3 {
+        let before = look(what).await;
+        fs.write(&handle, before, Bytes::from_static(b"more")).await.expect("it works");
+        store.stall(Stall::Asked);
+        let asked = tokio::spawn(look(what));
+        while store.stalled() == 0 {
+            tokio::task::yield_now().await;
+        }
+        fs.flush(&handle).await.expect("it works");
+        assert_eq!(handle.dirty_bytes(), 0);
+        store.stall(Stall::Nowhere);
+        assert_eq!(asked.await.expect("it works"), before + 4, "{what}");
+    }
+    fs.release(&handle).await.expect("it works");
+}
+
+/// A program made a file, and found the directory's time as before; when nobody did anything, it
+/// changed. Now it is that of the making all the time, unless others changed the directory since.
+#[tokio::test]
+async fn a_directory_changes_when_a_file_is_made_in_it() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    let times = async |fs: &Fs| {
+        let inode = fs.getattr(fs.root()).await.expect("it works").inode;
+        (inode.mtime, inode.ctime)
+    };
+    let _page = late(&fs, "before", false).await.0;
+    fs.come_true_in(fs.root()).await.expect("it works");
+    let before = times(&fs).await;
+    let (handle, _) = late(&fs, "f", false).await;
+    let made = times(&fs).await;
+    assert!(made.0 > before.0 && made.1 > before.1);
+    assert_eq!(times(&other).await, before);
+    fs.flush(&handle).await.expect("it works");
+    assert_eq!((times(&fs).await, times(&other).await), (made, made));
+    // Somebody who looked after another's change is to see that there is more.
+    let (handle, _) = late(&fs, "g", false).await;
+    make(&other, other.root(), "theirs", &directory()).await;
+    let theirs = times(&other).await;
+    fs.flush(&handle).await.expect("it works");
+    assert!(times(&other).await.0 > theirs.0);
+    // What is set stands, whatever is made before and committed after it.
+    let (handle, _) = late(&fs, "h", false).await;
+    let set = SetAttr { mtime: Some(1), ..SetAttr::default() };
+    assert_eq!(fs.setattr(fs.root(), set).await.expect("it works").inode.mtime, 1);
+    fs.flush(&handle).await.expect("it works");
+    assert_eq!(times(&fs).await.0, 1);
+}
+
 #[tokio::test]
 async fn what_gives_moves_or_lists_a_name_commits_it_first() {
     let (store, fs, _task) = committing().await;
