@@ -240,10 +240,11 @@ pub(crate) struct MountArgs {
     /// How new what is shown must be
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub(crate) consistency: Consistency,
-    /// Make and close files without waiting for the line: they are committed right after, in the order
-    /// in which they were closed. With `--consistency follow` alone
+    /// Have files made and closed only when they are committed, though that takes a round trip or two
+    /// each. Without it, a mount with `--consistency follow` commits them right after, in the order in
+    /// which they were closed; the others always wait
     #[arg(long)]
-    pub(crate) late_commits: bool,
+    pub(crate) wait_commits: bool,
     /// When the link lease has lapsed, or the latest state cannot be had: `serve` what is cached,
     /// its age known, or `refuse` [default: `serve` with `--consistency follow`, else `refuse`]
     #[arg(long, value_name = "WHAT", value_parser = ["serve", "refuse"])]

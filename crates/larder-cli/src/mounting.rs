@@ -8,7 +8,7 @@ use crate::settings::Flags;
 use crate::standing_mounts::Registered;
 use anyhow::{Context, Result, bail, ensure};
 use larder::client::{Freshness, Node, Notices, Volume};
-use larder::config::{Config, ConfigError, NodeSection};
+use larder::config::{Config, NodeSection};
 use larder::core::rights::{Denied, Right};
 use larder::fs::client::VolumeStore;
 use larder::fs::{FileSystem, FsOptions, TxStore};
@@ -206,10 +206,6 @@ pub(crate) async fn run(
     common: &Common,
     usable: impl FnOnce(Option<String>) -> Result<()>,
 ) -> Result<()> {
-    if arguments.late_commits && arguments.consistency != Consistency::Follow {
-        let detail = "with --consistency follow alone: the others promise more".into();
-        return Err(ConfigError::Invalid { layer: "--late-commits".into(), detail }.into());
-    }
     let config = config(arguments, common)?;
     larder::log::init(&config.log)?;
     let point = &std::path::absolute(&arguments.point)?;
@@ -243,7 +239,7 @@ pub(crate) async fn run(
         // What a line of /etc/fstab says: `mount -a` knows by it what is mounted.
         name: arguments.volume.clone(),
         consistency: arguments.consistency,
-        late_commits: arguments.late_commits,
+        wait_commits: arguments.wait_commits,
         refuse_stale,
         read_only,
         allow_other: asked.allow_other

@@ -17,8 +17,8 @@ fn a_mount_killed_with_dirty_files_loses_nothing_that_was_synced() -> Result<()>
     let (old, new) = (pattern(3 << 20, 3), pattern(3 << 20, 4));
     for round in 0..3 {
         // Made and closed without waiting in every other round.
-        let late: &[&str] = if round % 2 == 0 { &["--late-commits"] } else { &[] };
-        let mut mount = site.mount("one", VOLUME, origin.port, late)?;
+        let waits: &[&str] = if round % 2 == 0 { &[] } else { &["--wait-commits"] };
+        let mut mount = site.mount("one", VOLUME, origin.port, waits)?;
         let synced = format!("synced-{round}");
         write_synced(&mount.at(&synced), &old)?;
         let mut over = File::create(mount.at("over"))?;

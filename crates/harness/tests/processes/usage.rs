@@ -35,8 +35,6 @@ fn an_unknown_volume_is_named() -> Result<()> {
     let ended = site.volume(nobody, &["list", "--request-limit", "300ms"])?;
     ended.refused(5, &[&nobody.to_string()])?;
     site.larder(&["mount"])?.refused(2, &["Usage"])?;
-    let late = ["mount", "--foreground", "nope", &at, "--late-commits", "--consistency", "strict"];
-    site.larder(&[&late, &identity[..]].concat())?.refused(2, &["--late-commits"])?;
     site.volume(nobody, &["list", "--set", "nonsense"])?.refused(2, &["KEY=VALUE"])?;
     site.volume(nobody, &["list", "--set", "node.memroy=1GiB"])?.refused(2, &["node.memroy"])?;
     origin.stop()?;

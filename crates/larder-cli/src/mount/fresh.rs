@@ -7,9 +7,9 @@
 
 use super::Shared;
 use super::adapter::Answer;
-use super::known::{KnownName, ROOT};
+use super::known::{KnownName, ROOT, TakeBack};
 use fuser::{Errno, INodeNo, Notifier};
-use larder::fs::{FsError, InodeId, TxStore};
+use larder::fs::{Attr, FsError, InodeId, TxStore};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -50,7 +50,7 @@ impl<S: TxStore> Shared<S> {
     /// Whether what is made and closed is committed later: nobody was promised to see it at once.
     pub(super) fn commits_late(&self) -> bool {
         let follows = self.consistency() == Consistency::Follow;
-        self.options.late_commits && follows && !self.options.read_only
+        follows && !self.options.wait_commits && !self.options.read_only
     }
 
     fn is_close_to_open(&self) -> bool {
@@ -98,6 +98,31 @@ impl<S: TxStore> Shared<S> {
         }
         self.latest().await?;
         Ok(true)
+    }
+
+    /// Before a change of an inode is answered after which the kernel asks anew who may use it: takes
+    /// back what it was told. Were that done when the change is heard of, it would come beside what
+    /// the kernel asks then; the kernel would drop the answer, and decide by what it knew before.
+    pub(super) async fn take_back_before(&self, number: INodeNo, now: &Attr) {
+        let offset = match self.known().take_back_now(number.0, &now.inode) {
+            TakeBack::Nothing => return,
+            TakeBack::Attributes => -1,
+            TakeBack::All => 0,
+        };
+        let Some(notifier) = self.notifier.get().cloned() else { return };
+        // The kernel may make this wait for a read.
+        let told = tokio::task::spawn_blocking(move || notifier.inval_inode(number, offset, 0));
+        if let Ok(Err(error)) = told.await {
+            tracing::debug!(%error, "attributes are not taken back");
+        }
+        // Somebody may have found before that something is to be taken back, and says so now.
+        loop {
+            let taken = self.taken_back.notified();
+            if self.known().is_taken(number.0) {
+                break;
+            }
+            taken.await;
+        }
     }
 
     /// How long the kernel may believe in a name's absence.

@@ -225,14 +225,23 @@ impl<S: TxStore> Caller<S> {
     fn take_back(&self, concern: &Concern) -> io::Result<()> {
         let fs = &self.shared.fs;
         match concern {
-            Concern::Inode { number, id, told } => {
+            Concern::Inode { number, id, told, noted } => {
                 let now = at_hand(fs, *id);
-                let offset = match self.shared.known().take_back(*number, told, now.as_ref()) {
-                    TakeBack::Nothing => return Ok(()),
-                    TakeBack::Attributes => -1,
-                    TakeBack::All => 0,
+                let offset = {
+                    let mut known = self.shared.known();
+                    let offset = match known.take_back_noted(*number, (*noted, told), now.as_ref())
+                    {
+                        TakeBack::Nothing => return Ok(()),
+                        TakeBack::Attributes => -1,
+                        TakeBack::All => 0,
+                    };
+                    known.begin_taking(*number);
+                    offset
                 };
-                self.notifier.inval_inode(INodeNo(*number), offset, 0)
+                let taken = self.notifier.inval_inode(INodeNo(*number), offset, 0);
+                self.shared.known().end_taking(*number);
+                self.shared.taken_back.notify_waiters();
+                taken
             }
             Concern::Name(name) => {
                 let parent = self.shared.known().id(name.parent);

@@ -44,6 +44,12 @@ struct KnownInode {
     id: InodeId,
     lookups: u64,
     told: Option<Inode>,
+    /// The count of changes when what was told of it was taken back at once, and whether nothing
+    /// was told since that may be believed.
+    wiped: u64,
+    untold: bool,
+    /// How many are at telling the kernel that something is taken back.
+    taking: u32,
     pages: Pages,
     listing: Listing,
     /// Reads under way: what they bring may be older than what is known here.
@@ -108,8 +114,8 @@ pub(super) enum TakeBack {
 /// What a change concerns of what the kernel believes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Concern {
-    /// An inode, and what was told of it.
-    Inode { number: u64, id: InodeId, told: Option<Inode> },
+    /// An inode, what was told of it, and the count of changes then; 0: nothing that is believed.
+    Inode { number: u64, id: InodeId, told: Option<Inode>, noted: u64 },
     /// A name.
     Name(KnownName),
 }
@@ -169,6 +175,9 @@ impl Known {
             id,
             lookups: 0,
             told: None,
+            wiped: 0,
+            untold: false,
+            taking: 0,
             pages: Pages::None,
             listing: Listing::None,
             reads: 0,
@@ -178,7 +187,7 @@ impl Known {
         if known.id != id {
             // The slot was used anew: what was told of its old inode is of no use.
             (known.id, known.told, known.pages) = (id, None, Pages::Mixed);
-            known.listing = Listing::Mixed;
+            (known.listing, known.untold) = (Listing::Mixed, false);
         }
         known.lookups += lookups;
         self.by_page.insert((id.page, id.slot, number));
@@ -205,6 +214,7 @@ impl Known {
         let number = self.number(id);
         let known = self.inodes.get_mut(&number).filter(|known| known.id == id)?;
         (known.id, known.told, known.pages) = (other, None, Pages::None);
+        known.untold = false;
         known.drops += 1;
         self.by_page.remove(&(id.page, id.slot, number));
         self.by_page.insert((other.page, other.slot, number));
@@ -235,6 +245,7 @@ impl Known {
         match self.inodes.get_mut(&number) {
             Some(known) if known.id == attr.id => {
                 known.told = (!changed).then(|| attr.inode.clone());
+                known.untold &= changed;
             }
             _ => return Duration::ZERO,
         }
@@ -349,14 +360,55 @@ impl Known {
         };
     }
 
-    /// The same, whatever was told of it.
+    /// What to take back, at once, of an inode that `now` is like this.
     pub(super) fn take_back_now(&mut self, number: u64, now: &Inode) -> TakeBack {
         let told = self.inodes.get(&number).and_then(|known| known.told.clone());
-        match self.take_back(number, &told, Some(now)) {
+        let what = match self.take_back(number, &told, Some(now)) {
             // What was told may have been taken back by somebody who has yet to say so.
             TakeBack::Nothing if told.is_none() => TakeBack::Attributes,
             what => what,
+        };
+        if what != TakeBack::Nothing
+            && let Some(known) = self.inodes.get_mut(&number)
+        {
+            (known.wiped, known.untold) = (self.sequence, true);
         }
+        what
+    }
+
+    /// What to take back of an inode for a change that was noted at this count of changes, when this
+    /// was told. What was told before it and taken back since need not be once more: that may have
+    /// the kernel drop what it was told after it.
+    pub(super) fn take_back_noted(
+        &mut self,
+        number: u64,
+        (noted, told): (u64, &Option<Inode>),
+        now: Option<&Inode>,
+    ) -> TakeBack {
+        match self.inodes.get(&number) {
+            Some(known) if noted <= known.wiped => self.take_back(number, &now.cloned(), now),
+            _ => self.take_back(number, told, now),
+        }
+    }
+
+    /// Somebody is about to tell the kernel what is taken back of an inode.
+    pub(super) fn begin_taking(&mut self, number: u64) {
+        if let Some(known) = self.inodes.get_mut(&number) {
+            known.taking += 1;
+        }
+    }
+
+    /// The kernel was told.
+    pub(super) fn end_taking(&mut self, number: u64) {
+        if let Some(known) = self.inodes.get_mut(&number) {
+            // Of an inode that was forgotten and told anew, nobody counted it.
+            known.taking = known.taking.saturating_sub(1);
+        }
+    }
+
+    /// Whether the kernel was told all that was to be taken back of an inode.
+    pub(super) fn is_taken(&self, number: u64) -> bool {
+        self.inodes.get(&number).is_none_or(|known| known.taking == 0)
     }
 
     /// What to take back of an inode that `now` is like this, as far as is known here; it is
@@ -509,7 +561,7 @@ impl Known {
                 {
                     known.listing = Listing::Mixed;
                 }
-                concerns.extend(inode_concern(&self.inodes, *number));
+                concerns.extend(inode_concern(&self.inodes, *number, self.sequence));
             }
         }
         while self.recent.len() > RECENT_MAX {
@@ -546,7 +598,7 @@ impl Known {
                 }
             }
             found.0 = Some((*page, *slot));
-            found.1.extend(inode_concern(&self.inodes, *number));
+            found.1.extend(inode_concern(&self.inodes, *number, self.sequence));
         }
         found
     }
@@ -570,7 +622,8 @@ impl Known {
     }
 }
 
-fn inode_concern(inodes: &HashMap<u64, KnownInode>, number: u64) -> Option<Concern> {
+fn inode_concern(inodes: &HashMap<u64, KnownInode>, number: u64, sequence: u64) -> Option<Concern> {
     let known = inodes.get(&number)?;
-    Some(Concern::Inode { number, id: known.id, told: known.told.clone() })
+    let noted = if known.untold { 0 } else { sequence };
+    Some(Concern::Inode { number, id: known.id, told: known.told.clone(), noted })
 }

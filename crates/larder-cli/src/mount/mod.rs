@@ -49,7 +49,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use under_way::UnderWay;
 
@@ -78,8 +78,8 @@ pub(crate) struct MountOptions {
     pub(crate) allow_other: bool,
     /// What it promises of what it shows.
     pub(crate) consistency: Consistency,
-    /// Files are made and closed without waiting for their commit, where a mount follows.
-    pub(crate) late_commits: bool,
+    /// Files are made and closed when they are committed, also where a mount follows.
+    pub(crate) wait_commits: bool,
     /// Operations that need the latest state are refused while it cannot be had.
     pub(crate) refuse_stale: bool,
     /// Nothing can be changed through it.
@@ -104,7 +104,7 @@ impl Default for MountOptions {
             write_back_age: Duration::from_secs(5),
             allow_other: true,
             consistency: Consistency::default(),
-            late_commits: false,
+            wait_commits: false,
             refuse_stale: false,
             read_only: false,
             flags: Vec::new(),
@@ -189,6 +189,8 @@ struct Shared<S: TxStore> {
     writers: Semaphore,
     /// Takes back what the kernel was told; set when it is mounted.
     notifier: OnceLock<Notifier>,
+    /// The kernel was told that something is taken back.
+    taken_back: Notify,
     told: Told,
     lockers: locks::Lockers,
     readers: silent::Readers,
@@ -285,6 +287,7 @@ impl<S: TxStore> Mounted<S> {
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
             notifier: OnceLock::new(),
+            taken_back: Notify::new(),
             told: Told::default(),
             lockers: locks::Lockers::default(),
             readers: silent::Readers::default(),

@@ -567,6 +567,46 @@ fn bytes_not_committed_are_of_no_update() {
     assert!(known.drop_pages(file_of(6)).is_empty(), "the kernel knows nothing of it");
 }
 
+/// A file was given an access list, and who was let in by it was kept out all the same, now and then:
+/// the change was heard of, and taken back, while the kernel asked for the new attributes; it dropped
+/// the answer, and decided by what it had known before. What is taken back before the change is
+/// answered is not taken back again.
+#[test]
+fn what_was_taken_back_at_once_is_not_taken_back_later() {
+    use super::known::{Concern, TakeBack};
+    let ttl = Duration::from_secs(60);
+    let change = |known: &mut Known| {
+        let concerns = known.change(&[(PageNo(9), Target::Slot(larder::core::id::Slot(4)))]);
+        let [Concern::Inode { told, noted, .. }] = &concerns[..] else { panic!("{concerns:?}") };
+        (*noted, told.clone())
+    };
+    let (mut known, number, old) = known_file();
+    let new = told(file_of(4), 8);
+    let now = Inode { mode: 0o740, ..new.inode.clone() };
+    let asked = Attr { inode: now.clone(), ..new };
+    let take = |known: &mut Known, (noted, told): &(u64, Option<Inode>)| {
+        known.take_back_noted(number, (*noted, told), Some(&now))
+    };
+    // Heard of before it is answered, and looked after when the kernel has asked anew.
+    let early = change(&mut known);
+    assert_eq!(early.1, Some(old));
+    assert_eq!(known.take_back_now(number, &now), TakeBack::Attributes);
+    let late = change(&mut known);
+    assert_eq!(known.tell_attr(known.position(), &asked, ttl), ttl);
+    assert_eq!(take(&mut known, &early), TakeBack::Nothing);
+    assert_eq!(take(&mut known, &late), TakeBack::Nothing);
+    // What comes after it is.
+    let another = change(&mut known);
+    let now = Inode { mode: 0o700, ..now };
+    let (noted, told) = &another;
+    assert_eq!(known.take_back_noted(number, (*noted, told), Some(&now)), TakeBack::Attributes);
+    // So are bytes that somebody reads meanwhile.
+    assert_eq!(known.take_back_now(number, &now), TakeBack::Attributes);
+    let later = change(&mut known);
+    let _reading = known.begin_read(number);
+    assert_eq!(known.take_back_noted(number, (later.0, &later.1), Some(&now)), TakeBack::All);
+}
+
 /// One change had more parts than are remembered. An answer read before it was given with all of
 /// its life, since what was left of the change looked like all of it.
 #[test]

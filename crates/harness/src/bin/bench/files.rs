@@ -99,7 +99,7 @@ pub(crate) fn create() -> Result<Value> {
     let (site, origin) = origin("bench-create")?;
     site.volume(origin.port, &["create", VOLUME])?.success()?;
     let line = Line::to(origin.port, ONE_WAY)?;
-    let mount = site.mount("one", VOLUME, line.port(), &["--late-commits"])?;
+    let mount = site.mount("one", VOLUME, line.port(), &[])?;
     let bytes = [b'x'; FILE_BYTES];
     let create_4k_close_ms = each(|number| {
         let path = mount.at(&format!("file-{number}"));

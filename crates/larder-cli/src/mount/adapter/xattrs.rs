@@ -95,7 +95,11 @@ impl<S: TxStore> Adapter<S> {
                         !groups.contains(&inode.gid)
                     }
                 };
-                failed_there(shared.fs.set_xattr(id, (&name, &value), mode, clears).await)?;
+                let set = shared.fs.set_xattr(id, (&name, &value), mode, clears).await;
+                let attr = failed_there(set)?;
+                if name == ACCESS_LIST {
+                    shared.take_back_before(ino, &attr).await;
+                }
                 Ok(())
             },
             reply_empty(reply),
@@ -114,11 +118,15 @@ impl<S: TxStore> Adapter<S> {
         self.run_to_its_end(
             req,
             move |shared| async move {
-                match shared.fs.remove_xattr(shared.id(ino)?, &name).await {
+                let attr = match shared.fs.remove_xattr(shared.id(ino)?, &name).await {
                     // The kernel removes lists that say no more than the mode, there or not.
-                    Err(FsError::NoXattr) if name.starts_with(b"system.") => Ok(()),
-                    removed => failed_there(removed.map(drop)),
+                    Err(FsError::NoXattr) if name.starts_with(b"system.") => return Ok(()),
+                    removed => failed_there(removed)?,
+                };
+                if name == ACCESS_LIST {
+                    shared.take_back_before(ino, &attr).await;
                 }
+                Ok(())
             },
             reply_empty(reply),
         );

@@ -51,9 +51,11 @@ async fn a_lapse_takes_back_what_is_as_it_was() {
     let asked = mount.mounted.shared.options.asked.clone();
     host(move || {
         fs::create_dir(path.join("folder")).expect("it works");
-        fs::write(path.join("folder/f"), vec![b'a'; 8000]).expect("it works");
-        let file = fs::File::open(path.join("folder/f")).expect("it works");
+        let mut file = fs::File::create(path.join("folder/f")).expect("it works");
+        file.write_all(&[b'a'; 8000]).expect("it works");
+        // Committed before it is looked at: nobody hears of the change here.
         file.sync_all().expect("it works");
+        let file = fs::File::open(path.join("folder/f")).expect("it works");
         let all = || {
             assert_eq!(first_byte(&file), b'a');
             fs::metadata(path.join("folder/f")).expect("it works");
