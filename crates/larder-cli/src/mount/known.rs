@@ -340,15 +340,30 @@ impl Known {
             return true;
         }
         known.listing = Listing::None;
+        known.drops += 1;
         false
     }
 
     /// The kernel is about to be given a part of a directory's listing, which it keeps: what was
-    /// read after `position`, with attributes that it may believe for as long.
-    pub(super) fn tell_listing(&mut self, position: u64, number: u64, ttl: Duration) {
-        let Some(id) = self.id(number) else { return };
+    /// read after `position`, with attributes that it may believe for as long. The handle knows how
+    /// often such was dropped when its first part was told. Says whether the kernel is to drop what
+    /// it has of it before: it may have put a part there after it was told to.
+    pub(super) fn tell_listing(
+        &mut self,
+        position: u64,
+        number: u64,
+        ttl: Duration,
+        (first, drops): (bool, &mut u64),
+    ) -> bool {
+        let Some(id) = self.id(number) else { return false };
         let changed = self.changed_since(position, (id.page, id.slot), false);
-        let Some(known) = self.inodes.get_mut(&number) else { return };
+        let Some(known) = self.inodes.get_mut(&number) else { return false };
+        if first {
+            *drops = known.drops;
+        } else if *drops != known.drops || known.listing == Listing::Mixed {
+            known.listing = Listing::Mixed;
+            return true;
+        }
         let (since, until) = (self.sequence, Instant::now() + ttl);
         known.listing = match known.listing {
             _ if changed => Listing::Mixed,
@@ -358,6 +373,7 @@ impl Known {
             }
             Listing::Mixed => Listing::Mixed,
         };
+        false
     }
 
     /// What to take back, at once, of an inode that `now` is like this.
@@ -425,6 +441,7 @@ impl Known {
         if known.listing != Listing::None {
             // Its names may be others, whatever its attributes are.
             (known.listing, known.told) = (Listing::None, None);
+            known.drops += 1;
             return TakeBack::All;
         }
         // What a read under way saw is not known yet, and the kernel keeps it when it comes.

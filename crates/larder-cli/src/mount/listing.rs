@@ -10,7 +10,7 @@ use fuser::{
 use larder::fs::{DirEntry, Position, TxStore};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Names given per listing request; the kernel's buffer holds about as many.
@@ -31,6 +31,16 @@ pub(super) struct Ask {
     pub(super) attributes: bool,
 }
 
+/// Where a listing stands.
+#[derive(Default)]
+pub(super) struct At {
+    /// The cookie of the name it gave last, and what comes after it.
+    cookie: u64,
+    position: Position,
+    /// For [`super::known::Known`]: how often such a listing was dropped when this one began.
+    drops: u64,
+}
+
 /// What was found.
 pub(super) struct Listing {
     directory: u64,
@@ -40,7 +50,7 @@ pub(super) struct Listing {
     /// Before it was read, for [`super::known::Known`].
     position: u64,
     /// The handle's.
-    state: Arc<Mutex<(u64, Position)>>,
+    state: Arc<Mutex<At>>,
 }
 
 impl<S: TxStore> Shared<S> {
@@ -58,9 +68,21 @@ impl<S: TxStore> Shared<S> {
 
     /// A part of a listing is given to the kernel.
     fn tell_listing(&self, listing: &Listing) {
-        if self.keeps_listings() {
-            let ttl = self.time_to_live();
-            self.known().tell_listing(listing.position, listing.directory, ttl);
+        if !self.keeps_listings() {
+            return;
+        }
+        let ttl = self.time_to_live();
+        let drops = {
+            let mut at = listing.at();
+            let part = (listing.cookie == 0, &mut at.drops);
+            self.known().tell_listing(listing.position, listing.directory, ttl, part)
+        };
+        // Does not wait: whoever lists does so after this part is answered.
+        if drops
+            && let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.inval_inode(INodeNo(listing.directory), 0, 0)
+        {
+            tracing::debug!(%error, "a listing is not taken back");
         }
     }
 }
@@ -88,7 +110,7 @@ pub(super) async fn list<S: TxStore>(shared: Arc<Shared<S>>, ask: Ask) -> Answer
         match ask.cookie {
             0..=DOTS => Position::default(),
             // In the middle of names with one cookie, the handle knows where.
-            cookie if state.0 == cookie => state.1.clone(),
+            cookie if state.cookie == cookie => state.position.clone(),
             cookie => Position { hash: hash_of(cookie), name: None },
         }
     };
@@ -102,10 +124,14 @@ pub(super) async fn list<S: TxStore>(shared: Arc<Shared<S>>, ask: Ask) -> Answer
 }
 
 impl Listing {
+    fn at(&self) -> MutexGuard<'_, At> {
+        self.state.lock().expect("holders of this lock do not panic")
+    }
+
     /// Notes the last name given.
     fn stands_at(&self, entry: &DirEntry) {
-        let mut state = self.state.lock().expect("holders of this lock do not panic");
-        *state = (cookie_of(entry.position.hash), entry.position.clone());
+        let mut at = self.at();
+        (at.cookie, at.position) = (cookie_of(entry.position.hash), entry.position.clone());
     }
 
     /// The dots not yet given: (cookie, number, name).

@@ -38,7 +38,7 @@ use larder::client::{Event, Notices};
 use larder::core::commit::Target;
 use larder::core::id::{DomainId, PageNo, VolumeId};
 use larder::core::rights::Right;
-use larder::fs::{FileSystem, FsError, Handle, Position, TxError, TxStore};
+use larder::fs::{FileSystem, FsError, Handle, TxError, TxStore};
 use larder::metrics::AskedCounts;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx, syncfs};
 use rustix::mount::UnmountFlags;
@@ -206,8 +206,8 @@ struct Shared<S: TxStore> {
 #[derive(Clone)]
 enum Open {
     File(Arc<Handle>),
-    /// Where a listing stands after the name it gave last, with that name's cookie.
-    Directory(Arc<Mutex<(u64, Position)>>),
+    /// Where a listing stands.
+    Directory(Arc<Mutex<listing::At>>),
 }
 
 impl<S: TxStore> Shared<S> {

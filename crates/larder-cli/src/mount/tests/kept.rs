@@ -24,6 +24,47 @@ fn names_by(held: &fs::File) -> BTreeSet<String> {
     names
 }
 
+/// A part of a listing was on its way to a program when a name changed and the listing was taken back:
+/// the kernel put the old part to what it keeps after that, the parts of later to it, and showed the
+/// whole to everybody for as long as attributes are believed.
+#[test]
+fn a_part_on_its_way_when_a_listing_is_taken_back_is_not_kept() {
+    use super::super::known::{Concern, TakeBack};
+    let ttl = Duration::from_secs(60);
+    let (mut known, number, now) = known_file();
+    let (mut early, mut late) = (0, 0);
+    let tell = |known: &mut Known, first: bool, drops: &mut u64| {
+        known.tell_listing(known.position(), number, ttl, (first, drops))
+    };
+    let change = |known: &mut Known| {
+        let concerns = known.change(&[(PageNo(9), Target::Slot(larder::core::id::Slot(4)))]);
+        let [Concern::Inode { told, .. }] = &concerns[..] else { panic!("{concerns:?}") };
+        assert_eq!(known.take_back(number, told, Some(&now)), TakeBack::All);
+    };
+    // Nothing happens: it is kept.
+    assert!(!known.open_listing(number, ttl / 2));
+    assert!(!tell(&mut known, true, &mut early) && !tell(&mut known, false, &mut early));
+    assert!(known.open_listing(number, ttl / 2));
+    // It is taken back after the first part of one was told.
+    assert!(!tell(&mut known, true, &mut early));
+    change(&mut known);
+    assert!(tell(&mut known, false, &mut early), "the kernel may have it");
+    assert!(!known.open_listing(number, ttl / 2), "nor is it shown");
+    // The same, and somebody else begins in between.
+    assert!(!tell(&mut known, true, &mut early));
+    change(&mut known);
+    assert!(!known.open_listing(number, ttl / 2));
+    assert!(!tell(&mut known, true, &mut late));
+    assert!(tell(&mut known, false, &mut early));
+    assert!(tell(&mut known, false, &mut late), "some of it may be the other's");
+    assert!(!known.open_listing(number, ttl / 2));
+    // A change that is heard of while a part is read.
+    let position = known.position();
+    known.change(&[(PageNo(9), Target::Slot(larder::core::id::Slot(4)))]);
+    assert!(!known.tell_listing(position, number, ttl, (true, &mut early)));
+    assert!(tell(&mut known, false, &mut early));
+}
+
 /// Every opening of a directory listed it anew, and warm `find` took three times as long as on local
 /// disk. What is kept must be taken back by changes that the kernel could not tell by the directory's
 /// time: another site's clock may be ahead.
