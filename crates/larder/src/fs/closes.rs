@@ -281,11 +281,12 @@ impl<S: TxStore> FileSystem<S> {
                 }
             }
             tracing::debug!(%error, files = parts.len(), "closed files are not committed yet");
-            return committed;
+            return committed.map(drop);
         }
-        if committed.is_ok() {
-            for Part { file, waiting, .. } in &parts {
-                self.made(file, waiting, waiting.batches.first().map_or(&[], |batch| &batch[..]));
+        if let Ok(moved) = &committed {
+            for (Part { file, waiting, .. }, moved) in parts.iter().zip(moved) {
+                let batch = waiting.batches.first().map_or(&[][..], |batch| &batch[..]);
+                self.made(file, waiting, batch, *moved);
                 self.forget_closed(file);
             }
             return Ok(());
@@ -308,27 +309,30 @@ impl<S: TxStore> FileSystem<S> {
         result
     }
 
-    async fn commit_together(&self, parts: &[Part<'_>]) -> Result<(), FsError> {
+    /// Says of each whether its name is kept elsewhere than was told.
+    async fn commit_together(&self, parts: &[Part<'_>]) -> Result<Vec<bool>, FsError> {
         let batch_of = |part: &Part<'_>| part.waiting.batches.first().cloned().unwrap_or_default();
         transact!(self, tx => {
             let mut before = Vec::with_capacity(parts.len());
+            let mut all_moved = Vec::with_capacity(parts.len());
             for part in parts {
                 part.note(None);
                 let (id, batch, modified) = (part.file.id, batch_of(part), part.waiting.modified);
-                before.push(match &part.creation {
+                let (moved, count) = match &part.creation {
                     Some(creation) => {
-                        self.make_among(&tx, id, creation, (&batch, modified)).await?;
-                        0
+                        (self.make_among(&tx, id, creation, (&batch, modified)).await?, 0)
                     }
-                    None => self.write_batch(&tx, id, &batch, modified).await?,
-                });
+                    None => (false, self.write_batch(&tx, id, &batch, modified).await?),
+                };
+                all_moved.push(moved);
+                before.push(count);
             }
             // From here on it may be done.
             for (part, before) in parts.iter().zip(before) {
                 let (span, modified) = (part.waiting.whole(), part.waiting.modified);
                 part.note(Some(Attempt { span, before, modified }));
             }
-            Ok(())
+            Ok(all_moved)
         })
     }
 

@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 /// Most files that are shown and not committed yet: the next one waits for its commit.
 pub(super) const LATE_MAX: usize = if cfg!(test) { 8 } else { 1024 };
 
+/// How often it is looked anew at a name that comes and goes.
+const ROUNDS_MAX: u32 = 8;
+
 /// How long who lists a directory waits for files that were made late in it.
 const LISTING_WAITS: Duration = Duration::from_secs(1);
 /// Room of a page for an inode.
@@ -55,8 +58,8 @@ pub(super) struct Creation {
 /// How it stands with what is to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Now {
-    /// It can be made.
-    Free,
+    /// It can be made. Its name is kept elsewhere than was told.
+    Free { moved: bool },
     /// It was made: by a commit of which nobody heard. Bytes were written to it then, or since.
     Made { updated: bool },
     /// An inode was there in its place, and is no more.
@@ -272,16 +275,15 @@ impl<S: TxStore> FileSystem<S> {
         };
         let empty = waiting.batches.is_empty();
         let writers = lock(&file.state).writers.clone();
-        let mut now = Now::Free;
+        let mut now = Now::Removed;
         let result: Result<(), FsError> = writers
             .clone()
             .doing(async {
                 transact!(self, tx => {
                     note(None);
-                    now = Now::Free;
                     now = self.make_in(&tx, file.id, &creation, (batch, waiting.modified)).await?;
                     match now {
-                        Now::Free => {
+                        Now::Free { .. } => {
                             let span = waiting.span(batch);
                             note(Some(Attempt { span, before: 0, modified: waiting.modified }));
                             Ok(())
@@ -297,8 +299,8 @@ impl<S: TxStore> FileSystem<S> {
             note(None);
         }
         let result = match (result, now) {
-            (Ok(()), Now::Free) => {
-                self.made(file, &waiting, batch);
+            (Ok(()), Now::Free { moved }) => {
+                self.made(file, &waiting, batch, moved);
                 return Ok(());
             }
             (Ok(()), Now::Made { updated }) => {
@@ -359,10 +361,14 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     /// Notes that a creation was committed with the first of what waited.
-    pub(super) fn made(&self, file: &OpenFile, waiting: &Waiting, batch: &[Piece]) {
+    pub(super) fn made(&self, file: &OpenFile, waiting: &Waiting, batch: &[Piece], moved: bool) {
         // In this order: what is read meanwhile shows the bytes twice, never not at all.
         self.open_files.end_creation(file);
         self.forget_dirty(file, &waiting.span(batch), None);
+        if moved {
+            // A change of the name is not found where it was told to be: it is to be looked up anew.
+            self.open_files.tell_lost(file.id, 0);
+        }
     }
 
     /// Makes a file in a transaction, if it can be made: [`Now::Free`]. Else that is not to be
@@ -400,13 +406,13 @@ impl<S: TxStore> FileSystem<S> {
             return Ok(Now::Taken(entry));
         }
         let entry = Entry { name: creation.name.clone(), id, kind: Kind::File };
-        self.insert_entry(tx, creation.trie, entry).await?;
+        let place = self.insert_entry(tx, creation.trie, entry).await?;
         let time = self.time_of_making(creation).await;
         self.touch_parent(tx, creation.directory, 1, 0, time).await?;
         if !batch.is_empty() {
             self.write_batch(tx, id, batch, modified).await?;
         }
-        Ok(Now::Free)
+        Ok(Now::Free { moved: place != creation.place })
     }
 
     /// When a directory changed by what is made in it now: when that was made, as it was shown here
@@ -421,23 +427,24 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
-    /// The same for one of several files in a transaction: an error if it needs more than to be
-    /// made.
+    /// The same for one of several files in a transaction: whether its name is kept elsewhere than was
+    /// told; an error if it needs more than to be made.
     pub(super) async fn make_among(
         &self,
         tx: &S::Tx,
         id: InodeId,
         creation: &Creation,
         bytes: (&[Piece], i64),
-    ) -> Result<(), FsError> {
+    ) -> Result<bool, FsError> {
         match self.make_in(tx, id, creation, bytes).await? {
-            Now::Free => Ok(()),
+            Now::Free { moved } => Ok(moved),
             _ => Err(FsError::NotFound),
         }
     }
 
     /// Lets a file that cannot be made be the one that has its name, or else a new one, and commits
-    /// what waits. A future of its own kind, since that one is written back in turn.
+    /// what waits; both may come and go meanwhile. A future of its own kind, since that one is
+    /// written back in turn.
     fn adopt<'a>(
         &'a self,
         file: &'a OpenFile,
@@ -446,32 +453,67 @@ impl<S: TxStore> FileSystem<S> {
         empty: bool,
     ) -> Pin<Box<dyn Future<Output = Result<(), FsError>> + Send + 'a>> {
         Box::pin(async move {
-            let id = match taken {
-                Some(entry) if entry.kind == Kind::File => {
-                    self.may_adopt(entry.id, creation).await?;
-                    entry.id
+            let mut taken = taken;
+            let mut round = 0;
+            let handle = loop {
+                round += 1;
+                match self.adopted(creation, taken, empty).await {
+                    Ok(Some(handle)) => break handle,
+                    Ok(None) => return Ok(()),
+                    Err(FsError::NotFound | FsError::Store(TxError::Conflict(_)))
+                        if round < ROUNDS_MAX =>
+                    {
+                        self.store.pause(round).await;
+                    }
+                    Err(FsError::NotFound) => {
+                        return Err(TxError::Conflict("a name was removed".into()).into());
+                    }
+                    Err(error) => return Err(error),
                 }
-                Some(_) if empty => return Ok(()),
-                Some(_) => return Err(FsError::Exists),
-                None => self.make_elsewhere(creation).await?,
+                taken = self.entry_of(creation).await?;
             };
-            let cut = creation.truncates.then_some(0);
-            let set = SetAttr { size: cut, ..creation.set };
-            if set != SetAttr::default() {
-                self.setattr(id, set).await?;
-            }
-            let handle = self.open_files.hold(id).await;
-            // A name that was removed again meanwhile is found so the next time.
-            self.getattr(id).await.map_err(|error| match error {
-                FsError::NotFound => TxError::Conflict("a name was removed".into()).into(),
-                error => error,
-            })?;
             self.open_files.become_another(file, &handle);
             let name = String::from_utf8_lossy(&creation.name).into_owned();
-            tracing::debug!(inode = %file.id, other = %id, name, "somebody else made that name");
+            tracing::debug!(inode = %file.id, other = %handle.id(), name, "somebody else made that name");
             let result = self.write_back(handle.file()).await;
             self.release_now(&handle, false).await.and(result)
         })
+    }
+
+    /// A handle of the file that has the name of one that cannot be made, or of a new one; none: it
+    /// is something else, and nothing waits. [`FsError::NotFound`], or a conflict: it came, or went.
+    async fn adopted(
+        &self,
+        creation: &Creation,
+        taken: Option<Entry>,
+        empty: bool,
+    ) -> Result<Option<Handle>, FsError> {
+        let id = match taken {
+            Some(entry) if entry.kind == Kind::File => {
+                self.may_adopt(entry.id, creation).await?;
+                entry.id
+            }
+            Some(_) if empty => return Ok(None),
+            Some(_) => return Err(FsError::Exists),
+            None => self.make_elsewhere(creation).await?,
+        };
+        let cut = creation.truncates.then_some(0);
+        let set = SetAttr { size: cut, ..creation.set };
+        if set != SetAttr::default() {
+            self.setattr(id, set).await?;
+        }
+        let handle = self.open_files.hold(id).await;
+        self.getattr(id).await?;
+        Ok(Some(handle))
+    }
+
+    /// What a file's name leads to by now.
+    async fn entry_of(&self, creation: &Creation) -> Result<Option<Entry>, FsError> {
+        let hash = self.hash(&creation.name);
+        let found: Result<Option<Entry>, FsError> = transact!(self, tx => {
+            Ok(trie::find(&tx, creation.trie, hash, &creation.name).await?.0)
+        });
+        found
     }
 
     /// Whether whoever made a file could have opened the one that has its name by now: only if it is

@@ -389,6 +389,51 @@ async fn a_place_that_is_taken_away_is_another() {
     assert_eq!(store.lost(), 0);
 }
 
+/// A file's inode had to be put elsewhere, and its name had been made by then: it could neither be
+/// made nor be that one, and whoever synced it was told to try again, for ever.
+#[tokio::test]
+async fn a_place_and_a_name_that_are_taken_away_are_anothers() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    let (handle, id) = late(&fs, "f", true).await;
+    put(&fs, &handle, b"ours").await;
+    let tx = store.begin(Mode::Normal).await.expect("it works");
+    tx.create(id.page, Slot(0x7001), vec![0; 32_600].into()).await.expect("it works");
+    tx.commit().await.expect("it works");
+    let theirs = make(&other, other.root(), "f", &file()).await;
+    let (handle_there, _) = other.open_file(theirs).await.expect("it works");
+    put(&other, &handle_there, b"theirs").await;
+    other.release(&handle_there).await.expect("it works");
+    fs.flush(&handle).await.expect("it is theirs");
+    assert_eq!(handle.id(), theirs);
+    assert_eq!(content(&other, "f").await, b"ours");
+    fs.release(&handle).await.expect("nothing is lost");
+    assert_eq!(store.lost(), 0);
+}
+
+/// So many names were made before a late file's commit that its name came to be kept in another page
+/// than was told: a removal of it elsewhere was not noticed.
+#[tokio::test]
+async fn a_name_that_came_to_be_elsewhere_is_told_again() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let tell = told.clone();
+    fs.when_lost(move |id| tell.lock().expect("nobody panics").push(id));
+    let (stays, _) = late(&fs, "stays", false).await;
+    fs.flush(&stays).await.expect("it works");
+    assert!(told.lock().expect("nobody panics").is_empty());
+    let (moves, id) = late(&fs, "moves", false).await;
+    let place = fs.lookup(fs.root(), b"moves").await.expect("it works").place;
+    for number in 0..700 {
+        make(&other, other.root(), &format!("name-{number}"), &directory()).await;
+    }
+    fs.flush(&moves).await.expect("it works");
+    assert_ne!(fs.lookup(fs.root(), b"moves").await.expect("it works").place, place);
+    assert_eq!(*told.lock().expect("nobody panics"), [id]);
+    assert_eq!(store.lost(), 0);
+}
+
 /// The commit of a file that was made got no answer. Whatever became of it, the file is made once,
 /// its bytes are not written over what others wrote since, and it does not come back once removed.
 #[tokio::test]
