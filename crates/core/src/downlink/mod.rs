@@ -174,7 +174,7 @@ impl Downlinks {
     /// since its stream may still have to tell of changes before; the child gives it back itself.
     pub(crate) fn delete_volume(&mut self, volume: VolumeId) {
         self.volumes.there.get_or_insert_default().remove(&volume);
-        self.restricted.remove(&volume);
+        self.forget_rights(volume);
         self.volumes.deleted.push_back(volume);
         if self.volumes.deleted.len() > DELETED_MAX {
             self.volumes.deleted.pop_front();

@@ -182,6 +182,49 @@ impl Downlinks {
         }
     }
 
+    /// A volume was made, and these are its rights. Nobody holds anything of it: a node hears its own
+    /// right when it asks for the volume, and need not be told that what is withheld of it is.
+    pub(crate) fn set_first_rights(
+        &mut self,
+        domain: DomainId,
+        volume: VolumeId,
+        name: &str,
+        rights: Effective,
+    ) {
+        if rights.least() == Right::Admin {
+            return;
+        }
+        self.rights_changes += 1;
+        for link in self.links.values_mut().filter(|link| link.knows_rights()) {
+            let (relay, right) = (link.is_relay(), rights.of(&link.peer));
+            match link.followers.get_mut(&domain) {
+                Some(follower) if relay => {
+                    follower.owed.insert(volume);
+                    if right < Right::Read {
+                        follower.lost.insert(volume);
+                    }
+                }
+                Some(follower) if right < Right::Read => {
+                    follower.told.insert(volume);
+                }
+                _ => {}
+            }
+        }
+        let name = name.to_owned();
+        self.restricted.insert(volume, Restricted { domain, name, rights });
+    }
+
+    /// A volume was deleted: nothing is withheld of it any more.
+    pub(super) fn forget_rights(&mut self, volume: VolumeId) {
+        let Some(restricted) = self.restricted.remove(&volume) else { return };
+        for link in self.links.values_mut() {
+            link.resolved.remove(&volume);
+            if let Some(follower) = link.followers.get_mut(&restricted.domain) {
+                follower.told.remove(&volume);
+            }
+        }
+    }
+
     /// A child's stream of a domain begins: a relay is told of all rights first.
     pub(crate) fn owe_rights(&mut self, link: LinkId, domain: DomainId) {
         let Self { links, restricted, .. } = self;

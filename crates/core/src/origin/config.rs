@@ -22,6 +22,8 @@ pub struct OriginConfig {
     pub install_interval: Duration,
     /// Most pages in one install batch. Default: 1024.
     pub install_pages_max: usize,
+    /// Most pages of a deleted volume that one step forgets. Default: 4096.
+    pub forget_pages_max: usize,
     /// Most log records in one append. Default: 1024.
     pub append_records_max: usize,
     /// Bytes of writes at which an append is full. Default: 8 MiB (one commit may be larger).
@@ -54,6 +56,8 @@ pub struct OriginConfig {
     pub boot_forget_after: Duration,
     /// Most volumes. Default: 65 536.
     pub volumes_max: usize,
+    /// Volumes that one step looks at for lists of volumes; commits wait behind it. Default: 4096.
+    pub list_looks_max: usize,
     /// Most page numbers given in one answer. Default: 16 777 216, the longest
     /// run of a file.
     pub ids_max: u64,
@@ -94,6 +98,7 @@ impl Default for OriginConfig {
             install_bytes: 32 << 20,
             install_interval: Duration::from_secs(2),
             install_pages_max: 1024,
+            forget_pages_max: 4096,
             append_records_max: 1024,
             append_bytes_max: 8 << 20,
             commit_pages_max: 16_384,
@@ -108,6 +113,7 @@ impl Default for OriginConfig {
             boots_per_name_max: 4096,
             boot_forget_after: Duration::from_secs(3600),
             volumes_max: 65_536,
+            list_looks_max: 4096,
             ids_max: 1 << 24,
             full_retry: Duration::from_secs(1),
             apart_bytes_max: 64 << 20,

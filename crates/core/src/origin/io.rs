@@ -178,6 +178,31 @@ pub enum OriginOutput {
         /// Which, and what becomes of their changes.
         unreadable: Unreadable,
     },
+    /// The page engine had no room for an install: commits go on until the log is full. Tell the
+    /// operator. Told once, until it is over.
+    InstallsWait {
+        /// Of which domain.
+        domain: DomainId,
+        /// What the engine said.
+        fault: StoreFault,
+    },
+    /// That is over: installs find room.
+    InstallsGoOn {
+        /// Of which domain.
+        domain: DomainId,
+    },
+    /// A volume's name is another volume's, of a domain that comes first: one of the two domains was
+    /// restored alone, from a copy of before a deletion. This one has a new name. Tell the operator.
+    VolumeRenamed {
+        /// Whose volume.
+        domain: DomainId,
+        /// Which.
+        volume: VolumeId,
+        /// Its name before.
+        from: String,
+        /// Its name now.
+        to: String,
+    },
     /// The domain's store had no room at its start. It serves as soon as there is some; tell the
     /// operator, fail readiness.
     DomainWaits {

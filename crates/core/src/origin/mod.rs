@@ -7,6 +7,7 @@
 mod config;
 mod domain;
 pub mod io;
+mod looks;
 mod volumes;
 
 pub use config::{OriginConfig, RecoverError, RecoveredDomain};
@@ -17,9 +18,10 @@ use crate::machine::Machine;
 use crate::message::{CloseReason, Message, RequestError};
 use crate::rights::Right;
 use crate::time::{Instant, WallTime};
-use domain::{Context, Domain, Event};
+use domain::{Asker, Context, Domain, Event};
 use io::{OriginInput, OriginOutput};
-use std::collections::BTreeMap;
+use looks::{Looks, Wanted};
+use std::collections::{BTreeMap, VecDeque};
 use volumes::Volumes;
 
 /// The server that makes commits durable: the front of one or more order domains.
@@ -29,6 +31,9 @@ pub struct Origin {
     links: Downlinks,
     domains: BTreeMap<DomainId, Domain>,
     volumes: Volumes,
+    looks: Looks,
+    /// Lists of volumes go on then.
+    list_at: Option<Instant>,
     wall: (WallTime, Instant),
 }
 
@@ -47,12 +52,14 @@ impl Origin {
             links: Downlinks::new(config.downlink.clone(), config.faults),
             domains: BTreeMap::new(),
             volumes: Volumes::default(),
+            looks: Looks::default(),
+            list_at: None,
             wall: (wall, now),
             config,
         };
         for recovered in domains {
-            let domain = Domain::recover(&origin.config, now, wall, recovered)?;
-            origin.volumes.recovered(&domain)?;
+            let mut domain = Domain::recover(&origin.config, now, wall, recovered)?;
+            origin.volumes.recovered(&mut domain, out)?;
             let id = domain.id();
             origin.links.add_volumes(id, domain.volumes().map(|(volume, _)| volume));
             for (volume, _) in domain.volumes() {
@@ -99,16 +106,19 @@ impl Origin {
         for id in ids {
             self.with(now, id, &mut events, out, |domain, cx| domain.settle(cx));
         }
+        self.volumes.list_on(&mut self.links, &self.domains, self.config.list_looks_max, out);
+        self.list_at = self.volumes.is_listing().then_some(now);
         // Nobody above has to be told; their boots are unclaimed already.
         drop(self.links.take_left());
-        for event in events {
+        let mut events = VecDeque::from(events);
+        while let Some(event) = events.pop_front() {
             match event {
                 Event::VolumeMade(id) => {
                     let info = self.domains.values().find_map(|domain| domain.volume(id));
                     let info = info.expect("it was made");
                     self.links.add_volumes(info.domain, [id]);
                     let (name, rights) = self.domains[&info.domain].rights(id, &self.config.access);
-                    self.links.set_rights(info.domain, id, name, rights);
+                    self.links.set_first_rights(info.domain, id, name, rights);
                     self.volumes.made(&mut self.links, info, out);
                 }
                 Event::VolumeDeleted(id, name) => {
@@ -116,10 +126,16 @@ impl Origin {
                     self.volumes.deleted(id, &name);
                 }
                 Event::VolumeNotMade(id, detail) => {
-                    self.volumes.not_made(&mut self.links, id, &detail, out);
+                    let error = RequestError::Unavailable(detail);
+                    self.volumes.not_made(&mut self.links, id, &error, out);
                 }
                 Event::VolumeUnsure(id, detail) => {
                     self.volumes.unsure(&mut self.links, id, &detail, out);
+                }
+                Event::Looked(domain, id, found) => {
+                    let mut more = Vec::new();
+                    self.looked(now, (domain, id, found), &mut more, out);
+                    events.extend(more);
                 }
                 Event::Ready => {
                     self.call_again(out);
@@ -147,6 +163,7 @@ impl Origin {
             domain.gone(link);
         }
         self.volumes.gone(link);
+        self.looks.gone(link);
     }
 
     /// Welcomes those who said hello, once every domain serves (or will not before long).
@@ -271,15 +288,19 @@ impl Origin {
             Ask::ChangeVolume(request, volume, change) => {
                 let asked = (link, of, Right::Admin);
                 let Some(domain) = self.served(asked, request, volume, out) else { return };
-                let asker = self.links.asker(link, of).to_owned();
+                let asker = self.asker(link, of);
                 self.with(now, domain, events, out, |domain, cx| {
                     domain.change_volume(cx, (link, request), &asker, volume, &change);
                 });
             }
             Ask::DeleteVolume(request, volume) => {
+                if self.is_forgotten_perhaps(volume) {
+                    let wanted = Wanted::Deletion((link, request));
+                    return self.look_for_deleted(now, volume, wanted, events, out);
+                }
                 let asked = (link, of, Right::Admin);
                 let Some(domain) = self.served_once(asked, request, volume, out) else { return };
-                let asker = self.links.asker(link, of).to_owned();
+                let asker = self.asker(link, of);
                 self.with(now, domain, events, out, |domain, cx| {
                     domain.delete_volume(cx, (link, request), &asker, volume);
                 });
@@ -307,7 +328,7 @@ impl Origin {
             }
             Ask::ListVolumes(request, after) => {
                 let asker = (link, request);
-                self.volumes.list(&mut self.links, &self.domains, asker, of, &after, out);
+                self.volumes.list(&mut self.links, asker, (of, after), out);
             }
             Ask::CreateVolume(request, spec) => {
                 if let Err(error) = self.may_create(link, of) {
@@ -319,9 +340,7 @@ impl Origin {
                 let made =
                     self.volumes.create(&mut self.links, domains, asker, spec, volumes_max, out);
                 if let Some((domain, spec)) = made {
-                    self.with(now, domain, events, out, |domain, cx| {
-                        domain.create_volume(cx, spec);
-                    });
+                    self.create(now, (domain, spec), events, out);
                 }
             }
             // Its stream is the relay's.
@@ -342,6 +361,11 @@ impl Origin {
             Some(domain) if self.serves(domain) => Some(domain),
             _ => self.served(asked, request, volume, out),
         }
+    }
+
+    fn asker(&self, link: LinkId, of: Option<&str>) -> Asker {
+        let relay = self.links.relay_of(link).filter(|_| of.is_some());
+        Asker { name: self.links.asker(link, of).to_owned(), relay: relay.map(str::to_owned) }
     }
 
     /// Whether volumes may be made over a link, by its own child or by somebody below.
@@ -454,7 +478,7 @@ impl Machine for Origin {
 
     fn next_timeout(&self) -> Option<Instant> {
         let domains = self.domains.values().filter_map(Domain::next_timeout);
-        domains.chain(self.links.next_timeout()).min()
+        domains.chain(self.links.next_timeout()).chain(self.list_at).min()
     }
 
     fn check(&self) {

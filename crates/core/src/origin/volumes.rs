@@ -8,9 +8,12 @@ use crate::id::{DomainId, LinkId, RequestId, VolumeId};
 use crate::message::{Message, RequestError, VolumeInfo, VolumeKey, VolumeSpec};
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::rights::Right;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Most volumes in one answer.
 const LIST_MAX: usize = 256;
+/// Lists that are made at once.
+const LISTINGS_MAX: usize = 1024;
 /// Longest name of a volume.
 const NAME_BYTES_MAX: usize = 128;
 
@@ -38,6 +41,29 @@ pub(super) struct Volumes {
     names: BTreeMap<String, VolumeId>,
     domains: BTreeMap<VolumeId, DomainId>,
     making: BTreeMap<VolumeId, Making>,
+    listings: VecDeque<Listing>,
+}
+
+/// A list of volumes that is being made.
+#[derive(Debug)]
+struct Listing {
+    asker: Asker,
+    /// For whom a relay asks.
+    of: Option<String>,
+    /// The last name looked at.
+    after: String,
+    found: Vec<VolumeId>,
+}
+
+/// A name that is not taken, for a volume whose own is: the same at every start.
+fn other_name(name: &str, id: VolumeId, taken: impl Fn(&str) -> bool) -> String {
+    let digits = format!("{:032x}", id.0);
+    let with = |digits: &str| {
+        let length = name.len().min(NAME_BYTES_MAX - 1 - digits.len());
+        format!("{}.{digits}", &name[..length])
+    };
+    let short = with(&digits[..8]);
+    if taken(&short) { with(&digits) } else { short }
 }
 
 /// What is wrong with a volume that is in no domain.
@@ -47,14 +73,30 @@ pub(super) fn no_volume(domains: &BTreeMap<DomainId, Domain>, id: VolumeId) -> R
 }
 
 impl Volumes {
-    /// Takes over a recovered domain's volumes.
-    pub(super) fn recovered(&mut self, domain: &Domain) -> Result<(), RecoverError> {
-        for (id, name) in domain.volumes() {
-            let twice = self.names.insert(name.into(), id).is_some()
-                || self.domains.insert(id, domain.id()).is_some();
-            if twice {
-                return Err(RecoverError::Twice(format!("volume {name}")));
+    /// Takes over a recovered domain's volumes. Where one of them has the name of another domain's,
+    /// which was restored alone from a copy of before a deletion, or this one was, nobody can tell
+    /// which is the younger: the first domain's keeps the name, and this one gets another.
+    pub(super) fn recovered(
+        &mut self,
+        domain: &mut Domain,
+        out: &mut Vec<OriginOutput>,
+    ) -> Result<(), RecoverError> {
+        let own: Vec<(VolumeId, String)> =
+            domain.volumes().map(|(id, name)| (id, name.to_owned())).collect();
+        let names: BTreeSet<&str> = own.iter().map(|(_, name)| name.as_str()).collect();
+        for (id, from) in &own {
+            if self.domains.insert(*id, domain.id()).is_some() {
+                return Err(RecoverError::Twice(format!("volume {from}")));
             }
+            let mut name = from.clone();
+            if self.names.contains_key(&name) {
+                let taken = |name: &str| self.names.contains_key(name) || names.contains(name);
+                name = other_name(from, *id, taken);
+                domain.rename(*id, &name);
+                let (domain, volume, from) = (domain.id(), *id, from.clone());
+                out.push(OriginOutput::VolumeRenamed { domain, volume, from, to: name.clone() });
+            }
+            self.names.insert(name, *id);
         }
         Ok(())
     }
@@ -98,25 +140,64 @@ impl Volumes {
         }
     }
 
+    /// Will list volumes by name, some of them in a step: what the asker may not read has to be looked
+    /// at too.
     pub(super) fn list(
-        &self,
+        &mut self,
+        links: &mut Downlinks,
+        asker: Asker,
+        (of, after): (Option<&str>, String),
+        out: &mut Vec<OriginOutput>,
+    ) {
+        if self.listings.len() >= LISTINGS_MAX {
+            let error = RequestError::Busy(format!("{LISTINGS_MAX} lists of volumes are made"));
+            return links.fail(asker.0, asker.1, error, out);
+        }
+        let of = of.map(str::to_owned);
+        self.listings.push_back(Listing { asker, of, after, found: Vec::new() });
+    }
+
+    /// Whether lists are not done.
+    pub(super) fn is_listing(&self) -> bool {
+        !self.listings.is_empty()
+    }
+
+    /// Goes on with lists: at most `most` volumes are looked at.
+    pub(super) fn list_on(
+        &mut self,
         links: &mut Downlinks,
         domains: &BTreeMap<DomainId, Domain>,
-        (link, request): Asker,
-        of: Option<&str>,
-        after: &str,
+        most: usize,
         out: &mut Vec<OriginOutput>,
     ) {
         use std::ops::Bound::{Excluded, Unbounded};
-        // What the asker may not read is not there.
-        let rest = self.names.range::<str, _>((Excluded(after), Unbounded)).map(|(_, id)| *id);
-        let mut rest = rest.filter(|id| links.right(link, of, *id) >= Right::Read);
-        let listed: Vec<VolumeId> = rest.by_ref().take(LIST_MAX).collect();
-        let more = rest.next().is_some();
-        let infos = listed.into_iter().filter_map(|id| self.info(domains, id));
-        let volumes: Vec<VolumeInfo> = infos.map(|info| seen(links, link, of, info)).collect();
-        let message = Message::Volumes { request, volumes, more };
-        links.reply(link, message, out);
+        let mut left = most;
+        while let Some(mut listing) = self.listings.pop_front() {
+            let (link, request) = listing.asker;
+            let of = listing.of.as_deref();
+            let mut more = false;
+            let mut last = None;
+            let rest = self.names.range::<str, _>((Excluded(listing.after.as_str()), Unbounded));
+            for (name, id) in rest.take(left) {
+                left -= 1;
+                last = Some(name);
+                // What the asker may not read is not there.
+                let readable = links.right(link, of, *id) >= Right::Read;
+                more = readable && listing.found.len() == LIST_MAX;
+                if more {
+                    break;
+                }
+                listing.found.extend(readable.then_some(*id));
+            }
+            if left == 0 && !more {
+                // The next look may find nothing.
+                listing.after = last.map_or(listing.after, Clone::clone);
+                return self.listings.push_front(listing);
+            }
+            let infos = listing.found.iter().filter_map(|id| self.info(domains, *id));
+            let volumes: Vec<VolumeInfo> = infos.map(|info| seen(links, link, of, info)).collect();
+            links.reply(link, Message::Volumes { request, volumes, more }, out);
+        }
     }
 
     /// Begins to make a volume, or answers at once. Gives what its domain has to make.
@@ -235,12 +316,17 @@ impl Volumes {
         }
     }
 
+    /// What was asked for as a volume that is being made.
+    pub(super) fn being_made(&self, id: VolumeId) -> Option<&VolumeSpec> {
+        self.making.get(&id).map(|making| &making.spec)
+    }
+
     /// A volume could not be made.
     pub(super) fn not_made(
         &mut self,
         links: &mut Downlinks,
         id: VolumeId,
-        detail: &str,
+        error: &RequestError,
         out: &mut Vec<OriginOutput>,
     ) {
         let Some(making) = self.making.remove(&id) else {
@@ -248,8 +334,7 @@ impl Volumes {
         };
         self.names.remove(&making.spec.name);
         for (link, request) in making.askers {
-            let error = RequestError::Unavailable(detail.into());
-            links.fail(link, request, error, out);
+            links.fail(link, request, error.clone(), out);
         }
     }
 
@@ -276,5 +361,82 @@ impl Volumes {
         for making in self.making.values_mut() {
             making.askers.retain(|(asker, _)| *asker != link);
         }
+        self.listings.retain(|listing| listing.asker.0 != link);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{HistoryId, LinkId, PageNo, Stamp};
+    use crate::origin::{Origin, OriginConfig, RecoveredDomain};
+    use crate::record::{DomainMeta, Lsn, VolumeMeta, VolumeSettings};
+    use crate::time::{Instant, WallTime};
+
+    fn recovered(domain: u64, volumes: &[(u128, &str)]) -> RecoveredDomain {
+        let volume = |(id, name): &(u128, &str)| VolumeMeta {
+            id: VolumeId(*id),
+            name: (*name).into(),
+            page_bytes: 4096,
+            next_page: PageNo(2),
+            version: Stamp(1),
+            pages: 1,
+            bytes: 0,
+            settings: VolumeSettings::default(),
+            given: Vec::new(),
+        };
+        let meta = DomainMeta {
+            domain: DomainId(domain),
+            installed_lsn: Lsn(9),
+            installed: Stamp(9),
+            volumes: volumes.iter().map(volume).collect(),
+            ..DomainMeta::default()
+        };
+        let history = HistoryId(domain.into());
+        RecoveredDomain { meta, apart: Vec::new(), records: Vec::new(), history }
+    }
+
+    fn start(domains: Vec<RecoveredDomain>) -> (Result<Origin, RecoverError>, Vec<OriginOutput>) {
+        let (config, mut out) = (OriginConfig::default(), Vec::new());
+        let origin = Origin::new(config, Instant(0), WallTime(0), domains, &mut out);
+        (origin, out)
+    }
+
+    /// The story: volume `work` of domain 2 was deleted, and its name given to a new volume, of
+    /// domain 1. Then domain 2 alone was restored from a copy of before the deletion. Both domains
+    /// held a volume `work`, and the origin did not start any more: neither could be reached.
+    #[test]
+    fn a_name_that_two_domains_hold_is_kept_by_one() {
+        let (work, digits) = (0xabcd_u128, format!("{:032x}", 0xabcd_u128));
+        let domains = || vec![recovered(1, &[(1, "work")]), recovered(2, &[(work, "work")])];
+        let (origin, out) = start(domains());
+        let mut origin = origin.expect("it starts");
+        let to = format!("work.{}", &digits[..8]);
+        let (domain, volume, from) = (DomainId(2), VolumeId(work), "work".to_owned());
+        let renamed = OriginOutput::VolumeRenamed { domain, volume, from, to: to.clone() };
+        assert!(out.contains(&renamed), "{out:?}");
+        assert_eq!(origin.volumes.names["work"], VolumeId(1));
+        assert_eq!(origin.volumes.names[&to], VolumeId(work));
+        assert_eq!(origin.domains[&DomainId(2)].volume(VolumeId(work)).map(|v| v.name), Some(to));
+        // Deleted under its new name, the other one is left.
+        origin.volumes.deleted(VolumeId(work), &format!("work.{}", &digits[..8]));
+        assert_eq!(origin.volumes.names.len(), 1);
+        origin.volumes.gone(LinkId(1));
+        // A name that is taken as well, in either domain, is not given.
+        let short = format!("work.{}", &digits[..8]);
+        let mut taken = domains();
+        taken[1] = recovered(2, &[(work, "work"), (3, &short)]);
+        let (origin, _) = start(taken);
+        let names = origin.expect("it starts").volumes.names;
+        assert_eq!(names[&short], VolumeId(3));
+        assert_eq!(names[&format!("work.{digits}")], VolumeId(work));
+        // The longest name has room for it.
+        let long = "n".repeat(NAME_BYTES_MAX);
+        let (origin, _) = start(vec![recovered(1, &[(1, &long)]), recovered(2, &[(2, &long)])]);
+        let names = origin.expect("it starts").volumes.names;
+        assert!(names.len() == 2 && names.keys().all(|name| name.len() <= NAME_BYTES_MAX));
+        // One volume of one id in two domains is another matter.
+        let (origin, _) = start(vec![recovered(1, &[(1, "a")]), recovered(2, &[(1, "b")])]);
+        assert_eq!(origin.err(), Some(RecoverError::Twice("volume b".into())));
     }
 }

@@ -192,8 +192,12 @@ impl Relay {
             return violation("rights of too many volumes");
         }
         entry.rights_told.insert(volume);
+        let following = entry.following;
         self.links.set_rights(domain, volume, &volume.to_string(), rights);
-        self.pump_all(now, domain, out);
+        if following {
+            // Before the stream one list comes after another: they are passed on when it begins.
+            self.pump_all(now, domain, out);
+        }
         Ok(())
     }
 

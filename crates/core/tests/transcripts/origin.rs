@@ -2,6 +2,7 @@
 
 mod copies;
 mod deletions;
+mod forgotten;
 mod races;
 mod stores;
 mod volumes;
@@ -78,6 +79,11 @@ fn show(output: &OriginOutput) -> Option<String> {
                 unreadable.apart_bytes,
                 unreadable.in_log
             )
+        }
+        OriginOutput::InstallsWait { fault, .. } => format!("installs wait: {fault}"),
+        OriginOutput::InstallsGoOn { .. } => "installs go on".into(),
+        OriginOutput::VolumeRenamed { domain, volume, from, to } => {
+            format!("volume {} of domain {}, {from}, is {to} now", volume.0, domain.0)
         }
         OriginOutput::DomainServes { .. } => return None,
         OriginOutput::DomainFailed { fault, .. } => format!("domain failed: {fault}"),

@@ -311,6 +311,115 @@ fn rights_survive() {
     run.t.end("rights_survive");
 }
 
+#[test]
+fn a_commit_of_a_relay_whose_link_is_gone() {
+    let mut run = volume(
+        "Rights. b's commit came through relay r, and waits for the page to be read from the store. r's \
+         right to write goes, and then r's link. When the page comes the commit is looked at again: of \
+         the link nothing was known any more, and so the commit was done, on nobody's right but b's. Now \
+         it is known that it came through r, and it is refused for r. b, who has a link of its own by \
+         then, is answered the same; a new commit of b passes there.",
+        OriginConfig::default(),
+    );
+    run.settle_pages();
+    run.restart(2);
+    node(&mut run, 1, "a", 10);
+    relay_of(&mut run, 8, "r", 80, PROTOCOL_VERSION);
+    run.quietly(vec![register(8, "b", 20)]);
+    run.link(vec![Commit::new(20, 1, 2).put(1, 1, 1, "y").on(8)]);
+    run.link(vec![ask(1, give(6, &[("r", Right::Read)]))]);
+    run.link(vec![closed(8)]);
+    run.store_last();
+    run.settle();
+    node(&mut run, 2, "b", 20);
+    run.link(vec![Commit::new(20, 1, 2).put(1, 1, 1, "y").on(2)]);
+    run.link(vec![Commit::new(20, 2, 2).put(1, 1, 1, "z").on(2)]);
+    run.settle();
+    run.t.end("rights_a_commit_of_a_relay_that_is_gone");
+}
+
+#[test]
+fn nobody_locks_himself_out_through_his_relay() {
+    let mut run = volume(
+        "Rights. b administers volume 7 through relay r, which may do as much. b takes that from r: it \
+         was done, since b's own right stays, and b could not give it back, nor do anything else as an \
+         administrator at this site. Now it is refused for r's sake; forced, it is done. What b asks \
+         behind it, before it is durable, is refused for r too.",
+        OriginConfig::default(),
+    );
+    let rights =
+        [("a", Right::Admin), ("b", Right::Admin), ("r", Right::Admin), ("*", Right::None)];
+    run.quietly(vec![ask(1, give(4, &rights))]);
+    relay_of(&mut run, 8, "r", 80, PROTOCOL_VERSION);
+    run.link(vec![ask(8, for_("b", give(2, &[("r", Right::Write)])))]);
+    run.link(vec![ask(8, for_("b", change(3, true, &[("r", Right::Write)])))]);
+    run.link(vec![ask(8, for_("b", give(4, &[("c", Right::Read)])))]);
+    let delete = Message::DeleteVolume { request: RequestId(5), volume: VOLUME };
+    run.link(vec![ask(8, for_("b", delete))]);
+    run.settle();
+    run.t.end("rights_nobody_locks_himself_out_through_his_relay");
+}
+
+#[test]
+fn a_new_volume_is_no_news_for_nodes() {
+    let mut run = Run::new(
+        "Rights. Whoever is not named may do nothing, and a makes volumes. Each of them was told to \
+         every node, which holds nothing of it. Now b hears nothing of a new volume, and relay r does, \
+         before its stream. When b gets the right to read it, it is told so, and told when that goes; \
+         what changes is told to it in between only. After the deletion nothing is kept of it.",
+        OriginConfig {
+            access: Access { default: Right::None, admins: vec!["a".into()] },
+            ..OriginConfig::default()
+        },
+    );
+    node(&mut run, 1, "a", 10);
+    node(&mut run, 2, "b", 20);
+    relay_of(&mut run, 8, "r", 80, PROTOCOL_VERSION);
+    run.link(vec![create_volume(1, 2)]);
+    run.settle();
+    run.link(vec![ask(1, ids(3))]);
+    run.settle();
+    for (request, right) in [(4, Right::Read), (6, Right::None)] {
+        run.link(vec![Commit::new(10, request, 1).put(1, 1, 1, "x").on(1)]);
+        run.settle();
+        run.link(vec![ask(1, give(request, &[("b", right)]))]);
+        run.settle();
+    }
+    run.link(vec![Commit::new(10, 8, 1).put(1, 1, 1, "x").on(1)]);
+    run.settle();
+    run.link(vec![ask(1, Message::DeleteVolume { request: RequestId(9), volume: VOLUME })]);
+    run.settle();
+    run.t.end("rights_a_new_volume_is_no_news");
+}
+
+#[test]
+fn a_list_of_what_may_be_read_is_made_in_steps() {
+    let mut run = Run::new(
+        "Rights. Of nine volumes b may read two. A list looked at all volumes in one step, and with many \
+         of them commits waited behind it. Now a step looks at four of them; what comes meanwhile is \
+         taken, and lists of two nodes go on one after the other.",
+        OriginConfig { list_looks_max: 4, ..OriginConfig::default() },
+    );
+    node(&mut run, 1, "a", 10);
+    node(&mut run, 2, "b", 20);
+    for n in 1..=9 {
+        let (id, name) = (VolumeId(n), format!("v{n}"));
+        let spec = larder_core::message::VolumeSpec { id, name, page_bytes: 4096, domain: None };
+        run.quietly(vec![ask(1, Message::CreateVolume { request: RequestId(2), spec })]);
+        if ![4, 9].contains(&n) {
+            let edit = |who: &str, right| RightsEdit { who: who.into(), right: Some(right) };
+            let edits = vec![edit("a", Right::Admin), edit("*", Right::None)];
+            let (request, change) = (RequestId(3), VolumeChange::Rights { edits, force: false });
+            let message = Message::ChangeVolume { request, volume: VolumeId(n), change };
+            run.quietly(vec![ask(1, message)]);
+        }
+    }
+    run.link(vec![ask(2, list(2))]);
+    run.link(vec![ask(1, list(4))]);
+    run.wait(0);
+    run.t.end("rights_a_list_is_made_in_steps");
+}
+
 /// The relay's parent tells who may do what.
 fn told(rights: &[(&str, Right)]) -> (String, LinkInput) {
     told_of(VOLUME, rights)

@@ -131,6 +131,7 @@ pub struct Metrics {
     append_records: Counter,
     append_seconds: Histogram,
     install_pages: Counter,
+    installs_refused: Counter,
     install_seconds: Histogram,
     loads: Counter,
     store_bytes: Family<StoreLabels, Gauge<u64, AtomicU64>>,
@@ -193,6 +194,7 @@ impl Metrics {
             append_records: Counter::default(),
             append_seconds: seconds(),
             install_pages: Counter::default(),
+            installs_refused: Counter::default(),
             install_seconds: seconds(),
             loads: Counter::default(),
             store_bytes: Family::default(),
@@ -238,6 +240,8 @@ impl Metrics {
         r.register("pages_unchanged", help, self.pages_unchanged.clone());
         r.register("append_records", "Log records appended", self.append_records.clone());
         r.register("install_pages", "Pages installed", self.install_pages.clone());
+        let help = "Installs that the page engine refused, most of them for lack of room";
+        r.register("installs_refused", help, self.installs_refused.clone());
         r.register("loads", "Loads from the page engine", self.loads.clone());
         r.register_with_unit("store", "Bytes of files", Unit::Bytes, self.store_bytes.clone());
         r.register_with_unit(
@@ -403,6 +407,11 @@ impl Metrics {
     pub fn install(&self, pages: usize, took: Duration) {
         self.install_pages.inc_by(pages as u64);
         self.install_seconds.observe(took.as_secs_f64());
+    }
+
+    /// An install was refused, or failed.
+    pub fn install_refused(&self) {
+        self.installs_refused.inc();
     }
 
     /// A load from the page engine.

@@ -41,6 +41,7 @@ pub struct OriginServer {
     domains: Vec<DomainId>,
     failed: Failed,
     damaged: Damaged,
+    told: Told,
     host: Mutex<Option<JoinHandle<()>>>,
     tasks: Vec<AbortHandle>,
 }
@@ -50,6 +51,18 @@ type Failed = Arc<Mutex<BTreeMap<DomainId, StoreFault>>>;
 
 /// Domains with pages that have changes and cannot be read.
 type Damaged = Arc<Mutex<BTreeMap<DomainId, Unreadable>>>;
+
+/// What else an operator is to know of domains.
+type Told = Arc<Mutex<BTreeMap<DomainId, Notes>>>;
+
+/// What an operator is to know of a domain.
+#[derive(Default)]
+struct Notes {
+    /// Why installs wait.
+    installs: Option<StoreFault>,
+    /// Volumes that got another name at this start.
+    renamed: Vec<String>,
+}
 
 impl Drop for OriginServer {
     fn drop(&mut self) {
@@ -86,7 +99,8 @@ impl OriginServer {
         let address = listener.address().map_err(listen_error)?;
         let failed = Failed::default();
         let damaged = Damaged::default();
-        let outlet = (&failed, &damaged);
+        let told = Told::default();
+        let outlet = (&failed, &damaged, &told);
         let host = start_machine(&config, domains, queues, &metrics, outlet)?;
         let accept = tokio::spawn(listener.run());
         let clock = tokio::spawn(wall_clock(inputs.clone()));
@@ -101,6 +115,7 @@ impl OriginServer {
             domains: ids,
             failed,
             damaged,
+            told,
             credentials,
             tasks: [&accept, &clock, &watch, &room, &host].map(JoinHandle::abort_handle).to_vec(),
             host: Mutex::new(Some(host)),
@@ -172,7 +187,7 @@ fn start_machine(
     domains: Vec<OpenDomain>,
     queues: Queues<Origin>,
     metrics: &Arc<Metrics>,
-    (failed, damaged): (&Failed, &Damaged),
+    (failed, damaged, told): (&Failed, &Damaged, &Told),
 ) -> Result<JoinHandle<()>, ServerError> {
     let mut outputs = Vec::new();
     let recovered = domains.iter().map(|domain| domain.recovered.clone()).collect();
@@ -192,6 +207,7 @@ fn start_machine(
         stores,
         failed: failed.clone(),
         damaged: damaged.clone(),
+        told: told.clone(),
         metrics: metrics.clone(),
     };
     Ok(Host::spawn(machine, outlet, queues, outputs))
@@ -255,6 +271,7 @@ struct OriginOutlet {
     stores: BTreeMap<DomainId, StoreThreads>,
     failed: Failed,
     damaged: Damaged,
+    told: Told,
     metrics: Arc<Metrics>,
 }
 
@@ -279,6 +296,9 @@ impl Outlet<Origin> for OriginOutlet {
                 self.unreadable(*domain, unreadable.clone());
                 return;
             }
+            OriginOutput::InstallsWait { .. }
+            | OriginOutput::InstallsGoOn { .. }
+            | OriginOutput::VolumeRenamed { .. } => return self.note(output),
             OriginOutput::DomainWaits { domain, fault } => {
                 let name = format!("{:016x}", domain.0);
                 tracing::warn!(domain = %name, %fault, "domain waits for room in its store");
@@ -307,6 +327,30 @@ impl Outlet<Origin> for OriginOutlet {
 }
 
 impl OriginOutlet {
+    /// Notes what the operator is to know, and logs it.
+    fn note(&mut self, output: OriginOutput) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        match output {
+            OriginOutput::InstallsWait { domain, fault } => {
+                tracing::warn!("{}", installs_wait(domain, &fault));
+                told.entry(domain).or_default().installs = Some(fault);
+            }
+            OriginOutput::InstallsGoOn { domain } => {
+                tracing::info!(domain = %domain_name(domain), "commits are installed again");
+                told.entry(domain).or_default().installs = None;
+            }
+            OriginOutput::VolumeRenamed { domain, from, to, .. } => {
+                let note = format!(
+                    "domain {}: volume {from} is called {to} now: another domain has a volume of its name, since one of the two was restored from an older copy; keep the one that is wanted, and delete the other",
+                    domain_name(domain)
+                );
+                tracing::warn!("{note}");
+                told.entry(domain).or_default().renamed.push(note);
+            }
+            _ => unreachable!("no note"),
+        }
+    }
+
     fn unreadable(&self, domain: DomainId, unreadable: Unreadable) {
         let Unreadable { pages, apart_bytes, .. } = unreadable;
         self.metrics.unreadable(domain, pages as u64, apart_bytes as u64);
@@ -322,6 +366,14 @@ impl OriginOutlet {
             damaged.insert(domain, unreadable);
         }
     }
+}
+
+/// What an operator is told of installs that wait.
+fn installs_wait(domain: DomainId, fault: &StoreFault) -> String {
+    format!(
+        "domain {}: what is committed is not installed, and commits go on until the log is full: {fault}",
+        domain_name(domain)
+    )
 }
 
 /// What an operator is told of pages that have changes and cannot be read; none: there are none.
@@ -370,7 +422,13 @@ impl Probe for OriginServer {
     fn notes(&self) -> Vec<String> {
         let unreadable = self.unreadable();
         let notes = unreadable.iter().filter_map(|(domain, pages)| note(*domain, pages));
-        notes.chain(self.credentials.notes()).collect()
+        let mut notes: Vec<String> = notes.collect();
+        for (domain, told) in &*self.told.lock().unwrap_or_else(PoisonError::into_inner) {
+            notes.extend(told.installs.iter().map(|fault| installs_wait(*domain, fault)));
+            notes.extend(told.renamed.iter().cloned());
+        }
+        notes.extend(self.credentials.notes());
+        notes
     }
 
     fn status(&self) -> Telling<'_> {

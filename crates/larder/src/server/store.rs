@@ -104,6 +104,9 @@ impl StoreThreads {
                 let _ = self.give_back.try_send(());
             }
             OriginOutput::Link(_)
+            | OriginOutput::InstallsWait { .. }
+            | OriginOutput::InstallsGoOn { .. }
+            | OriginOutput::VolumeRenamed { .. }
             | OriginOutput::PagesUnreadable { .. }
             | OriginOutput::DomainWaits { .. }
             | OriginOutput::DomainServes { .. }
@@ -179,7 +182,10 @@ impl Worker {
         while let Ok((write, batch)) = jobs.recv() {
             let begun = now();
             let answer: OriginInput = self.pages.install(write, &batch);
-            self.metrics.install(batch.pages.len(), now().since(begun));
+            match &answer {
+                OriginInput::Installed { result: Err(_), .. } => self.metrics.install_refused(),
+                _ => self.metrics.install(batch.pages.len(), now().since(begun)),
+            }
             // Without the figure the engine still works; what fails here fails there too.
             if let Ok(bytes) = self.pages.engine().disk_bytes() {
                 self.metrics.store(self.domain, StorePart::Pages, bytes);

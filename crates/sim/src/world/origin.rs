@@ -365,6 +365,9 @@ impl World {
                 }
                 OriginOutput::Load { domain, .. } => self.enter_store(domain, Queue::Load, output),
                 OriginOutput::GiveBack { .. }
+                | OriginOutput::InstallsWait { .. }
+                | OriginOutput::InstallsGoOn { .. }
+                | OriginOutput::VolumeRenamed { .. }
                 | OriginOutput::DomainWaits { .. }
                 | OriginOutput::DomainServes { .. }
                 | OriginOutput::PagesUnreadable { .. } => {}

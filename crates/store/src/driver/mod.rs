@@ -198,6 +198,9 @@ impl<D: Disk, P: Pages> DomainStore<D, P> {
                 None
             }
             OriginOutput::Link(_)
+            | OriginOutput::InstallsWait { .. }
+            | OriginOutput::InstallsGoOn { .. }
+            | OriginOutput::VolumeRenamed { .. }
             | OriginOutput::PagesUnreadable { .. }
             | OriginOutput::DomainWaits { .. }
             | OriginOutput::DomainServes { .. }

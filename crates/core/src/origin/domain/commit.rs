@@ -32,6 +32,21 @@ pub(super) struct Waiting {
     pub(super) rights_seen: u64,
 }
 
+/// A link over which a commit came.
+#[derive(Debug)]
+pub(super) struct Passer {
+    pub(super) link: LinkId,
+    /// The certificate of the relay at its end, if it is one: what the relay may not do is refused
+    /// also when the link is gone meanwhile.
+    pub(super) relay: Option<String>,
+}
+
+impl Passer {
+    fn new(cx: &Context<'_>, link: LinkId) -> Self {
+        Self { link, relay: cx.links.relay_of(link).map(str::to_owned) }
+    }
+}
+
 impl Domain {
     /// Takes a commit from a link.
     pub(in crate::origin) fn commit(
@@ -43,10 +58,10 @@ impl Domain {
         let id = request.id;
         if let Some(links) = self.pending.get_mut(&id) {
             // Repeated while it is under way: one answer for each link that asked.
-            if links.contains(&link) {
+            if links.iter().any(|passer| passer.link == link) {
                 cx.links.forget_request(link);
             } else {
-                links.push(link);
+                links.push(Passer::new(cx, link));
             }
             return;
         }
@@ -78,9 +93,10 @@ impl Domain {
             }
         }
         let checked = self.check_request(cx, &request);
-        if let Err(abort) = checked.and_then(|()| self.check_rights(cx, &[link], &request)) {
+        let passers = vec![Passer::new(cx, link)];
+        if let Err(abort) = checked.and_then(|()| self.check_rights(cx, &passers, &request)) {
             if self.gathering.items.len() < cx.config.append_records_max {
-                self.pending.insert(id, vec![link]);
+                self.pending.insert(id, passers);
                 self.gather_abort(id, abort);
             } else {
                 let error = RequestError::Busy("the append that is gathered is full".into());
@@ -102,7 +118,7 @@ impl Domain {
             cx.links.defer(link, self.id, id, error, cx.out);
             return;
         }
-        self.pending.insert(id, vec![link]);
+        self.pending.insert(id, passers);
         self.waiting_bytes += bytes;
         let (since, pinned) = (cx.now, Vec::new());
         let (pinned_bytes, missing, look, rights_seen) = (0, 0, None, self.rights_changes);
@@ -239,8 +255,8 @@ impl Domain {
             }
             if waiting.rights_seen != self.rights_changes {
                 let id = waiting.request.id;
-                let links = self.pending.get(&id).map_or(&[][..], Vec::as_slice);
-                if let Err(abort) = self.check_rights(cx, links, &waiting.request) {
+                let passers = self.pending.get(&id).map_or(&[][..], Vec::as_slice);
+                if let Err(abort) = self.check_rights(cx, passers, &waiting.request) {
                     self.leave(&waiting);
                     self.gather_abort(id, abort);
                     continue;
@@ -279,7 +295,7 @@ impl Domain {
             Outcome::Committed(stamp) => self.history_at(*stamp),
             Outcome::Aborted(_) | Outcome::Unknown => HistoryId::default(),
         };
-        for link in self.pending.remove(&id).unwrap_or_default() {
+        for Passer { link, .. } in self.pending.remove(&id).unwrap_or_default() {
             cx.links.outcome(link, self.id, id, (outcome.clone(), history), cx.out);
             if let (Outcome::Committed(stamp), Some(follower)) =
                 (outcome, cx.links.follower(link, self.id))
@@ -293,7 +309,7 @@ impl Domain {
 
     /// Says on every link that waits that the commit could not be taken on.
     pub(super) fn defer(&mut self, cx: &mut Context<'_>, id: CommitId, error: &RequestError) {
-        for link in self.pending.remove(&id).unwrap_or_default() {
+        for Passer { link, .. } in self.pending.remove(&id).unwrap_or_default() {
             cx.links.defer(link, self.id, id, error.clone(), cx.out);
         }
     }

@@ -45,6 +45,8 @@ pub(super) struct Installing {
     not_before: Option<Instant>,
     /// The store was full: what it takes since.
     room: Option<Room>,
+    /// It was full, and the operator was told.
+    waits: bool,
     /// Pages that could not be loaded. They must not keep others from being installed.
     pub(super) damage: Damage,
     /// Pages that are being loaded to be installed.
@@ -141,7 +143,7 @@ impl Installing {
 impl Domain {
     /// Installs a batch if one is due.
     pub(super) fn install(&mut self, cx: &mut Context<'_>) {
-        if !self.installs() || self.install.under_way.is_some() {
+        if !self.installs() || self.install.under_way.is_some() || self.pages.has_disowned() {
             return;
         }
         self.retry_unreadable(cx);
@@ -267,6 +269,14 @@ impl Domain {
         &self.epochs[..self.epochs.len() - undurable]
     }
 
+    /// An install found room: enough for all that waits, or for as much as ever.
+    fn tell_room(&mut self, cx: &mut Context<'_>) {
+        let enough = self.install.room.is_none() || self.pages.first_uninstalled().is_none();
+        if enough && std::mem::take(&mut self.install.waits) {
+            cx.out.push(OriginOutput::InstallsGoOn { domain: self.id });
+        }
+    }
+
     /// An install ended.
     pub(in crate::origin) fn installed(
         &mut self,
@@ -300,8 +310,10 @@ impl Domain {
                 }
                 self.installed_lsn = lsn;
                 self.install.found_room(size, cx.config.install_pages_max);
+                self.tell_room(cx);
                 cx.out.push(OriginOutput::TrimLog { domain: self.id, through: lsn });
-                if self.removal.take_freed() {
+                let volumes = &self.volumes;
+                if self.removal.take_freed(|| volumes.values().map(|v| v.meta.bytes).sum()) {
                     cx.out.push(OriginOutput::GiveBack { domain: self.id });
                 }
                 if self.service == Service::Full {
@@ -310,7 +322,10 @@ impl Domain {
                     self.install.hurry(cx.now);
                 }
             }
-            Err(StoreFault::Full(_)) => {
+            Err(fault @ StoreFault::Full(_)) => {
+                if !std::mem::replace(&mut self.install.waits, true) {
+                    cx.out.push(OriginOutput::InstallsWait { domain: self.id, fault });
+                }
                 self.install.room = Some(Room { pages: (size / 2).max(1), found: 0 });
                 for (page, first) in pages {
                     self.pages.install_failed(page, first);

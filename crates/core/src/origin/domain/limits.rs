@@ -49,6 +49,7 @@ impl Domain {
         self.limit_walks(cx);
         self.limit_resumes(cx);
         self.limit_copies(cx);
+        self.give_up_looks(cx, &not_read("what stands for it", cx));
         self.drop_unwanted_loads();
     }
 
@@ -99,7 +100,7 @@ impl Domain {
     fn limit_walks(&mut self, cx: &mut Context<'_>) {
         let started = self.loads.values().filter_map(|load| match load {
             LoadFor::Index(link, since) => Some((*link, *since)),
-            LoadFor::Page(_) | LoadFor::Removal | LoadFor::Copy(_) => None,
+            LoadFor::Page(_) | LoadFor::Removal | LoadFor::Deleted(_) | LoadFor::Copy(_) => None,
         });
         let queued = self.index_queue.iter().map(|wanted| (wanted.link, wanted.since));
         let late = |(_, since): &(LinkId, Instant)| since.after(cx.config.wait_max) <= cx.now;

@@ -71,7 +71,7 @@ impl Domain {
         match what {
             LoadFor::Page(_) => self.page_loads -= 1,
             LoadFor::Index(..) | LoadFor::Copy(_) => self.index_loads -= 1,
-            LoadFor::Removal => {}
+            LoadFor::Removal | LoadFor::Deleted(_) => {}
         }
         match (what, result) {
             (LoadFor::Page(page), Ok(Loaded::Page(stored))) => {
@@ -97,6 +97,11 @@ impl Domain {
             }
             (LoadFor::Removal, Ok(Loaded::Removable(pages))) => self.removal.found(cx, pages),
             (LoadFor::Removal, Err(fault)) => self.removal.not_found(cx, &fault),
+            (LoadFor::Deleted(volume), Ok(Loaded::Page(stored))) => {
+                let deleted = stored.is_some_and(|stored| stored.image.is_none());
+                self.looked(cx, volume, Ok(deleted));
+            }
+            (LoadFor::Deleted(volume), Err(fault)) => self.looked(cx, volume, Err(fault)),
             (what, Ok(found)) => panic!("asked for {what:?}, the driver answered {found:?}"),
         }
         self.start_loads(cx);

@@ -35,12 +35,13 @@ use crate::record::Lsn;
 use crate::time::{Instant, WallTime};
 use batch::Batch;
 use boots::Boots;
-use commit::Waiting;
+use commit::{Passer, Waiting};
 use copy::Copies;
 use pages::Pages;
 use recent::RecentWrites;
 use removal::Removal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+pub(super) use volumes::Asker;
 use volumes::Volume;
 
 /// What a domain works with while it handles one input.
@@ -76,6 +77,8 @@ pub(super) enum Event {
     VolumeNotMade(VolumeId, String),
     /// Whether a volume was made shows at the next start only.
     VolumeUnsure(VolumeId, String),
+    /// Whether a volume that is not there was deleted in this domain; or why nobody can tell.
+    Looked(DomainId, VolumeId, Result<bool, String>),
 }
 
 /// Whether it serves.
@@ -98,6 +101,8 @@ enum LoadFor {
     Index(LinkId, Instant),
     /// To remove what a deleted volume left.
     Removal,
+    /// Whether this volume was deleted.
+    Deleted(VolumeId),
     /// Part of the change index, for a copy.
     Copy(u64),
 }
@@ -150,7 +155,7 @@ pub(super) struct Domain {
     ring: Ring,
 
     /// Commits taken on and not answered: the links that wait.
-    pending: FixedMap<CommitId, Vec<LinkId>>,
+    pending: FixedMap<CommitId, Vec<Passer>>,
     /// Commits that wait for pages, by ticket.
     loading_commits: BTreeMap<u64, Waiting>,
     /// Commits that wait for room in an append, in order.
@@ -275,6 +280,7 @@ impl Domain {
         }
         self.refuse_all(cx, &fault);
         self.fail_copies(cx, &RequestError::Unavailable(format!("the store failed: {fault}")));
+        self.give_up_looks(cx, &format!("the store failed: {fault}"));
         self.loading.clear();
         self.load_queue.clear();
         self.registering.clear();
@@ -293,6 +299,7 @@ impl Domain {
         while let Some(link) = self.serve.pop_first() {
             self.serve_pages(cx, link);
         }
+        self.forget_disowned(cx);
         self.look_for_removable(cx);
         self.install(cx);
         self.tell_unreadable(cx);
@@ -322,6 +329,7 @@ impl Domain {
         install
             .into_iter()
             .chain(removal)
+            .chain(self.removal.forgets_on)
             .chain(append)
             .chain(self.limits_at)
             .chain(self.awaited_until)

@@ -142,6 +142,8 @@ pub(super) struct Pages {
     clean_bytes_max: usize,
     /// Pages of which changes kept apart are damaged, and how.
     lost: BTreeMap<PageId, String>,
+    /// Of deleted volumes: where forgetting their pages goes on.
+    disowned: VecDeque<PageId>,
 }
 
 impl Pages {
@@ -156,6 +158,7 @@ impl Pages {
             apart_bytes: 0,
             clean_bytes_max,
             lost: BTreeMap::new(),
+            disowned: VecDeque::new(),
         }
     }
 
@@ -202,7 +205,9 @@ impl Pages {
         page: PageId,
     ) -> impl Iterator<Item = (PageId, Stamp)> + '_ {
         use std::ops::Bound::{Excluded, Unbounded};
-        self.uninstalled.range((Excluded(page), Unbounded)).map(|(page, version)| (*page, *version))
+        let after = self.uninstalled.range((Excluded(page), Unbounded));
+        let known = after.filter(|(page, _)| page.is_volume() || !self.is_disowned(page.volume));
+        known.map(|(page, version)| (*page, *version))
     }
 
     /// Changes an entry and keeps the counts right.
@@ -475,40 +480,64 @@ impl Pages {
         });
     }
 
-    /// The volume was deleted: none of its pages is installed any more, and none is kept but those
-    /// that an install under way has, or that a commit waits for. Its stand-in stays.
-    pub(super) fn forget_volume(&mut self, volume: VolumeId) {
-        use std::ops::Bound::{Excluded, Included};
-        let first = PageId { volume, page: PageNo(0) };
-        let of_volume = (Included(first), Excluded(PageId::of_volume(volume)));
-        let pages = self.uninstalled.range(of_volume).map(|(page, _)| *page);
-        let pages: Vec<PageId> = pages.collect();
+    /// The volume was deleted: none of its pages is installed any more. They are forgotten some at a
+    /// time, by [`Pages::forget_disowned`]; until then nothing is installed.
+    pub(super) fn disown(&mut self, volume: VolumeId) {
         self.lost.retain(|page, _| page.volume != volume);
-        for page in &pages {
-            self.change(*page, |entry| {
-                entry.since = None;
-                entry.since_install = None;
-                entry.lazy = Vec::new();
-                entry.apart = None;
-            });
+        self.disowned.push_back(PageId { volume, page: PageNo(0) });
+    }
+
+    fn is_disowned(&self, volume: VolumeId) -> bool {
+        self.disowned.iter().any(|page| page.volume == volume)
+    }
+
+    /// Whether there are pages of deleted volumes.
+    pub(super) fn has_disowned(&self) -> bool {
+        !self.disowned.is_empty()
+    }
+
+    /// Forgets at most `most` pages of deleted volumes, but those that an install under way has, or
+    /// that a commit waits for. Their stand-in stays.
+    pub(super) fn forget_disowned(&mut self, most: usize) {
+        let mut left = most;
+        while left > 0
+            && let Some(from) = self.disowned.pop_front()
+        {
+            let of_volume = self.uninstalled.range(from..PageId::of_volume(from.volume));
+            let pages: Vec<PageId> = of_volume.map(|(page, _)| *page).take(left).collect();
+            left -= pages.len();
+            if left == 0
+                && let Some(last) = pages.last()
+            {
+                let next = PageId { page: PageNo(last.page.0 + 1), ..*last };
+                self.disowned.push_front(next);
+            }
+            for page in &pages {
+                self.change(*page, |entry| {
+                    entry.since = None;
+                    entry.since_install = None;
+                    entry.lazy = Vec::new();
+                    entry.apart = None;
+                });
+            }
+            self.forget(&pages);
         }
-        self.forget(&pages);
     }
 
     /// Pages that are there no longer.
     pub(super) fn forget(&mut self, pages: &[PageId]) {
-        let mut gone: BTreeSet<PageId> = BTreeSet::new();
+        let before = self.entries.len();
         for page in pages {
             if let Some(entry) = self.entries.get(page)
                 && entry.evictable()
             {
                 self.clean_bytes -= entry.bytes();
                 self.entries.remove(page);
-                gone.insert(*page);
             }
         }
-        if !gone.is_empty() {
-            self.clock.retain(|page| !gone.contains(page));
+        if before != self.entries.len() {
+            let entries = &self.entries;
+            self.clock.retain(|page| entries.contains_key(page));
         }
     }
 

@@ -3,15 +3,16 @@
 //! A deletion is a log record with a stamp, like a commit: what was stamped before it is done, what
 //! comes after it is refused. It changes the page that stands for the volume
 //! ([`PageId::of_volume`]), so that every stream, and every resume from before it, tells of it for
-//! good. When it is durable, everything of the volume leaves memory in the same step; its pages are
-//! removed from the engine later, a batch at a time, each with an install of its own or the next one.
+//! good. When it is durable, nothing of the volume is installed any more; its pages leave memory, some
+//! of them in a step, and are then removed from the engine, a batch at a time, each with an install of
+//! its own or the next one.
 //! The engine lists what is left, so that a removal goes on after a restart wherever it ended, and a
 //! batch that is installed twice, or by an engine that has more of the volume than the metadata tells,
 //! does no harm.
 
 use super::batch::Item;
 use super::pages::Image;
-use super::volumes::{Deleting, Volume};
+use super::volumes::{Asker, Deleting, Volume};
 use super::{Context, Domain, Event, LoadFor};
 use crate::commit::{Change, PageChange};
 use crate::downlink::Recent;
@@ -20,14 +21,17 @@ use crate::machine::{Fault, Faults};
 use crate::message::{Message, RequestError};
 use crate::origin::io::{LoadId, LoadKey, OriginOutput, StoreFault};
 use crate::record::{DELETED_MAX, DeletedVolume, LogRecord};
-use crate::rights::{Denied, Right};
 use crate::time::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of pages that one batch removes, at most: the engine reads them to do so.
 const BATCH_BYTES: usize = 8 << 20;
-/// When commits have freed so many bytes of images, their space is given back.
+/// When commits have freed so many bytes of images, and this share of all that are kept, their space
+/// is given back.
 const GIVE_BACK_BYTES: u64 = 64 << 20;
+const GIVE_BACK_SHARE: u64 = 16;
+/// So many volumes are looked for at once.
+const LOOKS: usize = 4;
 /// A batch has at least so many pages, however large they are.
 const BATCH_PAGES_MIN: usize = 8;
 
@@ -51,8 +55,8 @@ enum Step {
     Listing(VolumeId, usize),
     /// They go with the next install.
     Listed(Batch),
-    /// They are going.
-    Removing,
+    /// Those of this volume are going.
+    Removing(VolumeId),
 }
 
 /// Volumes that were deleted, and the removal of what they left.
@@ -66,6 +70,18 @@ pub(super) struct Removal {
     freed: u64,
     /// The engine could not list, or remove: not before this.
     not_before: Option<Instant>,
+    looks: Looks,
+    /// Pages of deleted volumes are in memory: the next step forgets more of them.
+    pub(super) forgets_on: Option<Instant>,
+}
+
+/// Volumes of which it is asked whether they were deleted, each with the time since when.
+#[derive(Debug, Default)]
+struct Looks {
+    waiting: VecDeque<(VolumeId, Instant)>,
+    under_way: BTreeMap<VolumeId, Instant>,
+    /// Loads under way, those included for which nobody waits any more.
+    loads: usize,
 }
 
 impl Removal {
@@ -81,16 +97,30 @@ impl Removal {
         self.deleted.contains_key(&volume)
     }
 
-    /// A volume was deleted. Of those whose pages are removed the oldest are forgotten.
+    /// A volume was deleted. Of those whose pages are removed the oldest are forgotten; not one whose
+    /// last batch is under way, which may yet be refused.
     pub(super) fn add(&mut self, volume: DeletedVolume) {
         self.deleted.entry(volume.id).or_insert(volume);
-        let gone = |volume: &&DeletedVolume| volume.left.is_none();
-        let removed = self.deleted.values().filter(gone);
-        if removed.clone().count() > DELETED_MAX
-            && let Some(oldest) = removed.min_by_key(|volume| volume.stamp).map(|oldest| oldest.id)
-        {
-            self.deleted.remove(&oldest);
+        while self.removed().count() > DELETED_MAX {
+            let oldest = self.removed().min_by_key(|volume| volume.stamp).map(|oldest| oldest.id);
+            self.deleted.remove(&oldest.expect("there are many"));
         }
+    }
+
+    /// Those of which nothing is left.
+    fn removed(&self) -> impl Iterator<Item = &DeletedVolume> + '_ {
+        let under_way = match self.step {
+            Step::Removing(volume) => Some(volume),
+            _ => None,
+        };
+        let gone =
+            move |volume: &&DeletedVolume| volume.left.is_none() && under_way != Some(volume.id);
+        self.deleted.values().filter(gone)
+    }
+
+    /// Whether there may have been a deleted volume that is not known any more.
+    fn may_have_forgotten(&self) -> bool {
+        self.removed().count() >= DELETED_MAX
     }
 
     /// A commit grew a volume by so many bytes, or shrank it.
@@ -98,9 +128,10 @@ impl Removal {
         self.freed += if grown < 0 { grown.unsigned_abs() } else { 0 };
     }
 
-    /// Whether so much is free by now that it is worth its compaction.
-    pub(super) fn take_freed(&mut self) -> bool {
-        let much = self.freed >= GIVE_BACK_BYTES;
+    /// Whether so much is free by now that it is worth its compaction, which looks at all keys of a
+    /// store that keeps `bytes` of images.
+    pub(super) fn take_freed(&mut self, bytes: impl FnOnce() -> u64) -> bool {
+        let much = self.freed >= GIVE_BACK_BYTES && self.freed >= bytes() / GIVE_BACK_SHARE;
         if much {
             self.freed = 0;
         }
@@ -131,11 +162,11 @@ impl Removal {
     /// Takes the batch that goes with an install whose metadata is made next: it tells what will be
     /// left.
     pub(super) fn take(&mut self) -> Option<Batch> {
-        let Step::Listed(_) = &self.step else { return None };
-        let Step::Listed(batch) = std::mem::replace(&mut self.step, Step::Removing) else {
+        let Step::Listed(Batch { volume, .. }) = self.step else { return None };
+        let Step::Listed(batch) = std::mem::replace(&mut self.step, Step::Removing(volume)) else {
             unreachable!("just seen");
         };
-        let entry = self.deleted.get_mut(&batch.volume)?;
+        let entry = self.deleted.get_mut(&volume).expect("of it something is left");
         let left = batch.left.saturating_sub(batch.pages.len() as u64);
         entry.left = (!batch.last).then_some(left.max(1));
         Some(batch)
@@ -169,9 +200,8 @@ impl Removal {
 
     /// It was not.
     pub(super) fn failed(&mut self, cx: &Context<'_>, batch: Batch) {
-        if let Some(entry) = self.deleted.get_mut(&batch.volume) {
-            entry.left = Some(batch.left);
-        }
+        let entry = self.deleted.get_mut(&batch.volume).expect("kept while it was under way");
+        entry.left = Some(batch.left);
         self.step = Step::Listed(batch);
         self.not_before = Some(cx.now.after(cx.config.full_retry));
     }
@@ -210,6 +240,68 @@ impl Domain {
         self.removal.knows(volume)
     }
 
+    /// Whether a volume may have been deleted of which nothing is known here: then the engine knows
+    /// it, which keeps the page that stands for it.
+    pub(in crate::origin) fn may_have_forgotten(&self) -> bool {
+        !self.is_failed() && self.removal.may_have_forgotten()
+    }
+
+    /// Looks whether a volume that is not there was deleted; told as an event.
+    pub(in crate::origin) fn look_for_deleted(&mut self, cx: &mut Context<'_>, volume: VolumeId) {
+        if self.removal.knows(volume) || self.pages.version(PageId::of_volume(volume)) > Stamp::ZERO
+        {
+            return cx.events.push(Event::Looked(self.id, volume, Ok(true)));
+        }
+        self.removal.looks.waiting.push_back((volume, cx.now));
+        self.look_on(cx);
+    }
+
+    fn look_on(&mut self, cx: &mut Context<'_>) {
+        while self.removal.looks.loads < LOOKS
+            && let Some((volume, since)) = self.removal.looks.waiting.pop_front()
+        {
+            self.removal.looks.under_way.insert(volume, since);
+            self.removal.looks.loads += 1;
+            let load = self.load_id();
+            self.loads.insert(load, LoadFor::Deleted(volume));
+            let key = LoadKey::Page(PageId::of_volume(volume));
+            cx.out.push(OriginOutput::Load { domain: self.id, load, key });
+        }
+    }
+
+    /// The engine has the page that stands for the volume, or has not.
+    pub(super) fn looked(
+        &mut self,
+        cx: &mut Context<'_>,
+        volume: VolumeId,
+        found: Result<bool, StoreFault>,
+    ) {
+        self.removal.looks.loads -= 1;
+        if self.removal.looks.under_way.remove(&volume).is_some() {
+            let found = found.map_err(|fault| fault.to_string());
+            cx.events.push(Event::Looked(self.id, volume, found));
+        }
+        self.look_on(cx);
+    }
+
+    /// Gives up looking where it takes too long, or, for a domain that fails, everywhere.
+    pub(super) fn give_up_looks(&mut self, cx: &mut Context<'_>, detail: &str) {
+        let (failed, most) = (self.is_failed(), cx.config.wait_max);
+        let late = |since: Instant| failed || since.after(most) <= cx.now;
+        let Looks { waiting, under_way, .. } = &mut self.removal.looks;
+        let mut given_up = Vec::new();
+        for (volume, since) in waiting.iter().copied().chain(under_way.clone()) {
+            if late(since) {
+                given_up.push(volume);
+            }
+        }
+        waiting.retain(|(_, since)| !late(*since));
+        under_way.retain(|_, since| !late(*since));
+        for volume in given_up {
+            cx.events.push(Event::Looked(self.id, volume, Err(detail.to_owned())));
+        }
+    }
+
     /// Volumes of which pages are still to be removed, and how many pages, about.
     pub(in crate::origin) fn left_to_remove(&self) -> (u64, u64) {
         self.removal.left()
@@ -220,7 +312,7 @@ impl Domain {
         &mut self,
         cx: &mut Context<'_>,
         (link, request): (LinkId, RequestId),
-        asker: &str,
+        asker: &Asker,
         volume: VolumeId,
     ) {
         if self.removal.knows(volume) {
@@ -230,12 +322,7 @@ impl Domain {
             let error = RequestError::NoVolume(volume.to_string());
             return cx.links.fail(link, request, error, cx.out);
         };
-        let has = entry.effective.of(asker);
-        if has < Right::Admin {
-            // It was taken from him by a change that is not durable yet.
-            let (volume, who) = (entry.meta.name.clone(), asker.to_owned());
-            let denied = Denied { volume, who, has, needs: Right::Admin };
-            let error = RequestError::Denied(Box::new(denied));
+        if let Err(error) = asker.check_admin(entry) {
             return cx.links.fail(link, request, error, cx.out);
         }
         let first = entry.deleting.is_none();
@@ -305,10 +392,16 @@ impl Domain {
         }
     }
 
-    /// Nothing of the volume is in memory any more, nor is anything of it installed.
+    /// Nothing of the volume is installed any more, and before long nothing of it is in memory.
     pub(super) fn forget_volume(&mut self, volume: VolumeId) {
-        self.pages.forget_volume(volume);
+        self.pages.disown(volume);
         self.install.forget_volume(volume);
+    }
+
+    /// Forgets pages of deleted volumes: some of them in a step, since commits wait behind it.
+    pub(super) fn forget_disowned(&mut self, cx: &Context<'_>) {
+        self.pages.forget_disowned(cx.config.forget_pages_max);
+        self.removal.forgets_on = self.pages.has_disowned().then_some(cx.now);
     }
 
     /// Asks for what is to be removed next. Not while an install is under way: it may have been
@@ -354,6 +447,7 @@ impl Domain {
     ) {
         let gone = self.volumes.remove(&volume);
         self.forget_volume(volume);
+        self.pages.forget_disowned(usize::MAX);
         let meta = gone.map(|gone| gone.meta);
         let left = meta.as_ref().map_or(1, |meta| meta.pages.max(1));
         self.removal.add(DeletedVolume {

@@ -1,6 +1,7 @@
 //! A domain's volumes.
 
 use super::batch::Item;
+use super::commit::Passer;
 use super::pages::Image;
 use super::{Context, Domain};
 use crate::commit::{Abort, CommitRequest, Op, PageChange, PageKind, Write};
@@ -43,6 +44,34 @@ pub(super) struct Deleting {
     pub(super) askers: Vec<(LinkId, RequestId)>,
     /// Told that the volume was deleted, when it is: what they asked for came after it.
     pub(super) refused: Vec<(LinkId, RequestId)>,
+}
+
+/// Who asks for a change of a volume, by their certificates.
+#[derive(Debug)]
+pub(in crate::origin) struct Asker {
+    pub(in crate::origin) name: String,
+    /// The relay through which he comes: nobody may do more there than it.
+    pub(in crate::origin) relay: Option<String>,
+}
+
+impl Asker {
+    /// Which of the two may do less, and what.
+    fn least<'a>(&'a self, rights: &Effective) -> (&'a str, Right) {
+        let of = |who: &'a String| (who.as_str(), rights.of(who));
+        let own = of(&self.name);
+        self.relay.as_ref().map(of).filter(|relay| relay.1 < own.1).unwrap_or(own)
+    }
+
+    /// Whether he may administer a volume still: the right may have been taken from him by a change
+    /// that is not durable yet.
+    pub(super) fn check_admin(&self, volume: &Volume) -> Result<(), RequestError> {
+        let (who, has) = self.least(&volume.effective);
+        if has == Right::Admin {
+            return Ok(());
+        }
+        let (volume, who) = (volume.meta.name.clone(), who.to_owned());
+        Err(RequestError::Denied(Box::new(Denied { volume, who, has, needs: Right::Admin })))
+    }
 }
 
 /// By how much a commit grows a volume.
@@ -229,6 +258,12 @@ impl Domain {
         self.volumes.iter().map(|(id, volume)| (*id, volume.meta.name.as_str()))
     }
 
+    /// Gives a volume another name. It is in the metadata of the next install, and until then the
+    /// same is done at every start.
+    pub(in crate::origin) fn rename(&mut self, id: VolumeId, name: &str) {
+        self.volumes.get_mut(&id).expect("it is there").meta.name = name.to_owned();
+    }
+
     pub(in crate::origin) fn volume_count(&self) -> usize {
         self.volumes.len()
     }
@@ -272,7 +307,7 @@ impl Domain {
     fn rights_after(
         &self,
         cx: &Context<'_>,
-        asker: &str,
+        asker: &Asker,
         volume: &Volume,
         (edits, force): (&[RightsEdit], bool),
     ) -> Result<(Rights, Effective), RequestError> {
@@ -280,11 +315,12 @@ impl Domain {
         let rights = rights.map_err(|error| RequestError::Invalid(error.to_string()))?;
         let effective = cx.config.access.effective(&rights);
         let name = &volume.meta.name;
-        if force || effective.of(asker) == Right::Admin {
+        let (who, has) = asker.least(&effective);
+        if force || has == Right::Admin {
             return Ok((rights, effective));
         }
         Err(RequestError::Invalid(if effective.has_admin() {
-            format!("{asker} would lose the right to administer volume {name}: --force does it")
+            format!("{who} would lose the right to administer volume {name}: --force does it")
         } else {
             format!(
                 "nobody could administer volume {name} any more, but whom `origin.admins` names: --force does it"
@@ -297,7 +333,7 @@ impl Domain {
     pub(super) fn check_rights(
         &self,
         cx: &Context<'_>,
-        links: &[LinkId],
+        passers: &[Passer],
         request: &CommitRequest,
     ) -> Result<(), Abort> {
         if cx.config.faults.has(Fault::CommitUnchecked) {
@@ -324,7 +360,7 @@ impl Domain {
                 return Err(abort);
             }
             // It may have come over several links: one that may pass it on is enough.
-            let mut relays = links.iter().map(|link| cx.links.relay_of(*link).and_then(short));
+            let mut relays = passers.iter().map(|passer| passer.relay.as_deref().and_then(short));
             if let Some(Some(abort)) = relays.next()
                 && relays.all(|short| short.is_some())
             {
@@ -339,7 +375,7 @@ impl Domain {
         &mut self,
         cx: &mut Context<'_>,
         (link, request): (LinkId, RequestId),
-        asker: &str,
+        asker: &Asker,
         volume: VolumeId,
         change: &VolumeChange,
     ) {
@@ -351,12 +387,7 @@ impl Domain {
             return entry.refused(link, request);
         }
         let entry = &self.volumes[&volume];
-        let has = entry.effective.of(asker);
-        if has < Right::Admin {
-            // It was taken from him by a change that is not durable yet.
-            let (volume, who) = (entry.meta.name.clone(), asker.to_owned());
-            let denied = Denied { volume, who, has, needs: Right::Admin };
-            let error = RequestError::Denied(Box::new(denied));
+        if let Err(error) = asker.check_admin(entry) {
             return cx.links.fail(link, request, error, cx.out);
         }
         let mut settings = VolumeSettings { quota: entry.quota, rights: entry.rights.clone() };

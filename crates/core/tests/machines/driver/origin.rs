@@ -248,6 +248,9 @@ impl Run {
                 }
                 OriginOutput::TrimLog { .. }
                 | OriginOutput::GiveBack { .. }
+                | OriginOutput::InstallsWait { .. }
+                | OriginOutput::InstallsGoOn { .. }
+                | OriginOutput::VolumeRenamed { .. }
                 | OriginOutput::PagesUnreadable { .. }
                 | OriginOutput::DomainServes { .. } => {}
             }

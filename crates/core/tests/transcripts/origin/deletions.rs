@@ -7,7 +7,12 @@ use larder_core::id::{PageNo, RequestId, VolumeId};
 use larder_core::message::{Message, VolumeKey, VolumeSpec};
 
 fn delete(link: u64, request: u64) -> (String, LinkInput) {
-    received(link, Message::DeleteVolume { request: RequestId(request), volume: VOLUME })
+    delete_of(link, request, VOLUME.0)
+}
+
+pub(super) fn delete_of(link: u64, request: u64, volume: u128) -> (String, LinkInput) {
+    let volume = VolumeId(volume);
+    received(link, Message::DeleteVolume { request: RequestId(request), volume })
 }
 
 fn open_named(link: u64, request: u64) -> (String, LinkInput) {
@@ -120,6 +125,29 @@ fn what_a_deleted_volume_left_is_removed_in_batches() {
     run.restart(3);
     run.wait(3);
     run.t.end("origin_what_a_deleted_volume_left");
+}
+
+#[test]
+fn pages_of_a_deleted_volume_are_forgotten_in_steps() {
+    let mut run = Run::new(
+        "Deletions. Pages 1 to 6 are changed and not installed, 2 in a step are forgotten. All of them \
+         were looked at in the step that makes the deletion durable, with commits waiting behind it: a \
+         hundred thousand took tens of milliseconds. Now the deletion is told at once, and the others \
+         are forgotten in the steps after it; meanwhile nothing is installed, nobody who comes back is \
+         told of them, and at the end nothing of them ever was installed.",
+        OriginConfig { forget_pages_max: 2, ..OriginConfig::default() },
+    );
+    two_newest(&mut run);
+    fill(&mut run, 6);
+    run.quietly(vec![opened(5, "c"), hello_newest(5, "c", 30)]);
+    run.link(vec![delete(3, 5)]);
+    run.store(None);
+    run.link(vec![resume(5, 1, &[(1, 1)], 1)]);
+    run.settle();
+    run.wait(3);
+    run.settle();
+    assert!(run.store.pages.keys().all(|page| page.is_volume()), "none was installed");
+    run.t.end("origin_pages_of_a_deleted_volume_in_steps");
 }
 
 #[test]
