@@ -2,6 +2,7 @@
 
 mod data;
 mod origin;
+mod pace;
 mod relay;
 mod status;
 mod store;

@@ -2,6 +2,7 @@
 //! the runtime's workers never do.
 
 use super::data::OpenDomain;
+use super::pace::{Due, Pace};
 use crate::clock::now;
 use crate::host::Inputs;
 use crate::metrics::{Metrics, StorePart};
@@ -12,7 +13,9 @@ use larder_core::record::{InstallBatch, LogRecord, Lsn};
 use larder_store::disk::RealDisk;
 use larder_store::driver::{LogHalf, PagesHalf};
 use larder_store::pages::FjallPages;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
@@ -33,6 +36,7 @@ pub(super) struct StoreThreads {
     install: Sender<(WriteId, InstallBatch)>,
     load: Sender<(LoadId, LoadKey)>,
     give_back: SyncSender<()>,
+    pages: Arc<PagesHalf<FjallPages>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -64,7 +68,12 @@ impl StoreThreads {
             metrics: metrics.clone(),
         };
         threads.push(Builder::new().name("larder-log".into()).spawn(|| appender.run())?);
-        let worker = Worker { domain: id, pages, inputs: inputs.clone(), metrics: metrics.clone() };
+        let worker = Worker {
+            domain: id,
+            pages: pages.clone(),
+            inputs: inputs.clone(),
+            metrics: metrics.clone(),
+        };
         let installer = worker.clone();
         threads.push(
             Builder::new()
@@ -82,7 +91,7 @@ impl StoreThreads {
             threads
                 .push(Builder::new().name("larder-load".into()).spawn(move || loader.load(&jobs))?);
         }
-        Ok(Self { log, install, load, give_back, threads })
+        Ok(Self { log, install, load, give_back, pages, threads })
     }
 
     /// Hands a job to its thread. One that has ended had nobody to answer to.
@@ -118,8 +127,9 @@ impl StoreThreads {
 
     /// Ends the threads when what was asked for is done, so that the store can be opened anew.
     pub(super) fn end(self) {
-        let Self { log, install, load, give_back, threads } = self;
-        drop((log, install, load, give_back));
+        let Self { log, install, load, give_back, pages, threads } = self;
+        pages.engine().stop_giving_back();
+        drop((log, install, load, give_back, pages));
         for thread in threads {
             // A thread that panicked has said so.
             let _ = thread.join();
@@ -196,19 +206,52 @@ impl Worker {
         }
     }
 
-    /// Gives space back in the background.
+    /// Gives space back in the background: as much as it was asked for, and as long as it takes, but no
+    /// more than a part of the time.
     fn give_back(self, jobs: &Receiver<()>) {
-        while jobs.recv().is_ok() {
-            let before = self.pages.engine().disk_bytes();
-            if let Err(error) = self.pages.give_back() {
-                tracing::warn!(%error, "space of removed pages was not given back");
-                continue;
+        let mut pace = Pace::new(now());
+        loop {
+            let asked = match pace.wait(now()) {
+                None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(wait) => jobs.recv_timeout(wait),
+            };
+            match asked {
+                Ok(()) => pace.asked(),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
             }
-            if let (Ok(before), Ok(after)) = (before, self.pages.engine().disk_bytes()) {
-                tracing::info!(before, after, "space of removed pages was given back");
-                self.metrics.store(self.domain, StorePart::Pages, after);
+            match pace.due(now()) {
+                // Without an answer the engine still works; what fails here fails there too.
+                Some(Due::Look) if self.pages.engine().owes_space() == Ok(true) => pace.asked(),
+                Some(Due::GiveBack) => {
+                    let begun = now();
+                    let done = self.give_back_once();
+                    pace.ended(done, begun, now());
+                }
+                Some(Due::Look) | None => {}
             }
         }
+    }
+
+    /// Says whether it was done.
+    fn give_back_once(&self) -> bool {
+        let before = self.pages.engine().disk_bytes();
+        let result = self.pages.give_back();
+        let after = self.pages.engine().disk_bytes();
+        if let Ok(after) = after {
+            self.metrics.store(self.domain, StorePart::Pages, after);
+        }
+        match (result, before, after) {
+            (Err(error), ..) => {
+                tracing::warn!(%error, "space of removed pages was not given back");
+                return false;
+            }
+            (Ok(()), Ok(before), Ok(after)) => {
+                tracing::info!(before, after, "space of removed pages was given back");
+            }
+            (Ok(()), ..) => {}
+        }
+        true
     }
 
     fn load(self, jobs: &Mutex<Receiver<(LoadId, LoadKey)>>) {

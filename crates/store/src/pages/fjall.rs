@@ -12,6 +12,7 @@
 //! - each: the number of an install (16) → what `marks` says of it.
 
 use super::marks::{self, Marks};
+use super::space::{Filters, NEW_TABLES_MAX};
 use super::{Changed, KeptApart, Pages, PagesError};
 use bytes::Bytes;
 use fjall::{
@@ -25,7 +26,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The metadata format from which on it is told what volumes take.
 const BYTES_COUNTED_SINCE: u32 = 2;
@@ -37,8 +39,6 @@ const FORMAT_OLDEST: u8 = 1;
 const HEADER_BYTES: usize = 16;
 /// Bytes of a page's entries beside its image, about.
 const KEYS_BYTES: usize = 256;
-/// Bytes of a key in a table that is written anew, about; a third of them, see [`WRITTEN_TIMES`].
-const COMPACTED_BYTES: u64 = 32;
 const KIND_IMAGE: u8 = 0;
 const KIND_TOMBSTONE: u8 = 1;
 const KIND_META: u8 = 2;
@@ -60,9 +60,16 @@ static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
 /// Room on a file system for one install, given back when this is dropped.
 #[derive(Debug)]
-struct Reserved {
+pub(super) struct Reserved {
     device: u64,
     bytes: u64,
+}
+
+impl Reserved {
+    /// Its file system, and bytes.
+    pub(super) fn share(&self) -> (u64, u64) {
+        (self.device, self.bytes)
+    }
 }
 
 impl Drop for Reserved {
@@ -72,6 +79,18 @@ impl Drop for Reserved {
             *bytes = bytes.saturating_sub(self.bytes);
         }
     }
+}
+
+/// Whether there is room for more than what others have reserved on a file system, of which so many
+/// bytes are the asker's own. Where that cannot be told there is.
+pub(super) fn has_room(
+    place: &Path,
+    free: fn(&Path) -> std::io::Result<u64>,
+    (device, own): (u64, u64),
+) -> bool {
+    let reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_others = reserved.get(&device).map_or(0, |bytes| bytes.saturating_sub(own));
+    free(place).map_or(true, |free| free >= (2 * MARGIN_BYTES).saturating_add(of_others))
 }
 
 /// What the engine may use.
@@ -93,17 +112,21 @@ impl Default for FjallConfig {
 
 /// A page engine on `fjall`.
 pub struct FjallPages {
-    place: PathBuf,
+    pub(super) place: PathBuf,
     /// Its file system.
-    device: u64,
+    pub(super) device: u64,
     /// Bytes free on its file system.
-    free: fn(&Path) -> std::io::Result<u64>,
+    pub(super) free: fn(&Path) -> std::io::Result<u64>,
     database: Database,
-    pages: Keyspace,
-    index: Keyspace,
-    apart: Keyspace,
+    pub(super) pages: Keyspace,
+    pub(super) index: Keyspace,
+    pub(super) apart: Keyspace,
     meta: Keyspace,
     marks: Marks,
+    /// It is to be closed: space is not given back any more.
+    pub(super) closed: Arc<AtomicBool>,
+    /// Runs of newest tables of a keyspace at which a compaction is stopped.
+    pub(super) new_tables_max: usize,
 }
 
 impl std::fmt::Debug for FjallPages {
@@ -125,6 +148,7 @@ impl FjallPages {
             .cache_size(config.cache_bytes)
             .worker_threads(config.threads)
             .manual_journal_persist(true)
+            .with_compaction_filter_factories(Arc::new(|_| Some(Arc::new(Filters))))
             .open()
             .map_err(failed)?;
         let plain = || KeyspaceCreateOptions::default().max_memtable_size(config.memtable_bytes);
@@ -155,17 +179,30 @@ impl FjallPages {
                 detail: "the metadata and the marks of installs are not of one time".into(),
             });
         }
-        Ok(Self { place, device, free: free_bytes, database, pages, index, apart, meta, marks })
+        let (free, closed, new_tables_max) = (free_bytes as _, Arc::default(), NEW_TABLES_MAX);
+        Ok(Self {
+            place,
+            device,
+            free,
+            database,
+            pages,
+            index,
+            apart,
+            meta,
+            marks,
+            closed,
+            new_tables_max,
+        })
     }
 
-    fn keyspaces(&self) -> [&Keyspace; 4] {
+    pub(super) fn keyspaces(&self) -> [&Keyspace; 4] {
         [&self.pages, &self.index, &self.apart, &self.meta]
     }
 
     /// Refuses an install for which there may be no room: one that fails half way ends the engine.
     /// The room is kept until the install is done: that of another domain on the same file system
     /// must not find it as well.
-    fn reserve(&self, bytes: u64) -> Result<Reserved, PagesError> {
+    pub(super) fn reserve(&self, bytes: u64) -> Result<Reserved, PagesError> {
         let place = self.place.display().to_string();
         let failed = |error: std::io::Error| {
             let (place, detail) = (place.clone(), error.to_string());
@@ -200,7 +237,7 @@ impl FjallPages {
         self.database.disk_space().map_err(|error| self.fault(&error))
     }
 
-    fn fault(&self, error: &fjall::Error) -> PagesError {
+    pub(super) fn fault(&self, error: &fjall::Error) -> PagesError {
         fault(&self.place, error)
     }
 
@@ -380,22 +417,7 @@ impl Pages for FjallPages {
     }
 
     fn give_back(&self) -> Result<(), PagesError> {
-        let fault = |error: fjall::Error| self.fault(&error);
-        // What was removed is only noted in memory and in the newest tables as yet.
-        for keyspace in self.keyspaces() {
-            keyspace.rotate_memtable_and_wait().map_err(fault)?;
-        }
-        for keyspace in [&self.index, &self.apart, &self.pages] {
-            // The tables of keys are written anew, and the files of images only as far as most of
-            // what they hold is gone.
-            let _reserved = self.reserve(keyspace.approximate_len() as u64 * COMPACTED_BYTES)?;
-            keyspace.major_compact().map_err(fault)?;
-            if keyspace.fragmented_blob_bytes() > 0 {
-                // The first pass found which images are gone; files of nothing else go with the next.
-                keyspace.major_compact().map_err(fault)?;
-            }
-        }
-        Ok(())
+        self.compact()
     }
 
     fn pages_of(

@@ -7,6 +7,7 @@
 mod fjall;
 mod marks;
 mod model;
+mod space;
 
 pub use fjall::{FjallConfig, FjallPages, free_bytes};
 pub use model::ModelPages;
@@ -60,7 +61,10 @@ pub trait Pages {
     ) -> Result<Vec<(PageId, Stamp)>, PagesError>;
 
     /// Gives back the space of what was removed or replaced. May take long and write much; loads and
-    /// installs go on meanwhile.
+    /// installs go on meanwhile, and it ends before they would have to wait for it.
+    ///
+    /// # Errors
+    /// [`PagesError::Full`] and [`PagesError::PutOff`]: it is to be tried again later.
     fn give_back(&self) -> Result<(), PagesError>;
 
     /// At most `limit` pages of a volume with numbers above `after`, ascending, tombstones
@@ -81,6 +85,14 @@ pub enum PagesError {
     Full {
         /// Its directory.
         place: String,
+    },
+    /// Space was not given back, or not all of it.
+    #[error("space in {place} is given back later: {why}")]
+    PutOff {
+        /// Its directory.
+        place: String,
+        /// What was in the way.
+        why: String,
     },
     /// The engine failed.
     #[error(
