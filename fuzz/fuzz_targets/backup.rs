@@ -3,6 +3,7 @@
 #![no_main]
 
 use bytes::Bytes;
+use larder::backup::format::Trailer;
 use larder::backup::verify;
 use libfuzzer_sys::fuzz_target;
 
@@ -33,6 +34,9 @@ fuzz_target!(|data: &[u8]| {
     let sealed = Bytes::from(seal(data));
     if let Ok(summary) = verify(&sealed[..], &mut |_| {}) {
         assert_eq!(summary.bytes, sealed.len() as u64, "a whole file is read to its end");
-        assert!(summary.trailer.pages + summary.trailer.deleted <= sealed.len() as u64);
+        let Trailer { pages, deleted, left_out, next_page, .. } = summary.trailer;
+        assert!(pages + deleted + left_out <= sealed.len() as u64);
+        assert_eq!(summary.left_out.len() as u64, left_out.min(1000));
+        assert!(summary.left_out.iter().all(|page| *page < next_page));
     }
 });

@@ -291,7 +291,8 @@ pub struct CopyAnswer {
     pub through: Stamp,
     /// Page numbers from this on were never given away.
     pub next_page: PageNo,
-    /// Pages, each exact up to its `as_of`; never [`PageBody::Valid`].
+    /// Pages, each exact up to its `as_of`; never [`PageBody::Valid`]. One with an empty image is there
+    /// and damaged at the origin.
     pub pages: Vec<PageAnswer>,
     /// Which part they are of.
     pub part: CopyPart,

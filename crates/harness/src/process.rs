@@ -33,7 +33,8 @@ impl Process {
     }
 
     /// The same, in a process group of its own: Ctrl-C at a terminal does not reach it, and whoever
-    /// started it ends it when its turn has come.
+    /// started it ends it when its turn has come. Where `setpriv` (util-linux) is, it is told to end
+    /// when the thread that started it is gone, be it killed.
     ///
     /// # Errors
     /// When the process cannot be started.
@@ -43,7 +44,15 @@ impl Process {
         arguments: &[String],
         folder: &Path,
     ) -> Result<Self> {
-        Self::spawn(name, Command::new(binary).args(arguments).process_group(0), folder)
+        let mut command = if can_end_with_its_starter() {
+            let mut command = Command::new("setpriv");
+            // It becomes the binary: the process is the one that was started.
+            command.args(["--pdeathsig", "TERM"]).arg(binary);
+            command
+        } else {
+            Command::new(binary)
+        };
+        Self::spawn(name, command.args(arguments).process_group(0), folder)
     }
 
     fn spawn(name: &str, command: &mut Command, folder: &Path) -> Result<Self> {
@@ -282,6 +291,16 @@ pub fn unmount(point: &Path) {
     }
 }
 
+fn can_end_with_its_starter() -> bool {
+    let tried = Command::new("setpriv")
+        .args(["--pdeathsig", "TERM", "true"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    tried.is_ok_and(|status| status.success())
+}
+
 /// Below those that the system gives to whoever connects: none of them takes a port meanwhile.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
@@ -369,6 +388,33 @@ pub fn metric(port: u16, name: &str, labels: &[&str]) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyhow::ensure;
+
+    /// A quickstart that was killed, by its user or for want of memory, left an origin and two mounts
+    /// behind. What it starts ends when the thread that started it is gone.
+    #[test]
+    fn what_was_started_apart_ends_with_its_starter() {
+        let folder = Folder::private("apart-test", false).expect("room");
+        let place = folder.path().to_path_buf();
+        let starter = std::thread::spawn(move || {
+            let words = ["600".to_owned()];
+            let started = Process::start_apart("sleep", Path::new("sleep"), &words, &place);
+            let started = started.expect("it starts");
+            let name = format!("/proc/{}/comm", started.id());
+            wait_until("its program", Duration::from_secs(10), || {
+                ensure!(std::fs::read_to_string(&name)?.trim() == "sleep", "another one's");
+                Ok(())
+            })
+            .expect("it is there");
+            started
+        });
+        let mut started = starter.join().expect("no panic");
+        wait_until("its end", Duration::from_secs(10), || {
+            ensure!(started.alive().is_err(), "it runs");
+            Ok(())
+        })
+        .expect("it was told to end");
+    }
 
     /// A folder of a quickstart that had been killed was taken for a new one: "there is an authority
     /// already", or what somebody else had put there.

@@ -175,6 +175,8 @@ pub struct Site {
     folder: Folder,
     binary: PathBuf,
     apart: bool,
+    /// Servers have a session of their own.
+    without_terminal: bool,
 }
 
 /// One administrator, two sites, a relay and an origin: what most tests need.
@@ -194,7 +196,7 @@ impl Site {
     /// When it cannot be made.
     pub fn new(binary: &Path, name: &str) -> Result<Self> {
         let folder = Folder::new(name, std::env::var_os("LARDER_KEEP").is_some())?;
-        Self { folder, binary: binary.into(), apart: false }.certified()
+        Self { folder, binary: binary.into(), apart: false, without_terminal: false }.certified()
     }
 
     /// The same in a folder made before. Ctrl-C at a terminal does not reach its processes: whoever
@@ -203,7 +205,13 @@ impl Site {
     /// # Errors
     /// When it cannot be made.
     pub fn apart(binary: &Path, folder: Folder) -> Result<Self> {
-        Self { folder, binary: binary.into(), apart: true }.certified()
+        Self { folder, binary: binary.into(), apart: true, without_terminal: false }.certified()
+    }
+
+    /// Servers have no terminal, whoever runs this: to one that has, SIGHUP is the terminal's end.
+    #[must_use]
+    pub fn without_terminal(self) -> Self {
+        Self { without_terminal: true, ..self }
     }
 
     fn certified(self) -> Result<Self> {
@@ -250,6 +258,9 @@ impl Site {
         }
         let mut child = command
             .args(words)
+            // Not the caller's: what lies there is not the test's.
+            .env("HOME", self.folder.path())
+            .env_remove("XDG_STATE_HOME")
             .stdin(Stdio::null())
             .stdout(File::create(&out)?)
             .stderr(File::create(&err)?)
@@ -355,6 +366,10 @@ impl Site {
     /// # Errors
     /// When it cannot be started.
     pub fn start(&self, name: &str, words: &[&str]) -> Result<Server> {
+        if self.without_terminal {
+            // It becomes the server itself: the process is the one that was started.
+            return self.start_as(name, Path::new("setsid"), &["--wait"], words);
+        }
         self.start_as(name, &self.binary, &[], words)
     }
 

@@ -306,7 +306,9 @@ pub(crate) enum VolumeCommand {
     /// Copy a volume's tree into a folder; run it again to go on after an interruption
     ///
     /// Each directory is copied as of one moment; the whole is, if nobody changes it meanwhile.
-    /// Until it is whole the folder holds a file `.larder-export`, which says that it is not.
+    /// Until it is whole the folder holds a file `.larder-export`, which says that it is not, and is
+    /// nobody's but the exporter's (mode 0700), as are all in it. Run again, it writes what changed in
+    /// the volume since the first run began, and what is not there; after a restart of the machine, all.
     Export {
         /// The volume
         volume: String,
@@ -327,11 +329,16 @@ pub(crate) enum VolumeCommand {
     /// stamp, and everything that was committed before the command began. Nobody who writes is kept
     /// waiting. FILE is written under the name FILE.partial and renamed when it is whole. What fails
     /// on the way leaves FILE as it was. Any node may back up what it may read; do it near the origin.
+    /// While the origin is busy with the backups of others, it waits for its turn.
     Backup {
         /// The volume
         volume: String,
         /// The file, or `-` for standard output; one that is there is replaced in the end
         file: PathBuf,
+        /// Leave out pages that are damaged at the origin, where the first of them would end the backup.
+        /// The file says which they are; the command ends with 6 if there is one, when all else is done
+        #[arg(long)]
+        leave_out_damaged: bool,
         /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with
         /// `--json` an object a line; all on standard error
         #[arg(short, long)]
@@ -345,7 +352,9 @@ pub(crate) enum VolumeCommand {
     /// The volume is a new one, with an id of its own: caches and mounts of the old one have nothing
     /// to do with it. Locks are not restored, and files that were removed while open are freed. The
     /// file is looked through before anything is done. Until the last step the volume holds no tree
-    /// that could be mounted. It has no quota; set it anew.
+    /// that could be mounted. It has no quota; set it anew. Pages that the backup had to leave out are
+    /// not there: the command ends with 6 then, and `larder volume check --repair` mends what stood on
+    /// them. In files with holes they read as zeros.
     Restore {
         /// The file
         file: PathBuf,
@@ -360,7 +369,8 @@ pub(crate) enum VolumeCommand {
     },
     /// Look through a file that `volume backup` wrote: whether it is whole, and what it holds
     ///
-    /// No origin is needed. Every part and every page is checked.
+    /// No origin is needed. Every part and every page is checked. Ends with 6 if the file is damaged, or
+    /// not whole, or if pages had to be left out of it; those are listed by `--json`.
     Verify {
         /// The file, or `-` for standard input
         file: PathBuf,
@@ -434,7 +444,8 @@ pub(crate) enum VolumeCommand {
         free_orphans: Option<String>,
         /// Mend what does not hold, while the volume is in use: counts and parents are set right, names
         /// that lead nowhere are removed, files and directories without a name come to `lost+found`,
-        /// bytes that are missing are zeros. Each repair looks again first. What was done is told
+        /// bytes that are missing are zeros. Where a directory cannot be read, what was in it is looked for
+        /// through all of the volume, which is copied for that, and comes to `lost+found` as well. Each repair looks again first. What was done is told
         #[arg(long, conflicts_with = "data")]
         repair: bool,
         /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with

@@ -25,6 +25,8 @@ use tokio::process::{Child, Command};
 
 /// The word by which the command starts itself: before all others.
 const WORD: &str = "--in-background";
+/// The first descriptor after those for input, output and errors.
+const FIRST_OTHER: i32 = 3;
 /// Bytes of a report that are read at most.
 const REPORT_BYTES_MAX: u64 = 64 << 10;
 /// How long a start takes at most beside what it waits for answers.
@@ -41,6 +43,9 @@ pub(crate) async fn start(
     let config = mounting::config(arguments, common)?;
     let log = log_file(&config, &arguments.volume)?;
     let mut stopping = Stopping::listen()?;
+    // What the caller left open for its children is not the mount's: a lock of `flock`, say, would be
+    // held for as long as it stands.
+    close_fds::set_fds_cloexec_threadsafe(FIRST_OTHER, &[]);
     let mut child = Command::new(std::env::current_exe()?)
         // Whatever the file is called: `mount.larder` would read its words in another way.
         .arg0("larder")

@@ -1,7 +1,7 @@
 //! `larder volume backup`, `restore` and `verify`: the files.
 
 use crate::progress::{Progress, Step};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use larder::backup::{self, BackupOptions, BackupProgress, Summary};
 use larder::client::{Node, Volume};
 use serde_json::{Value, json};
@@ -21,9 +21,22 @@ fn partial(file: &Path) -> PathBuf {
     name.into()
 }
 
+/// Fails if the backup lacks pages, after all else is done and told.
+pub(crate) fn verdict(report: &Value) -> Result<()> {
+    match report["left_out"].as_u64() {
+        Some(0) | None => Ok(()),
+        Some(pages) => bail!(crate::exit::LeftOut(pages)),
+    }
+}
+
 /// Writes a volume into a file beside the one that is wanted, and renames it in the end.
-pub(crate) async fn back_up(volume: &Volume, file: &Path, mut shown: Progress) -> Result<Value> {
-    let options = BackupOptions::default();
+pub(crate) async fn back_up(
+    volume: &Volume,
+    file: &Path,
+    leave_out_damaged: bool,
+    mut shown: Progress,
+) -> Result<Value> {
+    let options = BackupOptions { leave_out_damaged, ..BackupOptions::default() };
     let mut progress = |done| shown.show(step(done));
     if file.as_os_str() == "-" {
         let out = BufWriter::with_capacity(1 << 20, std::io::stdout());
@@ -90,6 +103,8 @@ fn report(summary: &Summary, shown: &Progress) -> Value {
         "unix_time": trailer.time / 1_000_000_000,
         "pages": trailer.pages,
         "deleted": trailer.deleted,
+        "left_out": trailer.left_out,
+        "left_out_pages": summary.left_out.iter().map(|page| page.0).collect::<Vec<_>>(),
         "file_bytes": summary.bytes,
         "seconds": shown.finish().as_secs_f64(),
     })

@@ -16,6 +16,14 @@ use larder_store::pages::PagesError;
 #[error("{0} fault(s) found")]
 pub(crate) struct Damaged(pub(crate) usize);
 
+/// A backup lacks pages that could not be read at the origin.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{0} page(s) are not in the backup: they were damaged at the origin, and left out; restored they \
+     are gone, and `larder volume check --repair` mends what stood on them"
+)]
+pub(crate) struct LeftOut(pub(crate) u64);
+
 /// A folder without a store is to be checked.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} holds no store")]
@@ -44,7 +52,7 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
         if let Some(reported) = cause.downcast_ref::<Reported>() {
             return reported.code;
         }
-        if cause.is::<Damaged>() {
+        if cause.is::<Damaged>() || cause.is::<LeftOut>() {
             return DAMAGED;
         }
         if cause.is::<NoStore>() {
@@ -90,8 +98,9 @@ fn of_backup(error: &BackupError) -> u8 {
         BackupError::Format(FormatError::Io(_)) | BackupError::Io(_) => 1,
         BackupError::Format(_) => DAMAGED,
         BackupError::Client(error) => of(error),
-        BackupError::Taken(_) => REFUSED,
-        BackupError::TooBusy { .. } => UNAVAILABLE,
+        BackupError::Taken(_) | BackupError::Changed(_) => REFUSED,
+        BackupError::TooManyNumbers { .. } => DAMAGED,
+        BackupError::TooBusy { .. } | BackupError::OriginBusy { .. } => UNAVAILABLE,
     }
 }
 

@@ -10,10 +10,18 @@ use std::io::{ErrorKind, Write};
 
 /// Prints a result to standard output, with a newline.
 pub(crate) fn line(text: impl Display) -> Result<()> {
+    line_read(text).map(drop)
+}
+
+/// The same; false: nobody reads any more. For those who print on and on.
+pub(crate) fn line_read(text: impl Display) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("standard output cannot be written to"),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        other => {
+            other.context("standard output cannot be written to")?;
+            Ok(true)
+        }
     }
 }
 

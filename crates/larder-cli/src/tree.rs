@@ -5,17 +5,22 @@ use anyhow::{Context, Result, ensure};
 use larder::client::{Freshness, Volume};
 use larder::fs::check::{At, CheckOptions, CheckReport, Found, check as check_tree};
 use larder::fs::client::VolumeStore;
-use larder::fs::export::{ExportOptions, MARKER, export as export_tree};
+use larder::fs::export::{ExportOptions, MARKER, export as export_tree, take_target};
 use larder::fs::import::import as import_tree;
 use larder::fs::repair::repair as repair_tree;
 use larder::fs::{FileSystem, FsError, FsOptions};
 use serde_json::{Value, json};
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// An operation of a command may take this long: nobody waits at a terminal for a second.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
+
+/// How far the clocks of those who change files may be apart, in nanoseconds.
+const CLOCKS_APART: i64 = 300_000_000_000;
 
 type Tree = Arc<FileSystem<VolumeStore>>;
 
@@ -55,7 +60,12 @@ async fn open(volume: &Volume) -> Result<Tree> {
 
 /// Imports a host folder into the root of a volume's tree.
 pub(crate) async fn import(volume: &Volume, source: &Path, mut shown: Progress) -> Result<Value> {
-    ensure!(source.is_dir(), "{} is not a folder", source.display());
+    let at = source.display();
+    ensure!(source.is_dir(), "{at} is not a folder");
+    ensure!(
+        !source.join(MARKER).exists(),
+        "{at} holds an unfinished export: finish it, or remove the file {MARKER} in it"
+    );
     let tree = open(volume).await?;
     let done = import_tree(&tree, source, tree.root(), &mut |progress| {
         let done = progress.files + progress.skipped;
@@ -75,14 +85,13 @@ pub(crate) async fn import(volume: &Volume, source: &Path, mut shown: Progress) 
 /// with.
 pub(crate) async fn export(volume: &Volume, target: &Path, mut shown: Progress) -> Result<Value> {
     let tree = open(volume).await?;
-    let kept = export_marker(volume, &tree, target).await?;
-    let options = ExportOptions { keep_same: kept };
+    let keep_before = export_marker(volume, &tree, target).await?;
+    let options = ExportOptions { keep_before };
     let done = export_tree(&tree, tree.root(), target, options, &mut |progress| {
         let done = progress.files + progress.skipped + progress.directories;
         shown.show(Step { done, known: Some(progress.found), bytes: progress.bytes });
     })
     .await?;
-    std::fs::remove_file(target.join(MARKER)).context("the mark of an unfinished export")?;
     Ok(json!({
         "directories": done.directories,
         "files": done.files,
@@ -92,32 +101,65 @@ pub(crate) async fn export(volume: &Volume, target: &Path, mut shown: Progress) 
     }))
 }
 
-/// Marks a folder as an unfinished export of the volume. True: it was one before.
-async fn export_marker(volume: &Volume, tree: &Tree, target: &Path) -> Result<bool> {
+/// Marks a folder as an unfinished export of the volume. If it was one before, files of which nothing
+/// changed from a time on need not be written again; none: all are to be.
+async fn export_marker(volume: &Volume, tree: &Tree, target: &Path) -> Result<Option<i64>> {
     let (marker, shown) = (target.join(MARKER), target.display());
     let root = tree.lookup(tree.root(), MARKER.as_bytes()).await?;
     ensure!(
         root.attr.is_none(),
         "the volume holds a file {MARKER}, which marks exports: rename it"
     );
-    let id = format!("{}\n", volume.id());
+    // First: whoever owned it could put a link where the mark comes.
+    let there = target.is_dir();
+    if there && !marker.exists() {
+        let mut entries = std::fs::read_dir(target).with_context(|| shown.to_string())?;
+        ensure!(entries.next().is_none(), "{shown} is not empty");
+    }
+    take_target(target)?;
+    let (id, run) = (volume.id().to_string(), machine_run());
     match std::fs::read_to_string(&marker) {
         Ok(found) => {
+            let mut words = found.split_whitespace();
             ensure!(
-                found == id,
+                words.next() == Some(&*id),
                 "{shown} holds an unfinished export of another volume: choose another folder"
             );
-            return Ok(true);
+            // After a power cut nobody knows what of it is on the disk.
+            let same_run = words.next() == Some(&*run);
+            let began = words.next().and_then(|began| began.parse().ok());
+            let keep = began.filter(|_| same_run);
+            if keep.is_none() {
+                std::fs::remove_file(&marker).with_context(|| marker.display().to_string())?;
+                write_marker(&marker, &id, &run)?;
+            }
+            // What is there was left by an export: other kinds of things are replaced.
+            return Ok(Some(
+                keep.map_or(i64::MIN, |began: i64| began.saturating_sub(CLOCKS_APART)),
+            ));
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(error).context(marker.display().to_string()),
     }
-    if let Ok(mut entries) = std::fs::read_dir(target) {
-        ensure!(entries.next().is_none(), "{shown} is not empty");
-    }
-    std::fs::create_dir_all(target).with_context(|| shown.to_string())?;
-    std::fs::write(&marker, id).with_context(|| marker.display().to_string())?;
-    Ok(false)
+    let mut entries = std::fs::read_dir(target).with_context(|| shown.to_string())?;
+    ensure!(entries.next().is_none(), "{shown} is not empty");
+    write_marker(&marker, &id, &run)?;
+    Ok(None)
+}
+
+/// Of which volume the export is, in which run of the machine and when it began.
+fn write_marker(marker: &Path, id: &str, run: &str) -> Result<()> {
+    let began = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    let at = || marker.display().to_string();
+    let mut file = File::create_new(marker).with_context(at)?;
+    writeln!(file, "{id} {run} {began}").and_then(|()| file.sync_all()).with_context(at)
+}
+
+/// Another one after each start of the machine.
+fn machine_run() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    // Where it is not told every run of an export is one by itself.
+    id.map_or_else(|_| format!("process-{}", std::process::id()), |id| id.trim().to_owned())
 }
 
 /// Checks a volume's tree; the report, and what does not hold. First frees files without a name

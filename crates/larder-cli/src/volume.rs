@@ -108,11 +108,11 @@ pub(crate) async fn run(command: &VolumeCommand, common: &Common) -> Result<()> 
 /// What is done with backups.
 async fn files(command: &VolumeCommand, common: &Common) -> Result<()> {
     match command {
-        VolumeCommand::Backup { volume: name, file, quiet, uplink } => {
+        VolumeCommand::Backup { volume: name, file, leave_out_damaged, quiet, uplink } => {
             let node = connect_within(uplink, common, IMPORT_MEMORY).await?;
             let volume = node.volume(name).await?;
             let shown = Progress::of_pages("backup", common.json, *quiet);
-            let report = crate::backup::back_up(&volume, file, shown).await?;
+            let report = crate::backup::back_up(&volume, file, *leave_out_damaged, shown).await?;
             // Standard output is the file's.
             if file.as_os_str() == "-" {
                 out::fault(summary("backed up", &report));
@@ -120,6 +120,7 @@ async fn files(command: &VolumeCommand, common: &Common) -> Result<()> {
                 show(&report, common, &summary("backed up", &report))?;
             }
             node.shutdown().await;
+            crate::backup::verdict(&report)?;
         }
         VolumeCommand::Restore { file, volume: name, quiet, uplink } => {
             let node = connect_within(uplink, common, IMPORT_MEMORY).await?;
@@ -127,11 +128,13 @@ async fn files(command: &VolumeCommand, common: &Common) -> Result<()> {
             let report = crate::backup::restore(&node, file, name, shown).await?;
             show(&report, common, &summary("restored", &report))?;
             node.shutdown().await;
+            crate::backup::verdict(&report)?;
         }
         VolumeCommand::Verify { file, quiet } => {
             let shown = Progress::of_pages("verify", common.json, *quiet);
             let report = crate::backup::verify(file, shown)?;
             show(&report, common, &summary("whole", &report))?;
+            crate::backup::verdict(&report)?;
         }
         other => unreachable!("{other:?} is of no backup"),
     }

@@ -10,14 +10,16 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that may wait to be written.
+/// Lines that may wait to be written, and their bytes.
 const LINES_MAX: usize = 4096;
+const BYTES_MAX: usize = 8 << 20;
 /// How long the end of a process waits for its last lines.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// Libraries that tell of what is usual: they are heard when the filter names them. What fails in
@@ -63,10 +65,11 @@ pub fn init(config: &LogConfig) -> Result<(), ConfigError> {
     if begun.is_err() {
         return Ok(());
     }
-    let count = queue.dropped.clone();
+    let writer = Writer::new(&queue, out);
+    let tell = |lines| tracing::warn!(lines, "log lines were dropped");
     std::thread::Builder::new()
         .name("log".into())
-        .spawn(move || write_all(&lines, out, &count))
+        .spawn(move || writer.write_all(&lines, tell))
         .map_err(|e| ConfigError::Invalid { layer: "log".into(), detail: e.to_string() })?;
     if QUEUE.set(queue).is_ok() {
         log_panics();
@@ -113,13 +116,15 @@ enum Line {
 #[derive(Clone)]
 struct Queue {
     lines: SyncSender<Line>,
+    /// Of the lines that wait.
+    bytes: Arc<AtomicUsize>,
     dropped: Counter,
 }
 
 impl Queue {
     fn new(dropped: Counter) -> (Self, Receiver<Line>) {
         let (lines, receive) = sync_channel(LINES_MAX);
-        (Self { lines, dropped }, receive)
+        (Self { lines, bytes: Arc::default(), dropped }, receive)
     }
 
     fn flush(&self, limit: Duration) {
@@ -142,7 +147,9 @@ impl Queue {
 impl Write for Queue {
     /// One event, whole: the subscriber hands it over at once.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.lines.try_send(Line::Text(line.to_vec())).is_err() {
+        let waiting = self.bytes.fetch_add(line.len(), Ordering::Relaxed) + line.len();
+        if waiting > BYTES_MAX || self.lines.try_send(Line::Text(line.to_vec())).is_err() {
+            self.bytes.fetch_sub(line.len(), Ordering::Relaxed);
             self.dropped.inc();
         }
         Ok(line.len())
@@ -161,24 +168,87 @@ impl<'a> MakeWriter<'a> for Queue {
     }
 }
 
-/// Writes lines until nobody can log any more.
-fn write_all(lines: &Receiver<Line>, mut out: impl Write, dropped: &Counter) {
-    let mut told = (0, Instant::now());
-    for line in lines {
-        match line {
-            Line::Text(text) => {
-                if out.write_all(&text).and_then(|()| out.flush()).is_err() {
-                    dropped.inc();
+/// The far end of the queue.
+struct Writer<W: Write> {
+    out: W,
+    bytes: Arc<AtomicUsize>,
+    dropped: Counter,
+    /// Of those, how many were told of.
+    told: u64,
+    /// The last line was cut off: what comes next must not go on with it.
+    torn: bool,
+}
+
+impl<W: Write> Writer<W> {
+    fn new(queue: &Queue, out: W) -> Self {
+        let (bytes, dropped) = (queue.bytes.clone(), queue.dropped.clone());
+        Self { out, bytes, dropped, told: 0, torn: false }
+    }
+
+    /// Writes lines until nobody can log any more. `tell` logs how many were dropped.
+    fn write_all(mut self, lines: &Receiver<Line>, tell: impl Fn(u64)) {
+        let mut told = Instant::now();
+        for line in lines {
+            match line {
+                Line::Text(text) => self.take(&text),
+                Line::Flush(written) => {
+                    // It may be the last one.
+                    self.tell(&tell);
+                    for line in lines.try_iter().take(LINES_MAX) {
+                        match line {
+                            Line::Text(text) => self.take(&text),
+                            Line::Flush(written) => {
+                                let _ = written.send(());
+                            }
+                        }
+                    }
+                    // Whoever waited has left by itself otherwise.
+                    let _ = written.send(());
                 }
             }
-            // Whoever waited has left by itself otherwise.
-            Line::Flush(written) => drop(written.send(())),
+            if told.elapsed() >= TELL_EVERY {
+                self.tell(&tell);
+                told = Instant::now();
+            }
         }
-        let lost = dropped.get();
-        if lost > told.0 && told.1.elapsed() >= TELL_EVERY {
-            tracing::warn!(lines = lost - told.0, "log lines were dropped");
-            told = (lost, Instant::now());
+    }
+
+    fn tell(&mut self, tell: impl Fn(u64)) {
+        let lost = self.dropped.get();
+        if lost > self.told {
+            tell(lost - self.told);
+            self.told = lost;
         }
+    }
+
+    /// Writes a line that waited.
+    fn take(&mut self, text: &[u8]) {
+        self.bytes.fetch_sub(text.len(), Ordering::Relaxed);
+        self.line(text);
+    }
+
+    fn line(&mut self, text: &[u8]) {
+        if self.torn && self.put(b"\n").is_ok() {
+            self.torn = false;
+        }
+        if self.torn || self.put(text).is_err() {
+            self.dropped.inc();
+        }
+    }
+
+    /// Writes bytes, and takes note when only some of them were.
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.out.write(&bytes[written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+            self.torn = written < bytes.len();
+        }
+        self.out.flush()
     }
 }
 
@@ -195,8 +265,8 @@ mod tests {
     fn a_reader_that_stands_still_delays_nobody() {
         let (far, near) = io::pipe().expect("a pipe");
         let (mut queue, lines) = Queue::new(Counter::default());
-        let count = queue.dropped.clone();
-        let writer = std::thread::spawn(move || write_all(&lines, near, &count));
+        let writer = Writer::new(&queue, near);
+        let writer = std::thread::spawn(move || writer.write_all(&lines, |_| ()));
         // More than the pipe and the queue hold together.
         let line = [b'x'; 1024];
         let total = 3 * LINES_MAX;
@@ -212,6 +282,82 @@ mod tests {
         writer.join().expect("no panic");
         let read = reader.join().expect("no panic");
         assert_eq!(read as u64, (total as u64 - dropped) * 1024, "what was kept is whole");
+    }
+
+    /// A disk that has room for so many bytes now, and for more later.
+    #[derive(Clone, Default)]
+    struct Disk(Arc<std::sync::Mutex<(Vec<u8>, usize)>>);
+
+    impl Disk {
+        fn lock(&self) -> std::sync::MutexGuard<'_, (Vec<u8>, usize)> {
+            self.0.lock().expect("no holder panics")
+        }
+
+        fn text(&self) -> String {
+            String::from_utf8(self.lock().0.clone()).expect("text")
+        }
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let (held, room) = &mut *self.lock();
+            let taken = bytes.len().min(*room);
+            held.extend(&bytes[..taken]);
+            *room -= taken;
+            if taken == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(taken) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A full disk cut a line off, and the next one that was written, when there was room again, went on
+    /// with it. How many were lost was told with the next line only: a process that ended took the
+    /// number with it.
+    #[test]
+    fn a_line_that_was_cut_off_stands_alone_and_losses_are_told_at_the_end() {
+        let disk = Disk::default();
+        disk.lock().1 = 10;
+        let (queue, lines) = Queue::new(Counter::default());
+        let mut writer = Writer::new(&queue, disk.clone());
+        writer.line(b"first\n");
+        writer.line(b"second\n");
+        writer.line(b"third\n");
+        assert_eq!((disk.text().as_str(), queue.dropped.get()), ("first\nseco", 2));
+        disk.lock().1 = 1000;
+        writer.line(b"fourth\n");
+        assert_eq!(disk.text(), "first\nseco\nfourth\n");
+        // The end of a process: nothing is logged after it.
+        let (written, done) = sync_channel(1);
+        queue.lines.try_send(Line::Flush(written)).expect("room");
+        let teller = queue.clone();
+        let tell = move |lost| {
+            teller.clone().write_all(format!("{lost} dropped\n").as_bytes()).expect("room");
+        };
+        drop(queue);
+        let writer = std::thread::spawn(move || writer.write_all(&lines, tell));
+        done.recv().expect("it is written");
+        assert!(disk.text().ends_with("\n2 dropped\n"), "{}", disk.text());
+        drop(writer);
+    }
+
+    /// Lines are bounded in bytes too: four thousand of a megabyte each would be memory for nothing.
+    #[test]
+    fn long_lines_are_bounded_in_bytes() {
+        let (mut queue, lines) = Queue::new(Counter::default());
+        let line = vec![b'x'; 1 << 20];
+        for _ in 0..20 {
+            assert_eq!(queue.write(&line).expect("it never fails"), line.len());
+        }
+        assert_eq!(queue.dropped.get(), 20 - (BYTES_MAX >> 20) as u64);
+        let mut writer = Writer::new(&queue, io::sink());
+        for line in lines.try_iter() {
+            if let Line::Text(text) = line {
+                writer.take(&text);
+            }
+        }
+        assert_eq!(queue.bytes.load(Ordering::Relaxed), 0, "all of it is given back");
     }
 
     /// Logs name people and their files: others of the machine must not read them. What is already

@@ -73,10 +73,11 @@ pub struct OriginConfig {
     /// Most parts of copies that are being made ready at once; a further one is answered `Busy`.
     /// Default: 16.
     pub copies_max: usize,
-    /// Most states kept for copies at once. Default: 8.
+    /// Most states kept for copies at once; of whoever has more than his share one makes room for
+    /// another's, else a further one is answered `Busy`. Default: 8.
     pub pins_max: usize,
-    /// Bytes of page images kept for copies, since they changed meanwhile; beyond it the state that
-    /// needs most of them is given up. Default: 256 MiB.
+    /// Bytes of page images kept for copies, since they changed meanwhile; beyond it a state that
+    /// nobody asks for, else the one that needs most of them, is given up. Default: 256 MiB.
     pub pinned_copy_bytes_max: usize,
     /// A state that nobody asked for during this time is given up. Default: 60 s.
     pub pin_idle_max: Duration,

@@ -231,6 +231,7 @@ fn answer(answer: &PageAnswer) -> String {
     let body = match &answer.body {
         PageBody::Valid => "valid".into(),
         PageBody::Absent => "absent".into(),
+        PageBody::Data(bytes) if bytes.is_empty() => "damaged".into(),
         PageBody::Data(bytes) => match Page::decode(answer.page, bytes.clone()) {
             Ok(page) => content(&page),
             Err(error) => error.to_string(),

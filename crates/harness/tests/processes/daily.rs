@@ -74,7 +74,14 @@ fn a_mount_is_usable_when_the_command_ends() -> Result<()> {
     ensure!(text.starts_with("larder: ") && text.contains("no volume nope"), "{text}");
     ensure!(!is_mounted(&point.0)?, "mounted what is not there");
 
-    let done = ended(binary(), &mount(VOLUME))?;
+    // With a lock that is the caller's: it was the mount's as well, for as long as it stood.
+    let lock = site.path("lock").display().to_string();
+    let program = binary().display().to_string();
+    let words = mount(VOLUME);
+    let words = [&[&*lock, &*program], &words[..]].concat();
+    let done = ended(Path::new("flock"), &words)?;
+    let free = Command::new("flock").args(["--nonblock", &lock, "true"]).status()?;
+    ensure!(free.success(), "the mount holds its caller's lock");
     ensure!(done.status.success() && done.stderr.is_empty(), "{done:?}");
     ensure!(fs::read(point.0.join("inline"))?.len() == 700, "the tree is there");
     ensure!(http_get(port, "/metrics")?.contains("larder_log_lines_dropped_total 0"), "counted");

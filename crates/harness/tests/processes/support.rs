@@ -128,9 +128,8 @@ fn top_shows_processes_side_by_side() -> Result<()> {
     let lines = within(READY, "three looks", move || {
         out.lines().take(3).collect::<std::io::Result<Vec<String>>>()
     })?;
-    Command::new("kill").args(["-INT", &child.id().to_string()]).status()?;
+    // Its reader is gone by now: it went on for ever, for nobody.
     let ended = within(READY, "the end of top", move || child.wait())??;
-    // Its reader is gone by now, which ends it as well: neither is a failure.
     ensure!(ended.success(), "{ended:?}");
     let looks = lines?;
     ensure!(looks.len() == 3, "{looks:?}");

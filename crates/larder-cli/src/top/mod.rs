@@ -50,7 +50,7 @@ impl TopArgs {
 }
 
 /// Looks at the processes until it is told to end. On a terminal the screen is drawn anew each
-/// time; elsewhere a table, or with `--json` an object, is printed.
+/// time; elsewhere a table, or with `--json` an object, is printed, for as long as somebody reads.
 pub(crate) async fn run(arguments: &TopArgs, common: &Common) -> Result<()> {
     let every = arguments.every()?;
     ensure!(arguments.http.len() <= ENDPOINTS_MAX, "at most {ENDPOINTS_MAX} endpoints at once");
@@ -82,8 +82,9 @@ pub(crate) async fn run(arguments: &TopArgs, common: &Common) -> Result<()> {
                 if arguments.once && rounds < 2 {
                     continue;
                 }
-                if screen.is_none() {
-                    print(&looks, common)?;
+                // Once its reader is gone it would look on for nobody, for ever.
+                if screen.is_none() && !print(&looks, common)? && !arguments.once {
+                    return Ok(());
                 }
             }
         }
@@ -146,14 +147,15 @@ async fn look_all(looks: &mut [Look]) {
     }
 }
 
-fn print(looks: &[Look], common: &Common) -> Result<()> {
+/// False: nobody reads any more.
+fn print(looks: &[Look], common: &Common) -> Result<bool> {
     if common.json {
-        return out::line(json(looks));
+        return out::line_read(json(looks));
     }
     for line in view::lines(looks) {
         out::line(line)?;
     }
-    out::line("")
+    out::line_read("")
 }
 
 /// One look at all processes.

@@ -94,6 +94,9 @@ pub(super) struct Figures {
     pub(super) queued_bytes: Option<f64>,
     /// Bytes written to a mount that wait for their commit.
     pub(super) waiting_bytes: Option<f64>,
+    /// Memory of a node's page copies, and what they may take.
+    pub(super) cache_bytes: Option<f64>,
+    pub(super) cache_bytes_max: Option<f64>,
     pub(super) log_bytes: Option<f64>,
     pub(super) store_bytes: Option<f64>,
     pub(super) lost_bytes: Option<f64>,
@@ -124,6 +127,8 @@ impl Figures {
             let (count, _) = grown(&format!("{name}_seconds_count"))?;
             (count > 0.0).then(|| sum / count * 1e3)
         };
+        // Others than nodes have none.
+        let cache_max = seen.metric("cache_max_bytes").filter(|most| *most > 0.0);
         Self {
             role: text(&seen.status["role"]),
             name: text(seen.own("name")),
@@ -144,6 +149,8 @@ impl Figures {
             received_bytes_s: rate("wire_bytes_total/received"),
             queued_bytes: seen.metric("queued_bytes"),
             waiting_bytes: seen.status["waiting_bytes"].as_f64(),
+            cache_bytes: cache_max.and(seen.metric("cache_bytes")),
+            cache_bytes_max: cache_max,
             log_bytes: seen.metric("store_bytes/log"),
             store_bytes: seen.metric("store_bytes/pages"),
             lost_bytes: seen.metric("lost_bytes_total"),
@@ -174,6 +181,8 @@ impl Figures {
             "received_bytes_per_s": self.received_bytes_s,
             "queued_bytes": self.queued_bytes,
             "waiting_bytes": self.waiting_bytes,
+            "cache_bytes": self.cache_bytes,
+            "cache_bytes_max": self.cache_bytes_max,
             "log_bytes": self.log_bytes,
             "store_bytes": self.store_bytes,
             "lost_bytes": self.lost_bytes,

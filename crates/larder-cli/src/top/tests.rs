@@ -10,11 +10,17 @@ larder_kernel_requests_total{what=\"getattr\"} 5
 larder_fetch_seconds_sum 0.HITS
 larder_fetch_seconds_count HITS
 larder_state_age_seconds{domain=\"01\"} 1.5
+larder_cache_bytes 1048576
+larder_cache_max_bytes MOST
 # EOF
 ";
 
 fn seen(hits: u32, status: &str) -> Seen {
-    Seen::parse(status, &METRICS.replace("HITS", &hits.to_string())).expect("a process's words")
+    Seen::parse(status, &figures(hits, "4194304")).expect("a process's words")
+}
+
+fn figures(hits: u32, cache_max: &str) -> String {
+    METRICS.replace("HITS", &hits.to_string()).replace("MOST", cache_max)
 }
 
 const NODE: &str = r#"{"role": "node", "node": {"name": "one", "parent": "here:1",
@@ -33,6 +39,18 @@ fn rates_are_what_was_counted_between_two_looks() {
     assert!((fetch_ms - 10.0).abs() < 1e-6, "{fetch_ms}");
     // A process that was started anew has counted less: no negative rates.
     assert_eq!(Figures::new(&before, Some((1.0, &after))).hits_s, None);
+}
+
+/// Nothing told how full a cache is: whether its memory is too small could only be guessed.
+#[test]
+fn what_the_cache_takes_is_shown() {
+    let mut look = Look::new("a:1");
+    look.take(Ok(seen(1, NODE)));
+    let lines = view::lines(&[look]);
+    assert!(lines.iter().any(|line| line.contains("1.00 MiB of 4.00 MiB")), "{lines:#?}");
+    // An origin has none, and does not say that it is empty.
+    let origin = Seen::parse(NODE, &figures(1, "0")).expect("a process's words");
+    assert_eq!(Figures::new(&origin, None).cache_bytes, None);
 }
 
 #[test]

@@ -10,11 +10,12 @@ const COLUMN_MAX: usize = 36;
 type Cell = fn(&Figures) -> String;
 
 /// The rows, in their order.
-const ROWS: [(&str, Cell); 23] = [
+const ROWS: [(&str, Cell); 24] = [
     ("process", |f| format!("{} {}", f.role, f.name)),
     ("link", |f| f.link.clone().unwrap_or_else(none)),
     ("children", |f| number(f.children)),
     ("age of its state", |f| f.age_s.map_or_else(none, |age| format!("{age:.1} s"))),
+    ("cache", |f| part(f.cache_bytes, f.cache_bytes_max)),
     ("hits", |f| per_second(f.hits_s)),
     ("misses", |f| per_second(f.misses_s)),
     ("hit ratio", |f| ratio(f.hits_s, f.misses_s)),
@@ -66,6 +67,10 @@ fn millis(value: Option<f64>) -> String {
 
 fn bytes(value: Option<f64>) -> String {
     value.map_or_else(none, |value| HumanBytes(value.max(0.0) as u64).to_string())
+}
+
+fn part(value: Option<f64>, of: Option<f64>) -> String {
+    value.map_or_else(none, |_| format!("{} of {}", bytes(value), bytes(of)))
 }
 
 fn bytes_per_second(value: Option<f64>) -> String {

@@ -1,11 +1,12 @@
 //! Copying a volume that is in use.
 
-use super::format::{Header, Trailer, Writer, Written};
+use super::format::{Header, Held, Trailer, Writer, Written};
 use super::tally::Tally;
 use super::{BackupError, BackupProgress, Summary};
-use crate::client::{Error, Volume};
+use crate::client::{Error, NotCopied, Volume};
 use crate::clock::{random_u128, wall_time};
-use larder_core::id::{HistoryId, PageNo, Stamp};
+use bytes::Bytes;
+use larder_core::id::{HistoryId, PageId, PageNo, Stamp};
 use larder_core::message::{CopyAnswer, CopyAsk, CopyCursor, CopyPart, PageBody, PinId};
 use larder_core::page::Page;
 use std::collections::BTreeSet;
@@ -23,6 +24,11 @@ pub struct BackupOptions {
     pub attempts_max: u32,
     /// How long nothing may come before the backup fails.
     pub patience: Duration,
+    /// How long it waits for its turn while the origin is busy with the backups of others. They hold
+    /// their places for half an hour at most.
+    pub busy_patience: Duration,
+    /// Leave out pages that are damaged at the origin. Otherwise the first of them ends the backup.
+    pub leave_out_damaged: bool,
 }
 
 impl Default for BackupOptions {
@@ -32,6 +38,8 @@ impl Default for BackupOptions {
             settled_bytes: 16 << 20,
             attempts_max: 5,
             patience: Duration::from_secs(120),
+            busy_patience: Duration::from_secs(45 * 60),
+            leave_out_damaged: false,
         }
     }
 }
@@ -41,6 +49,7 @@ const SHORT: Duration = Duration::from_secs(2);
 /// How often a part of the last round is asked for again before its state is taken for lost.
 const PART_ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(200);
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Writes a volume to `out`, as it is at one stamp of its domain while this runs. Everything that was
 /// committed before the call is in it. The file is whole when this returns, and not before: it ends
@@ -66,6 +75,7 @@ pub async fn back_up<W: Write>(
         writer: Writer::new(out, &header)?,
         tally: Tally::default(),
         ahead: BTreeSet::new(),
+        pin: PinId(random_u128()),
         position: (HistoryId::default(), Stamp::ZERO),
         next_page: PageNo(1),
         done: BackupProgress { known: info.pages, ..BackupProgress::default() },
@@ -92,9 +102,11 @@ pub async fn back_up<W: Write>(
         next_page: copier.next_page,
         pages: copier.tally.pages(),
         deleted: copier.tally.deleted(),
+        left_out: copier.tally.count_left_out(),
     };
+    let left_out = copier.tally.left_out();
     let (out, bytes) = copier.writer.finish(&trailer)?;
-    Ok((Summary { header, trailer, bytes }, out))
+    Ok((Summary { header, trailer, bytes, left_out }, out))
 }
 
 /// What a round came to.
@@ -112,6 +124,8 @@ struct Copier<'a, W: Write> {
     /// Pages of which only a state after the last round's stamp is in the file: the next round
     /// tells of them again.
     ahead: BTreeSet<PageNo>,
+    /// The name of every last round: one that is tried again takes the place of the one before.
+    pin: PinId,
     /// All that changed up to here is in the file.
     position: (HistoryId, Stamp),
     next_page: PageNo,
@@ -131,7 +145,7 @@ impl<W: Write> Copier<'_, W> {
         loop {
             attempts += 1;
             let time = wall_time().0;
-            let reason = match self.round(Some(PinId(random_u128()))).await {
+            let reason = match self.round(Some(self.pin)).await {
                 Ok(round) => return Ok((round, time)),
                 Err(BackupError::Client(error)) if passes(&error) => error.to_string(),
                 Err(error) => return Err(error),
@@ -178,27 +192,62 @@ impl<W: Write> Copier<'_, W> {
         &mut self,
         pin: Option<PinId>,
         cursor: Option<CopyCursor>,
-    ) -> Result<CopyAnswer, Error> {
+    ) -> Result<CopyAnswer, BackupError> {
         let ask = CopyAsk { cursor, pin, ..self.ask(self.position) };
         self.patiently(ask, pin.map(|_| PART_ATTEMPTS)).await
     }
 
-    /// Asks again while nothing comes.
-    async fn patiently(&mut self, ask: CopyAsk, most: Option<u32>) -> Result<CopyAnswer, Error> {
-        let (began, mut attempts) = (Instant::now(), 0);
+    /// Asks again while nothing comes, and while the origin has no place for another copy.
+    async fn patiently(
+        &mut self,
+        ask: CopyAsk,
+        most: Option<u32>,
+    ) -> Result<CopyAnswer, BackupError> {
+        let (mut began, mut attempts, mut busy) = (Instant::now(), 0, None);
         loop {
             match self.volume.copy_pages(ask.clone()).await {
-                Err(error) if passes(&error) => {
+                Err(NotCopied::Busy(reason)) => {
+                    let waited = busy.get_or_insert_with(Instant::now).elapsed();
+                    if waited > self.options.busy_patience {
+                        return Err(BackupError::OriginBusy { waited, reason });
+                    }
+                    tokio::time::sleep(BUSY_PAUSE).await;
+                    // It answers.
+                    began = Instant::now();
+                }
+                Err(NotCopied::Failed(error)) if passes(&error) => {
                     attempts += 1;
                     let over = most.is_some_and(|most| attempts >= most);
                     if over || began.elapsed() > self.options.patience {
-                        return Err(error);
+                        return Err(error.into());
                     }
                     tokio::time::sleep(PAUSE).await;
                 }
-                other => return other,
+                other => return Ok(other?),
             }
         }
+    }
+
+    /// What is held of a page that was answered.
+    fn held(&self, body: PageBody, page: PageId) -> Result<Held<Bytes>, Error> {
+        let damaged = |detail: &str| Error::Damaged { page, detail: detail.into() };
+        let image = match body {
+            PageBody::Absent | PageBody::Valid => return Ok(Held::Deleted),
+            PageBody::Data(image) if image.is_empty() && self.options.leave_out_damaged => {
+                return Ok(Held::LeftOut);
+            }
+            PageBody::Data(image) if image.is_empty() => {
+                return Err(damaged(
+                    "its bytes do not check; `--leave-out-damaged` leaves such pages out",
+                ));
+            }
+            PageBody::Data(image) => image,
+        };
+        Page::decode(page, image.clone()).map_err(|error| damaged(&error.to_string()))?;
+        if image.len() > self.volume.page_bytes() as usize {
+            return Err(damaged("it is longer than a page"));
+        }
+        Ok(Held::Image(image))
     }
 
     /// Checks the pages of an answer and writes them; gives their bytes.
@@ -207,37 +256,32 @@ impl<W: Write> Copier<'_, W> {
         let base = first && answer.part == CopyPart::Index;
         self.next_page = self.next_page.max(answer.next_page);
         let mut bytes = 0;
-        let mut written = Vec::with_capacity(answer.pages.len());
+        let (mut written, mut left_out) = (Vec::with_capacity(answer.pages.len()), Vec::new());
         for page in answer.pages {
-            let damaged = |detail: String| Error::Damaged { page: page.page, detail };
-            let (number, version) = (page.page.page, page.version);
+            let (id, number, version) = (page.page, page.page.page, page.version);
             if pinned && version > answer.through {
-                return Err(damaged("it is ahead of the state asked for".into()).into());
+                let detail = "it is ahead of the state asked for".into();
+                return Err(Error::Damaged { page: id, detail }.into());
             }
-            let image = match page.body {
-                PageBody::Data(image) => {
-                    Page::decode(page.page, image.clone())
-                        .map_err(|error| damaged(error.to_string()))?;
-                    if image.len() > self.volume.page_bytes() as usize {
-                        return Err(damaged("it is longer than a page".into()).into());
-                    }
-                    Some(image)
-                }
-                PageBody::Absent | PageBody::Valid => None,
-            };
+            let held = self.held(page.body, id)?;
             if version > answer.through {
                 self.ahead.insert(number);
             } else {
                 self.ahead.remove(&number);
             }
-            self.tally.add(number, base, image.is_some())?;
-            bytes += image.as_ref().map_or(0, |image| image.len() as u64);
-            written.push(Written { page: number, version, image });
+            bytes += held.image().map_or(0, |image| image.len() as u64);
+            // One that cannot be read may be told of for each time that it changed.
+            let readable = !matches!(held, Held::LeftOut);
+            self.tally.add(number, base && readable, &held)?;
+            let of = if readable { &mut written } else { &mut left_out };
+            of.push(Written { page: number, version, held });
         }
-        self.done.pages += written.len() as u64;
+        self.done.pages += (written.len() + left_out.len()) as u64;
         self.done.bytes += bytes;
-        if !written.is_empty() {
-            self.writer.pages(base, &written)?;
+        for (base, pages) in [(base, &written), (false, &left_out)] {
+            if !pages.is_empty() {
+                self.writer.pages(base, pages)?;
+            }
         }
         (self.progress)(BackupProgress {
             known: self.done.known.max(self.done.pages),

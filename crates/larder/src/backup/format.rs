@@ -22,6 +22,9 @@ const BASE_PAGES: u8 = 2;
 const LATER_PAGES: u8 = 3;
 const TRAILER: u8 = 4;
 
+/// In the place of an image's length: the page was left out.
+const LEFT_OUT: u32 = u32::MAX;
+
 /// Why a file is no whole backup.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FormatError {
@@ -75,6 +78,29 @@ pub struct Trailer {
     pub pages: u64,
     /// Pages that were deleted, of which the numbers stay used.
     pub deleted: u64,
+    /// Pages that were left out: they could not be read at the origin.
+    pub left_out: u64,
+}
+
+/// What a file holds of a page.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Held<T> {
+    /// Its image.
+    Image(T),
+    /// It was deleted.
+    Deleted,
+    /// It is there, and its image is not: it could not be read at the origin.
+    LeftOut,
+}
+
+impl<T> Held<T> {
+    /// The image, if there is one.
+    pub fn image(&self) -> Option<&T> {
+        match self {
+            Self::Image(image) => Some(image),
+            Self::Deleted | Self::LeftOut => None,
+        }
+    }
 }
 
 /// A page in a part.
@@ -84,8 +110,8 @@ pub struct Entry {
     pub page: PageId,
     /// The stamp that last changed it.
     pub version: Stamp,
-    /// Its image, as bytes and decoded; none: it was deleted.
-    pub image: Option<(Bytes, Page)>,
+    /// Its image, as bytes and decoded.
+    pub held: Held<(Bytes, Page)>,
 }
 
 /// A part after the header.
@@ -145,14 +171,15 @@ impl Trailer {
     fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u128_le(self.history.0);
-        for number in [self.stamp.0, self.time, self.next_page.0, self.pages, self.deleted] {
+        let counts = [self.pages, self.deleted, self.left_out];
+        for number in [self.stamp.0, self.time, self.next_page.0].into_iter().chain(counts) {
             out.put_u64_le(number);
         }
         out.freeze()
     }
 
     fn decode(mut bytes: Bytes) -> Result<Self, FormatError> {
-        if bytes.len() != 16 + 5 * 8 {
+        if bytes.len() != 16 + 6 * 8 {
             return damaged("end mark");
         }
         let trailer = Self {
@@ -162,6 +189,7 @@ impl Trailer {
             next_page: PageNo(bytes.get_u64_le()),
             pages: bytes.get_u64_le(),
             deleted: bytes.get_u64_le(),
+            left_out: bytes.get_u64_le(),
         };
         if trailer.next_page.0 == 0 || trailer.next_page.0 > PageNo::LIMIT {
             return damaged("end mark: page numbers");
@@ -177,8 +205,8 @@ pub struct Written {
     pub page: PageNo,
     /// The stamp that last changed it.
     pub version: Stamp,
-    /// Its image; none: it was deleted.
-    pub image: Option<Bytes>,
+    /// Its image.
+    pub held: Held<Bytes>,
 }
 
 /// Writes a file, part by part.
@@ -218,9 +246,14 @@ impl<W: Write> Writer<W> {
         for page in pages {
             payload.put_u64_le(page.page.0);
             payload.put_u64_le(page.version.0);
-            let image = page.image.as_deref().unwrap_or_default();
-            payload.put_u32_le(u32::try_from(image.len()).expect("at most 1 MiB"));
-            payload.put_slice(image);
+            match &page.held {
+                Held::Image(image) => {
+                    payload.put_u32_le(u32::try_from(image.len()).expect("at most 1 MiB"));
+                    payload.put_slice(image);
+                }
+                Held::Deleted => payload.put_u32_le(0),
+                Held::LeftOut => payload.put_u32_le(LEFT_OUT),
+            }
         }
         assert!(
             payload.len() <= PART_BYTES_MAX && pages.len() <= PART_PAGES_MAX,
@@ -342,23 +375,36 @@ impl<R: Read> Parts<R> {
                 return damaged("pages");
             }
             let (number, version) = (payload.get_u64_le(), payload.get_u64_le());
-            let length = payload.get_u32_le() as usize;
+            let length = payload.get_u32_le();
             if number == 0 || number >= PageNo::LIMIT || version == Stamp::LIMIT {
                 return damaged("page number");
             }
-            if length > self.header.page_bytes as usize || length > payload.len() {
-                return damaged(&format!("page {number}: length"));
-            }
             let page = PageId { volume: self.header.volume, page: PageNo(number) };
-            let image = payload.split_to(length);
-            let decoded = |image: Bytes| match Page::decode(page, image.clone()) {
-                Ok(page) => Ok((image, page)),
-                Err(error) => Err(FormatError::Damaged(format!("page {number}: {error}"))),
+            let held = match length {
+                0 => Held::Deleted,
+                LEFT_OUT => Held::LeftOut,
+                length => Held::Image(self.image(page, length as usize, &mut payload)?),
             };
-            let image = (length > 0).then(|| decoded(image)).transpose()?;
-            entries.push(Entry { page, version: Stamp(version), image });
+            entries.push(Entry { page, version: Stamp(version), held });
         }
         Ok(entries)
+    }
+
+    fn image(
+        &self,
+        page: PageId,
+        length: usize,
+        payload: &mut Bytes,
+    ) -> Result<(Bytes, Page), FormatError> {
+        let number = page.page.0;
+        if length > self.header.page_bytes as usize || length > payload.len() {
+            return damaged(&format!("page {number}: length"));
+        }
+        let image = payload.split_to(length);
+        match Page::decode(page, image.clone()) {
+            Ok(page) => Ok((image, page)),
+            Err(error) => damaged(&format!("page {number}: {error}")),
+        }
     }
 }
 

@@ -15,11 +15,12 @@ mod tests;
 pub use copy::{BackupOptions, back_up};
 pub use restore::{Restored, restore};
 
-use crate::client::Error;
+use crate::client::{Error, NotCopied};
 use format::{Entry, FormatError, Header, Part, Parts, Trailer};
 use larder_core::id::PageNo;
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::time::Duration;
 use tally::Tally;
 
 /// What can go wrong with a backup.
@@ -39,6 +40,32 @@ pub enum BackupError {
         "volume {0} is there and is no unfinished restoration of this file: restore under another name"
     )]
     Taken(String),
+    /// The volume was restored from this file, or another one of the same tree, and is another now.
+    #[error(
+        "volume {0} is whole: it was restored from a backup of this volume, and has changed since; use \
+         it, or restore under another name"
+    )]
+    Changed(String),
+    /// More page numbers than a restoration gives away.
+    #[error(
+        "its page numbers go up to {next}: a restoration gives away {} at most",
+        restore::NUMBERS_MAX
+    )]
+    TooManyNumbers {
+        /// The first that was never given away.
+        next: u64,
+    },
+    /// The origin took no further copy for too long.
+    #[error(
+        "the origin is busy with other backups, for {waited:?} now: {reason}; back up later, or fewer \
+         volumes at once"
+    )]
+    OriginBusy {
+        /// How long that was waited for.
+        waited: Duration,
+        /// What the origin said at last.
+        reason: String,
+    },
     /// The volume changes faster than it can be read.
     #[error(
         "the volume was written to faster than it could be read, {attempts} times: {reason}; back it up nearer to its origin, or when less is written"
@@ -49,6 +76,12 @@ pub enum BackupError {
         /// What the origin said at last.
         reason: String,
     },
+}
+
+impl From<NotCopied> for BackupError {
+    fn from(error: NotCopied) -> Self {
+        Self::Client(error.into())
+    }
 }
 
 /// How far a backup or a restoration is.
@@ -71,6 +104,8 @@ pub struct Summary {
     pub trailer: Trailer,
     /// Bytes of the file.
     pub bytes: u64,
+    /// Pages that were left out, since they could not be read at the origin: the first 1,000 of them.
+    pub left_out: Vec<PageNo>,
 }
 
 /// What a walk through a whole file found beside its summary.
@@ -82,8 +117,9 @@ pub(crate) struct Verified {
     pub(crate) root: Option<larder_core::page::Page>,
 }
 
-/// Looks through a whole file: every checksum, every page, the counts of its trailer. It needs
-/// memory for the pages that were copied again, and two bits for each other page.
+/// Looks through a whole file: every checksum, every page, the counts of its trailer. It needs half a
+/// byte of memory for a page where numbers lie close together, and never more than a few times the
+/// file's bytes.
 pub fn verify(
     file: impl Read,
     progress: &mut (dyn FnMut(BackupProgress) + Send),
@@ -103,22 +139,23 @@ pub(crate) fn look_through(
         let at = parts.position();
         match parts.next()? {
             Part::Pages { base, entries } => {
-                for Entry { page, version: _, image } in &entries {
-                    tally.add(page.page, base, image.is_some())?;
+                for Entry { page, version: _, held } in &entries {
+                    tally.add(page.page, base, held)?;
                     if !base || last.contains_key(&page.page) {
                         last.insert(page.page, at);
                     }
                     if page.page == PageNo(1) {
-                        root = image.as_ref().map(|(_, image)| image.clone());
+                        root = held.image().map(|(_, image)| image.clone());
                     }
                     done.pages += 1;
-                    done.bytes += image.as_ref().map_or(0, |(bytes, _)| bytes.len() as u64);
+                    done.bytes += held.image().map_or(0, |(bytes, _)| bytes.len() as u64);
                 }
                 progress(done);
             }
             Part::Trailer(trailer) => {
                 tally.check(&trailer)?;
-                let summary = Summary { header, trailer, bytes: parts.position() };
+                let (bytes, left_out) = (parts.position(), tally.left_out());
+                let summary = Summary { header, trailer, bytes, left_out };
                 return Ok(Verified { summary, last, root });
             }
         }

@@ -1,18 +1,17 @@
 //! Making a volume from a backup.
 
 use super::format::{Entry, Part, Parts, Trailer};
-use super::tally::PageSet;
 use super::{BackupError, BackupProgress, Summary, Verified, look_through};
 use crate::client::{Error, Freshness, Node, Volume, VolumeOptions};
 use crate::clock::wall_time;
 use crate::fs::client::VolumeStore;
 use crate::fs::{FileSystem, FsError, FsOptions, forget_lock_holders, lock_holders_page};
 use larder_core::commit::{Op, PageKind, Write};
-use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
-use larder_core::message::{CopyAsk, PageBody};
+use larder_core::id::{PageId, PageNo, VolumeId};
+use larder_core::message::PageBody;
 use larder_core::page::Page;
 use siphasher::sip::SipHasher13;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher as _;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::time::Duration;
@@ -23,6 +22,8 @@ const COMMIT_BYTES: usize = 4 << 20;
 const COMMIT_PAGES: usize = 1024;
 /// Commits under way at once.
 const COMMITS_MAX: usize = 4;
+/// Most page numbers that are given away: an origin gives 2^24 of them in a step.
+pub(super) const NUMBERS_MAX: u64 = 1 << 40;
 /// How often a commit is tried that the origin cannot take at present.
 const ATTEMPTS: u32 = 60;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -41,10 +42,12 @@ pub struct Restored {
     pub freed: u64,
 }
 
-/// Makes volume `name` of a backup, or goes on where an earlier call was interrupted. The file is
+/// Makes volume `name` of a backup, or goes on where an earlier call was interrupted, be it at the very
+/// end. The file is
 /// looked through first, so that nothing is made of one that is damaged. The volume has an id of its
 /// own: no cache takes it for the one that was backed up. Its page 1, without which a tree of files
-/// cannot be opened, is made last: until then it is of no use to anybody.
+/// cannot be opened, is made last: until then it is of no use to anybody. Of pages that were left out the
+/// numbers stay used, and nothing is there.
 pub async fn restore<F: Read + Seek>(
     node: &Node,
     mut file: F,
@@ -53,6 +56,10 @@ pub async fn restore<F: Read + Seek>(
 ) -> Result<Restored, BackupError> {
     let verified = look_through(BufReader::new(&mut file), &mut |_| {})?;
     let header = &verified.summary.header;
+    let next = verified.summary.trailer.next_page;
+    if next.0 > NUMBERS_MAX {
+        return Err(BackupError::TooManyNumbers { next: next.0 });
+    }
     let (volume, kept) = match node.volume(name).await {
         Ok(volume) => {
             let kept = begun_before(&volume, &mut file, name, &verified).await?;
@@ -61,13 +68,13 @@ pub async fn restore<F: Read + Seek>(
         Err(Error::NoVolume(_)) => {
             let page_bytes = header.page_bytes;
             let options = VolumeOptions { page_bytes, ..VolumeOptions::new(name) };
-            (node.create_volume(options).await?, PageSet::default())
+            (node.create_volume(options).await?, Kept::default())
         }
         Err(error) => return Err(error.into()),
     };
     // An origin that is too old says so before anything is done.
-    volume.copy_pages(first_ask(&volume)).await?;
-    volume.give_away_below(verified.summary.trailer.next_page).await?;
+    volume.copy_pages(volume.copy_from_zero()).await?;
+    volume.give_away_below(next).await?;
     let holders = verified.root.as_ref().and_then(lock_holders_page);
     file.seek(SeekFrom::Start(0))?;
     let mut making = Making {
@@ -82,41 +89,37 @@ pub async fn restore<F: Read + Seek>(
         progress,
     };
     making.pages(BufReader::new(&mut file), &verified, &kept, holders).await?;
-    if let Some(root) = &verified.root {
+    if let Some(root) = &verified.root
+        && !kept.contains(&PageNo(1))
+    {
         let image = root.encode(volume.root());
         making.add(vec![Write { page: volume.root(), op: Op::RestorePage { image } }]).await?;
     }
     making.finish().await?;
     let freed = free_orphans(&volume, &verified.summary.trailer).await?;
-    let (volume, kept) = (volume.id(), kept.count());
+    let (volume, kept) = (volume.id(), kept.len() as u64);
     Ok(Restored { summary: verified.summary, volume, kept, freed })
 }
 
-fn first_ask(volume: &Volume) -> CopyAsk {
-    CopyAsk {
-        volume: volume.id(),
-        history: larder_core::id::HistoryId::default(),
-        since: Stamp::ZERO,
-        cursor: None,
-        pin: None,
-    }
-}
+/// Pages that are there as they are to be.
+type Kept = BTreeSet<PageNo>;
 
-/// What an interrupted restoration of this very file made already; an error if it is no such.
+/// What an interrupted restoration of this very file made already; an error if it is no such. One that
+/// was interrupted after page 1 has made everything.
 async fn begun_before<F: Read + Seek>(
     volume: &Volume,
     file: &mut F,
     name: &str,
     verified: &Verified,
-) -> Result<PageSet, BackupError> {
-    let taken = || BackupError::Taken(name.into());
+) -> Result<Kept, BackupError> {
+    let mut whole = false;
     if volume.page_bytes() != verified.summary.header.page_bytes {
-        return Err(taken());
+        return Err(BackupError::Taken(name.into()));
     }
     let holders = verified.root.as_ref().and_then(lock_holders_page);
-    let mut kept = PageSet::default();
+    let mut kept = Kept::default();
     let mut found: BTreeMap<PageNo, Option<u64>> = BTreeMap::new();
-    let mut ask = first_ask(volume);
+    let mut ask = volume.copy_from_zero();
     loop {
         let answer = volume.copy_pages(ask.clone()).await?;
         for page in answer.pages {
@@ -125,10 +128,13 @@ async fn begun_before<F: Read + Seek>(
                 PageBody::Absent | PageBody::Valid => None,
             };
             if page.page.page == PageNo(1) {
-                // Made with the volume, and not restored yet.
+                // Made with the volume, and not restored yet; or the last one that was restored.
                 let made = Page::empty(PageKind::Slotted).encode(page.page);
-                if there.is_none_or(|there| there != made) {
-                    return Err(taken());
+                let last = verified.root.as_ref().map(|root| root.encode(page.page));
+                let fresh = there.as_ref() == Some(&made);
+                whole = !fresh && there.is_some() && there == last;
+                if !fresh && !whole {
+                    return Err(BackupError::Taken(name.into()));
                 }
                 continue;
             }
@@ -139,6 +145,10 @@ async fn begun_before<F: Read + Seek>(
             None => break,
         }
     }
+    let taken = || match whole {
+        true => BackupError::Changed(name.into()),
+        false => BackupError::Taken(name.into()),
+    };
     file.seek(SeekFrom::Start(0))?;
     let mut parts = Parts::new(BufReader::new(file))?;
     loop {
@@ -146,7 +156,15 @@ async fn begun_before<F: Read + Seek>(
         let Part::Pages { entries, .. } = parts.next()? else { break };
         for entry in entries.iter().filter(|entry| verified.counts(entry.page.page, at)) {
             let number = entry.page.page;
-            let Some(there) = found.remove(&number) else { continue };
+            if number == PageNo(1) {
+                continue;
+            }
+            let Some(there) = found.remove(&number) else {
+                if whole {
+                    return Err(taken());
+                }
+                continue;
+            };
             let page = PageId { volume: volume.id(), page: number };
             let image = image_of(entry, holders).map(|image| fingerprint(&image.encode(page)));
             if there != image {
@@ -157,6 +175,9 @@ async fn begun_before<F: Read + Seek>(
     }
     if !found.is_empty() {
         return Err(taken());
+    }
+    if whole {
+        kept.insert(PageNo(1));
     }
     Ok(kept)
 }
@@ -177,7 +198,7 @@ impl Verified {
 
 /// A page as it is restored: the nodes that held locks are no more.
 fn image_of(entry: &Entry, holders: Option<PageNo>) -> Option<Page> {
-    let (_, page) = entry.image.as_ref()?;
+    let (_, page) = entry.held.image()?;
     let mut page = page.clone();
     if holders == Some(entry.page.page) {
         forget_lock_holders(&mut page);
@@ -200,7 +221,7 @@ impl Making<'_> {
         &mut self,
         file: impl Read,
         verified: &Verified,
-        kept: &PageSet,
+        kept: &Kept,
         holders: Option<PageNo>,
     ) -> Result<(), BackupError> {
         let mut parts = Parts::new(file)?;
@@ -209,7 +230,7 @@ impl Making<'_> {
             let Part::Pages { entries, .. } = parts.next()? else { break };
             for entry in &entries {
                 let number = entry.page.page;
-                if number == PageNo(1) || kept.contains(number) || !verified.counts(number, at) {
+                if number == PageNo(1) || kept.contains(&number) || !verified.counts(number, at) {
                     continue;
                 }
                 let page = PageId { volume: self.volume.id(), page: number };

@@ -1,6 +1,6 @@
 //! The file: as it is written, as it is read, and what is no backup.
 
-use super::format::{FormatError, Header, Part, Parts, Trailer, Writer, Written};
+use super::format::{FormatError, Header, Held, Part, Parts, Trailer, Writer, Written};
 use super::{BackupError, verify};
 use bytes::Bytes;
 use larder_core::commit::{Op, PageKind};
@@ -29,6 +29,7 @@ fn trailer() -> Trailer {
         next_page: PageNo(300),
         pages: 3,
         deleted: 1,
+        left_out: 1,
     }
 }
 
@@ -44,20 +45,28 @@ fn slotted(number: u64, value: &str) -> Written {
         }
     }
     let id = PageId { volume: VOLUME, page: PageNo(number) };
-    Written { page: PageNo(number), version: Stamp(900 + number), image: Some(page.encode(id)) }
+    Written {
+        page: PageNo(number),
+        version: Stamp(900 + number),
+        held: Held::Image(page.encode(id)),
+    }
 }
 
 fn gone(number: u64) -> Written {
-    Written { page: PageNo(number), version: Stamp(990), image: None }
+    Written { page: PageNo(number), version: Stamp(990), held: Held::Deleted }
 }
 
-/// Page 2 is copied again, page 4 is deleted after it was copied.
+fn left_out(number: u64) -> Written {
+    Written { page: PageNo(number), version: Stamp(995), held: Held::LeftOut }
+}
+
+/// Page 2 is copied again, page 4 is deleted after it was copied, and page 6 cannot be read.
 fn file() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), &header()).expect("memory");
     writer
         .pages(true, &[slotted(1, "root"), slotted(2, "two"), slotted(4, "four")])
         .expect("memory");
-    writer.pages(false, &[slotted(2, "deux"), gone(4)]).expect("memory");
+    writer.pages(false, &[slotted(2, "deux"), gone(4), left_out(6)]).expect("memory");
     writer.pages(true, &[slotted(5, "five")]).expect("memory");
     writer.finish(&trailer()).expect("memory").0
 }
@@ -76,11 +85,12 @@ fn a_file_holds_what_was_written() {
     let Part::Pages { base: true, entries } = parts.next().expect("pages") else {
         panic!("the first copy")
     };
-    let (_, page) = entries[1].image.as_ref().expect("it is there");
+    let (_, page) = entries[1].held.image().expect("it is there");
     let record = Record::Inline(Bytes::from_static(b"two")).encode();
     assert_eq!(page.get(Slot(3)), Some((Generation(2), record)));
     let found = super::look_through(&bytes[..], &mut |_| {}).expect("it is whole");
-    assert_eq!(found.last.keys().copied().collect::<Vec<_>>(), [PageNo(2), PageNo(4)]);
+    assert_eq!(found.last.keys().copied().collect::<Vec<_>>(), [2, 4, 6].map(PageNo));
+    assert_eq!(found.summary.left_out, [PageNo(6)]);
     assert!(found.root.is_some(), "page 1");
 }
 
@@ -131,6 +141,18 @@ fn counts_that_do_not_fit_are_refused() {
     writer.pages(true, &[slotted(1, "root"), slotted(1, "root")]).expect("memory");
     let (bytes, _) = writer.finish(&trailer()).expect("memory");
     assert!(look(&bytes).is_err(), "a page twice in the first copy");
+}
+
+/// A file with a page of a number that was never given away was whole, and a restoration of it refused
+/// by the origin when the volume was half made.
+#[test]
+fn no_page_has_a_number_that_was_never_given_away() {
+    let wrong = Trailer { pages: 2, deleted: 0, left_out: 0, ..trailer() };
+    let mut writer = Writer::new(Vec::new(), &header()).expect("memory");
+    writer.pages(true, &[slotted(1, "root"), slotted(300, "three hundred")]).expect("memory");
+    let (bytes, _) = writer.finish(&wrong).expect("memory");
+    let error = look(&bytes).expect_err("numbers end at 299").to_string();
+    assert!(error.contains("page 300"), "{error}");
 }
 
 /// The bytes of version 1 of the format (`docs/formats/backup.md`): they must go on to be read.

@@ -1,24 +1,106 @@
 //! What backups need of a volume beside transactions: its pages past the cache, and pages made as
 //! they once were.
 
+use super::requests::reply_of;
 use super::transaction::outcome_of;
 use super::{Error, Result, Volume, ids};
+use crate::fs::SlottedPages;
 use larder_core::cache::io::{CacheOp, CacheReply};
-use larder_core::commit::{Outcome, Write};
-use larder_core::id::{PageNo, Stamp};
-use larder_core::message::{CopyAnswer, CopyAsk};
+use larder_core::commit::{Outcome, PageKind, Write};
+use larder_core::id::{HistoryId, PageNo, Stamp};
+use larder_core::message::{CopyAnswer, CopyAsk, PageBody, RequestError};
+use larder_core::page::Page;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// Most page numbers that an origin gives at once.
 const NUMBERS_MAX: u64 = 1 << 24;
 
+/// While the origin cannot tell a part of a copy it is asked again so often, and so long.
+const PAUSE: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Why a part of a copy was not told.
+#[derive(Debug)]
+pub(crate) enum NotCopied {
+    /// All places for copies are taken by others, who will end.
+    Busy(String),
+    /// [`Error::Unavailable`] may pass.
+    Failed(Error),
+}
+
+impl From<NotCopied> for Error {
+    fn from(error: NotCopied) -> Self {
+        match error {
+            NotCopied::Busy(reason) => Self::Unavailable(reason),
+            NotCopied::Failed(error) => error,
+        }
+    }
+}
+
 impl Volume {
-    /// Asks for a part of a copy. [`Error::Unavailable`] may pass.
-    pub(crate) async fn copy_pages(&self, ask: CopyAsk) -> Result<CopyAnswer> {
+    /// Asks for a part of a copy.
+    pub(crate) async fn copy_pages(&self, ask: CopyAsk) -> Result<CopyAnswer, NotCopied> {
         let shared = self.node().shared();
-        match shared.requests.ask(CacheOp::CopyPages(Box::new(ask)), shared.request_limit()).await?
-        {
+        let limit = shared.request_limit();
+        let op = CacheOp::CopyPages(Box::new(ask));
+        let answer = shared.requests.ask_raw(op, limit).await;
+        if let Ok(Err(RequestError::Busy(reason))) = answer {
+            return Err(NotCopied::Busy(reason));
+        }
+        match reply_of(answer, limit).map_err(NotCopied::Failed)? {
             CacheReply::Copied(answer) => Ok(*answer),
             other => unreachable!("a part of a copy was asked for: {other:?}"),
+        }
+    }
+
+    /// The first part of a round that tells of all pages.
+    pub(crate) fn copy_from_zero(&self) -> CopyAsk {
+        let (volume, history) = (self.id(), HistoryId::default());
+        CopyAsk { volume, history, since: Stamp::ZERO, cursor: None, pin: None }
+    }
+
+    /// Which pages are slotted, and which are damaged: by a round of a copy, of which nothing is kept.
+    pub(crate) async fn slotted_pages(&self) -> Result<SlottedPages> {
+        let mut ask = self.copy_from_zero();
+        let mut found: BTreeMap<PageNo, Option<bool>> = BTreeMap::new();
+        loop {
+            let answer = self.copy_again(&ask).await?;
+            for page in answer.pages {
+                let number = page.page.page;
+                let slotted = match page.body {
+                    PageBody::Absent | PageBody::Valid => {
+                        found.remove(&number);
+                        continue;
+                    }
+                    PageBody::Data(image) => Page::decode(page.page, image).ok(),
+                };
+                found.insert(number, slotted.map(|page| page.kind() == PageKind::Slotted));
+            }
+            match answer.cursor {
+                Some(cursor) => ask.cursor = Some(cursor),
+                None => break,
+            }
+        }
+        let of = |wanted: Option<bool>| {
+            let pages = found.iter().filter(move |(_, slotted)| **slotted == wanted);
+            pages.map(|(page, _)| *page).collect()
+        };
+        Ok(SlottedPages { pages: of(Some(true)), damaged: of(None) })
+    }
+
+    /// Asks for a part until it is told, or will not be.
+    async fn copy_again(&self, ask: &CopyAsk) -> Result<CopyAnswer> {
+        let began = Instant::now();
+        loop {
+            match self.copy_pages(ask.clone()).await {
+                Err(NotCopied::Busy(_) | NotCopied::Failed(Error::Unavailable(_)))
+                    if began.elapsed() < PATIENCE =>
+                {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                other => return Ok(other?),
+            }
         }
     }
 
@@ -41,7 +123,7 @@ impl Volume {
             let again = outcome_of(answer, (domain, line), limit);
             if let Err(Error::Unavailable(_)) = again {
                 // It was not asked.
-                tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+                tokio::time::sleep(PAUSE).await;
                 continue;
             }
             outcome = again;

@@ -19,6 +19,7 @@ mod session;
 mod transaction;
 mod volume;
 
+pub(crate) use copying::NotCopied;
 pub use error::{Error, InDoubt, Result};
 pub use node::{DomainStatus, Node, NodeStatus, VolumeOptions};
 pub use notice::{Event, Notices};

@@ -384,12 +384,17 @@ impl Probe for Node {
     }
 
     fn status(&self) -> Telling<'_> {
-        let status = serde_json::json!({
-            "role": "node",
-            "node": Node::status(self),
-            "figures": self.shared.metrics.summary(),
-        });
-        Box::pin(std::future::ready(status))
+        Box::pin(async {
+            let shared = &self.shared;
+            if let Some(used) = shared.inputs.look(|cache, _| cache.memory_bytes()).await {
+                shared.metrics.cache(used as u64, shared.config.node.memory.0);
+            }
+            serde_json::json!({
+                "role": "node",
+                "node": Node::status(self),
+                "figures": shared.metrics.summary(),
+            })
+        })
     }
 }
 

@@ -32,6 +32,17 @@ pub(super) enum NoAnswer {
     Stuck,
 }
 
+/// An answer, or why there is none within `limit`.
+pub(super) fn reply_of(answer: Result<Answer, NoAnswer>, limit: Duration) -> Result<CacheReply> {
+    match answer {
+        Ok(Ok(reply)) => Ok(reply),
+        Ok(Err(RequestError::TimedOut)) => Err(Error::TimedOut(limit)),
+        Ok(Err(error)) => Err(error.into()),
+        Err(NoAnswer::Full | NoAnswer::Stuck) => Err(Error::TimedOut(limit)),
+        Err(NoAnswer::NotTaken | NoAnswer::Ended) => Err(Error::ShutDown),
+    }
+}
+
 /// Who waits for which answer.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<RequestId, oneshot::Sender<Answer>>>);
@@ -73,13 +84,7 @@ impl Requests {
 
     /// Asks, and waits at most `limit`.
     pub(super) async fn ask(&self, op: CacheOp, limit: Duration) -> Result<CacheReply> {
-        match self.ask_raw(op, limit).await {
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(RequestError::TimedOut)) => Err(Error::TimedOut(limit)),
-            Ok(Err(error)) => Err(error.into()),
-            Err(NoAnswer::Full | NoAnswer::Stuck) => Err(Error::TimedOut(limit)),
-            Err(NoAnswer::NotTaken | NoAnswer::Ended) => Err(Error::ShutDown),
-        }
+        reply_of(self.ask_raw(op, limit).await, limit)
     }
 
     /// The same, with the machine's own error.

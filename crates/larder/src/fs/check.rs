@@ -22,13 +22,16 @@ const PAGES_PER_FETCH: usize = 64;
 pub struct CheckOptions {
     /// Read every page of every file's content, not only what leads to it.
     pub data: bool,
+    /// Look through every page of the volume for names and inodes that nothing leads to: it is copied
+    /// for that. Otherwise inodes are looked for in pages alone in which others are.
+    pub every_page: bool,
     /// Problems listed; others are only counted.
     pub problems_max: usize,
 }
 
 impl Default for CheckOptions {
     fn default() -> Self {
-        Self { data: true, problems_max: 1000 }
+        Self { data: true, every_page: false, problems_max: 1000 }
     }
 }
 
@@ -119,6 +122,12 @@ pub enum Problem {
         /// Which.
         id: InodeId,
     },
+    /// A page with names to which no directory leads.
+    #[error("page {} holds names, and no directory leads to it", .page.0)]
+    Unreached {
+        /// Which.
+        page: PageNo,
+    },
     /// Bytes that make no sense.
     #[error("{path}: {detail}")]
     Damaged {
@@ -141,11 +150,11 @@ pub struct At {
 }
 
 impl At {
-    fn of(id: InodeId) -> Self {
+    pub(super) fn of(id: InodeId) -> Self {
         Self { page: id.page, slot: Some(id.slot), generation: Some(id.generation) }
     }
 
-    fn page(page: PageNo) -> Self {
+    pub(super) fn page(page: PageNo) -> Self {
         Self { page, slot: None, generation: None }
     }
 
@@ -191,6 +200,13 @@ pub struct CheckReport {
     pub problems: Vec<Found>,
     /// How much does not hold.
     pub problems_total: u64,
+    /// Names may be there that were not counted, listed or not.
+    pub(super) hides_names: bool,
+    /// Some of them are in what was found by looking through every page.
+    pub(super) unreached: bool,
+    /// What a page at the origin held that cannot be read, or another version wrote, is not known:
+    /// what nothing leads to may be led to from there.
+    pub(super) unknown: bool,
 }
 
 impl CheckReport {
@@ -221,6 +237,14 @@ async fn run<S: TxStore>(
     options: &CheckOptions,
     progress: &mut (dyn FnMut(&CheckReport) + Send),
 ) -> Result<CheckReport, FsError> {
+    let listed = match options.every_page {
+        true => Some(fs.store.slotted_pages().await?),
+        false => None,
+    };
+    if listed.is_some() {
+        // The snapshot is to be no older.
+        fs.store.refresh().await?;
+    }
     let tx = fs.store.begin(Mode::Snapshot).await?;
     let mut walk = Walk {
         fs,
@@ -230,6 +254,7 @@ async fn run<S: TxStore>(
         inodes: BTreeMap::new(),
         used: Vec::new(),
         tries: BTreeSet::new(),
+        unread: BTreeSet::new(),
         waiting: Vec::new(),
     };
     walk.root(fs.root.root, "/", false);
@@ -239,13 +264,16 @@ async fn run<S: TxStore>(
         progress(&walk.report);
     }
     walk.links();
+    if let Some(listed) = listed {
+        walk.unreached(&listed).await?;
+    }
     walk.inode_pages().await?;
     walk.shared_pages();
     Ok(walk.report)
 }
 
 /// An inode that a name led to.
-struct Seen {
+pub(super) struct Seen {
     path: String,
     links: u64,
     names: u64,
@@ -263,16 +291,18 @@ struct Waiting {
     orphans: bool,
 }
 
-struct Walk<'a, S: TxStore> {
-    fs: &'a FileSystem<S>,
-    tx: &'a S::Tx,
+pub(super) struct Walk<'a, S: TxStore> {
+    pub(super) fs: &'a FileSystem<S>,
+    pub(super) tx: &'a S::Tx,
     options: &'a CheckOptions,
-    report: CheckReport,
-    inodes: BTreeMap<InodeId, Seen>,
+    pub(super) report: CheckReport,
+    pub(super) inodes: BTreeMap<InodeId, Seen>,
     /// Runs of page numbers: first, count, whose.
     used: Vec<(u64, u64, String, InodeId)>,
     /// Pages of names.
-    tries: BTreeSet<PageNo>,
+    pub(super) tries: BTreeSet<PageNo>,
+    /// Pages of content that are damaged at the origin.
+    pub(super) unread: BTreeSet<PageNo>,
     waiting: Vec<Waiting>,
 }
 
@@ -283,16 +313,24 @@ impl<S: TxStore> Walk<'_, S> {
         self.inodes.insert(id, seen);
     }
 
-    fn problem(&mut self, at: At, mend: Mend, problem: Problem) {
+    pub(super) fn problem(&mut self, at: At, mend: Mend, problem: Problem) {
         self.report.problems_total += 1;
+        self.report.hides_names |= mend.hides_names();
+        self.report.unreached |= matches!(mend, Mend::Adopt { .. });
+        self.report.unknown |= matches!(mend, Mend::Nothing | Mend::Lost);
         if self.report.problems.len() < self.options.problems_max {
             self.report.problems.push(Found { problem, at, mend });
         }
     }
 
-    /// What another version of larder wrote is not mended by this one.
+    /// What another version of larder wrote is not mended by this one, nor what is damaged at the
+    /// origin.
     fn damaged(&mut self, at: At, mend: Mend, path: &str, error: &FsError) {
-        let mend = if matches!(error, FsError::Format { .. }) { Mend::Nothing } else { mend };
+        let mend = match error {
+            FsError::Format { .. } => Mend::Nothing,
+            FsError::Store(_) => Mend::Lost,
+            _ => mend,
+        };
         self.problem(at, mend, Problem::Damaged { path: path.into(), detail: error.to_string() });
     }
 
@@ -310,12 +348,22 @@ impl<S: TxStore> Walk<'_, S> {
                 let problem = Problem::Missing { path: path.into(), id };
                 self.problem(At::of(id), mend(Mend::Unname), problem);
             }
-            Err(error @ (FsError::Damaged(_) | FsError::Format { .. })) => {
-                self.damaged(At::of(id), mend(Mend::RemoveUnreadable), path, &error)
-            }
+            Err(
+                error @ (FsError::Damaged(_)
+                | FsError::Format { .. }
+                | FsError::Store(TxError::Damaged(_))),
+            ) => self.damaged(At::of(id), mend(Mend::RemoveUnreadable), path, &error),
             Err(error) => return Err(error),
         }
         Ok(None)
+    }
+
+    /// Brings pages at hand. Of one that is damaged its reader tells.
+    async fn fetch(&self, pages: &[PageNo]) -> Result<(), FsError> {
+        match self.tx.fetch(pages).await {
+            Err(TxError::Damaged(_)) => Ok(()),
+            other => Ok(other?),
+        }
     }
 
     async fn directory(&mut self, directory: Waiting) -> Result<(), FsError> {
@@ -346,7 +394,7 @@ impl<S: TxStore> Walk<'_, S> {
                 continue;
             };
             if let Some(children) = header.children {
-                self.tx.fetch(&children).await?;
+                self.fetch(&children).await?;
                 for (i, child) in children.into_iter().enumerate() {
                     pages.push((child, level + 1, (prefix << 5) | i as u64, Some((page, i))));
                 }
@@ -383,7 +431,15 @@ impl<S: TxStore> Walk<'_, S> {
         let parent = directory.parent;
         let mend = Mend::Header { directory: directory.id, page, above, parent };
         let at = At::slot(page, HEADER_SLOT);
-        let Some((_, bytes)) = self.tx.get(page, HEADER_SLOT).await? else {
+        let bytes = match self.tx.get(page, HEADER_SLOT).await {
+            Ok(found) => found.map(|(_, bytes)| bytes),
+            Err(error @ TxError::Damaged(_)) => {
+                self.damaged(At::page(page), Mend::Lost, &directory.path, &error.into());
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let Some(bytes) = bytes else {
             let problem = Problem::MissingPage { path: directory.path.clone(), page };
             self.problem(at, mend, problem);
             return Ok(None);
@@ -527,7 +583,15 @@ impl<S: TxStore> Walk<'_, S> {
                 error @ (FsError::Damaged(_)
                 | FsError::Format { .. }
                 | FsError::Store(TxError::Damaged(_))),
-            ) => self.damaged(At::page(first), Mend::Xattrs(id), path, &error),
+            ) => {
+                // They are dropped also where the origin cannot read them: a file without them is whole.
+                let problem = Problem::Damaged { path: path.into(), detail: error.to_string() };
+                let mend = match error {
+                    FsError::Format { .. } => Mend::Nothing,
+                    _ => Mend::Xattrs(id),
+                };
+                self.problem(At::page(first), mend, problem);
+            }
             Err(error) => return Err(error),
         }
         Ok(())
@@ -561,7 +625,7 @@ impl<S: TxStore> Walk<'_, S> {
     async fn pages(&mut self, id: InodeId, extents: &Extents, path: &str) -> Result<(), FsError> {
         let all: Vec<PageNo> = (0..extents.high).filter_map(|i| extents.page(i)).collect();
         for batch in all.chunks(PAGES_PER_FETCH) {
-            self.tx.fetch(batch).await?;
+            self.fetch(batch).await?;
             for page in batch {
                 match self.tx.get_raw(*page).await {
                     Ok(Some(_)) => self.report.pages += 1,
@@ -572,7 +636,8 @@ impl<S: TxStore> Walk<'_, S> {
                     }
                     Err(TxError::Damaged(detail)) => {
                         let problem = Problem::Damaged { path: path.into(), detail };
-                        self.problem(At::page(*page), Mend::Nothing, problem);
+                        self.unread.insert(*page);
+                        self.problem(At::page(*page), Mend::Content, problem);
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -605,7 +670,12 @@ impl<S: TxStore> Walk<'_, S> {
         }
         pages.extend(&self.tries);
         for page in pages {
-            for (slot, generation, bytes) in self.tx.get_all(page).await?.unwrap_or_default() {
+            let held = match self.tx.get_all(page).await {
+                // Told of with what led there.
+                Err(TxError::Damaged(_)) => continue,
+                other => other?,
+            };
+            for (slot, generation, bytes) in held.unwrap_or_default() {
                 let id = InodeId { page, slot, generation };
                 let is_inode = slot.0 % 2 == 0 && slot != HEADER_SLOT && !is_name(slot);
                 if is_inode && !self.inodes.contains_key(&id) {

@@ -1,6 +1,6 @@
 //! The file layer's transactions over the client library.
 
-use super::tx::{Mode, Taken, Tx, TxError, TxStore};
+use super::tx::{Mode, SlottedPages, Taken, Tx, TxError, TxStore};
 use crate::client::{Consistency, Error, Freshness, Session, SessionOptions, Transaction, Volume};
 use bytes::Bytes;
 use larder_core::cache::Line;
@@ -359,6 +359,10 @@ impl TxStore for VolumeStore {
             let store = self.clone();
             runtime.spawn(async move { store.taken().await });
         }
+    }
+
+    async fn slotted_pages(&self) -> Result<SlottedPages, TxError> {
+        Ok(self.volume.slotted_pages().await?)
     }
 
     fn count_lost(&self, bytes: u64) {

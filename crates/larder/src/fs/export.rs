@@ -4,12 +4,17 @@ use super::host::{host, set_xattrs};
 use super::record::{Content, XattrList, Xattrs};
 use super::{Attr, DirEntry, FileSystem, FsError, InodeId, Kind, Position, Tx, TxStore};
 use bytes::Bytes;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, mknodat, utimensat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, fchmod, fchown, mknodat, open,
+    syncfs, utimensat,
+};
 use rustix::io::Errno;
+use rustix::process::{getegid, geteuid};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::{DirBuilder, File};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -22,17 +27,18 @@ const PIPELINE: usize = 16;
 /// Bytes of a file read at a time.
 const PART_BYTES: usize = 4 << 20;
 
-/// A file in a folder that is being exported to, which says that it is not whole. The export itself
-/// does not make it.
+/// A file in a folder that is being exported to, which says that it is not whole. The export does not
+/// make it, and removes it when all is on the disk.
 pub const MARKER: &str = ".larder-export";
 
 /// How to export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExportOptions {
-    /// Leave plain files as they are that are there with the same size, mode and time of change: an
-    /// export before this one has written them whole, since it sets the last two when it is done
-    /// with a file.
-    pub keep_same: bool,
+    /// Leave plain files as they are that are there with the same size, mode, time of modification
+    /// and (if root exports) owner, and of which nothing was changed in the volume from this time on,
+    /// in nanoseconds since 1970: an export that began then, by the clock of whoever changes files, has
+    /// written them whole, since it sets what is compared when it is done with a file.
+    pub keep_before: Option<i64>,
 }
 
 /// What has been done.
@@ -50,8 +56,23 @@ pub struct ExportProgress {
     pub bytes: u64,
 }
 
+/// Makes a folder for an export, and takes it for the exporter alone until all is there: see
+/// [`export`].
+pub fn take_target(target: &Path) -> Result<(), FsError> {
+    if let Some(above) = target.parent() {
+        std::fs::create_dir_all(above).map_err(host(above))?;
+    }
+    if !target.is_dir() {
+        make_directory(target)?;
+    }
+    // The folder itself may be one that a link leads to.
+    take_over(target, OFlags::empty())
+}
+
 /// Exports the tree below `source` into `target`, which is made if it is not there. Files that
-/// are there are overwritten, others left alone. Each directory is read as one state; the whole
+/// are there are overwritten, others left alone. Until all is done the directories are the exporter's
+/// alone (mode 0700): whoever owns one in the volume could put links into it otherwise, which would
+/// be followed. Each directory is read as one state; the whole
 /// is one state only if nobody changes it meanwhile. Owners are set if the host allows it.
 pub async fn export<S: TxStore>(
     fs: &Arc<FileSystem<S>>,
@@ -67,9 +88,11 @@ pub async fn export<S: TxStore>(
     while at < made.len() {
         let (attr, path) = made[at].clone();
         at += 1;
-        // The folder itself may be one that a link leads to.
-        if path != target || !path.is_dir() {
+        if path == target {
+            take_target(&path)?;
+        } else {
             make_directory(&path)?;
+            take_over(&path, OFlags::NOFOLLOW)?;
         }
         done.directories += 1;
         // A directory's size is the number of its names.
@@ -83,7 +106,7 @@ pub async fn export<S: TxStore>(
             for entry in listed {
                 let path = path.join(OsStr::from_bytes(&entry.entry.name));
                 let Some(attr) = entry.attr.clone() else { continue };
-                if options.keep_same {
+                if options.keep_before.is_some() {
                     remove_other_kind(&path, attr.inode.kind == Kind::Directory)?;
                 }
                 if attr.inode.kind == Kind::Directory {
@@ -97,7 +120,7 @@ pub async fn export<S: TxStore>(
                     if attr.inode.links > 1 {
                         links.insert(attr.id, path.clone());
                     }
-                    if options.keep_same && is_same(&path, &attr) {
+                    if options.keep_before.is_some_and(|before| is_same(&path, &attr, before)) {
                         done.skipped += 1;
                         continue;
                     }
@@ -113,6 +136,9 @@ pub async fn export<S: TxStore>(
     }
     // Children before parents: making names changes times, and a mode may forbid it.
     for (attr, path) in made.iter().rev() {
+        if path == target {
+            finish_target(path)?;
+        }
         set_attributes(path, attr, &xattrs_of(fs, attr).await?)?;
     }
     progress(&done);
@@ -132,13 +158,26 @@ async fn finish(
     Ok(())
 }
 
-/// Whether an export has written this plain file whole.
-fn is_same(path: &Path, attr: &Attr) -> bool {
+/// All that was written is on the disk before the mark goes, and the mark goes before the folder gets
+/// its times.
+fn finish_target(target: &Path) -> Result<(), FsError> {
+    let folder = File::open(target).map_err(host(target))?;
+    syncfs(&folder).map_err(|error| host(target)(error.into()))?;
+    remove_if_there(&target.join(MARKER))
+}
+
+/// Whether an export has written this plain file whole, and it has not changed since.
+fn is_same(path: &Path, attr: &Attr, before: i64) -> bool {
     let Ok(there) = std::fs::symlink_metadata(path) else {
         return false;
     };
     let modified = i128::from(there.mtime()) * 1_000_000_000 + i128::from(there.mtime_nsec());
+    // Who may not give files away keeps them all.
+    let owned =
+        !geteuid().is_root() || (there.uid(), there.gid()) == (attr.inode.uid, attr.inode.gid);
     attr.inode.kind == Kind::File
+        && attr.inode.ctime < before
+        && owned
         && there.is_file()
         && there.len() == attr.inode.size
         && there.mode() & 0o7777 == u32::from(attr.inode.mode)
@@ -148,10 +187,22 @@ fn is_same(path: &Path, attr: &Attr) -> bool {
 /// Makes a directory, if none is there.
 fn make_directory(path: &Path) -> Result<(), FsError> {
     let there = || std::fs::symlink_metadata(path).is_ok_and(|there| there.is_dir());
-    match std::fs::create_dir(path) {
+    match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && there() => Ok(()),
         other => other.map_err(host(path)),
     }
+}
+
+/// Makes a directory the exporter's alone: one of an earlier run may have been given to its owner.
+fn take_over(path: &Path, flags: OFlags) -> Result<(), FsError> {
+    let failed = |error: Errno| host(path)(error.into());
+    let flags = flags | OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = File::from(open(path, flags, Mode::empty()).map_err(failed)?);
+    let about = folder.metadata().map_err(host(path))?;
+    if about.uid() != geteuid().as_raw() {
+        fchown(&folder, Some(geteuid()), Some(getegid())).map_err(failed)?;
+    }
+    fchmod(&folder, Mode::RWXU).map_err(failed)
 }
 
 /// Removes what an export before this one left at a name that is of another kind by now, a link to
@@ -198,7 +249,7 @@ async fn write_file<S: TxStore>(
         make_special(path, attr, &xattrs_of(fs, attr).await?)?;
         return Ok(0);
     }
-    let file = std::fs::File::create_new(path).map_err(host(path))?;
+    let file = File::create_new(path).map_err(host(path))?;
     let mut offset = 0;
     while offset < attr.inode.size {
         let bytes = fs.read_part(attr.id, offset, PART_BYTES).await?;
@@ -222,7 +273,7 @@ async fn xattrs_of<S: TxStore>(fs: &FileSystem<S>, attr: &Attr) -> Result<XattrL
 }
 
 /// Pages of zeros are left out: they may be holes.
-fn write_at(file: &std::fs::File, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+fn write_at(file: &File, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
     use std::os::unix::fs::FileExt;
     let end = offset + bytes.len() as u64;
     for (i, part) in bytes.chunks(1 << 16).enumerate() {
@@ -290,7 +341,7 @@ fn set_times(path: &Path, attr: &Attr) -> Result<(), FsError> {
 fn set_attributes(path: &Path, attr: &Attr, xattrs: &XattrList) -> Result<(), FsError> {
     own(path, attr);
     // Open before an access list or mode may forbid it.
-    let file = std::fs::File::open(path).map_err(host(path))?;
+    let file = File::open(path).map_err(host(path))?;
     set_xattrs(path, xattrs)?;
     let times = std::fs::FileTimes::new()
         .set_accessed(system_time(attr.inode.atime))

@@ -4,12 +4,12 @@
 //! changed after it last checked its reads, and a reader is doomed at its next step once something
 //! it read has changed. Two stores cloned from one act as two nodes on one volume.
 
-use super::tx::{Mode, Taken, Tx, TxError, TxStore};
+use super::tx::{Mode, SlottedPages, Taken, Tx, TxError, TxStore};
 use bytes::Bytes;
 use larder_core::commit::{Aspect, Op, PageKind, Target, conflicts};
 use larder_core::id::{Generation, PageNo, Slot};
 use larder_core::rights::Right;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -44,6 +44,8 @@ struct Database {
     failures: Vec<TxError>,
     /// Commits that write to these pages fail with this.
     refused: BTreeMap<PageNo, TxError>,
+    /// Reads of these pages fail.
+    damaged: BTreeSet<PageNo>,
     /// So many commits from now on get no answer and come late.
     to_delay: usize,
     /// Bytes counted as lost.
@@ -183,6 +185,16 @@ impl MemoryStore {
         match error {
             Some(error) => refused.insert(page, error),
             None => refused.remove(&page),
+        };
+    }
+
+    /// Lets a page be damaged from now on, or no longer.
+    pub fn damage(&self, page: PageNo, damaged: bool) {
+        let pages = &mut self.lock().damaged;
+        if damaged {
+            pages.insert(page)
+        } else {
+            pages.remove(&page)
         };
     }
 
@@ -390,6 +402,9 @@ impl MemoryTx {
         let database = self.store.lock();
         let mut state = self.state.lock().expect("see MemoryStore::lock");
         recheck(&database, &mut state)?;
+        if database.damaged.contains(&page) {
+            return Err(TxError::Damaged(format!("page {}", page.0)));
+        }
         if let Some((target, aspect)) = read {
             state.reads.push((page, target, aspect));
         }
@@ -453,8 +468,12 @@ impl Tx for MemoryTx {
         self.read(page, None, |image| Some((all - image?.used).saturating_sub(SLOT_BYTES)))
     }
 
-    async fn fetch(&self, _pages: &[PageNo]) -> Result<(), TxError> {
-        Ok(())
+    async fn fetch(&self, pages: &[PageNo]) -> Result<(), TxError> {
+        let database = self.store.lock();
+        match pages.iter().find(|page| database.damaged.contains(page)) {
+            Some(page) => Err(TxError::Damaged(format!("page {}", page.0))),
+            None => Ok(()),
+        }
     }
 
     async fn create_page(&self, page: PageNo, kind: PageKind) -> Result<(), TxError> {
@@ -658,6 +677,18 @@ impl TxStore for MemoryStore {
 
     fn current_for(&self) -> Option<Duration> {
         None
+    }
+
+    async fn slotted_pages(&self) -> Result<SlottedPages, TxError> {
+        let database = self.lock();
+        let is_damaged = |page: &PageNo| database.damaged.contains(page);
+        let there = database.pages.iter().filter_map(|(page, image)| Some((page, image.as_ref()?)));
+        let slotted =
+            there.clone().filter(|(page, image)| image.raw.is_none() && !is_damaged(page));
+        Ok(SlottedPages {
+            pages: slotted.map(|(page, _)| *page).collect(),
+            damaged: there.map(|(page, _)| *page).filter(is_damaged).collect(),
+        })
     }
 
     async fn taken(&self) -> Taken {

@@ -39,6 +39,7 @@ mod tests;
 mod through;
 mod trie;
 mod tx;
+mod unreached;
 mod walk;
 mod write;
 mod xattr;
@@ -56,7 +57,7 @@ pub use rename::RenameMode;
 pub use space::{Allocate, Seek};
 pub use through::Place;
 pub use trie::Position;
-pub use tx::{Mode, Object, Tx, TxError, TxStore};
+pub use tx::{Mode, Object, SlottedPages, Tx, TxError, TxStore};
 pub use xattr::XattrMode;
 
 use accessed::Accessed;

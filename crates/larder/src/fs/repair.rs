@@ -38,6 +38,12 @@ pub(super) struct Named {
 pub(super) enum Mend {
     /// Nothing that is known here.
     Nothing,
+    /// Nothing: a page of names or inodes is damaged at the origin.
+    Lost,
+    /// Nothing: a page of a file's content is damaged at the origin. All names are known.
+    Content,
+    /// Make a directory in `lost+found` of a page of names, whose header says this parent.
+    Adopt { page: PageNo, parent: Option<InodeId> },
     /// Take away a name that leads nowhere.
     Unname(Named),
     /// Take away a name that is there already, or that a directory has beside its first one.
@@ -69,6 +75,35 @@ pub(super) enum Mend {
     Name { id: InodeId, change: Option<(Kind, i64)> },
     /// Pages of its own for one of the two, which must be a file.
     Copy { of: [InodeId; 2], page: PageNo },
+}
+
+impl Mend {
+    /// Whether names may be there that were not counted:
+    ///
+    /// 1. A directory's names are of a later version of the format. A file has one of them, and one
+    ///    elsewhere: its links were counted as one.
+    /// 2. The other name was removed, and the file freed, which somebody had by the first.
+    pub(super) fn hides_names(&self) -> bool {
+        match self {
+            Self::Nothing | Self::Lost | Self::Adopt { .. } => true,
+            mend => mend.gives_up_names(),
+        }
+    }
+
+    /// Whether nobody finds what the directory led to once it is done: that has to be elsewhere by
+    /// then.
+    fn gives_up_names(&self) -> bool {
+        match self {
+            Self::Header { .. } => true,
+            Self::RemoveUnreadable(named) => named.entry.kind == Kind::Directory,
+            _ => false,
+        }
+    }
+
+    /// Whether it stands on all names having been counted.
+    fn counts_names(&self) -> bool {
+        matches!(self, Self::Links { .. } | Self::Name { .. } | Self::Count(_))
+    }
 }
 
 /// What became of a problem.
@@ -117,17 +152,32 @@ pub async fn repair<S: TxStore>(
     progress: &mut (dyn FnMut(&CheckReport) + Send),
 ) -> Result<RepairReport, FsError> {
     let mut report = RepairReport::default();
+    let mut options = options.clone();
     for _ in 0..PASSES_MAX {
-        report.check = check(fs, options, progress).await?;
+        report.check = check(fs, &options, progress).await?;
+        if report.check.hides_names && !options.every_page {
+            // What the names led to may be found all the same.
+            options.every_page = true;
+            report.check = check(fs, &options, progress).await?;
+        }
         report.left.clear();
         let before = report.repaired.len();
         let later = later(fs, &report.check.problems).await?;
-        let hidden = report.check.problems.iter().any(|found| hides_names(&found.mend));
+        let CheckReport { hides_names, unreached, unknown, .. } = report.check;
         for (index, found) in report.check.problems.iter().enumerate() {
             let done = if later.contains(&index) {
                 Done::Passed
-            } else if hidden && counts_names(&found.mend) {
+            } else if hides_names && found.mend.counts_names() {
                 Done::Cannot("names that cannot be read may lead to it: those come first".into())
+            } else if unknown && found.mend.gives_up_names() {
+                Done::Cannot(
+                    "what is in the directory may be in what else cannot be read: restore it from a \
+                     backup"
+                        .into(),
+                )
+            } else if unreached && found.mend.gives_up_names() {
+                // First what it led to.
+                Done::Passed
             } else {
                 fs.mend(found).await?
             };
@@ -147,24 +197,6 @@ pub async fn repair<S: TxStore>(
         }
     }
     Ok(report)
-}
-
-/// Whether names may be there that were not counted:
-///
-/// 1. A directory's names are of a later version of the format. A file has one of them, and one
-///    elsewhere: its links were counted as one.
-/// 2. The other name was removed, and the file freed, which somebody had by the first.
-fn hides_names(mend: &Mend) -> bool {
-    match mend {
-        Mend::Nothing | Mend::Header { .. } => true,
-        Mend::RemoveUnreadable(named) => named.entry.kind == Kind::Directory,
-        _ => false,
-    }
-}
-
-/// Whether it stands on all names having been counted.
-fn counts_names(mend: &Mend) -> bool {
-    matches!(mend, Mend::Links { .. } | Mend::Name { .. } | Mend::Count(_))
 }
 
 /// Inodes without a name that are to wait: they may have one in a directory that gets its own now.
@@ -228,6 +260,11 @@ impl<S: TxStore> FileSystem<S> {
     pub(super) async fn mend(&self, found: &Found) -> Result<Done, FsError> {
         let done = match &found.mend {
             Mend::Nothing => cannot("there is no repair for it here"),
+            Mend::Lost | Mend::Content => cannot(
+                "it is damaged at the origin: restore it from a backup; or back the volume up with \
+                 --leave-out-damaged, restore that, and repair it",
+            ),
+            Mend::Adopt { page, parent } => self.adopt_names(*page, *parent).await,
             Mend::Unname(named) => self.take_away(named, None).await,
             Mend::Double { named, first } => self.take_away(named, Some(first)).await,
             Mend::RemoveUnreadable(named) => self.remove_unreadable(named).await,
@@ -256,6 +293,7 @@ impl<S: TxStore> FileSystem<S> {
                 | FsError::Format { .. }
                 | FsError::Exists
                 | FsError::NotDirectory
+                | FsError::NotEmpty
                 | FsError::NoSpace
                 | FsError::Store(
                     TxError::Damaged(_)
@@ -328,10 +366,6 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     async fn remove_unreadable(&self, named: &Named) -> Result<Done, FsError> {
-        if named.entry.kind == Kind::Directory {
-            // Where its names are, and the files beside them, stands there alone.
-            return cannot("all that is in the directory would be lost: restore it from a backup");
-        }
         let id = named.entry.id;
         transact!(self, tx => {
             if !unreadable::<S>(&tx, id).await? {
@@ -459,12 +493,7 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<Done, FsError> {
         let header = TrieHeader { parent: above.is_none().then_some(parent), children: None };
         let done: Result<Done, FsError> = transact!(self, tx => {
-            if let Some(slots) = tx.slots(page).await? {
-                let holds_names = slots.iter().any(|(slot, _)| trie::is_name(*slot));
-                if !holds_names && self.inode(&tx, directory).await?.size > 0 {
-                    // It may have led to other pages with names, and the files beside them.
-                    return cannot("names below it would be lost: restore it from a backup");
-                }
+            if tx.slots(page).await?.is_some() {
                 match tx.get(page, HEADER_SLOT).await? {
                     Some((generation, bytes)) => match TrieHeader::decode(&bytes) {
                         Ok(_) => return Ok(Done::Passed),
@@ -564,9 +593,41 @@ impl<S: TxStore> FileSystem<S> {
             let directory = attr.inode.kind == Kind::Directory;
             return if directory { Ok(attr.id) } else { Err(FsError::NotDirectory) };
         }
+        self.make_directory(root, LOST_FOUND).await
+    }
+
+    /// Whole directories come back as they were, but for what they are called, and to whom they belong.
+    async fn adopt_names(&self, page: PageNo, parent: Option<InodeId>) -> Result<Done, FsError> {
+        let home = self.lost_found().await?;
+        let name = format!("#{}", page.0);
+        let there = self.lookup(home, name.as_bytes()).await?.attr;
+        let id = match there.map(|attr| (attr.id, attr.inode)) {
+            // Of a repair that was interrupted.
+            Some((id, inode)) if inode.kind == Kind::Directory && inode.size == 0 => id,
+            Some(_) => return cannot("lost+found holds another directory of that name"),
+            None => self.make_directory(home, name.as_bytes()).await?,
+        };
+        let done: Result<Done, FsError> = transact!(self, tx => {
+            let (_, header) = trie::header(&tx, page).await?;
+            let mut inode = self.inode(&tx, id).await?;
+            let empty = inode.trie()?;
+            if header.parent != parent || empty == page {
+                return Ok(Done::Passed);
+            }
+            trie::delete_empty(&tx, empty).await?;
+            trie::set_parent(&tx, page, home).await?;
+            inode.content = Content::Trie(page);
+            self.put_changed(&tx, id, inode).await?;
+            Ok(Done::Mended(format!("it is the directory lost+found/{name} now")))
+        });
+        lock(&self.tries).remove(&id);
+        done
+    }
+
+    async fn make_directory(&self, parent: InodeId, name: &[u8]) -> Result<InodeId, FsError> {
         let (kind, target) = (Kind::Directory, Bytes::new());
         let create = Create { kind, mode: 0o700, umask: 0, uid: 0, gid: 0, target, device: 0 };
-        let made = self.create(root, LOST_FOUND, &create).await?;
+        let made = self.create(parent, name, &create).await?;
         made.attr.map(|attr| attr.id).ok_or(FsError::NotFound)
     }
 

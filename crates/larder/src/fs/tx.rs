@@ -195,6 +195,15 @@ pub trait Tx: Send + Sync {
     fn commit(self) -> impl Future<Output = Result<(), TxError>> + Send;
 }
 
+/// The pages of a volume that may hold names and inodes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SlottedPages {
+    /// Those that are slotted, ascending.
+    pub pages: Vec<PageNo>,
+    /// Those that are damaged at the origin, of whatever kind, ascending.
+    pub damaged: Vec<PageNo>,
+}
+
 /// One volume, as a source of transactions. A clone shares it.
 pub trait TxStore: Clone + Send + Sync + 'static {
     /// Its transactions.
@@ -246,6 +255,10 @@ pub trait TxStore: Clone + Send + Sync + 'static {
 
     /// Has [`Self::free_seen`] be asked for anew, soon, if that was not done lately.
     fn look_at_room(&self);
+
+    /// Every slotted page of the volume, by what the origin has of it: for repairs, which look for what
+    /// nothing leads to. It may copy the whole volume.
+    fn slotted_pages(&self) -> impl Future<Output = Result<SlottedPages, TxError>> + Send;
 
     /// Counts bytes that were written to files and are lost, for those who watch over the node.
     fn count_lost(&self, bytes: u64);

@@ -136,6 +136,8 @@ pub struct Metrics {
     loads: Counter,
     store_bytes: Family<StoreLabels, Gauge<u64, AtomicU64>>,
     queued_bytes: Gauge<u64, AtomicU64>,
+    /// What copies take, and what they may.
+    cache_bytes: [Gauge<u64, AtomicU64>; 2],
     directory_pages: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     directory_bytes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     lag_stamps: Family<DomainLabels, Gauge<u64, AtomicU64>>,
@@ -199,6 +201,7 @@ impl Metrics {
             loads: Counter::default(),
             store_bytes: Family::default(),
             queued_bytes: Gauge::default(),
+            cache_bytes: Default::default(),
             directory_pages: Family::default(),
             directory_bytes: Family::default(),
             lag_stamps: Family::default(),
@@ -250,6 +253,11 @@ impl Metrics {
             Unit::Bytes,
             self.queued_bytes.clone(),
         );
+        let [used, most] = self.cache_bytes.clone();
+        let help = "Memory of the page copies in a node's cache, their overhead included";
+        r.register_with_unit("cache", help, Unit::Bytes, used);
+        let help = "Memory that page copies may take (node.memory)";
+        r.register_with_unit("cache_max", help, Unit::Bytes, most);
         let removing = self.removing_volumes.clone();
         r.register("removing_volumes", "Deleted volumes of which pages are left", removing);
         let removing = self.removing_pages.clone();
@@ -429,6 +437,13 @@ impl Metrics {
     pub fn store_bytes(&self, domain: DomainId, part: StorePart) -> Option<u64> {
         let gauge = self.store_bytes.get(&store_labels(domain, part))?;
         Some(gauge.get())
+    }
+
+    /// Bytes that copies in the cache take, and that they may.
+    pub fn cache(&self, used: u64, most: u64) {
+        for (gauge, bytes) in self.cache_bytes.iter().zip([used, most]) {
+            gauge.set(bytes);
+        }
     }
 
     /// Bytes that wait for peers to take them.

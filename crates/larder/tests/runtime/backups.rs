@@ -2,16 +2,21 @@
 
 use crate::common::{Site, create, number, proxy, session};
 use bytes::Bytes;
+use larder::backup::format::{Header, Trailer, Writer};
 use larder::backup::{BackupError, BackupOptions, back_up, restore, verify};
 use larder::client::{Error, Node, Volume, VolumeOptions};
 use larder::core::commit::PageKind;
-use larder::core::id::{ObjectId, Slot};
-use larder::fs::check::{CheckOptions, check};
+use larder::core::id::{DomainId, HistoryId, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
+use larder::core::record::{InstallBatch, InstalledPage, StoredPage};
+use larder::fs::check::{CheckOptions, Problem, check};
 use larder::fs::client::VolumeStore;
-use larder::fs::{Create, FileSystem, FsError, FsOptions, Kind, LockAsk, LockKind, PAGE_BYTES};
+use larder::fs::{
+    Content, Create, FileSystem, FsError, FsOptions, Kind, LockAsk, LockKind, PAGE_BYTES,
+};
+use larder_store::pages::{FjallConfig, FjallPages, Pages};
 use std::io::Cursor;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 const PAGES: u64 = 60;
@@ -204,10 +209,166 @@ async fn a_restored_tree_is_clean_and_free_of_the_past() {
     let theirs = LockAsk { owner: 2, ..lock };
     assert_eq!(again.lock(held, &theirs).await.expect("it is asked"), None, "nobody holds it");
 
-    // It is whole: nothing goes on with it.
+    // It is whole, and another than the file since the orphan was freed: nothing goes on with it.
     let taken = restore(&one, Cursor::new(file), "again", &mut |_| {}).await;
-    assert!(matches!(taken, Err(BackupError::Taken(_))), "{taken:?}");
+    assert!(matches!(taken, Err(BackupError::Changed(_))), "{taken:?}");
     fs.release(&handle).await.expect("closes");
+}
+
+/// A restoration was killed after its last page, page 1, was durable, and before it said so: run again,
+/// it said that the volume was no unfinished restoration of the file. It is whole, as the file says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restoration_that_ended_after_its_last_page_is_done() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let one = site.node("one", &origin.address().to_string()).await;
+    let volume = files(&one).await;
+    let fs = tree(&volume).await;
+    fs.create(fs.root(), b"folder", &plain(Kind::Directory)).await.expect("made");
+    let options = BackupOptions::default();
+    let (summary, file) =
+        back_up(&volume, Vec::new(), &options, &mut |_| {}).await.expect("copies");
+    let first = restore(&one, Cursor::new(&file), "again", &mut |_| {}).await.expect("it is made");
+    // All that it did is there, and nobody was told.
+    let second =
+        restore(&one, Cursor::new(&file), "again", &mut |_| {}).await.expect("it is whole");
+    assert_eq!((second.volume, second.kept), (first.volume, summary.trailer.pages));
+    // Used since, it is a volume of its own, and so is one of a later file.
+    let again = tree(&one.volume("again").await.expect("it is there")).await;
+    again.create(again.root(), b"new", &plain(Kind::File)).await.expect("made");
+    let used = restore(&one, Cursor::new(&file), "again", &mut |_| {}).await;
+    let refused = matches!(used, Err(BackupError::Changed(_) | BackupError::Taken(_)));
+    assert!(refused, "{used:?}");
+}
+
+/// Puts bytes that do not check in the place of a page's image, in the store of an origin that is
+/// stopped; false: the page is not installed yet.
+fn damage(site: &Site, page: PageId) -> bool {
+    let domains = std::fs::read_dir(site.dir.join("data")).expect("a store");
+    let mut folders = domains.map(|entry| entry.expect("readable").path().join("pages"));
+    let folder = folders.find(|folder| folder.is_dir()).expect("a domain");
+    let engine = FjallPages::open(folder, &FjallConfig::default()).expect("nobody has it");
+    let Some(meta) = engine.meta().expect("readable") else { return false };
+    let Some(stored) = engine.load(page).expect("readable") else { return false };
+    let mut image = stored.image.expect("it is there").to_vec();
+    *image.last_mut().expect("an image") ^= 1;
+    let previous = stored.version;
+    let stored = StoredPage { image: Some(image.into()), ..stored };
+    let pages = vec![InstalledPage { page, previous, stored }];
+    engine.install(&InstallBatch { pages, meta, ..InstallBatch::default() }).expect("room");
+    true
+}
+
+/// One page was damaged at the origin, and no backup of its volume could be made any more, nor could it
+/// be checked: all that was whole went with it. Now it is left out where that is asked for, and named;
+/// what is restored lacks it, and its check says which file that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_page_is_left_out_and_named() {
+    let site = Site::new();
+    let mut origin = site.origin().await;
+    let at = origin.address().to_string();
+    let one = site.node("one", &at).await;
+    let volume = files(&one).await;
+    let fs = tree(&volume).await;
+    for name in ["whole", "torn"] {
+        let made = fs.create(fs.root(), name.as_bytes(), &plain(Kind::File)).await.expect("made");
+        let (handle, _) = fs.open_file(made.attr.expect("new").id).await.expect("it opens");
+        fs.write(&handle, 0, Bytes::from(vec![7; 1 << 20])).await.expect("room");
+        fs.release(&handle).await.expect("it commits");
+    }
+    let torn = fs.lookup(fs.root(), b"torn").await.expect("reads").attr.expect("there");
+    let Content::Pages(extents) = &torn.inode.content else { panic!("it is large") };
+    let page = volume.page(extents.page(3).expect("it has pages"));
+    drop(fs);
+    one.shutdown().await;
+    loop {
+        origin.shutdown().await;
+        drop(origin);
+        let damaged = damage(&site, page);
+        origin = site.origin_at(&at).await;
+        if damaged {
+            break;
+        }
+        // It installs after some seconds.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    let two = site.node("two", &at).await;
+    let volume = two.volume("files").await.expect("it is there");
+    let options = BackupOptions::default();
+    let ended = back_up(&volume, Vec::new(), &options, &mut |_| {}).await;
+    assert!(
+        matches!(&ended, Err(BackupError::Client(Error::Damaged { page: of, .. })) if *of == page),
+        "{ended:?}"
+    );
+    let options = BackupOptions { leave_out_damaged: true, ..options };
+    let (summary, file) =
+        back_up(&volume, Vec::new(), &options, &mut |_| {}).await.expect("the rest");
+    assert_eq!(summary.left_out, [page.page]);
+    assert_eq!(verify(&file[..], &mut |_| {}).expect("it is whole"), summary);
+    // The check goes on past it, and says whose it is.
+    let report = check(&tree(&volume).await, &CheckOptions::default(), &mut |_| {}).await;
+    let report = report.expect("it goes on");
+    let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+    assert!(problems.len() == 1 && problems[0].contains("/torn"), "{problems:?}");
+    assert_eq!(report.files, 2);
+    // In what is restored the page is gone: a repair knows what to do.
+    let restored =
+        restore(&two, Cursor::new(file), "again", &mut |_| {}).await.expect("it is made");
+    assert_eq!(restored.summary.trailer.left_out, 1);
+    let again = tree(&two.volume("again").await.expect("it is there")).await;
+    let report = check(&again, &CheckOptions::default(), &mut |_| {}).await.expect("it is read");
+    assert!(
+        matches!(&report.problems[..], [found] if matches!(found.problem, Problem::MissingPage { .. })),
+        "{:?}",
+        report.problems
+    );
+}
+
+/// Eight backups hold all the places for last rounds, and a ninth was told that its volume was written to
+/// too fast, though nobody wrote at all. It waits for its turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 12)]
+async fn a_ninth_backup_waits_for_its_turn() {
+    const PLACES: usize = 8;
+    let site = Site::new();
+    let origin = site.origin().await;
+    let one = site.node("one", &origin.address().to_string()).await;
+    let volume = files(&one).await;
+    let fs = tree(&volume).await;
+    let made = fs.create(fs.root(), b"large", &plain(Kind::File)).await.expect("made");
+    let (handle, _) = fs.open_file(made.attr.expect("new").id).await.expect("it opens");
+    fs.write(&handle, 0, Bytes::from(vec![7; 4 << 20])).await.expect("room");
+    fs.release(&handle).await.expect("it commits");
+    // Of several parts, all of them in the last round.
+    let options = BackupOptions { rounds_max: 0, ..BackupOptions::default() };
+    let begun = Arc::new(Barrier::new(PLACES + 1));
+    let released = Arc::new(Barrier::new(PLACES + 1));
+    let mut eight = Vec::new();
+    for _ in 0..PLACES {
+        let (volume, options, begun) = (volume.clone(), options.clone(), begun.clone());
+        let mut held = Some(released.clone());
+        eight.push(tokio::spawn(async move {
+            let mut progress = |_| {
+                if let Some(held) = held.take() {
+                    begun.wait();
+                    held.wait();
+                }
+            };
+            back_up(&volume, Vec::new(), &options, &mut progress).await.map(drop)
+        }));
+    }
+    let waiting = begun.clone();
+    tokio::task::spawn_blocking(move || waiting.wait()).await.expect("no panic");
+    let ninth = {
+        let (volume, options) = (volume.clone(), BackupOptions { attempts_max: 1, ..options });
+        tokio::spawn(async move { back_up(&volume, Vec::new(), &options, &mut |_| {}).await })
+    };
+    // Longer than it asked before it gave up.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::task::spawn_blocking(move || released.wait()).await.expect("no panic");
+    for backup in eight {
+        backup.await.expect("no panic").expect("it has a place");
+    }
+    ninth.await.expect("no panic").expect("it had to wait only");
 }
 
 /// Interrupted, it leaves a volume that holds no tree, and the next call goes on with it; with another
@@ -276,6 +437,36 @@ async fn an_interrupted_restoration_is_gone_on_with() {
     let refused = restore(&one, Cursor::new(torn), "torn", &mut |_| {}).await;
     assert!(matches!(refused, Err(BackupError::Format(_))), "{refused:?}");
     assert!(matches!(one.volume("torn").await, Err(Error::NoVolume(_))));
+}
+
+/// A file said that page numbers up to 2^48 had been given away: a restoration made the volume, and asked
+/// for them in sixteen million steps. It is refused before anything is made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_with_absurd_page_numbers_makes_nothing() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let one = site.node("one", &origin.address().to_string()).await;
+    let header = Header {
+        volume: VolumeId(7),
+        domain: DomainId(1),
+        name: "vast".into(),
+        page_bytes: 4096,
+        begun: 0,
+    };
+    let trailer = Trailer {
+        history: HistoryId(1),
+        stamp: Stamp(1),
+        time: 0,
+        next_page: PageNo(PageNo::LIMIT),
+        pages: 0,
+        deleted: 0,
+        left_out: 0,
+    };
+    let writer = Writer::new(Vec::new(), &header).expect("memory");
+    let (file, _) = writer.finish(&trailer).expect("memory");
+    let refused = restore(&one, Cursor::new(file), "vast", &mut |_| {}).await;
+    assert!(matches!(refused, Err(BackupError::TooManyNumbers { .. })), "{refused:?}");
+    assert!(matches!(one.volume("vast").await, Err(Error::NoVolume(_))));
 }
 
 /// The origin is started anew in the middle: the copy goes on, and is of one line of histories.

@@ -13,6 +13,9 @@
 //! 2. A pin from 5 on is made at 6. Page 7 is written: 7; its image of 6 is kept. Page 8, last
 //!    written at 4, is written: 8. Nothing is kept of it: whoever asks has it.
 //! 3. The round gives page 7 as of 6. Page 8 is passed over, since it did not change in (5, 6].
+//!
+//! A page that is damaged here is told as such, with an empty image: the asker knows which it is, and
+//! may go on without it.
 
 use super::limits::not_read;
 use super::{Context, Domain, LoadFor};
@@ -20,12 +23,12 @@ use crate::downlink::COPY_RESERVED;
 use crate::id::{LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::message::{
     COPY_BYTES, CopyAnswer, CopyAsk, CopyCursor, CopyPart, Epoch, Message, PAGES_PER_MESSAGE_MAX,
-    PageAnswer, PageBody, PinId, RequestError, is_on_line,
+    PageAnswer, PageBody, PinId, RequestError, certificate_of, is_on_line,
 };
 use crate::origin::OriginConfig;
 use crate::origin::io::{LoadKey, OriginOutput};
 use crate::rights::Right;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -39,9 +42,20 @@ const LOADS_MAX: usize = 32;
 const LOOK_PAGES: usize = 1024;
 /// Memory of a kept image beside its bytes, about.
 const KEPT_BYTES: usize = 128;
+/// A pin of which nobody asked for so long goes first when memory is short: parts of a round that is
+/// under way are asked for one upon the other.
+const UNASKED: Duration = Duration::from_secs(5);
 
 /// A page as of some stamp: its version, and its image if it is there.
 type State = (Stamp, Option<Bytes>);
+
+/// A page that was loaded for a copy.
+#[derive(Clone, Debug)]
+enum Loaded {
+    Found(State),
+    /// Its bytes do not check.
+    Damaged,
+}
 
 /// All copies of a domain.
 #[derive(Debug, Default)]
@@ -58,6 +72,8 @@ pub(super) struct Copies {
 #[derive(Debug)]
 struct Pin {
     volume: VolumeId,
+    /// Whose it is: a certificate.
+    asker: String,
     since: Stamp,
     stamp: Stamp,
     /// What changed after it, as it was at it.
@@ -87,7 +103,7 @@ struct Part {
     /// Where looking goes on after those; none: there are no more.
     rest: Option<CopyCursor>,
     /// Pages of the queue that were loaded.
-    loaded: BTreeMap<PageNo, State>,
+    loaded: BTreeMap<PageNo, Loaded>,
     index_loads: u32,
     /// A part of the index is on its way.
     index_asked: bool,
@@ -133,6 +149,31 @@ impl Copies {
         }
     }
 
+    /// A pin that has to make room for one of this asker, when all places are taken: of whoever has
+    /// more than he would have left, so that all have the same share in the end; the one that was not
+    /// asked for the longest.
+    fn over_share(&self, asker: &str) -> Option<PinId> {
+        let mut shares: BTreeMap<&str, usize> = BTreeMap::new();
+        for pin in self.pins.values() {
+            *shares.entry(&pin.asker).or_default() += 1;
+        }
+        let own = shares.get(asker).copied().unwrap_or(0);
+        let (most, of) = shares.into_iter().map(|(asker, count)| (count, asker)).max()?;
+        let theirs = self.pins.iter().filter(|(_, pin)| pin.asker == of);
+        let oldest = theirs.min_by_key(|(id, pin)| (pin.asked, **id)).map(|(id, _)| *id);
+        oldest.filter(|_| most > own + 1)
+    }
+
+    /// The pin that is given up when memory is short: one that nobody asks for, else the one that
+    /// needs most.
+    fn least_wanted(&self, now: Instant) -> Option<PinId> {
+        let unasked = self.pins.iter().filter(|(_, pin)| pin.asked.after(UNASKED) <= now);
+        let unasked = unasked.filter(|(_, pin)| pin.bytes > 0);
+        let oldest = unasked.min_by_key(|(id, pin)| (pin.asked, **id));
+        let largest = || self.pins.iter().max_by_key(|(id, pin)| (pin.bytes, **id));
+        oldest.or_else(largest).map(|(id, _)| *id)
+    }
+
     fn unpin(&mut self, id: PinId) {
         if let Some(pin) = self.pins.remove(&id) {
             self.kept_bytes -= pin.bytes;
@@ -168,7 +209,8 @@ impl Domain {
         asker: Option<&str>,
         ask: CopyAsk,
     ) {
-        let cursor = match self.begin_part(cx, &ask) {
+        let certificate = certificate_of(cx.links.asker(link, asker)).to_owned();
+        let cursor = match self.begin_part(cx, &certificate, &ask) {
             Ok(cursor) => cursor,
             Err(error) => return end(cx, link, request, Err(error)),
         };
@@ -195,7 +237,12 @@ impl Domain {
     }
 
     /// Whether it can be told, and from where.
-    fn begin_part(&mut self, cx: &Context<'_>, ask: &CopyAsk) -> Result<CopyCursor, RequestError> {
+    fn begin_part(
+        &mut self,
+        cx: &Context<'_>,
+        asker: &str,
+        ask: &CopyAsk,
+    ) -> Result<CopyCursor, RequestError> {
         if self.copies.parts.len() >= cx.config.copies_max {
             return Err(RequestError::Busy(format!("{} copies are made", cx.config.copies_max)));
         }
@@ -215,7 +262,7 @@ impl Domain {
             page: PageId { volume: ask.volume, page: PageNo(0) },
         };
         if let Some(id) = ask.pin {
-            let until = self.pin(cx, id, ask)?;
+            let until = self.pin(cx, (id, asker), ask)?;
             return Ok(ask.cursor.unwrap_or(CopyCursor { until, ..first }));
         }
         let cursor = ask.cursor.unwrap_or(first);
@@ -225,26 +272,39 @@ impl Domain {
         Ok(cursor)
     }
 
-    /// The stamp of a pin, which is made for the first part of its round.
-    fn pin(&mut self, cx: &Context<'_>, id: PinId, ask: &CopyAsk) -> Result<Stamp, RequestError> {
-        let pins = &mut self.copies.pins;
-        if let Some(pin) = pins.get_mut(&id) {
-            let same = pin.volume == ask.volume && pin.since == ask.since;
-            if !same || ask.cursor.is_some_and(|cursor| cursor.until != pin.stamp) {
+    /// The stamp of a pin, which is made for the first part of its round. A round that begins anew, from
+    /// elsewhere, takes the place of the one that was given up.
+    fn pin(
+        &mut self,
+        cx: &Context<'_>,
+        (id, asker): (PinId, &str),
+        ask: &CopyAsk,
+    ) -> Result<Stamp, RequestError> {
+        if let Some(pin) = self.copies.pins.get_mut(&id) {
+            let theirs = pin.volume == ask.volume && pin.asker == asker;
+            let same = theirs && pin.since == ask.since;
+            if same && ask.cursor.is_none_or(|cursor| cursor.until == pin.stamp) {
+                pin.asked = cx.now;
+                pin.due_at = due_at(pin, cx.config);
+                return Ok(pin.stamp);
+            }
+            if !theirs || ask.cursor.is_some() {
                 return Err(RequestError::Invalid("a pin of another copy".into()));
             }
-            pin.asked = cx.now;
-            pin.due_at = due_at(pin, cx.config);
-            return Ok(pin.stamp);
+            self.copies.unpin(id);
         }
         if ask.cursor.is_some() {
             return Err(not_kept());
         }
-        if pins.len() >= cx.config.pins_max {
-            return Err(RequestError::Busy(format!("{} states are kept", cx.config.pins_max)));
+        if self.copies.pins.len() >= cx.config.pins_max {
+            let Some(other) = self.copies.over_share(asker) else {
+                return Err(RequestError::Busy(format!("{} states are kept", cx.config.pins_max)));
+            };
+            self.copies.unpin(other);
         }
         let mut pin = Pin {
             volume: ask.volume,
+            asker: asker.to_owned(),
             since: ask.since,
             stamp: self.durable,
             kept: BTreeMap::new(),
@@ -254,7 +314,7 @@ impl Domain {
             due_at: cx.now,
         };
         pin.due_at = due_at(&pin, cx.config);
-        pins.insert(id, pin);
+        self.copies.pins.insert(id, pin);
         Ok(self.durable)
     }
 
@@ -282,9 +342,8 @@ impl Domain {
             copies.kept_bytes += bytes;
         }
         while self.copies.kept_bytes > cx.config.pinned_copy_bytes_max {
-            let pins = self.copies.pins.iter();
-            let largest = pins.max_by_key(|(id, pin)| (pin.bytes, **id)).map(|(id, _)| *id);
-            self.copies.unpin(largest.expect("something is kept"));
+            let given_up = self.copies.least_wanted(cx.now);
+            self.copies.unpin(given_up.expect("something is kept"));
         }
     }
 
@@ -365,7 +424,13 @@ impl Domain {
         let stamp = pin.map(|pin| pin.stamp);
         let loaded = part.loaded.get(&at.page.page).cloned();
         let (version, image) = match loaded {
-            Some(state) => state,
+            Some(Loaded::Found(state)) => state,
+            Some(Loaded::Damaged) => {
+                // What it is cannot be known: it is told of wherever it is come to.
+                let version = indexed.or_else(|| self.pages.uninstalled(at.page));
+                let version = version.map_or(at.until, |version| version.min(at.until));
+                return Look::Give((version, Some(Bytes::new())));
+            }
             None if self.pages.is_loaded(at.page) => self.state(at.page),
             None => return Look::Wait,
         };
@@ -497,12 +562,13 @@ impl Domain {
         if !self.copies.has(id) {
             return;
         }
-        if let Some(error) = failed {
-            return self.fail_copy(cx, id, error.clone());
-        }
-        let state = self.state(page);
+        let loaded = match failed {
+            None => Loaded::Found(self.state(page)),
+            Some(RequestError::Damaged { .. }) => Loaded::Damaged,
+            Some(error) => return self.fail_copy(cx, id, error.clone()),
+        };
         let part = self.copies.parts.get_mut(&id).expect("just seen");
-        part.loaded.insert(page.page, state);
+        part.loaded.insert(page.page, loaded);
         self.go_on_with_copy(cx, id);
     }
 

@@ -199,6 +199,11 @@ impl Pages {
         self.uninstalled.contains_key(&page)
     }
 
+    /// The version of a page that is not installed.
+    pub(super) fn uninstalled(&self, page: PageId) -> Option<Stamp> {
+        self.uninstalled.get(&page).copied()
+    }
+
     /// Pages not installed, after `page`, with their versions.
     pub(super) fn uninstalled_after(
         &self,

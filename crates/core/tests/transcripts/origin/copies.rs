@@ -18,6 +18,17 @@ fn copy(
     pin: Option<u128>,
     cursor: Option<CopyCursor>,
 ) -> (String, LinkInput) {
+    copy_on(1, request, since, pin, cursor)
+}
+
+/// The same, over another link.
+fn copy_on(
+    link: u64,
+    request: u64,
+    since: (u64, u128),
+    pin: Option<u128>,
+    cursor: Option<CopyCursor>,
+) -> (String, LinkInput) {
     let ask = CopyAsk {
         volume: VOLUME,
         history: HistoryId(since.1),
@@ -25,7 +36,7 @@ fn copy(
         cursor,
         pin: pin.map(PinId),
     };
-    received(1, Message::CopyPages { request: RequestId(request), ask })
+    received(link, Message::CopyPages { request: RequestId(request), ask })
 }
 
 /// The answer among what was sent.
@@ -169,11 +180,49 @@ fn a_pin_is_bounded() {
 }
 
 #[test]
+fn places_for_pins_are_shared() {
+    let mut run = Run::new(
+        "Copies. Three places for pins, all taken by a: every attempt at a last round took a new one, and the \
+         old ones stayed for a minute; b was told that its volume is written to too fast. Now an attempt \
+         under the name of the one before takes its place, from another stamp on. b, who asks while a has \
+         three, is given the place of the one that a did not ask for the longest; a, who has as many as his \
+         share then, is told that the origin is busy when he asks for another. When memory is short, what \
+         nobody asked for lately goes before the larger one that is being read.",
+        OriginConfig { pins_max: 3, pinned_copy_bytes_max: 9000, ..OriginConfig::default() },
+    );
+    run.two_nodes();
+    run.quietly(vec![received(
+        1,
+        Message::AllocateIds { request: RequestId(90), volume: VOLUME, count: 50 },
+    )]);
+    let make = || Op::CreatePage(PageKind::Raw);
+    run.quietly(vec![Commit::new(10, 2, 2).op(2, make()).op(2, long(b'a')).on(1)]);
+    run.quietly(vec![Commit::new(10, 3, 3).op(3, make()).op(3, long(b'b')).on(1)]);
+    let first = run.copy(10, (0, 0), Some(70), None).expect("a part");
+    // The same name from elsewhere on: the place of the one before, of which nothing more is told.
+    run.copy(11, (3, 1), Some(70), None).expect("a part");
+    run.link(vec![copy(12, (0, 0), Some(70), first.cursor)]);
+    run.copy(13, (0, 0), Some(71), None).expect("a part");
+    let third = run.copy(14, (0, 0), Some(72), None).expect("a part");
+    let theirs = run.link(vec![copy_on(2, 15, (0, 0), Some(80), None)]);
+    let theirs = copied(&theirs).expect("a part").cursor;
+    run.link(vec![copy(16, (0, 0), Some(73), None)]);
+    run.pass(6);
+    let more = run.copy(17, (0, 0), Some(72), third.cursor).expect("a part");
+    // Both are kept for each of the pins, of which one alone has room.
+    run.quietly(vec![Commit::new(10, 4, 4).op(2, Op::TruncateRaw { length: 7 }).on(1)]);
+    run.quietly(vec![Commit::new(10, 5, 5).op(3, Op::TruncateRaw { length: 7 }).on(1)]);
+    run.link(vec![copy_on(2, 19, (0, 0), Some(80), theirs)]);
+    run.copy(18, (0, 0), Some(72), more.cursor).expect("a part");
+    run.t.end("origin_copies_pins_are_shared");
+}
+
+#[test]
 fn what_cannot_be_copied_is_said() {
     let mut run = Run::new(
         "Copies. Refused with what is wrong: a volume that is not there; a position of a history that this \
-         origin does not have, or ahead of it; a cursor ahead of it. A page that cannot be read ends the \
-         part, and is named. When the link goes in the middle, the load's end answers nobody. Over a \
+         origin does not have, or ahead of it; a cursor ahead of it. A page that is damaged is told of \
+         as such, and the others with it: it was the end of every copy. When the link goes in the middle, the load's end answers nobody. Over a \
          start of the origin a position stays good, and what the log alone holds is told.",
         OriginConfig::default(),
     );

@@ -124,8 +124,9 @@ impl Figures {
         let _ = write!(
             text,
             "\nAn edit at one site is read at the other {:.0} ms after it began; the one who writes\n\
-             knows after {:.0} ms that it is durable. \"list\" looks at every name, \"search\" reads every\n\
-             file. Round trips are requests for data; some overlap. The line also carried what keeps\n\
+             knows after {:.0} ms that it is durable. Local disk and origin read from memory what the\n\
+             kernel keeps of it: cold are the sites' caches alone. \"list\" looks at every name, \"search\"\n\
+             reads every file. Round trips are requests for data; some overlap. The line also carried what keeps\n\
              it alive. Without a cache every folder, name and 128 KiB of a file is a round trip:\n\
              {} of {} were made, spread evenly, and the time of all reckoned from them.",
             self.edit.visible_ms,

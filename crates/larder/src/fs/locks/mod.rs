@@ -53,6 +53,19 @@ pub(crate) fn lock_holders_page(root: &Page) -> Option<PageNo> {
     Table::decode(&object(TABLE_SLOT)?).ok().map(|table| table.first)
 }
 
+impl<S: TxStore> FileSystem<S> {
+    /// Slotted pages that hold neither names nor what names lead to: page 1, which is read by itself,
+    /// and the table of locks.
+    pub(super) async fn pages_of_their_own(&self, tx: &S::Tx) -> Result<BTreeSet<PageNo>, FsError> {
+        let mut pages = BTreeSet::from([ROOT_PAGE]);
+        if let Some((_, bytes)) = tx.get(ROOT_PAGE, TABLE_SLOT).await? {
+            let table = Table::decode(&bytes)?;
+            pages.extend((0..u64::from(table.pages)).map(|i| PageNo(table.first.0 + i)));
+        }
+        Ok(pages)
+    }
+}
+
 /// Takes all nodes out of that page: their locks are void with them.
 pub(crate) fn forget_lock_holders(page: &mut Page) {
     let entries: Vec<_> = page.slots().collect();

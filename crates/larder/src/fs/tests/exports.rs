@@ -3,6 +3,7 @@
 use super::*;
 use crate::fs::export::{ExportOptions, export};
 use std::fs as host;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 async fn link(fs: &Fs, name: &str, target: &std::path::Path) {
     let target = Bytes::copy_from_slice(target.as_os_str().as_encoded_bytes());
@@ -27,7 +28,7 @@ async fn an_export_that_goes_on_follows_no_link_and_replaces_what_changed_its_ki
     let below = make(&fs, was, "below", &file()).await;
     write_file(&fs, below, 0, b"below").await;
     let again = || async {
-        let options = ExportOptions { keep_same: true };
+        let options = ExportOptions { keep_before: Some(i64::MAX) };
         export(&fs, fs.root(), &target, options, &mut |_| {}).await
     };
     again().await.expect("it works");
@@ -56,5 +57,56 @@ async fn an_export_that_goes_on_follows_no_link_and_replaces_what_changed_its_ki
         assert_eq!((about.is_dir(), about.is_file()), (is_directory, !is_directory), "{name}");
     }
     assert_eq!(host::read(target.join("d/victim")).expect("it works"), b"written over");
+    host::remove_dir_all(&place).expect("it works");
+}
+
+/// Directories got their owners while the export still wrote below them, or were left with them by a run
+/// that was cut off: their owners could put links there. A file that was changed to another content of
+/// the same size, its time set back, was kept; and the folder's own time was that of the mark's end.
+#[tokio::test]
+async fn an_export_is_the_exporters_alone_and_keeps_nothing_that_changed() {
+    let (_, fs) = fresh().await;
+    let place = std::env::temp_dir().join(format!("larder-export-own-{}", std::process::id()));
+    let target = place.join("out");
+    let open = Create { mode: 0o777, ..directory() };
+    let d = make(&fs, fs.root(), "d", &open).await;
+    let a = make(&fs, d, "a", &file()).await;
+    let b = make(&fs, d, "b", &file()).await;
+    for id in [a, b] {
+        write_file(&fs, id, 0, b"before").await;
+    }
+    let mut modes = Vec::new();
+    let mode = |path: &std::path::Path| {
+        host::symlink_metadata(path).map(|about| about.permissions().mode() & 0o777).ok()
+    };
+    let mut look = |_: &_| modes.push((mode(&target), mode(&target.join("d"))));
+    let first = ExportOptions::default();
+    export(&fs, fs.root(), &target, first, &mut look).await.expect("it works");
+    let last = modes.pop().expect("the end");
+    assert!(
+        modes.iter().all(|(top, below)| {
+            *top == Some(0o700) && below.is_none_or(|below| below == 0o700)
+        })
+    );
+    assert_eq!(last.1, Some(0o777), "in the end it is as it is in the volume");
+
+    // Of the same size, with the time that it had.
+    let began = fs.getattr(a).await.expect("it works").inode.ctime + 1;
+    let attr = fs.getattr(b).await.expect("it works").inode;
+    write_file(&fs, b, 0, b"after!").await;
+    let times = SetAttr { mtime: Some(attr.mtime), ..SetAttr::default() };
+    fs.setattr(b, times).await.expect("it works");
+    let ctime = fs.getattr(b).await.expect("it works").inode.ctime;
+    assert!(ctime >= began, "it changed since");
+    // The mark of an export that was cut off goes before the folder gets its times.
+    host::write(target.join(crate::fs::export::MARKER), "a mark").expect("it works");
+    let again = ExportOptions { keep_before: Some(began) };
+    let done = export(&fs, fs.root(), &target, again, &mut |_| {}).await.expect("it goes on");
+    assert_eq!((done.files, done.skipped), (1, 1));
+    assert_eq!(host::read(target.join("d/b")).expect("it is there"), b"after!");
+    assert!(!target.join(crate::fs::export::MARKER).exists());
+    let root = fs.getattr(fs.root()).await.expect("it works").inode;
+    let about = host::metadata(&target).expect("it is there");
+    assert_eq!(about.mtime() * 1_000_000_000 + about.mtime_nsec(), root.mtime);
     host::remove_dir_all(&place).expect("it works");
 }

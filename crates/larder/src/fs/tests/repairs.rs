@@ -302,21 +302,117 @@ async fn what_cannot_be_read_is_taken_away() {
     assert_eq!(fs.lookup(d, b"a").await.expect("it works").attr, None);
 }
 
-/// The inode of a directory could not be read, and a repair deleted it: where its names are stands
-/// there alone, so that all of its files were in nobody's reach, and the check said that all was well.
+/// The inode of a directory could not be read: where its names are stood there alone. Once a repair
+/// deleted it, and all of its files were in nobody's reach; then it was left as it was, for ever. Its
+/// pages are found by looking through all of the volume, and it comes back as a whole.
 #[tokio::test]
-async fn a_directory_that_cannot_be_read_is_left_with_all_that_is_in_it() {
-    let (_store, fs, d, _) = planted().await;
-    let before = {
-        let tx = fs.store.begin(Mode::Normal).await.expect("it works");
-        tx.get(d.page, d.slot).await.expect("it works").expect("it is there").1
-    };
+async fn what_a_directory_held_that_cannot_be_read_is_found() {
+    let (store, fs, d, [a, b, c, e]) = planted().await;
+    let page = trie_page(&fs, d).await;
     put(&fs, d.page, d.slot, Bytes::from_static(&[1, 99])).await;
+    let fs = mended(&store, |problem| matches!(problem, Problem::Damaged { .. })).await;
+    assert_eq!(fs.lookup(fs.root(), b"d").await.expect("it works").attr, None);
+    assert_eq!(lost(&fs).await, [format!("#{}", page.0)]);
+    let home = fs.lookup(fs.root(), b"lost+found").await.expect("it works").attr.expect("made").id;
+    let name = format!("#{}", page.0);
+    let back = fs.lookup(home, name.as_bytes()).await.expect("it works").attr.expect("made").id;
+    assert_eq!(names(&fs, back).await, ["a", "b", "e"]);
+    assert_eq!(fs.parent(e).await, Ok(back));
+    for (id, bytes) in [(a, b"the bytes of a".to_vec()), (b, pattern(200_000, 2))] {
+        assert_eq!(read_file(&fs, id).await, bytes);
+    }
+    assert_eq!(read_file(&fs, c).await, b"the bytes of c");
+}
+
+/// The first page of a large directory led to 32 others with its names. When it was gone it was made
+/// anew, empty, and the names were found by nobody: no link to them is elsewhere.
+#[tokio::test]
+async fn pages_of_names_are_found_when_what_led_to_them_is_gone() {
+    for gone in [true, false] {
+        let (store, fs, d, _) = planted().await;
+        for i in 0..900 {
+            make(&fs, d, &format!("a-name-that-fills-the-bucket-{i}"), &file()).await;
+        }
+        let page = trie_page(&fs, d).await;
+        if gone {
+            let tx = fs.store.begin(Mode::Normal).await.expect("it works");
+            tx.delete_page(page).await.expect("it is there");
+            tx.commit().await.expect("nobody else writes");
+        } else {
+            put(&fs, page, HEADER_SLOT, Bytes::from_static(&[2])).await;
+        }
+        let fs = mended(&store, |problem| {
+            matches!(problem, Problem::Damaged { .. } | Problem::MissingPage { .. })
+        })
+        .await;
+        assert!(names(&fs, d).await.is_empty(), "it has a page again");
+        let home = fs.lookup(fs.root(), b"lost+found").await.expect("it works").attr;
+        let mut found = 0;
+        for name in lost(&fs).await {
+            let there = fs.lookup(home.as_ref().expect("made").id, name.as_bytes()).await;
+            let there = there.expect("it works").attr.expect("listed");
+            if there.inode.kind == Kind::Directory {
+                found += names(&fs, there.id).await.len();
+            } else {
+                found += 1;
+            }
+        }
+        // What was beside the names in the first page went with it.
+        assert!(found > 600, "{gone}: {found}");
+        if !gone {
+            assert_eq!(found, 903);
+        }
+    }
+}
+
+/// A directory that nothing names, with one that cannot be read in it: what the first leads to is its
+/// own, and comes back with it.
+#[tokio::test]
+async fn what_an_unnamed_directory_leads_to_stays_its_own() {
+    let (store, fs, d, [.., e]) = planted().await;
+    let other = make(&fs, fs.root(), "other", &directory()).await;
+    make(&fs, other, "kept", &file()).await;
+    let (page, slot, generation, _) = place(&fs, fs.root(), "d").await;
+    let tx = fs.store.begin(Mode::Normal).await.expect("it works");
+    tx.delete(page, slot, generation).await.expect("it is there");
+    tx.commit().await.expect("nobody else writes");
+    put(&fs, other.page, other.slot, Bytes::from_static(&[1, 99])).await;
+    let fs = mended(&store, |problem| matches!(problem, Problem::Damaged { .. })).await;
+    assert_eq!(names(&fs, d).await, ["a", "b", "e"]);
+    assert_eq!(names(&fs, e).await, ["c"]);
+    assert_eq!(lost(&fs).await.len(), 2, "the one, and what the other held");
+}
+
+/// A page that was damaged at the origin was the end of every check of its volume, and nothing else was
+/// looked at. It is told of; nothing is given up that it may lead to, and all is well when it is back.
+#[tokio::test]
+async fn a_page_that_is_damaged_at_the_origin_is_told_and_left() {
+    let (store, fs, d, [_, b, ..]) = planted().await;
+    for i in 0..900 {
+        make(&fs, d, &format!("a-name-that-fills-the-bucket-{i}"), &file()).await;
+    }
+    // Of a file's content: what else is wrong is mended.
+    let Content::Pages(extents) = fs.getattr(b).await.expect("it works").inode.content else {
+        panic!("pages")
+    };
+    let page = extents.page(1).expect("its second");
+    store.damage(page, true);
+    set_inode(&fs, b, |inode| inode.links = 7).await;
+    let fs = open(&store).await;
     let report = mend(&fs).await;
-    assert!(report.repaired.is_empty(), "{report:#?}");
-    assert!(report.left.iter().any(|why| why.contains("backup")), "{report:#?}");
-    // Somebody who can puts it back: nothing is missing.
-    put(&fs, d.page, d.slot, before).await;
+    assert_eq!(report.repaired.len(), 1, "{report:#?}");
+    assert!(matches!(&report.check.problems[..], [found] if found.at.page == page), "{report:#?}");
+    assert!(report.left[0].contains("backup"), "{report:#?}");
+    store.damage(page, false);
+    clean(&fs).await;
+    // Of names: whatever stands on names is left as it is.
+    let root = trie_page(&fs, d).await;
+    store.damage(root, true);
+    let fs = open(&store).await;
+    let report = mend(&fs).await;
+    assert_eq!(report.repaired, [], "{report:#?}");
+    assert!(report.check.problems.iter().any(|found| found.at.page == root), "{report:#?}");
+    store.damage(root, false);
     clean(&fs).await;
 }
 
