@@ -206,4 +206,14 @@ mod tests {
         assert_eq!(in_files(FsError::Unformatted), 3);
         assert_eq!(in_files(FsError::NotEmpty), 1);
     }
+
+    /// A script that backs up every night is told of pages that could not be, though all else is done.
+    #[test]
+    fn a_backup_that_lacks_pages_is_told() {
+        let told = crate::backup::verdict(&serde_json::json!({ "left_out": 3 }));
+        let told = told.expect_err("three are not in it");
+        assert_eq!(code(&told), DAMAGED);
+        assert!(told.to_string().contains('3') && told.to_string().contains("--repair"), "{told}");
+        assert!(crate::backup::verdict(&serde_json::json!({ "left_out": 0 })).is_ok());
+    }
 }

@@ -116,6 +116,11 @@ fn a_backup_while_two_sites_write_is_of_one_moment() -> Result<()> {
         check_journal(&again.at(&format!("journal-{i}")), before, after + 1)?;
     }
     ensure!(fs::read(again.at("folder/page"))? == pattern(30_000, 1), "what was there before");
+    // It is done, whoever was told; once it is used it is a volume of its own.
+    site.volume(origin.port, &["restore", &file, "again"])?.success()?;
+    let mut new = fs::File::create(again.at("new"))?;
+    new.write_all(b"new")?;
+    new.sync_all()?;
     site.volume(origin.port, &["restore", &file, "again"])?.refused(4, &["again"])?;
     for server in mounts {
         server.stop()?;
