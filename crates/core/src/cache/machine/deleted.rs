@@ -3,8 +3,8 @@
 use super::{Cache, CacheOutput, Notice, Out};
 use crate::cache::read::{Batch, RecentChange};
 use crate::commit::PageChange;
-use crate::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
-use crate::message::RequestError;
+use crate::id::{DomainId, PageId, PageNo, RequestId, Stamp, VolumeId};
+use crate::message::{Message, RequestError, VolumeKey};
 
 impl Cache {
     /// A change of the page that stands for a volume: all of the volume is dropped. Running
@@ -36,6 +36,36 @@ impl Cache {
             self.drop_copy(domain, page);
             self.owe_notice(domain, page);
         }
+    }
+
+    /// A resume named an open volume as a whole: it was deleted, or something is said of it. The parent
+    /// is asked, though nobody here may use the volume for long.
+    pub(super) fn doubt_volume(&mut self, volume: VolumeId) {
+        if self.shared.volume(volume).is_some() && !self.shared.is_deleted(volume) {
+            self.doubts.insert(volume);
+        }
+    }
+
+    /// Asks for volumes of which it is not known whether they are there.
+    pub(super) fn send_doubts(&mut self, out: &mut Out) {
+        while self.link.as_ref().is_some_and(|link| link.room() > 0)
+            && let Some(volume) = self.doubts.pop_first()
+        {
+            let request = self.request_id();
+            let link = self.link.as_mut().expect("it has room");
+            link.doubts.insert(request, volume);
+            link.outstanding += 1;
+            let key = VolumeKey::Id(volume);
+            self.send(Message::OpenVolume { request, key }, out);
+        }
+    }
+
+    /// The volume that was asked for by this request of the cache itself.
+    pub(super) fn doubt_answered(&mut self, request: RequestId) -> Option<VolumeId> {
+        let link = self.link.as_mut()?;
+        let volume = link.doubts.remove(&request)?;
+        link.outstanding -= 1;
+        Some(volume)
     }
 
     /// The volume is known to be deleted: whoever asks for its pages is told so, with or without a

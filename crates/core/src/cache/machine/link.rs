@@ -1,7 +1,7 @@
 //! The link to the parent: handshake, limits, credits, the end of a link.
 
 use super::{Cache, CacheOutput, Notice, Out};
-use crate::id::{DomainId, LinkId, PageId, RequestId};
+use crate::id::{DomainId, LinkId, PageId, RequestId, VolumeId};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::message::{CloseReason, Lane, LinkLimits, Message, Role, Versions};
 use crate::time::Instant;
@@ -30,6 +30,8 @@ pub(super) struct Link {
     pub(super) failed: BTreeMap<RequestId, SentFetch>,
     /// Other requests, by their id here: the user who asked.
     pub(super) calls: BTreeMap<RequestId, RequestId>,
+    /// Questions of the cache itself: whether a volume is there.
+    pub(super) doubts: BTreeMap<RequestId, VolumeId>,
     /// Requests, commits and pages asked for that are not answered: at most `requests_max`.
     pub(super) outstanding: usize,
     /// Bytes handled and not yet given back.
@@ -95,6 +97,7 @@ impl Cache {
             fetches: BTreeMap::new(),
             failed: BTreeMap::new(),
             calls: BTreeMap::new(),
+            doubts: BTreeMap::new(),
             outstanding: 0,
             stream_bytes: 0,
             bulk_bytes: 0,
@@ -119,7 +122,8 @@ impl Cache {
 
     /// The link is gone: what was under way on it is asked anew on the next one.
     fn lose_link(&mut self, reason: Option<CloseReason>, out: &mut Out) {
-        self.link = None;
+        let asked = self.link.take().map(|link| link.doubts).unwrap_or_default();
+        self.doubts.extend(asked.into_values());
         self.tick_at = None;
         for domain in self.domains.values_mut() {
             domain.lose_link();

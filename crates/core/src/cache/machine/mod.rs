@@ -59,6 +59,8 @@ pub struct Cache {
     deadlines: BTreeSet<(Instant, RequestId)>,
     /// Calls to be sent, in order; some wait no longer.
     calls: VecDeque<RequestId>,
+    /// Open volumes that a resume named as a whole: whether they were deleted is to be asked.
+    doubts: BTreeSet<VolumeId>,
     memory: Memory,
     numbers: Numbers,
     /// Names of the volumes that were opened.
@@ -89,6 +91,7 @@ impl Cache {
             users: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             calls: VecDeque::new(),
+            doubts: BTreeSet::new(),
             numbers: Numbers::default(),
             names: BTreeMap::new(),
             next_request: 1,

@@ -216,6 +216,7 @@ impl Cache {
         for &page in pages {
             if page.is_volume() {
                 self.drop_volume(domain, page.volume, stamp, batch);
+                self.doubt_volume(page.volume);
                 changed.add(&PageChange::whole(page));
                 continue;
             }

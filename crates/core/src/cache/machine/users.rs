@@ -326,6 +326,7 @@ impl Cache {
         {
             self.send_call(user, out);
         }
+        self.send_doubts(out);
         if !self.connected() {
             return;
         }
@@ -438,6 +439,10 @@ impl Cache {
         now: Instant,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
+        if let Some(volume) = self.doubt_answered(request) {
+            let right = volume == info.id;
+            return if right { Ok(()) } else { violation("a volume that was not asked for") };
+        }
         let user = self.answered(request)?;
         let bytes = PAGE_BYTES_MIN..=PAGE_BYTES_MAX;
         if !bytes.contains(&info.page_bytes) || !info.page_bytes.is_power_of_two() {
@@ -605,6 +610,15 @@ impl Cache {
             }
             return Ok(());
         }
+        if let Some(volume) = self.doubt_answered(request) {
+            if matches!(error, RequestError::Deleted(_) | RequestError::NoVolume(_))
+                && let Some(known) = self.shared.volume(volume)
+            {
+                self.note_deleted(known.domain, volume, out);
+            }
+            return Ok(());
+        }
+        let link = self.link.as_mut().expect("looked at above");
         if link.calls.contains_key(&request) {
             let user = self.answered(request)?;
             self.reply(user, Err(error), out);
