@@ -62,6 +62,7 @@ impl Origin {
             origin.volumes.recovered(&mut domain, out)?;
             let id = domain.id();
             origin.links.add_volumes(id, domain.volumes().map(|(volume, _)| volume));
+            domain.deleted_volumes().for_each(|volume| origin.links.delete_volume(volume));
             for (volume, _) in domain.volumes() {
                 let (name, rights) = domain.rights(volume, &origin.config.access);
                 origin.links.set_rights(id, volume, name, rights);

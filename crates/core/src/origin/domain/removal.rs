@@ -235,6 +235,11 @@ impl Domain {
         }
     }
 
+    /// Volumes that were deleted, as far as they are still known.
+    pub(in crate::origin) fn deleted_volumes(&self) -> impl Iterator<Item = VolumeId> {
+        self.removal.deleted.keys().copied()
+    }
+
     /// Whether a volume of this id was deleted, as far as it is still known.
     pub(in crate::origin) fn was_deleted(&self, volume: VolumeId) -> bool {
         self.removal.knows(volume)

@@ -200,7 +200,8 @@ fn a_deletion_is_found_in_the_log() {
     let mut run = Run::new(
         "Deletions. The origin dies after the deletion was logged, with commits of the volume before \
          it that were not installed: at the start the volume is not there, its name is free, its pages \
-         are not installed, and the deletion, asked for again since its answer was lost, is answered. \
+         are not installed, and the deletion, asked for again since its answer was lost, is answered; \
+         who asks for its pages is told that it was deleted, not that there is no such volume. \
          Then another volume of the name is made, and the origin dies again: that one is there.",
         OriginConfig::default(),
     );
@@ -211,7 +212,7 @@ fn a_deletion_is_found_in_the_log() {
     run.restart(2);
     run.quietly(vec![opened(5, "a"), hello_newest(5, "a", 11)]);
     run.quietly(vec![resume_new(5, 1)]);
-    run.link(vec![open_named(5, 2), open_id(5, 3), delete(5, 4)]);
+    run.link(vec![open_named(5, 2), open_id(5, 3), delete(5, 4), fetch(5, 6, &[1])]);
     run.link(vec![create_again(5, 5, 8)]);
     run.settle();
     run.restart(3);
