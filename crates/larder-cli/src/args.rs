@@ -245,6 +245,10 @@ pub(crate) struct MountArgs {
     /// which they were closed; the others always wait
     #[arg(long)]
     pub(crate) wait_commits: bool,
+    /// Have the kernel ask at every open and close of a file, and not open files by itself, as it does
+    /// with `--consistency follow` for root
+    #[arg(long)]
+    pub(crate) ask_opens: bool,
     /// When the link lease has lapsed, or the latest state cannot be had: `serve` what is cached,
     /// its age known, or `refuse` [default: `serve` with `--consistency follow`, else `refuse`]
     #[arg(long, value_name = "WHAT", value_parser = ["serve", "refuse"])]

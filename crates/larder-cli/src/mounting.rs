@@ -15,7 +15,7 @@ use larder::fs::{FileSystem, FsOptions, TxStore};
 use larder::http::{Probe, Telling};
 use larder::metrics::Metrics;
 use rustix::io::Errno;
-use rustix::process::geteuid;
+use rustix::process::{Resource, geteuid, getrlimit, setrlimit};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
@@ -199,6 +199,16 @@ async fn tell_rights(mut notices: Notices, volume: Volume, read_only: bool) {
     }
 }
 
+/// Takes as many descriptors as the system allows: holders of locks, and closes that are heard of, take
+/// one each.
+fn allow_descriptors() {
+    let mut limits = getrlimit(Resource::Nofile);
+    limits.current = limits.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limits) {
+        tracing::debug!(%error, "no more descriptors than before");
+    }
+}
+
 /// Mounts, and serves until it is unmounted or asked to end; `usable` is called in between, with what
 /// whoever mounts should know of it.
 pub(crate) async fn run(
@@ -211,6 +221,7 @@ pub(crate) async fn run(
     let point = &std::path::absolute(&arguments.point)?;
     look_at(point).await?;
     let asked = KernelOptions::parse(&arguments.options)?;
+    allow_descriptors();
 
     let mut stopping = Stopping::listen()?;
     let standing = Standing::default();
@@ -240,6 +251,7 @@ pub(crate) async fn run(
         name: arguments.volume.clone(),
         consistency: arguments.consistency,
         wait_commits: arguments.wait_commits,
+        silent_opens: !arguments.ask_opens,
         refuse_stale,
         read_only,
         allow_other: asked.allow_other

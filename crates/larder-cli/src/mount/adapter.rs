@@ -7,15 +7,15 @@ mod xattrs;
 
 pub(super) use run::{Adapter, Answer, failed, failed_there};
 
-use super::attributes::{kind_of_mode, nanos};
+use super::attributes::{kind_of_mode, nanos, probe};
 use super::listing::{Ask, list};
 use super::locks::{self, Awaited, UNLOCK};
-use super::silent::SILENT;
+use super::silent::{PROBE, SILENT};
 use super::{Open, Shared};
 use bytes::Bytes;
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
@@ -30,7 +30,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use told::{Told, reply_entry};
 
 /// Bytes of one write request at most.
@@ -130,7 +130,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
             }
         }
         let silently = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
-        self.shared.readers.begin(&self.shared.options, silently);
+        self.shared.silent.begin(&self.shared.options, silently);
         let _nearest = config.set_max_write(WRITE_BYTES_MAX);
         let _nearest = config.set_max_readahead(WRITE_BYTES_MAX);
         let _nearest = config.set_max_background(BACKGROUND_MAX);
@@ -144,6 +144,10 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.count(Asked::Lookup);
         let told = Told::new(&self.shared, parent, name);
+        if self.shared.silent.is_probe(parent, &told.name) {
+            let (soon, none) = (Duration::from_secs(1), Duration::ZERO);
+            return reply.entry_with_ttls(&soon, &none, &probe(PROBE), Generation(0));
+        }
         let name = told.name.clone();
         self.run(
             |shared| async move {
@@ -159,9 +163,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        if self.shared.known().forget(ino.0, nlookup) {
-            self.shared.readers.forget(ino);
-        }
+        self.shared.forget(ino, nlookup);
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
@@ -351,7 +353,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.count(Asked::Open);
-        if self.shared.readers.are_silent() {
+        if self.shared.silent.has_begun() {
             return reply.error(Errno::ENOSYS);
         }
         self.run(
@@ -390,7 +392,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         reply: ReplyCreate,
     ) {
         self.count(Asked::Change);
-        if self.shared.readers.are_silent() {
+        if self.shared.silent.has_begun() && !self.shared.silent.are_written() {
             // Mounted anew so that it can be written: nobody would hear of the close.
             return reply.error(Errno::EROFS);
         }
@@ -420,7 +422,10 @@ impl<S: TxStore> Filesystem for Adapter<S> {
                 }
             },
             move |shared, result| match result {
-                Ok((handle, found)) => shared.tell_created(&told, handle, &found, reply),
+                Ok((handle, found)) => {
+                    let writes = OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
+                    shared.tell_created(&told, (handle, writes), &found, reply);
+                }
                 Err(error) => reply.error(error),
             },
         );
@@ -441,7 +446,7 @@ impl<S: TxStore> Filesystem for Adapter<S> {
         let reading = self.shared.known().begin_read(ino.0);
         self.run(
             move |shared| async move {
-                let file = shared.read_file(ino, fh).await?;
+                let file = shared.file_of(ino, fh).await?;
                 failed_there(shared.fs.read_counted(&file, offset, size as usize).await)
             },
             move |shared, result| match result {
@@ -491,12 +496,15 @@ impl<S: TxStore> Filesystem for Adapter<S> {
                     let _counted = counted;
                     shared.may_change()?;
                     let _place = shared.writers.acquire().await.map_err(|_| Errno::ESHUTDOWN)?;
-                    let file = shared.file(fh)?;
+                    let file = shared.file_to_write(ino, fh).await?;
                     if drops {
                         failed(shared.fs.drop_privileges(file.id()).await)?;
                     }
                     let written = bytes.len() as u32;
-                    failed_there(shared.fs.write(&file, offset, bytes).await)?;
+                    failed_there(match fh {
+                        SILENT => shared.write_silent(&file, offset, bytes).await,
+                        _ => shared.fs.write(&file, offset, bytes).await,
+                    })?;
                     Ok(written)
                 })
             },
@@ -510,16 +518,16 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     fn flush(
         &self,
         req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        if fh == SILENT && self.shared.readers.are_silent() {
+        if fh == SILENT && self.shared.silent.has_begun() {
             return reply.error(Errno::ENOSYS);
         }
         if !self.shared.is_locked_by(fh, lock_owner.0) {
-            return self.commit(req, fh, self.shared.commits_late(), reply);
+            return self.commit(req, (ino, fh), self.shared.commits_late(), reply);
         }
         self.count(Asked::Commit);
         let shared = self.shared.clone();
@@ -593,15 +601,15 @@ impl<S: TxStore> Filesystem for Adapter<S> {
     fn fsync(
         &self,
         req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        if fh == SILENT && self.shared.readers.are_silent() {
+        if fh == SILENT && self.shared.silent.has_begun() && !self.shared.silent.are_written() {
             return reply.ok();
         }
-        self.commit(req, fh, false, reply);
+        self.commit(req, (ino, fh), false, reply);
     }
 
     fn release(
@@ -819,7 +827,13 @@ impl<S: TxStore> Adapter<S> {
         );
     }
 
-    fn commit(&self, req: &Request, fh: FileHandle, late: bool, reply: ReplyEmpty) {
+    fn commit(
+        &self,
+        req: &Request,
+        (ino, fh): (INodeNo, FileHandle),
+        late: bool,
+        reply: ReplyEmpty,
+    ) {
         self.count(Asked::Commit);
         // Written through: nothing waits, and a close is refused by no line that is down.
         let written = self.shared.file(fh).is_ok_and(|file| file.dirty_bytes() == 0);
@@ -833,7 +847,7 @@ impl<S: TxStore> Adapter<S> {
                 shared.fs.close_late(&file).map(failed)
             },
             move |shared| async move {
-                let file = shared.file(fh)?;
+                let file = shared.file_of(ino, fh).await?;
                 failed(shared.fs.flush(&file).await)
             },
             reply_empty(reply),

@@ -165,6 +165,22 @@ impl Known {
         self.inodes.get(&number).map(|inode| inode.id)
     }
 
+    /// Whether the kernel refers to an inode, by any number.
+    pub(super) fn refers_to(&self, id: InodeId) -> bool {
+        let there = (id.page, id.slot, 0)..=(id.page, id.slot, u64::MAX);
+        let mut numbers = self.by_page.range(there).map(|place| place.2);
+        numbers.any(|number| self.inodes.get(&number).is_some_and(|known| known.id == id))
+    }
+
+    /// The inodes that the kernel may mean by the number that attributes have, with its own numbers
+    /// for them.
+    pub(super) fn numbers_like(&self, number: u64) -> Vec<(u64, InodeId)> {
+        let (page, slot) = (PageNo(number >> 16), Slot((number & 0xffff) as u16));
+        let there = self.by_page.range((page, slot, 0)..=(page, slot, u64::MAX));
+        let of = |number: u64| self.inodes.get(&number).map(|known| (number, known.id));
+        there.filter_map(|place| of(place.2)).collect()
+    }
+
     /// To be taken before an operation reads, and given back to `tell_…`.
     pub(super) fn position(&self) -> u64 {
         self.sequence

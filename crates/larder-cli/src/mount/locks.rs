@@ -6,7 +6,9 @@
 //! looked here whether a signal waits for whoever waits.
 
 use super::adapter::{Answer, failed};
+use super::holders::{File, Watch};
 use super::known::TakeBack;
+use super::silent::SILENT;
 use super::{Open, Shared};
 use fuser::{Errno, FileHandle, INodeNo};
 use larder::core::commit::Target;
@@ -70,6 +72,14 @@ impl Awaited {
     pub(super) fn leave(&self) -> bool {
         self.0.compare_exchange(OPEN, LEFT, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
+}
+
+/// How somebody who locks was noted.
+enum Noted {
+    /// By the handle through which he does.
+    Handle,
+    /// By what holds his locks.
+    Watch(Arc<Watch>),
 }
 
 /// What was found to be in the way of those who wait for a lock of a file.
@@ -158,7 +168,7 @@ fn has_signal(status: &str) -> bool {
 }
 
 /// The process of a thread; the thread's own number where that cannot be told.
-fn process_of_thread(thread: u32) -> u32 {
+pub(super) fn process_of_thread(thread: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(thread)
@@ -188,7 +198,7 @@ impl<S: TxStore> Shared<S> {
             _ => return Err(Errno::EINVAL),
         };
         // Others may be let in by it, to what was closed before.
-        self.fs.after_closes().await;
+        self.after_closes().await;
         // A file that was made here and not everywhere yet may turn out to be another's.
         let id = failed(self.fs.come_true(id).await)?;
         let wanted = ask.wanted(kind);
@@ -197,8 +207,8 @@ impl<S: TxStore> Shared<S> {
             false => None,
         };
         // Before it is held: a close that comes meanwhile releases what is noted.
-        self.note_locker(&ask, id)?;
-        let taken = self.take_lock(&ask, (id, wanted), awaited).await;
+        let noted = self.note_locker(&ask, id).await?;
+        let taken = self.take_lock(&ask, (id, wanted), (awaited, &noted)).await;
         if taken.is_err() {
             self.forget_locker(id, ask.owner);
         }
@@ -209,13 +219,20 @@ impl<S: TxStore> Shared<S> {
         &self,
         ask: &Ask,
         (id, wanted): (InodeId, LockAsk),
-        awaited: &Awaited,
+        (awaited, noted): (&Awaited, &Noted),
     ) -> Answer<()> {
         loop {
+            let released = self.holders.released();
             let changed = self.lockers.changed.notified();
-            let Some(other) = self.try_lock(ask, (id, &wanted), awaited).await? else {
+            let Some(other) = self.try_lock(ask, (id, &wanted), (awaited, noted)).await? else {
                 return Ok(());
             };
+            if self.fs.is_own_lock(&other) {
+                self.release_gone().await;
+                if self.holders.released() != released {
+                    continue;
+                }
+            }
             if !ask.waits {
                 return Err(Errno::EAGAIN);
             }
@@ -233,7 +250,7 @@ impl<S: TxStore> Shared<S> {
         &self,
         ask: &Ask,
         (id, wanted): (InodeId, &LockAsk),
-        awaited: &Awaited,
+        (awaited, noted): (&Awaited, &Noted),
     ) -> Answer<Option<Lock>> {
         let mut turn = None;
         if ask.waits {
@@ -259,7 +276,7 @@ impl<S: TxStore> Shared<S> {
             || async move {
                 // Once more: another ask of this owner that ended in between took the note away.
                 *seen = match self.see_latest(ask.number, id).await {
-                    Ok(()) => self.note_locker(ask, id),
+                    Ok(()) => self.note_again(ask, id, noted),
                     other => other,
                 };
                 seen.is_ok() && awaited.take()
@@ -310,13 +327,38 @@ impl<S: TxStore> Shared<S> {
         let kind = if ask.kind == WRITE { LockKind::Write } else { LockKind::Read };
         let wanted = ask.wanted(kind);
         let id = failed(self.fs.come_true(self.id(ask.number)?).await)?;
-        let found = failed(self.fs.lock_in_the_way(id, &wanted).await)?;
+        let mut found = failed(self.fs.lock_in_the_way(id, &wanted).await)?;
+        if found.is_some_and(|lock| self.fs.is_own_lock(&lock)) {
+            self.release_gone().await;
+            found = failed(self.fs.lock_in_the_way(id, &wanted).await)?;
+        }
         let kind = |lock: &Lock| if lock.kind == LockKind::Write { WRITE } else { READ };
         Ok(found.map(|lock| (lock, kind(&lock))))
     }
 
+    /// Notes who locks, so that his locks go when what holds them does.
+    async fn note_locker(&self, ask: &Ask, id: InodeId) -> Answer<Noted> {
+        if ask.handle != SILENT {
+            self.note_handle(ask, id)?;
+            return Ok(Noted::Handle);
+        }
+        let device = *self.device.get().ok_or(Errno::ENOLCK)?;
+        let numbers = (ask.number.0, self.known().number(id));
+        let file = self.file_to_lock(ask.number, id).await?;
+        let watched = (File { device, numbers }, file);
+        self.watch_holder((id, ask.owner), ask.thread, watched).await.map(Noted::Watch)
+    }
+
+    /// The same once more, when the note may have been taken away.
+    fn note_again(&self, ask: &Ask, id: InodeId, noted: &Noted) -> Answer<()> {
+        match noted {
+            Noted::Handle => self.note_handle(ask, id),
+            Noted::Watch(watch) => self.holders.keep((id, ask.owner), watch),
+        }
+    }
+
     /// Notes who locks through a handle, if that is there.
-    fn note_locker(&self, ask: &Ask, id: InodeId) -> Answer<()> {
+    fn note_handle(&self, ask: &Ask, id: InodeId) -> Answer<()> {
         let mut handles = guard(&self.lockers.handles);
         if !self.handles().contains_key(&ask.handle.0) {
             return Err(Errno::EBADF);
@@ -335,6 +377,7 @@ impl<S: TxStore> Shared<S> {
         if self.fs.holds_lock(id, owner) {
             return;
         }
+        self.holders.forget((id, owner));
         handles.retain(|_, lockers| {
             lockers.retain(|locker| *locker != (id, owner));
             !lockers.is_empty()
@@ -410,7 +453,7 @@ impl<S: TxStore> Shared<S> {
             lockers
         };
         if !lockers.is_empty() {
-            self.fs.after_closes().await;
+            self.after_closes().await;
         }
         for (id, owner) in lockers {
             if let Err(error) = self.fs.unlock(id, owner, 0, u64::MAX).await {
@@ -427,7 +470,7 @@ impl<S: TxStore> Shared<S> {
         }
     }
 
-    fn try_locks_again(&self) {
+    pub(super) fn try_locks_again(&self) {
         self.lockers.changes.fetch_add(1, Ordering::SeqCst);
         self.lockers.changed.notify_waiters();
     }
@@ -443,7 +486,8 @@ impl Ask {
 /// Renews the lease of this node's locks, and looks whether others do.
 pub(super) async fn tend<S: TxStore>(shared: Arc<Shared<S>>) {
     let every = shared.fs.lock_renewal().max(Duration::from_millis(20));
-    tokio::join!(renew(&shared, every), release(&shared, every), sweep(&shared, every));
+    let (renewed, released) = (renew(&shared, every), release(&shared, every));
+    tokio::join!(renewed, released, sweep(&shared, every), shared.tend_holders());
 }
 
 async fn renew<S: TxStore>(shared: &Shared<S>, every: Duration) {

@@ -2,7 +2,8 @@
 //!
 //! [`adapter`] answers the kernel's requests: what is cached at once, all else in a task of its own
 //! with a deadline, so that none waits for another and none for ever; [`listing`] those that list,
-//! [`locks`] those for locks; [`silent`] has the kernel open files without asking.
+//! [`locks`] those for locks; [`silent`] has the kernel open files without asking, and [`heard`] and
+//! [`holders`] find out what it then does not tell.
 //! [`fresh`] has the latest state before what promises it;
 //! [`known`] remembers what the kernel was told;
 //! [`invalidate`] takes it back when it changes, from threads that hold no lock: the kernel may
@@ -16,6 +17,8 @@
 mod adapter;
 mod attributes;
 mod fresh;
+mod heard;
+mod holders;
 mod invalidate;
 mod known;
 mod listing;
@@ -32,6 +35,7 @@ pub(crate) use standing::Standing;
 use adapter::Adapter;
 use fresh::Told;
 use fuser::{BackgroundSession, Config, Errno, MountOption, Notifier, SessionACL};
+use heard::Ear;
 use invalidate::{Invalidator, drop_what_is_lost, follow_what_became};
 use known::Known;
 use larder::client::{Event, Notices};
@@ -42,6 +46,7 @@ use larder::fs::{FileSystem, FsError, Handle, TxError, TxStore};
 use larder::metrics::AskedCounts;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx, syncfs};
 use rustix::mount::UnmountFlags;
+use silent::Silent;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -80,6 +85,8 @@ pub(crate) struct MountOptions {
     pub(crate) consistency: Consistency,
     /// Files are made and closed when they are committed, also where a mount follows.
     pub(crate) wait_commits: bool,
+    /// Files are opened without a message, where that can be.
+    pub(crate) silent_opens: bool,
     /// Operations that need the latest state are refused while it cannot be had.
     pub(crate) refuse_stale: bool,
     /// Nothing can be changed through it.
@@ -105,6 +112,7 @@ impl Default for MountOptions {
             allow_other: true,
             consistency: Consistency::default(),
             wait_commits: false,
+            silent_opens: true,
             refuse_stale: false,
             read_only: false,
             flags: Vec::new(),
@@ -193,7 +201,11 @@ struct Shared<S: TxStore> {
     taken_back: Notify,
     told: Told,
     lockers: locks::Lockers,
-    readers: silent::Readers,
+    silent: silent::Silent,
+    holders: holders::Holders,
+    runtime: Runtime,
+    /// The number of the mount's device, once it is mounted.
+    device: OnceLock<(u32, u32)>,
     /// All that may leave something to be committed, answered or not.
     under_way: UnderWay,
     /// Whatever would change something is refused: the mount is at its end.
@@ -260,9 +272,9 @@ impl<S: TxStore> Shared<S> {
 pub(crate) struct Mounted<S: TxStore> {
     shared: Arc<Shared<S>>,
     point: PathBuf,
-    /// The kernel's id of the mount, and the number of its connection.
+    /// The kernel's id of the mount, and its device.
     id: Option<u64>,
-    device: Option<u32>,
+    device: Option<(u32, u32)>,
     session: Option<BackgroundSession>,
     /// The last one tends locks.
     tickers: [JoinHandle<()>; 4],
@@ -278,6 +290,7 @@ impl<S: TxStore> Mounted<S> {
         signals: impl FnMut() -> Option<Signal> + Send + 'static,
     ) -> io::Result<Self> {
         let runtime = Runtime::current();
+        let ear = Silent::may_hear(&options).then(Ear::new).flatten();
         let shared = Arc::new(Shared {
             known: Mutex::new(Known::new(fs.root())),
             fs,
@@ -290,7 +303,10 @@ impl<S: TxStore> Mounted<S> {
             taken_back: Notify::new(),
             told: Told::default(),
             lockers: locks::Lockers::default(),
-            readers: silent::Readers::default(),
+            silent: Silent::new(ear.is_some())?,
+            holders: holders::Holders::default(),
+            runtime: runtime.clone(),
+            device: OnceLock::new(),
             under_way: UnderWay::default(),
             refuses: AtomicBool::new(false),
             refused_mapped: AtomicBool::new(false),
@@ -299,6 +315,12 @@ impl<S: TxStore> Mounted<S> {
         let config = config(&shared.options);
         let session = fuser::spawn_mount(adapter, mountpoint, &config)?;
         shared.notifier.set(session.notifier()).expect("it is mounted once");
+        let point = std::path::absolute(mountpoint)?;
+        let (id, device) = (mount_id(&point), device(&point));
+        if let Some(device) = device {
+            let _once = shared.device.set(device);
+        }
+        shared.hear(ear, &point)?;
         drop_what_is_lost(&shared, session.notifier(), runtime.clone());
         follow_what_became(&shared, session.notifier(), runtime.clone());
         Invalidator::start(shared.clone(), session.notifier(), runtime.clone(), signals)?;
@@ -310,8 +332,6 @@ impl<S: TxStore> Mounted<S> {
         ];
         // The kernel has begun to ask: the session shakes hands before it is given out.
         shared.options.standing.begin();
-        let point = std::path::absolute(mountpoint)?;
-        let (id, device) = (mount_id(&point), connection(&point));
         Ok(Self { shared, point, id, device, session: Some(session), tickers })
     }
 
@@ -326,6 +346,12 @@ impl<S: TxStore> Mounted<S> {
     pub(crate) async fn unmount(mut self) -> io::Result<()> {
         self.tickers.iter().take(2).for_each(JoinHandle::abort);
         self.shared.options.standing.end();
+        if let Some(heard) = &self.shared.silent.heard {
+            // What it holds of files would keep the mount busy.
+            heard.end();
+            let limit = self.shared.options.operation_limit;
+            let _or_not = tokio::time::timeout(limit, heard.all()).await;
+        }
         let unmounted = self.end_session().await;
         // Those who are in a mount that is detached go on asking: what would be acknowledged after
         // the last commit is refused.
@@ -398,8 +424,8 @@ impl<S: TxStore> Mounted<S> {
 
     /// Waits a little while the kernel has requests for this mount that nobody took yet.
     async fn waits_in_the_kernel(&self) {
-        let Some(device) = self.device else { return };
-        let path = format!("/sys/fs/fuse/connections/{device}/waiting");
+        let Some((_, connection)) = self.device else { return };
+        let path = format!("/sys/fs/fuse/connections/{connection}/waiting");
         let end = tokio::time::Instant::now() + MAPPED_LIMIT;
         while tokio::time::Instant::now() < end {
             match std::fs::read_to_string(&path).map(|text| text.trim().parse::<u64>()) {
@@ -446,6 +472,11 @@ impl<S: TxStore> Mounted<S> {
                 tracing::warn!(inode = %handle.id(), %error, "closed at the end of the mount");
             }
         }
+        for file in self.shared.silent.take_written() {
+            lost = lost.and(fs.flush(&file).await);
+        }
+        self.shared.holders.clear();
+        fs.none_is_open();
         self.leave_locks().await;
         if let Err(error) = fs.reap_waiting().await {
             tracing::warn!(%error, "removed files are left for `volume check` to find");
@@ -470,6 +501,9 @@ impl<S: TxStore> Drop for Mounted<S> {
     fn drop(&mut self) {
         self.tickers.iter().for_each(JoinHandle::abort);
         self.shared.options.standing.end();
+        if let Some(heard) = &self.shared.silent.heard {
+            heard.end();
+        }
     }
 }
 
@@ -483,10 +517,12 @@ fn mount_id(point: &Path) -> Option<u64> {
         .then_some(about.stx_mnt_id)
 }
 
-/// The number by which the kernel knows the mount's connection; none: it cannot be told.
-fn connection(point: &Path) -> Option<u32> {
+/// The mount's device: its minor number is the one by which the kernel knows the connection; none:
+/// it cannot be told.
+fn device(point: &Path) -> Option<(u32, u32)> {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    Some(statx(CWD, point, flags, StatxFlags::empty()).ok()?.stx_dev_minor)
+    let about = statx(CWD, point, flags, StatxFlags::empty()).ok()?;
+    Some((about.stx_dev_major, about.stx_dev_minor))
 }
 
 /// Waits for the end of a session that the kernel has ended or will never end. Dropped, it would
@@ -544,7 +580,13 @@ async fn commit_closed<S: TxStore>(shared: Arc<Shared<S>>) {
 /// Commits what has waited long, and frees what was removed.
 async fn tick<S: TxStore>(shared: Arc<Shared<S>>) {
     let age = shared.options.write_back_age;
-    let mut interval = tokio::time::interval((age / 4).max(Duration::from_millis(100)));
+    let every = (age / 4).max(Duration::from_millis(100));
+    // Beside each other: many removals are not to keep what was written waiting.
+    tokio::join!(commit_aged(&shared, age, every), free_removed(&shared, every));
+}
+
+async fn commit_aged<S: TxStore>(shared: &Shared<S>, age: Duration, every: Duration) {
+    let mut interval = tokio::time::interval(every);
     loop {
         interval.tick().await;
         // First: an opening waits for it.
@@ -552,6 +594,13 @@ async fn tick<S: TxStore>(shared: Arc<Shared<S>>) {
             tracing::debug!(%error, "what became of a removal is still not known");
         }
         shared.fs.flush_aged(age).await;
+    }
+}
+
+async fn free_removed<S: TxStore>(shared: &Shared<S>, every: Duration) {
+    let mut interval = tokio::time::interval(every);
+    loop {
+        interval.tick().await;
         match shared.fs.reap_waiting().await {
             Ok(()) => {}
             Err(FsError::Store(

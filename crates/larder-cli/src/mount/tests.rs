@@ -5,6 +5,7 @@ mod fresh;
 mod kept;
 mod lapse;
 mod quota;
+mod silent;
 
 use super::*;
 use larder::client::{Freshness, Node, NodeConfig, VolumeOptions};
@@ -233,9 +234,10 @@ async fn one_mount_sees_what_the_other_changes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_file_that_is_saved_by_renaming_is_always_there() {
     let store = MemoryStore::new(PAGE_BYTES);
-    let one = mount(&store, "saves").await;
+    let asks = || MountOptions { silent_opens: false, ..MountOptions::default() };
+    let one = mount_with(&store, "saves", asks()).await;
     // Nothing is taken back at the other: its kernel has not heard yet.
-    let (two, silent) = lapse::signalled(&store, "reads").await;
+    let (two, silent) = lapse::signalled_with(&store, "reads", asks()).await;
     let (a, b) = (one.path.clone(), two.path.clone());
     host(move || {
         for round in 0..20 {

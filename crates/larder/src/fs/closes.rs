@@ -5,6 +5,7 @@ use super::caller::Callers;
 use super::dirty::{Attempt, COMMIT_BYTES, Waiting};
 use super::late::Creation;
 use super::open::{Forget, Handle, OpenFile};
+use super::record::InodeId;
 use super::tx::{Tx, TxError};
 use super::write::is_without_answer;
 use super::{FileSystem, FsError, TxStore, lock, transact};
@@ -116,6 +117,46 @@ impl<S: TxStore> FileSystem<S> {
             state.promised = true;
         }
         self.closes.add([handle.file().clone()]).then(|| self.told(handle))
+    }
+
+    /// A file was closed, and nobody waits to be told anything: what was written to it is committed
+    /// in its turn, and tried again while that cannot be.
+    pub fn close_unheard(&self, id: InodeId) {
+        let Some(file) = self.open_files.get(id) else { return };
+        {
+            let mut state = lock(&file.state);
+            if state.orphan || state.never_was || !state.waits() {
+                return;
+            }
+            state.promised = true;
+        }
+        self.closes.add([file]);
+    }
+
+    /// The same for whatever was written: any of it may have been closed.
+    pub fn close_all_unheard(&self) {
+        self.open_files.all().into_iter().for_each(|file| self.close_unheard(file.id));
+    }
+
+    /// Whether anything that was written or made waits for its commit.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        self.waiting_bytes() > 0 || !self.open_files.has_no_creations()
+    }
+
+    /// Whether a write is to be committed before it is acknowledged, since nobody may hear of a loss
+    /// later: closed files could not be committed, though the line stands, or there is little room.
+    #[must_use]
+    pub fn writes_through(&self) -> bool {
+        let closes = &self.closes;
+        // What is not known because nobody asked lately is known soon.
+        self.store.look_at_room();
+        let little = || {
+            let free = self.store.free_seen();
+            free.is_some_and(|free| free < FREE_MIN + self.waiting_bytes() as u64)
+        };
+        let refused = closes.troubled.load(Ordering::Relaxed);
+        !self.is_cut_off() && (refused || lock(&closes.queue).files.len() >= QUEUE_MAX || little())
     }
 
     /// Has files committed together, in their turn, and waits for it; false: nobody does that.

@@ -281,8 +281,13 @@ impl<S: TxStore> FileSystem<S> {
             return Ok(Dropped::Settled);
         }
         taken.id = Some(id);
+        let mark = match inode.kind {
+            Kind::File => self.open_files.mark_removal(id),
+            // What else is opened is not content of the volume's.
+            _ => self.open_files.mark_dropping(id),
+        };
         if Self::is_small(&inode)
-            && let Some(mark) = self.open_files.mark_dropping(id)
+            && let Some(mark) = mark
         {
             taken.mark = Some(mark);
             self.remove_inode(tx, id, &mut inode).await?;

@@ -14,7 +14,7 @@ use crate::clock::now;
 use bytes::{Bytes, BytesMut};
 use larder_core::id::{Generation, PageNo, Slot};
 use larder_core::time::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use tokio::sync::Notify;
@@ -34,6 +34,8 @@ pub(super) struct OpenFiles {
     pub(super) room: Room,
     /// Who wants to hear of lost bytes.
     lost: OnceLock<Box<dyn Fn(InodeId) + Send + Sync>>,
+    /// Says which files may be open here by nobody's handle.
+    may_be_open: OnceLock<Box<dyn Fn(InodeId) -> bool + Send + Sync>>,
     /// Who wants to hear of files that turn out to be others.
     became: OnceLock<Box<dyn Fn(InodeId, InodeId) + Send + Sync>>,
     /// Counts lost bytes.
@@ -68,12 +70,19 @@ struct Table {
     untold_next: u64,
     /// Names that are shown here and not committed yet, with their directories; when they were made.
     creations: BTreeMap<(InodeId, Bytes), (InodeId, i64)>,
+    /// Files that lost their last name here, or were to, and that somebody may have open still
+    /// without a handle: each counts as one.
+    kept: BTreeSet<InodeId>,
 }
 
 impl Table {
     fn made_in(&self, directory: InodeId) -> impl Iterator<Item = &(InodeId, i64)> {
         let names = self.creations.range((directory, Bytes::new())..);
         names.take_while(move |((at, _), _)| *at == directory).map(|(_, made)| made)
+    }
+
+    fn file(&mut self, id: InodeId) -> &Arc<OpenFile> {
+        self.files.entry(id).or_insert_with(|| Arc::new(OpenFile::new(id)))
     }
 
     fn keep_untold(&mut self, id: InodeId, error: FsError) {
@@ -149,6 +158,7 @@ impl OpenFiles {
             unmarked: Notify::new(),
             room: Room::new(dirty_bytes_max),
             lost: OnceLock::new(),
+            may_be_open: OnceLock::new(),
             became: OnceLock::new(),
             count_lost: Box::new(count_lost),
             creations: AtomicUsize::new(0),
@@ -162,6 +172,39 @@ impl OpenFiles {
         if let Some(tell) = self.lost.get() {
             tell(id);
         }
+    }
+
+    /// Before a file loses its last name: the same as [`Self::mark_dropping`], but one that may be
+    /// open by nobody's handle counts as open from here on.
+    pub(super) fn mark_removal(self: &Arc<Self>, id: InodeId) -> Option<DropMark> {
+        if !self.may_be_open.get().is_some_and(|may_be| may_be(id)) {
+            return self.mark_dropping(id);
+        }
+        let mut table = lock(&self.table);
+        if table.kept.insert(id) {
+            let mut state = lock(&table.file(id).state);
+            state.handles += 1;
+            state.unheld_since = None;
+        }
+        None
+    }
+
+    /// A file is open by nobody's handle any more: the file, if it was kept for that.
+    fn keep_no_longer(&self, id: InodeId) -> Option<Arc<OpenFile>> {
+        let mut table = lock(&self.table);
+        if !table.kept.remove(&id) {
+            return None;
+        }
+        let file = table.files.get(&id).cloned()?;
+        let mut state = lock(&file.state);
+        state.handles -= 1;
+        state.unheld_since = (state.handles == 0).then(now);
+        drop(state);
+        Some(file)
+    }
+
+    fn all_kept(&self) -> Vec<InodeId> {
+        lock(&self.table).kept.iter().copied().collect()
     }
 
     /// Keeps an inode from being opened until the mark is dropped; none: it is open.
@@ -210,6 +253,9 @@ impl OpenFiles {
     /// Forgets a file that is to be made and that nobody holds open; false: a commit of it began, or
     /// somebody holds it.
     pub(super) fn unmake(&self, file: &OpenFile) -> bool {
+        if self.may_be_open.get().is_some_and(|may_be| may_be(file.id)) {
+            return false;
+        }
         let mut table = lock(&self.table);
         let mut state = lock(&file.state);
         let begun = state.creation.as_ref().is_none_or(|creation| creation.begun);
@@ -246,7 +292,7 @@ impl OpenFiles {
             return None;
         }
         let untold = table.untold.remove(&id);
-        let file = table.files.entry(id).or_insert_with(|| Arc::new(OpenFile::new(id)));
+        let file = table.file(id);
         let mut state = lock(&file.state);
         state.handles += 1;
         state.unheld_since = None;
@@ -568,6 +614,29 @@ impl<S: TxStore> FileSystem<S> {
         if self.open_files.lost.set(Box::new(tell)).is_err() {
             tracing::warn!("somebody else is told already of what is lost");
         }
+    }
+
+    /// Has somebody asked, before a file loses its last name here, whether it may be open by nobody's
+    /// handle: by a kernel that opens files without a message. One of which that is so keeps its
+    /// content until [`Self::not_open`]. Only the first to offer is asked.
+    pub fn when_removed(&self, may_be_open: impl Fn(InodeId) -> bool + Send + Sync + 'static) {
+        if self.open_files.may_be_open.set(Box::new(may_be_open)).is_err() {
+            tracing::warn!("somebody else is asked already what may be open");
+        }
+    }
+
+    /// A file is not open by nobody's handle any more: one that has no name is freed soon.
+    pub fn not_open(&self, id: InodeId) {
+        if let Some(file) = self.open_files.keep_no_longer(id)
+            && self.open_files.forget_unheld(&file, Forget::IfCommitted)
+        {
+            self.reap_later(id);
+        }
+    }
+
+    /// The same for all files: nobody opens any more.
+    pub fn none_is_open(&self) {
+        self.open_files.all_kept().into_iter().for_each(|id| self.not_open(id));
     }
 
     /// Has somebody told of every file that was shown here before it was made, and turns out to be

@@ -13,6 +13,8 @@ use super::write::is_without_answer;
 use super::{FileSystem, FsError, Position, TxStore, lock, transact};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 fn orphan_name(id: InodeId) -> Bytes {
@@ -139,15 +141,19 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
-    /// Frees what waits to be freed.
+    /// Frees what waits to be freed, a few at a time, so that who removes many files is not far ahead.
     pub async fn reap_waiting(&self) -> Result<(), FsError> {
         // What comes to wait anew meanwhile waits for the next time.
-        let count = lock(&self.to_reap).len();
-        for _ in 0..count {
-            let Some(id) = lock(&self.to_reap).pop_front() else { break };
-            self.reap(id).await?;
-        }
-        Ok(())
+        let left = AtomicUsize::new(lock(&self.to_reap).len());
+        let frees = || async {
+            while left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+                let Some(id) = lock(&self.to_reap).pop_front() else { break };
+                self.reap(id).await?;
+            }
+            Ok::<(), FsError>(())
+        };
+        let done = tokio::join!(frees(), frees(), frees(), frees(), frees(), frees());
+        done.0.and(done.1).and(done.2).and(done.3).and(done.4).and(done.5)
     }
 
     /// Files without a name and their sizes, of which some may be open on some node.

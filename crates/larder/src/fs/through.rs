@@ -35,7 +35,7 @@ impl<S: TxStore> FileSystem<S> {
         let _ordered = file.commit.lock().await;
         self.write_back_ordered(file).await?;
         let id = file.id;
-        transact!(self, tx => {
+        let written: Result<(), FsError> = transact!(self, tx => {
             let mut inode = self.inode(&tx, id).await?;
             let offset = match place {
                 Place::At(offset) => offset,
@@ -51,6 +51,10 @@ impl<S: TxStore> FileSystem<S> {
             inode.mtime = now;
             inode.ctime = inode.ctime.max(now);
             self.put_inode(&tx, id, &inode).await
-        })
+        });
+        if written.is_ok() {
+            self.closes_stand();
+        }
+        written
     }
 }

@@ -156,7 +156,7 @@ impl<S: TxStore> Adapter<S> {
                 if let Some(done) = late.await {
                     return done;
                 }
-                shared.fs.after_closes().await;
+                shared.after_closes().await;
                 let permit = begun.acquire_owned().await.map_err(|_| Errno::ESHUTDOWN)?;
                 let task = tokio::spawn(async move {
                     let _begun = (permit, counted);
@@ -209,7 +209,7 @@ impl<S: TxStore> Adapter<S> {
             let task = tokio::spawn(async move {
                 let _counted = counted;
                 // A lock that is released tells of what was written under it.
-                shared.fs.after_closes().await;
+                shared.after_closes().await;
                 work.await
             });
             match tokio::time::timeout(limit, task).await {

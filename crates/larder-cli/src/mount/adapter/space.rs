@@ -68,7 +68,7 @@ impl<S: TxStore> Adapter<S> {
         self.run_to_its_end(
             req,
             move |shared| async move {
-                let file = shared.file(fh)?;
+                let file = shared.file_to_write(ino, fh).await?;
                 if !root {
                     failed_there(shared.fs.drop_privileges(shared.id(ino)?).await)?;
                 }
@@ -96,7 +96,7 @@ impl<S: TxStore> Adapter<S> {
         self.run_to_its_end(
             req,
             move |shared| async move {
-                let file = shared.read_file(ino, fh).await?;
+                let file = shared.file_of(ino, fh).await?;
                 let found = failed_there(shared.fs.seek(&file, offset, what).await)?;
                 i64::try_from(found).map_err(|_| Errno::EOVERFLOW)
             },
@@ -126,7 +126,8 @@ impl<S: TxStore> Adapter<S> {
         self.run_to_its_end(
             req,
             move |shared| async move {
-                let (source, target) = (shared.file(from.1)?, shared.file(to.1)?);
+                let source = shared.file_of(from.0, from.1).await?;
+                let target = shared.file_to_write(to.0, to.1).await?;
                 if !root {
                     failed_there(shared.fs.drop_privileges(shared.id(to.0)?).await)?;
                 }

@@ -71,23 +71,28 @@ impl<S: TxStore> Shared<S> {
     pub(super) fn tell_created(
         &self,
         told: &Told,
-        handle: Handle,
+        (handle, writes): (Handle, bool),
         found: &Found,
         reply: ReplyCreate,
     ) {
         let attr = found.attr.as_ref().expect("just created");
-        let number = self.add_handle(Open::File(Arc::new(handle)));
         let ttl = (self.time_to_live(), self.names_kept());
         let name = (told.parent, &told.name[..]);
         let (attr_ttl, name_ttl) =
             self.known().tell_name(told.position, name, found.place, Some(attr), ttl);
+        let handle = if self.silent.are_written() {
+            let number = self.known().number(attr.id);
+            self.made(number, handle, writes)
+        } else {
+            FileHandle(self.add_handle(Open::File(Arc::new(handle))))
+        };
         let mut opened = FopenFlags::FOPEN_KEEP_CACHE;
         opened.set(FopenFlags::FOPEN_DIRECT_IO, self.is_strict());
         reply.created(
             &attr_ttl.min(name_ttl),
             &self.fuse_attr(attr),
             Generation(u64::from(attr.id.generation.0)),
-            FileHandle(number),
+            handle,
             opened,
         );
     }
