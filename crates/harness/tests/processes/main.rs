@@ -24,3 +24,4 @@ mod support;
 mod transfer;
 mod two_sites;
 mod usage;
+mod users;
