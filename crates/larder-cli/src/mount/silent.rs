@@ -125,7 +125,10 @@ impl<S: TxStore> Shared<S> {
             ear.listen(point, heard, move |closed| shared.was_closed(closed))?;
         }
         let name = self.silent.has_begun().then(|| point.join(&self.silent.probe));
-        if let Some(Err(error)) = name.map(|name| open_once(&name)) {
+        // On a machine with one processor this may be the one thread of the runtime's, and what it asks
+        // may need another.
+        let opened = name.map(|name| tokio::task::block_in_place(|| open_once(&name)));
+        if let Some(Err(error)) = opened {
             tracing::debug!(%error, "the kernel will learn with the first file not to ask");
         }
         Ok(())

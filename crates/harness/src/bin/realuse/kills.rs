@@ -11,6 +11,7 @@ use larder_core::rng::Rng;
 use larder_harness::operations::{Op, Place, tree};
 use larder_harness::process::{Process, wait_until};
 use larder_harness::site::{READY, Server, Site, within};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -35,8 +36,18 @@ const CUT_OFF: [Errno; 8] = [
 
 type Tree = BTreeMap<PathBuf, String>;
 
+/// What is mounted where a folder is, by a number that is never given twice; none: it cannot be told,
+/// or nothing is there.
+fn mounted_at(folder: &Path) -> Option<u64> {
+    // `STATX_MNT_ID_UNIQUE`, since Linux 6.8.
+    let unique = StatxFlags::from_bits_retain(0x4000);
+    let about = statx(CWD, folder, AtFlags::STATX_DONT_SYNC, unique).ok()?;
+    StatxFlags::from_bits_retain(about.stx_mask).contains(unique).then_some(about.stx_mnt_id)
+}
+
 /// A worker: until something is cut off, or it is killed.
 pub(super) fn work(place: &Path, model: &Path, seed: u64, book: &Path) -> Result<()> {
+    let (folder, mount) = (place, mounted_at(place));
     let mut place = Place::synced(place.into());
     let mut model = Place::new(model.into());
     let mut book = fs::File::create(book)?;
@@ -52,6 +63,10 @@ pub(super) fn work(place: &Path, model: &Path, seed: u64, book: &Path) -> Result
         if let Err(Some(code)) = found
             && CUT_OFF.iter().any(|known| known.raw_os_error() == code)
         {
+            return Ok(());
+        }
+        // Between the end of a mount and the next one at its point there is another folder.
+        if mount.is_some() && mounted_at(folder) != mount {
             return Ok(());
         }
         let wanted = model.run(op);
