@@ -198,6 +198,10 @@ pub enum Fault {
     RelayAsksForAll,
     /// Rights: nobody is told that a right was taken.
     RevokedUntold,
+    /// Copies: a page that changes after the stamp of a pinned copy leaves nothing behind for it.
+    PinUnkept,
+    /// P4: a transaction begins below what its session has seen or written.
+    ForgetFloor,
 }
 
 impl Faults {

@@ -65,6 +65,8 @@ impl Report {
                 self.tally.refused_domains += clean.tally.refused_domains;
                 self.tally.refused_twins += clean.tally.refused_twins;
                 self.tally.went_on += clean.tally.went_on;
+                self.tally.refreshed += clean.tally.refreshed;
+                self.tally.copied += clean.tally.copied;
             }
             Err(failure) => self.failures.push(failure),
         }

@@ -15,6 +15,8 @@ const USAGE: &str = "usage:
   larder-sim hash A..B                prints a hash for each seed: the same in every build
   larder-sim planted [--json] [--fault NAME] [--seeds N]
                                       plants each fault and says how many seeds catch it
+  larder-sim adya A..B                asks the crate adya about the clients' histories too (built with
+                                      --features second-opinion)
   larder-sim bench [--json]           measures events per second";
 
 fn main() -> ExitCode {
@@ -25,6 +27,8 @@ fn main() -> ExitCode {
         ["scenario", name, seeds] => scenario(name, seeds),
         ["hash", seeds] => hash(seeds),
         ["planted", rest @ ..] => planted(rest),
+        #[cfg(feature = "second-opinion")]
+        ["adya", seeds] => second_opinion(seeds),
         ["bench", rest @ ..] => bench(rest),
         _ => usage(),
     }
@@ -79,7 +83,7 @@ fn run(seeds: &str, rest: &[&str]) -> ExitCode {
     println!(
         "{} seeds, {} failed; {} events in {seconds:.1} s; {} transactions committed, {} aborted, \
          {} unknown; {} copies compared, {} damaged stores refused, \
-         {} deletions asked for",
+         {} deletions asked for, {} volumes copied, {} times the latest asked for",
         report.seeds,
         report.failures.len(),
         report.events,
@@ -89,6 +93,8 @@ fn run(seeds: &str, rest: &[&str]) -> ExitCode {
         report.tally.copies_checked,
         report.tally.refused_stores,
         report.tally.deletions,
+        report.tally.copied,
+        report.tally.refreshed,
     );
     if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -160,6 +166,34 @@ fn planted(rest: &[&str]) -> ExitCode {
         println!("{{{}}}", lines.join(", "));
     }
     if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(feature = "second-opinion")]
+fn second_opinion(seeds: &str) -> ExitCode {
+    let Some(seeds) = parse_seeds(seeds) else {
+        return usage();
+    };
+    let (mut failed, mut transactions, mut left_out) = (0, 0, 0);
+    for seed in seeds.clone() {
+        let mut plan = larder_sim::plan::Plan::draw(seed, Faults::NONE);
+        plan.judges = larder_sim::check::cycles::Judges::Both;
+        match run_plan(plan, false) {
+            Ok(clean) => {
+                transactions += clean.asked.transactions;
+                left_out += clean.asked.left_out;
+            }
+            Err(failure) => {
+                failed += 1;
+                println!("seed {seed}: {}", failure.what);
+            }
+        }
+    }
+    println!(
+        "adya: {} seeds, {failed} failed; {transactions} transactions judged, some of them more \
+         than once; {left_out} reads left out, of what it has no word for",
+        seeds.end - seeds.start
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn bench(rest: &[&str]) -> ExitCode {

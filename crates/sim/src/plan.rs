@@ -4,6 +4,7 @@
 mod aims;
 
 use crate::agenda::{MICRO, MILLI, SECOND};
+use crate::check::cycles::Judges;
 use crate::net::Line;
 use larder_core::cache::PolicyKind;
 use larder_core::machine::Faults;
@@ -42,6 +43,8 @@ pub struct Plan {
     /// Whether what clients see is compared with the origin's log; without, only the other checkers
     /// can find it wrong.
     pub replays: bool,
+    /// Who looks for what no order of transactions explains.
+    pub judges: Judges,
     /// Whether messages pass through their encoding.
     pub wire: bool,
     /// What transactions do.
@@ -92,6 +95,12 @@ pub struct Mix {
     pub quota_percent: u64,
     /// Percent of what clients do that changes what a node may do with a volume.
     pub rights_percent: u64,
+    /// Percent of what clients do that asks for the latest state.
+    pub refresh_percent: u64,
+    /// Percent of what clients do that copies a volume.
+    pub copy_percent: u64,
+    /// Whether relays, too, are given rights of their own, and nodes may lose all of a domain.
+    pub rights_of_all: bool,
     /// Percent of what clients do that deletes a volume; another one takes its name and its place.
     pub delete_percent: u64,
     /// Whether only the first node changes what is there, and the others make pages and look.
@@ -329,6 +338,14 @@ impl Plan {
         let rng = &mut Rng::new(seed ^ 0x0041_6875);
         if rng.chance(1, 5) && plan.mix.delete_percent == 0 {
             plan.mix.rights_percent = pick(rng, &[2, 8]);
+            plan.mix.rights_of_all = rng.chance(1, 2);
+        }
+        let rng = &mut Rng::new(seed ^ 0x001a_7e57);
+        if rng.chance(1, 4) {
+            plan.mix.refresh_percent = pick(rng, &[2, 10, 40]);
+        }
+        if rng.chance(1, 6) {
+            plan.mix.copy_percent = pick(rng, &[1, 5]);
         }
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         plan
@@ -370,6 +387,7 @@ impl Plan {
             shared_sessions,
             events: pick(rng, &[2_000, 5_000, 10_000]),
             replays: true,
+            judges: Judges::Ours,
             wire: rng.chance(1, 8),
             mix,
             troubles: draw_troubles(rng),
@@ -447,6 +465,9 @@ impl Mix {
             quota_percent: 0,
             delete_percent: 0,
             rights_percent: 0,
+            rights_of_all: false,
+            refresh_percent: 0,
+            copy_percent: 0,
             parted: false,
         }
     }

@@ -5,7 +5,7 @@ use crate::run::run_plan;
 use larder_core::machine::{Fault, Faults};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 47] = [
+pub const FAULTS: [(Fault, &str); 53] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -53,6 +53,12 @@ pub const FAULTS: [(Fault, &str); 47] = [
     (Fault::CommitToDeleted, "commit-to-deleted"),
     (Fault::ForgetRemoval, "forget-removal"),
     (Fault::CommitUnchecked, "commit-unchecked"),
+    (Fault::FetchUnchecked, "fetch-unchecked"),
+    (Fault::RelayAsksForAll, "relay-asks-for-all"),
+    (Fault::RevokedUntold, "revoked-untold"),
+    (Fault::RefreshJoined, "refresh-joined"),
+    (Fault::PinUnkept, "pin-unkept"),
+    (Fault::ForgetFloor, "forget-floor"),
 ];
 
 /// How a fault was caught.

@@ -24,6 +24,9 @@ pub struct Clean {
     pub events: u64,
     /// What happened.
     pub tally: Tally,
+    /// What the second opinion was asked about.
+    #[cfg(feature = "second-opinion")]
+    pub asked: crate::check::second::Asked,
 }
 
 /// A run that broke one.
@@ -65,9 +68,13 @@ pub fn run_plan(plan: Plan, readable: bool) -> Result<Clean, Failure> {
     let trace = world.as_ref().map(|world| &world.trace);
     let hash = trace.map_or(0, crate::trace::Trace::hash);
     match (result, &world) {
-        (Ok(()), Some(world)) => {
-            Ok(Clean { hash, events: world.trace.events(), tally: world.tally })
-        }
+        (Ok(()), Some(world)) => Ok(Clean {
+            hash,
+            events: world.trace.events(),
+            tally: world.tally,
+            #[cfg(feature = "second-opinion")]
+            asked: world.asked(),
+        }),
         _ => Err(Failure {
             seed,
             hash,

@@ -276,3 +276,22 @@ fn writers_that_use_two_domains_are_met_and_refused() {
     }
     assert!(refused > 100, "{refused} steps into a second domain");
 }
+
+/// A checker that others wrote, alone: it catches what the cycle test catches, and finds nothing wrong
+/// where nothing is.
+#[cfg(feature = "second-opinion")]
+#[test]
+fn a_second_opinion_alone_catches_readers_that_are_not_doomed() {
+    use larder_sim::check::cycles::Judges;
+    let found = |fault: Faults| {
+        (0..40).find_map(|seed| {
+            let mut plan = Plan::draw(seed, fault);
+            (plan.replays, plan.judges) = (false, Judges::Theirs);
+            let failure = run_plan(plan, false).err()?;
+            failure.what.contains("P2: adya: not").then_some(seed)
+        })
+    };
+    assert!(found(Faults::only(Fault::SkipDoom)).is_some());
+    assert!(found(Faults::only(Fault::SkipRecheck)).is_some());
+    assert_eq!(found(Faults::NONE), None);
+}

@@ -8,5 +8,8 @@ pub mod cycles;
 pub mod history;
 pub mod oracle;
 pub mod quota;
+pub mod reading;
 pub mod rights;
+#[cfg(feature = "second-opinion")]
+pub mod second;
 pub mod seen;

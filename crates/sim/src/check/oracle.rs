@@ -349,6 +349,17 @@ impl Oracle {
                     check(*domain, page.version.max(page.as_of), "a page of");
                 }
             }
+            Message::Copied { answer, .. } => {
+                for page in &answer.pages {
+                    let of_volume = |truth: &&Truth| truth.volumes.contains(&page.page.volume);
+                    let truth = self.domains.values().find(of_volume);
+                    let durable = truth.expect("a volume that is logged").current().durable();
+                    assert!(
+                        page.version.max(page.as_of) <= durable,
+                        "P1: a copy shows {page:?} while {durable} is durable"
+                    );
+                }
+            }
             _ => {}
         }
     }
@@ -511,6 +522,13 @@ impl Truth {
     pub fn known_at(&self, time: Time) -> Stamp {
         let after = self.known.partition_point(|(known, _)| *known <= time);
         after.checked_sub(1).map_or(Stamp::ZERO, |last| self.known[last].1)
+    }
+
+    /// When the origin first knew a stamp to be durable; none: that is not remembered.
+    #[must_use]
+    pub fn known_since(&self, stamp: Stamp) -> Option<Time> {
+        let before = self.known.partition_point(|(_, durable)| *durable < stamp);
+        self.known.get(before).filter(|_| before > 0).map(|(time, _)| *time)
     }
 
     /// What a strict transaction that begins now must not be ordered before.

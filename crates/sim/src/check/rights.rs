@@ -33,6 +33,12 @@ impl Allowed {
         allowed
     }
 
+    /// Who may not read a volume.
+    pub fn unreadable(&self, volume: VolumeId) -> impl Iterator<Item = String> {
+        let said = self.rights.get(&volume).into_iter().flatten();
+        said.filter(|(_, right)| **right < Right::Read).map(|(who, _)| who.clone())
+    }
+
     /// A record has become durable.
     pub fn durable(&mut self, record: &LogRecord) {
         self.take(record, true);

@@ -90,7 +90,7 @@ impl World {
             }
         };
         self.trace.line(|| format!("client {index}: {intention:?}"));
-        self.arm_clock(index, run.kind.aged);
+        self.arm_clock(index, run.kind.age_max.is_some());
         let did = self.perform(index, &mut run, &intention).unwrap_or_else(|did| did);
         self.disarm_clock();
         match did {
@@ -294,7 +294,7 @@ impl World {
         if run.own.hides(&seen) {
             return;
         }
-        self.check_clock(index, run.kind.aged, domain, stamp);
+        self.check_clock(index, run.kind.age_max, domain, stamp);
         let now = self.branch_at_node(index, domain, stamp);
         let truth = self.oracle.truth(domain);
         let history = self.processes_read(index).history(domain).expect("attached");

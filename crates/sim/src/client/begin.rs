@@ -2,6 +2,7 @@
 
 use super::{Kind, Own, Run, SharedSession, Stage};
 use crate::agenda::MILLI;
+use crate::net::Proc;
 use crate::plan::weighted;
 use crate::world::World;
 use larder_core::cache::io::CacheOp;
@@ -11,6 +12,9 @@ use larder_core::message::{VolumeChange, certificate_of};
 use larder_core::rights::{Right, RightsEdit};
 use larder_core::time::Duration;
 use std::collections::BTreeMap;
+
+/// An age limit shorter than any lease.
+const SHORT_AGE: u64 = 200 * MILLI;
 
 impl World {
     pub(super) fn client_begins(&mut self, index: usize) {
@@ -23,6 +27,12 @@ impl World {
         if self.plan.mix.rights_percent > 0 && self.rng.below(100) < self.plan.mix.rights_percent {
             return self.client_changes_rights(index);
         }
+        if self.plan.mix.rights_of_all
+            && self.rng.chance(1, 8)
+            && let Some(number) = self.unopened(index)
+        {
+            return self.client_opens(index, number);
+        }
         if self.plan.mix.delete_percent > 0 {
             if let Some(number) = self.unopened(index) {
                 return self.client_opens(index, number);
@@ -31,8 +41,14 @@ impl World {
                 return self.client_deletes(index);
             }
         }
+        if self.rng.below(100) < self.plan.mix.refresh_percent {
+            return self.client_refreshes(index);
+        }
+        if self.rng.below(100) < self.plan.mix.copy_percent {
+            return self.client_copies(index);
+        }
         let kind = self.draw_kind();
-        let options = self.draw_options(kind);
+        let options = Self::options(kind);
         let read = self.processes_read(index);
         let session = &mut self.session(index).session;
         session.options = options;
@@ -93,14 +109,18 @@ impl World {
         self.client_asks(index, CacheOp::ChangeVolume(id, VolumeChange::Quota(quota)));
     }
 
-    /// An administrator: another node may do less, or more again. Nodes stay attached to each domain
-    /// through its first volume, which all may read.
+    /// An administrator: another node, or a relay, may do less, or more again. Unless rights of all
+    /// change, nodes stay attached to each domain through its first volume, which all may read.
     fn client_changes_rights(&mut self, index: usize) {
         let number = self.rng.below(self.volumes.len() as u64) as usize;
         let (id, domain) = (self.volumes[number].spec.id, self.volumes[number].domain);
         let first = self.volumes.iter().position(|plan| plan.domain == domain) == Some(number);
-        let names = self.node_names();
+        let mut names = self.node_names();
+        if self.plan.mix.rights_of_all {
+            names.extend(self.relay_names());
+        }
         let who = names[self.rng.below(names.len() as u64) as usize].clone();
+        let first = first && !self.plan.mix.rights_of_all;
         let right = match self.rng.below(4) {
             0 if !first => Right::None,
             0 | 1 => Right::Read,
@@ -113,6 +133,11 @@ impl World {
         self.clients[index].stage = Stage::Floor;
         let change = VolumeChange::Rights { edits, force: true };
         self.client_asks(index, CacheOp::ChangeVolume(id, change));
+    }
+
+    fn relay_names(&self) -> impl Iterator<Item = String> {
+        let relays = 1..=self.plan.relays.len() as u16;
+        relays.map(|relay| certificate_of(&self.process(Proc(relay)).name).to_owned())
     }
 
     /// The certificates of all nodes, ascending by process.
@@ -129,10 +154,16 @@ impl World {
         let chosen = weighted(&mut self.rng, &kinds);
         let snapshot = chosen == 2;
         let reads_only = snapshot || self.rng.below(100) < self.plan.mix.read_only_percent;
-        Kind { strict: chosen == 0, snapshot, aged: self.rng.chance(1, 4), reads_only }
+        let lease = self.plan.limits.lease.as_nanos() as u64;
+        let age_max = match self.rng.below(12) {
+            0 => Some(SHORT_AGE),
+            1 | 2 => Some(lease),
+            _ => None,
+        };
+        Kind { strict: chosen == 0, snapshot, age_max, reads_only }
     }
 
-    fn draw_options(&mut self, kind: Kind) -> SessionOptions {
+    fn options(kind: Kind) -> SessionOptions {
         let consistency = if kind.strict {
             Consistency::Strict
         } else if kind.snapshot {
@@ -140,10 +171,10 @@ impl World {
         } else {
             Consistency::Serializable
         };
-        let age_limit = match (kind.aged, self.rng.below(3)) {
-            (false, _) => AgeLimit::None,
-            (true, 0) => AgeLimit::AtMost(Duration::from_millis(200)),
-            (true, _) => AgeLimit::Lease,
+        let age_limit = match kind.age_max {
+            None => AgeLimit::None,
+            Some(SHORT_AGE) => AgeLimit::AtMost(Duration::from_nanos(SHORT_AGE)),
+            Some(_) => AgeLimit::Lease,
         };
         SessionOptions { consistency, age_limit, ..SessionOptions::default() }
     }

@@ -17,7 +17,7 @@ impl World {
         let Run {
             tx, kind, tag, reads, floors, made, pages_made, real_time, effects, begun, ..
         } = run;
-        self.arm_clock(index, kind.aged);
+        self.arm_clock(index, kind.age_max.is_some());
         let finish = tx.finish();
         self.disarm_clock();
         match finish {

@@ -3,7 +3,9 @@
 
 mod acts;
 mod begin;
+mod copies;
 mod ends;
+mod latest;
 mod told;
 
 use crate::agenda::MILLI;
@@ -145,6 +147,10 @@ enum Stage {
     Idle,
     /// Waits until its cache has reached its floor.
     Floor,
+    /// Waits for the latest state.
+    Latest(latest::Asked),
+    /// Copies a volume.
+    Copy(Box<copies::Copying>),
     /// In a transaction.
     Run(Box<Run>),
     /// Waits for the outcomes of a transaction's parts.
@@ -201,7 +207,8 @@ struct Own {
 struct Kind {
     strict: bool,
     snapshot: bool,
-    aged: bool,
+    /// The oldest that what it is given may be, in nanoseconds.
+    age_max: Option<u64>,
     reads_only: bool,
 }
 
@@ -318,7 +325,9 @@ impl World {
         self.set_clock(node);
         match std::mem::replace(&mut self.clients[index].stage, Stage::Idle) {
             Stage::Setup(volume) => self.client_opens(index, volume),
-            Stage::Idle | Stage::Floor => self.client_begins(index),
+            Stage::Idle | Stage::Floor | Stage::Latest(_) | Stage::Copy(_) => {
+                self.client_begins(index);
+            }
             Stage::Run(run) => self.client_acts(index, run),
             Stage::Commit(ending) => self.client_sends(index, ending),
         }
@@ -377,6 +386,8 @@ impl World {
             }
             Stage::Run(run) => self.client_supplied(index, run, result),
             Stage::Commit(ending) => self.client_answered(index, ending, result),
+            Stage::Latest(asked) => self.client_refreshed(index, asked, result),
+            Stage::Copy(copying) => self.client_copied(index, copying, result),
             Stage::Idle | Stage::Floor => self.client_thinks(index),
         }
     }

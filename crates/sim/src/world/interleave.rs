@@ -76,9 +76,15 @@ impl World {
     }
 
     /// A read succeeded at `stamp`: the age of that state was looked at after it was copied.
-    pub(crate) fn check_clock(&self, client: usize, aged: bool, domain: DomainId, stamp: Stamp) {
-        if aged {
-            self.check_age(client, domain, stamp);
+    pub(crate) fn check_clock(
+        &self,
+        client: usize,
+        age_max: Option<u64>,
+        domain: DomainId,
+        stamp: Stamp,
+    ) {
+        if let Some(age_max) = age_max {
+            self.check_age(client, age_max, domain, stamp);
         }
         let Some(armed) = &self.armed else {
             return;

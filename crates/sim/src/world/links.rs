@@ -175,6 +175,10 @@ impl World {
         if proc == Proc(0) {
             self.oracle.sent_by_origin(&message);
             self.note_answer(&message);
+            let child = &self.process(self.net.conn(conn).child).name;
+            self.readers.origin_sends(conn, child, &message);
+        } else if matches!(self.process(proc).machinery, Machinery::Node(_)) {
+            self.readers.node_asks(conn, &message, self.now);
         }
         self.trace.mix(digest(&message));
         self.trace.line(|| format!("{proc:?} sends over {conn}: {message:?}"));
@@ -222,6 +226,11 @@ impl World {
         });
         if let (Proc(0), Message::Commit { domain, commit }) = (proc, &message) {
             self.acks.asked(*domain, commit.id);
+        }
+        if proc == Proc(0) {
+            self.readers.origin_asked(delivery.conn, &message);
+        } else {
+            self.check_reaches(proc, delivery.conn, &message);
         }
         let link = link_of(delivery.conn);
         self.link_input(proc, LinkInput::Received { link, message, bytes });

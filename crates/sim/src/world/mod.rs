@@ -7,6 +7,7 @@ mod links;
 mod node;
 mod origin;
 mod process;
+mod reading;
 mod relay;
 mod settle;
 mod troubles;
@@ -17,6 +18,7 @@ use crate::agenda::{Agenda, MILLI, SECOND, Time};
 use crate::check::acks::Acks;
 use crate::check::cycles::History;
 use crate::check::oracle::Oracle;
+use crate::check::reading::Readers;
 use crate::client::{Client, SharedSession};
 use crate::net::{Delivery, End, Net, Proc};
 use crate::plan::{CLOCK_BIAS_PPM, Plan};
@@ -48,6 +50,7 @@ pub struct World {
     pub(crate) oracle: Oracle,
     pub(crate) cycles: History,
     acks: Acks,
+    pub(crate) readers: Readers,
     pub(crate) domains: Vec<DomainId>,
     pub(crate) volumes: Vec<crate::client::VolumePlan>,
     phase: Phase,
@@ -98,6 +101,10 @@ pub struct Tally {
     pub deletions: u64,
     /// Steps of writers into a second domain, refused.
     pub refused_domains: u64,
+    /// Questions for the latest state that were answered.
+    pub refreshed: u64,
+    /// Copies of volumes that were made.
+    pub copied: u64,
     /// Links refused to the second process of a name.
     pub refused_twins: u64,
     /// Answers of domains beside one whose log hung.
@@ -166,8 +173,9 @@ impl World {
             clients,
             sessions,
             oracle,
-            cycles: History::default(),
+            cycles: History::judged_by(plan.judges),
             acks: Acks::default(),
+            readers: Readers::new(plan.mix.rights_percent > 0),
             domains,
             volumes,
             phase: Phase::Wild,
@@ -259,25 +267,24 @@ impl World {
         self.clients[client].node
     }
 
-    /// Checks that a state of `stamp` is as young as a client with an age limit of the lease may
-    /// expect: everything that the origin knew one lease ago is in it.
-    pub(crate) fn check_age(&self, client: usize, domain: DomainId, stamp: Stamp) {
-        let oldest = Time(self.now.0.saturating_sub(self.lease_in_true_time()));
+    /// Checks that a state of `stamp` is as young as a client with an age limit (nanoseconds) may
+    /// expect: everything that the origin knew so long ago is in it.
+    pub(crate) fn check_age(&self, client: usize, age_max: u64, domain: DomainId, stamp: Stamp) {
+        let oldest = Time(self.now.0.saturating_sub(self.in_true_time(age_max)));
         let known = self.oracle.truth(domain).known_at(oldest);
         assert!(
             stamp >= known,
-            "client {client} is given the state of {stamp} of {domain:?} as no older than a lease; \
-             {known} was known more than a lease ago"
+            "client {client} is given the state of {stamp} of {domain:?} as no older than \
+             {age_max} ns; {known} was known longer ago"
         );
     }
 
-    /// How long a lease may be in true time: longer by the stated bias, and, when clocks are
-    /// outside of that, by as much as they are.
-    fn lease_in_true_time(&self) -> u64 {
-        let lease = self.plan.limits.lease.as_nanos() as u64;
+    /// How long a span of a process's clock may be in true time: longer by the stated bias, and, when
+    /// clocks are outside of that, by as much as they are.
+    fn in_true_time(&self, span: u64) -> u64 {
         let drift = self.plan.drift_ppm.unsigned_abs();
         let bias_ppm = if drift < CLOCK_BIAS_PPM { CLOCK_BIAS_PPM } else { 3 * drift };
-        let mut longest = lease + lease * bias_ppm / 1_000_000 + 1;
+        let mut longest = span + span * bias_ppm / 1_000_000 + 1;
         for (time, nanos) in self.set_backs.iter().rev() {
             if time.plus(longest) >= self.now {
                 longest += nanos;

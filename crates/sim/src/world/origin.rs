@@ -51,7 +51,7 @@ pub struct StoreHost {
     rots: Vec<Rot>,
     /// What its volumes take.
     pub(crate) ledger: Ledger,
-    allowed: Allowed,
+    pub(super) allowed: Allowed,
     /// The last record that is durable, and whether it may be lost: see `newest_is_rotten`.
     last: Lsn,
     last_is_rotten: bool,
@@ -229,6 +229,7 @@ impl World {
         };
         self.note_recovered(&ends);
         self.acks.restarted();
+        self.readers_recovered();
         for domain in &self.domains {
             self.oracle.restarted(*domain);
         }
@@ -454,6 +455,7 @@ impl World {
                 store.last = *last;
                 append.iter().for_each(|(_, record)| store.ledger.durable(record));
                 append.iter().for_each(|(_, record)| store.allowed.durable(record));
+                self.readers.appended(domain, &append);
             }
             note_append(&mut self.oracle, domain, &answer);
         }
@@ -482,6 +484,7 @@ impl World {
             }
             OriginInput::Appended { domain, result: Ok(()), .. } => {
                 self.oracle.told(*domain, self.now);
+                self.readers.told(*domain);
             }
             OriginInput::Installed { domain, result: Ok(()), .. } => {
                 self.store_host(*domain).pages.answered();
@@ -489,6 +492,7 @@ impl World {
             _ => {}
         }
         self.origin_input(input);
+        self.readers.settled(self.now);
     }
 
     /// The origin's process ends; with `power` its machine's memory and unsynced bytes go too.
@@ -497,6 +501,8 @@ impl World {
         if host.machine.take().is_none() {
             return;
         }
+        self.readers.died();
+        let host = self.processes[0].origin();
         for store in &mut host.stores {
             store.die(&mut self.rng);
             if power {

@@ -333,11 +333,12 @@ impl Transaction {
         options: SessionOptions,
         floors: &Floors,
     ) -> Result<Self, BeginError> {
+        let forget = cache.faults.has(Fault::ForgetFloor);
         for (&domain, &(line, stamp)) in &floors.stamps {
             let position = cache.domain(domain).and_then(|state| state.position());
             match position {
                 Some(at) if at.line != line.0 => return Err(BeginError::HistoryLost(domain)),
-                Some(at) if at.through >= stamp => {}
+                Some(at) if at.through >= stamp || forget => {}
                 _ => return Err(BeginError::Wait { domain, stamp }),
             }
         }

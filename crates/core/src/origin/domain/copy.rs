@@ -21,6 +21,7 @@ use super::limits::not_read;
 use super::{Context, Domain, LoadFor};
 use crate::downlink::COPY_RESERVED;
 use crate::id::{LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
+use crate::machine::Fault;
 use crate::message::{
     COPY_BYTES, CopyAnswer, CopyAsk, CopyCursor, CopyPart, Epoch, Message, PAGES_PER_MESSAGE_MAX,
     PageAnswer, PageBody, PinId, RequestError, certificate_of, is_on_line,
@@ -320,7 +321,7 @@ impl Domain {
 
     /// A page is about to get another durable image: what it was is kept for the pins that want it.
     pub(super) fn keep_for_copies(&mut self, cx: &Context<'_>, page: PageId) {
-        if self.copies.pins.is_empty() {
+        if self.copies.pins.is_empty() || cx.config.faults.has(Fault::PinUnkept) {
             return;
         }
         let version = self.pages.version(page);

@@ -135,6 +135,27 @@ impl Chain {
         below.chain(there + 1..=self.versions.len()).find(|versions| self.state(*versions) == state)
     }
 
+    /// Whether the state after `seen` versions is the one at a stamp, or nobody can say.
+    #[must_use]
+    pub(super) fn same(&self, seen: usize, at: Stamp) -> bool {
+        let there = self.state(self.versions.partition_point(|version| version.stamp <= at));
+        *there == State::Unknown || there == self.state(seen)
+    }
+
+    /// For people: what was seen, and what there was.
+    #[must_use]
+    pub(super) fn tell(&self, seen: usize, at: Stamp) -> String {
+        let there = self.versions.partition_point(|version| version.stamp <= at);
+        let since = |count: usize| count.checked_sub(1).map(|last| self.versions[last].stamp);
+        format!(
+            "{:?} (of {:?}); it was {:?} (since {:?})",
+            self.state(seen),
+            since(seen),
+            self.state(there),
+            since(there)
+        )
+    }
+
     /// Enters the order of all who wrote the item.
     pub(super) fn enter(&self, graph: &mut Graph, item: u32) -> Places {
         let count = self.versions.len();

@@ -13,9 +13,15 @@
 //! acknowledged commit) to every strict one that began later; and within one domain the order of a
 //! session, whose floors promise it. A transaction that only read, in several domains, is labelled
 //! as per-domain (decision 0002): it takes part in each domain's graph and not in that of all.
+//!
+//! Where there is no cycle, `sessions` asks for more: what everybody saw is the state of the stamp that
+//! he was told, and no session goes back.
 
+#[cfg(test)]
+mod brute;
 mod graph;
 mod items;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
@@ -72,9 +78,27 @@ pub struct Part {
     pub writes: Vec<Write>,
 }
 
+/// Who looks for what no order explains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Judges {
+    /// The cycle test.
+    #[default]
+    Ours,
+    /// It, and a checker that others wrote.
+    #[cfg(feature = "second-opinion")]
+    Both,
+    /// That one alone.
+    #[cfg(feature = "second-opinion")]
+    Theirs,
+}
+
 /// Everything that clients did.
 #[derive(Debug)]
 pub struct History {
+    judges: Judges,
+    /// What the other checker was asked about.
+    #[cfg(feature = "second-opinion")]
+    asked: super::second::Asked,
     txs: Vec<Tx>,
     tags: BTreeMap<u64, usize>,
     /// Restores of any domain.
@@ -93,6 +117,9 @@ pub struct History {
 impl Default for History {
     fn default() -> Self {
         Self {
+            judges: Judges::Ours,
+            #[cfg(feature = "second-opinion")]
+            asked: super::second::Asked::default(),
             txs: Vec::new(),
             tags: BTreeMap::new(),
             restores: 0,
@@ -105,28 +132,49 @@ impl Default for History {
     }
 }
 
+impl Moment {
+    /// Its place in the order.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 impl Tx {
-    fn writes(&self) -> bool {
+    pub(super) fn writes(&self) -> bool {
         self.parts.values().any(Part::writes)
     }
 
     /// Whether it is in the history: it is known to be done.
-    fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         self.parts.values().all(|part| part.stamp.is_some())
     }
 
-    fn is_per_domain(&self) -> bool {
+    pub(super) fn is_per_domain(&self) -> bool {
         self.parts.len() > 1 && !self.writes()
     }
 }
 
 impl Part {
-    fn writes(&self) -> bool {
+    pub(super) fn writes(&self) -> bool {
         !self.writes.is_empty() || !self.effects.is_empty()
     }
 }
 
 impl History {
+    /// A history that these look at.
+    #[must_use]
+    pub fn judged_by(judges: Judges) -> Self {
+        Self { judges, ..Self::default() }
+    }
+
+    /// What the other checker was asked about in all.
+    #[cfg(feature = "second-opinion")]
+    #[must_use]
+    pub fn asked(&self) -> super::second::Asked {
+        self.asked
+    }
+
     /// The next moment.
     pub fn now(&mut self) -> Moment {
         self.moment += 1;
@@ -216,11 +264,45 @@ impl History {
     /// Looks for a cycle; says what it is. Panics are the caller's.
     pub fn check(&mut self) -> Result<(), String> {
         self.due = (2 * self.txs.len()).clamp(FIRST_CHECK, TRANSACTIONS_MAX);
-        Checked::new(&self.txs, self.forgetful)?.search()?;
+        self.judge()?;
         if self.txs.len() >= TRANSACTIONS_MAX {
             self.txs.retain(|tx| !tx.is_done());
             self.forgetful = true;
             self.number_tags();
+        }
+        Ok(())
+    }
+}
+
+impl History {
+    #[cfg(not(feature = "second-opinion"))]
+    fn judge(&mut self) -> Result<(), String> {
+        let Judges::Ours = self.judges;
+        self.judge_ourselves()
+    }
+
+    /// The cycle test alone.
+    #[cfg(test)]
+    fn search(&self) -> Result<(), String> {
+        Checked::new(&self.txs, self.forgetful)?.search()
+    }
+
+    fn judge_ourselves(&self) -> Result<(), String> {
+        let checked = Checked::new(&self.txs, self.forgetful)?;
+        checked.search()?;
+        checked.check_sessions()?;
+        checked.check_states()
+    }
+
+    #[cfg(feature = "second-opinion")]
+    fn judge(&mut self) -> Result<(), String> {
+        if self.judges != Judges::Theirs {
+            self.judge_ourselves()?;
+        }
+        if self.judges != Judges::Ours && !self.forgetful {
+            let asked = super::second::ask(&self.txs)?;
+            self.asked.transactions += asked.transactions;
+            self.asked.left_out += asked.left_out;
         }
         Ok(())
     }

@@ -111,6 +111,15 @@ fn check(told: impl IntoIterator<Item = Told>) -> Result<(), String> {
     for Told(tx) in base().into_iter().chain(told) {
         history.add(tx);
     }
+    history.search()
+}
+
+/// What is asked beside the cycle test.
+fn check_all(told: impl IntoIterator<Item = Told>) -> Result<(), String> {
+    let mut history = History::default();
+    for Told(tx) in base().into_iter().chain(told) {
+        history.add(tx);
+    }
     history.check()
 }
 
@@ -331,4 +340,38 @@ fn a_restore_begins_another_history() {
     assert_eq!(history.check(), Ok(()));
     history.add(Told::new("late", 5).sees(ONE, 0, 11).at(ONE, 2).0);
     assert!(history.check().is_err(), "what is lost is not seen any more");
+}
+
+/// No cycle shows it, since nobody saw both: but the reader was told that it saw the state of 2.
+#[test]
+fn a_read_of_another_state_than_was_told_is_found() {
+    let history = |stamp: u64, seen: u64| {
+        let writer = Told::new("writer", 2).puts(ONE, 0, 11).at(ONE, 2);
+        [writer, Told::new("reader", 3).sees(ONE, 0, seen).at(ONE, stamp)]
+    };
+    assert_eq!(check(history(2, 10)), Ok(()));
+    let text = check_all(history(2, 10)).expect_err("10 was overwritten at 2");
+    assert!(text.starts_with("P5: T3 (reader, reads at 2 of DomainId(1)) says"), "{text}");
+    assert!(check_all(history(1, 11)).is_err(), "11 was not there yet");
+    assert_eq!(check_all(history(1, 10)), Ok(()));
+    assert_eq!(check_all(history(2, 11)), Ok(()));
+}
+
+/// What it saw was the same at both stamps: the stamps say that it went back.
+#[test]
+fn a_session_that_is_told_an_older_stamp_is_found() {
+    let history = |then: u64, after: u64, home| {
+        let writer = Told::new("writer", 2).puts(ONE, 0, 11).at(ONE, 2);
+        let first = Told::new("first", 3).sees(ONE, 1, 20).at(ONE, 2).in_session(7);
+        let then = Told::new("then", after).sees(home, 1, 20).at(home, then).in_session(7);
+        [writer, first, then]
+    };
+    assert_eq!(check(history(1, 4, ONE)), Ok(()));
+    let text = check_all(history(1, 4, ONE)).expect_err("it was at 2 before");
+    assert!(text.starts_with("P4: T4 (then"), "{text}");
+    assert_eq!(check_all(history(2, 4, ONE)), Ok(()));
+    assert_eq!(check_all(history(1, 4, TWO)), Ok(()), "domains are apart");
+    // One that began before the other was done says nothing about it.
+    let [writer, first, then] = history(1, 4, ONE);
+    assert_eq!(check_all([writer, first.until(9), then]), Ok(()));
 }
