@@ -86,7 +86,7 @@ pub enum LinkOutput {
 /// Planted faults: one-line breakages that the simulator must catch. All are off unless a test
 /// build of the simulator switches one on; release builds hold no switch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Faults(u64);
+pub struct Faults(u128);
 
 /// One planted fault; the list grows with the protocol. See `docs/planted-faults.md`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

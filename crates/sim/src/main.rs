@@ -3,14 +3,22 @@
 use larder_core::machine::Faults;
 use larder_core::rng::Rng;
 use larder_sim::agenda::{Agenda, SECOND, Time};
-use larder_sim::run::{Failure, run_plan, run_seed};
+use larder_sim::recording::Recording;
+use larder_sim::run::{Failure, run_plan, run_printing, run_recorded, run_seed, transcript};
 use larder_sim::scenario::SCENARIOS;
+use larder_sim::shrink::shrink;
+use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage:
   larder-sim run SEED [--fault NAME]  plays a seed; prints the trace's end if it fails
   larder-sim run A..B [--jobs N] [--all]
                                       plays seeds, N at once, up to the first that fails, or all
+                                      a run that fails is recorded in FOLDER (--record FOLDER)
+  larder-sim replay FILE [--quiet]    plays a run that was recorded; prints what happens in it
+  larder-sim shrink FILE [--seconds N] [--out FILE]
+                                      makes a recorded run that fails smaller (default 60 s), and writes
+                                      that beside it, with what happens in it as text
   larder-sim scenario NAME A..B       plays worlds in which a named race is met
   larder-sim hash A..B                prints a hash for each seed: the same in every build
   larder-sim planted [--json] [--fault NAME] [--seeds N]
@@ -24,6 +32,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["run", seeds, rest @ ..] => run(seeds, rest),
+        ["replay", file, rest @ ..] => replay(Path::new(file), rest),
+        ["shrink", file, rest @ ..] => shrink_file(Path::new(file), rest),
         ["scenario", name, seeds] => scenario(name, seeds),
         ["hash", seeds] => hash(seeds),
         ["planted", rest @ ..] => planted(rest),
@@ -77,6 +87,7 @@ fn run(seeds: &str, rest: &[&str]) -> ExitCode {
             println!("seed {}: {}", failure.seed, failure.what);
         } else {
             report_failure(failure, faults);
+            record(failure, option(rest, "--record"));
         }
     }
     let seconds = started.elapsed().as_secs_f64();
@@ -124,6 +135,93 @@ fn report_failure(failure: &Failure, faults: Faults) {
         Err(again) => println!("{again}"),
         Ok(_) => println!("{failure}\nand it does not fail when played again: not deterministic"),
     }
+}
+
+/// Keeps a run that failed, and says how to look into it.
+fn record(failure: &Failure, folder: Option<&str>) {
+    let Some(folder) = folder else {
+        return;
+    };
+    let path = Path::new(folder).join(format!("seed-{}.json", failure.seed));
+    match failure.recording.write(&path) {
+        Ok(()) => println!("smaller: ./x sim --shrink {}", path.display()),
+        Err(error) => eprintln!("larder-sim: the run is not recorded: {error}"),
+    }
+}
+
+fn read(file: &Path) -> Result<Recording, ExitCode> {
+    Recording::read(file).map_err(|error| {
+        eprintln!("larder-sim: {error}");
+        ExitCode::from(2)
+    })
+}
+
+fn replay(file: &Path, rest: &[&str]) -> ExitCode {
+    let recording = match read(file) {
+        Ok(recording) => recording,
+        Err(code) => return code,
+    };
+    let result = if rest.contains(&"--quiet") {
+        run_recorded(&recording, false)
+    } else {
+        run_printing(&recording, |line| println!("{line}"))
+    };
+    match result {
+        Ok(clean) => {
+            println!("clean: {} events, hash {:016x}", clean.events, clean.hash);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            println!("{}\nagain: ./x sim --replay {}", failure.what, file.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn shrink_file(file: &Path, rest: &[&str]) -> ExitCode {
+    let recording = match read(file) {
+        Ok(recording) => recording,
+        Err(code) => return code,
+    };
+    let seconds = option(rest, "--seconds").map_or(Ok(60), str::parse);
+    let Ok(seconds) = seconds else {
+        return usage();
+    };
+    let out = option(rest, "--out").map_or_else(|| file.with_extension("small.json"), Into::into);
+    let mut told = std::time::Instant::now();
+    let mut tell = |best: &Recording, tried: u64| {
+        if told.elapsed().as_secs() >= 2 {
+            told = std::time::Instant::now();
+            eprintln!("{tried} runs tried, {} decisions left", best.decisions.len());
+        }
+    };
+    let limit = std::time::Duration::from_secs(seconds);
+    let Some(shrunk) = shrink(&recording, limit, &mut tell) else {
+        println!("{} does not fail: there is nothing to shrink", file.display());
+        return ExitCode::FAILURE;
+    };
+    let text = out.with_extension("txt");
+    let written = shrunk.recording.write(&out).map_err(|error| error.to_string()).and_then(|()| {
+        let transcript = transcript(&shrunk.recording);
+        std::fs::write(&text, transcript).map_err(|error| format!("{}: {error}", text.display()))
+    });
+    if let Err(error) = written {
+        eprintln!("larder-sim: {error}");
+        return ExitCode::from(2);
+    }
+    println!(
+        "{} decisions of {}, after {} runs{}: {}\nagain: ./x sim --replay {}\nas a test: put {} and {} into \
+         crates/sim/tests/shrunk",
+        shrunk.recording.decisions.len(),
+        recording.decisions.len(),
+        shrunk.tried,
+        if shrunk.done { "" } else { ", and the time was over" },
+        shrunk.recording.fails.as_deref().unwrap_or_default(),
+        out.display(),
+        out.display(),
+        text.display(),
+    );
+    ExitCode::SUCCESS
 }
 
 fn hash(seeds: &str) -> ExitCode {

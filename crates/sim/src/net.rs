@@ -12,6 +12,7 @@ use crate::agenda::{MICRO, Time};
 use larder_core::id::LinkId;
 use larder_core::message::{CloseReason, Lane, Message};
 use larder_core::rng::Rng;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 
 /// A process, by its place in the world: 0 is the origin.
@@ -37,7 +38,7 @@ pub enum End {
 }
 
 /// How slow the line between two processes is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Line {
     /// Nanoseconds that every message takes.
     pub latency: u64,

@@ -10,6 +10,7 @@ use larder_core::cache::PolicyKind;
 use larder_core::machine::Faults;
 use larder_core::rng::Rng;
 use larder_core::time::Duration;
+use serde::{Deserialize, Serialize};
 
 /// Bytes of a page in every volume of a run: the smallest.
 pub const PAGE_BYTES: u32 = 4096;
@@ -17,12 +18,14 @@ pub const PAGE_BYTES: u32 = 4096;
 /// The stated bias: clocks are taken to be right within this. Checks of age allow for it.
 pub const CLOCK_BIAS_PPM: u64 = 1_000;
 
-/// Everything a run does that is not drawn on the way.
-#[derive(Clone, Debug)]
+/// Everything a run does that is not drawn on the way. A recording holds it: a field that comes later
+/// says by `serde(default = ...)` what recordings without it mean.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     /// Its seed.
     pub seed: u64,
     /// Planted faults.
+    #[serde(with = "crate::recording::fault_names")]
     pub faults: Faults,
     /// Order domains at the origin.
     pub domains: u16,
@@ -34,6 +37,10 @@ pub struct Plan {
     pub nodes: Vec<u16>,
     /// Whether the last node has the name of the first: somebody copied its disk, and both run.
     pub twins: bool,
+    /// Processes that are never started, by their place: the shrinker takes them away.
+    pub absent: Vec<u16>,
+    /// Clients that never do anything, likewise.
+    pub idle: Vec<u16>,
     /// Clients of each node.
     pub clients: u16,
     /// Whether the clients of a node share one session: its transactions run side by side.
@@ -65,7 +72,7 @@ pub struct Plan {
 }
 
 /// Weights of what transactions do.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Mix {
     /// Weights by operation; see [`Action`].
     pub actions: Vec<(Action, u64)>,
@@ -108,7 +115,7 @@ pub struct Mix {
 }
 
 /// One operation of a transaction.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Action {
     /// Reads an object, by slot.
     Read,
@@ -161,7 +168,7 @@ const ACTIONS: [Action; 14] = [
 ];
 
 /// Something that goes wrong.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Trouble {
     /// A connection breaks.
     Break,
@@ -217,11 +224,12 @@ const TROUBLES: [Trouble; 14] = [
 ];
 
 /// Bounds of the machines.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of copies a node holds.
     pub memory_bytes: usize,
     /// Which go first.
+    #[serde(with = "crate::recording::policy_names")]
     pub policy: PolicyKind,
     /// Recent changes a node keeps.
     pub recent_max: usize,
@@ -289,7 +297,33 @@ pub fn weighted<T: Copy>(rng: &mut Rng, choices: &[(T, u64)]) -> T {
     unreachable!("{left} is below the sum of all weights")
 }
 
+impl Trouble {
+    /// The trouble of this name, as recordings have it.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        serde_json::from_value(serde_json::Value::String(name.into())).ok()
+    }
+}
+
 impl Plan {
+    /// Whether a world can be made of it: one that somebody edited may name what is not there.
+    pub fn check(&self) -> Result<(), String> {
+        let relays = self.relays.len();
+        let counts = [u64::from(self.domains), u64::from(self.volumes), u64::from(self.clients)];
+        if counts.contains(&0) || counts.iter().any(|count| *count > 64) || self.nodes.is_empty() {
+            return Err("domains, volumes, clients and nodes: at least one of each".into());
+        }
+        if relays + self.nodes.len() > 1_000 || self.lines.len() < relays + self.nodes.len() {
+            return Err("each relay and each node needs a line, and there are 1,000 at most".into());
+        }
+        let mut parents =
+            self.relays.iter().zip(1..).chain(self.nodes.iter().map(|p| (p, relays + 1)));
+        match parents.find(|(parent, below)| usize::from(**parent) >= *below) {
+            Some((parent, _)) => Err(format!("there is no relay {parent} above its children")),
+            None => Ok(()),
+        }
+    }
+
     /// Draws the plan of a seed.
     #[must_use]
     pub fn draw(seed: u64, faults: Faults) -> Self {
@@ -383,6 +417,8 @@ impl Plan {
             relays,
             nodes,
             twins: false,
+            absent: Vec::new(),
+            idle: Vec::new(),
             clients: pick(rng, &[1, 2, 3]),
             shared_sessions,
             events: pick(rng, &[2_000, 5_000, 10_000]),

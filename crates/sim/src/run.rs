@@ -1,6 +1,7 @@
 //! Runs of seeds: one, a range, twice for the hash; failures become reports.
 
 use crate::plan::Plan;
+use crate::recording::Recording;
 use crate::world::{Tally, World};
 use larder_core::machine::Faults;
 use std::cell::{Cell, RefCell};
@@ -16,7 +17,7 @@ thread_local! {
 }
 
 /// A run that kept all promises.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Clean {
     /// The hash of its events.
     pub hash: u64,
@@ -27,6 +28,8 @@ pub struct Clean {
     /// What the second opinion was asked about.
     #[cfg(feature = "second-opinion")]
     pub asked: crate::check::second::Asked,
+    /// The last events, if they were asked for.
+    pub tail: String,
 }
 
 /// A run that broke one.
@@ -40,13 +43,15 @@ pub struct Failure {
     pub what: String,
     /// The last events, if they were asked for.
     pub tail: String,
+    /// The run, to be played again.
+    pub recording: Box<Recording>,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.tail)?;
         writeln!(f, "seed {}: {}", self.seed, self.what)?;
-        write!(f, "again: cargo run --release -p larder-sim -- run {}", self.seed)
+        write!(f, "again: ./x sim {}", self.seed)
     }
 }
 
@@ -57,30 +62,80 @@ pub fn run_seed(seed: u64, faults: Faults, readable: bool) -> Result<Clean, Fail
 
 /// Plays a plan.
 pub fn run_plan(plan: Plan, readable: bool) -> Result<Clean, Failure> {
+    play(plan, |plan| World::new(plan, readable))
+}
+
+/// Plays what was recorded.
+pub fn run_recorded(recording: &Recording, readable: bool) -> Result<Clean, Failure> {
+    play(recording.plan.clone(), |_| World::replaying(recording, readable))
+}
+
+/// Plays what was recorded, and hands over each line of what happens.
+pub fn run_printing(recording: &Recording, print: crate::trace::Print) -> Result<Clean, Failure> {
+    play(recording.plan.clone(), |_| {
+        let mut world = World::replaying(recording, false);
+        world.trace.print_lines(print);
+        world
+    })
+}
+
+/// What happens in a recorded run while its troubles last, and how it fails, as text.
+#[must_use]
+pub fn transcript(recording: &Recording) -> String {
+    let mut text: String = recording.decisions.iter().map(|it| format!("{it}\n")).collect();
+    text += "\n";
+    match run_recorded(recording, true) {
+        Ok(clean) => {
+            let lines = clean.tail.lines().take_while(|line| {
+                let micros = line.trim_start().split(' ').next().and_then(|word| word.parse().ok());
+                micros.is_none_or(|micros: u64| micros <= recording.wild_until / 1_000)
+            });
+            lines.for_each(|line| text += &format!("{line}\n"));
+            text + "\nno promise is broken\n"
+        }
+        Err(failure) => text + &format!("{}\n{}\n", failure.tail, failure.what),
+    }
+}
+
+fn play(plan: Plan, make: impl FnOnce(Plan) -> World) -> Result<Clean, Failure> {
     quiet_panics();
     let seed = plan.seed;
     let mut world = None;
+    let as_made = plan.clone();
     PLAYING.set(true);
-    let result = catch_unwind(AssertUnwindSafe(|| {
-        world.insert(World::new(plan, readable)).run();
-    }));
+    let result = catch_unwind(AssertUnwindSafe(|| world.insert(make(plan)).run()));
     PLAYING.set(false);
     let trace = world.as_ref().map(|world| &world.trace);
-    let hash = trace.map_or(0, crate::trace::Trace::hash);
     match (result, &world) {
-        (Ok(()), Some(world)) => Ok(Clean {
-            hash,
-            events: world.trace.events(),
-            tally: world.tally,
-            #[cfg(feature = "second-opinion")]
-            asked: world.asked(),
-        }),
-        _ => Err(Failure {
-            seed,
-            hash,
-            what: LAST_PANIC.with_borrow(Clone::clone),
-            tail: trace.map_or(String::new(), ToString::to_string),
-        }),
+        (Ok(()), Some(world)) => {
+            let trace = &world.trace;
+            let (hash, events, tally) = (trace.hash(), trace.events(), world.tally);
+            Ok(Clean {
+                hash,
+                events,
+                tally,
+                tail: trace.to_string(),
+                #[cfg(feature = "second-opinion")]
+                asked: world.asked(),
+            })
+        }
+        _ => {
+            let what = LAST_PANIC.with_borrow(Clone::clone);
+            let nothing = || Recording {
+                fails: Some(what.clone()),
+                wild_until: 0,
+                decisions: Vec::new(),
+                plan: as_made,
+            };
+            let recording = world.as_ref().map(|world| world.recording(Some(what.clone())));
+            Err(Failure {
+                seed,
+                hash: trace.map_or(0, crate::trace::Trace::hash),
+                tail: trace.map_or(String::new(), ToString::to_string),
+                recording: Box::new(recording.unwrap_or_else(nothing)),
+                what,
+            })
+        }
     }
 }
 

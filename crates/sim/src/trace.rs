@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 /// Lines kept for the report of a failure.
-const TAIL_LINES: usize = 4000;
+const TAIL_LINES: usize = 20_000;
 
 /// Hashes all events; keeps the last lines only when they will be read, since formatting costs
 /// more than simulating.
@@ -15,7 +15,11 @@ pub struct Trace {
     events: u64,
     micros: u64,
     lines: Option<VecDeque<String>>,
+    print: Option<Print>,
 }
+
+/// What takes each line at once.
+pub type Print = fn(&str);
 
 impl Trace {
     /// A trace that keeps its last lines if `readable`.
@@ -26,7 +30,13 @@ impl Trace {
             events: 0,
             micros: 0,
             lines: readable.then(VecDeque::new),
+            print: None,
         }
+    }
+
+    /// Hands every line over at once instead of keeping the last.
+    pub fn print_lines(&mut self, print: Print) {
+        (self.lines, self.print) = (Some(VecDeque::new()), Some(print));
     }
 
     /// Mixes a number in.
@@ -48,10 +58,14 @@ impl Trace {
     #[inline]
     pub fn line(&mut self, line: impl FnOnce() -> String) {
         if let Some(lines) = &mut self.lines {
+            let line = format!("{:>12} {}", self.micros, line());
+            if let Some(print) = &mut self.print {
+                return print(&line);
+            }
             if lines.len() == TAIL_LINES {
                 lines.pop_front();
             }
-            lines.push_back(format!("{:>12} {}", self.micros, line()));
+            lines.push_back(line);
         }
     }
 

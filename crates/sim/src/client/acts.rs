@@ -80,6 +80,7 @@ fn ready<T>(step: Step<T>) -> Result<T, Did> {
 impl World {
     /// The client's transaction does its next operation, or ends.
     pub(super) fn client_acts(&mut self, index: usize, mut run: Box<Run>) {
+        let first_try = run.current.is_none();
         let intention = match run.current.take() {
             Some(intention) => intention,
             None if run.left == 0 => return self.client_ends(index, *run),
@@ -89,6 +90,12 @@ impl World {
                 self.draw_intention(&run, first)
             }
         };
+        if first_try && !self.decisions.acts(index as u16, run.done) {
+            run.done += 1;
+            self.clients[index].stage = Stage::Run(run);
+            return self.client_thinks(index);
+        }
+        run.done += u32::from(first_try);
         self.trace.line(|| format!("client {index}: {intention:?}"));
         self.arm_clock(index, run.kind.age_max.is_some());
         let did = self.perform(index, &mut run, &intention).unwrap_or_else(|did| did);

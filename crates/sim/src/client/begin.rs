@@ -18,7 +18,7 @@ const SHORT_AGE: u64 = 200 * MILLI;
 
 impl World {
     pub(super) fn client_begins(&mut self, index: usize) {
-        if self.clients_drain() {
+        if self.clients_drain() || !self.may_begin(index) {
             return;
         }
         if self.plan.mix.quota_percent > 0 && self.rng.below(100) < self.plan.mix.quota_percent {
@@ -206,6 +206,7 @@ impl World {
             tag,
             volumes,
             left: 1 + self.rng.below(self.plan.mix.length),
+            done: 0,
             ahead: None,
             current: None,
             reads: BTreeMap::new(),

@@ -12,6 +12,8 @@ use crate::agenda::MILLI;
 use crate::check::cycles::{Effect, Moment, Tx};
 use crate::check::history::Branch;
 use crate::check::seen::Seen;
+use crate::decisions::Next;
+use crate::draws::About;
 use crate::net::Proc;
 use crate::plan::{PAGE_BYTES, Plan};
 use crate::world::World;
@@ -75,7 +77,16 @@ pub fn plan_volumes(plan: &Plan, domains: &[DomainId], rng: &mut Rng) -> Vec<Vol
 impl VolumePlan {
     /// The origin was restored: what was lost may come again as something else.
     pub fn forget_lost(&mut self, branch: &Branch) {
-        // One that was deleted since may be there again, and have the name.
+        self.take_up_former(branch);
+        let there = |page: &PageId| branch.kind(*page, branch.last()).is_some();
+        self.slotted.retain(|page| page.page.0 == 1 || there(page));
+        self.raw.retain(there);
+        self.references.clear();
+    }
+
+    /// One that was deleted, or lost, may be there again, and have the name: the origin was restored,
+    /// and perhaps somebody who had not heard of its end asked once more that it be made.
+    fn take_up_former(&mut self, branch: &Branch) {
         let last = branch.last();
         let there = |volume: &VolumeId| {
             branch.kind(PageId { volume: *volume, page: PageNo(1) }, last).is_some()
@@ -84,10 +95,6 @@ impl VolumePlan {
             let again = self.former.remove(place);
             self.begin_anew(again);
         }
-        let there = |page: &PageId| branch.kind(*page, branch.last()).is_some();
-        self.slotted.retain(|page| page.page.0 == 1 || there(page));
-        self.raw.retain(there);
-        self.references.clear();
     }
 
     /// Another volume has the name.
@@ -136,6 +143,9 @@ pub struct Client {
     stage: Stage,
     /// Page numbers left over.
     ids: Vec<IdRange>,
+    /// Transactions begun, and steps taken since the last one was.
+    begun: u32,
+    steps: u64,
 }
 
 /// What a client is about.
@@ -166,6 +176,8 @@ struct Run {
     /// Volumes it may touch.
     volumes: Vec<usize>,
     left: u64,
+    /// Operations begun.
+    done: u32,
     /// A page that it may make, since its client has the number.
     ahead: Option<PageId>,
     current: Option<Intention>,
@@ -250,14 +262,22 @@ impl Client {
     /// A client of a node that has just started.
     #[must_use]
     pub fn new(node: Proc, session: usize) -> Self {
-        Self { node, session, step: 0, waiting: None, stage: Stage::Setup(0), ids: Vec::new() }
+        Self {
+            node,
+            session,
+            step: 0,
+            waiting: None,
+            stage: Stage::Setup(0),
+            ids: Vec::new(),
+            begun: 0,
+            steps: 0,
+        }
     }
 
     /// Its node died, and all it was about with it.
     pub fn die(&mut self) {
-        let step = self.step + 1;
-        *self = Self::new(self.node, self.session);
-        self.step = step;
+        let (step, begun, steps) = (self.step + 1, self.begun, self.steps);
+        *self = Self { step, begun, steps, ..Self::new(self.node, self.session) };
     }
 
     /// Whether it is about nothing.
@@ -271,7 +291,7 @@ impl World {
     /// Begins the life of a node's clients.
     pub(crate) fn start_clients(&mut self, node: Proc) {
         for number in 0..self.clients.len() {
-            if self.clients[number].node == node {
+            if self.clients[number].node == node && !self.plan.idle.contains(&(number as u16)) {
                 self.client_goes_on(number, MILLI);
             }
         }
@@ -322,6 +342,7 @@ impl World {
             return;
         }
         self.trace.mix(0xc11e << 16 | u64::from(number));
+        self.draw_for(index);
         self.set_clock(node);
         match std::mem::replace(&mut self.clients[index].stage, Stage::Idle) {
             Stage::Setup(volume) => self.client_opens(index, volume),
@@ -331,6 +352,35 @@ impl World {
             Stage::Run(run) => self.client_acts(index, run),
             Stage::Commit(ending) => self.client_sends(index, ending),
         }
+    }
+
+    /// What comes is drawn for the client's transaction.
+    fn draw_for(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        client.steps += 1;
+        let transaction = (index as u64) << 32 | u64::from(client.begun);
+        self.rng = self.draws.of(About::Transaction(transaction), client.steps);
+    }
+
+    /// The client begins its next transaction now, or comes again when it may.
+    fn may_begin(&mut self, index: usize) -> bool {
+        match self.decisions.next(index as u16, self.clients[index].begun, self.now) {
+            Next::Begin(number) => {
+                (self.clients[index].begun, self.clients[index].steps) = (number, 0);
+                self.draw_for(index);
+                return true;
+            }
+            Next::Wait(until) => self.client_waits_until(index, until),
+            Next::Rest => self.client_waits_until(index, self.wild_until.plus(1)),
+        }
+        false
+    }
+
+    fn client_waits_until(&mut self, index: usize, until: crate::agenda::Time) {
+        let client = &mut self.clients[index];
+        client.step += 1;
+        let step = client.step;
+        self.enter_client(index, until.0 - self.now.0, step);
     }
 
     fn client_opens(&mut self, index: usize, volume: usize) {
@@ -372,6 +422,11 @@ impl World {
         self.clients[index].waiting = None;
         if let Err(error) = &result {
             self.note_request_error(index, error);
+        }
+        if let Err(RequestError::Exists(name)) = &result {
+            for plan in self.volumes.iter_mut().filter(|plan| plan.spec.name == *name) {
+                plan.take_up_former(self.oracle.truth(plan.domain).current());
+            }
         }
         if matches!(result, Ok(CacheReply::Deleted) | Err(RequestError::Deleted(_))) {
             self.volumes_deleted();

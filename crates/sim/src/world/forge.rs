@@ -3,7 +3,7 @@
 //! sent, and the oracle says so.
 
 use super::troubles::Mend;
-use super::{Event, Machinery, World};
+use super::{Machinery, World};
 use crate::agenda::MILLI;
 use crate::net::{End, Proc};
 use crate::plan::pick;
@@ -64,7 +64,7 @@ impl World {
         }
         let delay = 1 + self.rng.below(500 * MILLI);
         let forged = Mend::Forged(Box::new(Forged { conn, domain, boot }));
-        self.agenda.enter(self.now.plus(delay), Event::Mend(forged));
+        self.enter_mend(delay, forged);
     }
 
     /// Whether somebody spoke for another over this connection; or may have claimed, at a relay that

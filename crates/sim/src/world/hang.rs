@@ -3,7 +3,7 @@
 //! something that needs its log, its links and its stream; a domain that does not answer, because
 //! another one hangs, is a broken promise.
 
-use super::{Event, Machinery, World};
+use super::{Machinery, World};
 use crate::agenda::SECOND;
 use crate::net::Proc;
 use crate::world::troubles::Mend;
@@ -40,7 +40,7 @@ impl World {
         self.processes[0].origin().stores[number].hangs = true;
         // An operator sees it, sooner or later.
         let mend = Mend::RestartOrigin { incarnation, power: false };
-        self.agenda.enter(self.now.plus(delay), Event::Mend(mend));
+        self.enter_mend(delay, mend);
     }
 
     /// The domain that hangs now.

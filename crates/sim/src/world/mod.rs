@@ -20,8 +20,11 @@ use crate::check::cycles::History;
 use crate::check::oracle::Oracle;
 use crate::check::reading::Readers;
 use crate::client::{Client, SharedSession};
-use crate::net::{Delivery, End, Net, Proc};
+use crate::decisions::Decisions;
+use crate::draws::{About, Draws};
+use crate::net::{Delivery, End, Net, Proc, Way};
 use crate::plan::{CLOCK_BIAS_PPM, Plan};
+use crate::recording::Recording;
 use crate::trace::Trace;
 use larder_core::id::{BootId, DomainId, HistoryId, Stamp};
 use larder_core::message::CloseReason;
@@ -40,9 +43,14 @@ pub struct World {
     pub plan: Plan,
     /// Every event so far.
     pub trace: Trace,
-    now: Time,
+    pub(crate) now: Time,
     agenda: Agenda<Event>,
+    /// Draws for the event that is being played.
     pub(crate) rng: Rng,
+    pub(crate) draws: Draws,
+    pub(crate) decisions: Decisions,
+    /// When the troubles end at the latest.
+    pub(crate) wild_until: Time,
     net: Net,
     processes: Vec<Process>,
     pub(crate) clients: Vec<Client>,
@@ -133,9 +141,9 @@ enum Event {
     /// Wall clocks are read.
     Wall,
     /// The next trouble of a kind.
-    Trouble(usize),
+    Trouble(usize, u32),
     /// A trouble ends.
-    Mend(troubles::Mend),
+    Mend(troubles::Mend, u64),
     /// A process starts again.
     Start(Proc, u32),
 }
@@ -187,6 +195,9 @@ impl World {
             probes: Vec::new(),
             tally: Tally::default(),
             rng,
+            draws: Draws::new(plan.seed),
+            decisions: Decisions::free(),
+            wild_until: Time(u64::MAX),
             plan,
         };
         world.begin();
@@ -194,20 +205,47 @@ impl World {
     }
 
     fn begin(&mut self) {
-        for number in 0..self.processes.len() {
-            self.start(Proc(number as u16));
+        for number in 0..self.processes.len() as u16 {
+            if self.plan.absent.contains(&number) {
+                self.process_mut(Proc(number)).retired = true;
+                continue;
+            }
+            self.rng = self.draws.next(About::Start(number));
+            self.start(Proc(number));
         }
         self.agenda.enter(self.now, Event::Wall);
         for trouble in 0..self.plan.troubles.len() {
-            self.enter_trouble(trouble);
+            self.enter_first_trouble(trouble);
+        }
+    }
+
+    /// The same, doing what was recorded, or what is left of that.
+    #[must_use]
+    pub fn replaying(recording: &Recording, readable: bool) -> Self {
+        let mut world = Self::new(recording.plan.clone(), readable);
+        world.decisions = Decisions::given(&recording.decisions);
+        world.wild_until = recording.wild_until();
+        world
+    }
+
+    /// What happened so far, as it can be played again.
+    #[must_use]
+    pub fn recording(&self, fails: Option<String>) -> Recording {
+        Recording {
+            fails,
+            wild_until: self.wild_until.min(self.now).0,
+            decisions: self.decisions.recorded().to_vec(),
+            plan: self.plan.clone(),
         }
     }
 
     /// Plays until the end: troubles, healing, rest. Panics when a promise is broken.
     pub fn run(&mut self) {
-        while self.trace.events() < self.plan.events {
+        while self.trace.events() < self.plan.events && self.now <= self.wild_until {
             self.step();
         }
+        self.wild_until = self.wild_until.min(self.now);
+        self.decisions.end();
         self.settle();
     }
 
@@ -216,10 +254,33 @@ impl World {
         let (time, event) = self.agenda.pop().expect("wall clocks are always read again");
         self.now = self.now.max(time);
         self.trace.event(self.now);
+        if let Some(about) = self.about(&event) {
+            self.rng = self.draws.next(about);
+        }
         self.play(event);
         if self.trace.events().is_multiple_of(WHOLE_CHECK_EVENTS) {
             self.check_whole();
         }
+    }
+
+    /// What an event is about; none: it draws by itself, or nothing.
+    fn about(&self, event: &Event) -> Option<About> {
+        let child = |conn: &u32| self.net.conn(*conn).child.0;
+        Some(match event {
+            Event::Deliver(Delivery { conn, way, .. }) => {
+                About::Message(2 * u32::from(child(conn)) + u32::from(*way == Way::Up))
+            }
+            Event::Close(conn, ..) | Event::Open(conn, _) => About::Connection(child(conn)),
+            Event::Connect(child, _) => About::Connection(child.0),
+            Event::Timer(process, _) => About::Timer(process.0),
+            Event::Store(domain, _, queue) => About::Store(3 * domain + *queue as u16),
+            Event::Stored(..) => About::Answer,
+            Event::Client(..) => return None,
+            Event::Wall => About::Wall,
+            Event::Trouble(which, _) => About::Trouble(self.plan.troubles[*which].0 as u8),
+            Event::Mend(_, drawn) => About::Mend(*drawn),
+            Event::Start(process, _) => About::Start(process.0),
+        })
     }
 
     fn play(&mut self, event: Event) {
@@ -233,8 +294,8 @@ impl World {
             Event::Stored(incarnation, input) => self.stored(incarnation, *input),
             Event::Client(client, incarnation) => self.client_step(client, incarnation),
             Event::Wall => self.wall(),
-            Event::Trouble(number) => self.trouble(number),
-            Event::Mend(mend) => self.mend(mend),
+            Event::Trouble(which, number) => self.trouble(which, number),
+            Event::Mend(mend, _) => self.mend(mend),
             Event::Start(proc, incarnation) => {
                 let process = self.process(proc);
                 if process.incarnation == incarnation && !process.retired {

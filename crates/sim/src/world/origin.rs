@@ -391,7 +391,7 @@ impl World {
         let incarnation = self.process(ORIGIN).incarnation;
         let power = self.rng.chance(1, 2);
         let mend = Mend::RestartOrigin { incarnation, power };
-        self.agenda.enter(self.now.plus(delay), Event::Mend(mend));
+        self.enter_mend(delay, mend);
     }
 
     pub(crate) fn store_host(&mut self, domain: DomainId) -> &mut StoreHost {

@@ -2,6 +2,7 @@
 
 use super::{Event, Phase, World};
 use crate::agenda::{MILLI, SECOND, Time};
+use crate::draws::About;
 use crate::net::{Proc, Way};
 use crate::plan::{Trouble, pick};
 use larder_core::machine::Fault;
@@ -34,23 +35,41 @@ pub(super) enum Mend {
 }
 
 impl World {
-    /// Enters the next trouble of the kind of this number.
-    pub(super) fn enter_trouble(&mut self, number: usize) {
-        let (_, mean) = self.plan.troubles[number];
-        let delay = 1 + self.rng.below(2 * mean);
-        self.agenda.enter(self.now.plus(delay), Event::Trouble(number));
+    /// Enters the first trouble of the kind of this number.
+    pub(super) fn enter_first_trouble(&mut self, number: usize) {
+        let (trouble, _) = self.plan.troubles[number];
+        self.rng = self.draws.of(About::Trouble(trouble as u8), 0);
+        self.enter_trouble(number, 0);
     }
 
-    pub(super) fn trouble(&mut self, number: usize) {
+    /// Enters the next one.
+    fn enter_trouble(&mut self, number: usize, before: u32) {
+        let (_, mean) = self.plan.troubles[number];
+        let delay = 1 + self.rng.below(2 * mean);
+        self.agenda.enter(self.now.plus(delay), Event::Trouble(number, before + 1));
+    }
+
+    /// The trouble of this number of a kind, which is the `which`th of the plan's.
+    pub(super) fn trouble(&mut self, which: usize, number: u32) {
         if self.phase != Phase::Wild {
             return;
         }
-        let (trouble, _) = self.plan.troubles[number];
+        let (trouble, _) = self.plan.troubles[which];
+        // First of all: when the next one comes depends on nothing that this one finds.
+        self.enter_trouble(which, number);
+        if !self.decisions.strikes(trouble, number) {
+            return;
+        }
         self.tally.troubles += 1;
         self.trace.mix(0x7400 | trouble as u64);
         self.trace.line(|| format!("trouble: {trouble:?}"));
         self.strike(trouble);
-        self.enter_trouble(number);
+    }
+
+    /// Enters the end of a trouble.
+    pub(super) fn enter_mend(&mut self, delay: u64, mend: Mend) {
+        let drawn = self.rng.next_u64();
+        self.agenda.enter(self.now.plus(delay), Event::Mend(mend, drawn));
     }
 
     fn strike(&mut self, trouble: Trouble) {
@@ -83,7 +102,7 @@ impl World {
             Trouble::Restore => {
                 self.back_up();
                 let delay = self.draw_delay();
-                self.agenda.enter(self.now.plus(delay), Event::Mend(Mend::Restore));
+                self.enter_mend(delay, Mend::Restore);
             }
             Trouble::Rot => {
                 self.rot();
@@ -140,7 +159,7 @@ impl World {
 
     fn mend_later(&mut self, mend: Mend) {
         let delay = self.draw_delay();
-        self.agenda.enter(self.now.plus(delay), Event::Mend(mend));
+        self.enter_mend(delay, mend);
     }
 
     /// A node takes another parent. The one that it leaves hears of it late, and takes it for there
@@ -162,8 +181,11 @@ impl World {
         }
     }
 
+    /// One of the connections of one process, as child.
     fn any_conn(&mut self) -> Option<u32> {
-        let live = self.net.live();
+        let child = Proc(1 + self.rng.below(self.processes.len() as u64 - 1) as u16);
+        let live = self.net.live().into_iter().filter(|conn| self.net.conn(*conn).child == child);
+        let live: Vec<u32> = live.collect();
         (!live.is_empty()).then(|| pick(&mut self.rng, &live))
     }
 
@@ -228,7 +250,7 @@ impl World {
     /// A child was refused since the origin's line forked: sooner or later somebody acts.
     pub(super) fn operator_mends_fork(&mut self, child: Proc) {
         let delay = self.rng.below(4 * SECOND);
-        self.agenda.enter(self.now.plus(delay), Event::Mend(Mend::Fork(child)));
+        self.enter_mend(delay, Mend::Fork(child));
     }
 
     pub(super) fn mend(&mut self, mend: Mend) {

@@ -4,6 +4,7 @@ use super::{Cache, CacheOutput, Notice, Out};
 use crate::id::{DomainId, LinkId, PageId, RequestId, VolumeId};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::message::{CloseReason, Lane, LinkLimits, Message, Role, Versions};
+use crate::rights::Right;
 use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +33,8 @@ pub(super) struct Link {
     pub(super) calls: BTreeMap<RequestId, RequestId>,
     /// Questions of the cache itself: whether a volume is there.
     pub(super) doubts: BTreeMap<RequestId, VolumeId>,
+    /// What the stream said last of volumes' rights, and the first request that was not sent then.
+    pub(super) rights: BTreeMap<VolumeId, (RequestId, Right)>,
     /// Requests, commits and pages asked for that are not answered: at most `requests_max`.
     pub(super) outstanding: usize,
     /// Bytes handled and not yet given back.
@@ -98,6 +101,7 @@ impl Cache {
             failed: BTreeMap::new(),
             calls: BTreeMap::new(),
             doubts: BTreeMap::new(),
+            rights: BTreeMap::new(),
             outstanding: 0,
             stream_bytes: 0,
             bulk_bytes: 0,
@@ -124,6 +128,8 @@ impl Cache {
     fn lose_link(&mut self, reason: Option<CloseReason>, out: &mut Out) {
         let asked = self.link.take().map(|link| link.doubts).unwrap_or_default();
         self.doubts.extend(asked.into_values());
+        // A right that is given while there is no link is told to nobody (bug 57).
+        self.doubts.extend(self.shared.restricted_volumes());
         self.tick_at = None;
         for domain in self.domains.values_mut() {
             domain.lose_link();

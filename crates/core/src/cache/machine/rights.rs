@@ -2,10 +2,14 @@
 
 use super::link::violation;
 use super::{Cache, CacheOutput, Notice, Out};
-use crate::id::{DomainId, PageId, PageNo, VolumeId};
+use crate::id::{DomainId, PageId, PageNo, RequestId, VolumeId};
 use crate::message::{CloseReason, RequestError, certificate_of};
 use crate::rights::{Denied, Effective, Right};
 use std::sync::Arc;
+
+/// Volumes whose rights a link remembers having been told, at most. Beyond it answers are believed as
+/// they come.
+const TOLD_MAX: usize = 4_096;
 
 impl Cache {
     /// From here on the stream tells of the volume what goes with this right. Volumes that were not
@@ -20,6 +24,16 @@ impl Cache {
         if !self.domains.contains_key(&domain) {
             return violation("rights in a domain that was not asked for");
         }
+        let right = rights.of(&self.config.name);
+        let next = RequestId(self.next_request);
+        let told = &mut self.link.as_mut().expect("it came on this link").rights;
+        // Volumes that nobody opened are in it while their opening may be on its way.
+        if told.len() >= TOLD_MAX {
+            told.retain(|volume, _| self.shared.volume(*volume).is_some());
+        }
+        if told.len() < TOLD_MAX || told.contains_key(&volume) {
+            told.insert(volume, (next, right));
+        }
         match self.shared.volume(volume) {
             None => return Ok(()),
             Some(known) if known.domain != domain => {
@@ -27,7 +41,45 @@ impl Cache {
             }
             Some(_) => {}
         }
-        let right = rights.of(&self.config.name);
+        self.change_right(domain, volume, right, out);
+        out.push(CacheOutput::Notice(Notice::Rights { domain, volume, right }));
+        Ok(())
+    }
+
+    /// An answer says what may be done with a volume that is known. Answers and the stream come in
+    /// lanes of their own:
+    ///
+    /// 1. The node asks for the volume, and the answer says that it may not read it.
+    /// 2. It is given the right, and the stream says so. That comes first, and the answer after it.
+    /// 3. Taken for the newest, the answer would have every page refused for ever, though the parent
+    ///    sends them (bug 58).
+    ///
+    /// So what the stream said since the request was sent counts for more. If the answer was the newer
+    /// one, the stream says the same later.
+    pub(super) fn answered_right(
+        &mut self,
+        request: RequestId,
+        domain: DomainId,
+        volume: VolumeId,
+        right: Option<Right>,
+        out: &mut Out,
+    ) {
+        let told = self.link.as_ref().and_then(|link| link.rights.get(&volume).copied());
+        let right = match (told, right) {
+            (Some((since, told)), _) if request < since => told,
+            (_, Some(right)) => right,
+            (_, None) => return self.shared.set_right_unknown(volume),
+        };
+        let Some(before) = self.shared.told_right(volume) else {
+            return self.shared.set_right(volume, right);
+        };
+        if right != before {
+            self.change_right(domain, volume, right, out);
+            out.push(CacheOutput::Notice(Notice::Rights { domain, volume, right }));
+        }
+    }
+
+    fn change_right(&mut self, domain: DomainId, volume: VolumeId, right: Right, out: &mut Out) {
         let before = self.shared.right(volume);
         self.shared.set_right(volume, right);
         if right < Right::Read {
@@ -35,8 +87,6 @@ impl Cache {
         } else if before < Right::Read {
             self.regain_volume(domain, volume);
         }
-        out.push(CacheOutput::Notice(Notice::Rights { domain, volume, right }));
-        Ok(())
     }
 
     /// The volume may be read again. What changed of it meanwhile was withheld: nothing that was read

@@ -440,8 +440,15 @@ impl Cache {
         out: &mut Out,
     ) -> Result<(), CloseReason> {
         if let Some(volume) = self.doubt_answered(request) {
-            let right = volume == info.id;
-            return if right { Ok(()) } else { violation("a volume that was not asked for") };
+            if volume != info.id {
+                return violation("a volume that was not asked for");
+            }
+            // Rights may have changed while there was no link (bug 57).
+            let known = self.shared.volume(volume).map(|known| known.domain);
+            if let Some(domain) = known.filter(|domain| self.domains.contains_key(domain)) {
+                self.answered_right(request, domain, volume, info.right, out);
+            }
+            return Ok(());
         }
         let user = self.answered(request)?;
         let bytes = PAGE_BYTES_MIN..=PAGE_BYTES_MAX;
@@ -461,15 +468,12 @@ impl Cache {
         }
         self.shared.set_volume(info.id, entry);
         self.names.insert(info.id, info.name.clone());
-        match info.right {
-            Some(right) => self.shared.set_right(info.id, right),
-            None => self.shared.set_right_unknown(info.id),
-        }
         let domain = info.domain;
         if !self.domains.contains_key(&domain) {
             self.attach(domain);
             self.resume(now, domain, out);
         }
+        self.answered_right(request, domain, info.id, info.right, out);
         if self.domains[&domain].live() {
             self.reply(user, Ok(CacheReply::Volume(info)), out);
         } else if let Some(waiting) = self.users.get_mut(&user) {

@@ -261,10 +261,24 @@ impl ReadCache {
         rights.get(&volume).copied().unwrap_or_default()
     }
 
+    /// What the node was told that it may do with a volume, if it was told.
+    pub(crate) fn told_right(&self, volume: VolumeId) -> Option<Right> {
+        let rights = self.rights.read().unwrap_or_else(PoisonError::into_inner);
+        rights.get(&volume).copied()
+    }
+
+    /// Volumes with which the node may not do everything, as far as it was told.
+    pub(crate) fn restricted_volumes(&self) -> Vec<VolumeId> {
+        let rights = self.rights.read().unwrap_or_else(PoisonError::into_inner);
+        let restricted = rights
+            .iter()
+            .filter(|(volume, right)| **right < Right::Admin && !self.is_deleted(**volume));
+        restricted.map(|(volume, _)| *volume).collect()
+    }
+
     /// Whether the node was told that it may not read a volume.
     pub(crate) fn is_unreadable(&self, volume: VolumeId) -> bool {
-        let rights = self.rights.read().unwrap_or_else(PoisonError::into_inner);
-        rights.get(&volume).is_some_and(|right| *right < Right::Read)
+        self.told_right(volume).is_some_and(|right| right < Right::Read)
     }
 
     pub(crate) fn set_right(&self, volume: VolumeId, right: Right) {

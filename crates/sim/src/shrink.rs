@@ -1,0 +1,250 @@
+//! Makes a run that fails smaller: fewer kinds of trouble, fewer nodes, clients and objects, then
+//! fewer decisions, by delta debugging. What is left fails alike: the same promise, noticed at the
+//! same place.
+
+use crate::decisions::Decision;
+use crate::plan::Plan;
+use crate::recording::Recording;
+use crate::run::run_recorded;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// How a run was made smaller.
+#[derive(Debug)]
+pub struct Shrunk {
+    /// What is left.
+    pub recording: Recording,
+    /// Runs that were tried.
+    pub tried: u64,
+    /// Whether nothing more could be left out; else the time was over.
+    pub done: bool,
+}
+
+struct Shrinker<'a> {
+    best: Recording,
+    /// What fails alike.
+    like: String,
+    until: Instant,
+    tried: u64,
+    tell: &'a mut dyn FnMut(&Recording, u64),
+}
+
+/// Shrinks a recording for at most `limit`; none if it does not fail. `tell` hears of each success.
+pub fn shrink(
+    recording: &Recording,
+    limit: Duration,
+    tell: &mut dyn FnMut(&Recording, u64),
+) -> Option<Shrunk> {
+    let failure = run_recorded(recording, false).err()?;
+    let like = likeness(&failure.what);
+    let best = *failure.recording;
+    let mut shrinker = Shrinker { best, like, until: Instant::now() + limit, tried: 1, tell };
+    loop {
+        let before = shrinker.size();
+        shrinker.drop_troubles();
+        shrinker.drop_processes();
+        shrinker.drop_clients();
+        shrinker.drop_objects();
+        shrinker.simplify();
+        shrinker.drop_decisions();
+        shrinker.drop_operations();
+        let over = shrinker.is_over();
+        if over || shrinker.size() == before {
+            let Shrinker { best, tried, .. } = shrinker;
+            return Some(Shrunk { recording: best, tried, done: !over });
+        }
+    }
+}
+
+/// What two failures that are alike have in common: the first words, but for their numbers, and the
+/// place.
+fn likeness(what: &str) -> String {
+    let words = what
+        .split_whitespace()
+        .take(8)
+        .map(|word| word.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>());
+    let place = what.rsplit('[').next().unwrap_or_default();
+    format!("{} [{place}", words.collect::<Vec<_>>().join(" "))
+}
+
+impl Shrinker<'_> {
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    /// Smaller is less of this: decisions, operations, then what the plan has.
+    fn size(&self) -> (usize, u32, usize, u64) {
+        let operations = |decision: &Decision| match decision {
+            Decision::Begin { operations, without, .. } => *operations - without.len() as u32,
+            Decision::Strike { .. } => 0,
+        };
+        let plan = &self.best.plan;
+        let parts = plan.nodes.len() + plan.relays.len() - plan.absent.len();
+        (
+            self.best.decisions.len(),
+            self.best.decisions.iter().map(operations).sum(),
+            parts + plan.mix.actions.len() + plan.troubles.len(),
+            plan.mix.pages + plan.mix.slots,
+        )
+    }
+
+    /// Takes a smaller run for the best, if it fails alike.
+    fn attempt(&mut self, change: impl FnOnce(&mut Recording)) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        let mut smaller = self.best.clone();
+        change(&mut smaller);
+        self.tried += 1;
+        match run_recorded(&smaller, false) {
+            Err(failure) if likeness(&failure.what) == self.like => {
+                self.best = *failure.recording;
+                (self.tell)(&self.best, self.tried);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn drop_troubles(&mut self) {
+        for (trouble, _) in self.best.plan.troubles.clone() {
+            self.attempt(|recording| {
+                recording.plan.troubles.retain(|(kind, _)| *kind != trouble);
+                recording.decisions.retain(|decision| {
+                    !matches!(decision, Decision::Strike { trouble: kind, .. } if *kind == trouble)
+                });
+            });
+        }
+    }
+
+    fn drop_processes(&mut self) {
+        let plan = &self.best.plan;
+        let (relays, all) = (plan.relays.len() as u16, 1 + plan.relays.len() + plan.nodes.len());
+        // Nodes first: a relay without children can go.
+        for process in (1..all as u16).rev() {
+            if self.best.plan.absent.contains(&process) {
+                continue;
+            }
+            self.attempt(|recording| {
+                recording.plan.absent.push(process);
+                if process > relays {
+                    let clients = clients_of(&recording.plan, process);
+                    drop_clients_of(recording, &clients);
+                }
+            });
+        }
+    }
+
+    fn drop_clients(&mut self) {
+        let plan = &self.best.plan;
+        let clients = plan.nodes.len() as u16 * plan.clients;
+        for client in 0..clients {
+            if !self.best.plan.idle.contains(&client) {
+                self.attempt(|recording| drop_clients_of(recording, &[client]));
+            }
+        }
+    }
+
+    fn drop_objects(&mut self) {
+        for action in self.best.plan.mix.actions.clone() {
+            self.attempt(|recording| {
+                let actions = &mut recording.plan.mix.actions;
+                if actions.len() > 1
+                    && let Some(place) = actions.iter().position(|known| *known == action)
+                {
+                    actions.remove(place);
+                }
+            });
+        }
+        let sizes: [fn(&mut Plan) -> &mut u64; 4] = [
+            |plan| &mut plan.mix.pages,
+            |plan| &mut plan.mix.slots,
+            |plan| &mut plan.mix.value_bytes,
+            |plan| &mut plan.mix.length,
+        ];
+        for size in sizes {
+            for smaller in [1, 2, 24] {
+                if *size(&mut self.best.plan.clone()) > smaller {
+                    self.attempt(|recording| *size(&mut recording.plan) = smaller);
+                }
+            }
+        }
+        if self.best.plan.volumes > 1 {
+            self.attempt(|recording| recording.plan.volumes = 1);
+        }
+    }
+
+    /// What makes a run harder to read.
+    fn simplify(&mut self) {
+        let simpler: [fn(&mut Plan); 5] = [
+            |plan| plan.drift_ppm = 0,
+            |plan| plan.wall_error = 0,
+            |plan| plan.lines.iter_mut().for_each(|line| line.jitter = 0),
+            |plan| plan.lines.iter_mut().for_each(|line| line.bulk_spread = 0),
+            |plan| plan.mix.linger_percent = 0,
+        ];
+        for simpler in simpler {
+            self.attempt(|recording| simpler(&mut recording.plan));
+        }
+    }
+
+    /// Delta debugging: ever smaller parts of the decisions are left out.
+    fn drop_decisions(&mut self) {
+        let mut parts = 2;
+        while !self.is_over() {
+            let count = self.best.decisions.len();
+            if count == 0 {
+                return;
+            }
+            let part = count.div_ceil(parts).max(1);
+            let mut first = 0;
+            let mut smaller = false;
+            while first < self.best.decisions.len() {
+                let end = (first + part).min(self.best.decisions.len());
+                if self.attempt(|recording| drop(recording.decisions.drain(first..end))) {
+                    smaller = true;
+                } else {
+                    first = end;
+                }
+            }
+            if part == 1 && !smaller {
+                return;
+            }
+            parts = if smaller { parts } else { 2 * parts };
+        }
+    }
+
+    fn drop_operations(&mut self) {
+        // The last ones first: what comes before depends on nothing that comes after.
+        let mut place = self.best.decisions.len();
+        while place > 0 {
+            place -= 1;
+            let Some(Decision::Begin { operations, without, .. }) = self.best.decisions.get(place)
+            else {
+                continue;
+            };
+            let left: BTreeSet<u32> = (0..*operations).filter(|n| !without.contains(n)).collect();
+            for operation in left.into_iter().rev() {
+                self.attempt(|recording| {
+                    if let Some(Decision::Begin { without, .. }) =
+                        recording.decisions.get_mut(place)
+                    {
+                        without.insert(operation);
+                    }
+                });
+            }
+        }
+    }
+}
+
+fn clients_of(plan: &Plan, process: u16) -> Vec<u16> {
+    let node = process - 1 - plan.relays.len() as u16;
+    (node * plan.clients..(node + 1) * plan.clients).collect()
+}
+
+fn drop_clients_of(recording: &mut Recording, clients: &[u16]) {
+    recording.plan.idle.extend(clients);
+    recording.decisions.retain(
+        |decision| !matches!(decision, Decision::Begin { client, .. } if clients.contains(client)),
+    );
+}

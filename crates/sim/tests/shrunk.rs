@@ -1,0 +1,84 @@
+//! Runs that failed once, made small: each is played again, and what happens in it is compared with
+//! what is written beside it. A run with a planted fault must fail; all others must be clean.
+//!
+//! `./x sim --shrink` writes both files. `LARDER_REGENERATE=1` writes the texts anew, to be reviewed
+//! as a difference.
+
+use larder_core::machine::{Fault, Faults};
+use larder_sim::decisions::Decision;
+use larder_sim::recording::Recording;
+use larder_sim::run::{run_recorded, run_seed, transcript};
+use larder_sim::shrink::shrink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/shrunk")
+}
+
+#[test]
+fn runs_that_failed_once_do_what_is_written_beside_them() {
+    let files = std::fs::read_dir(folder()).expect("the folder is there");
+    let mut files: Vec<PathBuf> = files.map(|file| file.expect("it can be read").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+    files.sort();
+    assert!(!files.is_empty());
+    for file in files {
+        let recording = Recording::read(&file).unwrap_or_else(|error| panic!("{error}"));
+        let result = run_recorded(&recording, false);
+        let planted = recording.plan.faults != Faults::NONE;
+        assert_eq!(result.is_err(), planted, "{}: {result:?}", file.display());
+        let (text, now) = (file.with_extension("txt"), transcript(&recording));
+        if std::env::var_os("LARDER_REGENERATE").is_some() {
+            std::fs::write(&text, now).expect("it can be written");
+        } else {
+            let then = std::fs::read_to_string(&text).unwrap_or_default();
+            assert!(then == now, "{}: something else happens:\n{now}", text.display());
+        }
+    }
+}
+
+/// What was recorded is the whole run: played again it is the same to the last event.
+#[test]
+fn a_recording_is_the_run() {
+    for seed in 0..400 {
+        let Err(failure) = run_seed(seed, Faults::only(Fault::InstallAhead), false) else {
+            continue;
+        };
+        let text = serde_json::to_string(&failure.recording).expect("it can be written");
+        let recording: Recording = serde_json::from_str(&text).expect("and read");
+        let again = run_recorded(&recording, false).expect_err("it failed before");
+        assert_eq!((again.hash, &again.what), (failure.hash, &failure.what), "seed {seed}");
+        assert_eq!(again.recording.decisions, failure.recording.decisions);
+    }
+}
+
+#[test]
+fn a_run_that_fails_becomes_small() {
+    let failures = (0..400).filter_map(|seed| {
+        run_seed(seed, Faults::only(Fault::SkipDoom), false).err().map(|failure| failure.recording)
+    });
+    let large = |recording: &Recording| recording.decisions.len() > 60;
+    let recording = failures.into_iter().find(|it| large(it)).expect("one of them is large");
+    let shrunk = shrink(&recording, Duration::from_secs(20), &mut |_, _| ()).expect("it fails");
+    let left = &shrunk.recording.decisions;
+    assert!(left.len() * 4 < recording.decisions.len(), "{left:?}");
+    let struck = |decision: &&Decision| matches!(decision, Decision::Strike { .. });
+    assert_eq!(left.iter().filter(struck).count(), 0, "no trouble is needed: {left:?}");
+    assert!(run_recorded(&shrunk.recording, false).is_err());
+}
+
+#[test]
+fn what_is_no_recording_is_refused_by_name() {
+    let folder = std::env::temp_dir().join(format!("larder-recording-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("it can be made");
+    let file = folder.join("wrong.json");
+    let mut failure = |text: &str| {
+        std::fs::write(&file, text).expect("it can be written");
+        Recording::read(&file).expect_err("it is wrong").to_string()
+    };
+    for text in ["", "{}", "[]", "{\"fails\": null}"] {
+        assert!(failure(text).contains("wrong.json"), "{text}");
+    }
+    std::fs::remove_dir_all(&folder).expect("it was made here");
+}
