@@ -18,6 +18,9 @@ pub struct Recording {
     pub fails: Option<String>,
     /// When its troubles ended, in nanoseconds of virtual time.
     pub wild_until: u64,
+    /// Clients begin nothing more from then on: of a run that was shrunk, if it fails all the same.
+    #[serde(default)]
+    pub calm: bool,
     /// What its clients and its troubles did until then, in order.
     pub decisions: Vec<Decision>,
     /// All else.

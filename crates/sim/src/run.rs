@@ -79,22 +79,31 @@ pub fn run_printing(recording: &Recording, print: crate::trace::Print) -> Result
     })
 }
 
-/// What happens in a recorded run while its troubles last, and how it fails, as text.
+/// Lines of a transcript at most: the last ones.
+const TRANSCRIPT_LINES: usize = 400;
+/// What happens all the time, and says little.
+const IDLE: [&str; 6] =
+    [" timer", ": Beat", ": KeepAlive", ": Credit", "TrimLog", "changes: [], stale: []"];
+
+/// What happens in a recorded run, and how it fails, as text: without signs of life and credits, and
+/// of a clean run only what comes before its troubles end.
 #[must_use]
 pub fn transcript(recording: &Recording) -> String {
-    let mut text: String = recording.decisions.iter().map(|it| format!("{it}\n")).collect();
-    text += "\n";
-    match run_recorded(recording, true) {
-        Ok(clean) => {
-            let lines = clean.tail.lines().take_while(|line| {
-                let micros = line.trim_start().split(' ').next().and_then(|word| word.parse().ok());
-                micros.is_none_or(|micros: u64| micros <= recording.wild_until / 1_000)
-            });
-            lines.for_each(|line| text += &format!("{line}\n"));
-            text + "\nno promise is broken\n"
-        }
-        Err(failure) => text + &format!("{}\n{}\n", failure.tail, failure.what),
-    }
+    let result = run_recorded(recording, true);
+    let (tail, end) = match &result {
+        Ok(clean) => (&clean.tail, "no promise is broken"),
+        Err(failure) => (&failure.tail, failure.what.as_str()),
+    };
+    let is_wild = |line: &&str| {
+        let micros = line.trim_start().split(' ').next().and_then(|word| word.parse().ok());
+        result.is_err() || micros.is_none_or(|micros: u64| micros <= recording.wild_until / 1_000)
+    };
+    let lines = tail.lines().filter(|line| !IDLE.iter().any(|idle| line.contains(idle)));
+    let lines: Vec<&str> = lines.take_while(is_wild).collect();
+    let decisions = recording.decisions.iter().map(ToString::to_string);
+    let first = lines.len().saturating_sub(TRANSCRIPT_LINES);
+    let texts = decisions.chain([String::new()]).collect::<Vec<_>>();
+    format!("{}\n{}\n\n{end}\n", texts.join("\n"), lines[first..].join("\n"))
 }
 
 fn play(plan: Plan, make: impl FnOnce(Plan) -> World) -> Result<Clean, Failure> {
@@ -124,6 +133,7 @@ fn play(plan: Plan, make: impl FnOnce(Plan) -> World) -> Result<Clean, Failure> 
             let nothing = || Recording {
                 fails: Some(what.clone()),
                 wild_until: 0,
+                calm: false,
                 decisions: Vec::new(),
                 plan: as_made,
             };

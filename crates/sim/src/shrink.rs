@@ -39,6 +39,7 @@ pub fn shrink(
     let like = likeness(&failure.what);
     let best = *failure.recording;
     let mut shrinker = Shrinker { best, like, until: Instant::now() + limit, tried: 1, tell };
+    shrinker.attempt(|recording| recording.calm = true);
     loop {
         let before = shrinker.size();
         shrinker.drop_troubles();

@@ -71,6 +71,8 @@ stories! {
     bug39_older_than_the_clock,
     bug40_beats_slower_than_the_lease,
     bug43_a_notice_of_ones_own_page,
+    bug57_a_right_given_while_away,
+    bug58_a_right_overtaken,
     race_evicted_and_overtaken,
     race_joins_an_overtaken_fetch,
     race_owed_changes_first,

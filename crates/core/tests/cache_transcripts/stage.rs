@@ -179,6 +179,7 @@ impl Stage {
             "refresh" => self.ask(CacheOp::Refresh { domain: DOMAIN }),
             "quick" => self.quick_beats(),
             "refreshes" => self.refreshes(number(rest[0])),
+            "open" => self.ask(CacheOp::OpenVolume(VolumeKey::Id(VOLUME))),
             "wait" => {
                 self.ask(CacheOp::WaitThrough { domain: DOMAIN, stamp: Stamp(number(rest[0])) })
             }
@@ -342,7 +343,10 @@ impl Stage {
                 domains: Vec::new(),
             },
             "volume" => {
-                Message::Volume { request: RequestId(number(words[0])), info: volume_info() }
+                let named = |name| Right::ALL.into_iter().find(|right| right.name() == name);
+                let right = option("right=").map_or(volume_info().right, named);
+                let info = VolumeInfo { right, ..volume_info() };
+                Message::Volume { request: RequestId(number(words[0])), info }
             }
             "keep_alive" => Message::KeepAlive,
             "registered" => Message::Registered { domain: DOMAIN, boot: self.boot },

@@ -51,6 +51,8 @@ pub struct World {
     pub(crate) decisions: Decisions,
     /// When the troubles end at the latest.
     pub(crate) wild_until: Time,
+    /// Clients begin nothing more from then on.
+    calm: bool,
     net: Net,
     processes: Vec<Process>,
     pub(crate) clients: Vec<Client>,
@@ -198,6 +200,7 @@ impl World {
             draws: Draws::new(plan.seed),
             decisions: Decisions::free(),
             wild_until: Time(u64::MAX),
+            calm: false,
             plan,
         };
         world.begin();
@@ -225,6 +228,7 @@ impl World {
         let mut world = Self::new(recording.plan.clone(), readable);
         world.decisions = Decisions::given(&recording.decisions);
         world.wild_until = recording.wild_until();
+        world.calm = recording.calm;
         world
     }
 
@@ -234,6 +238,7 @@ impl World {
         Recording {
             fails,
             wild_until: self.wild_until.min(self.now).0,
+            calm: self.calm,
             decisions: self.decisions.recorded().to_vec(),
             plan: self.plan.clone(),
         }

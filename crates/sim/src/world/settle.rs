@@ -23,7 +23,7 @@ impl World {
         let active_until = self.now.plus(ACTIVE_NANOS);
         let active_events = self.trace.events() + self.plan.events / 2;
         self.phase = Phase::Healing(active_until);
-        while self.now < active_until && self.trace.events() < active_events {
+        while !self.calm && self.now < active_until && self.trace.events() < active_events {
             self.step();
         }
         self.phase = Phase::Draining;
