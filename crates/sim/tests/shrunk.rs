@@ -73,7 +73,7 @@ fn what_is_no_recording_is_refused_by_name() {
     let folder = std::env::temp_dir().join(format!("larder-recording-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("it can be made");
     let file = folder.join("wrong.json");
-    let mut failure = |text: &str| {
+    let failure = |text: &str| {
         std::fs::write(&file, text).expect("it can be written");
         Recording::read(&file).expect_err("it is wrong").to_string()
     };

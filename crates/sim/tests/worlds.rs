@@ -70,12 +70,12 @@ fn a_change_forgotten_during_a_fetch_is_caught() {
 
 #[test]
 fn an_absence_that_is_not_a_read_is_caught() {
-    assert_caught(Fault::ForgetAbsence, 100, "P");
+    assert_caught(Fault::ForgetAbsence, 100, "client");
 }
 
 #[test]
 fn an_acknowledgement_before_the_sync_is_caught() {
-    assert_caught(Fault::AcknowledgeEarly, 100, "P1");
+    assert_caught(Fault::AcknowledgeEarly, 100, "P");
 }
 
 #[test]
@@ -203,8 +203,8 @@ fn only_a_second_process_of_a_name_brings_out_a_boot_registered_anew() {
 /// that makes one.
 #[test]
 fn what_is_told_of_pages_held_without_announcing_it_is_caught() {
-    assert_caught(Fault::ListUnannounced, 200, "P3");
-    assert_caught(Fault::NoticeUnanswered, 200, "P3");
+    assert_caught(Fault::ListUnannounced, 400, "P3");
+    assert_caught(Fault::NoticeUnanswered, 400, "P3");
 }
 
 /// The story of bug 31: a node keeps numbers over a restore that loses nothing else it has seen.

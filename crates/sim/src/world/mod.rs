@@ -352,7 +352,8 @@ impl World {
         let bias_ppm = if drift < CLOCK_BIAS_PPM { CLOCK_BIAS_PPM } else { 3 * drift };
         let mut longest = span + span * bias_ppm / 1_000_000 + 1;
         for (time, nanos) in self.set_backs.iter().rev() {
-            if time.plus(longest) >= self.now {
+            // An age looks younger by as much for as long.
+            if time.plus(longest + nanos) >= self.now {
                 longest += nanos;
             }
         }

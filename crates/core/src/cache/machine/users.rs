@@ -474,6 +474,7 @@ impl Cache {
             self.resume(now, domain, out);
         }
         self.answered_right(request, domain, info.id, info.right, out);
+        let info = VolumeInfo { right: info.right.map(|_| self.shared.right(info.id)), ..info };
         if self.domains[&domain].live() {
             self.reply(user, Ok(CacheReply::Volume(info)), out);
         } else if let Some(waiting) = self.users.get_mut(&user) {
