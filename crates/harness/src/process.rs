@@ -86,6 +86,22 @@ impl Process {
         self.child.wait().ok();
     }
 
+    /// Has it stand still (SIGSTOP): nothing of it runs, and nobody is told.
+    ///
+    /// # Errors
+    /// When the system does not let it.
+    pub fn pause(&self) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::STOP)?)
+    }
+
+    /// Lets it go on (SIGCONT).
+    ///
+    /// # Errors
+    /// When the system does not let it.
+    pub fn resume(&self) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::CONT)?)
+    }
+
     /// Asks it to end (SIGTERM) and waits; kills it after `limit`.
     ///
     /// # Errors
@@ -228,6 +244,11 @@ impl Folder {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Has it stay there: something went wrong.
+    pub fn keep(&mut self) {
+        self.keep = true;
     }
 }
 

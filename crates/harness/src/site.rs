@@ -229,6 +229,16 @@ impl Site {
         self.folder.path().join(name)
     }
 
+    /// Has the folder stay there at the end: something went wrong.
+    pub fn keep(&mut self) {
+        self.folder.keep();
+    }
+
+    /// From now on processes are those of another build.
+    pub fn use_binary(&mut self, binary: &Path) {
+        self.binary = binary.into();
+    }
+
     /// Where the certificates are.
     #[must_use]
     pub fn tls(&self) -> String {

@@ -25,3 +25,4 @@ mod transfer;
 mod two_sites;
 mod usage;
 mod users;
+mod versions;

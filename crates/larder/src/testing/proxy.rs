@@ -28,6 +28,8 @@ pub enum Line {
     Whole,
     /// Holds what comes; nobody is told.
     Stalled,
+    /// The same in the middle of what it is at: of the next chunk each way half is handed on.
+    Torn,
     /// Holds what comes from the dialling side only (a one-way partition).
     StalledUp,
     /// Holds what comes from the target only.
@@ -53,7 +55,7 @@ impl State {
     fn passes(self, way: Way) -> bool {
         match self.line {
             Line::Whole => true,
-            Line::Stalled | Line::Cut => false,
+            Line::Stalled | Line::Torn | Line::Cut => false,
             Line::StalledUp => way == Way::Down,
             Line::StalledDown => way == Way::Up,
         }
@@ -268,10 +270,16 @@ async fn pump(
         let mut state = state;
         while let Some(chunk) = receive.recv().await {
             tokio::time::sleep_until(chunk.due).await;
+            let torn = state.borrow().line == Line::Torn;
+            let (first, rest) = chunk.bytes.split_at(if torn { chunk.bytes.len() / 2 } else { 0 });
+            // Nothing is said by nothing.
+            if write.write_all(first).await.is_err() {
+                return;
+            }
             if state.wait_for(|state| state.passes(way)).await.is_err() {
                 return;
             }
-            if write.write_all(&chunk.bytes).await.is_err() {
+            if write.write_all(rest).await.is_err() {
                 return;
             }
             counter.fetch_add(chunk.bytes.len() as u64, Ordering::Relaxed);

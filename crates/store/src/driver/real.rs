@@ -36,7 +36,9 @@ impl RealStore {
     ) -> Result<(Self, Recovered), OpenError> {
         let disk = RealDisk::open(path)?;
         let pages = FjallPages::open(path.join(PAGES_NAME), &config.pages)?;
-        Self::create(disk, pages, config.log, domain, rng)
+        let made = Self::create(disk, pages, config.log, domain, rng)?;
+        made.0.pages.engine().claim(domain)?;
+        Ok(made)
     }
 
     /// Opens the domain of a directory. See [`DomainStore::open`].
@@ -49,7 +51,9 @@ impl RealStore {
         rng: Rng,
     ) -> Result<(Self, Recovered), OpenError> {
         let (disk, pages) = parts_at(path, &config.pages)?;
-        Self::open(disk, pages, config.log, rng)
+        let opened = Self::open(disk, pages, config.log, rng)?;
+        opened.0.pages.engine().claim(opened.0.domain())?;
+        Ok(opened)
     }
 }
 

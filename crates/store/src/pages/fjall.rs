@@ -18,7 +18,7 @@ use bytes::Bytes;
 use fjall::{
     Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable, UserKey,
 };
-use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
+use larder_core::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
 use larder_core::wire;
 use rustix::io::Errno;
@@ -271,6 +271,45 @@ impl FjallPages {
     }
 }
 
+impl FjallPages {
+    fn meta_damaged(&self, detail: &str) -> PagesError {
+        self.damaged("the metadata".into(), detail.to_owned())
+    }
+
+    fn meta_bytes(&self) -> Result<Option<Bytes>, PagesError> {
+        let value = self.meta.get(META_KEY).map_err(|error| self.fault(&error))?;
+        let Some(value) = value else {
+            return Ok(None);
+        };
+        let (kind, _, bytes) = self.value(META_KEY, value.into(), "the metadata")?;
+        if kind != KIND_META {
+            return Err(self.meta_damaged(&format!("it is of kind {kind}")));
+        }
+        Ok(Some(bytes))
+    }
+
+    /// The format of the metadata; none: nothing was ever installed.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn meta_format(&self) -> Result<Option<u32>, PagesError> {
+        let Some(bytes) = self.meta_bytes()? else { return Ok(None) };
+        wire::meta_format(bytes).map(Some).map_err(|error| self.meta_damaged(&error.to_string()))
+    }
+
+    /// Writes the metadata anew if they are of an older format, or not there: versions that do not
+    /// know today's refuse the store from then on. Else they would take it up to the first install,
+    /// and pass over what they do not know in the records of its log.
+    pub(crate) fn claim(&self, domain: DomainId) -> Result<(), PagesError> {
+        if self.meta_format()? == Some(wire::META_FORMAT) {
+            return Ok(());
+        }
+        let none = DomainMeta { domain, ..DomainMeta::default() };
+        let meta = self.meta()?.unwrap_or(none);
+        self.install(&InstallBatch { meta, ..InstallBatch::default() })
+    }
+}
+
 impl Pages for FjallPages {
     fn load(&self, page: PageId) -> Result<Option<StoredPage>, PagesError> {
         let key = page_key(page);
@@ -359,16 +398,10 @@ impl Pages for FjallPages {
     }
 
     fn meta(&self) -> Result<Option<DomainMeta>, PagesError> {
-        let value = self.meta.get(META_KEY).map_err(|error| self.fault(&error))?;
-        let Some(value) = value else {
+        let Some(bytes) = self.meta_bytes()? else {
             return Ok(None);
         };
-        let what = "the metadata";
-        let (kind, _, bytes) = self.value(META_KEY, value.into(), what)?;
-        if kind != KIND_META {
-            return Err(self.damaged(what.into(), format!("it is of kind {kind}")));
-        }
-        let damaged = |error: wire::WireError| self.damaged(what.into(), error.to_string());
+        let damaged = |error: wire::WireError| self.meta_damaged(&error.to_string());
         let counted = wire::meta_format(bytes.clone()).map_err(damaged)? >= BYTES_COUNTED_SINCE;
         let mut meta = wire::decode_meta(bytes).map_err(damaged)?;
         for volume in meta.volumes.iter_mut().filter(|_| !counted) {
@@ -615,6 +648,33 @@ mod tests {
         assert!(matches!(refused, PagesError::Full { .. }), "{refused}");
         drop(first);
         drop(other.reserve(1000).expect("the install is done"));
+    }
+
+    /// A volume was made private by this version, and the version before was started again on the store:
+    /// it took it, up to the first install, and everybody could read the volume. The metadata, whose
+    /// format it would have refused, were still its own, and of the record in the log it skipped the
+    /// rights, which it did not know.
+    #[test]
+    fn a_store_is_refused_by_older_versions_from_its_first_start_on() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let pages =
+            FjallPages::open(place.path(), &FjallConfig::default()).expect("a new directory");
+        assert_eq!(pages.meta_format(), Ok(None));
+        pages.claim(DomainId(7)).expect("there is room");
+        assert_eq!(pages.meta_format(), Ok(Some(wire::META_FORMAT)));
+        let made = pages.meta().expect("it is readable").expect("it was written");
+        assert_eq!(made, DomainMeta { domain: DomainId(7), ..DomainMeta::default() });
+
+        let golden = include_str!("../../../core/tests/golden/v2/meta/domain.hex");
+        let byte = |text: &str| u8::from_str_radix(text, 16).expect("hexadecimal");
+        let old: Vec<u8> = golden.split_whitespace().map(byte).collect();
+        let value = encode_value(META_KEY, KIND_META, Stamp(5), &old);
+        pages.meta.insert(META_KEY, value).expect("there is room");
+        assert_eq!(pages.meta_format(), Ok(Some(2)));
+        let before = pages.meta().expect("it is readable").expect("it is there");
+        pages.claim(before.domain).expect("there is room");
+        assert_eq!(pages.meta_format(), Ok(Some(wire::META_FORMAT)));
+        assert_eq!(pages.meta(), Ok(Some(before)), "it says the same");
     }
 
     const GOLDEN_VALUE: &str = "010000002ed38e110605000000000000696d616765";

@@ -9,9 +9,10 @@ use larder_core::record::{
 };
 use larder_core::rng::Rng;
 use larder_core::time::WallTime;
-use larder_store::driver::{RealStore, Recovered, StoreConfig};
+use larder_core::wire::META_FORMAT;
+use larder_store::driver::{PAGES_NAME, RealStore, Recovered, StoreConfig};
 use larder_store::log::LogConfig;
-use larder_store::pages::FjallConfig;
+use larder_store::pages::{FjallConfig, FjallPages};
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -178,6 +179,9 @@ fn what_a_killed_process_answered_is_there() {
         RealStore::create_at(place.path(), &config(), DOMAIN, Rng::new(1))
             .expect("nothing is there"),
     );
+    let pages = FjallPages::open(place.path().join(PAGES_NAME), &config().pages);
+    let format = pages.expect("it is whole").meta_format();
+    assert_eq!(format, Ok(Some(META_FORMAT)), "older versions refuse it from the beginning");
     for round in 0..8 {
         let durable = run_and_kill(place.path(), 3 + round * 7);
         let (mut store, recovered) =

@@ -1,10 +1,8 @@
-//! What people do with a file system, at mounts of two sites: `git`, a build by `cargo`, SQLite with
-//! its own speed test, and file work while processes are killed. Origin and mounts are processes of
-//! their own, each site a slow line away.
+//! What people do with a file system, at mounts of two sites: `git`, a build by `cargo`, and SQLite
+//! with its own speed test. Origin and mounts are processes of their own, each site a slow line away.
 
 mod builds;
 mod git;
-mod kills;
 mod sqlite;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -14,9 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: realuse [--json] [--rounds N] [--speedtest PROGRAM] [git|cargo|sqlite|kills]...\n\n\
+const USAGE: &str = "usage: realuse [--json] [--speedtest PROGRAM] [git|cargo|sqlite]...\n\n\
   --json             end with one JSON object on the last line\n\
-  --rounds N         kill N times (default 30)\n\
   --speedtest PATH   SQLite's speedtest1; without it that part is left out, and said to be\n\n\
 LARDER_KEEP=1 keeps the folder with logs and data";
 const VOLUME: &str = "work";
@@ -27,17 +24,15 @@ const LIMIT: Duration = Duration::from_secs(900);
 
 struct Options {
     json: bool,
-    rounds: u32,
     speedtest: Option<PathBuf>,
     parts: Vec<String>,
 }
 
 fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
-    let mut options = Options { json: false, rounds: 30, speedtest: None, parts: Vec::new() };
+    let mut options = Options { json: false, speedtest: None, parts: Vec::new() };
     while let Some(word) = words.next() {
         match word.as_str() {
             "--json" => options.json = true,
-            "--rounds" => options.rounds = words.next().context("a number must follow")?.parse()?,
             "--speedtest" => {
                 options.speedtest = Some(words.next().context("a program must follow")?.into());
             }
@@ -45,7 +40,7 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
                 println!("{USAGE}");
                 std::process::exit(0);
             }
-            "git" | "cargo" | "sqlite" | "kills" => options.parts.push(word),
+            "git" | "cargo" | "sqlite" => options.parts.push(word),
             _ => bail!("unknown word {word}\n{USAGE}"),
         }
     }
@@ -53,36 +48,23 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
 }
 
 fn main() -> Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [command, place, model, seed, book] = &words[..]
-        && command == "worker"
-    {
-        return kills::work(Path::new(place), Path::new(model), seed.parse()?, Path::new(book));
-    }
-    let options = options(words.into_iter())?;
+    let options = options(std::env::args().skip(1))?;
     let wanted = |part: &str| options.parts.is_empty() || options.parts.iter().any(|p| p == part);
     let binary = larder_harness::larder_binary()?;
     let mut report = serde_json::Map::new();
-    if wanted("git") || wanted("cargo") || wanted("sqlite") {
-        let sites = Sites::new(&binary, "realuse")?;
-        for part in ["git", "cargo", "sqlite"].into_iter().filter(|part| wanted(part)) {
-            let since = Instant::now();
-            let mut figures = match part {
-                "git" => git::run_all(&sites)?,
-                "cargo" => builds::run_all(&sites)?,
-                _ => sqlite::run_all(&sites, options.speedtest.as_deref())?,
-            };
-            figures["seconds"] = json!(since.elapsed().as_secs_f64());
-            eprintln!("{part}: {figures}");
-            report.insert(part.into(), figures);
-        }
-        sites.end()?;
+    let sites = Sites::new(&binary, "realuse")?;
+    for part in ["git", "cargo", "sqlite"].into_iter().filter(|part| wanted(part)) {
+        let since = Instant::now();
+        let mut figures = match part {
+            "git" => git::run_all(&sites)?,
+            "cargo" => builds::run_all(&sites)?,
+            _ => sqlite::run_all(&sites, options.speedtest.as_deref())?,
+        };
+        figures["seconds"] = json!(since.elapsed().as_secs_f64());
+        eprintln!("{part}: {figures}");
+        report.insert(part.into(), figures);
     }
-    if wanted("kills") {
-        let figures = kills::run(&binary, options.rounds)?;
-        eprintln!("kills: {figures}");
-        report.insert("kills".into(), figures);
-    }
+    sites.end()?;
     if options.json {
         println!("{}", serde_json::Value::Object(report));
     }

@@ -3,12 +3,11 @@
 //! at the other, with lines cut and processes killed in between and nothing lost.
 
 mod cluster;
-mod ledger;
 
 use anyhow::{Context, Result, bail, ensure};
 use cluster::{Cluster, Part, READY};
 use larder_harness::process::{Folder, Process, metric, wait_until};
-use larder_harness::tree;
+use larder_harness::{ledger, tree};
 use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,11 +15,13 @@ use std::time::{Duration, Instant};
 
 const VOLUME: &str = "tree";
 /// The nodes that commit to the ledger.
-const WRITERS: [&str; 2] = ["ledger-one", "ledger-two"];
+const WRITERS: [&str; ledger::WRITERS] = ["ledger-one", "ledger-two"];
+/// Of their transfers.
+const SEED: u64 = 1;
 const USAGE: &str = "usage: scenario [--json] [--files N] [--rounds N] [--keep]\n\n\
   --json      end with one JSON object on the last line\n\
   --files N   import a tree of at least N files (default 5000)\n\
-  --rounds N  kill a process N times (default 20)\n\
+  --rounds N  kill a process N times (default 6; `crash` is for more)\n\
   --keep      keep the folder with logs and data";
 
 struct Options {
@@ -31,7 +32,7 @@ struct Options {
 }
 
 fn options(mut words: impl Iterator<Item = String>) -> Result<Options> {
-    let mut options = Options { json: false, files: 5000, rounds: 20, keep: false };
+    let mut options = Options { json: false, files: 5000, rounds: 6, keep: false };
     while let Some(word) = words.next() {
         let mut number =
             || words.next().context("a number must follow").and_then(|n| Ok(n.parse()?));
@@ -56,8 +57,8 @@ async fn main() -> Result<()> {
     if let [command, tls, name, parent, writer, journal] = &words[..]
         && command == "ledger-writer"
     {
-        return ledger::write(Path::new(tls), name, parent, writer.parse()?, Path::new(journal))
-            .await;
+        let who = (SEED, writer.parse()?);
+        return ledger::write(Path::new(tls), name, parent, who, Path::new(journal)).await;
     }
     let options = options(words.into_iter())?;
     let folder = Folder::new("scenario", options.keep)?;
@@ -101,7 +102,7 @@ impl Run {
         let source = self.expected.display().to_string();
         self.cluster.volume(&["import", VOLUME, &source, "--create"])?;
         say(&format!("imported in {:.2} s", started.elapsed().as_secs_f64()));
-        ledger::create(&self.tls(), &self.origin(), 2).await?;
+        ledger::create(&self.tls(), &self.origin()).await?;
 
         let mut figures = Figures::default();
         self.read_everywhere(gathered, &mut figures)?;
@@ -315,14 +316,10 @@ impl Run {
                 files_lost += 1;
             }
         }
-        let (mut acknowledged, mut lost) = (0, files_lost);
-        for writer in 0..2 {
-            let journal = self.journal(writer);
-            let (a, l) = ledger::verify(&self.tls(), &self.origin(), writer, &journal).await?;
-            acknowledged += a;
-            lost += l;
-        }
-        Ok((acknowledged, lost))
+        let journals = [self.journal(0), self.journal(1)];
+        let mut book = ledger::Book::new(SEED);
+        let found = book.verify(&self.tls(), &self.origin(), &journals).await?;
+        Ok((found.acknowledged, files_lost))
     }
 
     /// Waits until every writer has had another commit acknowledged.
@@ -338,12 +335,12 @@ impl Run {
         writers.iter_mut().try_for_each(Process::alive)
     }
 
-    fn journal(&self, writer: u16) -> PathBuf {
+    fn journal(&self, writer: usize) -> PathBuf {
         self.folder.join(format!("journal-{writer}"))
     }
 
-    fn writer(&self, writer: u16) -> Result<Process> {
-        let name = WRITERS[usize::from(writer)];
+    fn writer(&self, writer: usize) -> Result<Process> {
+        let name = WRITERS[writer];
         let arguments = [
             "ledger-writer".to_owned(),
             self.tls().display().to_string(),

@@ -65,3 +65,21 @@ async fn a_stall_holds_and_loses_nothing() {
     assert_eq!(&bytes, b"held");
     assert!(proxy.control("dance").starts_with("error"));
 }
+
+#[tokio::test]
+async fn a_torn_line_hands_on_half_of_a_chunk_and_the_rest_when_healed() {
+    let (proxy, mut stream) = setup(Duration::ZERO).await;
+    round_trip(&mut stream).await.expect("handed on");
+    proxy.set_line(Line::Torn);
+    stream.write_all(b"half and half").await.expect("the proxy takes it");
+    // Half of what went up, and of that again half came back.
+    let mut bytes = [0; 13];
+    stream.read_exact(&mut bytes[..3]).await.expect("a part is handed on");
+    let early =
+        tokio::time::timeout(Duration::from_millis(50), stream.read_exact(&mut bytes[3..])).await;
+    assert!(early.is_err(), "the rest is held");
+    proxy.heal();
+    let mut rest = vec![0; 10];
+    stream.read_exact(&mut rest).await.expect("handed on");
+    assert_eq!([&bytes[..3], &rest].concat(), b"half and half");
+}

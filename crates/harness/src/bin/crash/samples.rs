@@ -1,0 +1,80 @@
+//! What the processes take: memory, descriptors, threads, and the origin's disk.
+
+use crate::world::{PARTS, Part, World};
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// What one process takes at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Sample {
+    /// Resident memory without the pages of files that the system may drop, in bytes.
+    pub(crate) memory: u64,
+    pub(crate) descriptors: u64,
+    pub(crate) threads: u64,
+    /// Bytes of disk: the origin's alone.
+    pub(crate) disk: u64,
+}
+
+/// The names of its figures, in their order.
+pub(crate) const FIGURES: [&str; 4] = ["memory", "descriptors", "threads", "disk"];
+
+impl Sample {
+    pub(crate) fn figures(self) -> [u64; 4] {
+        [self.memory, self.descriptors, self.threads, self.disk]
+    }
+
+    fn of(id: u32) -> Result<Self> {
+        let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+        let figure = |name: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let words = line.with_context(|| format!("no {name}"))?;
+            Ok(words.split_whitespace().next().context("a figure")?.parse()?)
+        };
+        let memory = figure("RssAnon:")? << 10;
+        let descriptors = fs::read_dir(format!("/proc/{id}/fd"))?.count() as u64;
+        Ok(Self { memory, descriptors, threads: figure("Threads:")?, disk: 0 })
+    }
+}
+
+/// What lies below a folder takes on its disk, in bytes. What goes meanwhile takes nothing.
+fn disk(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let mut sum = 0;
+    for entry in entries.flatten() {
+        let Ok(about) = entry.metadata() else { continue };
+        sum += about.blocks() * 512;
+        if about.is_dir() {
+            sum += disk(&entry.path());
+        }
+    }
+    sum
+}
+
+/// What every process takes now, by its name.
+pub(crate) fn sample(world: &mut World) -> Result<Vec<(String, Sample)>> {
+    let data = world.data();
+    PARTS
+        .into_iter()
+        .map(|part| {
+            let mut sample = Sample::of(world.process(part).id())
+                .with_context(|| format!("looking at {}", part.name()))?;
+            if part == Part::Origin {
+                sample.disk = disk(&data);
+            }
+            Ok((part.name(), sample))
+        })
+        .collect()
+}
+
+pub(crate) fn to_json(samples: &[(String, Sample)]) -> Value {
+    let figures = |sample: &Sample| {
+        let pairs = FIGURES.into_iter().zip(sample.figures());
+        pairs
+            .map(|(name, figure)| (name.to_owned(), json!(figure)))
+            .collect::<serde_json::Map<_, _>>()
+    };
+    samples.iter().map(|(name, sample)| (name.clone(), Value::Object(figures(sample)))).collect()
+}

@@ -1,0 +1,244 @@
+//! Hours of steady mixed work, after which nothing has grown: neither memory, nor descriptors,
+//! threads or the origin's disk.
+//!
+//! At both sites files are made, written, renamed and removed, numbers are added to under locks, and
+//! transfers are committed; beside them volumes are made, backed up and deleted, and lines are cut.
+//!
+//! The rule: of the samples of the later half, in four windows of equal length, the least of each
+//! window counts: what is taken for a while and given back does not. Through the four minima goes a
+//! line by least squares; the process fails if along it a figure has risen by more than its allowance.
+//! A leak of one page a second is found in twenty minutes, one of a page a minute in a night.
+
+use crate::locks;
+use crate::samples::{FIGURES, Sample, sample};
+use crate::work::Work;
+use crate::world::{LINES, Pace, VOLUME, World};
+use anyhow::{Context, Result, ensure};
+use larder_core::rng::Rng;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Between two samples.
+const EVERY: Duration = Duration::from_secs(3);
+/// Samples between two steps of the administrator.
+const STEP: usize = 3;
+/// The later half is looked at in so many windows.
+const WINDOWS: usize = 4;
+/// Samples between two comparisons.
+const COMPARE: usize = 20;
+/// Samples below which there is no telling.
+const SAMPLES_MIN: usize = 40;
+/// By how much the figures may rise along the later half: bytes of memory, descriptors, threads, bytes
+/// of disk (a segment of the log, and what an install writes before it frees the old).
+const ALLOWED: [f64; FIGURES.len()] = [4e6, 4.0, 4.0, 80e6];
+/// Memory may also rise by this part of itself.
+const ALLOWED_PART: f64 = 0.06;
+
+/// All samples of a figure, by process.
+type Series = BTreeMap<String, Vec<Sample>>;
+
+/// Works for `length`, and prints the report.
+///
+/// # Errors
+/// When something is lost, or has grown: after the table.
+pub(crate) fn run(binary: &Path, length: Duration, seed: u64, keep: bool) -> Result<()> {
+    let mut world = World::new(binary, seed, Pace::Shipped, keep)?;
+    let done = work(&mut world, length, seed);
+    if done.is_err() {
+        world.site.keep();
+    }
+    let (mut report, rises) = done?;
+    let stopped = world.stop();
+    table(&rises);
+    stopped?;
+    report["rises"] = rises.iter().map(Rise::to_json).collect();
+    let grown: Vec<_> = rises.iter().filter(|rise| rise.is_too_much()).map(Rise::name).collect();
+    report["grown"] = json!(grown);
+    println!("{report}");
+    ensure!(grown.is_empty(), "these grew: {}", grown.join(", "));
+    Ok(())
+}
+
+fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Rise>)> {
+    let started = Instant::now();
+    let mut going = Work::new(world, seed)?;
+    let mut rng = Rng::new(seed);
+    going.start(world, &mut rng)?;
+    locks::start(world)?;
+    let (mut series, mut steps, mut volumes) = (Series::new(), 0, 0);
+    let mut next = started;
+    while started.elapsed() < length {
+        next += EVERY;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        for (name, sample) in sample(world)? {
+            series.entry(name).or_default().push(sample);
+        }
+        steps += 1;
+        if steps % STEP == 0 {
+            volumes += administer(world, &mut rng, steps).context("the administrator")?;
+        }
+        // Now and then all is compared, and a tree that has grown is cleared.
+        if going.files.has_ended(world)? || steps % COMPARE == 0 {
+            going.verify(world)?;
+            going.start(world, &mut rng)?;
+        }
+    }
+    going.verify(world)?;
+    let added = locks::stop(world)?;
+    let rises = rises(&series)?;
+    let report = json!({
+        "seconds": started.elapsed().as_secs_f64(),
+        "samples": steps,
+        "transfers": going.found.done,
+        "file_operations": going.files.steps,
+        "additions_under_locks": added,
+        "volumes_made_and_deleted": volumes,
+    });
+    Ok((report, rises))
+}
+
+/// One step of many: a volume is made, backed up and deleted, or a line is cut for a moment. How many
+/// volumes it made.
+fn administer(world: &mut World, rng: &mut Rng, step: usize) -> Result<u32> {
+    if step.is_multiple_of(2 * STEP) {
+        let line = rng.below(LINES as u64) as usize;
+        world.lines[line].proxy.cut();
+        std::thread::sleep(Duration::from_millis(rng.below(400)));
+        world.lines[line].proxy.heal();
+        return Ok(0);
+    }
+    let tree = world.site.path("small");
+    if !tree.exists() {
+        std::fs::create_dir(&tree)?;
+        for number in 0..20 {
+            std::fs::write(tree.join(format!("file-{number}")), vec![number; 5000])?;
+        }
+    }
+    let (from, backup) =
+        (tree.display().to_string(), world.site.path("backup").display().to_string());
+    world.volume(&["import", "passing", &from, "--create", "--quiet"])?;
+    world.volume(&["backup", "passing", &backup, "--quiet"])?;
+    world.volume(&["backup", VOLUME, &backup, "--quiet"])?;
+    world.volume(&["delete", "passing", "--yes"])?;
+    Ok(1)
+}
+
+/// How a figure of a process went along the later half.
+struct Rise {
+    process: String,
+    figure: usize,
+    /// At the line's beginning.
+    from: f64,
+    rise: f64,
+    most: u64,
+}
+
+impl Rise {
+    fn name(&self) -> String {
+        format!("{} of {}", FIGURES[self.figure], self.process)
+    }
+
+    fn allowed(&self) -> f64 {
+        let part = if self.figure == 0 { self.from * ALLOWED_PART } else { 0.0 };
+        ALLOWED[self.figure].max(part)
+    }
+
+    fn is_too_much(&self) -> bool {
+        self.rise > self.allowed()
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "process": self.process,
+            "figure": FIGURES[self.figure],
+            "from": self.from.round(),
+            "rise": self.rise.round(),
+            "allowed": self.allowed().round(),
+            "most": self.most,
+        })
+    }
+}
+
+fn table(rises: &[Rise]) {
+    eprintln!(
+        "{:<12} {:<12} {:>13} {:>11} {:>11} {:>13}",
+        "process", "figure", "later half", "rise", "allowed", "most"
+    );
+    for rise in rises.iter().filter(|rise| rise.most > 0) {
+        let (process, figure) = (&rise.process, FIGURES[rise.figure]);
+        let (from, by, allowed, most) = (rise.from, rise.rise, rise.allowed(), rise.most);
+        let mark = if rise.is_too_much() { "  grew" } else { "" };
+        eprintln!(
+            "{process:<12} {figure:<12} {from:>13.0} {by:>11.0} {allowed:>11.0} {most:>13}{mark}"
+        );
+    }
+}
+
+fn rises(series: &Series) -> Result<Vec<Rise>> {
+    let mut rises = Vec::new();
+    for (process, samples) in series {
+        ensure!(
+            samples.len() >= SAMPLES_MIN,
+            "{} samples, one every {EVERY:?}, are too few to tell: it takes {SAMPLES_MIN}",
+            samples.len()
+        );
+        for figure in 0..FIGURES.len() {
+            let all: Vec<u64> = samples.iter().map(|sample| sample.figures()[figure]).collect();
+            let (from, rise) = trend(&all[all.len() / 2..]);
+            let most = all.iter().copied().max().unwrap_or_default();
+            rises.push(Rise { process: process.clone(), figure, from, rise, most });
+        }
+    }
+    Ok(rises)
+}
+
+/// Where the line through the windows' minima begins, and by how much it rises to the last of them.
+fn trend(figures: &[u64]) -> (f64, f64) {
+    let length = figures.len() / WINDOWS;
+    let minima: Vec<f64> = (0..WINDOWS)
+        .map(|at| &figures[at * length..(at + 1) * length])
+        .map(|window| window.iter().copied().min().unwrap_or_default() as f64)
+        .collect();
+    let middle = (WINDOWS - 1) as f64 / 2.0;
+    let mean = minima.iter().sum::<f64>() / WINDOWS as f64;
+    let (mut above, mut below) = (0.0, 0.0);
+    for (at, minimum) in minima.iter().enumerate() {
+        let off = at as f64 - middle;
+        above += off * (minimum - mean);
+        below += off * off;
+    }
+    let slope = above / below;
+    (mean - slope * middle, slope * (WINDOWS - 1) as f64)
+}
+
+/// A length of time as the command line says it.
+pub(crate) fn parse_hours(text: &str) -> Result<Duration> {
+    let hours: f64 = text.parse().with_context(|| format!("{text}: no number of hours"))?;
+    ensure!(hours.is_finite() && (0.0..=1000.0).contains(&hours), "{text}: from 0 to 1000 hours");
+    Ok(Duration::from_secs_f64(hours * 3600.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_back_is_no_growth_and_what_is_kept_is() {
+        // A saw: up and down again, with the same teeth.
+        let saw: Vec<u64> = (0..200).map(|at| 1000 + at % 17 * 50).collect();
+        assert!(trend(&saw).1.abs() < 1.0, "{:?}", trend(&saw));
+        // The same saw, every tooth ten above the one before.
+        let growing: Vec<u64> = (0..200).map(|at| 1000 + at % 17 * 50 + at / 17 * 10).collect();
+        assert!(trend(&growing).1 > 50.0, "{:?}", trend(&growing));
+        let (from, rise) = trend(&(0..400).collect::<Vec<_>>());
+        assert_eq!((from, rise), (0.0, 300.0));
+    }
+
+    #[test]
+    fn hours_may_be_parts_of_hours() {
+        assert_eq!(parse_hours("0.5").expect("half an hour"), Duration::from_secs(1800));
+        assert!(parse_hours("-1").is_err() && parse_hours("NaN").is_err());
+    }
+}
