@@ -205,6 +205,12 @@ pub enum Trouble {
     Hang,
     /// Somebody broke into a node, and speaks for another one's boot.
     Forge,
+    /// Some connections are held up one after the other, and let go in another order.
+    Swizzle,
+    /// The origin is started on an empty disk: what it had is gone, and another history begins.
+    Wipe,
+    /// A process reaches no other, or no other reaches it, or both.
+    Isolate,
 }
 
 const TROUBLES: [Trouble; 14] = [
@@ -335,6 +341,19 @@ impl Plan {
             let mean = pick(rng, &[500 * MILLI, 2 * SECOND, 8 * SECOND]);
             plan.troubles.push((Trouble::Move, mean));
         }
+        let rng = &mut Rng::new(seed ^ 0x00c1_0c5e);
+        if rng.chance(1, 5) {
+            plan.troubles.push((Trouble::Swizzle, pick(rng, &[SECOND, 8 * SECOND])));
+        }
+        if rng.chance(1, 5) {
+            plan.troubles.push((Trouble::Isolate, pick(rng, &[2 * SECOND, 15 * SECOND])));
+        }
+        if rng.chance(1, 12) {
+            plan.troubles.push((Trouble::Wipe, pick(rng, &[8 * SECOND, 30 * SECOND])));
+        }
+        if rng.chance(1, 25) {
+            plan.aim_at_crowds(rng);
+        }
         let rng = &mut Rng::new(seed ^ 0x0a_1a5e);
         if plan.nodes.len() > 1 && rng.chance(1, 6) {
             plan.aim_at_twins(rng);
@@ -413,7 +432,7 @@ impl Plan {
         Self {
             seed,
             faults,
-            domains: pick(rng, &[1, 1, 1, 2]),
+            domains: pick(rng, &[1, 1, 1, 1, 2, 2, 3]),
             volumes: pick(rng, &[1, 1, 2, 3]),
             relays,
             nodes,
@@ -520,7 +539,7 @@ impl Limits {
             notices_max: pick(rng, &[1, 4, 1 << 10]),
             kept_max: pick(rng, &[1, 8, 1 << 10]),
             snapshot_bytes: pick(rng, &[0, 4_096, 1 << 20]),
-            requests_max: pick(rng, &[4, 16, 1024]),
+            requests_max: pick(rng, &[1, 4, 16, 1024]),
             stream_window_bytes: pick(rng, &[4_096, 16_384, 1 << 20]),
             bulk_window_bytes: pick(rng, &[8_192, 32_768, 1 << 20]),
             lease: Duration::from_secs(lease),

@@ -5,7 +5,6 @@
 //! as a difference.
 
 use larder_core::machine::{Fault, Faults};
-use larder_sim::decisions::Decision;
 use larder_sim::recording::Recording;
 use larder_sim::run::{run_recorded, run_seed, transcript};
 use larder_sim::shrink::shrink;
@@ -63,8 +62,6 @@ fn a_run_that_fails_becomes_small() {
     let shrunk = shrink(&recording, Duration::from_secs(20), &mut |_, _| ()).expect("it fails");
     let left = &shrunk.recording.decisions;
     assert!(left.len() * 4 < recording.decisions.len(), "{left:?}");
-    let struck = |decision: &&Decision| matches!(decision, Decision::Strike { .. });
-    assert_eq!(left.iter().filter(struck).count(), 0, "no trouble is needed: {left:?}");
     assert!(run_recorded(&shrunk.recording, false).is_err());
 }
 

@@ -18,11 +18,30 @@ impl Plan {
         }
     }
 
+    /// Up to fifty nodes of one client each, which all want the same few pages.
+    pub(super) fn aim_at_crowds(&mut self, rng: &mut Rng) {
+        let relays = self.relays.len();
+        let nodes = 8 + rng.below(43) as usize;
+        self.lines.truncate(relays);
+        self.nodes.clear();
+        for _ in 0..nodes {
+            self.nodes.push(super::pick_parent(rng, relays as u64));
+        }
+        while self.lines.len() < relays + nodes {
+            self.lines.push(crate::net::draw_line(rng));
+        }
+        self.clients = 1;
+        self.events = 20_000;
+    }
+
     /// Two live processes of one name, and breaks after which now one, now the other comes first
     /// while the origin remembers one boot of a name or two.
     pub(super) fn aim_at_twins(&mut self, rng: &mut Rng) {
         self.twins = true;
-        self.limits.boots_per_name_max = pick(rng, &[1, 1, 2, 4_096]);
+        self.limits.boots_per_name_max = pick(rng, &[1, 1, 1, 2, 4_096]);
+        // Commits are under way when a link breaks.
+        self.mix.read_only_percent = pick(rng, &[0, 0, 30]);
+        self.mix.consistency = pick(rng, &[[0, 1, 0], [1, 1, 0]]);
         self.add_trouble(Trouble::Break, pick(rng, &[200 * MILLI, SECOND]));
         self.add_trouble(Trouble::Partition, 2 * SECOND);
     }

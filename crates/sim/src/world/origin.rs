@@ -575,6 +575,19 @@ impl World {
         }
     }
 
+    /// Somebody starts the origin on empty disks, or one of its domains. The origin must be dead.
+    pub(super) fn wipe(&mut self) {
+        let all = self.rng.chance(1, 2);
+        let one = self.rng.below(self.domains.len() as u64) as usize;
+        for number in (0..self.domains.len()).filter(|number| all || *number == one) {
+            let domain = self.domains[number];
+            self.trace.line(|| format!("{domain:?} is wiped"));
+            let store = StoreHost::new(domain, &self.plan, &mut self.rng);
+            self.processes[0].origin().stores[number] = store;
+            self.lost_to(number, Stamp::ZERO);
+        }
+    }
+
     /// What a domain has above `stamp` is lost: another branch begins there.
     fn lost_to(&mut self, number: usize, stamp: Stamp) {
         let domain = self.domains[number];

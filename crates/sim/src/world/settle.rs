@@ -12,8 +12,9 @@ use larder_core::machine::Machine;
 const ACTIVE_NANOS: u64 = 20 * SECOND;
 /// Virtual time after which all must be at rest.
 const REST_NANOS: u64 = 240 * SECOND;
-/// Events after healing beyond which something runs in circles.
+/// Events after healing beyond which something runs in circles, and so many more for each process.
 const REST_EVENTS: u64 = 150_000;
+const REST_EVENTS_EACH: u64 = 20_000;
 
 impl World {
     /// Heals the world and waits until it is at rest. Panics when it does not come to rest.
@@ -28,7 +29,8 @@ impl World {
         }
         self.phase = Phase::Draining;
         let rest_until = self.now.plus(REST_NANOS);
-        let events_max = self.trace.events() + REST_EVENTS;
+        let processes = self.processes.len() as u64;
+        let events_max = self.trace.events() + REST_EVENTS + processes * REST_EVENTS_EACH;
         loop {
             for _ in 0..64 {
                 self.step();

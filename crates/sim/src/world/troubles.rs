@@ -13,6 +13,8 @@ const WALL_STEP_MAX: i64 = 600_000_000 * SECOND as i64;
 /// The end of a trouble.
 #[derive(Clone, Debug)]
 pub(super) enum Mend {
+    /// A direction is held up now, and for so long.
+    Clog(u32, Way, u64),
     /// A clogged direction is free again.
     Unclog(u32, Way),
     /// One process reaches another again.
@@ -114,6 +116,12 @@ impl World {
             Trouble::SetClock => self.set_clock_of_any(),
             Trouble::Hang => self.hang(),
             Trouble::Forge => self.forge(),
+            Trouble::Wipe => {
+                self.kill_origin(true);
+                self.wipe();
+            }
+            Trouble::Swizzle => self.swizzle(),
+            Trouble::Isolate => self.isolate(),
         }
     }
 
@@ -189,6 +197,35 @@ impl World {
         (!live.is_empty()).then(|| pick(&mut self.rng, &live))
     }
 
+    /// Holds up some connections, each from a time of its own and to a time of its own: what arrives in
+    /// between is of now these, now those.
+    fn swizzle(&mut self) {
+        for conn in self.net.live() {
+            if self.rng.chance(1, 2) {
+                let way = pick(&mut self.rng, &[Way::Up, Way::Down]);
+                let (delay, span) = (self.draw_delay(), self.draw_delay());
+                self.enter_mend(delay, Mend::Clog(conn, way, span));
+            }
+        }
+    }
+
+    /// Parts a process from all others.
+    fn isolate(&mut self) {
+        let proc = self.any_process();
+        let ways = self.rng.below(3);
+        let span = self.draw_delay();
+        for other in (0..self.processes.len() as u16).map(Proc).filter(|other| *other != proc) {
+            if ways != 0 {
+                self.net.block(proc, other);
+                self.enter_mend(span, Mend::Unblock(proc, other));
+            }
+            if ways != 1 {
+                self.net.block(other, proc);
+                self.enter_mend(span, Mend::Unblock(other, proc));
+            }
+        }
+    }
+
     fn partition(&mut self) {
         let child = Proc(1 + self.rng.below(self.processes.len() as u64 - 1) as u16);
         let (parent, _) = self.process(child).parent.expect("only the origin has none");
@@ -217,7 +254,8 @@ impl World {
     fn pause(&mut self) {
         let proc = self.any_process();
         let lease = self.plan.limits.lease.as_nanos() as u64;
-        let span = pick(&mut self.rng, &[50 * MILLI, lease, 3 * lease]);
+        let silence = self.plan.limits.silence.as_nanos() as u64;
+        let span = pick(&mut self.rng, &[50 * MILLI, lease, 3 * lease, 3 * lease + 2 * silence]);
         let pause = 1 + self.rng.below(span);
         self.process_mut(proc).paused_until = self.now.plus(pause);
         // Rule 8: a planted fault uses a clock that stands still while its process does.
@@ -257,6 +295,12 @@ impl World {
         self.trace.mix(0x3e4d);
         self.trace.line(|| format!("{mend:?}"));
         match mend {
+            Mend::Clog(conn, way, span) => {
+                if self.phase == Phase::Wild {
+                    self.net.clog(conn, way);
+                    self.enter_mend(span, Mend::Unclog(conn, way));
+                }
+            }
             Mend::Unclog(conn, way) => {
                 let deliveries = self.net.unclog(self.now, conn, way);
                 self.enter_deliveries(deliveries);
