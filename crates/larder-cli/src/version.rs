@@ -6,16 +6,18 @@ use larder_core::machine::Faults;
 use serde_json::json;
 
 /// A release has no switch that breaks a rule. Cargo compiles one `larder-core` for all packages of
-/// one call, so that `cargo build --release --workspace` would take the simulator's feature along.
+/// one call, so that `cargo build --release --workspace` would take the simulator's features along.
+const COMPILED_IN: bool = Faults::COMPILED_IN || larder::planted::COMPILED_IN;
+
 #[cfg(not(debug_assertions))]
 const _: () = assert!(
-    !Faults::COMPILED_IN,
+    !COMPILED_IN,
     "the planted faults are compiled in: build larder-cli in a call without larder-sim"
 );
 
 /// Prints the version.
 pub(crate) fn print(as_json: bool) -> Result<()> {
-    let (version, faults) = (env!("CARGO_PKG_VERSION"), Faults::COMPILED_IN);
+    let (version, faults) = (env!("CARGO_PKG_VERSION"), COMPILED_IN);
     if as_json {
         out::line(json!({ "version": version, "faults": faults }))
     } else if faults {

@@ -18,6 +18,10 @@ impl Clock for BootClock {
 /// The time now.
 #[must_use]
 pub fn now() -> Instant {
+    #[cfg(feature = "simulated")]
+    if let Some(world) = crate::simulated::world() {
+        return world.now();
+    }
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).expect("the clock counts from the machine's start");
     let nanos = u64::try_from(time.tv_nsec).expect("the system keeps it below a second");
@@ -27,6 +31,10 @@ pub fn now() -> Instant {
 /// The wall clock, for people; zero when it is set before 1970.
 #[must_use]
 pub fn wall_time() -> WallTime {
+    #[cfg(feature = "simulated")]
+    if let Some(world) = crate::simulated::world() {
+        return world.wall_time();
+    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let nanos = i128::try_from(since.as_nanos()).unwrap_or(i128::MAX).saturating_add(shift());
     WallTime(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
@@ -46,6 +54,10 @@ fn shift() -> i128 {
 /// 128 bits that nobody can guess or has ever had: boots, histories, ids.
 #[must_use]
 pub fn random_u128() -> u128 {
+    #[cfg(feature = "simulated")]
+    if let Some(world) = crate::simulated::world() {
+        return world.random();
+    }
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the kernel's generator answers once the machine is up");
     u128::from_le_bytes(bytes)

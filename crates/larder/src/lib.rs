@@ -11,9 +11,13 @@ pub mod config;
 pub mod fs;
 mod host;
 pub mod http;
+pub mod limits;
 pub mod log;
 pub mod metrics;
+pub mod planted;
 pub mod server;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 pub mod testing;
 pub mod tls;
 mod transport;

@@ -18,6 +18,8 @@ pub mod plan;
 pub mod planted;
 pub mod recording;
 pub mod run;
+#[cfg(feature = "runtime")]
+pub mod runtime;
 pub mod scenario;
 pub mod shrink;
 pub mod trace;

@@ -19,8 +19,10 @@ const USAGE: &str = "usage:
   larder-sim shrink FILE [--seconds N] [--out FILE]
                                       makes a recorded run that fails smaller (default 60 s), and writes
                                       that beside it, with what happens in it as text
+  larder-sim runtime A..B [--jobs N] [--all] [--trace] [--fault NAME]
+                                      plays worlds of the real runtime; `run --runtime` is the same
   larder-sim scenario NAME A..B       plays worlds in which a named race is met
-  larder-sim hash A..B                prints a hash for each seed: the same in every build
+  larder-sim hash [--runtime] A..B    prints a hash for each seed: the same in every build
   larder-sim planted [--json] [--fault NAME] [--seeds N]
                                       plants each fault and says how many seeds catch it
   larder-sim adya A..B                asks the crate adya about the clients' histories too (built with
@@ -31,6 +33,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
+        #[cfg(feature = "runtime")]
+        ["runtime", seeds, rest @ ..] | ["run", "--runtime", seeds, rest @ ..] => {
+            runtime::run(seeds, rest)
+        }
+        #[cfg(feature = "runtime")]
+        ["hash", "--runtime", seeds] => runtime::hash(seeds),
         ["run", seeds, rest @ ..] => run(seeds, rest),
         ["replay", file, rest @ ..] => replay(Path::new(file), rest),
         ["shrink", file, rest @ ..] => shrink_file(Path::new(file), rest),
@@ -260,6 +268,8 @@ fn planted(rest: &[&str]) -> ExitCode {
             }
         }
     }
+    #[cfg(feature = "runtime")]
+    runtime::planted(only, seeds, &mut lines, &mut missed);
     if json {
         println!("{{{}}}", lines.join(", "));
     }
@@ -292,6 +302,101 @@ fn second_opinion(seeds: &str) -> ExitCode {
         seeds.end - seeds.start
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Worlds of the runtime.
+#[cfg(feature = "runtime")]
+mod runtime {
+    use super::{ExitCode, option, parse_seeds, usage};
+    use larder_sim::runtime::{planted::FAULTS, planted::catch, planted::fault, run_all, run_seed};
+
+    pub(super) fn run(seeds: &str, rest: &[&str]) -> ExitCode {
+        let Some(seeds) = parse_seeds(seeds) else {
+            return usage();
+        };
+        let name = option(rest, "--fault");
+        let planted = name.and_then(fault);
+        if name.is_some() && planted.is_none() {
+            return usage();
+        }
+        let jobs = option(rest, "--jobs").and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
+        let all = rest.contains(&"--all");
+        if rest.contains(&"--trace") {
+            for seed in seeds.clone() {
+                match run_seed(seed, planted, true) {
+                    Ok(clean) => println!("{}", clean.tail),
+                    Err(failure) => println!("{failure}"),
+                }
+            }
+            return ExitCode::SUCCESS;
+        }
+        let started = std::time::Instant::now();
+        let one = seeds.end - seeds.start == 1;
+        let report = run_all(seeds, planted, jobs, all);
+        for failure in &report.failures {
+            if all && !one {
+                println!("seed {}: {}", failure.seed, failure.what);
+                continue;
+            }
+            // Again, now with what was seen.
+            match run_seed(failure.seed, planted, true) {
+                Err(again) => println!("{again}"),
+                Ok(_) => println!("{failure}\nand it does not fail again: not deterministic"),
+            }
+        }
+        println!(
+            "{} runtime seeds, {} failed; {} events in {:.1} s; {} transactions committed, {} \
+             aborted, {} unknown; {} calls dropped, {} events heard, {} troubles",
+            report.seeds,
+            report.failures.len(),
+            report.events,
+            started.elapsed().as_secs_f64(),
+            report.tally.committed,
+            report.tally.aborted,
+            report.tally.unknown,
+            report.tally.dropped,
+            report.tally.heard,
+            report.tally.troubles,
+        );
+        if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    pub(super) fn hash(seeds: &str) -> ExitCode {
+        let Some(seeds) = parse_seeds(seeds) else {
+            return usage();
+        };
+        for seed in seeds {
+            match run_seed(seed, None, false) {
+                Ok(clean) => println!("runtime {seed} {:016x} {}", clean.hash, clean.events),
+                Err(failure) => println!("runtime {seed} {:016x} failed", failure.hash),
+            }
+        }
+        ExitCode::SUCCESS
+    }
+
+    /// Plants the runtime's faults.
+    pub(super) fn planted(
+        only: Option<&str>,
+        seeds: u64,
+        lines: &mut Vec<String>,
+        missed: &mut Vec<&str>,
+    ) {
+        for (fault, name) in
+            FAULTS.into_iter().filter(|(_, name)| only.is_none_or(|one| one == *name))
+        {
+            match catch(fault, seeds) {
+                Some(caught) => {
+                    println!("{name:24} {:>4} seeds: {}", caught.seeds, caught.what);
+                    lines.push(format!("\"{name}\": {}", caught.seeds));
+                }
+                None => {
+                    println!("{name:24} not caught in {seeds} seeds");
+                    lines.push(format!("\"{name}\": null"));
+                    missed.push(name);
+                }
+            }
+        }
+    }
 }
 
 fn bench(rest: &[&str]) -> ExitCode {

@@ -4,6 +4,7 @@
 use super::requests::reply_of;
 use super::transaction::outcome_of;
 use super::{Error, Result, Volume, ids};
+use crate::clock::now;
 use crate::fs::SlottedPages;
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::commit::{Outcome, PageKind, Write};
@@ -11,7 +12,7 @@ use larder_core::id::{HistoryId, PageNo, Stamp};
 use larder_core::message::{CopyAnswer, CopyAsk, PageBody, RequestError};
 use larder_core::page::Page;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most page numbers that an origin gives at once.
 const NUMBERS_MAX: u64 = 1 << 24;
@@ -91,11 +92,11 @@ impl Volume {
 
     /// Asks for a part until it is told, or will not be.
     async fn copy_again(&self, ask: &CopyAsk) -> Result<CopyAnswer> {
-        let began = Instant::now();
+        let began = now();
         loop {
             match self.copy_pages(ask.clone()).await {
                 Err(NotCopied::Busy(_) | NotCopied::Failed(Error::Unavailable(_)))
-                    if began.elapsed() < PATIENCE =>
+                    if now().since(began) < PATIENCE =>
                 {
                     tokio::time::sleep(PAUSE).await;
                 }

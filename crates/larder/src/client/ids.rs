@@ -8,6 +8,7 @@ use super::node::NodeShared;
 use super::session::remaining;
 use super::{Error, Result};
 use crate::clock::now;
+use crate::planted::{RuntimeFault, planted};
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::commit::IdRange;
 use larder_core::id::{HistoryId, PageNo, VolumeId};
@@ -138,6 +139,9 @@ async fn refill(node: Arc<NodeShared>, volume: VolumeId) {
     let answer = ask(&node, volume, node.ids.run, node.request_limit()).await;
     // Without an answer the next transaction that finds the pool empty asks by itself.
     if let Ok(range) = answer {
+        if planted(RuntimeFault::IdsTwice) {
+            keep(&node, range, history);
+        }
         keep(&node, range, history);
     }
     node.ids.lock().entry(volume).or_default().asking = false;

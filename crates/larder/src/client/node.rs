@@ -7,6 +7,7 @@ use crate::clock::{BootClock, now, random_u128};
 use crate::config::{NodeConfig, Policy};
 use crate::host::{Host, Inputs, Queues};
 use crate::http::{Probe, Telling};
+use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::tls::{CertificateStatus, Credentials, Uses};
 use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch};
@@ -21,11 +22,6 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
-
-/// Events that a watcher may lie behind before it is told that everything changed.
-const EVENTS_MAX: usize = 4096;
-/// Bytes of commits on their way to the parent at once; further ones wait.
-const COMMIT_BYTES_MAX: usize = 64 << 20;
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -97,6 +93,7 @@ pub(super) struct NodeShared {
     credentials: Arc<Credentials>,
     pub(super) ids: IdPools,
     pub(super) commit_room: Semaphore,
+    commit_bytes: usize,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -126,7 +123,7 @@ impl NodeShared {
 
     /// Bytes of commits on their way at once.
     pub(super) fn commit_share(&self, bytes: usize) -> u32 {
-        u32::try_from(bytes.clamp(1, COMMIT_BYTES_MAX)).expect("the room is far below 4 GiB")
+        u32::try_from(bytes.clamp(1, self.commit_bytes)).expect("the room is far below 4 GiB")
     }
 }
 
@@ -153,11 +150,15 @@ impl Node {
         let credentials = Credentials::load(&config.tls_dir, &config.name, uses)?;
         let boot = BootId(random_u128());
         let metrics = Arc::new(Metrics::new());
-        let (machine, cache) = Cache::new(cache_config(&config, boot));
+        let settings = cache_config(&config, boot);
+        #[cfg(feature = "simulated")]
+        let settings = tuned(settings);
+        let (machine, cache) = Cache::new(settings);
         let queues = Queues::<Cache>::new();
         let inputs = queues.inputs.clone();
+        let Limits { commit_bytes, events, .. } = Limits::here();
         // Twice what the node lets be under way: its own parent is never cut off for slowness.
-        let queue_bytes = 2 * COMMIT_BYTES_MAX + config.link.queue.0 as usize;
+        let queue_bytes = 2 * commit_bytes + config.link.queue.0 as usize;
         let setup = LinkSetup::new(
             queues.links.clone(),
             metrics.clone(),
@@ -172,7 +173,7 @@ impl Node {
             link: config.link.clone(),
             state,
         };
-        let (events, _) = broadcast::channel(EVENTS_MAX);
+        let (events, _) = broadcast::channel(events);
         let requests = Requests::new(inputs.clone());
         let outlet = CacheOutlet::new(&requests, events.clone());
         let host = Host::spawn(machine, outlet, queues, Vec::new());
@@ -189,7 +190,8 @@ impl Node {
             metrics,
             events,
             link,
-            commit_room: Semaphore::new(COMMIT_BYTES_MAX),
+            commit_room: Semaphore::new(commit_bytes),
+            commit_bytes,
             credentials,
             tasks: Mutex::new([&host, &dial, &watch].map(JoinHandle::abort_handle).to_vec()),
         };
@@ -359,6 +361,22 @@ impl Node {
     }
 }
 
+/// For the simulator.
+#[cfg(feature = "simulated")]
+impl Node {
+    /// Ends the node like a crash, without a goodbye.
+    pub fn kill(&self) {
+        self.shared.abort();
+    }
+
+    /// What calls under way hold: requests without an answer, and bytes of room for commits.
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        let room = self.shared.commit_bytes - self.shared.commit_room.available_permits();
+        (self.shared.requests.count(), room)
+    }
+}
+
 impl Probe for Node {
     fn metrics(&self) -> &Metrics {
         &self.shared.metrics
@@ -396,6 +414,15 @@ impl Probe for Node {
             })
         })
     }
+}
+
+/// As this thread's world wants it.
+#[cfg(feature = "simulated")]
+fn tuned(mut settings: CacheConfig) -> CacheConfig {
+    if let Some(world) = crate::simulated::world() {
+        world.tune_cache(&mut settings);
+    }
+    settings
 }
 
 fn cache_config(config: &NodeConfig, boot: BootId) -> CacheConfig {

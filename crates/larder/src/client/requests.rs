@@ -3,11 +3,12 @@
 use super::{Error, Event, Result};
 use crate::clock::now;
 use crate::host::{Inputs, Outlet};
+use crate::planted::{RuntimeFault, planted};
 use larder_core::cache::Cache;
 use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply, Notice};
 use larder_core::id::RequestId;
 use larder_core::message::RequestError;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -45,10 +46,10 @@ pub(super) fn reply_of(answer: Result<Answer, NoAnswer>, limit: Duration) -> Res
 
 /// Who waits for which answer.
 #[derive(Default)]
-struct Waiting(Mutex<HashMap<RequestId, oneshot::Sender<Answer>>>);
+struct Waiting(Mutex<BTreeMap<RequestId, oneshot::Sender<Answer>>>);
 
 impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, oneshot::Sender<Answer>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RequestId, oneshot::Sender<Answer>>> {
         // The map is whole between any two of its changes.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,6 +70,9 @@ struct Asked<'a> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
+        if planted(RuntimeFault::RequestKept) {
+            return;
+        }
         let unanswered = self.requests.waiting.lock().remove(&self.id).is_some();
         if unanswered {
             // When the queue is full the machine keeps it until its deadline.
@@ -108,6 +112,12 @@ impl Requests {
         }
     }
 
+    /// How many wait for an answer.
+    #[cfg(feature = "simulated")]
+    pub(super) fn count(&self) -> usize {
+        self.waiting.lock().len()
+    }
+
     /// Asks for something that nobody waits for; dropped when the machine has too much to do.
     pub(super) fn tell(&self, op: CacheOp, limit: Duration) {
         let id = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
@@ -140,7 +150,12 @@ impl Outlet<Cache> for CacheOutlet {
         match output {
             CacheOutput::Link(_) => unreachable!("the host keeps what is of links"),
             CacheOutput::Reply { id, result } => {
-                if let Some(sender) = self.waiting.lock().remove(&id) {
+                let mut waiting = self.waiting.lock();
+                let whose = match planted(RuntimeFault::AnswerCrossed) {
+                    true => waiting.keys().next().copied().unwrap_or(id),
+                    false => id,
+                };
+                if let Some(sender) = waiting.remove(&whose) {
                     // The asker may have gone this moment.
                     let _ = sender.send(result);
                 }

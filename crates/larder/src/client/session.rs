@@ -5,6 +5,7 @@ use super::requests::NoAnswer;
 use super::transaction::outcome_of;
 use super::{Error, InDoubt, Result, Transaction};
 use crate::clock::{now, random_u64};
+use crate::planted::{RuntimeFault, planted};
 use larder_core::cache::io::CacheOp;
 use larder_core::cache::{self, AgeLimit, BeginError, Line};
 use larder_core::commit::Outcome;
@@ -119,6 +120,9 @@ impl SessionShared {
         let in_vain = || self.in_vain.lock().unwrap_or_else(PoisonError::into_inner);
         if in_vain().is_some_and(|at| now().since(at) < IN_VAIN_PAUSE) {
             return Err(self.stale());
+        }
+        if planted(RuntimeFault::RefreshHere) {
+            return Ok(());
         }
         let full = now().after(self.options.refresh_limit);
         let result = self.refresh(domain, deadline.min(full)).await;

@@ -6,6 +6,7 @@ use super::session::{SessionShared, remaining};
 use super::{Error, InDoubt, Result};
 use crate::clock::now;
 use crate::metrics::Ending;
+use crate::planted::{RuntimeFault, planted};
 use bytes::Bytes;
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{self, CommitPart, Doom, Finish, Line, Step, TransactionError};
@@ -358,6 +359,13 @@ impl Transaction {
         self.lock().core.as_ref().is_some_and(|core| !core.writes().is_empty())
     }
 
+    /// What it would write as it is now.
+    #[cfg(feature = "simulated")]
+    #[must_use]
+    pub fn writes_now(&self) -> Vec<larder_core::commit::Write> {
+        self.lock().core.as_ref().map_or(Vec::new(), |core| core.writes().to_vec())
+    }
+
     /// Whether it can only end in a conflict, as far as it knows.
     #[must_use]
     pub fn is_doomed(&self) -> bool {
@@ -551,7 +559,9 @@ impl Transaction {
         }
         // It is committed all the same. If the domain has begun another line beside it, the session's
         // next begin says so.
-        let _ = session.lock().saw(&seen);
+        if !planted(RuntimeFault::FloorForgotten) {
+            let _ = session.lock().saw(&seen);
+        }
         Ok(self.stamp_of(&seen))
     }
 
@@ -561,7 +571,7 @@ impl Transaction {
         let bytes: usize = part.writes.iter().map(|write| 64 + write.op.payload_bytes()).sum();
         let room = node.commit_room.acquire_many(node.commit_share(bytes));
         let limit = remaining(self.shared.deadline)?;
-        let _room = match tokio::time::timeout(limit, room).await {
+        let room = match tokio::time::timeout(limit, room).await {
             Ok(permit) => permit.map_err(|_| Error::ShutDown)?,
             Err(_) => return Err(Error::TimedOut(limit)),
         };
@@ -571,7 +581,12 @@ impl Transaction {
         node.metrics.commit(now().since(begun));
         match outcome_of(answer, (domain, line), limit)? {
             Outcome::Committed(stamp) => Ok(stamp),
-            Outcome::Aborted(abort) => Err(self.aborted(domain, abort).await),
+            Outcome::Aborted(abort) => {
+                if planted(RuntimeFault::RoomKept) {
+                    room.forget();
+                }
+                Err(self.aborted(domain, abort).await)
+            }
             Outcome::Unknown => {
                 unreachable!("the cache says of such commits that they are in doubt")
             }
@@ -600,6 +615,10 @@ pub(super) fn outcome_of(
 ) -> Result<Outcome> {
     match answer {
         Ok(Ok(CacheReply::Outcome(outcome))) => Ok(outcome),
+        Ok(Ok(CacheReply::InDoubt { lost, .. })) if planted(RuntimeFault::DoubtAsAbort) => {
+            let reason = format!("it was not done (lost: {lost})");
+            Err(Error::Conflict { attempts: 1, reason })
+        }
         Ok(Ok(CacheReply::InDoubt { commit, lost })) => {
             Err(Error::OutcomeUnknown(Some(InDoubt { domain, commit, lost, line })))
         }

@@ -2,6 +2,8 @@
 //! what it asks for.
 
 use crate::clock::now;
+use crate::limits::Limits;
+use crate::planted::{RuntimeFault, planted};
 use crate::transport::{LinkEvent, LinkSender};
 use larder_core::cache::Cache;
 use larder_core::cache::io::{CacheInput, CacheOutput};
@@ -13,15 +15,13 @@ use larder_core::origin::io::{OriginInput, OriginOutput};
 use larder_core::relay::Relay;
 use larder_core::relay::io::{RelayInput, RelayOutput};
 use larder_core::time::Instant;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-/// Inputs that may wait for a machine; whoever has more waits.
-pub(crate) const INPUTS_MAX: usize = 4096;
-/// Inputs handled before their outputs are carried out.
-const BATCH: usize = 128;
 /// The runtime's timers do not count suspension; after one a machine is woken this late at most.
 const WAKE_MAX: Duration = Duration::from_secs(1);
 /// How long somebody waits who only wants to look.
@@ -79,7 +79,7 @@ impl<M: Machine> Clone for Inputs<M> {
 pub(crate) struct Gone;
 
 /// Something that looks at a machine and its links between two inputs.
-type Look<M> = Box<dyn FnOnce(&M, &HashMap<LinkId, LinkSender>) + Send>;
+type Look<M> = Box<dyn FnOnce(&M, &BTreeMap<LinkId, LinkSender>) + Send>;
 
 enum Event<M: Machine> {
     Input(M::Input),
@@ -106,7 +106,7 @@ impl<M: Machine> Inputs<M> {
     /// Looks at the machine and its links; none: its task is gone, or took longer than the limit.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&M, &HashMap<LinkId, LinkSender>) -> T + Send + 'static,
+        look: impl FnOnce(&M, &BTreeMap<LinkId, LinkSender>) -> T + Send + 'static,
     ) -> Option<T> {
         let (send, receive) = oneshot::channel();
         let look: Look<M> = Box::new(move |machine, links| {
@@ -149,7 +149,7 @@ pub(crate) struct Host<M: Linked, O: Outlet<M>> {
     link_events: mpsc::Receiver<LinkEvent>,
     machine: M,
     outlet: O,
-    links: HashMap<LinkId, LinkSender>,
+    links: BTreeMap<LinkId, LinkSender>,
     outputs: Vec<M::Output>,
     /// Links whose writers sleep and have something to do.
     to_wake: Vec<LinkId>,
@@ -165,8 +165,8 @@ pub(crate) struct Queues<M: Machine> {
 
 impl<M: Machine> Queues<M> {
     pub(crate) fn new() -> Self {
-        let (sender, events) = mpsc::channel(INPUTS_MAX);
-        let (links, link_events) = mpsc::channel(INPUTS_MAX);
+        let (sender, events) = mpsc::channel(Limits::here().inputs);
+        let (links, link_events) = mpsc::channel(Limits::here().inputs);
         Self { inputs: Inputs { sender }, links, events, link_events }
     }
 }
@@ -186,15 +186,16 @@ where
         outputs: Vec<M::Output>,
     ) -> tokio::task::JoinHandle<()> {
         let Queues { events, link_events, .. } = queues;
-        let links = HashMap::new();
+        let links = BTreeMap::new();
         let to_wake = Vec::new();
         let host = Self { machine, outlet, links, events, link_events, outputs, to_wake };
         tokio::spawn(host.run())
     }
 
     async fn run(mut self) {
-        let mut events = Vec::with_capacity(BATCH);
-        let mut link_events = Vec::with_capacity(BATCH);
+        let batch = Limits::here().batch;
+        let mut events = Vec::with_capacity(batch);
+        let mut link_events = Vec::with_capacity(batch);
         // Armed anew only when it fired or a timeout before it came up: a timer costs a lock of
         // the runtime's wheel, and most inputs move no timeout forward.
         let mut alarm = std::pin::pin!(sleep(Duration::ZERO));
@@ -204,23 +205,27 @@ where
             let at = now();
             let latest = at.after(WAKE_MAX);
             let wake = self.machine.next_timeout().map_or(latest, |wake| wake.min(latest));
-            if wake < armed || armed <= at {
+            let earlier = wake < armed && !planted(RuntimeFault::AlarmLate);
+            if earlier || armed <= at {
                 alarm.as_mut().reset(tokio::time::Instant::now() + wake.since(at));
                 armed = wake;
             }
-            tokio::select! {
-                // Not biased: neither users nor links may starve the other.
-                count = self.link_events.recv_many(&mut link_events, BATCH) => {
-                    if count == 0 {
-                        return;
-                    }
+            // Both queues are looked at every time: neither users nor links starve the other, and no
+            // chance decides between them, so that the simulator can play it again.
+            let open = poll_fn(|context| {
+                let of_links = self.link_events.poll_recv_many(context, &mut link_events, batch);
+                let of_users = self.events.poll_recv_many(context, &mut events, batch);
+                if matches!(of_links, Poll::Ready(0)) || matches!(of_users, Poll::Ready(0)) {
+                    return Poll::Ready(false);
                 }
-                count = self.events.recv_many(&mut events, BATCH) => {
-                    if count == 0 {
-                        return;
-                    }
+                if of_links.is_pending() && of_users.is_pending() {
+                    std::task::ready!(alarm.as_mut().poll(context));
+                    armed = now();
                 }
-                () = alarm.as_mut() => armed = now(),
+                Poll::Ready(true)
+            });
+            if !open.await {
+                return;
             }
             let now = now();
             for event in link_events.drain(..) {
@@ -256,7 +261,14 @@ where
         if let LinkInput::Closed { link, .. } = &input {
             self.links.remove(link);
         }
+        if matches!(input, LinkInput::Closed { .. }) && planted(RuntimeFault::OutputsDropped) {
+            self.outputs.clear();
+        }
         self.machine.handle(now, M::link_input(input), &mut self.outputs);
+        if planted(RuntimeFault::BudgetKept) {
+            std::mem::forget(permit);
+            return;
+        }
         drop(permit);
     }
 

@@ -12,17 +12,25 @@ use larder_core::origin::RecoveredDomain;
 use larder_core::rng::Rng;
 use larder_store::disk::{Disk, RealDisk};
 use larder_store::driver::{
-    LIST_NAME, LogHalf, OpenError, PagesHalf, RealStore, StoreConfig, domain_at, folder_name,
-    read_list, write_list,
+    LIST_NAME, LogHalf, OpenError, PagesHalf, RealStore, Recovered, StoreConfig, domain_at,
+    folder_name, read_list, write_list,
 };
 use larder_store::pages::FjallPages;
 use std::path::Path;
 
 /// A domain's store, open, and not yet at work.
 pub(super) struct OpenDomain {
-    pub(super) log: LogHalf<RealDisk>,
-    pub(super) pages: PagesHalf<FjallPages>,
+    pub(super) parts: Parts,
     pub(super) recovered: RecoveredDomain,
+}
+
+/// What a domain's store is made of.
+pub(super) enum Parts {
+    /// Files.
+    Files(LogHalf<RealDisk>, PagesHalf<FjallPages>),
+    /// A world's.
+    #[cfg(feature = "simulated")]
+    World(crate::simulated::SimStore),
 }
 
 /// Opens all domains of the store, and makes new ones until there are as many as configured. A
@@ -95,15 +103,34 @@ fn open_one(path: &Path) -> Result<OpenDomain, OpenError> {
     Ok(open_domain(opened))
 }
 
-fn open_domain((store, recovered): (RealStore, larder_store::driver::Recovered)) -> OpenDomain {
+fn open_domain((store, recovered): (RealStore, Recovered)) -> OpenDomain {
     let (log, pages) = store.split();
-    let recovered = RecoveredDomain {
+    OpenDomain { parts: Parts::Files(log, pages), recovered: in_a_new_history(recovered) }
+}
+
+fn in_a_new_history(recovered: Recovered) -> RecoveredDomain {
+    RecoveredDomain {
         meta: recovered.meta,
         apart: recovered.apart,
         records: recovered.records,
         history: HistoryId(random_u128()),
-    };
-    OpenDomain { log, pages, recovered }
+    }
+}
+
+/// The same in a world of the simulator; none: this thread has none.
+#[cfg(feature = "simulated")]
+pub(super) fn open_world(section: &OriginSection) -> Option<Result<Vec<OpenDomain>, ServerError>> {
+    let opened = crate::simulated::world()?.open(&section.data);
+    Some(match opened {
+        Ok(domains) => Ok(domains
+            .into_iter()
+            .map(|(store, recovered)| OpenDomain {
+                parts: Parts::World(store),
+                recovered: in_a_new_history(recovered),
+            })
+            .collect()),
+        Err(error) => Err(ServerError::Store { path: section.data.clone(), error }),
+    })
 }
 
 #[cfg(test)]

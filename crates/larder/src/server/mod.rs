@@ -6,6 +6,8 @@ mod pace;
 mod relay;
 mod status;
 mod store;
+#[cfg(feature = "simulated")]
+mod tasks;
 
 pub use origin::OriginServer;
 pub use relay::RelayServer;

@@ -1,6 +1,6 @@
 //! An origin: domains' stores, the machine, and links from children.
 
-use super::data::{OpenDomain, open_all};
+use super::data::{OpenDomain, Parts, open_all};
 use super::status::{Seen, directory, domain_name, unreadable_pages};
 use super::store::StoreThreads;
 use super::{FIRST_DOWN_LINK, ServerError};
@@ -19,7 +19,7 @@ use larder_core::origin::{self, Origin};
 use larder_core::rights::Access;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinHandle};
@@ -178,6 +178,10 @@ impl OriginServer {
 
 async fn open_domains(config: &OriginConfig) -> Result<Vec<OpenDomain>, ServerError> {
     let section = config.origin.clone();
+    #[cfg(feature = "simulated")]
+    if let Some(opened) = super::data::open_world(&section) {
+        return opened;
+    }
     let opened = tokio::task::spawn_blocking(move || open_all(&section)).await;
     opened.expect("opening ends in a result, and is not cancelled")
 }
@@ -192,16 +196,18 @@ fn start_machine(
     let mut outputs = Vec::new();
     let recovered = domains.iter().map(|domain| domain.recovered.clone()).collect();
     let settings = machine_config(config, domains.len());
+    #[cfg(feature = "simulated")]
+    let settings = tuned(settings);
     let machine = Origin::new(settings, now(), wall_time(), recovered, &mut outputs)?;
     let mut stores = BTreeMap::new();
     for domain in domains {
         let id = domain.recovered.meta.domain;
-        let threads = StoreThreads::start(domain, &queues.inputs, metrics);
-        let threads = threads.map_err(|error| ServerError::Data {
+        let store = Store::start(id, domain.parts, &queues.inputs, metrics);
+        let store = store.map_err(|error| ServerError::Data {
             path: config.origin.data.clone(),
             detail: format!("no threads for it: {error}"),
         })?;
-        stores.insert(id, threads);
+        stores.insert(id, store);
     }
     let outlet = OriginOutlet {
         stores,
@@ -211,6 +217,15 @@ fn start_machine(
         metrics: metrics.clone(),
     };
     Ok(Host::spawn(machine, outlet, queues, outputs))
+}
+
+/// As this thread's world wants it.
+#[cfg(feature = "simulated")]
+fn tuned(mut settings: origin::OriginConfig) -> origin::OriginConfig {
+    if let Some(world) = crate::simulated::world() {
+        world.tune_origin(&mut settings);
+    }
+    settings
 }
 
 /// For a store of so many domains: more perhaps than are configured, since none is left out.
@@ -254,9 +269,7 @@ async fn tell_room(inputs: Inputs<Origin>, domains: Vec<DomainId>, data: PathBuf
     loop {
         ticks.tick().await;
         // What cannot be told now is left as it was.
-        let place = data.clone();
-        let looked = tokio::task::spawn_blocking(move || larder_store::pages::free_bytes(&place));
-        let Ok(Ok(bytes)) = looked.await else { continue };
+        let Some(bytes) = free_bytes(&data).await else { continue };
         for domain in &domains {
             let domain = *domain;
             if inputs.send(OriginInput::Room { domain, bytes }).await.is_err() {
@@ -266,9 +279,61 @@ async fn tell_room(inputs: Inputs<Origin>, domains: Vec<DomainId>, data: PathBuf
     }
 }
 
+async fn free_bytes(data: &Path) -> Option<u64> {
+    #[cfg(feature = "simulated")]
+    if let Some(world) = crate::simulated::world() {
+        return Some(world.free_bytes(data));
+    }
+    let place = data.to_owned();
+    let looked = tokio::task::spawn_blocking(move || larder_store::pages::free_bytes(&place));
+    looked.await.ok()?.ok()
+}
+
+/// A domain's store at work.
+enum Store {
+    Threads(StoreThreads),
+    #[cfg(feature = "simulated")]
+    Tasks(super::tasks::StoreTasks),
+}
+
+impl Store {
+    fn start(
+        id: DomainId,
+        parts: Parts,
+        inputs: &Inputs<Origin>,
+        metrics: &Arc<Metrics>,
+    ) -> std::io::Result<Self> {
+        Ok(match parts {
+            Parts::Files(log, pages) => {
+                Self::Threads(StoreThreads::start(id, (log, pages), inputs, metrics)?)
+            }
+            #[cfg(feature = "simulated")]
+            Parts::World(store) => {
+                Self::Tasks(super::tasks::StoreTasks::start(id, store, inputs, metrics))
+            }
+        })
+    }
+
+    fn carry_out(&self, output: OriginOutput) {
+        match self {
+            Self::Threads(threads) => threads.carry_out(output),
+            #[cfg(feature = "simulated")]
+            Self::Tasks(tasks) => tasks.carry_out(output),
+        }
+    }
+
+    fn end(self) {
+        match self {
+            Self::Threads(threads) => threads.end(),
+            #[cfg(feature = "simulated")]
+            Self::Tasks(tasks) => drop(tasks),
+        }
+    }
+}
+
 /// Carries out what the origin asks for beside its links.
 struct OriginOutlet {
-    stores: BTreeMap<DomainId, StoreThreads>,
+    stores: BTreeMap<DomainId, Store>,
     failed: Failed,
     damaged: Damaged,
     told: Told,
@@ -277,8 +342,8 @@ struct OriginOutlet {
 
 impl Drop for OriginOutlet {
     fn drop(&mut self) {
-        for (_, threads) in std::mem::take(&mut self.stores) {
-            threads.end();
+        for (_, store) in std::mem::take(&mut self.stores) {
+            store.end();
         }
     }
 }

@@ -56,7 +56,10 @@ impl RelayServer {
             let limit = config.link.write_limit.0;
             LinkSetup::new(queues.links.clone(), metrics.clone(), bytes, limit)
         };
-        let machine = Relay::new(machine_config(&config));
+        let settings = machine_config(&config);
+        #[cfg(feature = "simulated")]
+        let settings = tuned(settings);
+        let machine = Relay::new(settings);
         // Towards its parent lies what all its children commit at once, which the machine bounds.
         let (up, down) = (setup(queue_bytes.saturating_mul(4)), setup(queue_bytes));
         let (state, link) = watch::channel(LinkState::Down(None));
@@ -115,6 +118,15 @@ impl RelayServer {
             task.abort();
         }
     }
+}
+
+/// As this thread's world wants it.
+#[cfg(feature = "simulated")]
+fn tuned(mut settings: relay::RelayConfig) -> relay::RelayConfig {
+    if let Some(world) = crate::simulated::world() {
+        world.tune_relay(&mut settings);
+    }
+    settings
 }
 
 fn machine_config(config: &RelayConfig) -> relay::RelayConfig {

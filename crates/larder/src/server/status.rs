@@ -9,7 +9,7 @@ use larder_core::message::Role;
 use larder_core::origin::io::Unreadable;
 use larder_core::time::Instant;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// A machine's own words, with what the process knows of the links.
 pub(super) struct Seen {
@@ -30,7 +30,7 @@ pub(super) fn domain_name(domain: DomainId) -> String {
 }
 
 impl Seen {
-    pub(super) fn new(status: ParentStatus, links: &HashMap<LinkId, LinkSender>) -> Self {
+    pub(super) fn new(status: ParentStatus, links: &BTreeMap<LinkId, LinkSender>) -> Self {
         let wire = |(link, sender): (&LinkId, &LinkSender)| {
             let address = sender.address().to_owned();
             let queued_bytes = sender.queued_bytes();

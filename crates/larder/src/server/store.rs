@@ -1,18 +1,18 @@
 //! The threads that carry out what an origin asks of a domain's store. They block; the machine and
 //! the runtime's workers never do.
 
-use super::data::OpenDomain;
 use super::pace::{Due, Pace};
 use crate::clock::now;
 use crate::host::Inputs;
 use crate::metrics::{Metrics, StorePart};
+use crate::planted::{RuntimeFault, planted};
 use larder_core::id::DomainId;
 use larder_core::origin::Origin;
 use larder_core::origin::io::{LoadId, LoadKey, OriginInput, OriginOutput, WriteId};
 use larder_core::record::{InstallBatch, LogRecord, Lsn};
-use larder_store::disk::RealDisk;
+use larder_store::disk::{Disk, RealDisk};
 use larder_store::driver::{LogHalf, PagesHalf};
-use larder_store::pages::FjallPages;
+use larder_store::pages::{FjallPages, Pages};
 use std::sync::mpsc::{
     Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
 };
@@ -22,7 +22,8 @@ use std::thread::{Builder, JoinHandle};
 /// Threads that load pages, per domain.
 const LOADERS: usize = 2;
 
-enum LogJob {
+/// What the log is asked for.
+pub(super) enum LogJob {
     Append(WriteId, Vec<(Lsn, LogRecord)>),
     Trim(Lsn),
 }
@@ -42,7 +43,8 @@ pub(super) struct StoreThreads {
 
 impl StoreThreads {
     pub(super) fn start(
-        domain: OpenDomain,
+        id: DomainId,
+        (log_half, pages): (LogHalf<RealDisk>, PagesHalf<FjallPages>),
         inputs: &Inputs<Origin>,
         metrics: &Arc<Metrics>,
     ) -> std::io::Result<Self> {
@@ -51,34 +53,23 @@ impl StoreThreads {
         let (load, load_jobs) = channel();
         // One that waits is enough for all that was removed before it begins.
         let (give_back, give_back_jobs) = sync_channel(1);
-        let pages = Arc::new(domain.pages);
+        let pages = Arc::new(pages);
         let load_jobs = Arc::new(Mutex::new(load_jobs));
         let mut threads = Vec::new();
-        let id = domain.recovered.meta.domain;
-        metrics.store(id, StorePart::Log, domain.log.disk_bytes());
-        // Without the figure the engine still works; what fails here fails there too.
-        if let Ok(bytes) = pages.engine().disk_bytes() {
-            metrics.store(id, StorePart::Pages, bytes);
-        }
-        let appender = Appender {
-            domain: id,
-            log: domain.log,
-            jobs: log_jobs,
-            inputs: inputs.clone(),
-            metrics: metrics.clone(),
-        };
-        threads.push(Builder::new().name("larder-log".into()).spawn(|| appender.run())?);
-        let worker = Worker {
-            domain: id,
-            pages: pages.clone(),
-            inputs: inputs.clone(),
-            metrics: metrics.clone(),
-        };
+        let appender = Appender::new(id, log_half, metrics);
+        let answers = inputs.clone();
+        threads.push(
+            Builder::new()
+                .name("larder-log".into())
+                .spawn(move || appender.run(&log_jobs, &answers))?,
+        );
+        let worker = Worker::new(id, pages.clone(), metrics);
         let installer = worker.clone();
+        let answers = inputs.clone();
         threads.push(
             Builder::new()
                 .name("larder-install".into())
-                .spawn(move || installer.install(&install_jobs))?,
+                .spawn(move || installer.install_all(&install_jobs, &answers))?,
         );
         let giver = worker.clone();
         threads.push(
@@ -88,8 +79,12 @@ impl StoreThreads {
         );
         for _ in 0..LOADERS {
             let (loader, jobs) = (worker.clone(), load_jobs.clone());
-            threads
-                .push(Builder::new().name("larder-load".into()).spawn(move || loader.load(&jobs))?);
+            let answers = inputs.clone();
+            threads.push(
+                Builder::new()
+                    .name("larder-load".into())
+                    .spawn(move || loader.load_all(&jobs, &answers))?,
+            );
         }
         Ok(Self { log, install, load, give_back, pages, threads })
     }
@@ -137,75 +132,157 @@ impl StoreThreads {
     }
 }
 
-struct Appender {
+/// Carries out what the log is asked for: on a thread, or in a world of the simulator on a task.
+pub(super) struct Appender<D: Disk> {
     domain: DomainId,
-    log: LogHalf<RealDisk>,
-    jobs: Receiver<LogJob>,
-    inputs: Inputs<Origin>,
+    log: LogHalf<D>,
     metrics: Arc<Metrics>,
 }
 
-impl Appender {
-    fn run(mut self) {
+impl<D: Disk> Appender<D> {
+    pub(super) fn new(domain: DomainId, log: LogHalf<D>, metrics: &Arc<Metrics>) -> Self {
+        metrics.store(domain, StorePart::Log, log.disk_bytes());
+        Self { domain, log, metrics: metrics.clone() }
+    }
+
+    fn run(mut self, jobs: &Receiver<LogJob>, inputs: &Inputs<Origin>) {
         // Segments are prepared when nobody waits for an append.
         let mut more_to_prepare = true;
         loop {
-            let job = match self.jobs.try_recv() {
+            let job = match jobs.try_recv() {
                 Ok(job) => job,
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) if more_to_prepare => {
                     more_to_prepare = self.log.maintain();
                     continue;
                 }
-                Err(TryRecvError::Empty) => match self.jobs.recv() {
+                Err(TryRecvError::Empty) => match jobs.recv() {
                     Ok(job) => job,
                     Err(_) => return,
                 },
             };
-            match job {
-                LogJob::Append(write, records) => {
-                    let begun = now();
-                    let answer = self.log.append(write, &records);
-                    self.metrics.append(records.len(), now().since(begun));
-                    if self.inputs.send_blocking(answer).is_err() {
-                        return;
-                    }
-                    more_to_prepare = self.log.maintain();
-                    self.metrics.store(self.domain, StorePart::Log, self.log.disk_bytes());
+            let Some(answer) = self.carry_out(job) else {
+                continue;
+            };
+            if inputs.send_blocking(answer).is_err() {
+                return;
+            }
+            more_to_prepare = self.answered();
+        }
+    }
+
+    /// Carries a job out; what it is answered, if it is.
+    pub(super) fn carry_out(&mut self, job: LogJob) -> Option<OriginInput> {
+        match job {
+            LogJob::Append(write, records) => {
+                let begun = now();
+                let mut answer = self.log.append(write, &records);
+                self.metrics.append(records.len(), now().since(begun));
+                if let OriginInput::Appended { result, .. } = &mut answer
+                    && planted(RuntimeFault::AppendUnchecked)
+                {
+                    *result = Ok(());
                 }
-                LogJob::Trim(through) => self.log.trim(through),
+                Some(answer)
+            }
+            LogJob::Trim(through) => {
+                self.log.trim(through);
+                None
             }
         }
     }
+
+    /// An append was answered. Whether there is more to prepare for the next.
+    pub(super) fn answered(&mut self) -> bool {
+        let more_to_prepare = self.log.maintain();
+        self.metrics.store(self.domain, StorePart::Log, self.log.disk_bytes());
+        more_to_prepare
+    }
 }
 
-#[derive(Clone)]
-struct Worker {
+/// A page engine that knows what it takes on its disk.
+pub(super) trait Engine: Pages {
+    /// Bytes of its files; none: it cannot say.
+    fn bytes(&self) -> Option<u64>;
+}
+
+impl Engine for FjallPages {
+    fn bytes(&self) -> Option<u64> {
+        // Without the figure the engine still works; what fails here fails there too.
+        self.disk_bytes().ok()
+    }
+}
+
+/// Carries out what the page engine is asked for.
+pub(super) struct Worker<P: Engine> {
     domain: DomainId,
-    pages: Arc<PagesHalf<FjallPages>>,
-    inputs: Inputs<Origin>,
+    pages: Arc<PagesHalf<P>>,
     metrics: Arc<Metrics>,
 }
 
-impl Worker {
-    fn install(self, jobs: &Receiver<(WriteId, InstallBatch)>) {
+impl<P: Engine> Clone for Worker<P> {
+    fn clone(&self) -> Self {
+        Self { domain: self.domain, pages: self.pages.clone(), metrics: self.metrics.clone() }
+    }
+}
+
+impl<P: Engine> Worker<P> {
+    pub(super) fn new(domain: DomainId, pages: Arc<PagesHalf<P>>, metrics: &Arc<Metrics>) -> Self {
+        let worker = Self { domain, pages, metrics: metrics.clone() };
+        worker.measure();
+        worker
+    }
+
+    fn measure(&self) {
+        if let Some(bytes) = self.pages.engine().bytes() {
+            self.metrics.store(self.domain, StorePart::Pages, bytes);
+        }
+    }
+
+    fn install_all(self, jobs: &Receiver<(WriteId, InstallBatch)>, inputs: &Inputs<Origin>) {
         while let Ok((write, batch)) = jobs.recv() {
-            let begun = now();
-            let answer: OriginInput = self.pages.install(write, &batch);
-            match &answer {
-                OriginInput::Installed { result: Err(_), .. } => self.metrics.install_refused(),
-                _ => self.metrics.install(batch.pages.len(), now().since(begun)),
-            }
-            // Without the figure the engine still works; what fails here fails there too.
-            if let Ok(bytes) = self.pages.engine().disk_bytes() {
-                self.metrics.store(self.domain, StorePart::Pages, bytes);
-            }
-            if self.inputs.send_blocking(answer).is_err() {
+            let Some(answer) = self.install(write, &batch) else {
+                continue;
+            };
+            if inputs.send_blocking(answer).is_err() {
                 return;
             }
         }
     }
 
+    /// Installs a batch; what that is answered.
+    pub(super) fn install(&self, write: WriteId, batch: &InstallBatch) -> Option<OriginInput> {
+        let begun = now();
+        let answer: OriginInput = self.pages.install(write, batch);
+        match &answer {
+            OriginInput::Installed { result: Err(_), .. } => self.metrics.install_refused(),
+            _ => self.metrics.install(batch.pages.len(), now().since(begun)),
+        }
+        self.measure();
+        (!planted(RuntimeFault::InstallLost)).then_some(answer)
+    }
+
+    fn load_all(self, jobs: &Mutex<Receiver<(LoadId, LoadKey)>>, inputs: &Inputs<Origin>) {
+        loop {
+            // Held while waiting: the other loaders wait for the lock instead.
+            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok((load, key)) = job else {
+                return;
+            };
+            if inputs.send_blocking(self.load(load, &key)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Loads; what that is answered.
+    pub(super) fn load(&self, load: LoadId, key: &LoadKey) -> OriginInput {
+        self.metrics.load();
+        self.pages.load(load, key)
+    }
+}
+
+impl Worker<FjallPages> {
     /// Gives space back in the background: as much as it was asked for, and as long as it takes, but no
     /// more than a part of the time.
     fn give_back(self, jobs: &Receiver<()>) {
@@ -252,19 +329,5 @@ impl Worker {
             (Ok(()), ..) => {}
         }
         true
-    }
-
-    fn load(self, jobs: &Mutex<Receiver<(LoadId, LoadKey)>>) {
-        loop {
-            // Held while waiting: the other loaders wait for the lock instead.
-            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok((load, key)) = job else {
-                return;
-            };
-            self.metrics.load();
-            if self.inputs.send_blocking(self.pages.load(load, &key)).is_err() {
-                return;
-            }
-        }
     }
 }

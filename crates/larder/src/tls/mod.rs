@@ -51,6 +51,7 @@ pub fn key_file(name: &str) -> String {
 /// Who this process is, and whom it trusts. Loaded from `ca.pem`, `NAME.pem`, `NAME-key.pem` and,
 /// if it is there, `ca-crl.pem`, and checked at once, so that a wrong file is named before anything
 /// is served.
+#[derive(Clone)]
 pub struct Identity {
     name: String,
     own: Arc<Own>,

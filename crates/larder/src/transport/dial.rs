@@ -6,14 +6,17 @@ use super::prepare;
 use crate::clock::{now, random_u64};
 use crate::config::LinkConfig;
 use crate::metrics::Side;
+use crate::planted::{RuntimeFault, planted};
 use crate::tls::{Credentials, TlsError, peer_name};
 use larder_core::id::LinkId;
 use larder_core::machine::LinkInput;
 use larder_core::message::{CloseReason, Message};
 use larder_core::rng::Rng;
 use rustls::pki_types::{CertificateDer, ServerName};
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -67,6 +70,13 @@ pub(crate) struct Dialer {
     pub(crate) state: watch::Sender<LinkState>,
 }
 
+/// A connection to the parent, and its certificate.
+enum Dialed {
+    Tls(Box<TlsStream<TcpStream>>, CertificateDer<'static>),
+    #[cfg(feature = "simulated")]
+    Pipe(crate::simulated::Stream),
+}
+
 /// Why there is no link.
 enum Failure {
     Tls(TlsError),
@@ -79,11 +89,21 @@ impl Dialer {
         let mut pauses = Pauses::new(&self.link);
         loop {
             match self.connect().await {
-                Ok((stream, peer, certificate)) => {
+                Ok((dialed, peer)) => {
                     let opened = now();
                     let link = LinkId(next_link);
                     next_link += 1;
-                    let Some(failed) = self.run_link(stream, link, peer, &certificate).await else {
+                    let ended = match dialed {
+                        Dialed::Tls(stream, certificate) => {
+                            let distrusts = self.credentials.distrusts(&certificate);
+                            self.run_link(*stream, link, peer, distrusts).await
+                        }
+                        #[cfg(feature = "simulated")]
+                        Dialed::Pipe(pipe) => {
+                            self.run_link(pipe, link, peer, std::future::pending()).await
+                        }
+                    };
+                    let Some(failed) = ended else {
                         return;
                     };
                     if now().since(opened) >= GOOD_LINK {
@@ -101,21 +121,29 @@ impl Dialer {
             }
             let hopeless =
                 matches!(&*self.state.borrow(), LinkState::Refused(_) | LinkState::Untrusted(_));
+            let mut pause = pauses.next(hopeless);
+            if planted(RuntimeFault::DialAtOnce) {
+                pause = Duration::ZERO;
+            }
+            if hopeless && planted(RuntimeFault::DialGivesUp) {
+                return;
+            }
             // New certificate files may be what was missing.
             tokio::select! {
-                () = sleep(pauses.next(hopeless)) => {}
+                biased;
+                () = sleep(pause) => {}
                 () = self.credentials.changed() => pauses.reset(),
             }
         }
     }
 
     /// Runs a link to its end; none: the machine's task is gone.
-    async fn run_link(
+    async fn run_link<S: AsyncRead + AsyncWrite + Send + 'static>(
         &self,
-        stream: TlsStream<TcpStream>,
+        stream: S,
         link: LinkId,
         peer: String,
-        certificate: &CertificateDer<'_>,
+        distrusts: impl Future<Output = TlsError>,
     ) -> Option<LinkState> {
         let seen = |message: &Message| {
             if let Message::Welcome { name, .. } = message {
@@ -124,7 +152,6 @@ impl Dialer {
             }
         };
         let opened = LinkInput::UpOpened { link, peer };
-        let distrusts = self.credentials.distrusts(certificate);
         let opened = (opened, self.parent.as_str());
         let end = self.setup.run(stream, Side::Up, link, opened, seen, distrusts).await;
         Some(match end {
@@ -166,12 +193,15 @@ impl Dialer {
         self.state.send_replace(state);
     }
 
-    /// A stream to the parent, its name and its certificate.
-    async fn connect(
-        &self,
-    ) -> Result<(TlsStream<TcpStream>, String, CertificateDer<'static>), Failure> {
+    /// A connection to the parent, and its name.
+    async fn connect(&self) -> Result<(Dialed, String), Failure> {
         let attempt = async {
             let other = |e: std::io::Error| Failure::Other(format!("{}: {e}", self.parent));
+            #[cfg(feature = "simulated")]
+            if let Some(opening) = self.pipe() {
+                let (pipe, peer) = opening.await.map_err(other)?;
+                return Ok((Dialed::Pipe(pipe), peer));
+            }
             let stream = TcpStream::connect(&self.parent).await.map_err(other)?;
             prepare(&stream, self.link.write_limit.0).map_err(other)?;
             // Certificates name identities, not hosts; the verifier ignores the dialled name.
@@ -187,7 +217,7 @@ impl Dialer {
                 Some((peer, certificate))
             });
             let known = known.ok_or_else(|| Failure::Other("the parent has no name".into()))?;
-            Ok((stream, known.0, known.1))
+            Ok((Dialed::Tls(Box::new(stream), known.1), known.0))
         };
         let limit = self.link.connect_limit.0;
         match timeout(limit, attempt).await {
@@ -196,6 +226,16 @@ impl Dialer {
                 Err(Failure::Other(format!("{}: no connection within {limit:?}", self.parent)))
             }
         }
+    }
+
+    /// The world's connection, if this thread has a world.
+    #[cfg(feature = "simulated")]
+    fn pipe(
+        &self,
+    ) -> Option<crate::simulated::Later<std::io::Result<(crate::simulated::Stream, String)>>> {
+        use larder_core::message::Role;
+        let role = if self.credentials.serves() { Role::Relay } else { Role::Node };
+        Some(crate::simulated::world()?.connect(self.credentials.name(), role, &self.parent))
     }
 
     fn handshake_failure(&self, error: &std::io::Error) -> Failure {

@@ -1,7 +1,9 @@
 //! One link: a reader, a writer, and what they tell the machine.
 
 use super::outgoing::{LinkSender, Outgoing, Work, outgoing};
+use crate::limits::Limits;
 use crate::metrics::{Direction, Metrics, Side};
+use crate::planted::{RuntimeFault, planted};
 use crate::tls::TlsError;
 use bytes::{Bytes, BytesMut};
 use larder_core::id::LinkId;
@@ -14,14 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Bytes read, and bytes of frames written, at once: four TLS records.
-const BATCH_BYTES: usize = 64 << 10;
-/// Messages above this many bytes take part of the budget of bytes towards the machine.
-const SMALL_BYTES: u32 = 16 << 10;
-/// Bytes of large messages from all links that may wait for the machine.
-const INPUT_BYTES_MAX: u32 = 128 << 20;
 /// How long a goodbye may take.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -64,6 +61,7 @@ pub(crate) struct LinkSetup {
     queue_bytes: usize,
     /// A write that makes no progress for this long ends the link.
     write_limit: Duration,
+    limits: Limits,
 }
 
 /// How a link ended.
@@ -88,13 +86,9 @@ impl LinkSetup {
         queue_bytes: usize,
         write_limit: Duration,
     ) -> Self {
-        Self {
-            events,
-            metrics,
-            budget: Arc::new(Semaphore::new(INPUT_BYTES_MAX as usize)),
-            queue_bytes,
-            write_limit,
-        }
+        let limits = Limits::here();
+        let budget = Arc::new(Semaphore::new(limits.input_bytes as usize));
+        Self { events, metrics, budget, queue_bytes, write_limit, limits }
     }
 
     /// Runs a link until it ends, or until `distrusts` does. `input` tells the machine of it;
@@ -119,28 +113,35 @@ impl LinkSetup {
         }
         self.metrics.link(side, true);
         let (mut read, write) = tokio::io::split(stream);
-        let writer =
-            Writer { write, queue, metrics: self.metrics.clone(), limit: self.write_limit };
-        let mut writer = tokio::spawn(writer.run());
+        let writer = Writer {
+            write,
+            queue,
+            metrics: self.metrics.clone(),
+            limit: self.write_limit,
+            batch_bytes: self.limits.batch_bytes,
+        };
+        let mut writer = Owned(tokio::spawn(writer.run()));
         let end = tokio::select! {
-            end = self.read(&mut read, link, seen) => end,
+            // In an order, so that the simulator can play it again; a reader that is never idle last.
+            biased;
+            end = &mut writer.0 => end.unwrap_or(End::Stopped),
             error = distrusts => End::Distrusted(error),
-            end = &mut writer => end.unwrap_or(End::Stopped),
+            end = self.read(&mut read, link, seen) => end,
         };
         let goodbye = match &end {
-            End::Closed(reason) if !writer.is_finished() => Some(reason.clone()),
+            End::Closed(reason) if !writer.0.is_finished() => Some(reason.clone()),
             End::Distrusted(error) => Some(CloseReason::Forbidden(error.to_string())),
             _ => None,
         };
         if let Some(reason) = goodbye {
             own.close(reason);
             let last_words = async {
-                let _ = (&mut writer).await;
+                let _ = (&mut writer.0).await;
                 discard(&mut read).await;
             };
             let _ = timeout(2 * GOODBYE_LIMIT, last_words).await;
         }
-        writer.abort();
+        drop(writer);
         // A peer that has our goodbye ends the socket before the writer says that it is through.
         let end = match (end, own.closing()) {
             (End::Broken(_), Some(reason)) => End::Closed(reason),
@@ -151,6 +152,9 @@ impl LinkSetup {
             End::Goodbye(reason) => Some(reason.clone()),
             _ => None,
         };
+        if planted(RuntimeFault::ClosedUntold) {
+            return end;
+        }
         let closed = LinkEvent::Input { input: LinkInput::Closed { link, reason }, permit: None };
         match self.events.send(closed).await {
             Ok(()) => end,
@@ -165,9 +169,9 @@ impl LinkSetup {
         mut seen: impl FnMut(&Message),
     ) -> End {
         let mut lanes = LaneReceiver::new();
-        let mut buffer = BytesMut::with_capacity(BATCH_BYTES);
+        let mut buffer = BytesMut::with_capacity(self.limits.batch_bytes);
         loop {
-            buffer.reserve(BATCH_BYTES);
+            buffer.reserve(self.limits.batch_bytes);
             match read.read_buf(&mut buffer).await {
                 Ok(0) => return End::Broken(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.metrics.wire(Direction::Received, count as u64),
@@ -191,14 +195,17 @@ impl LinkSetup {
                     return End::Stopped;
                 }
             }
+            if buffer.len() == 1 && planted(RuntimeFault::BoundaryByte) {
+                buffer.clear();
+            }
         }
     }
 
     /// Gives a message to the machine, and waits while too much lies before it: so the socket
     /// waits, and the peer. False: the machine's task is gone.
     async fn hand_over(&self, link: LinkId, message: Message, bytes: u32) -> bool {
-        let permit = if bytes > SMALL_BYTES {
-            let share = bytes.min(INPUT_BYTES_MAX);
+        let permit = if bytes > self.limits.small_bytes {
+            let share = bytes.min(self.limits.input_bytes);
             match self.budget.clone().acquire_many_owned(share).await {
                 Ok(permit) => Some(permit),
                 Err(_) => return false,
@@ -211,11 +218,21 @@ impl LinkSetup {
     }
 }
 
+/// A task that ends with whoever started it.
+struct Owned<T>(JoinHandle<T>);
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 struct Writer<S> {
     write: WriteHalf<S>,
     queue: Outgoing,
     metrics: Arc<Metrics>,
     limit: Duration,
+    batch_bytes: usize,
 }
 
 impl<S: AsyncWrite> Writer<S> {
@@ -224,7 +241,7 @@ impl<S: AsyncWrite> Writer<S> {
         let mut lanes = LaneSender::new(UNBOUNDED);
         let mut taken = Vec::new();
         // Written from its beginning every time: that much of it stays in the processor's caches.
-        let mut buffer = Vec::with_capacity(2 * BATCH_BYTES);
+        let mut buffer = Vec::with_capacity(2 * self.batch_bytes);
         loop {
             let work = if lanes.is_empty() {
                 self.queue.wait(&mut taken).await
@@ -233,6 +250,9 @@ impl<S: AsyncWrite> Writer<S> {
             };
             if let Work::Close(reason) = work {
                 return self.goodbye(reason).await;
+            }
+            if planted(RuntimeFault::LanesReversed) {
+                taken.reverse();
             }
             for message in taken.drain(..) {
                 match lanes.push(&message) {
@@ -243,7 +263,7 @@ impl<S: AsyncWrite> Writer<S> {
                 }
             }
             // Small batches: a control message that comes now overtakes all but this one.
-            fill(&mut lanes, &mut buffer);
+            fill(&mut lanes, &mut buffer, self.batch_bytes);
             if let Err(error) = self.write_out(&mut buffer, lanes.is_empty()).await {
                 return End::Broken(error);
             }
@@ -259,7 +279,8 @@ impl<S: AsyncWrite> Writer<S> {
             if count == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            left = &left[count..];
+            let more = !planted(RuntimeFault::ShortWrite);
+            left = if more { &left[count..] } else { &[] };
         }
         buffer.clear();
         if flush {
@@ -275,7 +296,7 @@ impl<S: AsyncWrite> Writer<S> {
             self.metrics.message(Direction::Sent, &message, bytes as u64);
         }
         let mut buffer = Vec::new();
-        fill(&mut lanes, &mut buffer);
+        fill(&mut lanes, &mut buffer, self.batch_bytes);
         let last_words = async {
             self.write_out(&mut buffer, true).await?;
             self.write.shutdown().await
@@ -289,15 +310,15 @@ impl<S: AsyncWrite> Writer<S> {
 /// Takes what the peer still sends: a socket closed with bytes unread is reset, and the peer may
 /// never see the goodbye.
 async fn discard<S: AsyncRead>(read: &mut ReadHalf<S>) {
-    let mut buffer = BytesMut::with_capacity(BATCH_BYTES);
+    let mut buffer = BytesMut::with_capacity(Limits::SHIPPED.batch_bytes);
     while let Ok(1..) = read.read_buf(&mut buffer).await {
         buffer.clear();
     }
 }
 
 /// Moves frames to `buffer` until it holds a batch.
-fn fill(lanes: &mut LaneSender, buffer: &mut Vec<u8>) {
-    while buffer.len() < BATCH_BYTES {
+fn fill(lanes: &mut LaneSender, buffer: &mut Vec<u8>, batch_bytes: usize) {
+    while buffer.len() < batch_bytes {
         let Some(fragment) = lanes.next_fragment() else {
             return;
         };
@@ -367,6 +388,30 @@ mod tests {
             closed,
             LinkEvent::Input { input: LinkInput::Closed { reason: None, .. }, .. }
         ));
+    }
+
+    /// A node was dropped without a goodbye, or an origin ended like a crash: their links' tasks were
+    /// aborted, but not the writers that these had started. Each waited for ever for messages that
+    /// nobody could queue any more, and held its half of the socket: the peer heard of no end until
+    /// its `link.silence_max`, and the process kept a task and a descriptor for each such link.
+    #[tokio::test]
+    async fn a_link_whose_task_is_aborted_leaves_no_writer_and_no_socket() {
+        let (events, mut told) = mpsc::channel(8);
+        let setup =
+            LinkSetup::new(events, Arc::new(Metrics::new()), 1 << 20, Duration::from_secs(5));
+        let (here, mut there) = tokio::io::duplex(4096);
+        let input = LinkInput::DownOpened { link: LinkId(1), peer: "a".into(), role: Role::Node };
+        let link = tokio::spawn(async move {
+            setup.run(here, Side::Down, LinkId(1), (input, "pipe"), |_| {}, pending()).await
+        });
+        let opened = told.recv().await;
+        assert!(matches!(opened, Some(LinkEvent::Opened { .. })));
+        // The writer runs before it is left alone.
+        tokio::task::yield_now().await;
+        link.abort();
+        let mut bytes = Vec::new();
+        let ended = timeout(PATIENCE, there.read_to_end(&mut bytes)).await;
+        assert_eq!(ended.expect("the socket is closed").expect("without an error"), 0);
     }
 
     /// A link over a slow line had megabytes of pages to send. The kernel took them all, and a

@@ -5,13 +5,16 @@ use super::link::{End, LinkSetup};
 use super::prepare;
 use crate::config::LinkConfig;
 use crate::metrics::Side;
-use crate::tls::{Credentials, peer_name, peer_role};
+use crate::tls::{Credentials, TlsError, peer_name, peer_role};
 use larder_core::id::LinkId;
 use larder_core::machine::LinkInput;
+use larder_core::message::Role;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -19,9 +22,23 @@ use tokio::time::{sleep, timeout};
 
 /// Accepts links.
 pub(crate) struct Listener {
-    listener: TcpListener,
+    door: Door,
     shared: Arc<Shared>,
     room: Arc<Semaphore>,
+}
+
+/// Where connections come in.
+enum Door {
+    Tcp(TcpListener),
+    #[cfg(feature = "simulated")]
+    Pipes(tokio::sync::mpsc::Receiver<crate::simulated::Incoming>, SocketAddr),
+}
+
+/// Who came in.
+enum Arrived {
+    Tcp(TcpStream),
+    #[cfg(feature = "simulated")]
+    Pipe(crate::simulated::Incoming),
 }
 
 struct Shared {
@@ -40,10 +57,10 @@ impl Listener {
         link: LinkConfig,
         first_link: u64,
     ) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(listen).await?;
+        let door = Door::open(listen, &credentials).await?;
         let room = Arc::new(Semaphore::new(link.links_max as usize));
         Ok(Self {
-            listener,
+            door,
             shared: Arc::new(Shared {
                 setup,
                 credentials,
@@ -56,14 +73,18 @@ impl Listener {
 
     /// Where it listens.
     pub(crate) fn address(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
+        match &self.door {
+            Door::Tcp(listener) => listener.local_addr(),
+            #[cfg(feature = "simulated")]
+            Door::Pipes(_, address) => Ok(*address),
+        }
     }
 
     /// Accepts until dropped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         let mut links = JoinSet::new();
         loop {
-            let (stream, address) = match self.listener.accept().await {
+            let (arrived, address) = match self.door.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of descriptors, most likely: they come back when links end.
@@ -80,15 +101,54 @@ impl Listener {
             };
             let shared = self.shared.clone();
             links.spawn(async move {
-                shared.serve(stream, address).await;
+                shared.serve(arrived, address).await;
                 drop(permit);
             });
         }
     }
 }
 
+impl Door {
+    async fn open(listen: &str, credentials: &Credentials) -> std::io::Result<Self> {
+        #[cfg(feature = "simulated")]
+        if let Some(world) = crate::simulated::world() {
+            let (arrivals, address) = world.listen(credentials.name(), listen)?;
+            return Ok(Self::Pipes(arrivals, address));
+        }
+        let _ = credentials;
+        Ok(Self::Tcp(TcpListener::bind(listen).await?))
+    }
+
+    async fn accept(&mut self) -> std::io::Result<(Arrived, SocketAddr)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                Ok((Arrived::Tcp(stream), address))
+            }
+            #[cfg(feature = "simulated")]
+            Self::Pipes(arrivals, _) => match arrivals.recv().await {
+                Some(incoming) => {
+                    let address = incoming.address;
+                    Ok((Arrived::Pipe(incoming), address))
+                }
+                None => std::future::pending().await,
+            },
+        }
+    }
+}
+
 impl Shared {
-    async fn serve(&self, stream: TcpStream, address: SocketAddr) {
+    async fn serve(&self, arrived: Arrived, address: SocketAddr) {
+        let stream = match arrived {
+            Arrived::Tcp(stream) => stream,
+            #[cfg(feature = "simulated")]
+            Arrived::Pipe(incoming) => {
+                let crate::simulated::Incoming { stream, peer, role, .. } = incoming;
+                return self
+                    .serve_link(stream, address, (peer, role), std::future::pending())
+                    .await;
+            }
+        };
         let handshake = async {
             prepare(&stream, self.link.write_limit.0).map_err(|e| e.to_string())?;
             let trust = self.credentials.current();
@@ -108,11 +168,21 @@ impl Shared {
         let Some((peer, role, certificate)) = known else {
             return self.refuse(address, "the certificate holds no name");
         };
+        let distrusts = self.credentials.distrusts(&certificate);
+        self.serve_link(stream, address, (peer, role), distrusts).await;
+    }
+
+    async fn serve_link<S: AsyncRead + AsyncWrite + Send + 'static>(
+        &self,
+        stream: S,
+        address: SocketAddr,
+        (peer, role): (String, Role),
+        distrusts: impl Future<Output = TlsError>,
+    ) {
         let link = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
         tracing::info!(%address, %peer, link = link.0, "child linked");
         let opened =
             (LinkInput::DownOpened { link, peer: peer.clone(), role }, address.to_string());
-        let distrusts = self.credentials.distrusts(&certificate);
         let opened = (opened.0, opened.1.as_str());
         let end = self.setup.run(stream, Side::Down, link, opened, |_| {}, distrusts).await;
         let why = match end {

@@ -1,6 +1,7 @@
 //! What waits to be sent on a link.
 
 use crate::clock::now;
+use crate::planted::{RuntimeFault, planted};
 use larder_core::message::{
     CloseReason, CopyAnswer, Message, PageBody, VolumeChange, VolumeKey, VolumeSpec,
 };
@@ -81,6 +82,9 @@ impl LinkSender {
         let first = queue.messages.is_empty();
         queue.waiting += weight(&message);
         let bytes = queue.waiting + queue.taken;
+        if bytes > self.shared.bytes_max && planted(RuntimeFault::QueueDrops) {
+            return false;
+        }
         if bytes > self.shared.bytes_max {
             queue.messages.clear();
             queue.closing = Some(CloseReason::Limit(format!("{bytes} bytes wait to be sent")));

@@ -1,0 +1,416 @@
+//! The network of a world: connections as pipes, with latency, small buffers, fragments of any size,
+//! stalls and cuts. What is sent arrives as it was, or not at all: TLS sees to that in the real one.
+
+use larder::simulated::{Incoming, Later, Stream};
+use larder_core::message::Role;
+use larder_core::rng::Rng;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Whoever dials a line that is gone hears nothing for this long.
+const NO_ANSWER: Duration = Duration::from_secs(3600);
+
+/// Bytes under way on a line that is well.
+const HEALED_BYTES: usize = 1 << 20;
+
+/// How a line is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    /// One way.
+    pub(super) latency: Duration,
+    /// Bytes under way in each direction.
+    pub(super) bytes: usize,
+    /// Most bytes that a read or a write moves.
+    pub(super) fragment: u64,
+    /// Of sixteen reads and writes, so many are put off.
+    pub(super) dawdle: u64,
+}
+
+/// The network.
+#[derive(Clone)]
+pub(super) struct Net(Arc<Mutex<State>>);
+
+struct State {
+    rng: Rng,
+    doors: BTreeMap<String, Door>,
+    lines: BTreeMap<String, Line>,
+    /// Whose lines up are gone.
+    gone: Vec<String>,
+    connections: Vec<Connection>,
+    /// When each process dialled last.
+    dialled: BTreeMap<String, Instant>,
+    /// Names under which more than one process dials.
+    shared: Vec<String>,
+    healed: Arc<AtomicBool>,
+    /// The shortest pause between two attempts of a process.
+    pause_min: Duration,
+}
+
+struct Door {
+    name: String,
+    arrivals: mpsc::Sender<Incoming>,
+}
+
+struct Connection {
+    /// Who opened it.
+    from: String,
+    /// To the parent, and from it.
+    ways: [Weak<Mutex<Way>>; 2],
+}
+
+/// One direction of a connection.
+#[derive(Default)]
+struct Way {
+    /// What is under way, and when it arrives.
+    under_way: VecDeque<(Instant, VecDeque<u8>)>,
+    bytes: usize,
+    /// The writer will write no more.
+    ended: bool,
+    broken: bool,
+    stalled: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+/// One end of a connection.
+struct End {
+    line: Line,
+    /// No buffer is small any more.
+    healed: Arc<AtomicBool>,
+    reads: Arc<Mutex<Way>>,
+    writes: Arc<Mutex<Way>>,
+    timer: Pin<Box<Sleep>>,
+    rng: Rng,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Way {
+    fn wake(&mut self) {
+        for waker in [self.reader.take(), self.writer.take()].into_iter().flatten() {
+            waker.wake();
+        }
+    }
+
+    fn breaks(&mut self) {
+        self.broken = true;
+        self.wake();
+    }
+}
+
+impl Net {
+    /// A network without anybody.
+    #[must_use]
+    pub(super) fn new(rng: Rng, pause_min: Duration) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            rng,
+            doors: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            gone: Vec::new(),
+            connections: Vec::new(),
+            dialled: BTreeMap::new(),
+            shared: Vec::new(),
+            healed: Arc::default(),
+            pause_min,
+        })))
+    }
+
+    /// Sets the line up from a process.
+    pub(super) fn set_line(&self, from: &str, line: Line) {
+        lock(&self.0).lines.insert(from.into(), line);
+    }
+
+    /// The line up from a process.
+    #[must_use]
+    pub(super) fn line(&self, from: &str) -> Line {
+        lock(&self.0).lines[from]
+    }
+
+    /// From now on all lines have room, or as little as they were made with.
+    pub(super) fn heal(&self, healed: bool) {
+        let mut state = lock(&self.0);
+        state.healed.store(healed, Ordering::Relaxed);
+        state.gone.clear();
+    }
+
+    /// More than one process dials under a name.
+    pub(super) fn shares(&self, name: &str) {
+        lock(&self.0).shared.push(name.into());
+    }
+
+    /// Takes connections at an address, in the place of whoever did before.
+    pub(super) fn listen(
+        &self,
+        name: &str,
+        at: &str,
+    ) -> io::Result<(mpsc::Receiver<Incoming>, SocketAddr)> {
+        let address = at.parse().map_err(io::Error::other)?;
+        let (arrivals, door) = mpsc::channel(64);
+        let name = name.into();
+        lock(&self.0).doors.insert(at.into(), Door { name, arrivals });
+        Ok((door, address))
+    }
+
+    /// A process begins: its attempts are counted anew.
+    pub(super) fn begins(&self, name: &str) {
+        lock(&self.0).dialled.remove(name);
+    }
+
+    /// Opens a connection; also the name at the other end.
+    pub(super) fn connect(
+        &self,
+        from: &str,
+        role: Role,
+        to: &str,
+    ) -> Later<io::Result<(Stream, String)>> {
+        let (net, from, to) = (self.clone(), from.to_owned(), to.to_owned());
+        let (line, gone) = {
+            let mut state = lock(&self.0);
+            let now = Instant::now();
+            let before = state.dialled.insert(from.clone(), now);
+            let least = state.pause_min;
+            let before = before.filter(|_| !state.shared.contains(&from));
+            assert!(
+                before.is_none_or(|before| now - before >= least),
+                "P10: {from} dials again {:?} after its last attempt, and is to pause for {least:?}",
+                now - before.unwrap_or(now)
+            );
+            (state.lines[&from], state.gone.contains(&from))
+        };
+        Box::pin(async move {
+            if gone {
+                sleep(NO_ANSWER).await;
+            }
+            sleep(line.latency + Duration::from_millis(1)).await;
+            net.open(&from, role, &to, line).await
+        })
+    }
+
+    async fn open(
+        &self,
+        from: &str,
+        role: Role,
+        to: &str,
+        line: Line,
+    ) -> io::Result<(Stream, String)> {
+        let (ours, incoming, arrivals, name) = {
+            let mut state = lock(&self.0);
+            let [mine, theirs] = [state.rng.next_u64(), state.rng.next_u64()].map(Rng::new);
+            let Some(door) = state.doors.get(to) else {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            };
+            let (arrivals, name) = (door.arrivals.clone(), door.name.clone());
+            let [up, down] = [(); 2].map(|()| Arc::new(Mutex::new(Way::default())));
+            let ways = [&up, &down].map(Arc::downgrade);
+            state.connections.retain(|connection| connection.stands());
+            state.connections.push(Connection { from: from.into(), ways });
+            let ours = End::new(line, &state.healed, (down.clone(), up.clone()), mine);
+            let stream: Stream = Box::new(End::new(line, &state.healed, (up, down), theirs));
+            let address = SocketAddr::from(([10, 0, 9, 9], 9));
+            (ours, Incoming { stream, address, peer: from.into(), role }, arrivals, name)
+        };
+        if arrivals.try_send(incoming).is_err() {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let stream: Stream = Box::new(ours);
+        Ok((stream, name))
+    }
+
+    /// Breaks what stands of a process's line up.
+    pub(super) fn cut(&self, from: &str) {
+        for connection in lock(&self.0).connections.iter().filter(|one| one.from == from) {
+            for way in connection.ways.iter().filter_map(Weak::upgrade) {
+                lock(&way).breaks();
+            }
+        }
+    }
+
+    /// Stalls, or lets go on, what a process sends up (0) or is sent (1).
+    pub(super) fn stall(&self, from: &str, way: usize, stalled: bool) {
+        for connection in lock(&self.0).connections.iter().filter(|one| one.from == from) {
+            if let Some(way) = connection.ways[way].upgrade() {
+                let mut way = lock(&way);
+                way.stalled = stalled;
+                way.wake();
+            }
+        }
+    }
+
+    /// Takes a process's line away: what stands stalls both ways, and dialling is not answered.
+    pub(super) fn part(&self, from: &str) {
+        for way in [0, 1] {
+            self.stall(from, way, true);
+        }
+        lock(&self.0).gone.push(from.into());
+    }
+
+    /// Gives it back.
+    pub(super) fn join(&self, from: &str) {
+        lock(&self.0).gone.retain(|gone| gone != from);
+        for way in [0, 1] {
+            self.stall(from, way, false);
+        }
+    }
+
+    /// Connections of which somebody holds an end.
+    #[must_use]
+    pub(super) fn standing(&self) -> usize {
+        lock(&self.0).connections.iter().filter(|connection| connection.stands()).count()
+    }
+}
+
+impl Connection {
+    fn stands(&self) -> bool {
+        self.ways.iter().any(|way| way.strong_count() > 0)
+    }
+}
+
+impl End {
+    fn new(
+        line: Line,
+        healed: &Arc<AtomicBool>,
+        (reads, writes): (Arc<Mutex<Way>>, Arc<Mutex<Way>>),
+        rng: Rng,
+    ) -> Self {
+        Self {
+            line,
+            healed: healed.clone(),
+            reads,
+            writes,
+            timer: Box::pin(sleep(Duration::ZERO)),
+            rng,
+        }
+    }
+
+    fn dawdles(&mut self, context: &Context<'_>) -> bool {
+        let dawdles = self.rng.chance(self.line.dawdle, 16);
+        if dawdles {
+            context.waker().wake_by_ref();
+        }
+        dawdles
+    }
+
+    fn share(&mut self) -> usize {
+        if self.healed.load(Ordering::Relaxed) {
+            return HEALED_BYTES;
+        }
+        1 + self.rng.below(self.line.fragment) as usize
+    }
+}
+
+impl AsyncRead for End {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.dawdles(context) {
+            return Poll::Pending;
+        }
+        let most = self.share().min(buffer.remaining());
+        let this = &mut *self;
+        let mut way = lock(&this.reads);
+        if way.broken {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        way.reader = Some(context.waker().clone());
+        if way.stalled {
+            return Poll::Pending;
+        }
+        let ended = way.ended;
+        let Some((arrives, bytes)) = way.under_way.front_mut() else {
+            return if ended { Poll::Ready(Ok(())) } else { Poll::Pending };
+        };
+        if *arrives > Instant::now() {
+            let arrives = *arrives;
+            drop(way);
+            this.timer.as_mut().reset(arrives);
+            if std::future::Future::poll(this.timer.as_mut(), context).is_ready() {
+                context.waker().wake_by_ref();
+            }
+            return Poll::Pending;
+        }
+        let count = most.min(bytes.len());
+        let taken: Vec<u8> = bytes.drain(..count).collect();
+        if bytes.is_empty() {
+            way.under_way.pop_front();
+        }
+        way.bytes -= count;
+        if let Some(writer) = way.writer.take() {
+            writer.wake();
+        }
+        buffer.put_slice(&taken);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for End {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.dawdles(context) {
+            return Poll::Pending;
+        }
+        let most = self.share().min(bytes.len());
+        let mut way = lock(&self.writes);
+        if way.broken {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let healed = self.healed.load(Ordering::Relaxed);
+        let most_there = if healed { HEALED_BYTES } else { self.line.bytes };
+        let room = most_there.saturating_sub(way.bytes);
+        if room == 0 {
+            way.writer = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        let count = most.min(room);
+        let arrives = Instant::now() + self.line.latency;
+        way.under_way.push_back((arrives, bytes[..count].iter().copied().collect()));
+        way.bytes += count;
+        if let Some(reader) = way.reader.take() {
+            reader.wake();
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut way = lock(&self.writes);
+        way.ended = true;
+        way.wake();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for End {
+    /// As a socket that is closed: with bytes unread it is reset, and the peer may lose what was
+    /// sent to it.
+    fn drop(&mut self) {
+        let unread = {
+            let mut reads = lock(&self.reads);
+            let unread = !reads.under_way.is_empty();
+            reads.breaks();
+            unread
+        };
+        let mut writes = lock(&self.writes);
+        writes.ended = true;
+        writes.broken |= unread;
+        writes.wake();
+    }
+}

@@ -1,0 +1,259 @@
+//! What a seed draws for a world of the runtime.
+
+use larder::config::{LinkConfig, NodeSection, OriginSection, Period, Size};
+use larder::limits::Limits;
+use larder::planted::RuntimeFault;
+use larder_core::rng::Rng;
+use std::time::Duration;
+
+/// A world to be played.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its seed.
+    pub seed: u64,
+    /// What is planted.
+    pub fault: Option<RuntimeFault>,
+    /// Order domains.
+    pub domains: usize,
+    /// Relays: each is below the origin, or below the one before.
+    pub relays: Vec<usize>,
+    /// Nodes: each below the origin (0) or a relay (its number from 1).
+    pub nodes: Vec<NodePlan>,
+    /// How long clients work while there are troubles.
+    pub busy: Duration,
+    /// Bounds inside processes.
+    pub limits: Limits,
+    /// What holds for links.
+    pub link: LinkConfig,
+    /// Beats of nodes, and the origin's lease.
+    pub beat: Duration,
+    /// See above.
+    pub lease: Duration,
+    /// Bytes that a connection takes in each direction before it has delivered them.
+    pub pipe_bytes: usize,
+    /// Most bytes that a read or a write moves.
+    pub fragment: u64,
+    /// Of sixteen reads and writes, so many are put off for no reason.
+    pub dawdle: u64,
+    /// The most that an append, an install or a load takes, in milliseconds.
+    pub disk_ms: u64,
+    /// Changed pages are installed after this long.
+    pub install_every: Duration,
+    /// What the cache keeps for commits: `commits_max`, `requests_max` of a node.
+    pub requests_max: usize,
+    /// Bytes of a link's stream, and of its pages, that may be under way.
+    pub windows: (u64, u64),
+    /// What a client does at most.
+    pub acts: u64,
+    /// Clients think for up to so many milliseconds.
+    pub think_ms: u64,
+    /// Bytes that objects are filled up with.
+    pub fill: u64,
+    /// Objects that everybody works on.
+    pub objects: u64,
+    /// Of sixteen calls, so many are dropped before they end.
+    pub cancels: u64,
+    /// How often troubles come: one in so many milliseconds, about; zero: never.
+    pub trouble_ms: u64,
+    /// Which troubles there are.
+    pub troubles: Vec<Trouble>,
+}
+
+/// A node of a plan.
+#[derive(Clone, Debug)]
+pub struct NodePlan {
+    /// Its name and instance.
+    pub name: String,
+    /// Zero: the origin; else a relay.
+    pub parent: usize,
+    /// Its clients.
+    pub clients: usize,
+    /// Bytes of its cache; with a watcher there is room for all.
+    pub memory: u64,
+    /// Whether somebody watches what changes, and how slow he is, in milliseconds.
+    pub watcher: Option<u64>,
+    /// Latency to its parent, in milliseconds.
+    pub latency_ms: u64,
+}
+
+/// A kind of trouble.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// A connection breaks.
+    Cut,
+    /// A connection takes nothing on, one way.
+    Stall,
+    /// A line is gone for a while.
+    Partition,
+    /// A node dies.
+    NodeDies,
+    /// A node ends with a goodbye.
+    NodeEnds,
+    /// A relay dies.
+    RelayDies,
+    /// The origin dies.
+    OriginDies,
+    /// The origin's machine loses its power.
+    PowerCut,
+    /// The origin ends with a goodbye.
+    OriginEnds,
+    /// The store's disk is full for a while.
+    FullDisk,
+    /// The store's disk is slow for a while.
+    SlowDisk,
+    /// A sync fails; the origin is started anew some time later.
+    SyncFails,
+    /// The wall clock is set.
+    WallClock,
+    /// All machines sleep.
+    Sleep,
+    /// Somebody sends what is no message.
+    Garbage,
+    /// Somebody opens a link and never reads.
+    NeverReads,
+    /// Somebody comes under the name of a node.
+    Twin,
+}
+
+/// All of them.
+pub const TROUBLES: [Trouble; 17] = [
+    Trouble::Cut,
+    Trouble::Stall,
+    Trouble::Partition,
+    Trouble::NodeDies,
+    Trouble::NodeEnds,
+    Trouble::RelayDies,
+    Trouble::OriginDies,
+    Trouble::PowerCut,
+    Trouble::OriginEnds,
+    Trouble::FullDisk,
+    Trouble::SlowDisk,
+    Trouble::SyncFails,
+    Trouble::WallClock,
+    Trouble::Sleep,
+    Trouble::Garbage,
+    Trouble::NeverReads,
+    Trouble::Twin,
+];
+
+fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
+    of[rng.below(of.len() as u64) as usize]
+}
+
+impl Plan {
+    /// Draws a world.
+    #[must_use]
+    pub fn draw(seed: u64, fault: Option<RuntimeFault>) -> Self {
+        let mut rng = Rng::new(seed ^ 0x7275_6e74_696d_6500);
+        let rng = &mut rng;
+        let relays: Vec<usize> = (0..pick(rng, &[0, 0, 0, 1, 1, 2]))
+            .map(|number| if number > 0 && rng.chance(1, 2) { number } else { 0 })
+            .collect();
+        let count = pick(rng, &[1, 2, 2, 3, 3, 4, 5, 8]);
+        let nodes = (0..count).map(|number| NodePlan::draw(rng, number, relays.len())).collect();
+        let some: Vec<Trouble> = TROUBLES.into_iter().filter(|_| rng.chance(1, 3)).collect();
+        let calm = rng.chance(1, 8);
+        Self {
+            seed,
+            fault,
+            domains: pick(rng, &[1, 1, 1, 2]),
+            relays,
+            nodes,
+            busy: Duration::from_millis(pick(rng, &[1_000, 3_000, 6_000, 12_000])),
+            limits: limits(rng),
+            link: link(rng),
+            beat: Duration::from_millis(pick(rng, &[100, 300, 700])),
+            lease: Duration::from_millis(pick(rng, &[600, 2_000, 10_000])),
+            pipe_bytes: pick(rng, &[64, 1_000, 10_000, 100_000]),
+            fragment: pick(rng, &[1, 7, 100, 5_000, 100_000]),
+            dawdle: pick(rng, &[0, 1, 4]),
+            disk_ms: pick(rng, &[0, 2, 10, 40]),
+            install_every: Duration::from_millis(pick(rng, &[50, 500, 2_000])),
+            requests_max: pick(rng, &[4, 32, 1_000, 65_536]),
+            windows: pick(rng, &[(2_000, 10_000), (20_000, 100_000), (1 << 20, 4 << 20)]),
+            acts: pick(rng, &[10, 30, 60, 120]),
+            think_ms: pick(rng, &[1, 10, 50, 200]),
+            fill: pick(rng, &[0, 0, 50, 500]),
+            objects: pick(rng, &[2, 5, 12, 30]),
+            cancels: pick(rng, &[0, 1, 3]),
+            trouble_ms: if calm { 0 } else { pick(rng, &[150, 500, 1_500]) },
+            troubles: some,
+        }
+    }
+
+    /// A node's section.
+    #[must_use]
+    pub fn node_section(
+        &self,
+        node: &NodePlan,
+        parent: String,
+        request_limit: Duration,
+    ) -> NodeSection {
+        NodeSection {
+            parent,
+            memory: Size(node.memory),
+            request_limit: Period(request_limit),
+            beat: Period(self.beat),
+            page_run: 8,
+            transactions_max: 6,
+            ..NodeSection::default()
+        }
+    }
+
+    /// The origin's section.
+    #[must_use]
+    pub fn origin_section(&self, listen: String) -> OriginSection {
+        OriginSection {
+            listen,
+            data: "/world/origin".into(),
+            domains: self.domains as u32,
+            memory: Size(1 << 20),
+            lease: Period(self.lease),
+            ..OriginSection::default()
+        }
+    }
+}
+
+impl NodePlan {
+    fn draw(rng: &mut Rng, number: usize, relays: usize) -> Self {
+        let watcher = rng.chance(1, 2).then(|| pick(rng, &[0, 0, 20, 150]));
+        let memory = match watcher {
+            Some(_) => 64 << 20,
+            None => pick(rng, &[20_000, 60_000, 1 << 20]),
+        };
+        Self {
+            name: format!("node{}", number + 1),
+            parent: rng.below(relays as u64 + 1) as usize,
+            clients: pick(rng, &[1, 1, 2, 4]),
+            memory,
+            watcher,
+            latency_ms: pick(rng, &[0, 1, 5, 30, 80]),
+        }
+    }
+}
+
+fn limits(rng: &mut Rng) -> Limits {
+    Limits {
+        inputs: pick(rng, &[1, 2, 16, 4096]),
+        batch: pick(rng, &[1, 2, 128]),
+        batch_bytes: pick(rng, &[64, 1_000, 64 << 10]),
+        small_bytes: pick(rng, &[64, 500, 16 << 10]),
+        input_bytes: pick(rng, &[500, 5_000, 128 << 20]),
+        events: pick(rng, &[1, 2, 8, 4096]),
+        commit_bytes: pick(rng, &[100, 400, 2_000, 64 << 20]),
+    }
+}
+
+fn link(rng: &mut Rng) -> LinkConfig {
+    let ms = |ms: u64| Period(Duration::from_millis(ms));
+    LinkConfig {
+        connect_limit: ms(pick(rng, &[400, 2_000])),
+        back_off_min: ms(pick(rng, &[10, 50])),
+        back_off_max: ms(pick(rng, &[200, 1_000])),
+        write_limit: ms(pick(rng, &[500, 3_000])),
+        silence_max: ms(pick(rng, &[1_500, 4_000])),
+        queue: Size(pick(rng, &[200 << 10, 4 << 20])),
+        links_max: 64,
+        ..LinkConfig::default()
+    }
+}
