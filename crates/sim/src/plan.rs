@@ -351,6 +351,9 @@ impl Plan {
         if rng.chance(1, 12) {
             plan.troubles.push((Trouble::Wipe, pick(rng, &[8 * SECOND, 30 * SECOND])));
         }
+        if rng.chance(1, 10) {
+            plan.add_trouble(Trouble::Rot, pick(rng, &[SECOND, 4 * SECOND]));
+        }
         if rng.chance(1, 25) {
             plan.aim_at_crowds(rng);
         }

@@ -26,6 +26,8 @@ struct Shrinker<'a> {
     like: String,
     until: Instant,
     tried: u64,
+    /// What was done in the best run: what came to nothing is not in it.
+    done: Recording,
     tell: &'a mut dyn FnMut(&Recording, u64),
 }
 
@@ -38,15 +40,18 @@ pub fn shrink(
     let failure = run_recorded(recording, false).err()?;
     let like = likeness(&failure.what);
     let best = *failure.recording;
-    let mut shrinker = Shrinker { best, like, until: Instant::now() + limit, tried: 1, tell };
+    let (until, done) = (Instant::now() + limit, best.clone());
+    let mut shrinker = Shrinker { best, like, until, tried: 1, done, tell };
     shrinker.attempt(|recording| recording.calm = true);
     loop {
         let before = shrinker.size();
+        shrinker.trim();
         shrinker.drop_troubles();
         shrinker.drop_processes();
         shrinker.drop_clients();
         shrinker.drop_objects();
         shrinker.simplify();
+        shrinker.trim();
         shrinker.drop_decisions();
         shrinker.drop_operations();
         let over = shrinker.is_over();
@@ -99,11 +104,23 @@ impl Shrinker<'_> {
         self.tried += 1;
         match run_recorded(&smaller, false) {
             Err(failure) if likeness(&failure.what) == self.like => {
-                self.best = *failure.recording;
+                // What was given, not what was done: of that it is known that it fails.
+                self.best = Recording { fails: Some(failure.what), ..smaller };
+                self.done = *failure.recording;
                 (self.tell)(&self.best, self.tried);
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Leaves out what came to nothing: without it a client may rest that would wait.
+    fn trim(&mut self) {
+        let done = self.done.clone();
+        if done.decisions.len() < self.best.decisions.len()
+            || done.wild_until < self.best.wild_until
+        {
+            self.attempt(|recording| *recording = done);
         }
     }
 

@@ -190,7 +190,7 @@ impl Plan {
         self.mix.patience = 2 * SECOND;
     }
 
-    fn add_trouble(&mut self, trouble: Trouble, mean: u64) {
+    pub(super) fn add_trouble(&mut self, trouble: Trouble, mean: u64) {
         self.troubles.retain(|(other, _)| *other != trouble);
         self.troubles.push((trouble, mean));
     }
