@@ -90,9 +90,9 @@ pub(crate) fn scan<D: Disk>(
     if scan.next < from {
         return Err(LogError::Behind { next: scan.next, wanted: from });
     }
-    for (sequence, (_, length)) in &files {
+    for (sequence, (state, length)) in &files {
         if *sequence > newest.header.sequence {
-            scan.check_unused(disk, *sequence)?;
+            scan.check_unused(disk, *sequence, *state)?;
             scan.spares.insert(*sequence, *length);
         } else if *sequence < oldest.header.sequence {
             scan.strays.push(*sequence);
@@ -233,16 +233,30 @@ impl Scan {
     }
 
     /// A file after the newest segment holds nothing that was ever answered: its header is synced
-    /// before its first record is written. The next record in its first place says that a header
-    /// was there, and is damaged. (Only the first place counts: elsewhere in a recycled file a
-    /// client's bytes may look like anything.)
-    fn check_unused<D: Disk>(&self, disk: &D, sequence: u64) -> Result<(), LogError> {
+    /// before its first record is written. The next record in it, or a later one, says that a header
+    /// was there, and is damaged: what an earlier use left is older. In a file that has the header of
+    /// an earlier use only the first place counts: elsewhere a client's bytes may look like anything.
+    /// In any other every place is looked at: what met the header may have met the first record too.
+    fn check_unused<D: Disk>(
+        &self,
+        disk: &D,
+        sequence: u64,
+        state: HeaderState,
+    ) -> Result<(), LogError> {
         let name = name_of(sequence);
-        let mut bytes = [0; FRAME_BYTES];
-        let read = disk.open(&name)?.read_at(HEADER_BYTES as u64, &mut bytes)?;
-        match Frame::decode(&bytes[..read]) {
-            Some(frame) if frame.lsn == self.next => Err(damaged(&name, 0, BAD_HEADER)),
-            _ => Ok(()),
+        let file = disk.open(&name)?;
+        let looked_at = match state {
+            HeaderState::Valid(_) => FRAME_BYTES,
+            _ => file.length()?.saturating_sub(HEADER_BYTES as u64) as usize,
+        };
+        let mut bytes = vec![0; looked_at];
+        let read = file.read_at(HEADER_BYTES as u64, &mut bytes)?;
+        bytes.truncate(read);
+        let is_later =
+            |at: usize| Frame::decode(&bytes[at..]).is_some_and(|frame| frame.lsn >= self.next);
+        match (0..bytes.len()).step_by(ALIGN).any(is_later) {
+            true => Err(damaged(&name, 0, BAD_HEADER)),
+            false => Ok(()),
         }
     }
 }

@@ -13,7 +13,7 @@
 
 use super::marks::{self, Marks};
 use super::space::{Filters, NEW_TABLES_MAX};
-use super::{Changed, KeptApart, Pages, PagesError};
+use super::{Changed, KeptApart, Pages, PagesError, unfinished};
 use bytes::Bytes;
 use fjall::{
     Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable, UserKey,
@@ -44,6 +44,8 @@ const KIND_TOMBSTONE: u8 = 1;
 const KIND_META: u8 = 2;
 const KIND_APART: u8 = 3;
 const META_KEY: &[u8] = b"domain";
+/// The folder of its keyspaces' folders.
+const KEYSPACES_NAME: &str = "keyspaces";
 /// Above every page.
 const PAGE_MAX: PageId = PageId { volume: VolumeId(u128::MAX), page: PageNo(u64::MAX) };
 /// Values from this size on are kept apart from the keys: every image but the smallest.
@@ -144,6 +146,7 @@ impl FjallPages {
     pub fn open(place: impl Into<PathBuf>, config: &FjallConfig) -> Result<Self, PagesError> {
         let place = place.into();
         let failed = |error: fjall::Error| fault(&place, &error);
+        unfinished::mend(&place)?;
         let database = Database::builder(&place)
             .cache_size(config.cache_bytes)
             .worker_threads(config.threads)
@@ -165,6 +168,8 @@ impl FjallPages {
             database.keyspace("apart", || separated(HEADER_BYTES as u32)).map_err(failed)?;
         let meta = database.keyspace("meta", plain).map_err(failed)?;
         database.persist(PersistMode::SyncAll).map_err(failed)?;
+        // The engine syncs what is in its keyspaces' folders, and leaves out their own names.
+        sync_folder(&place.join(KEYSPACES_NAME)).map_err(|error| failed(error.into()))?;
         let device = std::fs::metadata(&place).map_err(|error| PagesError::Failed {
             place: place.display().to_string(),
             detail: error.to_string(),
@@ -519,6 +524,10 @@ impl FjallPages {
 pub fn free_bytes(path: &Path) -> std::io::Result<u64> {
     let status = rustix::fs::statvfs(path)?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
+}
+
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    std::fs::File::open(path)?.sync_all()
 }
 
 fn encode_value(key: &[u8], kind: u8, version: Stamp, body: &[u8]) -> Vec<u8> {

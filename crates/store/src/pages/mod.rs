@@ -8,6 +8,7 @@ mod fjall;
 mod marks;
 mod model;
 mod space;
+mod unfinished;
 
 pub use fjall::{FjallConfig, FjallPages, free_bytes};
 pub use model::ModelPages;

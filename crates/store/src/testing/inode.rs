@@ -4,13 +4,14 @@ use larder_core::rng::Rng;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-pub(super) const SECTOR_BYTES: usize = 512;
+/// Bytes that a disk writes as a whole, or not at all.
+pub const SECTOR_BYTES: usize = 512;
 
-type Sector = [u8; SECTOR_BYTES];
+pub(super) type Sector = [u8; SECTOR_BYTES];
 
 /// A file, by whatever name.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Inode {
+pub struct Inode {
     now: Content,
     durable: Content,
     /// Sectors that the system still means to write: what each write since the last sync made of
@@ -18,6 +19,35 @@ pub(super) struct Inode {
     dirty: BTreeMap<u64, Vec<Sector>>,
     /// Bytes other than zeros written since the last sync.
     unsynced: Vec<Range<u64>>,
+    /// What durable sectors held before they were last written, where that was anything but zeros.
+    previous: BTreeMap<u64, Sector>,
+    /// The shortest that it was made since the last sync, if it was made shorter.
+    cut_to: Option<u64>,
+}
+
+/// What a power cut does to what was not synced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loss {
+    /// How many of a hundred sectors, lengths and steps are kept, each drawn by itself.
+    pub kept_percent: u64,
+    /// Whether a bit of what was being written may be another.
+    pub flips: bool,
+    /// Whether a length that is kept without its bytes may show anything there, in the place of
+    /// zeros.
+    pub garbage: bool,
+}
+
+impl Loss {
+    /// Wild weights: mostly all lost, mostly all kept, or a mixture.
+    pub fn draw(rng: &mut Rng, garbage: bool) -> Self {
+        let kept_percent = [0, 10, 50, 90, 100][rng.below(5) as usize];
+        Self { kept_percent, flips: rng.chance(1, 4), garbage }
+    }
+
+    /// Whether one thing is kept.
+    pub fn keeps(&self, rng: &mut Rng) -> bool {
+        rng.below(100) < self.kept_percent
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -27,23 +57,44 @@ struct Content {
 }
 
 impl Inode {
-    pub(super) fn length(&self) -> u64 {
+    /// Its length, as the process sees it.
+    #[must_use]
+    pub fn length(&self) -> u64 {
         self.now.length
     }
 
-    pub(super) fn set_length(&mut self, length: u64) {
+    /// Where the last of its bytes ends that was ever written, about: what follows is zeros.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        let last = self.now.sectors.last_key_value();
+        let end = last.map_or(0, |(sector, _)| (sector + 1) * SECTOR_BYTES as u64);
+        end.min(self.now.length)
+    }
+
+    /// Makes it longer, with zeros, or shorter.
+    pub fn set_length(&mut self, length: u64) {
         if length < self.now.length {
             self.now.cut(length);
+            self.dirty.split_off(&length.div_ceil(SECTOR_BYTES as u64));
+            let last = length / SECTOR_BYTES as u64;
+            if let (Some(versions), Some(bytes)) =
+                (self.dirty.get_mut(&last), self.now.sectors.get(&last))
+            {
+                versions.push(*bytes);
+            }
+            self.cut_to = Some(self.cut_to.map_or(length, |shortest| shortest.min(length)));
         } else {
             self.now.length = length;
         }
     }
 
-    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
+    /// Reads until `buffer` is full or the file ends; says how many bytes were read.
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         self.now.read(offset, buffer)
     }
 
-    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
+    /// Writes bytes, not durably.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -60,7 +111,8 @@ impl Inode {
 
     /// All that was written is durable. Gives where anything but zeros was written since the last
     /// sync.
-    pub(super) fn sync(&mut self) -> Vec<Range<u64>> {
+    pub fn sync(&mut self) -> Vec<Range<u64>> {
+        self.persist_cut();
         for sector in std::mem::take(&mut self.dirty).into_keys() {
             self.persist(sector);
         }
@@ -68,14 +120,29 @@ impl Inode {
         std::mem::take(&mut self.unsynced)
     }
 
-    fn persist(&mut self, sector: u64) {
-        if let Some(bytes) = self.now.sectors.get(&sector) {
-            self.durable.sectors.insert(sector, *bytes);
+    fn persist_cut(&mut self) {
+        if let Some(shortest) = self.cut_to.take()
+            && shortest < self.durable.length
+        {
+            self.durable.cut(shortest);
         }
     }
 
-    /// Some sectors reached the disk; of the others a later sync says nothing, and does nothing.
-    pub(super) fn sync_fails(&mut self, rng: &mut Rng) {
+    fn persist(&mut self, sector: u64) {
+        if let Some(bytes) = self.now.sectors.get(&sector) {
+            match self.durable.sectors.insert(sector, *bytes) {
+                Some(before) if before != [0; SECTOR_BYTES] => {
+                    self.previous.insert(sector, before);
+                }
+                _ => {
+                    self.previous.remove(&sector);
+                }
+            }
+        }
+    }
+
+    /// A sync failed: some sectors reached the disk; of the others a later sync says nothing, and does nothing.
+    pub fn sync_fails(&mut self, rng: &mut Rng) {
         for sector in std::mem::take(&mut self.dirty).into_keys() {
             if rng.chance(1, 2) {
                 self.persist(sector);
@@ -85,32 +152,57 @@ impl Inode {
             self.durable.length = self.now.length;
         }
         self.unsynced.clear();
+        self.cut_to = None;
     }
 
-    pub(super) fn cut_power(&mut self, rng: &mut Rng, kept_percent: u64, flips: bool) {
+    /// The power is cut: of what was not synced each sector, and the length, is kept or lost.
+    pub fn cut_power(&mut self, rng: &mut Rng, loss: &Loss) {
+        if self.cut_to.is_some() && loss.keeps(rng) {
+            self.persist_cut();
+        }
+        let length_before = self.durable.length;
+        let mut lost = Vec::new();
         for (sector, versions) in std::mem::take(&mut self.dirty) {
-            if rng.below(100) >= kept_percent {
+            if !loss.keeps(rng) {
+                lost.push(sector);
                 continue;
             }
             let before = self.durable.sectors.get(&sector).copied().unwrap_or([0; SECTOR_BYTES]);
             let last = versions.len() - 1;
             let kept = if rng.chance(3, 4) { last } else { rng.below(last as u64 + 1) as usize };
             self.durable.sectors.insert(sector, versions[kept]);
-            if flips && rng.chance(1, 3) {
+            if loss.flips && rng.chance(1, 3) {
                 self.flip_changed(rng, sector, before);
             }
         }
-        if self.durable.length != self.now.length && rng.below(100) < kept_percent {
+        if self.durable.length != self.now.length && loss.keeps(rng) {
             self.durable.length = self.now.length;
         }
+        if loss.garbage {
+            self.show_garbage(rng, length_before, &lost);
+        }
+        // What was kept of sectors beyond a length that was not is not in the file.
+        self.durable.cut(self.durable.length);
         self.forget_cached();
     }
 
+    /// Where the file grew and the bytes were lost, something else may be found.
+    fn show_garbage(&mut self, rng: &mut Rng, length_before: u64, lost: &[u64]) {
+        let new = length_before.div_ceil(SECTOR_BYTES as u64);
+        for sector in lost.iter().filter(|sector| **sector >= new) {
+            if rng.chance(1, 4) {
+                let bytes = std::array::from_fn(|_| rng.next_u64() as u8);
+                self.durable.sectors.insert(*sector, bytes);
+            }
+        }
+    }
+
     /// The process reads what is durable, as after a restart of the machine.
-    pub(super) fn forget_cached(&mut self) {
+    pub fn forget_cached(&mut self) {
         self.now = self.durable.clone();
         self.dirty.clear();
         self.unsynced.clear();
+        self.cut_to = None;
     }
 
     /// Flips a bit of a byte that the unsynced write changed.
@@ -141,14 +233,23 @@ impl Inode {
         Some(sector * SECTOR_BYTES as u64 + place as u64)
     }
 
-    /// Flips bits of one durable byte, behind everybody's back.
-    pub(super) fn flip(&mut self, offset: u64, bits: u8) {
+    /// Sets one durable byte, behind everybody's back.
+    pub(super) fn set(&mut self, offset: u64, byte: u8) {
         let sector = offset / SECTOR_BYTES as u64;
         for content in [&mut self.now, &mut self.durable] {
             if let Some(bytes) = content.sectors.get_mut(&sector) {
-                bytes[(offset % SECTOR_BYTES as u64) as usize] ^= bits;
+                bytes[(offset % SECTOR_BYTES as u64) as usize] = byte;
             }
         }
+    }
+
+    /// The durable bytes of the sector at a place, and those that it held before they were written.
+    pub(super) fn durable_sector(&self, offset: u64) -> (Sector, Sector) {
+        let sector = offset / SECTOR_BYTES as u64;
+        let of = |sectors: &BTreeMap<u64, Sector>| {
+            sectors.get(&sector).copied().unwrap_or([0; SECTOR_BYTES])
+        };
+        (of(&self.durable.sectors), of(&self.previous))
     }
 
     /// The durable byte at a place.
@@ -162,8 +263,10 @@ impl Inode {
         self.now = Content::default();
         self.now.write(0, bytes);
         self.durable = self.now.clone();
+        self.previous.clear();
         self.dirty.clear();
         self.unsynced.clear();
+        self.cut_to = None;
     }
 }
 

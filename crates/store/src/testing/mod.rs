@@ -11,13 +11,20 @@
 //! - A full disk: what needs room fails before anything is written.
 //! - A killed process loses nothing that it wrote: the next one reads it, synced or not.
 //! - Rot: a bit of a durable byte flips, long after it was synced.
+//! - A lost write: a sector was synced, and the disk never wrote it: it is as it was before.
+//! - A misdirected write: the disk wrote it in the place of another sector, of any file.
+//!
+//! The last three no disk may have: a log may refuse to open, and must never give wrong records. When they
+//! are in the newest write, a log cannot tell that from one that was torn and never answered.
 
 mod inode;
 
+pub use inode::{Inode, Loss, SECTOR_BYTES};
+
 use crate::disk::{Disk, DiskError, DiskFile};
-use inode::Inode;
+use inode::Sector;
 use larder_core::rng::Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -33,16 +40,32 @@ pub struct FaultFile {
     inode: usize,
 }
 
-/// A bit that has flipped.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Durable bytes that are not what was synced: a bit that has flipped, a write that was lost or
+/// misdirected.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Rot {
     /// In which file, by its name then.
     pub file: String,
-    /// Where.
+    /// Where it begins.
     pub offset: u64,
+    altered: Vec<Altered>,
+}
+
+/// A byte that is not what was synced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Altered {
     inode: usize,
-    bits: u8,
-    rotten: u8,
+    offset: u64,
+    right: u8,
+    wrong: u8,
+}
+
+impl std::fmt::Debug for Rot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sector = |altered: &Altered| (altered.inode, altered.offset / SECTOR_BYTES as u64);
+        let sectors: BTreeSet<_> = self.altered.iter().map(sector).collect();
+        write!(f, "Rot({} at {}: sectors {sectors:?})", self.file, self.offset)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -101,14 +124,12 @@ impl FaultDisk {
         let mut state = self.state();
         let state = &mut *state;
         let rng = &mut state.rng;
-        // Wild weights: mostly all lost, mostly all kept, or a mixture.
-        let kept_percent = [0, 10, 50, 90, 100][rng.below(5) as usize];
-        let flips = rng.chance(1, 4);
+        let loss = Loss::draw(rng, false);
         for inode in &mut state.inodes {
-            inode.cut_power(rng, kept_percent, flips);
+            inode.cut_power(rng, &loss);
         }
         for step in std::mem::take(&mut state.steps) {
-            if rng.below(100) < kept_percent {
+            if loss.keeps(rng) {
                 step.apply(&mut state.names_durable);
             }
         }
@@ -168,37 +189,57 @@ impl FaultDisk {
     /// Flips a bit of a durable byte of any file; none: there is no such byte.
     pub fn rot(&self) -> Option<Rot> {
         let mut state = self.state();
-        let state = &mut *state;
-        let files: Vec<(String, usize)> =
-            state.names_durable.iter().map(|(name, inode)| (name.clone(), *inode)).collect();
-        if files.is_empty() {
-            return None;
-        }
-        let (file, inode) = files[state.rng.below(files.len() as u64) as usize].clone();
-        let offset = state.inodes[inode].draw_place(&mut state.rng)?;
-        let bits = 1 << state.rng.below(8);
-        state.inodes[inode].flip(offset, bits);
-        let rotten = state.inodes[inode].durable_byte(offset);
-        Some(Rot { file, offset, inode, bits, rotten })
+        let (file, inode, offset) = state.draw_place()?;
+        let right = state.inodes[inode].durable_byte(offset);
+        let wrong = right ^ 1 << state.rng.below(8);
+        let altered = vec![Altered { inode, offset, right, wrong }];
+        state.spoil(&altered);
+        Some(Rot { file, offset, altered })
     }
 
-    /// Whether the byte is still rotten, and of the newest synced write of anything but zeros: to a
-    /// log that looks like a write that was torn and never answered.
+    /// The last write of a durable sector of any file was lost: the disk said that it was done, and the
+    /// sector is as it was before. None: there is no such sector.
+    pub fn lose_write(&self) -> Option<Rot> {
+        let mut state = self.state();
+        let (file, inode, offset) = state.draw_place()?;
+        let (_, before) = state.inodes[inode].durable_sector(offset);
+        state.put_sectors(file, &[(inode, offset, before)])
+    }
+
+    /// The last write of a durable sector of any file went to another one, also of any file: that holds
+    /// its bytes, and itself is as it was before. None: there are no two such sectors.
+    pub fn misdirect_write(&self) -> Option<Rot> {
+        let mut state = self.state();
+        let (file, inode, offset) = state.draw_place()?;
+        let (_, other, elsewhere) = state.draw_place()?;
+        if (inode, offset / SECTOR_BYTES as u64) == (other, elsewhere / SECTOR_BYTES as u64) {
+            return None;
+        }
+        let (written, before) = state.inodes[inode].durable_sector(offset);
+        state.put_sectors(file, &[(inode, offset, before), (other, elsewhere, written)])
+    }
+
+    /// Whether any of the bytes is still wrong, and of the newest synced write of anything but zeros: to
+    /// a log that looks like a write that was torn and never answered.
     #[must_use]
     pub fn is_newest(&self, rot: &Rot) -> bool {
         let state = self.state();
         let (newest, ranges) = &state.newest;
-        *newest == rot.inode
-            && ranges.iter().any(|range| range.contains(&rot.offset))
-            && state.inodes[rot.inode].durable_byte(rot.offset) == rot.rotten
+        rot.altered.iter().any(|altered| {
+            *newest == altered.inode
+                && ranges.iter().any(|range| range.contains(&altered.offset))
+                && state.is_wrong(altered)
+        })
     }
 
-    /// An operator puts back what has rotted, from a mirror of the disk; bytes that were written
-    /// since are left alone.
+    /// An operator puts back what was altered, from a mirror of the disk; bytes that were written since
+    /// are left alone.
     pub fn mend_rot(&self, rot: &Rot) {
-        let inode = &mut self.state().inodes[rot.inode];
-        if inode.durable_byte(rot.offset) == rot.rotten {
-            inode.flip(rot.offset, rot.bits);
+        let mut state = self.state();
+        for altered in &rot.altered {
+            if state.is_wrong(altered) {
+                state.inodes[altered.inode].set(altered.offset, altered.right);
+            }
         }
     }
 
@@ -252,6 +293,48 @@ impl State {
             newest: (0, Vec::new()),
             rng,
         }
+    }
+
+    /// Draws the place of a durable byte that is not zero, of any file: its name, number and offset.
+    fn draw_place(&mut self) -> Option<(String, usize, u64)> {
+        let files: Vec<(String, usize)> =
+            self.names_durable.iter().map(|(name, inode)| (name.clone(), *inode)).collect();
+        if files.is_empty() {
+            return None;
+        }
+        let (file, inode) = files[self.rng.below(files.len() as u64) as usize].clone();
+        let offset = self.inodes[inode].draw_place(&mut self.rng)?;
+        Some((file, inode, offset))
+    }
+
+    /// Replaces the durable sectors around some places; none: all of them are so already.
+    fn put_sectors(&mut self, file: String, sectors: &[(usize, u64, Sector)]) -> Option<Rot> {
+        let mut altered = Vec::new();
+        for (inode, at, wrong) in sectors {
+            let begin = at - at % SECTOR_BYTES as u64;
+            let (right, _) = self.inodes[*inode].durable_sector(begin);
+            let bytes = (begin..).zip(right.into_iter().zip(*wrong));
+            let differ = bytes.filter(|(_, (right, wrong))| right != wrong);
+            altered.extend(differ.map(|(offset, (right, wrong))| Altered {
+                inode: *inode,
+                offset,
+                right,
+                wrong,
+            }));
+        }
+        let offset = altered.first()?.offset;
+        self.spoil(&altered);
+        Some(Rot { file, offset, altered })
+    }
+
+    fn spoil(&mut self, altered: &[Altered]) {
+        for Altered { inode, offset, wrong, .. } in altered {
+            self.inodes[*inode].set(*offset, *wrong);
+        }
+    }
+
+    fn is_wrong(&self, altered: &Altered) -> bool {
+        self.inodes[altered.inode].durable_byte(altered.offset) == altered.wrong
     }
 
     fn used(&self) -> u64 {
@@ -500,5 +583,30 @@ mod tests {
             disk.mend_rot(&rot);
             assert_eq!(disk.bytes("log"), clean);
         }
+    }
+
+    #[test]
+    fn a_lost_write_leaves_what_was_there_and_a_misdirected_one_is_elsewhere() {
+        let mut kinds = std::collections::BTreeSet::new();
+        for seed in 0..100 {
+            let disk = FaultDisk::new(Rng::new(seed));
+            let file = disk.create("log").expect("a new name");
+            disk.sync_directory().expect("no fault");
+            for byte in [1, 2] {
+                file.write_at(0, &[byte; 512]).expect("no quota");
+                file.write_at(512, &[byte + 10; 512]).expect("no quota");
+                file.sync().expect("no fault");
+            }
+            let clean = disk.bytes("log");
+            let rot = if seed % 2 == 0 { disk.lose_write() } else { disk.misdirect_write() };
+            let Some(rot) = rot else { continue };
+            assert!(disk.is_newest(&rot));
+            let bytes = disk.bytes("log");
+            kinds.insert((bytes[0], bytes[512]));
+            disk.mend_rot(&rot);
+            assert_eq!(disk.bytes("log"), clean);
+        }
+        let expected = [(1, 12), (2, 11), (1, 2), (12, 11)];
+        assert_eq!(kinds, expected.into());
     }
 }

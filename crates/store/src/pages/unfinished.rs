@@ -1,0 +1,305 @@
+//! What a power cut leaves of the engine's files and the engine refuses: looked at before it is opened.
+//!
+//! *A torn batch.* `fjall` cuts off what follows the last whole batch of its journal where an entry of it
+//! cannot be read. Where all entries can, and the checksum of the batch is another one, it refuses to open:
+//! so it is when a power cut, in the middle of an install that nobody was ever answered, kept the sectors with
+//! the entries' beginnings, and lost one within an image. Such a batch is cut off here, as the others are
+//! there. An install begins only when the one before was synced: a whole batch after one that does not
+//! check proves that this one had been durable. That is damage, and left for the engine to refuse.
+//!
+//! *An engine that was never made.* Its files are made one after the other, and their names are synced
+//! last. Any of them may be there, without its bytes; the engine would refuse to make them again.
+
+use super::PagesError;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Names of the engine's files.
+const LOCK_NAME: &str = "lock";
+const VERSION_NAME: &str = "version";
+const JOURNAL_SUFFIX: &str = "jnl";
+
+const START: u8 = 1;
+const ITEM: u8 = 2;
+const END: u8 = 3;
+const CLEAR: u8 = 4;
+/// Bytes of an item before its key, of which the last ten are the lengths of key and value (the value's
+/// twice: nothing is compressed).
+const ITEM_BYTES: usize = 21;
+/// Ends a batch.
+const MAGIC: &[u8] = b"FJL\x03";
+
+/// Mends what the engine would refuse in the directory, if there is any such thing. Nothing is done in one
+/// that another process uses.
+///
+/// # Errors
+/// Failures; journals that hold something beside a marker that is gone.
+pub(super) fn mend(place: &Path) -> Result<(), PagesError> {
+    let failed = |error: io::Error| PagesError::Failed {
+        place: place.display().to_string(),
+        detail: error.to_string(),
+    };
+    let lock = match OpenOptions::new().read(true).write(true).open(place.join(LOCK_NAME)) {
+        Ok(lock) => Some(lock),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(failed(error)),
+    };
+    match lock.as_ref().map(File::try_lock) {
+        Some(Err(TryLockError::WouldBlock)) => return Ok(()),
+        Some(Err(TryLockError::Error(error))) => return Err(failed(error)),
+        Some(Ok(())) | None => {}
+    }
+    let journals = journals(place).map_err(failed)?;
+    if is_made(place).map_err(failed)? {
+        if lock.is_none() {
+            File::create(place.join(LOCK_NAME)).map_err(failed)?;
+        }
+        return match journals.last() {
+            Some((_, newest)) => cut_torn_batch(newest).map_err(failed),
+            None => Ok(()),
+        };
+    }
+    for (_, journal) in &journals {
+        if !data(journal).map_err(failed)?.iter().all(|byte| *byte == 0) {
+            return Err(PagesError::Lost {
+                place: place.display().to_string(),
+                what: VERSION_NAME.into(),
+                detail: format!("it is gone, and {} holds something", journal.display()),
+            });
+        }
+        std::fs::remove_file(journal).map_err(failed)?;
+    }
+    match std::fs::remove_file(place.join(VERSION_NAME)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the marker is there that is written last, with its bytes.
+fn is_made(place: &Path) -> io::Result<bool> {
+    match std::fs::read(place.join(VERSION_NAME)) {
+        Ok(bytes) => Ok(bytes.iter().any(|byte| *byte != 0)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The journals, oldest first.
+fn journals(place: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let entries = match std::fs::read_dir(place) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+        if let (Some(number), true) =
+            (number, path.extension().is_some_and(|suffix| suffix == JOURNAL_SUFFIX))
+        {
+            found.push((number, path));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// A file's bytes up to where only a hole follows: a journal's room is reserved.
+fn data(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut end = 0;
+    while end < length {
+        let begin = match rustix::fs::seek(&file, SeekFrom::Data(end)) {
+            Ok(begin) => begin,
+            Err(Errno::NXIO) => break,
+            // A file system that does not know its holes.
+            Err(_) => {
+                end = length;
+                break;
+            }
+        };
+        end = rustix::fs::seek(&file, SeekFrom::Hole(begin)).unwrap_or(length);
+    }
+    rustix::fs::seek(&file, SeekFrom::Start(0))?;
+    let mut bytes = Vec::new();
+    file.take(end).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn cut_torn_batch(journal: &Path) -> io::Result<()> {
+    let bytes = data(journal)?;
+    let mut whole = 0;
+    while let Some(length) = whole_batch(&bytes[whole..]) {
+        whole += length;
+    }
+    let rest = &bytes[whole..];
+    let is_whole = |at: usize| rest[at] == START && whole_batch(&rest[at..]).is_some();
+    if rest.iter().all(|byte| *byte == 0) || (1..rest.len()).any(is_whole) {
+        return Ok(());
+    }
+    let file = OpenOptions::new().write(true).open(journal)?;
+    file.set_len(whole as u64)?;
+    file.sync_all()
+}
+
+/// Bytes of the batch that begins here, if it is whole.
+fn whole_batch(bytes: &[u8]) -> Option<usize> {
+    let mut rest = bytes;
+    if take(&mut rest, 1)? != [START] {
+        return None;
+    }
+    let items = u32::from_le_bytes(take(&mut rest, 4)?.try_into().ok()?);
+    let _sequence_number = take(&mut rest, 8)?;
+    let mut sum = Xxh3::new();
+    for _ in 0..items {
+        let length = match *rest.first()? {
+            ITEM => {
+                let head = rest.get(..ITEM_BYTES)?;
+                let key = u16::from_le_bytes(head[11..13].try_into().ok()?);
+                let value = u32::from_le_bytes(head[17..21].try_into().ok()?);
+                ITEM_BYTES + usize::from(key) + value as usize
+            }
+            CLEAR => 1 + 8,
+            _ => return None,
+        };
+        sum.update(take(&mut rest, length)?);
+    }
+    if take(&mut rest, 1)? != [END] {
+        return None;
+    }
+    let told = u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?);
+    let is_whole = told == sum.digest() && take(&mut rest, MAGIC.len())? == MAGIC;
+    is_whole.then(|| bytes.len() - rest.len())
+}
+
+fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = bytes.split_at_checked(count)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::{FjallConfig, FjallPages, Pages};
+    use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
+    use larder_core::record::{InstallBatch, InstalledPage, StoredPage};
+    use std::os::unix::fs::FileExt;
+
+    const JOURNAL: &str = "0.jnl";
+
+    fn page(stamp: u64) -> PageId {
+        PageId { volume: VolumeId(1), page: PageNo(stamp) }
+    }
+
+    fn open(place: &Path) -> Result<FjallPages, PagesError> {
+        FjallPages::open(place, &FjallConfig::default())
+    }
+
+    /// An engine with two installs; where the second one begins in the journal, and its length.
+    fn two_installs(place: &Path) -> (usize, usize) {
+        let pages = open(place).expect("it is new");
+        for stamp in 1..=2 {
+            let stored = StoredPage { version: Stamp(stamp), image: Some(vec![7; 6000].into()) };
+            let installed = InstalledPage { page: page(stamp), previous: Stamp(0), stored };
+            let batch = InstallBatch { pages: vec![installed], ..InstallBatch::default() };
+            pages.install(&batch).expect("there is room");
+        }
+        drop(pages);
+        let bytes = std::fs::read(place.join(JOURNAL)).expect("it is there");
+        let first = whole_batch(&bytes).expect("the first install");
+        (first, whole_batch(&bytes[first..]).expect("the second install"))
+    }
+
+    /// The story: the power was cut in the middle of an install, and of what was being written to the
+    /// engine's journal one sector within an image was lost and all others were kept. The engine refused
+    /// to open (`ChecksumMismatch`), and with it the domain, though nothing was lost that had been answered.
+    #[test]
+    fn an_install_that_was_torn_anywhere_is_not_there_and_all_before_it_is() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let (first, length) = two_installs(place.path());
+        let clean = std::fs::read(place.path().join(JOURNAL)).expect("it is there");
+        let begin = first.next_multiple_of(512);
+        for sector in (begin..first + length).step_by(3 * 512) {
+            let copy = tempfile::tempdir().expect("a directory for the test");
+            copy_tree(place.path(), copy.path());
+            let journal = File::options().write(true).open(copy.path().join(JOURNAL));
+            let lost = clean.len().min(sector + 512).min(first + length) - sector;
+            journal
+                .expect("it is there")
+                .write_all_at(&vec![0; lost], sector as u64)
+                .expect("it is ours");
+            let pages = open(copy.path()).unwrap_or_else(|error| panic!("{sector}: {error}"));
+            assert!(pages.load(page(1)).expect("no fault").is_some(), "{sector}");
+            assert_eq!(pages.load(page(2)), Ok(None), "{sector}");
+        }
+    }
+
+    /// An install that was durable once, and does not check, is damage: it is not cut off, with all that
+    /// came after it.
+    #[test]
+    fn a_damaged_install_before_a_whole_one_is_left_to_be_refused() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let (first, _) = two_installs(place.path());
+        let journal = place.path().join(JOURNAL);
+        let file = File::options().write(true).open(&journal).expect("it is there");
+        file.write_all_at(&[9], first as u64 / 2).expect("it is ours");
+        let damaged = std::fs::read(&journal).expect("it is there");
+        mend(place.path()).expect("nothing fails");
+        assert!(std::fs::read(&journal).expect("it is there") == damaged, "nothing is cut off");
+        open(place.path()).expect_err("the engine refuses");
+    }
+
+    /// The story: the power was cut while a store was being made, or right after it, and left the engine's
+    /// files in part, without the marker, without its bytes, or without the lock. Every further start failed:
+    /// the engine did not make what was there already.
+    #[test]
+    fn an_engine_that_was_never_made_is_made() {
+        type Leave = fn(&Path) -> io::Result<()>;
+        let leave: [Leave; 4] = [
+            |place| File::create(place.join(JOURNAL))?.set_len(64 << 20),
+            |place| File::create(place.join(VERSION_NAME)).map(drop),
+            |place| std::fs::create_dir(place.join("keyspaces")),
+            |place| File::create(place.join(LOCK_NAME)).map(drop),
+        ];
+        for which in [0b0001, 0b0010, 0b0111, 0b1101] {
+            let place = tempfile::tempdir().expect("a directory for the test");
+            for (number, leave) in leave.iter().enumerate() {
+                if which & 1 << number != 0 {
+                    leave(place.path()).expect("it is ours");
+                }
+            }
+            drop(open(place.path()).unwrap_or_else(|error| panic!("{which:b}: {error}")));
+            std::fs::remove_file(place.path().join(LOCK_NAME)).expect("it is there");
+            drop(open(place.path()).unwrap_or_else(|error| panic!("{which:b}: {error}")));
+        }
+    }
+
+    #[test]
+    fn journals_beside_a_marker_that_is_gone_are_not_removed() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        two_installs(place.path());
+        std::fs::remove_file(place.path().join(VERSION_NAME)).expect("it is there");
+        let refused = open(place.path()).expect_err("something is lost");
+        assert!(matches!(refused, PagesError::Lost { .. }), "{refused}");
+    }
+
+    fn copy_tree(from: &Path, to: &Path) {
+        std::fs::create_dir_all(to).expect("it is ours");
+        for entry in std::fs::read_dir(from).expect("it is there") {
+            let entry = entry.expect("it is there");
+            let to = to.join(entry.file_name());
+            if entry.file_type().expect("it is there").is_dir() {
+                copy_tree(&entry.path(), &to);
+            } else {
+                std::fs::copy(entry.path(), to).expect("there is room");
+            }
+        }
+    }
+}
