@@ -15,6 +15,7 @@ pub mod machine;
 pub mod message;
 pub mod origin;
 pub mod page;
+pub mod probe;
 pub mod record;
 pub mod relay;
 pub mod rights;

@@ -1,5 +1,6 @@
 //! Many seeds on several threads. Each run has a thread of its own: they share nothing.
 
+use crate::probes::Counts;
 use crate::run::{Failure, run_seed};
 use crate::world::Tally;
 use larder_core::machine::Faults;
@@ -16,6 +17,8 @@ pub struct Report {
     pub events: u64,
     /// Sums over all runs that were clean.
     pub tally: Tally,
+    /// How often rare branches were taken in runs that were clean.
+    pub probes: Counts,
     /// Runs that broke a promise, by seed.
     pub failures: Vec<Failure>,
 }
@@ -54,6 +57,9 @@ impl Report {
         match result {
             Ok(clean) => {
                 self.events += clean.events;
+                for (name, count) in clean.probes {
+                    *self.probes.entry(name).or_default() += count;
+                }
                 self.tally.committed += clean.tally.committed;
                 self.tally.aborted += clean.tally.aborted;
                 self.tally.unknown += clean.tally.unknown;

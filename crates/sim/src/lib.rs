@@ -16,6 +16,7 @@ pub mod fleet;
 pub mod net;
 pub mod plan;
 pub mod planted;
+pub mod probes;
 pub mod recording;
 pub mod run;
 #[cfg(feature = "runtime")]

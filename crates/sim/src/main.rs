@@ -23,10 +23,12 @@ const USAGE: &str = "usage:
                                       plays worlds of the real runtime; `run --runtime` is the same
   larder-sim scenario NAME A..B       plays worlds in which a named race is met
   larder-sim hash [--runtime] A..B    prints a hash for each seed: the same in every build
-  larder-sim planted [--json] [--fault NAME] [--seeds N]
+  larder-sim planted [--json] [--fault NAME] [--seeds N] [--jobs N]
                                       plants each fault and says how many seeds catch it
   larder-sim adya A..B                asks the crate adya about the clients' histories too (built with
                                       --features second-opinion)
+  larder-sim probes A..B [--json] [--jobs N]
+                                      plays seeds and says how often they came to rare branches
   larder-sim bench [--json]           measures events per second";
 
 fn main() -> ExitCode {
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         ["planted", rest @ ..] => planted(rest),
         #[cfg(feature = "second-opinion")]
         ["adya", seeds] => second_opinion(seeds),
+        ["probes", seeds, rest @ ..] => probes(seeds, rest),
         ["bench", rest @ ..] => bench(rest),
         _ => usage(),
     }
@@ -245,35 +248,90 @@ fn hash(seeds: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Plants faults; with `--json` prints one object: how many were planted and caught, the most seeds that
+/// one needed, and each by its name with the seeds it needed (none: it was not caught).
 fn planted(rest: &[&str]) -> ExitCode {
     let only = option(rest, "--fault");
     let seeds = option(rest, "--seeds").and_then(|seeds| seeds.parse().ok()).unwrap_or(1_000);
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let jobs = option(rest, "--jobs").and_then(|jobs| jobs.parse().ok()).unwrap_or(cores);
     let json = rest.contains(&"--json");
-    let mut missed = Vec::new();
-    let mut lines = Vec::new();
-    for (fault, name) in larder_sim::planted::FAULTS {
-        if only.is_some_and(|only| only != name) {
-            continue;
-        }
-        let caught = larder_sim::planted::catch(fault, seeds);
-        match &caught {
-            Some(caught) => {
-                println!("{name:24} {:>4} seeds: {}", caught.seeds, caught.what);
-                lines.push(format!("\"{name}\": {}", caught.seeds));
-            }
-            None => {
-                println!("{name:24} not caught in {seeds} seeds");
-                lines.push(format!("\"{name}\": null"));
-                missed.push(name);
-            }
-        }
-    }
+    let faults: Vec<_> = larder_sim::planted::FAULTS
+        .into_iter()
+        .filter(|(_, name)| only.is_none_or(|only| only == *name))
+        .collect();
+    let caught = larder_sim::planted::catch_all(&faults, seeds, jobs, |name, caught| {
+        let line = match caught {
+            Some(caught) => format!("{name:24} {:>4} seeds: {}", caught.seeds, caught.what),
+            None => format!("{name:24} not caught in {seeds} seeds"),
+        };
+        if json { eprintln!("{line}") } else { println!("{line}") }
+    });
+    let seeds_of = |caught: &larder_sim::planted::Caught| caught.seeds.to_string();
+    let of = |caught: &Option<_>| caught.as_ref().map_or("null".to_owned(), seeds_of);
+    let each = faults.iter().zip(&caught);
+    let mut lines: Vec<String> =
+        each.map(|((_, name), it)| format!("\"{name}\": {}", of(it))).collect();
+    let uncaught = faults.iter().zip(&caught).filter(|(_, caught)| caught.is_none());
+    let mut missed: Vec<&str> = uncaught.map(|((_, name), _)| *name).collect();
     #[cfg(feature = "runtime")]
     runtime::planted(only, seeds, &mut lines, &mut missed);
+    lines.sort();
+    missed.sort_unstable();
+    let worst = lines.iter().filter_map(|line| line.rsplit(": ").next()?.parse::<u64>().ok()).max();
+    let (count, worst) = (lines.len() - missed.len(), worst.unwrap_or_default());
     if json {
-        println!("{{{}}}", lines.join(", "));
+        println!(
+            "{{\"planted\": {}, \"caught\": {count}, \"worst_seeds\": {worst}, \"faults\": {{{}}}}}",
+            lines.len(),
+            lines.join(", ")
+        );
+    } else {
+        println!("{count} of {} caught, with {worst} seeds at most", lines.len());
     }
     if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Plays seeds, and says how often the branches that carry a probe were taken. Fails when a run does, or
+/// when one that is not marked rare was never taken.
+fn probes(seeds: &str, rest: &[&str]) -> ExitCode {
+    let Some(seeds) = parse_seeds(seeds) else {
+        return usage();
+    };
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let jobs = option(rest, "--jobs").and_then(|jobs| jobs.parse().ok()).unwrap_or(cores);
+    let report = larder_sim::fleet::run_all(seeds, Faults::NONE, jobs, false);
+    let count = |name: &str| report.probes.get(name).copied().unwrap_or_default();
+    let missed = larder_sim::probes::missed(&report.probes);
+    if rest.contains(&"--json") {
+        let each: Vec<String> = larder_sim::probes::PROBES
+            .iter()
+            .map(|(name, _)| format!("\"{name}\": {}", count(name)))
+            .collect();
+        let missed: Vec<String> = missed.iter().map(|name| format!("\"{name}\"")).collect();
+        println!(
+            "{{\"seeds\": {}, \"failed\": {}, \"missed\": [{}], \"probes\": {{{}}}}}",
+            report.seeds,
+            report.failures.len(),
+            missed.join(", "),
+            each.join(", ")
+        );
+    } else {
+        for (name, reached) in larder_sim::probes::PROBES {
+            println!("{:>12} {name} ({reached:?})", count(name));
+        }
+    }
+    for failure in &report.failures {
+        report_failure(failure, Faults::NONE);
+    }
+    for name in &missed {
+        eprintln!("larder-sim: no run came to {name}");
+    }
+    if report.failures.is_empty() && missed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 #[cfg(feature = "second-opinion")]
@@ -386,11 +444,11 @@ mod runtime {
         {
             match catch(fault, seeds) {
                 Some(caught) => {
-                    println!("{name:24} {:>4} seeds: {}", caught.seeds, caught.what);
+                    eprintln!("{name:24} {:>4} seeds: {}", caught.seeds, caught.what);
                     lines.push(format!("\"{name}\": {}", caught.seeds));
                 }
                 None => {
-                    println!("{name:24} not caught in {seeds} seeds");
+                    eprintln!("{name:24} not caught in {seeds} seeds");
                     lines.push(format!("\"{name}\": null"));
                     missed.push(name);
                 }

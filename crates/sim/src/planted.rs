@@ -3,6 +3,8 @@
 use crate::plan::Plan;
 use crate::run::run_plan;
 use larder_core::machine::{Fault, Faults};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// All faults, with the names they have on the command line.
 pub const FAULTS: [(Fault, &str); 53] = [
@@ -68,6 +70,35 @@ pub struct Caught {
     pub seeds: u64,
     /// What the checkers said.
     pub what: String,
+}
+
+/// Plants faults one by one, `jobs` at once, each against at most `seeds_max` seeds, and tells of each as
+/// it ends; gives what became of them, in their order.
+#[must_use]
+pub fn catch_all(
+    faults: &[(Fault, &'static str)],
+    seeds_max: u64,
+    jobs: usize,
+    tell: impl Fn(&str, Option<&Caught>) + Sync,
+) -> Vec<Option<Caught>> {
+    let next = AtomicUsize::new(0);
+    let caught: Vec<Mutex<Option<Caught>>> = faults.iter().map(|_| Mutex::default()).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                while let Some((fault, name)) = faults.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let place = faults.iter().position(|(_, other)| other == name);
+                    let found = catch(*fault, seeds_max);
+                    tell(name, found.as_ref());
+                    let place = place.expect("it is one of them");
+                    *caught[place].lock().expect("nothing panics while it is held") = found;
+                }
+            });
+        }
+    });
+    let ended =
+        |it: Mutex<Option<Caught>>| it.into_inner().expect("nothing panics while it is held");
+    caught.into_iter().map(ended).collect()
 }
 
 /// Plants a fault and plays seeds from 0 until it is caught, at most `seeds_max`.

@@ -1,6 +1,7 @@
 //! Runs of seeds: one, a range, twice for the hash; failures become reports.
 
 use crate::plan::Plan;
+use crate::probes::Counts;
 use crate::recording::Recording;
 use crate::world::{Tally, World};
 use larder_core::machine::Faults;
@@ -30,6 +31,8 @@ pub struct Clean {
     pub asked: crate::check::second::Asked,
     /// The last events, if they were asked for.
     pub tail: String,
+    /// How often rare branches were taken.
+    pub probes: Counts,
 }
 
 /// A run that broke one.
@@ -111,6 +114,8 @@ fn play(plan: Plan, make: impl FnOnce(Plan) -> World) -> Result<Clean, Failure> 
     let seed = plan.seed;
     let mut world = None;
     let as_made = plan.clone();
+    // What was reached before is another run's.
+    drop(larder_core::probe::take());
     PLAYING.set(true);
     let result = catch_unwind(AssertUnwindSafe(|| world.insert(make(plan)).run()));
     PLAYING.set(false);
@@ -124,6 +129,7 @@ fn play(plan: Plan, make: impl FnOnce(Plan) -> World) -> Result<Clean, Failure> 
                 events,
                 tally,
                 tail: trace.to_string(),
+                probes: larder_core::probe::take(),
                 #[cfg(feature = "second-opinion")]
                 asked: world.asked(),
             })

@@ -58,8 +58,10 @@ impl Downlinks {
             Some((other, first)) if other != life => {
                 let heard = self.links.get(&first).map(|entry| entry.heard);
                 if heard.is_some_and(|at| at.after(self.config.silence_max) > now) {
+                    crate::probe::probe("twin-refused");
                     return Err(Refused::Taken);
                 }
+                crate::probe::probe("name-taken-over");
                 self.check_link(first, link)?;
                 let boots = match self.names.leave(name) {
                     Some(gone) => {
@@ -76,6 +78,7 @@ impl Downlinks {
                 self.check_link(first, link)?;
                 let moved = self.names.arrive(name, life, link);
                 if first != link {
+                    crate::probe::probe("process-moved");
                     closed.extend(self.cut_off(first, name, moved, out));
                 }
             }

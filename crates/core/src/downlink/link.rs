@@ -107,6 +107,7 @@ impl Link {
     /// The next page of a domain to be answered, if the link may be sent pages.
     pub(crate) fn take_asked(&mut self, domain: DomainId) -> Option<Asked> {
         if self.bulk_credit - self.bulk_reserved <= 0 {
+            crate::probe::probe("bulk-credit-exhausted");
             return None;
         }
         self.followers.get_mut(&domain)?.take_asked()

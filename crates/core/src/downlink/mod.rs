@@ -483,7 +483,10 @@ impl Downlinks {
                     self.timers.insert((silent_at, link, Timer::Silence));
                     false
                 }
-                Timer::Silence => true,
+                Timer::Silence => {
+                    crate::probe::probe("silent-child-closed");
+                    true
+                }
             };
             if close && self.close(link, CloseReason::Silent, out) {
                 gone.push(link);

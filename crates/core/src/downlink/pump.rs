@@ -70,6 +70,7 @@ impl Downlinks {
                 return false;
             };
             if entry.stream_credit <= 0 {
+                crate::probe::probe("stream-credit-exhausted");
                 return false;
             }
             // Before anything of the stream: what is withheld from here on is not missed.
@@ -145,6 +146,7 @@ fn answer_part(
     let part = match &mut answer.walk {
         Walk::Registered(after) => {
             let Some(part) = registered_part(&follower.registration, after) else {
+                crate::probe::probe("registered-walk-forgotten");
                 // It was forgotten meanwhile: the parent is asked once more.
                 follower.phase = Phase::Fallen;
                 return Step::Again;
@@ -254,6 +256,7 @@ fn advance(
         }
         // Cut between stamps only: half a stamp told must not raise valid-through to it.
         if bytes >= config.advance_bytes && recent.stamp() > last {
+            crate::probe::probe("advance-cut");
             through = last;
             break;
         }

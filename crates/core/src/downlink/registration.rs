@@ -139,7 +139,10 @@ impl Registration {
         self.exact = None;
         self.gathered = match self.gathered {
             // A list begun before cannot name what this registration is for.
-            Gathered::Set(_, true) | Gathered::Over => Gathered::Over,
+            Gathered::Set(_, true) | Gathered::Over => {
+                crate::probe::probe("resume-within-a-list");
+                Gathered::Over
+            }
             Gathered::Set(ref mut set, false) => Gathered::Set(std::mem::take(set), false),
             Gathered::Off => Gathered::Set(PageSet::default(), false),
         };
@@ -165,6 +168,7 @@ impl Registration {
         };
         let new = set.insert(page);
         if !set.fits(self.max) {
+            crate::probe::probe("registration-overflows");
             self.exact = None;
         }
         new
@@ -196,7 +200,10 @@ impl Registration {
         }
         if done {
             self.exact = match std::mem::replace(&mut self.gathered, Gathered::Off) {
-                Gathered::Set(set, _) => Some(set),
+                Gathered::Set(set, _) => {
+                    crate::probe::probe("list-narrows");
+                    Some(set)
+                }
                 Gathered::Off | Gathered::Over => None,
             };
         }

@@ -245,6 +245,7 @@ impl Relay {
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         let follower = self.links.follower(link, domain).expect("looked up by the caller");
         assert!(matches!(follower.phase, Phase::Fallen), "it fell just now");
+        crate::probe::probe("relay-child-fell");
         if !follower.asked.is_empty() {
             // A relay's question for its own child has its place in the stream that is lost now.
             let reason = CloseReason::Limit("the stream was not taken in time".into());
@@ -375,6 +376,7 @@ impl Relay {
             };
             pages.extend(set.iter());
         }
+        crate::probe::probe("relay-narrows");
         let pages: Vec<PageId> = pages.into_iter().collect();
         for part in pages.chunks(PAGES_PER_MESSAGE_MAX) {
             let pages = part.to_vec();
@@ -471,6 +473,7 @@ impl Relay {
                 for read in reads {
                     let asked = (read.target, read.aspect);
                     if page.touched.iter().any(|touched| conflicts(asked, *touched)) {
+                        crate::probe::probe("relay-answers-early");
                         return Some(Abort::Conflict(*read));
                     }
                 }
@@ -535,6 +538,7 @@ impl Relay {
         let Some((link, asked)) = pending.asker else {
             return;
         };
+        crate::probe::probe("relay-gives-up-a-request");
         let error = RequestError::Unavailable("the parent does not answer".into());
         let (pages, closes): (Vec<PageId>, bool) = match &pending.what {
             What::Fetch { pages, .. } => (pages.iter().map(|(ask, _)| ask.page).collect(), false),

@@ -394,6 +394,7 @@ impl Relay {
                 self.close_child(now, link, reason, out);
             }
         } else if !entry.begun || unnamed {
+            crate::probe::probe("relay-cursors-all-off");
             // All cursors are off the ring now: each child's copies are asked about one by one.
             entry.ring.reset(through);
         } else if through > seen {
@@ -762,6 +763,9 @@ fn raise(
 /// be said more exactly.
 fn again(request: RequestId, answer: ResumeAnswer, gathered: Gathered) -> Answer {
     let unnamed = gathered.over || answer == ResumeAnswer::Reset;
+    if unnamed {
+        crate::probe::probe("relay-child-told-all");
+    }
     let walk =
         if unnamed { Walk::Registered(PageId::default()) } else { Walk::List(gathered.pages, 0) };
     Answer { request, answer, filtered: true, at: None, counted: false, walk }

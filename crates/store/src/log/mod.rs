@@ -363,6 +363,7 @@ impl<D: Disk> Log<D> {
                 continue;
             }
             let sequence = self.next_sequence();
+            larder_core::probe::probe("segment-recycled");
             self.disk.rename(&name, &name_of(sequence))?;
             self.spares.push_back(Spare {
                 sequence,
@@ -407,6 +408,7 @@ impl<D: Disk> Log<D> {
         if run.switch {
             let spare = self.spares.pop_front().expect("spares were ensured");
             assert!(spare.is_ready(), "spares were ensured");
+            larder_core::probe::probe("segment-switched");
             let last = Lsn(records[0].0.0 - 1);
             let active = Active::begin(spare, self.domain, records[0].0, &mut self.rng)?;
             let full = std::mem::replace(&mut self.active, active);
@@ -499,6 +501,7 @@ impl<D: Disk> Log<D> {
             }
             let spare = (self.spares.len() > needed).then(|| self.spares.pop_back()).flatten();
             let Some(Spare { sequence, file, .. }) = spare else {
+                larder_core::probe::probe("log-keeps-its-reserve");
                 return Err(LogError::Full(format!(
                     "{free} bytes are free and {} are kept for the page engine: free space on the log's file system",
                     self.config.reserve_bytes

@@ -196,6 +196,7 @@ impl Scan {
             if let Some(frame) = Frame::decode_of(rest, found.header.id) {
                 let later = frame.write_first() > self.next;
                 if later && !self.faults.has(Fault::DamageAsTail) {
+                    larder_core::probe::probe("damaged-log-refused");
                     return Err(damaged(
                         &name,
                         self.tail.end,

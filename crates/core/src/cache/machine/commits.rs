@@ -311,6 +311,7 @@ impl Cache {
         pending.users.remove(&user);
         let refused = pending.refused();
         if !pending.users.is_empty() || (pending.ever_sent && refused.is_none()) {
+            crate::probe::probe("commit-in-doubt");
             pending.told_in_doubt = true;
             return in_doubt;
         }
@@ -321,6 +322,7 @@ impl Cache {
              it off): the commit was not sent, and is not done"
         };
         let answer = Err(refused.unwrap_or_else(|| RequestError::Unavailable(why.into())));
+        crate::probe::probe("commit-withdrawn");
         commits.end(id, &answer);
         commits.withdraw(id);
         answer
@@ -457,6 +459,7 @@ impl Cache {
         commits.known = false;
         commits.registered = false;
         commits.next = 1;
+        crate::probe::probe("boot-renewed");
         commits.expired = true;
         self.register(now, domain, out);
     }
@@ -529,6 +532,7 @@ impl Cache {
             pending.unable.as_ref().is_some_and(|(at, _)| now.since(*at) >= STORE_PATIENCE);
         // Whether somebody still waits or not: it is not done, and would be sent for good.
         if let (true, Some(refused)) = (lasting, pending.refused()) {
+            crate::probe::probe("commit-refused-by-a-full-store");
             let answer = Err(refused);
             let users = commits.end(id, &answer);
             commits.withdraw(id);

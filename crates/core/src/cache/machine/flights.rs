@@ -237,6 +237,7 @@ impl Cache {
         let mut targets: Vec<Target> = change.touched.iter().map(|touched| touched.0).collect();
         if flights.kept >= max || targets.contains(&Target::Page) {
             // A whole-page change stands for all before it.
+            crate::probe::probe("kept-changes-overflow");
             flights.kept -= flight.kept.len();
             flight.kept.clear();
             targets = vec![Target::Page];
@@ -283,6 +284,7 @@ impl Cache {
             let seen = !matches!(answer.body, PageBody::Absent);
             let Some(flight) = flight else {
                 // It was given up.
+                crate::probe::probe("answer-after-give-up");
                 let holds = self.domains[&domain].holdings.holds(answer.page);
                 if seen && !holds {
                     self.owe_notice(domain, answer.page);
@@ -315,6 +317,7 @@ impl Cache {
                 return;
             };
             if version > through && !ahead {
+                crate::probe::probe("answer-ahead-of-stream");
                 return;
             }
             let flight = entry.flights.remove(page).expect("its answer waits");
@@ -339,9 +342,11 @@ impl Cache {
             for target in targets {
                 match target {
                     Target::Slot(slot) => {
+                        crate::probe::probe("change-overtook-page");
                         holes.insert(*slot);
                     }
                     Target::Page => {
+                        crate::probe::probe("whole-change-overtook-page");
                         let entry = self.domains.get_mut(&domain).expect("attached");
                         return entry.flights.again(page, flight);
                     }
@@ -365,7 +370,10 @@ impl Cache {
         match &answer.body {
             PageBody::Absent => Ok(None),
             PageBody::Valid => match &flight.have {
-                Some(have) if have.version == answer.version => Ok(have.page.clone()),
+                Some(have) if have.version == answer.version => {
+                    crate::probe::probe("copy-still-valid");
+                    Ok(have.page.clone())
+                }
                 _ => Err("the parent calls a version valid that was not named".into()),
             },
             PageBody::Data(bytes) => {
@@ -415,6 +423,7 @@ impl Cache {
             return;
         }
         let flight = entry.flights.remove(page).expect("looked up above");
+        crate::probe::probe("fetch-fails");
         if flight.seen && !entry.holdings.holds(page) {
             self.owe_notice(domain, page);
         }

@@ -330,6 +330,7 @@ impl Cache {
             self.memory.used -= cost;
         }
         for user in self.memory.pins.remove(&page).unwrap_or_default() {
+            crate::probe::probe("gathered-page-gone");
             self.departed(user, page);
             self.want(domain, page, user);
         }
@@ -392,6 +393,7 @@ impl Cache {
             entry.holdings.owed.clear();
             entry.holdings.listing = None;
             entry.holdings.announced = None;
+            crate::probe::probe("notices-overflow");
             entry.holdings.relist = Some(epoch);
         }
     }
@@ -421,6 +423,9 @@ impl Cache {
             // a running transaction has read would be missing from the list that follows (rule 2).
             let fetched = flights.sent(page) && !across;
             let free = (epoch < oldest || unpinned) && !fetched && !written.contains(&page);
+            if !free {
+                crate::probe::probe("notice-waits");
+            }
             if free && !resident.contains_key(&page) {
                 pages.push(page);
             }
@@ -454,6 +459,7 @@ impl Cache {
             *relist = None;
             let unannounced = self.config.faults.has(Fault::ListUnannounced);
             if std::mem::replace(announces, true) && !unannounced {
+                crate::probe::probe("list-announced");
                 *announced = Some(now);
                 self.send(Message::Holding { domain, pages: Vec::new(), done: false }, out);
                 return;
@@ -563,6 +569,7 @@ fn updated(
         slots.filter(|&(target, _)| !hole(target)).collect()
     };
     if known(&PageChange::named(change.page, touched)) != known(change) {
+        crate::probe::probe("update-not-told");
         return None;
     }
     let holes = holes.into_iter().collect();

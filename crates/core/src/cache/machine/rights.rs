@@ -116,6 +116,7 @@ impl Cache {
             let batch = state.batch();
             self.drop_volume(domain, volume, position, &batch);
         }
+        crate::probe::probe("read-right-lost");
         let name = self.names.get(&volume).cloned().unwrap_or_else(|| volume.to_string());
         let who = certificate_of(&self.config.name).to_owned();
         let denied = Denied { volume: name, who, has: Right::None, needs: Right::Read };

@@ -94,6 +94,7 @@ impl Cache {
             Stream::Live(request)
                 if request == part.request && matches!(part.answer, ResumeAnswer::From(_)) =>
             {
+                crate::probe::probe("stream-resumed-again");
                 (true, Stream::Again(request))
             }
             same @ (Stream::Begun(request) | Stream::Again(request)) if request == part.request => {
@@ -178,6 +179,7 @@ impl Cache {
                 // keep their floors (P4). Running transactions can no longer be checked.
                 let state = Arc::clone(&entry.state);
                 let batch = state.batch();
+                crate::probe::probe("reset-on-the-same-line");
                 batch.forget_recent(part.through);
                 self.drop_above(domain, None);
                 drop(batch);
@@ -188,6 +190,7 @@ impl Cache {
         };
         // A branch was lost, and the operator accepted it: stamps of before and after cannot be
         // compared. Running transactions are doomed; sessions learn it at their next begin.
+        crate::probe::probe("line-lost");
         entry.position = from;
         entry.told.clear();
         let state = Arc::clone(&entry.state);
@@ -377,6 +380,7 @@ impl Cache {
     /// begin, running transactions are doomed. The copies hold.
     fn lose_told(&mut self, domain: DomainId, position: Stamp, out: &mut Out) {
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        crate::probe::probe("told-lost");
         entry.told.clear();
         entry.state.batch().new_line(position);
         out.push(CacheOutput::Notice(Notice::Reset { domain }));
@@ -429,6 +433,7 @@ impl Cache {
             age = age.min(echo.sent.0);
         }
         let Some(confirmed) = echo.sent.0.checked_sub(age).map(Instant) else {
+            crate::probe::probe("echo-of-before-the-clock");
             // Older than our clock, which began with this process: no instant of ours tells of it,
             // and its beginning would pass for younger.
             return Ok(());
@@ -465,6 +470,7 @@ impl Cache {
         let lease = self.lease;
         for (&domain, entry) in &mut self.domains {
             if entry.lapses_at(lease).is_some_and(|at| at <= now) {
+                crate::probe::probe("lease-lapses");
                 entry.lapsed = true;
                 out.push(CacheOutput::Notice(Notice::LeaseLapsed { domain }));
             }

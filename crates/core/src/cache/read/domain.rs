@@ -232,6 +232,7 @@ impl DomainState {
                 return Recheck::NewLine;
             }
             let Some(skip) = from.seen.checked_sub(recent.dropped) else {
+                crate::probe::probe("reader-overrun");
                 return Recheck::Overrun;
             };
             recent.entries.range(skip as usize..).for_each(&mut show);
@@ -308,6 +309,7 @@ impl DomainState {
                 && slot.map_or(kept.copy.complete(), |slot| !kept.copy.is_hole(slot))
         };
         let kept = snapshots.retained.get(&page)?.iter().find(fits)?;
+        crate::probe::probe("snapshot-reads-a-retained-copy");
         Some(Arc::clone(&kept.copy))
     }
 

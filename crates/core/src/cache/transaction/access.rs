@@ -252,6 +252,7 @@ impl Transaction {
                 return Ok(find(copy));
             }
             if late {
+                crate::probe::probe("snapshot-too-old");
                 return self.doom_with(Doom::SnapshotTooOld(page));
             }
             return Err(Stop::Need(state.id(), vec![page]));
@@ -359,7 +360,10 @@ impl Transaction {
                     Err(_) => self.doom_with(Doom::WriteFailed(page)),
                 }
             }
-            Err(_) => self.doom_with(Doom::WriteFailed(page)),
+            Err(_) => {
+                crate::probe::probe("writes-no-longer-fit");
+                self.doom_with(Doom::WriteFailed(page))
+            }
         }
     }
 

@@ -565,8 +565,14 @@ impl Transaction {
         });
         let id = attached.state.id();
         match (recheck, conflict) {
-            (Recheck::NewLine, _) => self.doom_with(Doom::HistoryLost(id)),
-            (_, Some(read)) => self.doom_with(Doom::Conflict(read)),
+            (Recheck::NewLine, _) => {
+                crate::probe::probe("doomed-by-a-new-line");
+                self.doom_with(Doom::HistoryLost(id))
+            }
+            (_, Some(read)) => {
+                crate::probe::probe("doomed-by-a-change");
+                self.doom_with(Doom::Conflict(read))
+            }
             (Recheck::Overrun, None) => self.doom_with(Doom::Overrun(id)),
             (Recheck::Checked(position), None) => {
                 self.domains[domain].at = position;
@@ -652,7 +658,10 @@ impl Transaction {
         };
         match self.age_of(domain, self.cache.now()) {
             Some(age) if age <= limit => Ok(()),
-            age => Err(Stop::Refused(TransactionError::TooOld(age))),
+            age => {
+                crate::probe::probe("state-too-old");
+                Err(Stop::Refused(TransactionError::TooOld(age)))
+            }
         }
     }
 }

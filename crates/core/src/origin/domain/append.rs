@@ -83,6 +83,7 @@ impl Domain {
         let Some(boot) = spare else {
             return false;
         };
+        crate::probe::probe("boot-makes-room");
         self.boots.forget(boot);
         self.gather(LogRecord::Confirmed { boot, upto: u64::MAX }, Item::Forgotten(boot));
         true
@@ -126,6 +127,7 @@ impl Domain {
         if self.service == Service::Full {
             return;
         }
+        crate::probe::probe("start-waits-for-room");
         self.service = Service::Full;
         // What an earlier process installed and died before it gave the space back.
         let (domain, through) = (self.id, self.installed_lsn);
@@ -216,6 +218,7 @@ impl Domain {
     /// The store is full and took nothing of the append: it is as if its commits had never been
     /// executed, and so are those gathered since, which were validated on top of them.
     fn roll_back(&mut self, cx: &mut Context<'_>, flying: Batch, detail: &str) {
+        crate::probe::probe("append-taken-back");
         let gathering = std::mem::take(&mut self.gathering);
         self.stamped = self.durable;
         self.next_lsn = Lsn(self.durable_lsn.0 + 1);
@@ -298,6 +301,7 @@ impl Domain {
         let error = match self.volumes.get_mut(&volume) {
             None => self.no_volume(volume),
             Some(entry) if entry.deleting.is_some() => {
+                crate::probe::probe("numbers-of-a-volume-being-deleted");
                 return entry.refused(link, request);
             }
             Some(_) if count == 0 || count > cx.config.ids_max => {

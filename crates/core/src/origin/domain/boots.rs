@@ -115,6 +115,7 @@ impl Boots {
             return Known::Expired;
         };
         if id.sequence <= boot.confirmed {
+            crate::probe::probe("outcome-confirmed-before");
             return Known::Expired;
         }
         let (committed, aborted) = (&boot.committed, &boot.aborted);

@@ -57,6 +57,7 @@ impl Domain {
     ) {
         let id = request.id;
         if let Some(links) = self.pending.get_mut(&id) {
+            crate::probe::probe("commit-repeated-under-way");
             // Repeated while it is under way: one answer for each link that asked.
             if links.iter().any(|passer| passer.link == link) {
                 cx.links.forget_request(link);
@@ -72,16 +73,19 @@ impl Domain {
         match known {
             Known::New => {}
             Known::Committed(stamp) => {
+                crate::probe::probe("outcome-told-again");
                 let ended = (Outcome::Committed(stamp), self.history_at(stamp));
                 cx.links.outcome(link, self.id, id, ended, cx.out);
                 return;
             }
             Known::Aborted(abort) => {
+                crate::probe::probe("refusal-told-again");
                 let ended = (Outcome::Aborted(abort), HistoryId::default());
                 cx.links.outcome(link, self.id, id, ended, cx.out);
                 return;
             }
             Known::Expired => {
+                crate::probe::probe("commit-expired");
                 let ended = (Outcome::Unknown, HistoryId::default());
                 cx.links.outcome(link, self.id, id, ended, cx.out);
                 return;
@@ -153,6 +157,7 @@ impl Domain {
                 self.pages.pin(*page);
             }
         }
+        crate::probe::probe("commit-waits-for-pages");
         waiting.missing = missing.len();
         self.next_ticket += 1;
         let ticket = self.next_ticket;
@@ -254,6 +259,7 @@ impl Domain {
                 continue;
             }
             if waiting.rights_seen != self.rights_changes {
+                crate::probe::probe("commit-rights-changed-meanwhile");
                 let id = waiting.request.id;
                 let passers = self.pending.get(&id).map_or(&[][..], Vec::as_slice);
                 if let Err(abort) = self.check_rights(cx, passers, &waiting.request) {
@@ -382,10 +388,12 @@ impl Domain {
     fn check_base(&self, request: &CommitRequest) -> Result<(), Abort> {
         let place = self.epochs.iter().position(|epoch| epoch.history == request.history);
         let Some(place) = place else {
+            crate::probe::probe("commit-of-another-history");
             return Err(Abort::History);
         };
         let ended = self.epochs.get(place + 1).is_some_and(|next| request.base >= next.first);
         if ended || request.base > self.durable {
+            crate::probe::probe("commit-past-its-history");
             return Err(Abort::History);
         }
         Ok(())

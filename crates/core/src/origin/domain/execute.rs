@@ -28,6 +28,7 @@ impl Domain {
     pub(super) fn execute(&mut self, cx: &mut Context<'_>, request: CommitRequest, base: Stamp) {
         let id = request.id;
         if let Err(abort) = self.check_volumes(&request) {
+            crate::probe::probe("deleted-while-commit-waited");
             self.gather_abort(id, abort);
             return;
         }
@@ -35,6 +36,7 @@ impl Domain {
             if self.recent.is_for_good(refused.reveals) {
                 self.withhold(cx, id, Outcome::Aborted(refused.abort), refused.reveals);
             } else {
+                crate::probe::probe("conflict-with-what-was-taken-back");
                 self.gather_abort(id, refused.abort);
             }
             return;
@@ -102,6 +104,7 @@ impl Domain {
             return;
         }
         let last_flying = self.flying.as_ref().map(|(_, batch)| batch.last_stamp(self.durable));
+        crate::probe::probe("answer-withheld");
         let withheld = Withheld { id, outcome };
         match (&mut self.flying, last_flying) {
             (Some((_, flying)), Some(last)) if reveals <= last => flying.withheld.push(withheld),
@@ -224,6 +227,7 @@ impl Domain {
         if pages.is_empty() {
             return;
         }
+        crate::probe::probe("refused-commit-undone");
         for (_, record) in &gathering.records {
             match record {
                 LogRecord::Commit { stamp, writes, .. } => {

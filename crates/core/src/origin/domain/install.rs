@@ -297,6 +297,7 @@ impl Domain {
         let (pages, gone): (Taken, Taken) = pages.into_iter().partition(|(page, _)| there(page));
         parted.retain(|(page, ..)| there(page));
         for (page, _) in &gone {
+            crate::probe::probe("volume-deleted-during-install");
             self.pages.installed(*page);
         }
         self.pages.forget(&gone.into_iter().map(|(page, _)| page).collect::<Vec<_>>());
@@ -326,6 +327,7 @@ impl Domain {
                 if !std::mem::replace(&mut self.install.waits, true) {
                     cx.out.push(OriginOutput::InstallsWait { domain: self.id, fault });
                 }
+                crate::probe::probe("install-finds-no-room");
                 self.install.room = Some(Room { pages: (size / 2).max(1), found: 0 });
                 for (page, first) in pages {
                     self.pages.install_failed(page, first);

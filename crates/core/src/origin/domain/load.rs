@@ -79,6 +79,7 @@ impl Domain {
                 self.page_loaded(cx, page, result);
             }
             (LoadFor::Page(page), Err(fault)) => {
+                crate::probe::probe("load-fails");
                 self.page_loaded(cx, page, Err(load_error(page, fault)));
             }
             (LoadFor::Index(link, _), Ok(Loaded::Changed { entries, more })) => {
@@ -140,6 +141,7 @@ impl Domain {
             let write = Write { page, op: op.clone() };
             super::execute::apply_op(&mut latest, &write, page_bytes, Faults::NONE)
                 .map_err(|error| damaged(format!("its commit {stamp} does not apply: {error}")))?;
+            crate::probe::probe("recovered-ops-applied");
             latest.version = *stamp;
         }
         if version > self.durable {

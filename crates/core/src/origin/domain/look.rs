@@ -48,6 +48,7 @@ impl Domain {
         if base >= horizon {
             return Looked::Holds(base);
         }
+        crate::probe::probe("base-below-horizon");
         let begun = waiting.look.filter(|look| look.from >= horizon);
         let mut look = begun.unwrap_or(Look { from: self.durable, next: 0 });
         let mut missing = Vec::new();
@@ -68,6 +69,7 @@ impl Domain {
         if !missing.is_empty() {
             missing.sort_unstable();
             missing.dedup();
+            crate::probe::probe("look-goes-on");
             return Looked::Missing(missing);
         }
         // All in one step: nothing can have changed meanwhile.

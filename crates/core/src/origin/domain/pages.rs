@@ -400,6 +400,7 @@ impl Pages {
             entry.version = image.version;
             entry.durable = Some(image);
             if entry.installing.is_some() {
+                crate::probe::probe("changed-during-install");
                 entry.since_install.get_or_insert(first);
             } else {
                 entry.since.get_or_insert(first);
@@ -455,6 +456,7 @@ impl Pages {
     pub(super) fn install_failed(&mut self, page: PageId, first: (Lsn, Stamp)) {
         self.change(page, |entry| {
             entry.installing = None;
+            crate::probe::probe("install-refused");
             entry.since_install = None;
             entry.since = Some(first);
         });
@@ -568,6 +570,7 @@ impl Pages {
                 self.clock.push_back(page);
                 continue;
             }
+            crate::probe::probe("page-evicted-at-origin");
             self.clean_bytes -= entry.bytes();
             self.entries.remove(&page);
         }

@@ -81,6 +81,7 @@ impl Domain {
         let deleted = meta.deleted.iter().map(|volume| (volume.stamp, volume.id));
         match there.chain(deleted).max().filter(|(version, _)| *version > self.durable) {
             Some((version, volume)) => {
+                crate::probe::probe("pages-ahead-of-the-log");
                 Err(RecoverError::Behind { volume, version, durable: self.durable })
             }
             None => Ok(()),

@@ -168,6 +168,9 @@ impl Removal {
         };
         let entry = self.deleted.get_mut(&volume).expect("of it something is left");
         let left = batch.left.saturating_sub(batch.pages.len() as u64);
+        if !batch.last {
+            crate::probe::probe("removal-goes-on-in-batches");
+        }
         entry.left = (!batch.last).then_some(left.max(1));
         Some(batch)
     }
@@ -201,6 +204,7 @@ impl Removal {
     /// It was not.
     pub(super) fn failed(&mut self, cx: &Context<'_>, batch: Batch) {
         let entry = self.deleted.get_mut(&batch.volume).expect("kept while it was under way");
+        crate::probe::probe("removal-refused");
         entry.left = Some(batch.left);
         self.step = Step::Listed(batch);
         self.not_before = Some(cx.now.after(cx.config.full_retry));
@@ -450,6 +454,7 @@ impl Domain {
         volume: VolumeId,
         lsn: crate::record::Lsn,
     ) {
+        crate::probe::probe("deletion-recovered-from-the-log");
         let gone = self.volumes.remove(&volume);
         self.forget_volume(volume);
         self.pages.forget_disowned(usize::MAX);

@@ -38,8 +38,12 @@ impl Domain {
             Some((Verdict::Forked(_), through)) if cx.config.faults.has(Fault::IgnoreFork) => {
                 Some(Verdict::From(through.min(self.durable)))
             }
-            Some((Verdict::Forked(fork), _)) if cx.config.accept_fork => Some(Verdict::From(fork)),
+            Some((Verdict::Forked(fork), _)) if cx.config.accept_fork => {
+                crate::probe::probe("fork-accepted");
+                Some(Verdict::From(fork))
+            }
             Some((Verdict::Forked(fork), through)) => {
+                crate::probe::probe("fork-refused");
                 self.refuse(cx, link, request, fork, through);
                 return;
             }
@@ -140,10 +144,14 @@ impl Domain {
         let mut at = self.durable;
         match verdict {
             None => {}
-            Some(Verdict::Reset | Verdict::Forked(_)) => answer.answer = ResumeAnswer::Reset,
+            Some(Verdict::Reset | Verdict::Forked(_)) => {
+                crate::probe::probe("resume-reset");
+                answer.answer = ResumeAnswer::Reset;
+            }
             Some(Verdict::From(from)) => {
                 answer.answer = ResumeAnswer::From(from);
                 if from >= self.ring.tail() {
+                    crate::probe::probe("resume-within-the-ring");
                     // All since is in the ring, in detail: the stream itself tells it.
                     at = from;
                 } else {
@@ -259,6 +267,9 @@ impl Feed for Domain {
             }
             Walk::Index(walk) => {
                 if let Some((entries, more)) = walk.found.take() {
+                    if more {
+                        crate::probe::probe("index-page-continued");
+                    }
                     walk.after = entries.last().copied().unwrap_or(walk.after);
                     return Part::Pages(entries.into_iter().map(|(_, page)| page).collect(), !more);
                 }
@@ -275,6 +286,7 @@ impl Feed for Domain {
     }
 
     fn fallen(&mut self, follower: &mut Follower) {
+        crate::probe::probe("fell-off-the-ring");
         let answer = Answer {
             request: follower.request,
             answer: ResumeAnswer::From(follower.cursor),
@@ -292,6 +304,7 @@ impl Domain {
         if !self.install.index_may_have(from) {
             return Walk::Nothing;
         }
+        crate::probe::probe("resume-from-index");
         Walk::Index(IndexWalk { after: (from, LAST_PAGE), asked: false, found: None })
     }
 }

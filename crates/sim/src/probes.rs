@@ -1,0 +1,156 @@
+//! Rare branches that carry a named probe (`larder_core::probe`), and whether the nightly run must reach
+//! them. What is never reached has never been seen by a checker: a plan that aims at it belongs into
+//! `plan/aims.rs`, or the mark "rare" with the reason why no run should be made to.
+
+use Reached::{Often, Rare};
+use std::collections::BTreeMap;
+
+/// Whether the nightly run must reach a branch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reached {
+    /// It must, in its 20,000 seeds.
+    Often,
+    /// It need not: too many things have to come together.
+    Rare,
+}
+
+/// All of them, ascending by name.
+pub const PROBES: [(&str, Reached); 89] = [
+    ("advance-cut", Often),
+    ("answer-after-give-up", Often),
+    ("answer-ahead-of-stream", Often),
+    ("answer-withheld", Often),
+    ("append-taken-back", Often),
+    ("base-below-horizon", Often),
+    ("boot-makes-room", Often),
+    ("boot-renewed", Often),
+    ("bulk-credit-exhausted", Often),
+    ("change-overtook-page", Often),
+    ("changed-during-install", Often),
+    ("commit-expired", Often),
+    ("commit-in-doubt", Often),
+    ("commit-of-another-history", Rare),
+    ("commit-past-its-history", Often),
+    ("commit-refused-by-a-full-store", Often),
+    ("commit-repeated-under-way", Often),
+    ("commit-rights-changed-meanwhile", Often),
+    ("commit-waits-for-pages", Often),
+    ("commit-withdrawn", Often),
+    ("conflict-with-what-was-taken-back", Rare),
+    ("copy-still-valid", Often),
+    ("damaged-log-refused", Often),
+    ("deleted-while-commit-waited", Often),
+    ("deletion-recovered-from-the-log", Often),
+    ("doomed-by-a-change", Often),
+    ("doomed-by-a-new-line", Often),
+    ("echo-of-before-the-clock", Often),
+    ("fell-off-the-ring", Often),
+    ("fetch-fails", Often),
+    ("fork-accepted", Often),
+    ("fork-refused", Often),
+    ("gathered-page-gone", Often),
+    ("index-page-continued", Often),
+    ("install-finds-no-room", Often),
+    ("install-refused", Often),
+    ("kept-changes-overflow", Often),
+    ("lease-lapses", Often),
+    ("line-lost", Often),
+    ("list-announced", Often),
+    ("list-narrows", Often),
+    ("load-fails", Often),
+    ("log-keeps-its-reserve", Often),
+    ("look-goes-on", Often),
+    ("name-taken-over", Often),
+    ("notice-waits", Often),
+    ("notices-overflow", Often),
+    ("numbers-of-a-volume-being-deleted", Rare),
+    ("outcome-confirmed-before", Rare),
+    ("outcome-told-again", Often),
+    ("page-evicted-at-origin", Often),
+    ("pages-ahead-of-the-log", Rare),
+    ("process-moved", Often),
+    ("read-right-lost", Often),
+    ("reader-overrun", Often),
+    ("recovered-ops-applied", Often),
+    ("refusal-told-again", Often),
+    ("refused-commit-undone", Often),
+    ("registered-walk-forgotten", Rare),
+    ("registration-overflows", Often),
+    ("relay-answers-early", Often),
+    ("relay-child-fell", Often),
+    ("relay-child-told-all", Often),
+    ("relay-cursors-all-off", Often),
+    ("relay-gives-up-a-request", Often),
+    ("relay-narrows", Often),
+    ("removal-goes-on-in-batches", Rare),
+    ("removal-refused", Rare),
+    ("reset-on-the-same-line", Often),
+    ("resume-from-index", Often),
+    ("resume-reset", Often),
+    ("resume-within-a-list", Often),
+    ("resume-within-the-ring", Often),
+    ("segment-recycled", Often),
+    ("segment-switched", Often),
+    ("silent-child-closed", Often),
+    ("snapshot-reads-a-retained-copy", Often),
+    ("snapshot-too-old", Often),
+    ("start-waits-for-room", Often),
+    ("state-too-old", Often),
+    ("stream-credit-exhausted", Often),
+    ("stream-resumed-again", Often),
+    ("told-lost", Often),
+    ("torn-tail-cut", Often),
+    ("twin-refused", Often),
+    ("update-not-told", Rare),
+    ("volume-deleted-during-install", Often),
+    ("whole-change-overtook-page", Often),
+    ("writes-no-longer-fit", Rare),
+];
+
+/// How often each was reached.
+pub type Counts = BTreeMap<&'static str, u64>;
+
+/// Those that ought to have been reached and were not, ascending.
+#[must_use]
+pub fn missed(counts: &Counts) -> Vec<&'static str> {
+    let unreached = PROBES.iter().filter(|(name, _)| !counts.contains_key(name));
+    unreached.filter(|(_, reached)| *reached == Often).map(|(name, _)| *name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// The names of all probes under a folder.
+    fn named_in(folder: &Path, names: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).expect("a folder of the repository") {
+            let path = entry.expect("it can be listed").path();
+            if path.is_dir() {
+                named_in(&path, names);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).expect("a source file");
+                let calls = text.split("probe::probe(\"").skip(1);
+                names.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+            }
+        }
+    }
+
+    #[test]
+    fn the_list_and_the_code_agree() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut names = Vec::new();
+        named_in(&crates.join("core/src"), &mut names);
+        named_in(&crates.join("store/src"), &mut names);
+        names.sort_unstable();
+        let listed: Vec<&str> = PROBES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, listed, "each probe is in the code once, and in the list");
+    }
+
+    #[test]
+    fn what_is_not_rare_must_be_reached() {
+        assert!(missed(&Counts::new()).len() > 30);
+        let all = PROBES.iter().map(|(name, _)| (*name, 1)).collect();
+        assert_eq!(missed(&all), Vec::<&str>::new());
+    }
+}
