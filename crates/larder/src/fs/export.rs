@@ -1,6 +1,7 @@
 //! `larder volume export`: a volume's tree into a folder of the host.
 
 use super::host::{host, set_xattrs};
+use super::names::check_name;
 use super::record::{Content, XattrList, Xattrs};
 use super::{Attr, DirEntry, FileSystem, FsError, InodeId, Kind, Position, Tx, TxStore};
 use bytes::Bytes;
@@ -104,6 +105,12 @@ pub async fn export<S: TxStore>(
             let Some(last) = listed.last() else { break };
             position = last.position.clone();
             for entry in listed {
+                // Whoever may write to the volume may have put any bytes there (bug 62).
+                if check_name(&entry.entry.name).is_err() {
+                    let name = entry.entry.name.escape_ascii();
+                    let what = format!("{}: the entry '{name}' is no name", path.display());
+                    return Err(FsError::Damaged(what));
+                }
                 let path = path.join(OsStr::from_bytes(&entry.entry.name));
                 let Some(attr) = entry.attr.clone() else { continue };
                 if options.keep_before.is_some() {

@@ -275,12 +275,14 @@ impl<S: TxStore> FileSystem<S> {
         };
         let empty = waiting.batches.is_empty();
         let writers = lock(&file.state).writers.clone();
-        let mut now = Now::Removed;
+        // Each attempt has to find out anew: with no verdict nothing is known of its bytes (bug 61).
+        let mut now = Now::NoPlace;
         let result: Result<(), FsError> = writers
             .clone()
             .doing(async {
                 transact!(self, tx => {
                     note(None);
+                    now = Now::NoPlace;
                     now = self.make_in(&tx, file.id, &creation, (batch, waiting.modified)).await?;
                     match now {
                         Now::Free { .. } => {

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::fs::export::{ExportOptions, export};
+use crate::fs::record::Entry;
+use crate::fs::tx::{Mode, Tx, TxStore};
 use std::fs as host;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -108,5 +110,30 @@ async fn an_export_is_the_exporters_alone_and_keeps_nothing_that_changed() {
     let root = fs.getattr(fs.root()).await.expect("it works").inode;
     let about = host::metadata(&target).expect("it is there");
     assert_eq!(about.mtime() * 1_000_000_000 + about.mtime_nsec(), root.mtime);
+    host::remove_dir_all(&place).expect("it works");
+}
+
+/// Somebody with the right to write put entries into a directory by the library whose names led out of it:
+/// an export by root wrote, and gave to him, what they named.
+#[tokio::test]
+async fn an_export_writes_to_no_name_that_leads_elsewhere() {
+    let place = std::env::temp_dir().join(format!("larder-names-{}", std::process::id()));
+    let outside = place.join("outside");
+    let absolute = outside.to_str().expect("it is plain").to_owned();
+    for name in [absolute.as_str(), "../outside", ".", "..", "", "a/b"] {
+        let (store, fs) = fresh().await;
+        let id = make(&fs, fs.root(), "plain", &file()).await;
+        let trie = fs.trie_of(fs.root()).await.expect("it is there");
+        let tx = store.begin(Mode::Normal).await.expect("it works");
+        let entry = Entry { name: Bytes::copy_from_slice(name.as_bytes()), id, kind: Kind::File };
+        fs.insert_entry(&tx, trie, entry).await.expect("it works");
+        tx.commit().await.expect("it works");
+        for keep_before in [None, Some(i64::MAX)] {
+            let options = ExportOptions { keep_before };
+            let told = export(&fs, fs.root(), &place.join("out"), options, &mut |_| {}).await;
+            assert!(matches!(told, Err(FsError::Damaged(_))), "{name:?}: {told:?}");
+            assert!(!outside.exists(), "{name:?}");
+        }
+    }
     host::remove_dir_all(&place).expect("it works");
 }

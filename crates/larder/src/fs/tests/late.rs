@@ -824,3 +824,22 @@ async fn nobody_makes_the_same_name_twice() {
     assert_eq!(there.err(), Some(FsError::Exists));
     clean(&fs).await;
 }
+
+/// A file was made late, and nobody heard of its commit. Before that came, another site removed the
+/// directory, which was empty there. The search for the name then ended without a verdict, the first one
+/// set stood for "its bytes were committed, and went with it", and `fsync` said that all was well.
+#[tokio::test]
+async fn bytes_that_are_nowhere_are_told_by_a_sync() {
+    let (store, fs, _task) = committing().await;
+    let folder = id_of(&fs, "first").await.expect("it is there");
+    let made = fs.create_late(folder, b"f", &file(), false).await.expect("it works");
+    let (handle, _) = made.expect("it can be made late");
+    put(&fs, &handle, b"bytes").await;
+    store.delay_next_commit();
+    assert_eq!(fs.flush(&handle).await, Err(TxError::OutcomeUnknown.into()));
+    let other = open(&store).await;
+    other.rmdir(other.root(), b"first").await.expect("it is empty there");
+    assert_eq!(store.arrive(), 0, "it comes after that, and is not done");
+    let told = fs.flush(&handle).await;
+    assert!(told.is_err(), "its bytes are nowhere, and a sync says {told:?}");
+}
