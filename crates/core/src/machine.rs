@@ -202,6 +202,10 @@ pub enum Fault {
     PinUnkept,
     /// P4: a transaction begins below what its session has seen or written.
     ForgetFloor,
+    /// P7: a parent keeps the link of a child from which nothing comes any more.
+    SilentKept,
+    /// P10: a request goes on when its user has stopped waiting.
+    PatienceForgotten,
 }
 
 impl Faults {

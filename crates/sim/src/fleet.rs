@@ -71,6 +71,9 @@ impl Report {
                 self.tally.refused_domains += clean.tally.refused_domains;
                 self.tally.refused_twins += clean.tally.refused_twins;
                 self.tally.went_on += clean.tally.went_on;
+                self.tally.cores += clean.tally.cores;
+                self.tally.proof_nanos_max =
+                    self.tally.proof_nanos_max.max(clean.tally.proof_nanos_max);
                 self.tally.refreshed += clean.tally.refreshed;
                 self.tally.copied += clean.tally.copied;
             }

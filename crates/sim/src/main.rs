@@ -105,7 +105,8 @@ fn run(seeds: &str, rest: &[&str]) -> ExitCode {
     println!(
         "{} seeds, {} failed; {} events in {seconds:.1} s; {} transactions committed, {} aborted, \
          {} unknown; {} copies compared, {} damaged stores refused, \
-         {} deletions asked for, {} volumes copied, {} times the latest asked for",
+         {} deletions asked for, {} volumes copied, {} times the latest asked for, \
+         {} cores worked alone, at most {:.0} s until all had committed",
         report.seeds,
         report.failures.len(),
         report.events,
@@ -117,6 +118,8 @@ fn run(seeds: &str, rest: &[&str]) -> ExitCode {
         report.tally.deletions,
         report.tally.copied,
         report.tally.refreshed,
+        report.tally.cores,
+        report.tally.proof_nanos_max as f64 / 1e9,
     );
     if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

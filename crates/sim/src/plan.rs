@@ -50,6 +50,8 @@ pub struct Plan {
     /// Whether what clients see is compared with the origin's log; without, only the other checkers
     /// can find it wrong.
     pub replays: bool,
+    /// Whether at the end a core of the processes has to work first, while the others are away.
+    pub heals_core: bool,
     /// Who looks for what no order of transactions explains.
     #[serde(skip)]
     pub judges: Judges,
@@ -397,6 +399,7 @@ impl Plan {
             plan.mix.rights_percent = pick(rng, &[2, 8]);
             plan.mix.rights_of_all = rng.chance(1, 2);
         }
+        plan.heals_core = Rng::new(seed ^ 0x00c0_4e00).chance(1, 2);
         let rng = &mut Rng::new(seed ^ 0x001a_7e57);
         if rng.chance(1, 4) {
             plan.mix.refresh_percent = pick(rng, &[2, 10, 40]);
@@ -446,6 +449,7 @@ impl Plan {
             shared_sessions,
             events: pick(rng, &[2_000, 5_000, 10_000]),
             replays: true,
+            heals_core: false,
             judges: Judges::Ours,
             wire: rng.chance(1, 8),
             mix,

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 53] = [
+pub const FAULTS: [(Fault, &str); 56] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -61,6 +61,9 @@ pub const FAULTS: [(Fault, &str); 53] = [
     (Fault::RefreshJoined, "refresh-joined"),
     (Fault::PinUnkept, "pin-unkept"),
     (Fault::ForgetFloor, "forget-floor"),
+    (Fault::SilentKept, "silent-kept"),
+    (Fault::PatienceForgotten, "patience-forgotten"),
+    (Fault::AgeFromZero, "age-from-zero"),
 ];
 
 /// How a fault was caught.

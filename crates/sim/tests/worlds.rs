@@ -277,6 +277,34 @@ fn writers_that_use_two_domains_are_met_and_refused() {
     assert!(refused > 100, "{refused} steps into a second domain");
 }
 
+/// What nobody may read is answered to nobody, neither by the origin nor in the name of a relay, and who
+/// lost a right is told.
+#[test]
+fn rights_to_read_that_are_not_looked_at_are_caught() {
+    assert_caught(Fault::FetchUnchecked, 100, "rights");
+    assert_caught(Fault::RelayAsksForAll, 100, "rights");
+    assert_caught(Fault::RevokedUntold, 100, "rights");
+}
+
+#[test]
+fn a_session_that_forgets_its_floor_is_caught() {
+    assert_caught(Fault::ForgetFloor, 100, "P4");
+}
+
+/// The others are cut off, dead or stand still, and a core of the world has to work without them.
+#[test]
+fn a_core_works_while_the_others_are_away() {
+    let report = run_all(0..40, Faults::NONE, 2, true);
+    assert!(report.failures.is_empty(), "{:?}", report.failures);
+    assert!(report.tally.cores > 5, "{} cores", report.tally.cores);
+    assert_caught(Fault::SilentKept, 100, "progress");
+}
+
+#[test]
+fn a_request_that_outlives_its_users_patience_is_caught() {
+    assert_caught(Fault::PatienceForgotten, 100, "P10");
+}
+
 /// A checker that others wrote, alone: it catches what the cycle test catches, and finds nothing wrong
 /// where nothing is.
 #[cfg(feature = "second-opinion")]

@@ -33,7 +33,7 @@ use crate::commit::{Abort, CommitRequest, Outcome};
 use crate::id::{
     BootId, CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId,
 };
-use crate::machine::{Faults, LinkOutput};
+use crate::machine::{Fault, Faults, LinkOutput};
 use crate::message::{
     COPY_BYTES, CloseReason, CopyAsk, DomainInfo, Epoch, Lane, Message, PageAnswer, RequestError,
     Role, VolumeChange, VolumeKey, VolumeSpec,
@@ -485,7 +485,7 @@ impl Downlinks {
                 }
                 Timer::Silence => {
                     crate::probe::probe("silent-child-closed");
-                    true
+                    !self.faults.has(Fault::SilentKept)
                 }
             };
             if close && self.close(link, CloseReason::Silent, out) {

@@ -14,6 +14,10 @@ use larder_core::commit::{Op, PageKind};
 use larder_core::id::{DomainId, ObjectId, PageId, Slot, Stamp, VolumeId};
 use larder_core::rng::Rng;
 
+/// The first of the slots that clients have for themselves.
+const OWN_SLOTS: u16 = 500;
+/// Bytes of the smallest value.
+const VALUE_MIN: u64 = 24;
 /// Where in a value additions go.
 const ADD_OFFSET: u32 = 0;
 /// The longest that a user waits for a page that it may make itself.
@@ -128,6 +132,22 @@ impl World {
             }
             Did::Doomed => self.client_gives_up(index, *run),
         }
+    }
+
+    /// A transaction is to do just this to an object of its client's own; nothing: to make a page.
+    pub(super) fn aim(&mut self, index: usize, run: &mut Run, volume: usize, what: Option<What>) {
+        (run.volumes, run.left) = (vec![volume], 0);
+        let Some(what) = what else {
+            let volume = self.volumes[volume].spec.id;
+            run.current = Some(Intention::MakePage(volume, PageKind::Slotted));
+            return;
+        };
+        let page = self.volumes[volume].slotted[0];
+        let what = match (what, run.tag) {
+            (What::Put(_), Some(tag)) => What::Put(draw_value(&mut self.rng, tag, VALUE_MIN)),
+            (what, _) => what,
+        };
+        run.current = Some(Intention::At(page, Slot(OWN_SLOTS + index as u16), what));
     }
 
     fn draw_intention(&mut self, run: &Run, first: bool) -> Intention {

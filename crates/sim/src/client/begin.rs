@@ -1,5 +1,6 @@
 //! How a client begins a transaction.
 
+use super::acts::What;
 use super::{Kind, Own, Run, SharedSession, Stage};
 use crate::agenda::MILLI;
 use crate::net::Proc;
@@ -19,6 +20,12 @@ const SHORT_AGE: u64 = 200 * MILLI;
 impl World {
     pub(super) fn client_begins(&mut self, index: usize) {
         if self.clients_drain() || !self.may_begin(index) {
+            return;
+        }
+        if let Some(mine) = self.client_has_to_prove(index) {
+            if mine {
+                self.client_proves(index);
+            }
             return;
         }
         if self.plan.mix.quota_percent > 0 && self.rng.below(100) < self.plan.mix.quota_percent {
@@ -48,6 +55,16 @@ impl World {
             return self.client_copies(index);
         }
         let kind = self.draw_kind();
+        self.client_begins_as(index, kind, None);
+    }
+
+    /// Begins a transaction of a kind: a drawn one, or one that is to do just this.
+    pub(super) fn client_begins_as(
+        &mut self,
+        index: usize,
+        kind: Kind,
+        only: Option<(usize, Option<What>)>,
+    ) {
         let options = Self::options(kind);
         let read = self.processes_read(index);
         let session = &mut self.session(index).session;
@@ -60,7 +77,10 @@ impl World {
                 for range in ids {
                     tx.supply_ids(range);
                 }
-                let run = Run { ahead, ..self.make_run(index, kind, tx) };
+                let mut run = Run { ahead, ..self.make_run(index, kind, tx) };
+                if let Some((volume, what)) = only {
+                    self.aim(index, &mut run, volume, what);
+                }
                 self.clients[index].stage = Stage::Run(Box::new(run));
                 self.client_goes_on(index, 0);
             }
@@ -81,7 +101,7 @@ impl World {
     }
 
     /// A volume that took the place of a deleted one, and that the client's node has not opened yet.
-    fn unopened(&self, index: usize) -> Option<usize> {
+    pub(super) fn unopened(&self, index: usize) -> Option<usize> {
         let read = self.processes_read(index);
         self.volumes.iter().position(|plan| read.volume(plan.spec.id).is_none())
     }

@@ -1,5 +1,6 @@
 //! How a client's transaction ends, and what the checkers make of it.
 
+use super::proof::is_an_answer;
 use super::{Ending, Kind, Reads, Run, SeenFloors, Stage};
 use crate::world::World;
 use larder_core::cache::io::{CacheOp, CacheReply};
@@ -30,6 +31,7 @@ impl World {
                 self.raise_floors(index, kind, &reads, &seen);
                 let history = self.tell(index, kind, begun, &reads, &seen);
                 self.add_reader(history);
+                self.client_proved(index, reads.is_empty() && self.may_be_refused());
                 self.tally.committed += 1;
                 self.client_thinks(index);
             }
@@ -133,6 +135,7 @@ impl World {
                     return self.client_sends(index, ending);
                 }
                 self.remember(&ending);
+                self.client_proved(index, ending.kind.reads_only || ending.tag.is_some());
                 self.tally.committed += 1;
             }
             Outcome::Aborted(abort) => {
@@ -140,6 +143,7 @@ impl World {
                     self.volumes_deleted();
                 }
                 self.check_abort(&ending, abort);
+                self.client_proved(index, is_an_answer(abort));
                 self.tally.aborted += 1;
             }
             Outcome::Unknown => self.tally.unknown += 1,

@@ -6,6 +6,7 @@ mod begin;
 mod copies;
 mod ends;
 mod latest;
+mod proof;
 mod told;
 
 use crate::agenda::MILLI;
@@ -146,6 +147,8 @@ pub struct Client {
     /// Transactions begun, and steps taken since the last one was.
     begun: u32,
     steps: u64,
+    /// Transactions that it has committed since it had to prove that it can.
+    proofs: u32,
 }
 
 /// What a client is about.
@@ -271,13 +274,26 @@ impl Client {
             ids: Vec::new(),
             begun: 0,
             steps: 0,
+            proofs: 0,
         }
     }
 
     /// Its node died, and all it was about with it.
     pub fn die(&mut self) {
         let (step, begun, steps) = (self.step + 1, self.begun, self.steps);
-        *self = Self { step, begun, steps, ..Self::new(self.node, self.session) };
+        let proofs = self.proofs;
+        *self = Self { step, begun, steps, proofs, ..Self::new(self.node, self.session) };
+    }
+
+    /// It has to prove that it can commit.
+    pub fn begin_proofs(&mut self) {
+        self.proofs = 0;
+    }
+
+    /// Transactions that it has committed since.
+    #[must_use]
+    pub fn proofs(&self) -> u32 {
+        self.proofs
     }
 
     /// Whether it is about nothing.
@@ -292,6 +308,17 @@ impl World {
     pub(crate) fn start_clients(&mut self, node: Proc) {
         for number in 0..self.clients.len() {
             if self.clients[number].node == node && !self.plan.idle.contains(&(number as u16)) {
+                self.client_goes_on(number, MILLI);
+            }
+        }
+    }
+
+    /// Clients that stopped go on.
+    pub(crate) fn wake_clients(&mut self) {
+        for number in 0..self.clients.len() {
+            let client = &self.clients[number];
+            let begins = !self.plan.idle.contains(&(number as u16));
+            if begins && client.is_idle() && self.node_is_up(client.node) {
                 self.client_goes_on(number, MILLI);
             }
         }
@@ -481,7 +508,10 @@ impl World {
                 true
             }
             Ok(other) => panic!("{other:?} answers no transaction's need"),
-            Err(_) => false,
+            Err(error) => {
+                self.client_proved(index, self.may_be_refused() && proof::is_refusal(&error));
+                false
+            }
         };
         if alive {
             self.clients[index].stage = Stage::Run(run);

@@ -44,7 +44,7 @@ impl World {
     }
 
     /// The domain that hangs now.
-    fn hung(&mut self) -> Option<DomainId> {
+    pub(super) fn hung(&mut self) -> Option<DomainId> {
         let stores = &self.processes[0].origin().stores;
         stores.iter().find(|store| store.hangs).map(|store| store.domain)
     }

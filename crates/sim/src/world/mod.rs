@@ -2,6 +2,7 @@
 
 mod forge;
 mod hang;
+mod healing;
 mod interleave;
 mod links;
 mod node;
@@ -12,6 +13,7 @@ mod relay;
 mod settle;
 mod troubles;
 
+pub(crate) use healing::PROOFS;
 pub use process::{Machinery, Node, OriginHost, Process, RelayHost};
 
 use crate::agenda::{Agenda, MILLI, SECOND, Time};
@@ -69,6 +71,12 @@ pub struct World {
     shown_before: BTreeMap<DomainId, (HistoryId, Stamp)>,
     /// When a process's own clock was set back, and by how much.
     set_backs: Vec<(Time, u64)>,
+    /// Processes that stood still, and until when.
+    stalls: Vec<(Proc, Time)>,
+    /// Who is to work while the others are away.
+    core: Option<BTreeSet<Proc>>,
+    /// Those that stay dead meanwhile.
+    held_down: BTreeSet<Proc>,
     /// The node's name under which each boot was ever logged, by domain.
     boots: BTreeMap<(DomainId, BootId), String>,
     /// Connections over which somebody spoke for another.
@@ -86,6 +94,8 @@ enum Phase {
     Wild,
     /// No more troubles; clients go on until the time given, so that progress is seen.
     Healing(Time),
+    /// Each client has to commit.
+    Proving,
     /// Clients end what they have begun.
     Draining,
 }
@@ -115,6 +125,10 @@ pub struct Tally {
     pub refreshed: u64,
     /// Copies of volumes that were made.
     pub copied: u64,
+    /// Runs in which a core had to work while the others were away.
+    pub cores: u64,
+    /// The longest that all clients together took to prove that they can commit, in nanoseconds.
+    pub proof_nanos_max: u64,
     /// Links refused to the second process of a name.
     pub refused_twins: u64,
     /// Answers of domains beside one whose log hung.
@@ -192,6 +206,9 @@ impl World {
             armed: None,
             shown_before: BTreeMap::new(),
             set_backs: Vec::new(),
+            stalls: Vec::new(),
+            core: None,
+            held_down: BTreeSet::new(),
             boots: BTreeMap::new(),
             forged: BTreeSet::new(),
             probes: Vec::new(),
@@ -303,7 +320,12 @@ impl World {
             Event::Mend(mend, _) => self.mend(mend),
             Event::Start(proc, incarnation) => {
                 let process = self.process(proc);
-                if process.incarnation == incarnation && !process.retired {
+                if process.incarnation != incarnation || process.retired {
+                    return;
+                }
+                if self.held_down.contains(&proc) {
+                    self.agenda.enter(self.now.plus(SECOND), Event::Start(proc, incarnation));
+                } else {
                     self.start(proc);
                 }
             }

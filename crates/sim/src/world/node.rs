@@ -38,6 +38,7 @@ impl World {
         node.through.clear();
         node.early.clear();
         node.waiting.clear();
+        node.asked.clear();
         node.refused = false;
         self.trace.mix(0x40de << 16 | u64::from(proc.0));
         self.set_clock(proc);
@@ -90,6 +91,8 @@ impl World {
     /// A user asks the machine of its node.
     pub(crate) fn node_request(&mut self, proc: Proc, id: RequestId, op: CacheOp, patience: u64) {
         let now = self.process(proc).local(self.now);
+        let asked = (self.now, patience);
+        self.process_mut(proc).node().asked.insert(id.0, asked);
         let patience = std::time::Duration::from_nanos(patience);
         self.trace.line(|| format!("{proc:?} request {}: {op:?}", id.0));
         let deadline = now.after(patience);
@@ -153,6 +156,8 @@ impl World {
                 CacheOutput::Reply { id, result } => {
                     self.trace.mix(id.0 << 1 | u64::from(result.is_ok()));
                     self.trace.line(|| format!("{proc:?} replies to {}: {result:?}", id.0));
+                    self.check_patience(proc, id.0);
+                    self.process_mut(proc).node().asked.remove(&id.0);
                     let waiting = self.process_mut(proc).node().waiting.remove(&id.0);
                     match waiting {
                         Some(client) => self.client_reply(client, id.0, result),
@@ -297,6 +302,7 @@ impl World {
         }
         node.read = None;
         node.waiting.clear();
+        node.asked.clear();
         self.trace.mix(0xdead << 16 | u64::from(proc.0));
         self.trace.line(|| format!("{proc:?} dies"));
         self.end_clients(proc);

@@ -17,16 +17,29 @@ const REST_EVENTS: u64 = 150_000;
 const REST_EVENTS_EACH: u64 = 20_000;
 
 impl World {
-    /// Heals the world and waits until it is at rest. Panics when it does not come to rest.
+    /// Heals the world, a core of it first, and waits until it is at rest. Panics when it does not come
+    /// to rest.
     pub(super) fn settle(&mut self) {
+        self.retire_copy();
+        self.heal_core();
         self.heal();
         self.others_go_on();
+        self.come_to_rest(self.plan.events / 2);
+        self.check_whole();
+        self.check_cycles();
+    }
+
+    /// Clients go on for a while, at most for so many events; then each proves that it can commit; then
+    /// they stop, and all that was begun ends.
+    pub(super) fn come_to_rest(&mut self, events: u64) {
         let active_until = self.now.plus(ACTIVE_NANOS);
-        let active_events = self.trace.events() + self.plan.events / 2;
+        let active_events = self.trace.events() + events;
         self.phase = Phase::Healing(active_until);
+        self.wake_clients();
         while !self.calm && self.now < active_until && self.trace.events() < active_events {
             self.step();
         }
+        self.prove();
         self.phase = Phase::Draining;
         let rest_until = self.now.plus(REST_NANOS);
         let processes = self.processes.len() as u64;
@@ -44,8 +57,6 @@ impl World {
                 (self.now.0 + REST_NANOS - rest_until.0) / SECOND
             );
         }
-        self.check_whole();
-        self.check_cycles();
     }
 
     /// What another checker of histories was asked about.
@@ -64,14 +75,14 @@ impl World {
     pub(crate) fn patience(&self) -> u64 {
         match self.phase {
             Phase::Wild => self.plan.mix.patience,
-            Phase::Healing(_) | Phase::Draining => 60 * SECOND,
+            Phase::Healing(_) | Phase::Proving | Phase::Draining => 60 * SECOND,
         }
     }
 
     /// What is not yet as it must be at rest.
     fn unrest(&mut self) -> Option<String> {
         for (number, process) in self.processes.iter().enumerate() {
-            if process.retired {
+            if !self.is_in_core(Proc(number as u16)) {
                 continue;
             }
             if !process.is_up() {
@@ -82,7 +93,7 @@ impl World {
             }
         }
         let busy = |(number, client): &(u16, &Client)| {
-            let there = !self.process(client.node).retired && !self.plan.idle.contains(number);
+            let there = self.is_in_core(client.node) && !self.plan.idle.contains(number);
             there && !client.is_idle()
         };
         if let Some((client, _)) = (0..).zip(&self.clients).find(busy) {
@@ -92,7 +103,8 @@ impl World {
         if !self.stores_idle() {
             return Some("a store has work".into());
         }
-        self.cache_unrest().or_else(|| self.left_of_the_deleted())
+        let unrest = self.cache_unrest().or_else(|| self.left_behind());
+        unrest.or_else(|| self.left_of_the_deleted())
     }
 
     /// What is still in the stores of volumes that were deleted.
@@ -113,11 +125,11 @@ impl World {
                 return Some(format!("{domain:?} has failed"));
             }
             let durable = truth.current().durable();
-            for process in &self.processes {
+            for (number, process) in self.processes.iter().enumerate() {
                 let Machinery::Node(node) = &process.machinery else {
                     continue;
                 };
-                if process.retired {
+                if !self.is_in_core(Proc(number as u16)) {
                     continue;
                 }
                 let read = node.read.as_ref().expect("it is up");
@@ -165,6 +177,7 @@ impl World {
                         lock(machine).check();
                     }
                     self.check_node(proc);
+                    self.check_all_patience(proc);
                 }
                 Machinery::Origin(_) => unreachable!("there is one origin"),
             }

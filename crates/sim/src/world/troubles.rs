@@ -257,7 +257,7 @@ impl World {
         let silence = self.plan.limits.silence.as_nanos() as u64;
         let span = pick(&mut self.rng, &[50 * MILLI, lease, 3 * lease, 3 * lease + 2 * silence]);
         let pause = 1 + self.rng.below(span);
-        self.process_mut(proc).paused_until = self.now.plus(pause);
+        self.stand_still(proc, pause);
         // Rule 8: a planted fault uses a clock that stands still while its process does.
         if self.plan.faults.has(Fault::ClockStopsAsleep) {
             self.process_mut(proc).rate.step(-i128::from(pause));
@@ -305,6 +305,8 @@ impl World {
                 let deliveries = self.net.unclog(self.now, conn, way);
                 self.enter_deliveries(deliveries);
             }
+            // They stay apart for now.
+            Mend::Unblock(from, to) if !self.is_in_core(from) || !self.is_in_core(to) => {}
             Mend::Unblock(from, to) => {
                 let deliveries = self.net.unblock(self.now, from, to);
                 self.enter_deliveries(deliveries);
@@ -341,14 +343,17 @@ impl World {
         }
     }
 
-    /// No more troubles, and those that last are mended, but for a log that hangs.
-    pub(super) fn heal(&mut self) {
+    /// Of two processes of a name one is taken away: somebody has read what the refused one printed.
+    pub(super) fn retire_copy(&mut self) {
         if self.plan.twins {
-            // Somebody has read what the refused one of the two printed.
             let copy = Proc(self.processes.len() as u16 - 1);
             self.process_mut(copy).retired = true;
             self.kill_node(copy);
         }
+    }
+
+    /// No more troubles, and those that last are mended, but for a log that hangs.
+    pub(super) fn heal(&mut self) {
         let live = self.net.live();
         for (from, to) in self.net.blocked() {
             let deliveries = self.net.unblock(self.now, from, to);

@@ -7,13 +7,14 @@ use crate::cache::io::CacheOp;
 use crate::cache::read::DomainState;
 use crate::commit::IdRange;
 use crate::id::{CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Stamp, VolumeId};
+use crate::machine::Fault;
 use crate::message::{
     CloseReason, CopyAnswer, CopyAsk, Message, RequestError, VolumeChange, VolumeInfo, VolumeKey,
     VolumeSpec,
 };
 use crate::page::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::rights::{Access, Rights};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -161,6 +162,9 @@ impl Cache {
     }
 
     fn wait(&mut self, id: RequestId, deadline: Instant, kind: Kind) {
+        let forgotten = self.config.faults.has(Fault::PatienceForgotten);
+        let deadline =
+            if forgotten { deadline.after(Duration::from_secs(3_600)) } else { deadline };
         let fresh = self.users.insert(id, User { deadline, kind }).is_none();
         assert!(fresh, "request ids are never used twice");
         self.deadlines.insert((deadline, id));

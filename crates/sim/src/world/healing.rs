@@ -1,0 +1,253 @@
+//! What a world has to do once its troubles are over: first a chosen core of it, while the others stay
+//! cut off, stopped or dead; then all of it. Within a budget every client of the core that can has
+//! committed, every request is answered, queues are empty, caches agree with the origin, and nothing is
+//! kept for children that are gone (P7, P10).
+
+use super::{Machinery, Phase, World};
+use crate::agenda::SECOND;
+use crate::net::{Proc, Way, conn_of};
+use larder_core::downlink::ParentStatus;
+use std::collections::BTreeSet;
+
+/// Virtual time within which every client has made its proofs.
+const PROOF_NANOS: u64 = 240 * SECOND;
+/// Events within which they are made: more, and something runs in circles.
+const PROOF_EVENTS: u64 = 2_000_000;
+/// Transactions that each client has to commit: a strict reader, and a writer.
+pub(crate) const PROOFS: u32 = 2;
+/// The longest that a process outside the core stands still.
+const STOP_NANOS: u64 = 60 * SECOND;
+
+impl World {
+    /// Whether a process is of the core that is to work now: without a core every one is.
+    pub(crate) fn is_in_core(&self, proc: Proc) -> bool {
+        let core = self.core.as_ref();
+        !self.process(proc).retired && core.is_none_or(|core| core.contains(&proc))
+    }
+
+    /// A core of the world heals, and works, while all others are away. With a log that hangs, or
+    /// nobody to leave out, there is none.
+    pub(super) fn heal_core(&mut self) {
+        if !self.plan.heals_core || self.hung().is_some() {
+            return;
+        }
+        let core = self.draw_core();
+        let others = (1..self.processes.len() as u16).map(Proc);
+        let others = others.filter(|proc| !core.contains(proc) && !self.process(*proc).retired);
+        let others: Vec<Proc> = others.collect();
+        if others.is_empty() {
+            return;
+        }
+        self.trace.line(|| format!("the core is {core:?}"));
+        self.core = Some(core);
+        for proc in others {
+            self.leave_out(proc);
+        }
+        self.heal_within();
+        self.come_to_rest(self.plan.events / 8);
+        self.check_whole();
+        self.tally.cores += 1;
+        self.core = None;
+        self.held_down.clear();
+    }
+
+    /// The origin, some of the nodes, and the relays on their way.
+    fn draw_core(&mut self) -> BTreeSet<Proc> {
+        let first = 1 + self.plan.relays.len() as u16;
+        let nodes: Vec<Proc> = (first..self.processes.len() as u16).map(Proc).collect();
+        let nodes: Vec<Proc> =
+            nodes.into_iter().filter(|node| !self.process(*node).retired).collect();
+        let mut core = BTreeSet::from([Proc(0)]);
+        let sure = nodes[self.rng.below(nodes.len() as u64) as usize];
+        for node in nodes {
+            if node == sure || self.rng.chance(1, 2) {
+                let mut member = node;
+                while core.insert(member)
+                    && let Some((parent, _)) = self.process(member).parent
+                {
+                    member = parent;
+                }
+            }
+        }
+        core
+    }
+
+    /// Nothing reaches it or comes from it; it may be dead, or stand still, as well.
+    fn leave_out(&mut self, proc: Proc) {
+        let (parent, _) = self.process(proc).parent.expect("the origin is of every core");
+        self.net.block(proc, parent);
+        self.net.block(parent, proc);
+        match self.rng.below(3) {
+            0 => {}
+            1 => {
+                self.held_down.insert(proc);
+                match self.process(proc).machinery {
+                    Machinery::Relay(_) => self.kill_relay(proc),
+                    _ => self.kill_node(proc),
+                }
+            }
+            _ => self.stand_still(proc, STOP_NANOS),
+        }
+    }
+
+    /// Troubles that last are mended, between processes of the core.
+    fn heal_within(&mut self) {
+        for (from, to) in self.net.blocked() {
+            if self.is_in_core(from) && self.is_in_core(to) {
+                let deliveries = self.net.unblock(self.now, from, to);
+                self.enter_deliveries(deliveries);
+            }
+        }
+        for conn in self.net.live() {
+            let ends = self.net.conn(conn);
+            if self.is_in_core(ends.child) && self.is_in_core(ends.parent) {
+                for way in [Way::Up, Way::Down] {
+                    let deliveries = self.net.unclog(self.now, conn, way);
+                    self.enter_deliveries(deliveries);
+                }
+            }
+        }
+        for number in 0..self.domains.len() {
+            self.set_full(number, false);
+        }
+        for number in 0..self.processes.len() {
+            if self.is_in_core(Proc(number as u16)) {
+                let process = &mut self.processes[number];
+                process.paused_until = process.paused_until.min(self.now.plus(SECOND));
+            }
+        }
+    }
+
+    /// Every client of the core commits: a strict reader, then a writer of an object of its own, which
+    /// nobody else is after.
+    pub(super) fn prove(&mut self) {
+        if self.calm {
+            return;
+        }
+        self.phase = Phase::Proving;
+        self.clients.iter_mut().for_each(crate::client::Client::begin_proofs);
+        self.wake_clients();
+        let (until, events_max) = (self.now.plus(PROOF_NANOS), self.trace.events() + PROOF_EVENTS);
+        while let Some(client) = self.unproved() {
+            assert!(
+                self.now < until && self.trace.events() < events_max,
+                "progress: {} s after healing client {client} has ended {} of {PROOFS} transactions: \
+                 {:?}",
+                (self.now.0 + PROOF_NANOS - until.0) / SECOND,
+                self.clients[client].proofs(),
+                self.clients[client]
+            );
+            for _ in 0..16 {
+                self.step();
+            }
+        }
+        let took = self.now.0 + PROOF_NANOS - until.0;
+        self.tally.proof_nanos_max = self.tally.proof_nanos_max.max(took);
+    }
+
+    /// A client of the core that has not committed what it has to.
+    fn unproved(&self) -> Option<usize> {
+        let open = |(number, client): &(u16, &crate::client::Client)| {
+            let idle = self.plan.idle.contains(number);
+            client.proofs() < PROOFS && self.is_in_core(client.node) && !idle
+        };
+        let found = (0..).zip(&self.clients).find(open);
+        found.map(|(number, _)| usize::from(number))
+    }
+
+    /// Whether clients have to commit now; whether this one does.
+    pub(crate) fn client_has_to_prove(&self, client: usize) -> Option<bool> {
+        let node = self.client_node(client);
+        (self.phase == Phase::Proving).then(|| self.is_in_core(node))
+    }
+
+    /// What parents of the core keep for children that are gone, or of requests that are over.
+    pub(super) fn left_behind(&self) -> Option<String> {
+        for (number, process) in self.processes.iter().enumerate() {
+            if !self.is_in_core(Proc(number as u16)) {
+                continue;
+            }
+            let status = match &process.machinery {
+                Machinery::Origin(host) => host.machine.as_ref().map(|machine| machine.status()),
+                Machinery::Relay(host) => host.machine.as_ref().map(|machine| machine.status()),
+                Machinery::Node(node) if node.asked.is_empty() => None,
+                Machinery::Node(node) => {
+                    return Some(format!("{} has not answered {:?}", process.name, node.asked));
+                }
+            };
+            if let Some(what) = status.and_then(|status| self.kept_in_vain(&status)) {
+                return Some(format!("{} {what}", process.name));
+            }
+        }
+        None
+    }
+
+    fn kept_in_vain(&self, status: &ParentStatus) -> Option<String> {
+        for child in &status.children {
+            let conn = conn_of(child.link);
+            let proc = self.net.conn(conn).child;
+            if !self.is_in_core(proc) || self.process(proc).uplink != Some(conn) {
+                return Some(format!("keeps a link of {}, which is gone", child.name));
+            }
+            if child.unanswered > 0 {
+                let count = child.unanswered;
+                return Some(format!("has {count} requests of {} without an answer", child.name));
+            }
+            for followed in &child.domains {
+                assert!(
+                    followed.directory.pages <= self.plan.limits.registered_pages_max,
+                    "P7: {} is registered for more than it may be: {followed:?}",
+                    child.name
+                );
+            }
+        }
+        None
+    }
+
+    /// A process does nothing for so long.
+    pub(super) fn stand_still(&mut self, proc: Proc, nanos: u64) {
+        let until = self.now.plus(nanos);
+        self.process_mut(proc).paused_until = until;
+        self.stalls.push((proc, until));
+    }
+
+    /// Every request ends with its user's patience (P10), but for what clocks are off, and for pauses.
+    pub(super) fn check_patience(&self, proc: Proc, number: u64) {
+        let Some((asked, patience)) = self.process(proc).node_ref().asked.get(&number) else {
+            return;
+        };
+        let drift = self.plan.drift_ppm.unsigned_abs();
+        let mut due = asked.plus(patience + patience * 3 * drift / 1_000_000 + SLACK_NANOS);
+        for (time, nanos) in &self.set_backs {
+            // One that was set back below its beginning stands still for as long.
+            if time.plus(*nanos) >= *asked {
+                due = due.plus(*nanos);
+            }
+        }
+        for (stalled, until) in &self.stalls {
+            if *stalled == proc && until >= asked {
+                due = due.max(until.plus(SLACK_NANOS));
+            }
+        }
+        assert!(
+            self.now <= due,
+            "P10: request {number} of {proc:?} was asked at {asked:?} with the patience of {patience} \
+             ns, and at {:?} it has no answer",
+            self.now
+        );
+    }
+
+    /// The same for all that are open.
+    pub(super) fn check_all_patience(&self, proc: Proc) {
+        let process = self.process(proc);
+        if process.paused_until > self.now {
+            return;
+        }
+        for number in process.node_ref().asked.keys() {
+            self.check_patience(proc, *number);
+        }
+    }
+}
+
+/// What an answer may come late by: events of one moment take turns.
+const SLACK_NANOS: u64 = 1_000_000;
