@@ -19,6 +19,9 @@ const SHORT_AGE: u64 = 200 * MILLI;
 
 impl World {
     pub(super) fn client_begins(&mut self, index: usize) {
+        if std::mem::take(&mut self.clients[index].opens_again) {
+            return self.client_opens(index, 0);
+        }
         if self.clients_drain() || !self.may_begin(index) {
             return;
         }

@@ -144,6 +144,8 @@ pub struct Client {
     stage: Stage,
     /// Page numbers left over.
     ids: Vec<IdRange>,
+    /// It misses a volume, and makes all of them before it goes on.
+    opens_again: bool,
     /// Transactions begun, and steps taken since the last one was.
     begun: u32,
     steps: u64,
@@ -272,6 +274,7 @@ impl Client {
             waiting: None,
             stage: Stage::Setup(0),
             ids: Vec::new(),
+            opens_again: false,
             begun: 0,
             steps: 0,
             proofs: 0,
@@ -454,6 +457,10 @@ impl World {
             for plan in self.volumes.iter_mut().filter(|plan| plan.spec.name == *name) {
                 plan.take_up_former(self.oracle.truth(plan.domain).current());
             }
+        }
+        // The origin began anew, on an empty disk: somebody has to make it again.
+        if matches!(result, Err(RequestError::NoVolume(_))) {
+            self.clients[index].opens_again = true;
         }
         if matches!(result, Ok(CacheReply::Deleted) | Err(RequestError::Deleted(_))) {
             self.volumes_deleted();

@@ -18,6 +18,9 @@ pub(crate) const PROOFS: u32 = 2;
 /// The longest that a process outside the core stands still.
 const STOP_NANOS: u64 = 60 * SECOND;
 
+/// The longest that a process that died takes until it starts.
+const START_NANOS: u64 = 10 * SECOND;
+
 impl World {
     /// Whether a process is of the core that is to work now: without a core every one is.
     pub(crate) fn is_in_core(&self, proc: Proc) -> bool {
@@ -219,8 +222,9 @@ impl World {
         let drift = self.plan.drift_ppm.unsigned_abs();
         let mut due = asked.plus(patience + patience * 3 * drift / 1_000_000 + SLACK_NANOS);
         for (time, nanos) in &self.set_backs {
-            // One that was set back below its beginning stands still for as long.
-            if time.plus(*nanos) >= *asked {
+            // One that was set back below its beginning stands still for as long, from that on: a
+            // machine that is off begins to count when it starts.
+            if time.plus(*nanos + START_NANOS) >= *asked {
                 due = due.plus(*nanos);
             }
         }
