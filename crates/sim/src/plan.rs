@@ -51,6 +51,7 @@ pub struct Plan {
     /// can find it wrong.
     pub replays: bool,
     /// Whether at the end a core of the processes has to work first, while the others are away.
+    #[serde(default)]
     pub heals_core: bool,
     /// Who looks for what no order of transactions explains.
     #[serde(skip)]

@@ -297,7 +297,6 @@ fn a_core_works_while_the_others_are_away() {
     let report = run_all(0..40, Faults::NONE, 2, true);
     assert!(report.failures.is_empty(), "{:?}", report.failures);
     assert!(report.tally.cores > 5, "{} cores", report.tally.cores);
-    assert_caught(Fault::SilentKept, 100, "progress");
 }
 
 #[test]
