@@ -5,7 +5,7 @@ use super::env::{Shared, lock};
 use super::net::Line;
 use super::watch::{View, watch};
 use super::work::{Aims, Who, Work};
-use larder::client::{Consistency, Node, NodeConfig, SessionOptions, Volume, VolumeOptions};
+use larder::client::{Consistency, Error, Node, NodeConfig, SessionOptions, Volume, VolumeOptions};
 use larder::config::{OriginConfig, RelayConfig, RelaySection};
 use larder::server::{OriginServer, RelayServer};
 use larder_core::id::{Generation, ObjectId, PageId, PageNo, Slot};
@@ -15,6 +15,8 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+/// How often the first volumes are tried to be filled.
+const FOUNDINGS: u64 = 50;
 /// Diaries of a volume.
 const DIARIES: u64 = 16;
 /// How long an end with a goodbye may take.
@@ -153,11 +155,20 @@ impl Cast {
                 objects: Vec::new(),
                 diaries: Vec::new(),
             });
-            let work = self.work(place, "the founder", 1 + place as u64, false);
-            let session = volume.session(SessionOptions::default());
-            let objects = shared.plan.objects + DIARIES;
-            let (result, _) = run_task(session, work, Task::Found(objects)).await;
-            result.expect("nothing is in its way yet");
+            // The node may not follow the domain yet.
+            for attempt in 0.. {
+                let tag = 1 + (place as u64) + (attempt << 8);
+                let work = self.work(place, "the founder", tag, false);
+                let session = volume.session(SessionOptions::default());
+                let objects = shared.plan.objects + DIARIES;
+                match run_task(session, work, Task::Found(objects)).await {
+                    (Ok(_), _) => break,
+                    (Err(Error::Stale { .. }), _) if attempt < FOUNDINGS => {
+                        sleep(Duration::from_millis(200)).await;
+                    }
+                    (Err(error), _) => panic!("nothing is in its way yet: {error:?}"),
+                }
+            }
             let aims = &mut lock(&shared.aims)[place];
             aims.diaries = aims.objects.split_off(shared.plan.objects as usize);
             aims.watched = aims.pages.clone();
@@ -282,7 +293,7 @@ pub(super) async fn open(shared: &Shared, node: &Node, place: usize) -> Option<V
     loop {
         match node.volume(&name).await {
             Ok(volume) => return Some(volume),
-            Err(larder::client::Error::ShutDown) => return None,
+            Err(Error::ShutDown) => return None,
             Err(_) => sleep(Duration::from_millis(50)).await,
         }
     }

@@ -1,7 +1,8 @@
 //! What the origin's log holds, as its disk was told: what clients were told is held to it.
 
 use larder_core::commit::Op;
-use larder_core::id::{DomainId, Stamp};
+use larder_core::id::{DomainId, ObjectId, PageId, Slot, Stamp};
+use larder_core::page::Record;
 use larder_core::record::{LogRecord, Lsn};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +32,8 @@ type Entry = (Option<Stamp>, BTreeSet<u64>);
 #[derive(Default)]
 pub(super) struct Ledger {
     domains: BTreeMap<DomainId, BTreeMap<Lsn, Entry>>,
+    /// Slots whose objects outgrew their pages at some time: their bytes are elsewhere since.
+    moved: BTreeSet<(PageId, Slot)>,
     /// What clients were told: the stamp of what was done, or none for what was not.
     told: BTreeMap<u64, (DomainId, Option<Stamp>)>,
 }
@@ -50,6 +53,7 @@ fn entry(record: &LogRecord) -> Entry {
 impl Ledger {
     /// Records are about to be appended: those of the same numbers were not.
     pub(super) fn appends(&mut self, domain: DomainId, records: &[(Lsn, LogRecord)]) {
+        self.note_moved(records);
         let log = self.domains.entry(domain).or_default();
         if let Some((first, _)) = records.first() {
             log.split_off(first);
@@ -67,6 +71,24 @@ impl Ledger {
         let log = self.domains.entry(domain).or_default();
         log.split_off(&Lsn(installed.0 + 1));
         log.extend(records.iter().map(|(lsn, record)| (*lsn, entry(record))));
+    }
+
+    fn note_moved(&mut self, records: &[(Lsn, LogRecord)]) {
+        for (_, record) in records {
+            let LogRecord::Commit { writes, .. } = record else { continue };
+            for write in writes {
+                if let Op::Put { slot, value, .. } = &write.op
+                    && let Ok(Record::Forward(_)) = Record::decode(value.clone())
+                {
+                    self.moved.insert((write.page, *slot));
+                }
+            }
+        }
+    }
+
+    /// Whether an object may be kept in another page than its own: that page's changes tell of it.
+    pub(super) fn may_have_moved(&self, object: ObjectId) -> bool {
+        self.moved.contains(&(object.page, object.slot))
     }
 
     /// Somebody was told that a commit was done, or that it was not.

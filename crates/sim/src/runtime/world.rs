@@ -4,7 +4,7 @@ use super::cast::{Cast, Life, open, strict};
 use super::client::{Task, run_task};
 use super::env::{Shared, lock};
 use super::plan::Trouble;
-use super::watch::look;
+use super::watch::{Held, look};
 use larder::client::Node;
 use larder::http::Probe;
 use larder_core::message::Role;
@@ -20,6 +20,8 @@ const BUDGET: Duration = Duration::from_secs(60);
 const WATCH_BUDGET: Duration = Duration::from_secs(20);
 /// Within this long a peer that says nothing sensible is rid of.
 const STRANGER_LIMIT: Duration = Duration::from_secs(12);
+/// Within this long a parent hears of a link's end.
+const HEARD: Duration = Duration::from_millis(500);
 /// When everything has ended, nothing is left after this long.
 const REST: Duration = Duration::from_secs(5);
 
@@ -308,10 +310,22 @@ impl Cast {
         }
     }
 
+    /// A parent knows at once that a child has ended: not only when it has been silent for long.
+    async fn gone(&self, number: usize) {
+        let node = &self.shared.plan.nodes[number];
+        let origin = self.origin.as_ref().expect("it was started");
+        sleep(HEARD).await;
+        let status = origin.status().await;
+        let named = status["children"].as_array().into_iter().flatten();
+        let there = named.filter(|child| child["name"] == *node.name).count();
+        assert!(there == 0, "links: {HEARD:?} after {} ended the origin has its link", node.name);
+    }
+
     /// Ends all with goodbyes; nothing is left.
     async fn end(&mut self) {
         for number in 0..self.nodes.len() {
             self.end_node(number).await;
+            self.gone(number).await;
         }
         for relay in self.relays.iter_mut().filter_map(Option::take) {
             let ended = timeout(REST, relay.shutdown()).await;
@@ -344,8 +358,15 @@ async fn watched(shared: &Arc<Shared>, life: &Life) {
         };
         let mut other = None;
         for (page, held) in &pages {
+            // An object that has moved changes where it is kept, and its own page is not named.
+            let stays = |held: &Held| {
+                let ledger = lock(&shared.ledger);
+                let objects = held.iter().flatten();
+                let stay = objects.filter(|object| !ledger.may_have_moved(object.id));
+                (held.is_some(), stay.cloned().collect::<Vec<_>>())
+            };
             let now = look(&volume, *page).await;
-            if now.as_ref().ok() != Some(held) {
+            if now.as_ref().ok().map(stays) != Some(stays(held)) {
                 other = Some((*page, held.clone(), now));
             }
         }

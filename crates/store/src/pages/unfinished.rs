@@ -7,6 +7,10 @@
 //! there. An install begins only when the one before was synced: a whole batch after one that does not
 //! check proves that this one had been durable. That is damage, and left for the engine to refuse.
 //!
+//! *Names that are not durable yet.* A process that was killed leaves names as it last saw them, synced or
+//! not. The engine removes, at its start, what those do not need: were a renaming lost after that and the
+//! removal kept, nothing would be left of either. So all its folders are synced first (rule 14).
+//!
 //! *An engine that was never made.* Its files are made one after the other, and their names are synced
 //! last. Any of them may be there, without its bytes; the engine would refuse to make them again.
 
@@ -30,6 +34,8 @@ const CLEAR: u8 = 4;
 /// Bytes of an item before its key, of which the last ten are the lengths of key and value (the value's
 /// twice: nothing is compressed).
 const ITEM_BYTES: usize = 21;
+/// The markers of the formats that the engine knows.
+const VERSIONS: [&[u8]; 3] = [b"FJL\x01", b"FJL\x02", b"FJL\x03"];
 /// Ends a batch.
 const MAGIC: &[u8] = b"FJL\x03";
 
@@ -53,8 +59,11 @@ pub(super) fn mend(place: &Path) -> Result<(), PagesError> {
         Some(Err(TryLockError::Error(error))) => return Err(failed(error)),
         Some(Ok(())) | None => {}
     }
+    sync_folders(place).map_err(failed)?;
     let journals = journals(place).map_err(failed)?;
     if is_made(place).map_err(failed)? {
+        // Who wrote it may have been killed before he synced it.
+        File::open(place.join(VERSION_NAME)).and_then(|file| file.sync_all()).map_err(failed)?;
         if lock.is_none() {
             File::create(place.join(LOCK_NAME)).map_err(failed)?;
         }
@@ -68,7 +77,10 @@ pub(super) fn mend(place: &Path) -> Result<(), PagesError> {
             return Err(PagesError::Lost {
                 place: place.display().to_string(),
                 what: VERSION_NAME.into(),
-                detail: format!("it is gone, and {} holds something", journal.display()),
+                detail: format!(
+                    "it is gone or not known, and {} holds something",
+                    journal.display()
+                ),
             });
         }
         std::fs::remove_file(journal).map_err(failed)?;
@@ -79,10 +91,27 @@ pub(super) fn mend(place: &Path) -> Result<(), PagesError> {
     }
 }
 
+/// Syncs a folder and all below it; none is there: nothing is done.
+fn sync_folders(folder: &Path) -> io::Result<()> {
+    let opened = match File::open(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    opened.sync_all()?;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync_folders(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether the marker is there that is written last, with its bytes.
 fn is_made(place: &Path) -> io::Result<bool> {
     match std::fs::read(place.join(VERSION_NAME)) {
-        Ok(bytes) => Ok(bytes.iter().any(|byte| *byte != 0)),
+        // A power cut may have left another one, as long as it was not synced.
+        Ok(bytes) => Ok(VERSIONS.contains(&bytes.as_slice())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }

@@ -61,10 +61,20 @@ struct State {
     engine: &'static [&'static str],
 }
 
+/// When a process is killed, and the power goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kill {
+    /// At this change, or the first one after it that will do.
+    pub(crate) change: u64,
+    /// Only a sync will do: something is not synced then.
+    pub(crate) in_sync: bool,
+    pub(crate) process: Pid,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Power {
-    /// Whoever asks is served; at the change of this number the process is killed.
-    On { kills: Option<(u64, Pid)> },
+    /// Whoever asks is served, until a process is to be killed.
+    On { kills: Option<Kill> },
     /// Nothing is done.
     Off,
 }
@@ -94,11 +104,11 @@ impl Tree {
         state.power = Power::On { kills: None };
     }
 
-    /// From now on the power goes at the change of this number, and a process with it.
-    pub(crate) fn kill_at(&self, change: u64, process: Pid) {
+    /// Says when the power goes, and a process with it.
+    pub(crate) fn kill(&self, kill: Kill) {
         let mut state = self.state();
         if state.power != Power::Off {
-            state.power = Power::On { kills: Some((change, process)) };
+            state.power = Power::On { kills: Some(kill) };
         }
     }
 
@@ -151,15 +161,16 @@ impl Tree {
     ) -> Result<T, Errno> {
         let mut state = self.look()?;
         state.changes += 1;
-        if let Power::On { kills: Some((at, process)) } = state.power
-            && state.changes >= at
+        if let Power::On { kills: Some(kill) } = state.power
+            && state.changes >= kill.change
+            && !(kill.in_sync && at_the_end)
         {
             if at_the_end {
                 let _not_answered = change(&mut state);
             }
             state.power = Power::Off;
             // It cannot be gone: it waits for this.
-            let _gone = kill_process(process, Signal::KILL);
+            let _gone = kill_process(kill.process, Signal::KILL);
             return Err(Errno::EIO);
         }
         change(&mut state).map_err(errno)

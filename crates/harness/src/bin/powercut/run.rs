@@ -3,7 +3,7 @@
 
 use super::disk::{Disk, ROOT};
 use super::model::Model;
-use super::mount::{Tree, Unsynced};
+use super::mount::{Kill, Tree, Unsynced};
 use super::work::Change;
 use super::worker::{Setup, WorkerFault};
 use anyhow::{Context, Result, bail, ensure};
@@ -92,7 +92,15 @@ impl Bench {
             threads: 1 + rng.below(2) as usize,
             fault: self.planted.worker,
         };
-        let mut run = Run { bench: self, setup, rng, model: Model::default(), life: 0, counts };
+        let mut run = Run {
+            bench: self,
+            setup,
+            rng,
+            model: Model::default(),
+            life: 0,
+            killed: false,
+            counts,
+        };
         run.counts.stores += 1;
         let before = run.counts.cuts;
         while run.counts.cuts - before < cuts {
@@ -126,6 +134,8 @@ struct Run<'a> {
     rng: Rng,
     model: Model,
     life: u64,
+    /// The last process was killed, and the power was not cut.
+    killed: bool,
     counts: &'a mut Counts,
 }
 
@@ -145,8 +155,8 @@ impl Run<'_> {
     fn live(&mut self) -> Result<()> {
         self.life += 1;
         let end = match self.rng.below(20) {
-            0..=2 => End::Kill,
-            3 => End::Orderly,
+            0..=4 => End::Kill,
+            5 => End::Orderly,
             _ => End::Cut,
         };
         // Often while it recovers.
@@ -156,7 +166,8 @@ impl Run<'_> {
         let place = self.bench.point.join(STORE);
         let mut worker = Worker::start(&place, &self.setup)?;
         if end != End::Orderly {
-            self.bench.tree.kill_at(change, worker.pid());
+            let (in_sync, process) = (end == End::Kill, worker.pid());
+            self.bench.tree.kill(Kill { change, in_sync, process });
         }
         let mut volumes = String::new();
         for volume in self.model.volumes() {
@@ -164,9 +175,14 @@ impl Run<'_> {
         }
         worker.tell(&format!("open {}{volumes}\n", self.life));
         let recovered = self.recover(&mut worker)?;
-        if recovered {
+        // What was not synced at the kill, and was shown by this recovery, must have been synced by it.
+        if recovered && end == End::Cut && self.killed {
+            self.bench.tree.power_off();
+            worker.kill()?;
+        } else if recovered {
             self.work(&mut worker, if end == End::Orderly { change } else { u64::MAX })?;
         }
+        self.killed = end == End::Kill;
         let ended = worker.end()?;
         self.counts.changes += self.bench.tree.changes();
         if !self.bench.tree.is_off() {
@@ -316,6 +332,10 @@ impl Worker {
 
     fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        self.child.kill().context("it is ours")
     }
 
     /// Tells it something; it may be gone, which is heard.
