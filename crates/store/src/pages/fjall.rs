@@ -45,7 +45,7 @@ const KIND_META: u8 = 2;
 const KIND_APART: u8 = 3;
 const META_KEY: &[u8] = b"domain";
 /// The folder of its keyspaces' folders.
-const KEYSPACES_NAME: &str = "keyspaces";
+pub(super) const KEYSPACES_NAME: &str = "keyspaces";
 /// Above every page.
 const PAGE_MAX: PageId = PageId { volume: VolumeId(u128::MAX), page: PageNo(u64::MAX) };
 /// Values from this size on are kept apart from the keys: every image but the smallest.
@@ -145,8 +145,13 @@ impl FjallPages {
     /// [`PagesError::Locked`] when another process has it open; failures; damage.
     pub fn open(place: impl Into<PathBuf>, config: &FjallConfig) -> Result<Self, PagesError> {
         let place = place.into();
-        let failed = |error: fjall::Error| fault(&place, &error);
+        unfinished::make(&place, |aside| Self::open_made(aside.into(), config).map(drop))?;
         unfinished::mend(&place)?;
+        Self::open_made(place, config)
+    }
+
+    fn open_made(place: PathBuf, config: &FjallConfig) -> Result<Self, PagesError> {
+        let failed = |error: fjall::Error| fault(&place, &error);
         let database = Database::builder(&place)
             .cache_size(config.cache_bytes)
             .worker_threads(config.threads)
@@ -526,7 +531,7 @@ pub fn free_bytes(path: &Path) -> std::io::Result<u64> {
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
 }
 
-fn sync_folder(path: &Path) -> std::io::Result<()> {
+pub(super) fn sync_folder(path: &Path) -> std::io::Result<()> {
     std::fs::File::open(path)?.sync_all()
 }
 

@@ -11,10 +11,13 @@
 //! not. The engine removes, at its start, what those do not need: were a renaming lost after that and the
 //! removal kept, nothing would be left of either. So all its folders are synced first (rule 14).
 //!
-//! *An engine that was never made.* Its files are made one after the other, and their names are synced
-//! last. Any of them may be there, without its bytes; the engine would refuse to make them again.
+//! *An engine that was never made.* Its files are made one after the other, and its keyspaces after them. What
+//! a power cut leaves of that is refused at the next start, or, worse, at the one after: the engine makes a
+//! keyspace anew whose folder is gone, under the number of another, whose settings are still noted as the
+//! newer ones. So an engine is made in a folder beside its place and gets its name once it is whole and durable.
 
 use super::PagesError;
+use super::fjall::{KEYSPACES_NAME, sync_folder};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -26,6 +29,8 @@ use xxhash_rust::xxh3::Xxh3;
 const LOCK_NAME: &str = "lock";
 const VERSION_NAME: &str = "version";
 const JOURNAL_SUFFIX: &str = "jnl";
+/// Follows the name of the engine's folder while it is being made.
+const ASIDE_SUFFIX: &str = ".new";
 
 const START: u8 = 1;
 const ITEM: u8 = 2;
@@ -39,11 +44,58 @@ const VERSIONS: [&[u8]; 3] = [b"FJL\x01", b"FJL\x02", b"FJL\x03"];
 /// Ends a batch.
 const MAGIC: &[u8] = b"FJL\x03";
 
-/// Mends what the engine would refuse in the directory, if there is any such thing. Nothing is done in one
+/// Makes an engine with `make` where there is none, or only what an earlier version left of one that it never
+/// finished. Whoever calls this keeps others from the folder above. A cut leaves no engine or a whole one.
+///
+/// # Errors
+/// Failures, those of `make` too; something beside a marker that is gone.
+pub(super) fn make(
+    place: &Path,
+    make: impl FnOnce(&Path) -> Result<(), PagesError>,
+) -> Result<(), PagesError> {
+    let failed = |error: io::Error| PagesError::Failed {
+        place: place.display().to_string(),
+        detail: error.to_string(),
+    };
+    if is_made(place).map_err(failed)? {
+        return Ok(());
+    }
+    for (_, journal) in &journals(place).map_err(failed)? {
+        if !data(journal).map_err(failed)?.iter().all(|byte| *byte == 0) {
+            return Err(lost(place, journal));
+        }
+    }
+    let keyspaces = place.join(KEYSPACES_NAME);
+    if !is_empty(&keyspaces).map_err(failed)? {
+        return Err(lost(place, &keyspaces));
+    }
+    let mut name = place.file_name().unwrap_or_default().to_owned();
+    name.push(ASIDE_SUFFIX);
+    let aside = place.with_file_name(name);
+    remove(&aside).map_err(failed)?;
+    make(&aside)?;
+    sync(&aside, true).map_err(failed)?;
+    remove(place).map_err(failed)?;
+    std::fs::rename(&aside, place).map_err(failed)?;
+    match place.parent() {
+        Some(parent) => sync_folder(parent).map_err(failed),
+        None => Ok(()),
+    }
+}
+
+fn lost(place: &Path, beside: &Path) -> PagesError {
+    PagesError::Lost {
+        place: place.display().to_string(),
+        what: VERSION_NAME.into(),
+        detail: format!("it is gone or not known, and {} holds something", beside.display()),
+    }
+}
+
+/// Mends what the engine would refuse in its folder, if there is any such thing. Nothing is done in one
 /// that another process uses.
 ///
 /// # Errors
-/// Failures; journals that hold something beside a marker that is gone.
+/// Failures.
 pub(super) fn mend(place: &Path) -> Result<(), PagesError> {
     let failed = |error: io::Error| PagesError::Failed {
         place: place.display().to_string(),
@@ -57,60 +109,50 @@ pub(super) fn mend(place: &Path) -> Result<(), PagesError> {
     match lock.as_ref().map(File::try_lock) {
         Some(Err(TryLockError::WouldBlock)) => return Ok(()),
         Some(Err(TryLockError::Error(error))) => return Err(failed(error)),
-        Some(Ok(())) | None => {}
+        Some(Ok(())) => {}
+        None => File::create(place.join(LOCK_NAME)).map(drop).map_err(failed)?,
     }
-    sync_folders(place).map_err(failed)?;
-    let journals = journals(place).map_err(failed)?;
-    if is_made(place).map_err(failed)? {
-        // Who wrote it may have been killed before he synced it.
-        File::open(place.join(VERSION_NAME)).and_then(|file| file.sync_all()).map_err(failed)?;
-        if lock.is_none() {
-            File::create(place.join(LOCK_NAME)).map_err(failed)?;
-        }
-        return match journals.last() {
-            Some((_, newest)) => cut_torn_batch(newest).map_err(failed),
-            None => Ok(()),
-        };
-    }
-    for (_, journal) in &journals {
-        if !data(journal).map_err(failed)?.iter().all(|byte| *byte == 0) {
-            return Err(PagesError::Lost {
-                place: place.display().to_string(),
-                what: VERSION_NAME.into(),
-                detail: format!(
-                    "it is gone or not known, and {} holds something",
-                    journal.display()
-                ),
-            });
-        }
-        std::fs::remove_file(journal).map_err(failed)?;
-    }
-    match std::fs::remove_file(place.join(VERSION_NAME)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
-        _ => Ok(()),
+    sync(place, false).map_err(failed)?;
+    match journals(place).map_err(failed)?.last() {
+        Some((_, newest)) => cut_torn_batch(newest).map_err(failed),
+        None => Ok(()),
     }
 }
 
-/// Syncs a folder and all below it; none is there: nothing is done.
-fn sync_folders(folder: &Path) -> io::Result<()> {
-    let opened = match File::open(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        opened => opened?,
-    };
-    opened.sync_all()?;
+/// Syncs a folder and all folders below it, or all files too.
+fn sync(folder: &Path, files: bool) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            sync_folders(&entry.path())?;
+            sync(&entry.path(), files)?;
+        } else if files {
+            File::open(entry.path())?.sync_all()?;
         }
     }
-    Ok(())
+    File::open(folder)?.sync_all()
+}
+
+/// Whether nothing is in the folder; none is there: nothing is.
+fn is_empty(folder: &Path) -> io::Result<bool> {
+    match std::fs::read_dir(folder) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes a folder and all in it, if it is there.
+fn remove(folder: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the marker is there that is written last, with its bytes.
 fn is_made(place: &Path) -> io::Result<bool> {
     match std::fs::read(place.join(VERSION_NAME)) {
-        // A power cut may have left another one, as long as it was not synced.
+        // Of an earlier version a power cut may have left another one, as long as it was not synced.
         Ok(bytes) => Ok(VERSIONS.contains(&bytes.as_slice())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
@@ -308,6 +350,33 @@ mod tests {
             std::fs::remove_file(place.path().join(LOCK_NAME)).expect("it is there");
             drop(open(place.path()).unwrap_or_else(|error| panic!("{which:b}: {error}")));
         }
+    }
+
+    /// The story: the power was cut while the engine's keyspaces were being made, twice; of the second of
+    /// them the engine had noted settings under a number that it then gave to the first, and read the older ones as
+    /// the newer. The store was served, and two starts later it was refused (`Unrecoverable`), with all it held.
+    #[test]
+    fn an_engine_gets_its_name_once_it_is_whole() {
+        let above = tempfile::tempdir().expect("a directory for the test");
+        let place = above.path().join("pages");
+        let detail = String::from("cut");
+        let cut = |aside: &Path| {
+            drop(open(aside).expect("it is new"));
+            std::fs::remove_dir_all(aside.join(KEYSPACES_NAME).join("1")).expect("it is there");
+            Err(PagesError::Failed { place: aside.display().to_string(), detail })
+        };
+        make(&place, cut).expect_err("the power was cut");
+        assert!(!place.exists(), "nothing has its name yet");
+        two_installs(&place);
+        for _ in 0..3 {
+            let pages = open(&place).expect("it is whole");
+            assert!(pages.load(page(2)).expect("no fault").is_some());
+        }
+        assert_eq!(
+            std::fs::read_dir(above.path()).expect("it is there").count(),
+            1,
+            "none is left over"
+        );
     }
 
     #[test]
