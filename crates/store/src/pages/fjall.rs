@@ -13,11 +13,9 @@
 
 use super::marks::{self, Marks};
 use super::space::{Filters, NEW_TABLES_MAX};
-use super::{Changed, KeptApart, Pages, PagesError, unfinished};
+use super::{Changed, KeptApart, Pages, PagesError, moves, unfinished};
 use bytes::Bytes;
-use fjall::{
-    Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode, Readable, UserKey,
-};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, UserKey};
 use larder_core::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
 use larder_core::wire;
@@ -152,26 +150,14 @@ impl FjallPages {
 
     fn open_made(place: PathBuf, config: &FjallConfig) -> Result<Self, PagesError> {
         let failed = |error: fjall::Error| fault(&place, &error);
-        let database = Database::builder(&place)
-            .cache_size(config.cache_bytes)
-            .worker_threads(config.threads)
-            .manual_journal_persist(true)
-            .with_compaction_filter_factories(Arc::new(|_| Some(Arc::new(Filters))))
-            .open()
-            .map_err(failed)?;
-        let plain = || KeyspaceCreateOptions::default().max_memtable_size(config.memtable_bytes);
-        let separated = |from: u32| {
-            let separation = KvSeparationOptions::default()
-                .separation_threshold(from)
-                .compression(fjall::CompressionType::None);
-            plain().with_kv_separation(Some(separation))
-        };
-        let pages = database.keyspace("pages", || separated(SEPARATION_BYTES)).map_err(failed)?;
-        let index = database.keyspace("index", plain).map_err(failed)?;
-        // All but marks: rot in a value leaves the key that names its page.
-        let apart =
-            database.keyspace("apart", || separated(HEADER_BYTES as u32)).map_err(failed)?;
-        let meta = database.keyspace("meta", plain).map_err(failed)?;
+        let (mut database, mut keyspaces) = open_engine(&place, config).map_err(failed)?;
+        if keyspaces.iter().any(moves::engine_moves) {
+            // Made by an earlier version.
+            drop((database, keyspaces));
+            moves::forbid_engine(&place).map_err(failed)?;
+            (database, keyspaces) = open_engine(&place, config).map_err(failed)?;
+        }
+        let [pages, index, apart, meta] = keyspaces;
         database.persist(PersistMode::SyncAll).map_err(failed)?;
         // The engine syncs what is in its keyspaces' folders, and leaves out their own names.
         sync_folder(&place.join(KEYSPACES_NAME)).map_err(|error| failed(error.into()))?;
@@ -325,11 +311,15 @@ impl Pages for FjallPages {
         let key = page_key(page);
         // Page and index of one moment: an install may go on meanwhile.
         let snapshot = self.database.snapshot();
-        let value = snapshot.get(&self.pages, key).map_err(|error| self.fault(&error))?;
+        let what = format!("page {page}");
+        let value = snapshot.get(&self.pages, key).map_err(|error| match self.fault(&error) {
+            // The engine found it, and does not say in what.
+            PagesError::Damaged { detail, .. } => self.damaged(what.clone(), detail),
+            other => other,
+        })?;
         let Some(value) = value else {
             return Ok(None);
         };
-        let what = format!("page {page}");
         let (kind, version, image) = self.value(&key, value.into(), &what)?;
         let image = match kind {
             KIND_IMAGE => Some(image),
@@ -529,6 +519,24 @@ impl FjallPages {
 pub fn free_bytes(path: &Path) -> std::io::Result<u64> {
     let status = rustix::fs::statvfs(path)?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
+}
+
+/// Opens the engine itself: its pages, their index, what is kept apart of them, and the metadata.
+fn open_engine(place: &Path, config: &FjallConfig) -> fjall::Result<(Database, [Keyspace; 4])> {
+    let database = Database::builder(place)
+        .cache_size(config.cache_bytes)
+        .worker_threads(config.threads)
+        .manual_journal_persist(true)
+        .with_compaction_filter_factories(Arc::new(|_| Some(Arc::new(Filters))))
+        .open()?;
+    let plain = || KeyspaceCreateOptions::default().max_memtable_size(config.memtable_bytes);
+    let separated = |from_bytes| plain().with_kv_separation(Some(moves::separation(from_bytes)));
+    let pages = database.keyspace("pages", || separated(SEPARATION_BYTES))?;
+    let index = database.keyspace("index", plain)?;
+    // All but marks: rot in a value leaves the key that names its page.
+    let apart = database.keyspace("apart", || separated(HEADER_BYTES as u32))?;
+    let meta = database.keyspace("meta", plain)?;
+    Ok((database, [pages, index, apart, meta]))
 }
 
 pub(super) fn sync_folder(path: &Path) -> std::io::Result<()> {

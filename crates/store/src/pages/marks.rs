@@ -48,8 +48,9 @@ impl Marks {
         for (name, keyspace) in keyspaces {
             let mut marks = Vec::new();
             for item in snapshot.range::<[u8; 16], _>(keyspace, key(0)..=key(u64::MAX)) {
-                let (key, value) = item.into_inner().map_err(&fault)?;
-                if let Some(number) = number(&key) {
+                // Pages of a volume with a small id lie between them: their images are not read.
+                let (key, value) = item.into_inner_if(|key| is_mark(key)).map_err(&fault)?;
+                if let (Some(number), Some(value)) = (number(&key), value) {
                     marks.push((number, value.first().copied()));
                 }
             }

@@ -7,6 +7,7 @@
 mod fjall;
 mod marks;
 mod model;
+mod moves;
 mod space;
 mod unfinished;
 

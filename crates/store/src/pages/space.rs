@@ -4,10 +4,12 @@
 //! tables pile up until the engine lets nobody write any more; and it writes before it frees. So it is
 //! looked at while it runs, by a filter that sees every entry it keeps: it is stopped when installs would
 //! soon have to wait for it, when there is no room left for what it writes, and when the engine is to be
-//! closed. What it has written by then is removed, and it can be tried again.
+//! closed. What it has written by then is removed, and it can be tried again. The same filter moves images
+//! (`moves`).
 
 use super::PagesError;
 use super::fjall::{FjallPages, has_room};
+use super::moves::Moving;
 use fjall::compaction::filter::{
     CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict,
 };
@@ -45,6 +47,7 @@ pub(super) enum Reason {
 struct Watch {
     engine: Look,
     keyspace: Keyspace,
+    moving: Arc<Moving>,
     /// Files that were there before.
     before: BTreeSet<PathBuf>,
     stopped: Mutex<Option<(Reason, Vec<PathBuf>)>>,
@@ -63,7 +66,7 @@ thread_local! {
     static WATCH: RefCell<Option<Arc<Watch>>> = const { RefCell::new(None) };
 }
 
-/// Gives each compaction its filter: one that only looks.
+/// Gives each compaction its filter: one that looks, and moves images.
 #[derive(Debug)]
 pub(super) struct Filters;
 
@@ -85,7 +88,7 @@ struct Filter {
 }
 
 impl CompactionFilter for Filter {
-    fn filter_item(&mut self, _: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
+    fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
         let Some(watch) = &self.watch else { return Ok(Verdict::Keep) };
         self.looked += 1;
         if self.looked == LOOK_EVERY {
@@ -95,7 +98,7 @@ impl CompactionFilter for Filter {
                 return Err(LsmError::Io(std::io::Error::other("stopped")));
             }
         }
-        Ok(Verdict::Keep)
+        Ok(watch.moving.moved(&item).map_or(Verdict::Keep, Verdict::ReplaceValue))
     }
 }
 
@@ -115,13 +118,18 @@ impl Look {
     }
 
     /// Compacts a keyspace, until it is done or stopped.
-    fn compact(&self, keyspace: &Keyspace) -> fjall::Result<Result<(), Reason>> {
+    fn compact(
+        &self,
+        keyspace: &Keyspace,
+        moving: Arc<Moving>,
+    ) -> fjall::Result<Result<(), Reason>> {
         if let Some(reason) = self.reason() {
             return Ok(Err(reason));
         }
         let watch = Arc::new(Watch {
             engine: self.clone(),
             keyspace: keyspace.clone(),
+            moving,
             before: files(keyspace.path()),
             stopped: Mutex::new(None),
         });
@@ -203,14 +211,25 @@ impl FjallPages {
             keyspace.rotate_memtable_and_wait().map_err(fault)?;
         }
         for keyspace in [&self.index, &self.apart, &self.pages] {
-            // The tables of keys are written anew, and the files of images only as far as most of
-            // what they hold is gone: for those it is looked at what is free as they are written.
+            // The tables of keys are written anew, and images only where much of their file is gone:
+            // for those it is looked at what is free as they are written.
             let reserved = self.reserve(keyspace.approximate_len() as u64 * COMPACTED_BYTES)?;
             let look = self.look(reserved.share());
-            look.compact(keyspace).map_err(fault)?.map_err(|reason| self.stopped(reason))?;
-            if keyspace.fragmented_blob_bytes() > 0 {
-                // The first pass found which images are gone; files of nothing else go with the next.
-                look.compact(keyspace).map_err(fault)?.map_err(|reason| self.stopped(reason))?;
+            let compact = |moving| {
+                let done = look.compact(keyspace, moving).map_err(fault)?;
+                done.map_err(|reason| self.stopped(reason))
+            };
+            // Finds which images are gone.
+            compact(Arc::default())?;
+            if keyspace.fragmented_blob_bytes() == 0 {
+                continue;
+            }
+            // Files of nothing else go with the next one, and those that it empties with one more.
+            let free = (self.free)(&self.place).unwrap_or(u64::MAX);
+            let moving = Arc::new(Moving::out_of_emptiest(keyspace, free).map_err(fault)?);
+            compact(moving.clone())?;
+            if moving.has_moved() {
+                compact(Arc::default())?;
             }
         }
         Ok(())
@@ -330,7 +349,10 @@ mod tests {
             LOOKS.set(0);
             UNTIL.set(until);
             let before = files(pages.pages.path());
-            let done = pages.look((pages.device, 0)).compact(&pages.pages).expect("no fault");
+            let done = pages
+                .look((pages.device, 0))
+                .compact(&pages.pages, Arc::default())
+                .expect("no fault");
             assert_eq!(done, Err(Reason::Room));
             let after = files(pages.pages.path());
             let new: Vec<&PathBuf> = after.difference(&before).collect();

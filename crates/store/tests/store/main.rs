@@ -7,3 +7,4 @@ mod engines;
 mod golden;
 mod kill;
 mod log;
+mod rot;
