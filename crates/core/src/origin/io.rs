@@ -191,6 +191,26 @@ pub enum OriginOutput {
         /// Of which domain.
         domain: DomainId,
     },
+    /// What is left of a deleted volume could not be listed by the page engine, and so its space is not
+    /// given back: it is asked again and again, after what is left of others. Tell the operator. Told once,
+    /// until it is over.
+    RemovalWaits {
+        /// Of which domain.
+        domain: DomainId,
+        /// Which volume.
+        volume: VolumeId,
+        /// Its name.
+        name: String,
+        /// What the engine said.
+        fault: StoreFault,
+    },
+    /// That is over.
+    RemovalGoesOn {
+        /// Of which domain.
+        domain: DomainId,
+        /// Which volume.
+        volume: VolumeId,
+    },
     /// A volume's name is another volume's, of a domain that comes first: one of the two domains was
     /// restored alone, from a copy of before a deletion. This one has a new name. Tell the operator.
     VolumeRenamed {

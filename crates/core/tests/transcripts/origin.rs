@@ -82,6 +82,12 @@ fn show(output: &OriginOutput) -> Option<String> {
         }
         OriginOutput::InstallsWait { fault, .. } => format!("installs wait: {fault}"),
         OriginOutput::InstallsGoOn { .. } => "installs go on".into(),
+        OriginOutput::RemovalWaits { volume, name, fault, .. } => {
+            format!("removal of volume {} waits, {name}: {fault}", volume.0)
+        }
+        OriginOutput::RemovalGoesOn { volume, .. } => {
+            format!("removal of volume {} goes on", volume.0)
+        }
         OriginOutput::VolumeRenamed { domain, volume, from, to } => {
             format!("volume {} of domain {}, {from}, is {to} now", volume.0, domain.0)
         }
@@ -342,6 +348,16 @@ impl Run {
     /// The store carries out all of its work.
     pub(crate) fn settle(&mut self) {
         while !self.store.queue.is_empty() {
+            self.store(None);
+        }
+    }
+
+    /// The same, up to where it is to list what is to be removed.
+    fn settle_until_listing(&mut self) {
+        let lists = |work: &OriginOutput| {
+            matches!(work, OriginOutput::Load { key: LoadKey::Removable { .. }, .. })
+        };
+        while !lists(self.store.queue.first().expect("it is to be listed")) {
             self.store(None);
         }
     }

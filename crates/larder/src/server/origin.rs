@@ -12,7 +12,7 @@ use crate::metrics::{Metrics, StorePart};
 use crate::tls::{Credentials, Uses};
 use crate::transport::{LinkSetup, Listener};
 use larder_core::downlink::DownlinkConfig;
-use larder_core::id::DomainId;
+use larder_core::id::{DomainId, VolumeId};
 use larder_core::message::LinkLimits;
 use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault, Unreadable};
 use larder_core::origin::{self, Origin};
@@ -60,6 +60,8 @@ type Told = Arc<Mutex<BTreeMap<DomainId, Notes>>>;
 struct Notes {
     /// Why installs wait.
     installs: Option<StoreFault>,
+    /// Deleted volumes whose pages are not removed, and why.
+    removals: BTreeMap<VolumeId, String>,
     /// Volumes that got another name at this start.
     renamed: Vec<String>,
 }
@@ -363,6 +365,8 @@ impl Outlet<Origin> for OriginOutlet {
             }
             OriginOutput::InstallsWait { .. }
             | OriginOutput::InstallsGoOn { .. }
+            | OriginOutput::RemovalWaits { .. }
+            | OriginOutput::RemovalGoesOn { .. }
             | OriginOutput::VolumeRenamed { .. } => return self.note(output),
             OriginOutput::DomainWaits { domain, fault } => {
                 let name = format!("{:016x}", domain.0);
@@ -403,6 +407,18 @@ impl OriginOutlet {
             OriginOutput::InstallsGoOn { domain } => {
                 tracing::info!(domain = %domain_name(domain), "commits are installed again");
                 told.entry(domain).or_default().installs = None;
+            }
+            OriginOutput::RemovalWaits { domain, volume, name, fault } => {
+                let note = format!(
+                    "domain {}: what deleted volume {name} left cannot be listed, and keeps its space: {fault}; what other deleted volumes left is removed, and it is tried again",
+                    domain_name(domain)
+                );
+                tracing::warn!("{note}");
+                told.entry(domain).or_default().removals.insert(volume, note);
+            }
+            OriginOutput::RemovalGoesOn { domain, volume } => {
+                tracing::info!(domain = %domain_name(domain), %volume, "what a deleted volume left is removed");
+                told.entry(domain).or_default().removals.remove(&volume);
             }
             OriginOutput::VolumeRenamed { domain, from, to, .. } => {
                 let note = format!(
@@ -490,6 +506,7 @@ impl Probe for OriginServer {
         let mut notes: Vec<String> = notes.collect();
         for (domain, told) in &*self.told.lock().unwrap_or_else(PoisonError::into_inner) {
             notes.extend(told.installs.iter().map(|fault| installs_wait(*domain, fault)));
+            notes.extend(told.removals.values().cloned());
             notes.extend(told.renamed.iter().cloned());
         }
         notes.extend(self.credentials.notes());

@@ -110,6 +110,8 @@ impl StoreThreads {
             OriginOutput::Link(_)
             | OriginOutput::InstallsWait { .. }
             | OriginOutput::InstallsGoOn { .. }
+            | OriginOutput::RemovalWaits { .. }
+            | OriginOutput::RemovalGoesOn { .. }
             | OriginOutput::VolumeRenamed { .. }
             | OriginOutput::PagesUnreadable { .. }
             | OriginOutput::DomainWaits { .. }

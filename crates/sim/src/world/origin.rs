@@ -368,6 +368,8 @@ impl World {
                 OriginOutput::GiveBack { .. }
                 | OriginOutput::InstallsWait { .. }
                 | OriginOutput::InstallsGoOn { .. }
+                | OriginOutput::RemovalWaits { .. }
+                | OriginOutput::RemovalGoesOn { .. }
                 | OriginOutput::VolumeRenamed { .. }
                 | OriginOutput::DomainWaits { .. }
                 | OriginOutput::DomainServes { .. }

@@ -200,6 +200,8 @@ impl<D: Disk, P: Pages> DomainStore<D, P> {
             OriginOutput::Link(_)
             | OriginOutput::InstallsWait { .. }
             | OriginOutput::InstallsGoOn { .. }
+            | OriginOutput::RemovalWaits { .. }
+            | OriginOutput::RemovalGoesOn { .. }
             | OriginOutput::VolumeRenamed { .. }
             | OriginOutput::PagesUnreadable { .. }
             | OriginOutput::DomainWaits { .. }

@@ -440,8 +440,9 @@ impl Pages for FjallPages {
             found.insert(self.page_entry(&key)?, Stamp::ZERO);
         }
         for item in snapshot.range::<[u8; 24], _>(&self.pages, range).take(limit) {
-            let (key, value) = item.into_inner().map_err(|error| self.fault(&error))?;
+            let key = item.key().map_err(|error| self.fault(&error))?;
             // Damage is no reason to keep it: an index entry that is left behind names no page.
+            let value = snapshot.get(&self.pages, &key).ok().flatten().unwrap_or_default();
             let version = value.get(8..HEADER_BYTES).and_then(|bytes| bytes.try_into().ok());
             let version = Stamp(version.map_or(0, u64::from_le_bytes));
             found.insert(self.page_entry(&key)?, version);

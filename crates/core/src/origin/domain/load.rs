@@ -96,8 +96,10 @@ impl Domain {
                 let reason = crate::message::CloseReason::OutOfService(fault.to_string());
                 cx.links.close(link, reason, cx.out);
             }
-            (LoadFor::Removal, Ok(Loaded::Removable(pages))) => self.removal.found(cx, pages),
-            (LoadFor::Removal, Err(fault)) => self.removal.not_found(cx, &fault),
+            (LoadFor::Removal, Ok(Loaded::Removable(pages))) => {
+                self.removable_loaded(cx, Ok(pages));
+            }
+            (LoadFor::Removal, Err(fault)) => self.removable_loaded(cx, Err(fault)),
             (LoadFor::Deleted(volume), Ok(Loaded::Page(stored))) => {
                 let deleted = stored.is_some_and(|stored| stored.image.is_none());
                 self.looked(cx, volume, Ok(deleted));

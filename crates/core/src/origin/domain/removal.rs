@@ -22,7 +22,8 @@ use crate::message::{Message, RequestError};
 use crate::origin::io::{LoadId, LoadKey, OriginOutput, StoreFault};
 use crate::record::{DELETED_MAX, DeletedVolume, LogRecord};
 use crate::time::Instant;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 
 /// Bytes of pages that one batch removes, at most: the engine reads them to do so.
 const BATCH_BYTES: usize = 8 << 20;
@@ -70,6 +71,10 @@ pub(super) struct Removal {
     freed: u64,
     /// The engine could not list, or remove: not before this.
     not_before: Option<Instant>,
+    /// Volumes whose pages the engine could not list when it was last asked.
+    unlisted: BTreeSet<VolumeId>,
+    /// The one of them that it was asked for last.
+    refused: VolumeId,
     looks: Looks,
     /// Pages of deleted volumes are in memory: the next step forgets more of them.
     pub(super) forgets_on: Option<Instant>,
@@ -175,8 +180,12 @@ impl Removal {
         Some(batch)
     }
 
-    /// The engine listed what it holds.
-    pub(super) fn found(&mut self, cx: &Context<'_>, pages: Vec<(PageId, Stamp)>) {
+    /// The engine listed what it holds. Says of which volume, if it could not before.
+    pub(super) fn found(
+        &mut self,
+        cx: &Context<'_>,
+        pages: Vec<(PageId, Stamp)>,
+    ) -> Option<VolumeId> {
         let Step::Listing(volume, limit) = std::mem::take(&mut self.step) else {
             panic!("a list that was not asked for");
         };
@@ -184,12 +193,18 @@ impl Removal {
         let left = self.deleted.get(&volume).and_then(|deleted| deleted.left).unwrap_or_default();
         self.not_before = Some(cx.now);
         self.step = Step::Listed(Batch { volume, pages, last, left });
+        self.unlisted.remove(&volume).then_some(volume)
     }
 
-    /// It could not.
-    pub(super) fn not_found(&mut self, cx: &Context<'_>, _: &StoreFault) {
-        self.step = Step::Idle;
+    /// It could not: what is left of others goes first. Says of which volume, the first time.
+    pub(super) fn not_found(&mut self, cx: &Context<'_>) -> Option<VolumeId> {
+        let Step::Listing(volume, _) = std::mem::take(&mut self.step) else {
+            panic!("a list that was not asked for");
+        };
+        crate::probe::probe("removal-not-listed");
         self.not_before = Some(cx.now.after(cx.config.full_retry));
+        self.refused = volume;
+        self.unlisted.insert(volume).then_some(volume)
     }
 
     /// A batch is removed.
@@ -216,12 +231,20 @@ impl Removal {
         assert_eq!(there, None, "a deleted volume is there");
     }
 
-    /// What is to be listed next, if anything is.
+    /// What is to be listed next, if anything is: what could not be listed comes last, in turn.
     fn next(&self) -> Option<(&DeletedVolume, PageNo)> {
         let left = |volume: &&DeletedVolume| volume.left.is_some();
+        let listed = |volume: &&DeletedVolume| left(volume) && !self.unlisted.contains(&volume.id);
         let (under_way, after) = self.after;
-        let same = self.deleted.get(&under_way).filter(left).map(|volume| (volume, after));
-        same.or_else(|| self.deleted.values().find(left).map(|volume| (volume, PageNo(0))))
+        if let Some(same) = self.deleted.get(&under_way).filter(listed) {
+            return Some((same, after));
+        }
+        let mut others = self.deleted.range((Excluded(self.refused), Unbounded));
+        let other = self.deleted.values().find(listed);
+        let other = other.or_else(|| others.find_map(|(_, volume)| Some(volume).filter(left)));
+        let volume = other.or_else(|| self.deleted.values().find(left))?;
+        let from = if volume.id == under_way { after } else { PageNo(0) };
+        Some((volume, from))
     }
 }
 
@@ -436,6 +459,28 @@ impl Domain {
         self.loads.insert(load, LoadFor::Removal);
         let key = LoadKey::Removable { volume, after, limit };
         cx.out.push(OriginOutput::Load { domain: self.id, load, key });
+    }
+
+    /// The engine listed what is to be removed, or could not, which the operator is told once.
+    pub(super) fn removable_loaded(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: Result<Vec<(PageId, Stamp)>, StoreFault>,
+    ) {
+        let domain = self.id;
+        match result {
+            Ok(pages) => {
+                if let Some(volume) = self.removal.found(cx, pages) {
+                    cx.out.push(OriginOutput::RemovalGoesOn { domain, volume });
+                }
+            }
+            Err(fault) => {
+                if let Some(volume) = self.removal.not_found(cx) {
+                    let name = self.removal.deleted[&volume].name.clone();
+                    cx.out.push(OriginOutput::RemovalWaits { domain, volume, name, fault });
+                }
+            }
+        }
     }
 
     /// A batch is removed: its pages leave memory too. Space is given back when all of the volume is.

@@ -250,6 +250,8 @@ impl Run {
                 | OriginOutput::GiveBack { .. }
                 | OriginOutput::InstallsWait { .. }
                 | OriginOutput::InstallsGoOn { .. }
+                | OriginOutput::RemovalWaits { .. }
+                | OriginOutput::RemovalGoesOn { .. }
                 | OriginOutput::VolumeRenamed { .. }
                 | OriginOutput::PagesUnreadable { .. }
                 | OriginOutput::DomainServes { .. } => {}

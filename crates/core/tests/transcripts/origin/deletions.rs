@@ -128,6 +128,39 @@ fn what_a_deleted_volume_left_is_removed_in_batches() {
 }
 
 #[test]
+fn what_cannot_be_listed_is_in_nobodys_way() {
+    let mut run = Run::new(
+        "Deletions (bug 64). The engine cannot list what is left of volume 7: it was asked for the same, \
+         second after second, nobody was told, and nothing was ever removed of a volume that was deleted later. \
+         Now the operator is told once, volume 8 goes first, and 7 is asked for again after it. Once it can be \
+         listed that is told, and it is removed.",
+        OriginConfig::default(),
+    );
+    two_newest(&mut run);
+    fill(&mut run, 2);
+    run.settle_pages();
+    let key = VolumeSpec { id: VolumeId(8), name: "w".into(), page_bytes: 4096, domain: None };
+    let request = RequestId(4);
+    run.quietly(vec![received(3, Message::CreateVolume { request, spec: key })]);
+    let unread = || Some(StoreFault::Failed("input/output error".into()));
+    run.link(vec![delete(3, 5)]);
+    run.store(None);
+    run.settle_until_listing();
+    run.store(unread());
+    run.link(vec![delete_of(3, 6, 8)]);
+    run.store(None);
+    run.wait(2);
+    run.settle_until_listing();
+    run.store(None);
+    run.wait(1);
+    run.settle_until_listing();
+    run.store(unread());
+    run.wait(2);
+    run.settle();
+    run.t.end("origin_what_cannot_be_listed");
+}
+
+#[test]
 fn pages_of_a_deleted_volume_are_forgotten_in_steps() {
     let mut run = Run::new(
         "Deletions. Pages 1 to 6 are changed and not installed, 2 in a step are forgotten. All of them \
