@@ -4,13 +4,13 @@
 use super::caller::Callers;
 use super::dirty::{Attempt, COMMIT_BYTES, Waiting};
 use super::late::Creation;
-use super::open::{Forget, Handle, OpenFile};
+use super::open::{Forget, Handle, OpenFile, OpenState};
 use super::record::InodeId;
 use super::tx::{Tx, TxError};
 use super::write::is_without_answer;
 use super::{FileSystem, FsError, TxStore, lock, transact};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, watch};
 
@@ -30,6 +30,8 @@ pub(super) struct Closes {
     done: watch::Sender<u64>,
     /// The last commit of closed files did not succeed.
     troubled: AtomicBool,
+    /// Files that wait though somebody who closed them was told that all is well.
+    promises: Arc<AtomicUsize>,
     /// Somebody commits what is closed.
     runs: AtomicBool,
 }
@@ -48,12 +50,20 @@ impl Default for Closes {
             wake: Notify::new(),
             done: watch::Sender::new(0),
             troubled: AtomicBool::new(false),
+            promises: Arc::default(),
             runs: AtomicBool::new(false),
         }
     }
 }
 
 impl Closes {
+    fn promise(&self, state: &mut OpenState) {
+        state.promised.get_or_insert_with(|| {
+            self.promises.fetch_add(1, Ordering::SeqCst);
+            Promise(self.promises.clone())
+        });
+    }
+
     /// Adds files at the end; false: nobody commits what is closed.
     fn add(&self, files: impl IntoIterator<Item = Arc<OpenFile>>) -> bool {
         let mut queue = lock(&self.queue);
@@ -66,6 +76,15 @@ impl Closes {
         drop(queue);
         self.wake.notify_one();
         true
+    }
+}
+
+/// What was promised of a file, for as long as that waits: counted.
+pub(super) struct Promise(Arc<AtomicUsize>);
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -114,7 +133,7 @@ impl<S: TxStore> FileSystem<S> {
                 drop(state);
                 return Some(self.told(handle));
             }
-            state.promised = true;
+            self.closes.promise(&mut state);
         }
         self.closes.add([handle.file().clone()]).then(|| self.told(handle))
     }
@@ -128,7 +147,7 @@ impl<S: TxStore> FileSystem<S> {
             if state.orphan || state.never_was || !state.waits() {
                 return;
             }
-            state.promised = true;
+            self.closes.promise(&mut state);
         }
         self.closes.add([file]);
     }
@@ -169,16 +188,17 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     /// Commits what a close promised and could not be committed yet: before something is done that
-    /// lets others in, such as the release of a lock.
+    /// lets others in, such as the release of a lock. Whether anything else was committed since says
+    /// nothing of it.
     pub(super) async fn keep_promises(&self) -> Result<(), FsError> {
         self.after_closes().await;
-        if !self.closes.troubled.load(Ordering::Relaxed) {
+        if self.closes.promises.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         for file in self.open_files.all() {
             let promised = {
                 let state = lock(&file.state);
-                state.promised && state.waits()
+                state.promised.is_some() && state.waits()
             };
             if promised {
                 self.write_back(&file).await?;
@@ -283,6 +303,10 @@ impl<S: TxStore> FileSystem<S> {
         let ordered = file.commit.try_lock().ok()?;
         let mut state = lock(&file.state);
         if state.orphan || state.forgotten || state.attempt.is_some() || !state.waits() {
+            return None;
+        }
+        if self.is_late(&state) {
+            // It is looked whether others wrote to it meanwhile.
             return None;
         }
         let waiting = state.dirty.waiting();

@@ -12,6 +12,7 @@ mod accessed;
 mod acl;
 mod ahead;
 mod alloc;
+mod awake;
 mod caller;
 pub mod check;
 pub mod client;

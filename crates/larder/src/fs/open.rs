@@ -4,16 +4,16 @@
 //! opening here must not pass each other. A removal marks the inode until its outcome is known
 //! ([`DropMark`]); an opening waits for that.
 
+use super::awake::{Awake, Moment};
 use super::caller::Callers;
+use super::closes::Promise;
 use super::dirty::{Attempt, Dirty, Lost, Room};
 use super::late::{Creation, LATE_MAX};
 use super::record::{Inode, InodeId, Kind};
 use super::tx::Tx;
 use super::{Attr, FileSystem, FsError, ReadAhead, TxStore, lock, transact};
-use crate::clock::now;
 use bytes::{Bytes, BytesMut};
 use larder_core::id::{Generation, PageNo, Slot};
-use larder_core::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -32,6 +32,8 @@ pub(super) struct OpenFiles {
     /// A mark was taken away.
     unmarked: Notify,
     pub(super) room: Room,
+    /// By which it counts how long a file is held by nobody.
+    pub(super) awake: Awake,
     /// Who wants to hear of lost bytes.
     lost: OnceLock<Box<dyn Fn(InodeId) + Send + Sync>>,
     /// Says which files may be open here by nobody's handle.
@@ -157,6 +159,7 @@ impl OpenFiles {
             table: Mutex::default(),
             unmarked: Notify::new(),
             room: Room::new(dirty_bytes_max),
+            awake: Awake::default(),
             lost: OnceLock::new(),
             may_be_open: OnceLock::new(),
             became: OnceLock::new(),
@@ -198,7 +201,7 @@ impl OpenFiles {
         let file = table.files.get(&id).cloned()?;
         let mut state = lock(&file.state);
         state.handles -= 1;
-        state.unheld_since = (state.handles == 0).then(now);
+        state.unheld_since = (state.handles == 0).then(|| self.awake.look());
         drop(state);
         Some(file)
     }
@@ -392,7 +395,8 @@ impl OpenFiles {
         theirs.dirty.take_over(&mut ours.dirty);
         self.room.exchange(before, theirs.dirty.cost());
         theirs.writers.add(&std::mem::take(&mut ours.writers));
-        theirs.promised |= std::mem::take(&mut ours.promised) && theirs.waits();
+        let promised = ours.promised.take().filter(|_| theirs.waits());
+        theirs.promised = theirs.promised.take().or(promised);
         (ours.attempt, ours.troubled, ours.unheld_since) = (None, false, None);
         ours.forgotten = true;
         table.files.remove(&file.id);
@@ -459,6 +463,7 @@ impl OpenFiles {
         self.forget_creation(&mut table, creation);
         let (left, cost) = (state.dirty.bytes(), state.dirty.cost());
         state.dirty.clear();
+        state.promised = None;
         self.room.give_back(cost);
         let orphan = state.orphan;
         if let Forget::Always(Some(error)) = when
@@ -504,7 +509,7 @@ pub(super) struct OpenState {
     /// A commit that got no answer, or is under way.
     pub(super) attempt: Option<Attempt>,
     /// Since when nobody holds it.
-    pub(super) unheld_since: Option<Instant>,
+    pub(super) unheld_since: Option<Moment>,
     /// It is out of the table of open files: nothing more may be kept here.
     pub(super) forgotten: bool,
     /// It is shown here, and is to be made with its first bytes.
@@ -512,7 +517,7 @@ pub(super) struct OpenState {
     /// It could not be made: nothing more may be kept here.
     pub(super) never_was: bool,
     /// Somebody who closed it was told that all is well while something waited.
-    pub(super) promised: bool,
+    pub(super) promised: Option<Promise>,
 }
 
 impl OpenState {
@@ -584,7 +589,7 @@ impl Handle {
         if !self.given_back.swap(true, Ordering::Relaxed) {
             let (_, mut state) = self.locked();
             state.handles -= 1;
-            state.unheld_since = (state.handles == 0).then(now);
+            state.unheld_since = (state.handles == 0).then(|| self.files.awake.look());
         }
     }
 }

@@ -11,11 +11,10 @@
 use super::caller::Callers;
 use super::content::Piece;
 use super::dirty::{Attempt, COMMIT_BYTES, Span, Verdict, Waiting, cost_max};
-use super::open::{Forget, Handle, OpenFile};
+use super::open::{Forget, Handle, OpenFile, OpenState};
 use super::record::InodeId;
 use super::tx::{Tx, TxError};
 use super::{FileSystem, FsError, TxStore, lock, transact};
-use crate::clock::now;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,7 +161,7 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     async fn release_as(&self, handle: &Handle, heard: bool) -> Result<(), FsError> {
-        if handle.locked().1.promised {
+        if handle.locked().1.promised.is_some() {
             // In its turn. It is not held from here on, though that may take long.
             handle.give_back();
             self.after_closes().await;
@@ -181,7 +180,7 @@ impl<S: TxStore> FileSystem<S> {
             handle.give_back();
             let result = if heard { self.tell(handle, result) } else { result };
             let unheard = result.as_ref().err().filter(|_| !heard).cloned();
-            let promised = lock(&file.state).promised;
+            let promised = lock(&file.state).promised.is_some();
             let forget = match &result {
                 // Whoever closed it was told that all is well: it is tried again for a while.
                 Err(error) if !heard && promised && may_pass(error) => Forget::IfCommitted,
@@ -299,33 +298,40 @@ impl<S: TxStore> FileSystem<S> {
         let waiting = lock(&file.state).dirty.waiting();
         for batch in &waiting.batches {
             lock(&file.state).troubled = true;
-            let result = self.commit_batch(file, batch, &waiting).await;
-            if let Err(error) = &result
-                && may_pass(error)
-            {
-                return result;
-            }
-            self.forget_dirty(file, &waiting.span(batch), result.err());
+            let lost = match self.commit_batch(file, batch, &waiting).await {
+                Ok(true) => None,
+                Ok(false) => Some(TxError::TimedOut.into()),
+                Err(error) if may_pass(&error) => return Err(error),
+                Err(error) => Some(error),
+            };
+            self.forget_dirty(file, &waiting.span(batch), lost);
         }
         Ok(())
     }
 
+    /// Says whether it was done: not where it is late, and others wrote to the file later.
     async fn commit_batch(
         &self,
         file: &OpenFile,
         batch: &[Piece],
         of: &Waiting,
-    ) -> Result<(), FsError> {
+    ) -> Result<bool, FsError> {
         let id = file.id;
-        let writers = lock(&file.state).writers.clone();
+        let (writers, late) = {
+            let state = lock(&file.state);
+            (state.writers.clone(), self.is_late(&state))
+        };
         let note = |attempt| lock(&file.state).attempt = attempt;
         let work = async {
             transact!(self, tx => {
                 note(None);
+                if late && self.inode(&tx, id).await?.mtime > of.modified {
+                    return Ok(false);
+                }
                 let before = self.write_batch(&tx, id, batch, of.modified).await?;
                 // From here on it may be done, also when nobody waits for it any more.
                 note(Some(Attempt { span: of.span(batch), before, modified: of.modified }));
-                Ok(())
+                Ok(true)
             })
         };
         // A lock that one of them lost is the loss of what they wrote.
@@ -395,7 +401,7 @@ impl<S: TxStore> FileSystem<S> {
         state.dirty.forget(span);
         if !state.waits() {
             state.writers = Callers::default();
-            state.promised = false;
+            state.promised = None;
         }
         self.open_files.room.give_back(cost - state.dirty.cost());
         let bytes = bytes - state.dirty.bytes();
@@ -408,20 +414,31 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
+    /// Whether nobody has held a file for [`FsOptions::dropped_age`], by a clock that never stands: others
+    /// may have written to it meanwhile.
+    ///
+    /// [`FsOptions::dropped_age`]: super::FsOptions::dropped_age
+    pub(super) fn is_late(&self, state: &OpenState) -> bool {
+        let at = self.open_files.awake.look().at;
+        state.unheld_since.is_some_and(|since| at.since(since.at) >= self.options.dropped_age)
+    }
+
     /// Drops what waits in a file that nobody has held for [`FsOptions::dropped_age`]: committed
-    /// so much later it would go over what others wrote meanwhile.
+    /// so much later it would go over what others wrote meanwhile. Time in which nothing could be tried,
+    /// since the machine slept, does not count.
     ///
     /// [`FsOptions::dropped_age`]: super::FsOptions::dropped_age
     fn give_up_dropped(&self, file: &OpenFile) {
+        let awake = self.open_files.awake.look().awake;
         let mut state = lock(&file.state);
-        let age = state.unheld_since.map(|since| now().since(since));
+        let age = state.unheld_since.map(|since| awake.saturating_sub(since.awake));
         if age.is_none_or(|age| age < self.options.dropped_age) || !state.waits() || state.orphan {
             return;
         }
         let (cost, bytes) = (state.dirty.cost(), state.dirty.bytes());
         state.dirty.clear();
         state.writers = Callers::default();
-        (state.attempt, state.troubled, state.promised) = (None, false, false);
+        (state.attempt, state.troubled, state.promised) = (None, false, None);
         let made = state.creation.is_some();
         state.never_was |= made;
         self.open_files.room.give_back(cost);

@@ -760,6 +760,75 @@ async fn what_was_promised_is_tried_again_for_a_while() {
     clean(&fs).await;
 }
 
+/// The story: a machine slept for hours, with files that had been closed and not committed yet. By the clock
+/// nobody had held them for longer than they are tried again, and the first look after it gave them up, before
+/// the link was even made anew. Now they are committed, and given up only where others wrote meanwhile.
+#[tokio::test]
+async fn what_was_closed_before_the_machine_slept_is_committed_after_it() {
+    let (store, fs, _task) = committing().await;
+    let beside = make(&fs, fs.root(), "beside", &file()).await;
+    let (beside, _) = fs.open_file(beside).await.expect("it works");
+    let mut ids = Vec::new();
+    for name in ["f0", "f1", "made"] {
+        let (handle, id) = if name == "made" {
+            late(&fs, name, false).await
+        } else {
+            let id = make(&fs, fs.root(), name, &file()).await;
+            (fs.open_file(id).await.expect("it works").0, id)
+        };
+        put(&fs, &handle, b"promised").await;
+        for _ in 0..2 {
+            store.fail_next_commit(TxError::TimedOut);
+        }
+        assert_eq!(fs.close_late(&handle), Some(Ok(())));
+        let _unheard = fs.release_unheard(&handle).await;
+        ids.push(id);
+        // Closes are promised again.
+        put(&fs, &beside, b"x").await;
+        fs.flush(&beside).await.expect("it works");
+    }
+    assert_eq!(ids.iter().map(|id| fs.waiting_of(*id)).sum::<u64>(), 24);
+    fs.open_files.awake.sleep(Duration::from_secs(8 * 3600));
+    let other = open(&store).await;
+    let (theirs, _) = other.open_file(ids[1]).await.expect("it works");
+    put(&other, &theirs, b"theirs").await;
+    other.flush(&theirs).await.expect("it works");
+    for _ in 0..2 {
+        fs.flush_aged(Duration::from_secs(60)).await;
+    }
+    assert_eq!((fs.waiting_bytes(), store.lost()), (0, 8), "of the one that others wrote to");
+    assert_eq!(content(&other, "f0").await, b"promised");
+    assert_eq!(content(&other, "f1").await, b"theirs");
+    assert_eq!(content(&other, "made").await, b"promised");
+    assert_eq!(id_of(&other, "made").await, Some(ids[2]));
+    clean(&fs).await;
+}
+
+/// The story: what was closed under a lock could not be committed, and another file of the node was: that
+/// took the note away that something waits, and the lock was let go. The next holder read the old bytes.
+#[tokio::test]
+async fn a_lock_is_owed_while_what_was_closed_under_it_waits() {
+    let (store, fs, _task) = committing().await;
+    let locked = make(&fs, fs.root(), "lock", &file()).await;
+    let beside = make(&fs, fs.root(), "beside", &file()).await;
+    let ask = LockAsk { owner: 1, pid: 1, kind: LockKind::Write, start: 0, end: u64::MAX };
+    assert_eq!(fs.lock(locked, &ask).await, Ok(None));
+    let (handle, id) = late(&fs, "data", true).await;
+    put(&fs, &handle, b"under the lock").await;
+    store.refuse(id.page, Some(TxError::Quota("it is full".into())));
+    assert_eq!(fs.close_late(&handle), Some(Ok(())));
+    let _unheard = fs.release_unheard(&handle).await;
+    let (other, _) = fs.open_file(beside).await.expect("there");
+    put(&fs, &other, b"x").await;
+    assert_eq!(fs.flush(&other).await, Ok(()), "it is no other file's fault");
+    let owed = fs.unlock(locked, 1, 0, u64::MAX).await;
+    assert!(matches!(owed, Err(FsError::Store(TxError::Quota(_)))), "{owed:?}");
+    store.refuse(id.page, None);
+    fs.unlock(locked, 1, 0, u64::MAX).await.expect("what was closed under it is committed");
+    assert_eq!(content(&open(&store).await, "data").await, b"under the lock");
+    clean(&fs).await;
+}
+
 #[tokio::test]
 async fn nothing_is_promised_where_little_is_free_or_much_waits() {
     let (store, fs, task) = committing().await;
