@@ -356,7 +356,9 @@ pub(crate) enum VolumeCommand {
     /// The volume is a new one, with an id of its own: caches and mounts of the old one have nothing
     /// to do with it. Locks are not restored, and files that were removed while open are freed. The
     /// file is looked through before anything is done. Until the last step the volume holds no tree
-    /// that could be mounted. It has no quota; set it anew. Pages that the backup had to leave out are
+    /// that could be mounted. It has no quota; set it anew. It has none of the rights of the old one either:
+    /// you administer it, and nobody else may do anything, unless `--grant` and `--default` say so here, or
+    /// `larder volume rights` later. Pages that the backup had to leave out are
     /// not there: the command ends with 6 then, and `larder volume check --repair` mends what stood on
     /// them. In files with holes they read as zeros.
     Restore {
@@ -364,6 +366,13 @@ pub(crate) enum VolumeCommand {
         file: PathBuf,
         /// The new volume's name
         volume: String,
+        /// Give an identity a right to the new volume: `alice=write`, `render-*=read`. Through a relay,
+        /// the relay needs `admin`
+        #[arg(long, value_name = "ID=RIGHT", value_parser = grant)]
+        grant: Vec<RightsEdit>,
+        /// What everybody else may do with the new volume
+        #[arg(long, value_name = "RIGHT", default_value_t = Right::None)]
+        default: Right,
         /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with
         /// `--json` an object a line; all on standard error
         #[arg(short, long)]

@@ -122,11 +122,15 @@ async fn files(command: &VolumeCommand, common: &Common) -> Result<()> {
             node.shutdown().await;
             crate::backup::verdict(&report)?;
         }
-        VolumeCommand::Restore { file, volume: name, quiet, uplink } => {
+        VolumeCommand::Restore { file, volume: name, grant, default, quiet, uplink } => {
             let node = connect_within(uplink, common, IMPORT_MEMORY).await?;
             let shown = Progress::of_pages("restore", common.json, *quiet);
-            let report = crate::backup::restore(&node, file, name, shown).await?;
+            let options = crate::backup::rights(grant, *default);
+            let report = crate::backup::restore(&node, file, name, &options, shown).await?;
             show(&report, common, &summary("restored", &report))?;
+            if !common.json {
+                out::fault(crate::backup::who_may(name, &report));
+            }
             node.shutdown().await;
             crate::backup::verdict(&report)?;
         }

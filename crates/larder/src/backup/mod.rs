@@ -13,7 +13,7 @@ mod tally;
 mod tests;
 
 pub use copy::{BackupOptions, back_up};
-pub use restore::{Restored, restore};
+pub use restore::{RestoreOptions, Restored, restore};
 
 use crate::client::{Error, NotCopied};
 use format::{Entry, FormatError, Header, Part, Parts, Trailer};

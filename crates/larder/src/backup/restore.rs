@@ -8,8 +8,9 @@ use crate::fs::client::VolumeStore;
 use crate::fs::{FileSystem, FsError, FsOptions, forget_lock_holders, lock_holders_page};
 use larder_core::commit::{Op, PageKind, Write};
 use larder_core::id::{PageId, PageNo, VolumeId};
-use larder_core::message::PageBody;
+use larder_core::message::{PageBody, certificate_of};
 use larder_core::page::Page;
+use larder_core::rights::{EVERYBODY, Right, RightsEdit};
 use siphasher::sip::SipHasher13;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher as _;
@@ -29,6 +30,16 @@ const ATTEMPTS: u32 = 60;
 const PAUSE: Duration = Duration::from_secs(1);
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
+/// Who may do what with the volume that is made. The file does not tell: what only some might read is not to
+/// be everybody's for having been restored.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RestoreOptions {
+    /// What everybody may; by default nothing. Whoever restores it administers it.
+    pub default_right: Right,
+    /// What others may, beside that.
+    pub grants: Vec<RightsEdit>,
+}
+
 /// What was restored.
 #[derive(Clone, Debug)]
 pub struct Restored {
@@ -40,6 +51,8 @@ pub struct Restored {
     pub kept: u64,
     /// Files without a name that were freed: whoever held them open is no more.
     pub freed: u64,
+    /// Who may administer the volume, and had its rights set.
+    pub admin: String,
 }
 
 /// Makes volume `name` of a backup, or goes on where an earlier call was interrupted, be it at the very
@@ -47,11 +60,12 @@ pub struct Restored {
 /// looked through first, so that nothing is made of one that is damaged. The volume has an id of its
 /// own: no cache takes it for the one that was backed up. Its page 1, without which a tree of files
 /// cannot be opened, is made last: until then it is of no use to anybody. Of pages that were left out the
-/// numbers stay used, and nothing is there.
+/// numbers stay used, and nothing is there. Its rights are set before the first page is made.
 pub async fn restore<F: Read + Seek>(
     node: &Node,
     mut file: F,
     name: &str,
+    options: &RestoreOptions,
     progress: &mut (dyn FnMut(BackupProgress) + Send),
 ) -> Result<Restored, BackupError> {
     let verified = look_through(BufReader::new(&mut file), &mut |_| {})?;
@@ -73,7 +87,11 @@ pub async fn restore<F: Read + Seek>(
         Err(error) => return Err(error.into()),
     };
     // An origin that is too old says so before anything is done.
-    volume.copy_pages(volume.copy_from_zero()).await?;
+    volume.copy_again(&volume.copy_from_zero()).await?;
+    let admin = certificate_of(&node.status().name).to_owned();
+    if !kept.contains(&PageNo(1)) {
+        set_rights(node, &volume, &admin, options).await?;
+    }
     volume.give_away_below(next).await?;
     let holders = verified.root.as_ref().and_then(lock_holders_page);
     file.seek(SeekFrom::Start(0))?;
@@ -98,7 +116,25 @@ pub async fn restore<F: Read + Seek>(
     making.finish().await?;
     let freed = free_orphans(&volume, &verified.summary.trailer).await?;
     let (volume, kept) = (volume.id(), kept.len() as u64);
-    Ok(Restored { summary: verified.summary, volume, kept, freed })
+    Ok(Restored { summary: verified.summary, volume, kept, freed, admin })
+}
+
+/// Sets the rights of a volume of which nobody has said any: not those that somebody set since it was begun.
+async fn set_rights(
+    node: &Node,
+    volume: &Volume,
+    admin: &str,
+    options: &RestoreOptions,
+) -> Result<(), BackupError> {
+    let (said, _) = node.rights(volume.id()).await?;
+    if said.entries().next().is_some() {
+        return Ok(());
+    }
+    let edit = |who: &str, right| RightsEdit { who: who.into(), right: Some(right) };
+    let own = [edit(EVERYBODY, options.default_right), edit(admin, Right::Admin)];
+    let edits = own.into_iter().chain(options.grants.iter().cloned()).collect();
+    node.change_rights(volume.id(), edits, false).await?;
+    Ok(())
 }
 
 /// Pages that are there as they are to be.
@@ -121,7 +157,7 @@ async fn begun_before<F: Read + Seek>(
     let mut found: BTreeMap<PageNo, Option<u64>> = BTreeMap::new();
     let mut ask = volume.copy_from_zero();
     loop {
-        let answer = volume.copy_pages(ask.clone()).await?;
+        let answer = volume.copy_again(&ask).await?;
         for page in answer.pages {
             let there = match page.body {
                 PageBody::Data(image) => Some(image),

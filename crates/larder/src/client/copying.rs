@@ -91,7 +91,7 @@ impl Volume {
     }
 
     /// Asks for a part until it is told, or will not be.
-    async fn copy_again(&self, ask: &CopyAsk) -> Result<CopyAnswer> {
+    pub(crate) async fn copy_again(&self, ask: &CopyAsk) -> Result<CopyAnswer> {
         let began = now();
         loop {
             match self.copy_pages(ask.clone()).await {

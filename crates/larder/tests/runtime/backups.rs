@@ -3,11 +3,12 @@
 use crate::common::{Site, create, number, proxy, session};
 use bytes::Bytes;
 use larder::backup::format::{Header, Trailer, Writer};
-use larder::backup::{BackupError, BackupOptions, back_up, restore, verify};
+use larder::backup::{BackupError, BackupOptions, RestoreOptions, back_up, restore, verify};
 use larder::client::{Error, Node, Volume, VolumeOptions};
 use larder::core::commit::PageKind;
 use larder::core::id::{DomainId, HistoryId, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
 use larder::core::record::{InstallBatch, InstalledPage, StoredPage};
+use larder::core::rights::{Right, RightsEdit};
 use larder::fs::check::{CheckOptions, Problem, check};
 use larder::fs::client::VolumeStore;
 use larder::fs::{
@@ -105,7 +106,9 @@ async fn a_backup_of_a_busy_volume_is_of_one_moment() {
         assert_eq!(summary.trailer.pages, PAGES + 1);
         let name = format!("again-{}", summary.trailer.stamp);
         let restored =
-            restore(&one, Cursor::new(file), &name, &mut |_| {}).await.expect("it is made");
+            restore(&one, Cursor::new(file), &name, &RestoreOptions::default(), &mut |_| {})
+                .await
+                .expect("it is made");
         assert_ne!(restored.volume, volume.id());
         let again = one.volume(&name).await.expect("it is there");
         for (group, (before, after)) in
@@ -199,7 +202,9 @@ async fn a_restored_tree_is_clean_and_free_of_the_past() {
     let (_, file) =
         back_up(&volume, Vec::new(), &BackupOptions::default(), &mut |_| {}).await.expect("copies");
     let restored =
-        restore(&one, Cursor::new(file.clone()), "again", &mut |_| {}).await.expect("it is made");
+        restore(&one, Cursor::new(file.clone()), "again", &RestoreOptions::default(), &mut |_| {})
+            .await
+            .expect("it is made");
     assert_eq!(restored.freed, 1, "the file that was removed while open");
     let again = tree(&one.volume("again").await.expect("it is there")).await;
     let report = check(&again, &CheckOptions::default(), &mut |_| {}).await.expect("it is read");
@@ -210,9 +215,42 @@ async fn a_restored_tree_is_clean_and_free_of_the_past() {
     assert_eq!(again.lock(held, &theirs).await.expect("it is asked"), None, "nobody holds it");
 
     // It is whole, and another than the file since the orphan was freed: nothing goes on with it.
-    let taken = restore(&one, Cursor::new(file), "again", &mut |_| {}).await;
+    let taken =
+        restore(&one, Cursor::new(file), "again", &RestoreOptions::default(), &mut |_| {}).await;
     assert!(matches!(taken, Err(BackupError::Changed(_))), "{taken:?}");
     fs.release(&handle).await.expect("closes");
+}
+
+/// The story: a volume that only some might read was restored, and the new one had no rights: from its first page
+/// on everybody with a certificate might read, write and delete it. Now it is the restorer's alone, until he says
+/// otherwise, and what he says meanwhile stays when a restoration is gone on with.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_restored_is_the_restorers_until_he_says_otherwise() {
+    let site = Site::new();
+    let origin = site.origin().await;
+    let parent = origin.address().to_string();
+    let (one, two) = (site.node("one", &parent).await, site.node("two", &parent).await);
+    let volume = files(&one).await;
+    let edit = |who: &str, right| RightsEdit { who: who.into(), right: Some(right) };
+    let private = vec![edit("one", Right::Admin), edit("*", Right::None)];
+    one.change_rights(volume.id(), private, false).await.expect("it is his");
+    let (_, file) =
+        back_up(&volume, Vec::new(), &BackupOptions::default(), &mut |_| {}).await.expect("copies");
+    let options = RestoreOptions::default();
+    let restored = restore(&one, Cursor::new(&file), "again", &options, &mut |_| {}).await;
+    assert_eq!(restored.expect("it is made").admin, "one");
+    let refused = two.volume("again").await.map(|volume| volume.id());
+    assert!(matches!(refused, Err(Error::NoVolume(_) | Error::Denied(_))), "{refused:?}");
+    let again = one.volume("again").await.expect("it is his");
+    tree(&again).await;
+    // Of one that was begun the rights are set as well, unless somebody set others.
+    let options = VolumeOptions { page_bytes: PAGE_BYTES, ..VolumeOptions::new("begun") };
+    one.create_volume(options).await.expect("made");
+    let grants = vec![edit("two", Right::Read)];
+    let options = RestoreOptions { grants, ..RestoreOptions::default() };
+    restore(&one, Cursor::new(&file), "begun", &options, &mut |_| {}).await.expect("it goes on");
+    let begun = two.volume("begun").await.expect("it may be read");
+    assert_eq!(begun.right(), Right::Read);
 }
 
 /// A restoration was killed after its last page, page 1, was durable, and before it said so: run again,
@@ -228,15 +266,20 @@ async fn a_restoration_that_ended_after_its_last_page_is_done() {
     let options = BackupOptions::default();
     let (summary, file) =
         back_up(&volume, Vec::new(), &options, &mut |_| {}).await.expect("copies");
-    let first = restore(&one, Cursor::new(&file), "again", &mut |_| {}).await.expect("it is made");
+    let first = restore(&one, Cursor::new(&file), "again", &RestoreOptions::default(), &mut |_| {})
+        .await
+        .expect("it is made");
     // All that it did is there, and nobody was told.
     let second =
-        restore(&one, Cursor::new(&file), "again", &mut |_| {}).await.expect("it is whole");
+        restore(&one, Cursor::new(&file), "again", &RestoreOptions::default(), &mut |_| {})
+            .await
+            .expect("it is whole");
     assert_eq!((second.volume, second.kept), (first.volume, summary.trailer.pages));
     // Used since, it is a volume of its own, and so is one of a later file.
     let again = tree(&one.volume("again").await.expect("it is there")).await;
     again.create(again.root(), b"new", &plain(Kind::File)).await.expect("made");
-    let used = restore(&one, Cursor::new(&file), "again", &mut |_| {}).await;
+    let used =
+        restore(&one, Cursor::new(&file), "again", &RestoreOptions::default(), &mut |_| {}).await;
     let refused = matches!(used, Err(BackupError::Changed(_) | BackupError::Taken(_)));
     assert!(refused, "{used:?}");
 }
@@ -313,7 +356,9 @@ async fn a_damaged_page_is_left_out_and_named() {
     assert_eq!(report.files, 2);
     // In what is restored the page is gone: a repair knows what to do.
     let restored =
-        restore(&two, Cursor::new(file), "again", &mut |_| {}).await.expect("it is made");
+        restore(&two, Cursor::new(file), "again", &RestoreOptions::default(), &mut |_| {})
+            .await
+            .expect("it is made");
     assert_eq!(restored.summary.trailer.left_out, 1);
     let again = tree(&two.volume("again").await.expect("it is there")).await;
     let report = check(&again, &CheckOptions::default(), &mut |_| {}).await.expect("it is read");
@@ -404,8 +449,9 @@ async fn an_interrupted_restoration_is_gone_on_with() {
             let _ = told.send(());
         }
     };
+    let plain = RestoreOptions::default();
     tokio::select! {
-        done = restore(&one, Cursor::new(&file), "again", &mut progress) => {
+        done = restore(&one, Cursor::new(&file), "again", &plain, &mut progress) => {
             panic!("it was to be interrupted: {done:?}")
         }
         _ = cut => {}
@@ -420,10 +466,13 @@ async fn an_interrupted_restoration_is_gone_on_with() {
 
     fs.unlink(fs.root(), b"large").await.expect("it is there");
     let (_, other) = back_up(&volume, Vec::new(), &options, &mut |_| {}).await.expect("copies");
-    let taken = restore(&one, Cursor::new(&other), "again", &mut |_| {}).await;
+    let taken =
+        restore(&one, Cursor::new(&other), "again", &RestoreOptions::default(), &mut |_| {}).await;
     assert!(matches!(taken, Err(BackupError::Taken(_))), "{taken:?}");
 
-    let done = restore(&one, Cursor::new(&file), "again", &mut |_| {}).await.expect("it goes on");
+    let done = restore(&one, Cursor::new(&file), "again", &RestoreOptions::default(), &mut |_| {})
+        .await
+        .expect("it goes on");
     assert!(done.kept > 0, "some pages were there");
     let again = tree(&half).await;
     let report = check(&again, &CheckOptions::default(), &mut |_| {}).await.expect("it is read");
@@ -434,7 +483,8 @@ async fn an_interrupted_restoration_is_gone_on_with() {
     let mut torn = file;
     let middle = torn.len() / 2;
     torn[middle] ^= 1;
-    let refused = restore(&one, Cursor::new(torn), "torn", &mut |_| {}).await;
+    let refused =
+        restore(&one, Cursor::new(torn), "torn", &RestoreOptions::default(), &mut |_| {}).await;
     assert!(matches!(refused, Err(BackupError::Format(_))), "{refused:?}");
     assert!(matches!(one.volume("torn").await, Err(Error::NoVolume(_))));
 }
@@ -464,7 +514,8 @@ async fn a_file_with_absurd_page_numbers_makes_nothing() {
     };
     let writer = Writer::new(Vec::new(), &header).expect("memory");
     let (file, _) = writer.finish(&trailer).expect("memory");
-    let refused = restore(&one, Cursor::new(file), "vast", &mut |_| {}).await;
+    let refused =
+        restore(&one, Cursor::new(file), "vast", &RestoreOptions::default(), &mut |_| {}).await;
     assert!(matches!(refused, Err(BackupError::TooManyNumbers { .. })), "{refused:?}");
     assert!(matches!(one.volume("vast").await, Err(Error::NoVolume(_))));
 }
@@ -498,7 +549,9 @@ async fn a_backup_goes_on_over_a_restart_of_the_origin() {
     let (summary, file) = backup.await.expect("no panic").expect("it goes on");
     assert_eq!(summary.trailer.pages, PAGES + 1);
     let two = site.node("two", &at).await;
-    restore(&two, Cursor::new(file), "again", &mut |_| {}).await.expect("it is made");
+    restore(&two, Cursor::new(file), "again", &RestoreOptions::default(), &mut |_| {})
+        .await
+        .expect("it is made");
     let again = two.volume("again").await.expect("it is there");
     assert_eq!(read(&again, ids[7]).await, 0);
 }
