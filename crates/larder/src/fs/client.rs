@@ -33,6 +33,15 @@ struct Seen {
     taken: Taken,
     /// When it was asked last.
     asked: Instant,
+    /// When that was said.
+    told: Instant,
+}
+
+impl Seen {
+    /// Bytes that are free, as far as that is known: said long ago they may be used up by others.
+    fn free(&self) -> Option<u64> {
+        if self.told.elapsed() < SEEN_FOR { self.taken.free } else { Some(0) }
+    }
 }
 
 /// What a volume takes is asked for again after this long.
@@ -86,6 +95,7 @@ impl VolumeStore {
             usage: Arc::new(Mutex::new(Seen {
                 taken: taken_of(volume.info()),
                 asked: Instant::now(),
+                told: Instant::now(),
             })),
             volume,
             line,
@@ -260,6 +270,27 @@ impl Tx for VolumeTx {
     }
 }
 
+impl VolumeStore {
+    /// What the volume takes, asked for anew if that was not done lately, and waited for at most so long.
+    async fn taken_within(&self, wait: Duration) -> Taken {
+        let lock = || self.usage.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut seen = lock();
+            if seen.asked.elapsed() < TAKEN_FOR {
+                return seen.taken;
+            }
+            // Whoever asks meanwhile is told what was said before.
+            seen.asked = Instant::now();
+        }
+        let asked = self.volume.node().volume_info(self.volume.id());
+        if let Ok(Ok(info)) = tokio::time::timeout(wait, asked).await {
+            let mut seen = lock();
+            (seen.taken, seen.told) = (taken_of(&info), Instant::now());
+        }
+        lock().taken
+    }
+}
+
 impl TxStore for VolumeStore {
     type Tx = VolumeTx;
 
@@ -327,27 +358,11 @@ impl TxStore for VolumeStore {
     }
 
     async fn taken(&self) -> Taken {
-        let lock = || self.usage.lock().unwrap_or_else(PoisonError::into_inner);
-        {
-            let mut seen = lock();
-            if seen.asked.elapsed() < TAKEN_FOR {
-                return seen.taken;
-            }
-            // Whoever asks meanwhile is told what was said before.
-            seen.asked = Instant::now();
-        }
-        let asked = self.volume.node().volume_info(self.volume.id());
-        if let Ok(Ok(info)) = tokio::time::timeout(TAKEN_WAIT, asked).await {
-            lock().taken = taken_of(&info);
-        }
-        lock().taken
+        self.taken_within(TAKEN_WAIT).await
     }
 
     fn free_seen(&self) -> Option<u64> {
-        let seen = self.usage.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of long ago: it may be used up by others.
-        let known = seen.asked.elapsed() < SEEN_FOR;
-        if known { seen.taken.free } else { Some(0) }
+        self.usage.lock().unwrap_or_else(PoisonError::into_inner).free()
     }
 
     fn look_at_room(&self) {
@@ -357,7 +372,8 @@ impl TxStore for VolumeStore {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let store = self.clone();
-            runtime.spawn(async move { store.taken().await });
+            // Nobody waits for it: also over a line on which an answer takes long.
+            runtime.spawn(async move { store.taken_within(SEEN_FOR).await });
         }
     }
 
@@ -367,5 +383,22 @@ impl TxStore for VolumeStore {
 
     fn count_lost(&self, bytes: u64) {
         self.volume.node().metrics().lost(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: over a line with a round trip of more than a second no answer came in time, and the room of
+    /// the mount's beginning counted as told by each question: closes were promised for a volume that others
+    /// had filled.
+    #[test]
+    fn room_that_was_asked_for_and_not_told_is_not_known() {
+        let taken = Taken { bytes: 1, free: Some(1 << 30) };
+        let long_ago = Instant::now().checked_sub(SEEN_FOR).expect("the machine is up for longer");
+        let seen = |asked, told| Seen { taken, asked, told }.free();
+        assert_eq!(seen(Instant::now(), Instant::now()), Some(1 << 30));
+        assert_eq!(seen(Instant::now(), long_ago), Some(0));
     }
 }

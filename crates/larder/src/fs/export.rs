@@ -11,7 +11,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::os::unix::ffi::OsStrExt;
@@ -84,11 +84,17 @@ pub async fn export<S: TxStore>(
 ) -> Result<ExportProgress, FsError> {
     let mut done = ExportProgress { found: 1, ..ExportProgress::default() };
     let mut links: BTreeMap<InodeId, PathBuf> = BTreeMap::new();
+    let mut met = BTreeSet::new();
     let mut made = vec![(fs.getattr(source).await?, target.to_path_buf())];
     let mut at = 0;
     while at < made.len() {
         let (attr, path) = made[at].clone();
         at += 1;
+        if !met.insert(attr.id) {
+            // There would be no end of directories that hold one another.
+            let what = format!("{}: a directory that has another name as well", path.display());
+            return Err(FsError::Damaged(what));
+        }
         if path == target {
             take_target(&path)?;
         } else {

@@ -46,6 +46,9 @@ pub(super) struct Creation {
     pub(super) place: (PageNo, Slot),
     /// If somebody else made a file of that name meanwhile, that one is cut first.
     pub(super) truncates: bool,
+    /// Which one's cut may have been done, and the count of updates at which it was to be: at another one
+    /// it was done, or others wrote since.
+    pub(super) cut: Option<(InodeId, u32)>,
     /// When it was made: its directory shows so.
     pub(super) made: i64,
     /// What was set of it since.
@@ -126,6 +129,7 @@ impl<S: TxStore> FileSystem<S> {
             inode: inode.clone(),
             place,
             truncates,
+            cut: None,
             made: inode.ctime,
             set: SetAttr::default(),
             begun: false,
@@ -459,7 +463,7 @@ impl<S: TxStore> FileSystem<S> {
             let mut round = 0;
             let handle = loop {
                 round += 1;
-                match self.adopted(creation, taken, empty).await {
+                match self.adopted(file, creation, taken, empty).await {
                     Ok(Some(handle)) => break handle,
                     Ok(None) => return Ok(()),
                     Err(FsError::NotFound | FsError::Store(TxError::Conflict(_)))
@@ -478,7 +482,10 @@ impl<S: TxStore> FileSystem<S> {
             let name = String::from_utf8_lossy(&creation.name).into_owned();
             tracing::debug!(inode = %file.id, other = %handle.id(), name, "somebody else made that name");
             let result = self.write_back(handle.file()).await;
-            self.release_now(&handle, false).await.and(result)
+            // What waits there is tried again for a while, like all that nobody holds.
+            handle.give_back();
+            self.finish_dropped(handle.file()).await;
+            result
         })
     }
 
@@ -486,6 +493,7 @@ impl<S: TxStore> FileSystem<S> {
     /// is something else, and nothing waits. [`FsError::NotFound`], or a conflict: it came, or went.
     async fn adopted(
         &self,
+        file: &OpenFile,
         creation: &Creation,
         taken: Option<Entry>,
         empty: bool,
@@ -499,14 +507,58 @@ impl<S: TxStore> FileSystem<S> {
             Some(_) => return Err(FsError::Exists),
             None => self.make_elsewhere(creation).await?,
         };
-        let cut = creation.truncates.then_some(0);
-        let set = SetAttr { size: cut, ..creation.set };
-        if set != SetAttr::default() {
-            self.setattr(id, set).await?;
+        if creation.truncates {
+            self.cut_once(file, id).await?;
+        }
+        if creation.set != SetAttr::default() {
+            self.setattr(id, creation.set).await?;
         }
         let handle = self.open_files.hold(id).await;
         self.getattr(id).await?;
         Ok(Some(handle))
+    }
+
+    /// Cuts the file that another turned out to be, once: not again what others wrote after it, when a later
+    /// step fails and all is tried anew.
+    async fn cut_once(&self, file: &OpenFile, id: InodeId) -> Result<(), FsError> {
+        // What was written here before must not come to be after the cut.
+        self.flush_id(id).await?;
+        self.come_true_in(id).await?;
+        let note = |truncates, cut| {
+            if let Some(creation) = lock(&file.state).creation.as_mut() {
+                (creation.truncates, creation.cut) = (truncates, cut);
+            }
+        };
+        loop {
+            let Some(Creation { cut, truncates: true, .. }) = lock(&file.state).creation.clone()
+            else {
+                return Ok(());
+            };
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            let now = self.store.now();
+            let step: Result<(bool, u32), FsError> = transact!(self, tx => {
+                note(true, cut);
+                let mut inode = self.inode(&tx, id).await?;
+                let before = inode.change;
+                if cut.is_some_and(|(of, change)| of == id && change != before) {
+                    return Ok((true, before));
+                }
+                let done = self.set_inode(&tx, id, &mut inode, &set, now).await?;
+                self.put_inode(&tx, id, &inode).await?;
+                // From here on it may be done.
+                note(true, Some((id, before)));
+                Ok((done, inode.change))
+            });
+            match step {
+                Ok((done, change)) => note(!done, Some((id, change))),
+                Err(error) => {
+                    if error != TxError::OutcomeUnknown.into() {
+                        note(true, cut);
+                    }
+                    return Err(error);
+                }
+            }
+        }
     }
 
     /// What a file's name leads to by now.

@@ -157,7 +157,7 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
-    async fn set_inode(
+    pub(super) async fn set_inode(
         &self,
         tx: &S::Tx,
         id: InodeId,

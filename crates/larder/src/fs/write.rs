@@ -265,7 +265,7 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     /// Ends a file whose last handle was dropped, unless something waits there again.
-    async fn finish_dropped(&self, file: &OpenFile) {
+    pub(super) async fn finish_dropped(&self, file: &OpenFile) {
         let reap = {
             let _ordered = file.commit.lock().await;
             self.open_files.forget_unheld(file, Forget::IfCommitted)

@@ -543,7 +543,9 @@ impl Domain {
         let next = part.queue.iter().map(|(at, _)| at.page);
         let missing = next
             .filter(|page| !part.loaded.contains_key(&page.page) && !self.pages.is_loaded(*page));
-        let missing: Vec<PageId> = missing.take(LOADS_MAX).collect();
+        // Those that wait behind one that is slow count as well; that one itself is always asked for.
+        let most = LOADS_MAX.saturating_sub(part.loaded.len()).max(1);
+        let missing: Vec<PageId> = missing.take(most).collect();
         for page in missing {
             let waits = self.load(cx, page);
             if !waits.copies.contains(&id) {

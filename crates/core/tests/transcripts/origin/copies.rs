@@ -307,3 +307,36 @@ fn pages_are_restored_once() {
     run.link(vec![received(1, Message::OpenVolume { request: RequestId(40), key })]);
     run.t.end("origin_restored_pages");
 }
+
+/// The story: the first page of a copy was on a slow sector, and each page that came behind it let one more be
+/// asked for: thousands of them waited in memory, of a mebibyte each, for each of many copies.
+#[test]
+fn pages_that_wait_behind_a_slow_one_are_bounded() {
+    const PAGES: u64 = 60;
+    const AT_ONCE: usize = 32;
+    let mut run = Run::new("", OriginConfig::default());
+    run.two_nodes();
+    run.pages(PAGES);
+    run.restart(2);
+    run.node(1, "a", 10);
+    run.link(vec![copy(9, (0, 0), None, None)]);
+    let loads = |run: &Run| {
+        let page =
+            |work: &&OriginOutput| matches!(work, OriginOutput::Load { key: LoadKey::Page(_), .. });
+        run.store.queue.iter().filter(page).count()
+    };
+    while loads(&run) == 0 {
+        run.store(None);
+    }
+    assert_eq!(loads(&run), AT_ONCE);
+    let mut answered = 0;
+    while loads(&run) > 1 {
+        run.store_last();
+        answered += 1;
+    }
+    assert_eq!(answered, AT_ONCE - 1, "no more are asked for, while the first is slow");
+    let mut out = Vec::new();
+    while copied(&out).is_none() {
+        out = run.store(None);
+    }
+}

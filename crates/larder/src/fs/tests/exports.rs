@@ -137,3 +137,22 @@ async fn an_export_writes_to_no_name_that_leads_elsewhere() {
     }
     host::remove_dir_all(&place).expect("it works");
 }
+
+/// The story: entries that lead back to a directory above them, written by the library: each directory of the host
+/// got two more below it, without an end.
+#[tokio::test]
+async fn an_export_of_directories_that_hold_one_another_ends() {
+    let (store, fs) = fresh().await;
+    let trie = fs.trie_of(fs.root()).await.expect("there");
+    for name in ["a", "b"] {
+        let tx = store.begin(Mode::Normal).await.expect("it works");
+        let name = Bytes::copy_from_slice(name.as_bytes());
+        let entry = Entry { name, id: fs.root(), kind: Kind::Directory };
+        fs.insert_entry(&tx, trie, entry).await.expect("it works");
+        tx.commit().await.expect("it works");
+    }
+    let place = std::env::temp_dir().join(format!("larder-circle-{}", std::process::id()));
+    let ended = export(&fs, fs.root(), &place, ExportOptions::default(), &mut |_| {}).await;
+    assert!(matches!(ended, Err(FsError::Damaged(_))), "{ended:?}");
+    host::remove_dir_all(&place).expect("it is ours");
+}

@@ -829,6 +829,64 @@ async fn a_lock_is_owed_while_what_was_closed_under_it_waits() {
     clean(&fs).await;
 }
 
+/// The story: a file was made late with `O_TRUNC` under a name that somebody else had made. That one was cut, and
+/// the answer was lost; he wrote to it and synced; and the next attempt cut it again.
+#[tokio::test]
+async fn what_another_site_synced_after_a_late_cut_is_not_cut_again() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    let (handle, _) = late(&fs, "f", true).await;
+    put(&fs, &handle, b"ours").await;
+    let theirs = make(&other, other.root(), "f", &file()).await;
+    let (they, _) = other.open_file(theirs).await.expect("there");
+    put(&other, &they, b"first, and longer").await;
+    other.flush(&they).await.expect("it works");
+    store.delay_next_commit();
+    assert_eq!(fs.flush(&handle).await, Err(TxError::OutcomeUnknown.into()));
+    assert_eq!(store.arrive(), 1, "the cut");
+    put(&other, &they, b"second, synced after the cut").await;
+    other.flush(&they).await.expect("it works");
+    fs.flush(&handle).await.expect("it works");
+    assert_eq!(content(&other, "f").await, b"oursnd, synced after the cut");
+    clean(&fs).await;
+}
+
+/// The same with a cut that was not done: it is made, and once.
+#[tokio::test]
+async fn a_late_cut_that_was_refused_is_made_by_the_next_attempt() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    let (handle, _) = late(&fs, "f", true).await;
+    put(&fs, &handle, b"ours").await;
+    let theirs = make(&other, other.root(), "f", &file()).await;
+    write_file(&other, theirs, 0, b"theirs, and longer").await;
+    store.fail_next_commit(TxError::Unavailable("for a while".into()));
+    fs.flush(&handle).await.expect_err("it was refused");
+    fs.flush(&handle).await.expect("it works");
+    assert_eq!(content(&other, "f").await, b"ours");
+    clean(&fs).await;
+}
+
+/// The story: what a dropped handle wrote into a file that turned out to be another was lost at the first
+/// refusal, also one that passes, where the same bytes in any other file are tried again for a while.
+#[tokio::test]
+async fn what_a_dropped_handle_wrote_into_another_is_tried_again() {
+    let (store, fs, _task) = committing().await;
+    let other = open(&store).await;
+    let (handle, _) = late(&fs, "f", false).await;
+    put(&fs, &handle, b"ours").await;
+    let theirs = make(&other, other.root(), "f", &file()).await;
+    store.refuse(theirs.page, Some(TxError::Unavailable("for a while".into())));
+    drop(handle);
+    fs.flush_aged(Duration::from_secs(60)).await;
+    assert_eq!((fs.waiting_of(theirs), store.lost()), (4, 0));
+    store.refuse(theirs.page, None);
+    fs.flush_aged(Duration::from_secs(60)).await;
+    assert_eq!((fs.waiting_bytes(), store.lost()), (0, 0));
+    assert_eq!(content(&other, "f").await, b"ours");
+    clean(&fs).await;
+}
+
 #[tokio::test]
 async fn nothing_is_promised_where_little_is_free_or_much_waits() {
     let (store, fs, task) = committing().await;
