@@ -83,6 +83,7 @@ pub const PROBES: [(&str, Reached); 89] = [
     ("relay-gives-up-a-request", Often),
     ("relay-narrows", Often),
     ("removal-goes-on-in-batches", Rare),
+    ("removal-not-listed", Rare),
     ("removal-refused", Rare),
     ("reset-on-the-same-line", Often),
     ("resume-from-index", Often),
