@@ -51,46 +51,65 @@ const SEPARATION_BYTES: u32 = 1024;
 
 /// Free bytes that an install leaves: the engine also writes when it is not asked to.
 const MARGIN_BYTES: u64 = 8 << 20;
+/// Bytes of an install, about, at most.
+const INSTALL_BYTES: u64 = 8 << 20;
 /// An install's bytes are written this many times at most before any are given back: to the
 /// engine's journal, to a table, and by a merge of tables.
 const WRITTEN_TIMES: u64 = 3;
 
-/// Bytes that installs of this process may still write, by file system.
-static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+/// Bytes that this process may still write, by file system.
+static RESERVED: Mutex<BTreeMap<u64, Shares>> = Mutex::new(BTreeMap::new());
 
-/// Room on a file system for one install, given back when this is dropped.
+#[derive(Clone, Copy, Default, Debug)]
+struct Shares {
+    installs: u64,
+    compactions: u64,
+}
+
+impl Shares {
+    fn of(&mut self, writer: Writer) -> &mut u64 {
+        match writer {
+            Writer::Install => &mut self.installs,
+            Writer::Compaction => &mut self.compactions,
+        }
+    }
+}
+
+/// Who writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Writer {
+    /// One that begins is done: it minds what others have reserved.
+    Install,
+    /// One that is stopped before an install would find no room: what it reserved is in no install's way,
+    /// and what it has written by then is not counted twice.
+    Compaction,
+}
+
+/// Room on a file system for one writer, given back when this is dropped.
 #[derive(Debug)]
 pub(super) struct Reserved {
     device: u64,
+    writer: Writer,
     bytes: u64,
-}
-
-impl Reserved {
-    /// Its file system, and bytes.
-    pub(super) fn share(&self) -> (u64, u64) {
-        (self.device, self.bytes)
-    }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
         let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bytes) = reserved.get_mut(&self.device) {
-            *bytes = bytes.saturating_sub(self.bytes);
+        if let Some(shares) = reserved.get_mut(&self.device) {
+            let share = shares.of(self.writer);
+            *share = share.saturating_sub(self.bytes);
         }
     }
 }
 
-/// Whether there is room for more than what others have reserved on a file system, of which so many
-/// bytes are the asker's own. Where that cannot be told there is.
-pub(super) fn has_room(
-    place: &Path,
-    free: fn(&Path) -> std::io::Result<u64>,
-    (device, own): (u64, u64),
-) -> bool {
+/// Whether a compaction may go on: installs under way on a file system, and one more, find room. Where that
+/// cannot be told it may.
+pub(super) fn has_room(place: &Path, free: fn(&Path) -> std::io::Result<u64>, device: u64) -> bool {
     let reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
-    let of_others = reserved.get(&device).map_or(0, |bytes| bytes.saturating_sub(own));
-    free(place).map_or(true, |free| free >= (2 * MARGIN_BYTES).saturating_add(of_others))
+    let installs = reserved.get(&device).map_or(0, |shares| shares.installs);
+    let wanted = (2 * MARGIN_BYTES + WRITTEN_TIMES * INSTALL_BYTES).saturating_add(installs);
+    free(place).map_or(true, |free| free >= wanted)
 }
 
 /// What the engine may use.
@@ -198,7 +217,7 @@ impl FjallPages {
     /// Refuses an install for which there may be no room: one that fails half way ends the engine.
     /// The room is kept until the install is done: that of another domain on the same file system
     /// must not find it as well.
-    pub(super) fn reserve(&self, bytes: u64) -> Result<Reserved, PagesError> {
+    pub(super) fn reserve(&self, writer: Writer, bytes: u64) -> Result<Reserved, PagesError> {
         let place = self.place.display().to_string();
         let failed = |error: std::io::Error| {
             let (place, detail) = (place.clone(), error.to_string());
@@ -209,12 +228,17 @@ impl FjallPages {
         let free = (self.free)(&self.place).map_err(failed)?;
         let bytes = bytes.saturating_mul(WRITTEN_TIMES);
         let device = self.device;
-        let of_others = reserved.get(&device).copied().unwrap_or_default();
+        let shares = reserved.entry(device).or_default();
+        let of_others = match writer {
+            Writer::Install => shares.installs,
+            Writer::Compaction => shares.installs.saturating_add(shares.compactions),
+        };
         if free < MARGIN_BYTES.saturating_add(bytes).saturating_add(of_others) {
             return Err(PagesError::Full { place });
         }
-        reserved.insert(device, of_others.saturating_add(bytes));
-        Ok(Reserved { device, bytes })
+        let share = shares.of(writer);
+        *share = share.saturating_add(bytes);
+        Ok(Reserved { device, writer, bytes })
     }
 
     /// A full disk met in the middle of an install, where nobody can tell how much of it is done.
@@ -343,7 +367,8 @@ impl Pages for FjallPages {
         let removed = batch.removed.len();
         let keys = batch.pages.len() + batch.apart.len() + batch.joined.len() + removed;
         let keys = keys * KEYS_BYTES;
-        let _reserved = self.reserve((bytes + apart_bytes + keys + meta.len()) as u64)?;
+        let _reserved =
+            self.reserve(Writer::Install, (bytes + apart_bytes + keys + meta.len()) as u64)?;
         let mut all = self.database.batch().durability(Some(PersistMode::SyncData));
         for installed in &batch.pages {
             let key = page_key(installed.page);
@@ -666,11 +691,12 @@ mod tests {
             pages
         };
         let (one, other) = (open("one"), open("other"));
-        let first = one.reserve(1000).expect("there is room");
-        let refused = other.reserve(1).expect_err("the other one's install takes it");
+        let first = one.reserve(Writer::Install, 1000).expect("there is room");
+        let refused =
+            other.reserve(Writer::Install, 1).expect_err("the other one's install takes it");
         assert!(matches!(refused, PagesError::Full { .. }), "{refused}");
         drop(first);
-        drop(other.reserve(1000).expect("the install is done"));
+        drop(other.reserve(Writer::Install, 1000).expect("the install is done"));
     }
 
     /// A volume was made private by this version, and the version before was started again on the store:

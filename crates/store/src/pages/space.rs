@@ -8,7 +8,7 @@
 //! (`moves`).
 
 use super::PagesError;
-use super::fjall::{FjallPages, has_room};
+use super::fjall::{FjallPages, Writer, has_room};
 use super::moves::Moving;
 use fjall::compaction::filter::{
     CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict,
@@ -213,8 +213,9 @@ impl FjallPages {
         for keyspace in [&self.index, &self.apart, &self.pages] {
             // The tables of keys are written anew, and images only where much of their file is gone:
             // for those it is looked at what is free as they are written.
-            let reserved = self.reserve(keyspace.approximate_len() as u64 * COMPACTED_BYTES)?;
-            let look = self.look(reserved.share());
+            let keys = keyspace.approximate_len() as u64;
+            let _reserved = self.reserve(Writer::Compaction, keys * COMPACTED_BYTES)?;
+            let look = self.look();
             let compact = |moving| {
                 let done = look.compact(keyspace, moving).map_err(fault)?;
                 done.map_err(|reason| self.stopped(reason))
@@ -235,11 +236,11 @@ impl FjallPages {
         Ok(())
     }
 
-    fn look(&self, own: (u64, u64)) -> Look {
-        let (place, free) = (self.place.clone(), self.free);
+    fn look(&self) -> Look {
+        let (place, free, device) = (self.place.clone(), self.free, self.device);
         Look {
             keyspaces: self.keyspaces().map(Keyspace::clone).to_vec(),
-            has_room: Arc::new(move || has_room(&place, free, own)),
+            has_room: Arc::new(move || has_room(&place, free, device)),
             closed: self.closed.clone(),
             new_tables_max: self.new_tables_max,
         }
@@ -349,10 +350,7 @@ mod tests {
             LOOKS.set(0);
             UNTIL.set(until);
             let before = files(pages.pages.path());
-            let done = pages
-                .look((pages.device, 0))
-                .compact(&pages.pages, Arc::default())
-                .expect("no fault");
+            let done = pages.look().compact(&pages.pages, Arc::default()).expect("no fault");
             assert_eq!(done, Err(Reason::Room));
             let after = files(pages.pages.path());
             let new: Vec<&PathBuf> = after.difference(&before).collect();
@@ -393,5 +391,24 @@ mod tests {
         assert_eq!(pages.owes_space(), Ok(false));
         let owed = pages.owed().expect("no fault");
         assert!(owed > PAGES * 4000 / 2, "{owed}");
+    }
+    /// The story: what a compaction had reserved and written by then was gone from what was free, and reserved as
+    /// well: installs were refused as on a full disk for as long as it ran, and it was not stopped.
+    #[test]
+    fn what_a_compaction_has_written_is_in_no_installs_way() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let mut pages = FjallPages::open(place.path(), &FjallConfig::default()).expect("it is new");
+        pages.device = u64::MAX - 2;
+        pages.free = |_| Ok(6 << 30);
+        let compaction = pages.reserve(Writer::Compaction, 1600 << 20).expect("there is room");
+        // It has written some.
+        pages.free = |_| Ok(4700 << 20);
+        drop(pages.reserve(Writer::Install, 8 << 20).expect("there is room"));
+        assert_eq!(pages.look().reason(), None);
+        // Before an install finds no room it is stopped.
+        pages.free = |_| Ok(33 << 20);
+        let install = pages.reserve(Writer::Install, 8 << 20).expect("there is just room");
+        assert_eq!(pages.look().reason(), Some(Reason::Room));
+        drop((install, compaction));
     }
 }
