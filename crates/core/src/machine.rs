@@ -206,6 +206,8 @@ pub enum Fault {
     SilentKept,
     /// P10: a request goes on when its user has stopped waiting.
     PatienceForgotten,
+    /// P7: pages that wait for credit which was reserved are not served when it is given back.
+    ReservedUnserved,
 }
 
 impl Faults {

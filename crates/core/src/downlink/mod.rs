@@ -143,6 +143,8 @@ pub(crate) struct Downlinks {
     /// How often that table has changed.
     rights_changes: u64,
     timers: BTreeSet<(Instant, LinkId, Timer)>,
+    /// Links with credit that was reserved, and pages that wait for it.
+    freed: BTreeSet<LinkId>,
 }
 
 impl Downlinks {
@@ -157,6 +159,7 @@ impl Downlinks {
             restricted: rights::Table::new(),
             rights_changes: 0,
             timers: BTreeSet::new(),
+            freed: BTreeSet::new(),
         }
     }
 
@@ -293,12 +296,24 @@ impl Downlinks {
         false
     }
 
-    /// Gives reserved bulk credit back: what it was for is sent, or will not be.
+    /// Gives reserved bulk credit back: what it was for is sent, or will not be. Pages that waited for
+    /// it are to be served: see [`Downlinks::take_freed`].
     pub(crate) fn unreserve(&mut self, link: LinkId, bytes: i64) {
         if let Some(entry) = self.links.get_mut(&link) {
             entry.bulk_reserved -= bytes;
             assert!(entry.bulk_reserved >= 0, "more credit given back than reserved");
+            let waits = entry.followers.values().any(|follower| follower.queued() > 0);
+            if waits && entry.bulk_credit > entry.bulk_reserved {
+                self.freed.insert(link);
+            }
         }
+    }
+
+    /// A link whose pages waited for credit that was given back. No message of the child tells of it, as
+    /// its own credit does: whoever gives back must serve in the same step, or they wait for ever.
+    pub(crate) fn take_freed(&mut self) -> Option<LinkId> {
+        let freed = self.freed.pop_first();
+        freed.filter(|_| !self.faults.has(Fault::ReservedUnserved))
     }
 
     /// Says how a commit ended.

@@ -104,8 +104,12 @@ impl Origin {
     /// Ends a step: what waits goes on, what the domains tell is seen to.
     fn settle(&mut self, now: Instant, mut events: Vec<Event>, out: &mut Vec<OriginOutput>) {
         let ids: Vec<DomainId> = self.domains.keys().copied().collect();
-        for id in ids {
-            self.with(now, id, &mut events, out, |domain, cx| domain.settle(cx));
+        loop {
+            for &id in &ids {
+                self.with(now, id, &mut events, out, |domain, cx| domain.settle(cx));
+            }
+            let Some(link) = self.links.take_freed() else { break };
+            self.ask(now, link, Ask::Serve, &mut events, out);
         }
         self.volumes.list_on(&mut self.links, &self.domains, self.config.list_looks_max, out);
         self.list_at = self.volumes.is_listing().then_some(now);

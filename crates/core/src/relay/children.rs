@@ -301,6 +301,13 @@ impl Relay {
         self.flush(out);
     }
 
+    /// Asks for pages that waited for credit which was reserved, and came to nothing.
+    pub(super) fn serve_freed(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+        while let Some(link) = self.links.take_freed() {
+            self.serve(now, link, out);
+        }
+    }
+
     /// Passes an eviction on when no child holds the page and nobody is being brought it (rule 7).
     fn evicted(&mut self, domain: DomainId, mut pages: Vec<PageId>, out: &mut Vec<RelayOutput>) {
         let Some(entry) = self.domains.get(&domain).filter(|entry| entry.following) else {

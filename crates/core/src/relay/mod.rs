@@ -21,7 +21,7 @@ use crate::hash::FixedMap;
 use crate::id::{BootId, CommitId, DomainId, LinkId, RequestId, VolumeId};
 use crate::machine::{LinkInput, LinkOutput, Machine};
 use crate::message::{CloseReason, LinkLimits, Message, RequestError, Role};
-use crate::time::Instant;
+use crate::time::{Instant, OnwardClock};
 use boots::Carried;
 use domain::RelayDomain;
 use io::{RelayInput, RelayNotice, RelayOutput};
@@ -75,6 +75,7 @@ pub struct Relay {
     /// Bytes of a page, as last seen per volume: what is reserved for one asked for.
     page_bytes: FixedMap<VolumeId, i64>,
     told_ready: bool,
+    clock: OnwardClock,
 }
 
 impl Relay {
@@ -93,6 +94,7 @@ impl Relay {
             commits: BTreeMap::new(),
             page_bytes: FixedMap::default(),
             told_ready: false,
+            clock: OnwardClock::default(),
             config,
         }
     }
@@ -355,6 +357,7 @@ impl Machine for Relay {
         let RelayInput::Link(input) = input else {
             return;
         };
+        let now = self.clock.at(now);
         let up = self.up.as_ref().map(|up| up.link);
         match input {
             LinkInput::UpOpened { link, .. } => self.up_opened(now, link, out),
@@ -368,11 +371,13 @@ impl Machine for Relay {
                 }
             }
         }
+        self.serve_freed(now, out);
         self.tell_left(out);
         self.flush(out);
     }
 
     fn handle_timeout(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+        let now = self.clock.at(now);
         let (gone, quiet) = self.links.timeouts(now, out);
         for link in gone {
             self.ask(now, link, Ask::Gone(link), out);
@@ -399,6 +404,7 @@ impl Machine for Relay {
         for domain in narrow {
             self.announce(now, domain, out);
         }
+        self.serve_freed(now, out);
         self.tell_left(out);
         self.flush(out);
     }

@@ -73,6 +73,8 @@ stories! {
     bug43_a_notice_of_ones_own_page,
     bug57_a_right_given_while_away,
     bug58_a_right_overtaken,
+    bug76_one_request_at_a_time,
+    bug77_a_clock_set_back,
     race_evicted_and_overtaken,
     race_joins_an_overtaken_fetch,
     race_owed_changes_first,

@@ -335,7 +335,7 @@ impl Stage {
                 name: "origin".into(),
                 time: WallTime(0),
                 limits: LinkLimits {
-                    requests_max: 64,
+                    requests_max: option("requests=").map_or(64, number) as u32,
                     stream_window_bytes: 1 << 20,
                     bulk_window_bytes: 1 << 20,
                     lease: Duration::from_millis(option("lease=").map_or(3000, number)),

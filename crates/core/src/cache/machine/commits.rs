@@ -337,20 +337,15 @@ impl Cache {
         self.send(Message::Register { domain, boot, name, life, fresh }, out);
     }
 
-    /// Sends what waits, as far as the parent's limits allow.
-    pub(super) fn send_commits(&mut self, domain: DomainId, out: &mut Out) {
-        self.end_expired(domain, out);
-        loop {
-            let room = self.link.as_ref().map_or(0, super::Link::room);
-            let version = self.link.as_ref().map_or(0, |link| link.version);
-            let entry = self.domains.get_mut(&domain).expect("attached");
-            if room == 0 || !entry.live() || !entry.commits.registered {
-                return;
-            }
-            let Some(id) = entry.commits.queue.pop_front() else {
-                return;
-            };
-            let commits = &mut entry.commits;
+    /// Sends the first commit that waits, there being room; says whether one was sent.
+    pub(super) fn send_commit(&mut self, domain: DomainId, out: &mut Out) -> bool {
+        let version = self.link.as_ref().map_or(0, |link| link.version);
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        if !entry.live() || !entry.commits.registered {
+            return false;
+        }
+        let commits = &mut entry.commits;
+        while let Some(id) = commits.queue.pop_front() {
             let Some(pending) = commits.pending.get_mut(&id) else {
                 continue;
             };
@@ -368,7 +363,9 @@ impl Cache {
             commits.told = commits.told.max(commit.confirmed);
             self.link.as_mut().expect("it has room").outstanding += 1;
             self.send(Message::Commit { domain, commit }, out);
+            return true;
         }
+        false
     }
 
     pub(super) fn on_registered(
@@ -466,7 +463,7 @@ impl Cache {
 
     /// Commits of a boot that the domain has forgotten have no outcome any more, but those that
     /// were never sent are not done. Those under way on this link are answered yet.
-    fn end_expired(&mut self, domain: DomainId, out: &mut Out) {
+    pub(super) fn end_expired(&mut self, domain: DomainId, out: &mut Out) {
         let max = self.config.commits_max;
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         if !commits.expired {

@@ -47,17 +47,15 @@ impl Cache {
     }
 
     /// Asks for volumes of which it is not known whether they are there.
-    pub(super) fn send_doubts(&mut self, out: &mut Out) {
-        while self.link.as_ref().is_some_and(|link| link.room() > 0)
-            && let Some(volume) = self.doubts.pop_first()
-        {
-            let request = self.request_id();
-            let link = self.link.as_mut().expect("it has room");
-            link.doubts.insert(request, volume);
-            link.outstanding += 1;
-            let key = VolumeKey::Id(volume);
-            self.send(Message::OpenVolume { request, key }, out);
-        }
+    pub(super) fn send_doubt(&mut self, out: &mut Out) -> bool {
+        let Some(volume) = self.doubts.pop_first() else { return false };
+        let request = self.request_id();
+        let link = self.link.as_mut().expect("it has room");
+        link.doubts.insert(request, volume);
+        link.outstanding += 1;
+        let key = VolumeKey::Id(volume);
+        self.send(Message::OpenVolume { request, key }, out);
+        true
     }
 
     /// The volume that was asked for by this request of the cache itself.

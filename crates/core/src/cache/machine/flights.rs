@@ -187,41 +187,42 @@ impl Cache {
         let unanswered = self.config.faults.has(Fault::NoticeUnanswered);
         let owed = flight.registered && (flight.sent.is_none() && flight.seen || unanswered);
         entry.flights.remove(page);
+        entry.flights.tidy();
         if owed && !entry.holdings.holds(page) {
             self.owe_notice(domain, page);
         }
     }
 
-    /// Sends what is queued, demand before prefetch, as far as the parent's limits allow.
-    pub(super) fn send_fetches(&mut self, domain: DomainId, out: &mut Out) {
-        for prefetch in [false, true] {
-            loop {
-                let room = self.link.as_ref().map_or(0, super::Link::room);
-                let max = room.min(PAGES_PER_MESSAGE_MAX);
-                let entry = self.domains.get_mut(&domain).expect("attached");
-                if max == 0 || !entry.live() {
-                    return;
-                }
-                let asks = entry.take_queued(prefetch, max);
-                if asks.is_empty() {
-                    break;
-                }
-                let request = self.request_id();
-                let entry = self.domains.get_mut(&domain).expect("attached");
-                let mut pages = BTreeSet::new();
-                for ask in &asks {
-                    let flight = entry.flights.flights.get_mut(&ask.page).expect("just taken");
-                    flight.sent = Some(request);
-                    flight.registered = true;
-                    pages.insert(ask.page);
-                }
-                let link = self.link.as_mut().expect("it has room");
-                link.outstanding += asks.len();
-                link.fetches.insert(request, SentFetch { domain, pages });
-                let fetch = Message::Fetch { request, domain, pages: asks, prefetch };
-                self.send(fetch, out);
-            }
+    /// Asks for what is queued, demand before prefetch, in one message and as far as there is room; says
+    /// whether one was sent.
+    pub(super) fn send_fetch(&mut self, domain: DomainId, out: &mut Out) -> bool {
+        let max = self.link.as_ref().map_or(0, super::Link::room).min(PAGES_PER_MESSAGE_MAX);
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        if !entry.live() {
+            return false;
         }
+        for prefetch in [false, true] {
+            let asks = entry.take_queued(prefetch, max);
+            if asks.is_empty() {
+                continue;
+            }
+            let request = self.request_id();
+            let entry = self.domains.get_mut(&domain).expect("attached");
+            let mut pages = BTreeSet::new();
+            for ask in &asks {
+                let flight = entry.flights.flights.get_mut(&ask.page).expect("just taken");
+                flight.sent = Some(request);
+                flight.registered = true;
+                pages.insert(ask.page);
+            }
+            let link = self.link.as_mut().expect("it has room");
+            link.outstanding += asks.len();
+            link.fetches.insert(request, SentFetch { domain, pages });
+            let fetch = Message::Fetch { request, domain, pages: asks, prefetch };
+            self.send(fetch, out);
+            return true;
+        }
+        false
     }
 
     /// Keeps a change for a page in flight (rule 5). Past the bound its detail is forgotten.

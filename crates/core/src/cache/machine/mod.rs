@@ -12,6 +12,7 @@
 //! | `numbers` | in which history page numbers were given (rule 16) |
 //! | `rights` | what this node may do with its volumes (decision 0016) |
 //! | `users` | what users ask, deadlines, volumes and page numbers |
+//! | `turns` | who sends next, where there is little room |
 
 mod commits;
 mod deleted;
@@ -23,6 +24,7 @@ mod numbers;
 mod rights;
 mod stream;
 mod told;
+mod turns;
 mod users;
 
 use super::io::{CacheInput, CacheOutput, CacheReply, Notice};
@@ -32,13 +34,14 @@ use crate::id::{DomainId, RequestId, VolumeId};
 use crate::machine::{LinkOutput, Machine};
 use crate::message::{CloseReason, Message};
 use crate::rng::Rng;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, OnwardClock};
 use domain::Domain;
 use link::Link;
 use memory::Memory;
 use numbers::Numbers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use turns::Turn;
 use users::User;
 
 type Out = Vec<CacheOutput>;
@@ -59,6 +62,8 @@ pub struct Cache {
     deadlines: BTreeSet<(Instant, RequestId)>,
     /// Calls to be sent, in order; some wait no longer.
     calls: VecDeque<RequestId>,
+    /// Whose turn it was to send.
+    sent_last: Option<Turn>,
     /// Open volumes that a resume named as a whole: whether they were deleted is to be asked.
     doubts: BTreeSet<VolumeId>,
     memory: Memory,
@@ -69,6 +74,7 @@ pub struct Cache {
     next_request: u64,
     /// When the regular work is due: beats, notices, page lists, credits left over.
     tick_at: Option<Instant>,
+    clock: OnwardClock,
 }
 
 impl Cache {
@@ -91,11 +97,13 @@ impl Cache {
             users: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             calls: VecDeque::new(),
+            sent_last: None,
             doubts: BTreeSet::new(),
             numbers: Numbers::default(),
             names: BTreeMap::new(),
             next_request: 1,
             tick_at: None,
+            clock: OnwardClock::default(),
         };
         (cache, shared)
     }
@@ -170,6 +178,7 @@ impl Machine for Cache {
     type Output = CacheOutput;
 
     fn handle(&mut self, now: Instant, input: CacheInput, out: &mut Vec<CacheOutput>) {
+        let now = self.clock.at(now);
         match input {
             CacheInput::Link(input) => self.handle_link(now, input, out),
             CacheInput::Request { id, op, deadline } => self.ask(now, id, op, deadline, out),
@@ -180,6 +189,7 @@ impl Machine for Cache {
     }
 
     fn handle_timeout(&mut self, now: Instant, out: &mut Vec<CacheOutput>) {
+        let now = self.clock.at(now);
         while let Some(&(deadline, id)) = self.deadlines.first() {
             if deadline > now {
                 break;

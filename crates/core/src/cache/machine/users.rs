@@ -323,32 +323,24 @@ impl Cache {
 
     // ---- calls ----
 
-    /// Sends calls, commits and fetches that wait, as far as the parent's limits allow.
-    pub(super) fn pump(&mut self, out: &mut Out) {
-        while self.link.as_ref().is_some_and(|link| link.room() > 0)
-            && let Some(user) = self.calls.pop_front()
-        {
-            self.send_call(user, out);
+    /// Sends the first call that waits, if there is room; says whether one was sent.
+    pub(super) fn send_call(&mut self, out: &mut Out) -> bool {
+        while let Some(user) = self.calls.pop_front() {
+            if self.send_call_of(user, out) {
+                return true;
+            }
         }
-        self.send_doubts(out);
-        if !self.connected() {
-            return;
-        }
-        let domains: Vec<DomainId> = self.domains.keys().copied().collect();
-        for domain in domains {
-            self.send_commits(domain, out);
-            self.send_fetches(domain, out);
-        }
+        false
     }
 
-    fn send_call(&mut self, id: RequestId, out: &mut Out) {
+    fn send_call_of(&mut self, id: RequestId, out: &mut Out) -> bool {
         let request = self.request_id();
         let Some(User { kind: Kind::Call { call, sent, volumes }, .. }) = self.users.get_mut(&id)
         else {
-            return;
+            return false;
         };
         if std::mem::replace(sent, true) {
-            return;
+            return false;
         }
         let message = match call.clone() {
             Call::Open(key) => Message::OpenVolume { request, key },
@@ -366,11 +358,13 @@ impl Cache {
         let link = self.link.as_mut().expect("it has room");
         if message.since() > link.version {
             let error = RequestError::older_parent(link.version, message.since());
-            return self.reply(id, Err(error), out);
+            self.reply(id, Err(error), out);
+            return false;
         }
         link.calls.insert(request, id);
         link.outstanding += 1;
         self.send(message, out);
+        true
     }
 
     /// After a lost link every call is asked anew.

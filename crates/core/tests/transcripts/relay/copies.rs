@@ -51,6 +51,20 @@ fn copies_pass_as_they_are() {
 }
 
 #[test]
+fn bug_75_credit_of_a_copy_that_fails() {
+    let mut run = Run::new(
+        "Four parts of a copy reserve all credit of a's link, and its fetch waits for that. The          origin refuses the copy. The credit was given back, and nobody served the fetch: a failure takes no credit, so          that none of a's messages would ever say that there is some. It is passed up in the same step.",
+    );
+    run.connect_in(3);
+    run.quietly(vec![resumed(2, 5, 5, &[])]);
+    run.two_nodes();
+    run.step(vec![copy(1, 5), copy(1, 6), copy(1, 7), copy(1, 8), fetch(1, 9, &[3])]);
+    let error = RequestError::Unavailable("the state is kept no longer".into());
+    run.step(vec![up(Message::Failed { request: RequestId(3), pages: Vec::new(), error })]);
+    run.0.end("relay_bug_75_credit_of_a_copy_that_fails");
+}
+
+#[test]
 fn an_older_parent_is_not_asked() {
     let mut run = Run::new(
         "Copies through a relay whose parent speaks protocol version 2: the question is answered at the \
