@@ -1,8 +1,15 @@
-//! The process's clock, and its random numbers.
+//! The process's clock, its random numbers, its waits and its work in the background.
+//!
+//! What the file layer needs of these it has from here, so that the simulator can put its own in
+//! their place ([`simulated`]).
+
+#[cfg(feature = "virtual")]
+pub mod simulated;
 
 use larder_core::time::{Clock, Instant, WallTime};
 use rustix::time::{ClockId, clock_gettime};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::future::Future;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// `CLOCK_BOOTTIME`: never runs backwards, and counts the time that the machine was suspended, so
 /// that a lease ends while a laptop sleeps (rule 8).
@@ -21,6 +28,10 @@ pub fn now() -> Instant {
     #[cfg(feature = "simulated")]
     if let Some(world) = crate::simulated::world() {
         return world.now();
+    }
+    #[cfg(feature = "virtual")]
+    if let Some(nanos) = simulated::nanos() {
+        return Instant(nanos);
     }
     let time = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).expect("the clock counts from the machine's start");
@@ -51,12 +62,64 @@ fn shift() -> i128 {
     seconds.and_then(|text| text.trim().parse::<i128>().ok()).unwrap_or(0) * 1_000_000_000
 }
 
+/// The time now, as the standard library has it: it stands still while the machine is suspended.
+#[must_use]
+pub fn instant() -> std::time::Instant {
+    #[cfg(feature = "virtual")]
+    if let Some(instant) = simulated::instant() {
+        return instant;
+    }
+    std::time::Instant::now()
+}
+
+/// Waits for so long.
+pub async fn sleep(time: Duration) {
+    #[cfg(feature = "virtual")]
+    if let Some(sleep) = simulated::sleep(time) {
+        return sleep.await;
+    }
+    tokio::time::sleep(time).await;
+}
+
+/// The time was over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Elapsed;
+
+/// What work comes to, unless it takes longer.
+pub async fn timeout<T>(time: Duration, work: impl Future<Output = T>) -> Result<T, Elapsed> {
+    #[cfg(feature = "virtual")]
+    if let Some(sleep) = simulated::sleep(time) {
+        return simulated::race(work, sleep).await.ok_or(Elapsed);
+    }
+    tokio::time::timeout(time, work).await.map_err(|_| Elapsed)
+}
+
+/// Has work done in the background; given back where there is nobody to do it.
+pub fn spawn<F: Future<Output = ()> + Send + 'static>(work: F) -> Result<(), F> {
+    #[cfg(feature = "virtual")]
+    if simulated::nanos().is_some() {
+        simulated::spawn(Box::pin(work));
+        return Ok(());
+    }
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => {
+            runtime.spawn(work);
+            Ok(())
+        }
+        Err(_) => Err(work),
+    }
+}
+
 /// 128 bits that nobody can guess or has ever had: boots, histories, ids.
 #[must_use]
 pub fn random_u128() -> u128 {
     #[cfg(feature = "simulated")]
     if let Some(world) = crate::simulated::world() {
         return world.random();
+    }
+    #[cfg(feature = "virtual")]
+    if let Some(bits) = simulated::random() {
+        return bits;
     }
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the kernel's generator answers once the machine is up");

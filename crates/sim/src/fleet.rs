@@ -76,6 +76,7 @@ impl Report {
                     self.tally.proof_nanos_max.max(clean.tally.proof_nanos_max);
                 self.tally.refreshed += clean.tally.refreshed;
                 self.tally.copied += clean.tally.copied;
+                self.tally.file_operations += clean.tally.file_operations;
             }
             Err(failure) => self.failures.push(failure),
         }

@@ -12,6 +12,11 @@ pub mod clock;
 pub mod decisions;
 pub mod digest;
 pub mod draws;
+#[cfg(feature = "files")]
+pub mod files;
+#[cfg(not(feature = "files"))]
+#[path = "files_none.rs"]
+pub mod files;
 pub mod fleet;
 pub mod net;
 pub mod plan;

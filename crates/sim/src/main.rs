@@ -22,7 +22,8 @@ const USAGE: &str = "usage:
   larder-sim runtime A..B [--jobs N] [--all] [--trace] [--fault NAME]
                                       plays worlds of the real runtime; `run --runtime` is the same
   larder-sim scenario NAME A..B       plays worlds in which a named race is met
-  larder-sim hash [--runtime] A..B    prints a hash for each seed: the same in every build
+  larder-sim hash [--runtime | --files] A..B
+                                      prints a hash for each seed: the same in every build
   larder-sim planted [--json] [--fault NAME] [--seeds N] [--jobs N]
                                       plants each fault and says how many seeds catch it
   larder-sim adya A..B                asks the crate adya about the clients' histories too (built with
@@ -41,6 +42,8 @@ fn main() -> ExitCode {
         }
         #[cfg(feature = "runtime")]
         ["hash", "--runtime", seeds] => runtime::hash(seeds),
+        #[cfg(feature = "files")]
+        ["hash", "--files", seeds] => hash_files(seeds),
         ["run", seeds, rest @ ..] => run(seeds, rest),
         ["replay", file, rest @ ..] => replay(Path::new(file), rest),
         ["shrink", file, rest @ ..] => shrink_file(Path::new(file), rest),
@@ -243,10 +246,28 @@ fn hash(seeds: &str) -> ExitCode {
         return usage();
     };
     for seed in seeds {
-        match run_seed(seed, Faults::NONE, false) {
-            Ok(clean) => println!("{seed} {:016x} {}", clean.hash, clean.events),
-            Err(failure) => println!("{seed} {:016x} failed", failure.hash),
-        }
+        told(&seed.to_string(), run_seed(seed, Faults::NONE, false));
+    }
+    ExitCode::SUCCESS
+}
+
+fn told(of: &str, result: Result<larder_sim::run::Clean, larder_sim::run::Failure>) {
+    match result {
+        Ok(clean) => println!("{of} {:016x} {}", clean.hash, clean.events),
+        Err(failure) => println!("{of} {:016x} failed", failure.hash),
+    }
+}
+
+/// The same of worlds that are about files.
+#[cfg(feature = "files")]
+fn hash_files(seeds: &str) -> ExitCode {
+    let Some(seeds) = parse_seeds(seeds) else {
+        return usage();
+    };
+    for seed in seeds {
+        let mut plan = larder_sim::plan::Plan::draw(seed, Faults::NONE);
+        larder_sim::files::aim(&mut plan, None);
+        told(&format!("files {seed}"), larder_sim::run::run_plan(plan, false));
     }
     ExitCode::SUCCESS
 }
@@ -277,6 +298,8 @@ fn planted(rest: &[&str]) -> ExitCode {
         each.map(|((_, name), it)| format!("\"{name}\": {}", of(it))).collect();
     let uncaught = faults.iter().zip(&caught).filter(|(_, caught)| caught.is_none());
     let mut missed: Vec<&str> = uncaught.map(|((_, name), _)| *name).collect();
+    #[cfg(feature = "files")]
+    planted_in_files((only, seeds, json), &mut lines, &mut missed);
     #[cfg(feature = "runtime")]
     runtime::planted(only, seeds, &mut lines, &mut missed);
     lines.sort();
@@ -456,6 +479,33 @@ mod runtime {
                     missed.push(name);
                 }
             }
+        }
+    }
+}
+
+/// The same for the faults of the file layer.
+#[cfg(feature = "files")]
+fn planted_in_files(
+    (only, seeds, json): (Option<&str>, u64, bool),
+    lines: &mut Vec<String>,
+    missed: &mut Vec<&str>,
+) {
+    let faults = larder_sim::planted::FILE_FAULTS.into_iter();
+    for (fault, name) in faults.filter(|(_, name)| only.is_none_or(|only| only == *name)) {
+        let caught = larder_sim::planted::catch_in_files(fault, seeds);
+        let line = match &caught {
+            Some(caught) => format!("{name:24} {:>4} seeds: {}", caught.seeds, caught.what),
+            None => format!("{name:24} not caught in {seeds} seeds"),
+        };
+        if json {
+            eprintln!("{line}")
+        } else {
+            println!("{line}")
+        }
+        let count = caught.as_ref().map_or("null".to_owned(), |caught| caught.seeds.to_string());
+        lines.push(format!("\"{name}\": {count}"));
+        if caught.is_none() {
+            missed.push(name);
         }
     }
 }

@@ -73,6 +73,8 @@ pub struct Plan {
     pub lines: Vec<Line>,
     /// Nanoseconds an append or install takes at most.
     pub store_nanos: u64,
+    /// Clients of the file layer, if the run has any.
+    pub files: Option<crate::files::FilesPlan>,
 }
 
 /// Weights of what transactions do.
@@ -408,6 +410,7 @@ impl Plan {
         if rng.chance(1, 6) {
             plan.mix.copy_percent = pick(rng, &[1, 5]);
         }
+        plan.files = crate::files::draw(seed);
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         plan
     }
@@ -460,6 +463,7 @@ impl Plan {
             wall_error: 0,
             lines,
             store_nanos,
+            files: None,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Planted faults: each one-line breakage of the machines must be caught by the checkers.
 
+#[cfg(feature = "files")]
+pub use crate::files::plan::FAULTS as FILE_FAULTS;
 use crate::plan::Plan;
 use crate::run::run_plan;
 use larder_core::machine::{Fault, Faults};
@@ -7,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 56] = [
+pub const FAULTS: [(Fault, &str); 57] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -63,6 +65,7 @@ pub const FAULTS: [(Fault, &str); 56] = [
     (Fault::ForgetFloor, "forget-floor"),
     (Fault::SilentKept, "silent-kept"),
     (Fault::PatienceForgotten, "patience-forgotten"),
+    (Fault::ReservedUnserved, "reserved-unserved"),
     (Fault::AgeFromZero, "age-from-zero"),
 ];
 
@@ -108,6 +111,18 @@ pub fn catch_all(
 #[must_use]
 pub fn catch(fault: Fault, seeds_max: u64) -> Option<Caught> {
     catch_in(fault, seeds_max, |_| ())
+}
+
+/// The same for a fault of the file layer, in worlds that are about files.
+#[cfg(feature = "files")]
+#[must_use]
+pub fn catch_in_files(fault: larder::fs::FsFault, seeds_max: u64) -> Option<Caught> {
+    (0..seeds_max).find_map(|seed| {
+        let mut plan = Plan::draw(seed, Faults::NONE);
+        crate::files::aim(&mut plan, Some(fault));
+        let failure = run_plan(plan, false).err()?;
+        Some(Caught { seeds: seed + 1, what: failure.what })
+    })
 }
 
 /// The same with every plan changed first: a fault that only one kind of trouble brings out is not

@@ -18,7 +18,13 @@ pub struct Scenario {
 }
 
 /// All of them.
-pub const SCENARIOS: [Scenario; 8] = [
+pub const SCENARIOS: &[Scenario] = &[
+    #[cfg(feature = "files")]
+    Scenario {
+        name: "files",
+        story: "Clients of the file layer, in whatever world the seed draws.",
+        arrange: |_| (),
+    },
     Scenario {
         name: "fetch-overtaken",
         story: "A fetch is answered; before the page arrives a change to it does (rules 4, 5), also \
@@ -75,6 +81,11 @@ impl Scenario {
     #[must_use]
     pub fn plan(&self, seed: u64) -> Plan {
         let mut plan = Plan::draw(seed, Faults::NONE);
+        #[cfg(feature = "files")]
+        if self.name == "files" {
+            crate::files::aim(&mut plan, None);
+            return plan;
+        }
         plan.events = 3_000;
         plan.domains = 1;
         plan.relays = if seed.is_multiple_of(2) { Vec::new() } else { vec![0] };

@@ -193,10 +193,13 @@ fn only_a_thief_brings_out_boots_that_are_not_held_to_their_names() {
 
 /// Rule 15: while a node was cut off, another process of its name took its place, and the origin,
 /// which keeps few boots of a name, forgot its boot with its outcomes. Registered anew, it would
-/// repeat a commit that was done.
+/// repeat a commit that was done. A forger is a second process too.
 #[test]
 fn only_a_second_process_of_a_name_brings_out_a_boot_registered_anew() {
-    assert_caught_only_with(Fault::ExpiredBootAnew, 250, |plan| plan.twins = false);
+    assert_caught_only_with(Fault::ExpiredBootAnew, 250, |plan| {
+        plan.twins = false;
+        without(Trouble::Forge)(plan);
+    });
 }
 
 /// The stories of bugs 29 and 30: what a parent is told of the pages held below it comes after a commit

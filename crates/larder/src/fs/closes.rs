@@ -10,9 +10,10 @@ use super::tx::{Tx, TxError};
 use super::write::is_without_answer;
 use super::{FileSystem, FsError, TxStore, lock, transact};
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 /// Files committed in one transaction.
 const TOGETHER_MAX: usize = if cfg!(test) { 4 } else { 128 };
@@ -26,8 +27,8 @@ const FREE_MIN: u64 = 64 << 20;
 pub(super) struct Closes {
     queue: Mutex<Queue>,
     wake: Notify,
-    /// How many of those that came were looked after.
-    done: watch::Sender<u64>,
+    /// More of those that came were looked after.
+    went_on: Notify,
     /// The last commit of closed files did not succeed.
     troubled: AtomicBool,
     /// Files that wait though somebody who closed them was told that all is well.
@@ -41,6 +42,8 @@ struct Queue {
     files: VecDeque<Arc<OpenFile>>,
     /// How many came.
     came: u64,
+    /// How many of them were looked after.
+    done: u64,
 }
 
 impl Default for Closes {
@@ -48,7 +51,7 @@ impl Default for Closes {
         Self {
             queue: Mutex::default(),
             wake: Notify::new(),
-            done: watch::Sender::new(0),
+            went_on: Notify::new(),
             troubled: AtomicBool::new(false),
             promises: Arc::default(),
             runs: AtomicBool::new(false),
@@ -211,9 +214,14 @@ impl<S: TxStore> FileSystem<S> {
     /// is seen after it.
     pub async fn after_closes(&self) {
         let came = lock(&self.closes.queue).came;
-        if *self.closes.done.borrow() < came {
-            // The sender lives as long as this.
-            let _ = self.closes.done.subscribe().wait_for(|done| *done >= came).await;
+        loop {
+            let mut went_on = pin!(self.closes.went_on.notified());
+            // From here on it is heard.
+            went_on.as_mut().enable();
+            if lock(&self.closes.queue).done >= came {
+                return;
+            }
+            went_on.await;
         }
     }
 
@@ -226,7 +234,8 @@ impl<S: TxStore> FileSystem<S> {
                 self.0.runs.store(false, Ordering::SeqCst);
                 queue.files.clear();
                 // Nobody waits for what nobody does.
-                self.0.done.send_replace(queue.came);
+                queue.done = queue.came;
+                self.0.went_on.notify_waiters();
             }
         }
         let closes = &self.closes;
@@ -247,8 +256,8 @@ impl<S: TxStore> FileSystem<S> {
             if committed.is_err() {
                 self.closes_wait();
             }
-            let count = files.len() as u64;
-            closes.done.send_modify(|done| *done += count);
+            lock(&closes.queue).done += files.len() as u64;
+            closes.went_on.notify_waiters();
         }
     }
 

@@ -4,7 +4,7 @@ use super::late::INODE_ROOM;
 use super::record::{Content, EXTENTS_MAX, Extents, Inode, InodeId};
 use super::trie::HEADER_SLOT;
 use super::tx::Tx;
-use super::{FileSystem, FsError, TxStore};
+use super::{FileSystem, FsError, FsFault, TxStore};
 use bytes::{Bytes, BytesMut};
 use larder_core::commit::PageKind;
 use larder_core::id::PageNo;
@@ -19,6 +19,14 @@ pub(super) const OBJECT_OVERHEAD: u64 = 64;
 
 /// Bytes to be written somewhere in a file.
 pub(super) type Piece = (u64, Bytes);
+
+/// What became of a file whose size was to be set.
+pub(super) struct Resized {
+    /// It has that size.
+    pub(super) done: bool,
+    /// What it held, to be freed once this is committed.
+    pub(super) left: Option<InodeId>,
+}
 
 impl<S: TxStore> FileSystem<S> {
     /// Bytes of content in a raw page: what its header leaves.
@@ -250,7 +258,7 @@ impl<S: TxStore> FileSystem<S> {
         Ok(page)
     }
 
-    /// Sets a file's size and updates the inode (which the caller puts). Says `false` when the
+    /// Sets a file's size and updates the inode (which the caller puts). It is not done when the
     /// file was cut only part of the way, since more pages are concerned than one transaction
     /// should touch: call it again in another one.
     pub(super) async fn resize_content(
@@ -259,14 +267,14 @@ impl<S: TxStore> FileSystem<S> {
         id: InodeId,
         inode: &mut Inode,
         size: u64,
-    ) -> Result<bool, FsError> {
+    ) -> Result<Resized, FsError> {
         if size.div_ceil(self.page_size()) > Extents::capacity(EXTENTS_MAX) {
             return Err(FsError::TooLarge);
         }
         inode.change = inode.change.wrapping_add(1);
-        let mut reached = size;
+        let (mut reached, mut left) = (size, None);
         if size == 0 {
-            self.free_or_orphan(tx, id, inode).await?;
+            left = self.free_or_orphan(tx, id, inode).await?;
         } else if size < inode.size {
             match &mut inode.content {
                 Content::Inline => self.cut_inline(tx, id, size).await?,
@@ -277,7 +285,7 @@ impl<S: TxStore> FileSystem<S> {
             }
         }
         inode.size = reached;
-        Ok(reached == size)
+        Ok(Resized { done: reached == size, left })
     }
 
     async fn cut_inline(&self, tx: &S::Tx, id: InodeId, size: u64) -> Result<(), FsError> {
@@ -318,6 +326,9 @@ impl<S: TxStore> FileSystem<S> {
             tx.fetch(&pages).await?;
         }
         for (page, length) in cuts {
+            if length > 0 && self.options.faults.has(FsFault::CutLeavesBytes) {
+                continue;
+            }
             let long = if looks { raw_length(tx, page).await? } else { u64::MAX };
             if long > u64::from(length) {
                 tx.truncate_raw(page, length).await?;
@@ -334,16 +345,17 @@ impl<S: TxStore> FileSystem<S> {
         tx: &S::Tx,
         id: InodeId,
         inode: &mut Inode,
-    ) -> Result<(), FsError> {
+    ) -> Result<Option<InodeId>, FsError> {
+        let mut left = None;
         if let Content::Pages(extents) = &inode.content
             && extents.high > PAGES_FREED_MAX
         {
-            self.orphan_content(tx, inode).await?;
+            left = Some(self.orphan_content(tx, inode).await?);
         } else {
             self.free_content(tx, id, inode).await?;
         }
         inode.content = Content::Empty;
-        Ok(())
+        Ok(left)
     }
 
     /// Frees up to [`PAGES_FREED_MAX`] pages of content from its end; says whether that was all.

@@ -7,12 +7,11 @@ use super::trie::{self, is_name};
 use super::tx::{Mode, Tx, TxError, TxStore};
 use super::walk::{File, Found, Walk};
 use super::{FsError, lock};
+use crate::clock::{instant, spawn};
 use larder_core::id::PageNo;
 use larder_core::page::HEADER_BYTES;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
-use tokio::runtime::Handle as Runtime;
 
 /// Directories looked into at once by one task, and such tasks.
 const DIRECTORIES_AT_ONCE: usize = 64;
@@ -57,7 +56,7 @@ impl<S: TxStore> Crawler<S> {
 
     /// Somebody begins to list the directory with this first page.
     pub(super) fn look(&self, page: PageNo) {
-        lock(&self.state).walk.look(page, Instant::now());
+        lock(&self.state).walk.look(page, instant());
         self.go_on();
     }
 
@@ -90,11 +89,15 @@ impl<S: TxStore> Crawler<S> {
         self.ask(&files);
         for batch in batches {
             let task = Task { crawler: self.clone(), ended: false };
-            match Runtime::try_current() {
-                Ok(runtime) => drop(runtime.spawn(task.run(batch))),
-                Err(_) => task.failed(&batch),
+            if spawn(task.run(batch.clone())).is_err() {
+                self.failed(&batch);
             }
         }
+    }
+
+    fn failed(&self, batch: &[PageNo]) {
+        let mut state = lock(&self.state);
+        batch.iter().for_each(|page| state.walk.found(*page, None));
     }
 
     fn ask(&self, pages: &[PageNo]) {
@@ -123,7 +126,7 @@ impl<S: TxStore> Task<S> {
         while !batch.is_empty() {
             if self.look_into_all(&batch).await.is_err() {
                 // Nothing can be had at present: the rest is left to the next look.
-                return self.failed(&batch);
+                return self.crawler.failed(&batch);
             }
             self.crawler.go_on();
             batch = self.next();
@@ -163,11 +166,6 @@ impl<S: TxStore> Task<S> {
             lock(&self.crawler.state).walk.found(page, found);
         }
         Ok(())
-    }
-
-    fn failed(&self, batch: &[PageNo]) {
-        let mut state = lock(&self.crawler.state);
-        batch.iter().for_each(|page| state.walk.found(*page, None));
     }
 
     /// Brings pages at hand: asked for as what can wait, and then waited for.

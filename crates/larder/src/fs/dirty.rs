@@ -4,6 +4,7 @@
 use super::content::Piece;
 use super::record::Inode;
 use super::{FsError, lock};
+use crate::clock::instant;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -144,7 +145,7 @@ impl Dirty {
         self.sequence += 1;
         self.bytes += bytes.len();
         self.pieces.insert(offset, (bytes, self.sequence));
-        self.since.get_or_insert_with(Instant::now);
+        self.since.get_or_insert_with(instant);
         self.modified = now;
     }
 
@@ -196,7 +197,7 @@ impl Dirty {
             batches.push(batch);
         }
         let (sequence, modified) = (self.sequence, self.modified);
-        Waiting { batches, sequence, modified, taken: Instant::now() }
+        Waiting { batches, sequence, modified, taken: instant() }
     }
 
     /// Forgets bytes that were committed, or that never can be, but nothing written over them

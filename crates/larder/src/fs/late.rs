@@ -6,7 +6,7 @@
 //! from here, or has it committed first.
 
 use super::caller::Callers;
-use super::content::{OBJECT_OVERHEAD, Piece};
+use super::content::{OBJECT_OVERHEAD, Piece, Resized};
 use super::dirty::{Attempt, Waiting};
 use super::names::check_name;
 use super::open::{Handle, OpenFile};
@@ -16,6 +16,7 @@ use super::tx::{Mode, Tx, TxError};
 use super::write::may_pass;
 use super::xattr::drop_privileges;
 use super::{Attr, Create, FileSystem, Found, FsError, SetAttr, TxStore, lock, transact};
+use crate::clock::{instant, timeout};
 use bytes::Bytes;
 use larder_core::id::{PageNo, Slot};
 use std::pin::Pin;
@@ -133,7 +134,7 @@ impl<S: TxStore> FileSystem<S> {
             made: inode.ctime,
             set: SetAttr::default(),
             begun: false,
-            since: Instant::now(),
+            since: instant(),
         };
         let held = self.open_files.hold_new(id, creation, &Callers::current());
         Ok(held.map(|handle| (handle, Found { attr: Some(Attr { id, inode }), place })))
@@ -243,7 +244,7 @@ impl<S: TxStore> FileSystem<S> {
         if !self.open_files.has_no_creations() && self.is_well() {
             let files = self.open_files.made_in(directory);
             let committing = self.commit_in_turn(files);
-            let _or_not = tokio::time::timeout(LISTING_WAITS, committing).await;
+            let _or_not = timeout(LISTING_WAITS, committing).await;
         }
     }
 
@@ -536,21 +537,26 @@ impl<S: TxStore> FileSystem<S> {
             };
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             let now = self.store.now();
-            let step: Result<(bool, u32), FsError> = transact!(self, tx => {
+            let step: Result<(Resized, u32), FsError> = transact!(self, tx => {
                 note(true, cut);
                 let mut inode = self.inode(&tx, id).await?;
                 let before = inode.change;
                 if cut.is_some_and(|(of, change)| of == id && change != before) {
-                    return Ok((true, before));
+                    return Ok((Resized { done: true, left: None }, before));
                 }
-                let done = self.set_inode(&tx, id, &mut inode, &set, now).await?;
+                let resized = self.set_inode(&tx, id, &mut inode, &set, now).await?;
                 self.put_inode(&tx, id, &inode).await?;
                 // From here on it may be done.
                 note(true, Some((id, before)));
-                Ok((done, inode.change))
+                Ok((resized, inode.change))
             });
             match step {
-                Ok((done, change)) => note(!done, Some((id, change))),
+                Ok((Resized { done, left }, change)) => {
+                    note(!done, Some((id, change)));
+                    if let Some(left) = left {
+                        self.reap_later(left);
+                    }
+                }
                 Err(error) => {
                     if error != TxError::OutcomeUnknown.into() {
                         note(true, cut);

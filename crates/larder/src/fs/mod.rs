@@ -15,13 +15,18 @@ mod alloc;
 mod awake;
 mod caller;
 pub mod check;
+#[cfg(feature = "runtime")]
 pub mod client;
 mod closes;
 mod content;
 mod crawl;
 mod dirty;
+#[cfg(feature = "runtime")]
 pub mod export;
+mod faults;
+#[cfg(feature = "runtime")]
 mod host;
+#[cfg(feature = "runtime")]
 pub mod import;
 mod late;
 mod locks;
@@ -47,8 +52,11 @@ mod xattr;
 
 pub use ahead::ReadAhead;
 pub use caller::on_behalf_of;
+#[cfg(feature = "runtime")]
 pub use client::VolumeStore;
+pub use faults::{FsFault, FsFaults};
 pub use locks::{Holder, Lock, LockAsk, LockKind, NodeRef};
+#[cfg(feature = "runtime")]
 pub(crate) use locks::{forget_lock_holders, lock_holders_page};
 pub use names::Create;
 pub use open::{Handle, Read};
@@ -58,14 +66,14 @@ pub use rename::RenameMode;
 pub use space::{Allocate, Seek};
 pub use through::Place;
 pub use trie::Position;
-pub use tx::{Mode, Object, SlottedPages, Tx, TxError, TxStore};
+pub use tx::{Mode, Object, SlottedPages, Taken, Tx, TxError, TxStore};
 pub use xattr::XattrMode;
 
 use accessed::Accessed;
 use alloc::{InodePages, Numbers};
 use closes::Closes;
 use crawl::Crawler;
-use open::{OpenFiles, Taken};
+use open::OpenFiles;
 use orphans::OrphansSeen;
 use record::{Inode, ROOT_PAGE, ROOT_SLOT, Root, Xattrs};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -189,6 +197,8 @@ pub struct FsOptions {
     pub dropped_age: Duration,
     /// A node of which nothing is heard for this long loses its locks.
     pub lock_lease: Duration,
+    /// Planted faults, for tests of the simulator.
+    pub faults: FsFaults,
 }
 
 impl FsOptions {
@@ -210,6 +220,7 @@ impl Default for FsOptions {
             orphan_age: Duration::from_secs(86_400),
             dropped_age: Duration::from_secs(300),
             lock_lease: Duration::from_secs(30),
+            faults: FsFaults::NONE,
         }
     }
 }
@@ -259,7 +270,7 @@ pub struct FileSystem<S: TxStore> {
     to_reap: Mutex<VecDeque<InodeId>>,
     orphans_seen: Mutex<OrphansSeen>,
     /// Removals whose outcome is not known.
-    unsettled: Mutex<VecDeque<Taken>>,
+    unsettled: Mutex<VecDeque<open::Taken>>,
     locks: locks::Locks,
     closes: Closes,
 }
@@ -287,17 +298,20 @@ impl<S: TxStore> FileSystem<S> {
         options: FsOptions,
         hash_key: [u8; 16],
     ) -> Result<Self, FsError> {
-        match Self::open(store.clone(), options.clone()).await {
-            Err(FsError::Unformatted) => {
-                match Self::format(&store, hash_key).await {
-                    // Somebody else is at it.
-                    Err(error) if error.is_retryable() => {}
-                    other => other?,
-                }
-                Self::open(store, options).await
+        for _ in 0..options.attempts_max.max(1) {
+            match Self::open(store.clone(), options.clone()).await {
+                Err(FsError::Unformatted) => {}
+                other => return other,
             }
-            other => other,
+            match Self::format(&store, hash_key).await {
+                // Somebody else is at it, or the origin was restored under it.
+                Err(error) if error.is_retryable() => {}
+                other => other?,
+            }
+            // What this node has may be of before the other's commit: it would find no tree.
+            store.refresh().await?;
         }
+        Self::open(store, options).await
     }
 
     fn with_root(store: S, options: FsOptions, root: Root) -> Self {

@@ -12,9 +12,8 @@ use super::record::{
 };
 use super::tx::{Tx, TxError};
 use super::write::is_without_answer;
-use super::{Attr, FileSystem, Found, FsError, Handle, TxStore, lock, transact, trie};
+use super::{Attr, FileSystem, Found, FsError, FsFault, Handle, TxStore, lock, transact, trie};
 use bytes::Bytes;
-use larder_core::commit::PageKind;
 use larder_core::id::{PageNo, Slot};
 
 /// Longest path in a symbolic link.
@@ -222,7 +221,7 @@ impl<S: TxStore> FileSystem<S> {
             }
             let entry = Entry { name: Bytes::copy_from_slice(name), id, kind: inode.kind };
             let place = self.insert_entry(&tx, root, entry).await?;
-            inode.links += 1;
+            inode.links += u64::from(!self.options.faults.has(FsFault::LinkUncounted));
             inode.ctime = now;
             self.put_inode(&tx, id, &inode).await?;
             self.touch_parent(&tx, directory, 1, 0, now).await?;
@@ -277,6 +276,7 @@ impl<S: TxStore> FileSystem<S> {
         inode.links = inode.links.saturating_sub(1);
         inode.ctime = now;
         if inode.links > 0 {
+            inode.links += u64::from(self.options.faults.has(FsFault::UnlinkKeepsLink));
             self.put_inode(tx, id, &inode).await?;
             return Ok(Dropped::Settled);
         }
@@ -287,9 +287,9 @@ impl<S: TxStore> FileSystem<S> {
             _ => self.open_files.mark_dropping(id),
         };
         if Self::is_small(&inode)
-            && let Some(mark) = mark
+            && (mark.is_some() || self.options.faults.has(FsFault::FreeOpenFile))
         {
-            taken.mark = Some(mark);
+            taken.mark = mark;
             self.remove_inode(tx, id, &mut inode).await?;
             return Ok(Dropped::Settled);
         }
@@ -389,14 +389,18 @@ impl<S: TxStore> FileSystem<S> {
 
     pub(super) async fn remove_directory(&self, tx: &S::Tx, id: InodeId) -> Result<(), FsError> {
         let mut inode = self.inode(tx, id).await?;
-        trie::delete_empty(tx, inode.trie()?).await?;
+        match trie::delete_empty(tx, inode.trie()?).await {
+            Err(FsError::NotEmpty) if self.options.faults.has(FsFault::RemoveFullDirectory) => {}
+            deleted => deleted?,
+        }
         self.remove_inode(tx, id, &mut inode).await
     }
 
     /// Makes an empty inode page in a transaction.
+    #[cfg(feature = "runtime")]
     pub(super) async fn new_inode_page(&self, tx: &S::Tx) -> Result<PageNo, FsError> {
         let page = self.numbers.take(&self.store, 1).await?;
-        tx.create_page(page, PageKind::Slotted).await?;
+        tx.create_page(page, larder_core::commit::PageKind::Slotted).await?;
         Ok(page)
     }
 }

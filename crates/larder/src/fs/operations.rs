@@ -1,9 +1,10 @@
 //! Looking: names, attributes, listings; and setting attributes.
 
-use super::record::{Content, Entry, Inode, InodeId, Kind, NAME_BYTES_MAX};
+use super::content::Resized;
+use super::record::{Content, Entry, Inode, InodeId, Kind, NAME_BYTES_MAX, Xattrs};
 use super::tx::{Taken, Tx};
 use super::xattr::{drop_privileges, follow_mode};
-use super::{FileSystem, FsError, Position, TxStore, transact, trie};
+use super::{FileSystem, FsError, FsFault, Position, TxStore, transact, trie};
 use bytes::Bytes;
 use larder_core::id::{PageNo, Slot};
 
@@ -143,14 +144,17 @@ impl<S: TxStore> FileSystem<S> {
         }
         loop {
             let now = self.store.now();
-            let step: Result<(Attr, bool), FsError> = transact!(self, tx => {
+            let step: Result<(Attr, Resized), FsError> = transact!(self, tx => {
                 let mut inode = self.inode(&tx, id).await?;
                 self.locks.check(id)?;
                 let done = self.set_inode(&tx, id, &mut inode, &set, now).await?;
                 self.put_inode(&tx, id, &inode).await?;
                 Ok((Attr { id, inode }, done))
             });
-            let (attr, done) = step?;
+            let (attr, Resized { done, left }) = step?;
+            if let Some(left) = left {
+                self.reap_later(left);
+            }
             if done {
                 return Ok(self.with_dirty(attr));
             }
@@ -164,8 +168,8 @@ impl<S: TxStore> FileSystem<S> {
         inode: &mut Inode,
         set: &SetAttr,
         now: i64,
-    ) -> Result<bool, FsError> {
-        let mut done = true;
+    ) -> Result<Resized, FsError> {
+        let mut done = Resized { done: true, left: None };
         if let Some(size) = set.size {
             match inode.kind {
                 Kind::File => {}
@@ -173,6 +177,9 @@ impl<S: TxStore> FileSystem<S> {
                 _ => return Err(FsError::Invalid("only a file has a size to set")),
             }
             done = self.resize_content(tx, id, inode, size).await?;
+            if self.options.faults.has(FsFault::ResizeLosesXattrs) {
+                inode.xattrs = Xattrs::None;
+            }
             inode.mtime = now;
         }
         if set.drop_privileges || set.mode.is_some() {

@@ -10,7 +10,8 @@ use super::record::{Content, Entry, Inode, InodeId, Kind, Xattrs};
 use super::trie;
 use super::tx::{Tx, TxError};
 use super::write::is_without_answer;
-use super::{FileSystem, FsError, Position, TxStore, lock, transact};
+use super::{FileSystem, FsError, FsFault, Position, TxStore, lock, transact};
+use crate::clock::instant;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
@@ -31,7 +32,11 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     /// Gives an inode's pages to a new one without a name.
-    pub(super) async fn orphan_content(&self, tx: &S::Tx, inode: &Inode) -> Result<(), FsError> {
+    pub(super) async fn orphan_content(
+        &self,
+        tx: &S::Tx,
+        inode: &Inode,
+    ) -> Result<InodeId, FsError> {
         let (page, slot) = self.new_inode_place(self.root.orphans).await?;
         let mut orphan = inode.clone();
         orphan.kind = Kind::File;
@@ -40,7 +45,8 @@ impl<S: TxStore> FileSystem<S> {
         orphan.ctime = self.store.now();
         let generation = tx.create(page, slot, orphan.encode()).await?;
         let id = InodeId { page, slot, generation };
-        self.add_orphan(tx, id).await
+        self.add_orphan(tx, id).await?;
+        Ok(id)
     }
 
     /// Whether removing the inode takes one transaction.
@@ -55,7 +61,8 @@ impl<S: TxStore> FileSystem<S> {
         id: InodeId,
         inode: &mut Inode,
     ) -> Result<(), FsError> {
-        let all = self.free_content(tx, id, inode).await?;
+        let leaves = self.options.faults.has(FsFault::LeavePages);
+        let all = leaves || self.free_content(tx, id, inode).await?;
         assert!(all, "only small inodes are removed at once");
         self.free_xattrs(tx, inode).await?;
         tx.delete(id.page, id.slot, id.generation).await?;
@@ -189,7 +196,9 @@ impl<S: TxStore> FileSystem<S> {
             }
         }
         let found = self.orphan_inodes().await?;
-        let old = lock(&self.orphans_seen).look(&found, self.options.orphan_age, Instant::now());
+        let frees = self.options.faults.has(FsFault::FreeHeldOrphan);
+        let age = if frees { Duration::ZERO } else { self.options.orphan_age };
+        let old = lock(&self.orphans_seen).look(&found, age, instant());
         let mut reaped = 0;
         for (id, ctime) in old {
             if !self.open_files.is_open(id) {

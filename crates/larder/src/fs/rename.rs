@@ -4,7 +4,7 @@ use super::names::{Dropped, check_name};
 use super::open::Taken;
 use super::record::{CTIME_AT, Entry, InodeId, Kind, time_to_field};
 use super::tx::Tx;
-use super::{FileSystem, FsError, TxStore, lock, transact, trie};
+use super::{FileSystem, FsError, FsFault, TxStore, lock, transact, trie};
 use bytes::Bytes;
 use larder_core::id::PageNo;
 
@@ -111,6 +111,7 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<(), FsError> {
         if source.kind == Kind::Directory
             && from.directory != to.directory
+            && !self.options.faults.has(FsFault::MoveIntoItself)
             && self.is_above(tx, source.id, to.directory).await?
         {
             return Err(FsError::Invalid("a directory cannot move into itself"));
@@ -139,6 +140,9 @@ impl<S: TxStore> FileSystem<S> {
             return Ok((Dropped::Settled, Some(target.id)));
         }
         self.touch_parent(tx, to.directory, -1, 0, now).await?;
+        if self.options.faults.has(FsFault::RenameLeavesLink) {
+            return Ok((Dropped::Settled, None));
+        }
         Ok((self.drop_name(tx, target.id, now, taken).await?, None))
     }
 
@@ -151,7 +155,10 @@ impl<S: TxStore> FileSystem<S> {
         to: Option<&End<'_>>,
         now: i64,
     ) -> Result<(), FsError> {
-        trie::remove(tx, from.trie, from.hash, from.name).await?;
+        let moves = to.is_some_and(|to| to.directory != from.directory);
+        if !(moves && self.options.faults.has(FsFault::RenameKeepsName)) {
+            trie::remove(tx, from.trie, from.hash, from.name).await?;
+        }
         let subdirectories = i64::from(source.kind == Kind::Directory);
         self.touch_parent(tx, from.directory, -1, -subdirectories, now).await?;
         match to {
@@ -173,7 +180,8 @@ impl<S: TxStore> FileSystem<S> {
         self.insert_entry(tx, to.trie, entry).await?;
         let subdirectories = i64::from(source.kind == Kind::Directory);
         self.touch_parent(tx, to.directory, 1, subdirectories, now).await?;
-        if source.kind == Kind::Directory && from.directory != to.directory {
+        let forgets = self.options.faults.has(FsFault::ForgetParent);
+        if source.kind == Kind::Directory && from.directory != to.directory && !forgets {
             let moved = self.inode(tx, source.id).await?.trie()?;
             trie::set_parent(tx, moved, to.directory).await?;
         }

@@ -6,7 +6,8 @@ use super::content::PAGES_FREED_MAX;
 use super::open::Handle;
 use super::record::{Content, EXTENTS_MAX, Extents, Inode, InodeId};
 use super::tx::Tx;
-use super::{FileSystem, FsError, TxError, TxStore, transact};
+use super::{FileSystem, FsError, FsFault, TxError, TxStore, transact};
+use crate::clock::instant;
 use bytes::{Bytes, BytesMut};
 use larder_core::id::PageNo;
 use std::ops::Range;
@@ -52,7 +53,7 @@ struct Punched {
 
 /// An error when nobody waits any more: what comes later might undo what was done since.
 fn in_time(until: Instant) -> Result<(), FsError> {
-    if Instant::now() < until { Ok(()) } else { Err(TxError::TimedOut.into()) }
+    if Instant::from_std(instant()) < until { Ok(()) } else { Err(TxError::TimedOut.into()) }
 }
 
 /// One step of a search.
@@ -269,7 +270,9 @@ impl<S: TxStore> FileSystem<S> {
                 } else {
                     let zeros = to.min(bytes.len() as u64) - from;
                     let zeros = BytesMut::zeroed(zeros as usize).freeze();
-                    tx.write_raw(page, from as u32, zeros).await?;
+                    if !self.options.faults.has(FsFault::HoleKeepsBytes) {
+                        tx.write_raw(page, from as u32, zeros).await?;
+                    }
                 }
                 changes += 1;
             }

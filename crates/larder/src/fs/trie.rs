@@ -14,7 +14,7 @@
 
 use super::record::{Entry, FAN_OUT, InodeId, TrieHeader, decode_entries, encode_entries};
 use super::tx::{Tx, TxStore};
-use super::{FileSystem, FsError};
+use super::{FileSystem, FsError, FsFault};
 use bytes::Bytes;
 use larder_core::commit::PageKind;
 use larder_core::id::{Generation, PageNo, Slot};
@@ -245,7 +245,7 @@ pub(super) async fn list<T: Tx, S: TxStore>(
         });
         bucket.sort_by(|a, b| (a.1, &a.2.name).cmp(&(b.1, &b.2.name)));
         found.append(&mut bucket);
-        if found.len() >= limit {
+        if found.len() >= limit || fs.options.faults.has(FsFault::ListFirstBucket) {
             break;
         }
     }
@@ -301,7 +301,8 @@ impl<S: TxStore> FileSystem<S> {
         for (slot, _) in slots.into_iter().filter(|(slot, _)| is_name(*slot)) {
             let Some((generation, bytes)) = tx.get(page, slot).await? else { continue };
             tx.delete(page, slot, generation).await?;
-            for entry in decode_entries(&bytes)? {
+            let lost = usize::from(self.options.faults.has(FsFault::SplitLosesName));
+            for entry in decode_entries(&bytes)?.into_iter().skip(lost) {
                 let index = child_of(self.hash(&entry.name), level);
                 parts[index].entry(slot).or_default().push(entry);
             }

@@ -11,8 +11,8 @@
 
 use super::record::Extents;
 use larder_core::id::PageNo;
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Directories known at most; past half of it those left behind are forgotten.
@@ -121,7 +121,7 @@ impl Node {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Walk {
-    nodes: HashMap<PageNo, Node>,
+    nodes: BTreeMap<PageNo, Node>,
     at: Option<PageNo>,
     order: Order,
     /// Counts the times that what was asked for was given up as not on the way.
@@ -130,7 +130,7 @@ pub(super) struct Walk {
     ahead: usize,
     /// Files asked for and not read, by their first pages; those of the directory that was left
     /// last are not among them. And their bytes.
-    asked: HashMap<PageNo, u64>,
+    asked: BTreeMap<PageNo, u64>,
     bytes_ahead: u64,
     /// Files not asked for, in all directories known.
     files: usize,
@@ -145,12 +145,12 @@ pub(super) struct Walk {
 impl Default for Walk {
     fn default() -> Self {
         Self {
-            nodes: HashMap::new(),
+            nodes: BTreeMap::new(),
             at: None,
             order: ORDERS[0],
             epoch: 0,
             ahead: 0,
-            asked: HashMap::new(),
+            asked: BTreeMap::new(),
             bytes_ahead: 0,
             files: 0,
             window: DIRECTORIES.0,

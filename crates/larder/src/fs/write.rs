@@ -14,7 +14,8 @@ use super::dirty::{Attempt, COMMIT_BYTES, Span, Verdict, Waiting, cost_max};
 use super::open::{Forget, Handle, OpenFile, OpenState};
 use super::record::InodeId;
 use super::tx::{Tx, TxError};
-use super::{FileSystem, FsError, TxStore, lock, transact};
+use super::{FileSystem, FsError, FsFault, TxStore, lock, transact};
+use crate::clock::{instant, timeout};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,7 @@ impl<S: TxStore> FileSystem<S> {
             let (at, length) = (offset + done as u64, part.len());
             // Given up before it is kept, or not at all: nothing waits once it is.
             let keeping = self.keep_when_there_is_room(handle, at, part);
-            match tokio::time::timeout(self.options.write_limit, keeping).await {
+            match timeout(self.options.write_limit, keeping).await {
                 Ok(kept) => kept?,
                 Err(_) => return Err(TxError::TimedOut.into()),
             }
@@ -126,6 +127,11 @@ impl<S: TxStore> FileSystem<S> {
     /// Commits what was written to the file, by any handle of this node, and tells what was lost
     /// of it since this handle was told last.
     pub async fn flush(&self, handle: &Handle) -> Result<(), FsError> {
+        if self.options.faults.has(FsFault::SyncLate)
+            && let Some(told) = self.close_late(handle)
+        {
+            return told;
+        }
         let waits = handle.locked().1.waits();
         let file = handle.file().clone();
         let mut result = self.write_back(&file).await;
@@ -215,7 +221,7 @@ impl<S: TxStore> FileSystem<S> {
                 let made = state.creation.as_ref().map(|creation| creation.since);
                 (made.or(state.dirty.since), state.handles > 0)
             };
-            if held && since.is_none_or(|since| since.elapsed() < age) {
+            if held && since.is_none_or(|since| instant().saturating_duration_since(since) < age) {
                 continue;
             }
             match self.write_back(&file).await {
@@ -298,9 +304,11 @@ impl<S: TxStore> FileSystem<S> {
         let waiting = lock(&file.state).dirty.waiting();
         for batch in &waiting.batches {
             lock(&file.state).troubled = true;
+            let forgets = self.options.faults.has(FsFault::ForgetUncommitted);
             let lost = match self.commit_batch(file, batch, &waiting).await {
                 Ok(true) => None,
                 Ok(false) => Some(TxError::TimedOut.into()),
+                Err(_) if forgets => None,
                 Err(error) if may_pass(&error) => return Err(error),
                 Err(error) => Some(error),
             };
@@ -352,6 +360,9 @@ impl<S: TxStore> FileSystem<S> {
     ) -> Result<u32, FsError> {
         let mut inode = self.inode(tx, id).await?;
         let before = inode.change;
+        let last = batch.len().saturating_sub(1);
+        let skipped = if self.options.faults.has(FsFault::CommitLastPiece) { last } else { 0 };
+        let batch = &batch[skipped..];
         self.locks.check(id)?;
         self.write_content(tx, id, &mut inode, batch).await?;
         inode.mtime = modified;
@@ -364,6 +375,9 @@ impl<S: TxStore> FileSystem<S> {
     /// again over what others wrote after it. One that may still come is kept from being done, by a
     /// change of the inode.
     async fn settle_attempt(&self, file: &OpenFile) -> Result<(), FsError> {
+        if self.options.faults.has(FsFault::AgainUnseen) {
+            lock(&file.state).attempt = None;
+        }
         let Some(attempt) = lock(&file.state).attempt else { return Ok(()) };
         let settling = async {
             transact!(self, tx => {
@@ -378,7 +392,8 @@ impl<S: TxStore> FileSystem<S> {
         };
         // Whoever asks: it is a fact of the file.
         let verdict: Result<Verdict, FsError> = Callers::default().doing(settling).await;
-        match verdict {
+        let done = self.options.faults.has(FsFault::UnknownIsDone);
+        match verdict.map(|verdict| if done { Verdict::Done } else { verdict }) {
             Ok(Verdict::Done) => self.forget_dirty(file, &attempt.span, None),
             Ok(Verdict::Unclear) => {
                 self.forget_dirty(file, &attempt.span, Some(TxError::OutcomeUnknown.into()));

@@ -72,7 +72,7 @@ impl Seen {
 }
 
 /// An object's bytes, wherever they are kept.
-fn value(branch: &Branch, object: ObjectId, stamp: Stamp) -> Option<Bytes> {
+pub(crate) fn value(branch: &Branch, object: ObjectId, stamp: Stamp) -> Option<Bytes> {
     let (generation, record) = branch.slot(object.page, object.slot, stamp)?;
     if *generation != object.generation {
         return None;

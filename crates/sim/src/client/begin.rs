@@ -111,7 +111,7 @@ impl World {
 
     /// An owner who wants it no more.
     fn client_deletes(&mut self, index: usize) {
-        let number = self.rng.below(self.volumes.len() as u64) as usize;
+        let number = self.rng.below(self.object_volumes() as u64) as usize;
         let id = self.volumes[number].spec.id;
         self.tally.deletions += 1;
         self.clients[index].stage = Stage::Floor;
@@ -204,13 +204,13 @@ impl World {
 
     fn make_run(&mut self, index: usize, kind: Kind, tx: larder_core::cache::Transaction) -> Run {
         let spread = self.rng.below(100) < self.plan.mix.spread_percent;
-        let first = self.rng.below(self.volumes.len() as u64) as usize;
+        let first = self.rng.below(self.object_volumes() as u64) as usize;
         let domain = self.volumes[first].domain;
         let volumes = if spread {
             // A writer that uses two domains is refused when it comes to the second.
             let strays = kind.reads_only || self.domains.len() > 1 && self.rng.chance(1, 3);
             let same = |volume: &usize| strays || self.volumes[*volume].domain == domain;
-            (0..self.volumes.len()).filter(same).collect()
+            (0..self.object_volumes()).filter(same).collect()
         } else {
             vec![first]
         };

@@ -28,7 +28,7 @@ impl World {
             true => Some(What::Read),
             false => self.rng.chance(1, 2).then(|| What::Put(Bytes::new())),
         };
-        let volume = self.rng.below(self.volumes.len() as u64) as usize;
+        let volume = self.rng.below(self.object_volumes() as u64) as usize;
         self.client_begins_as(index, kind, Some((volume, what)));
     }
 

@@ -225,7 +225,7 @@ impl World {
             // One that was set back below its beginning stands still for as long, from that on: a
             // machine that is off begins to count when it starts.
             if time.plus(*nanos + START_NANOS) >= *asked {
-                due = due.plus(*nanos);
+                due = due.plus(*nanos + *nanos * 3 * drift / 1_000_000);
             }
         }
         for (stalled, until) in &self.stalls {
@@ -236,8 +236,9 @@ impl World {
         assert!(
             self.now <= due,
             "P10: request {number} of {proc:?} was asked at {asked:?} with the patience of {patience} \
-             ns, and at {:?} it has no answer",
-            self.now
+             ns, and at {:?} it has no answer; due at {due:?}, drift {drift} ppm, set back {:?}",
+            self.now,
+            self.set_backs
         );
     }
 

@@ -83,6 +83,8 @@ pub struct World {
     forged: BTreeSet<u32>,
     /// Questions to domains beside one whose log hangs.
     probes: Vec<hang::Probe>,
+    /// Clients of the file layer.
+    pub(crate) files: crate::files::Files,
     /// Counts for the report.
     pub tally: Tally,
 }
@@ -133,6 +135,8 @@ pub struct Tally {
     pub refused_twins: u64,
     /// Answers of domains beside one whose log hung.
     pub went_on: u64,
+    /// Operations on trees of files that ended.
+    pub file_operations: u64,
 }
 
 /// Something that happens at a time.
@@ -154,6 +158,8 @@ enum Event {
     Stored(u32, Box<larder_core::origin::io::OriginInput>),
     /// A client goes on.
     Client(u16, u32),
+    /// A process of files goes on.
+    Files(Proc, u32),
     /// Wall clocks are read.
     Wall,
     /// The next trouble of a kind.
@@ -175,7 +181,12 @@ impl World {
         for domain in &domains {
             oracle.add_domain(*domain, plan.replays);
         }
-        let volumes = crate::client::plan_volumes(&plan, &domains, &mut rng);
+        let mut volumes = crate::client::plan_volumes(&plan, &domains, &mut rng);
+        if let Some(volume) = crate::files::volume_of(&plan, &domains) {
+            oracle.shares_numbers(volume.spec.id);
+            volumes.push(volume);
+        }
+        let files = crate::files::Files::new(&plan, &domains);
         let processes = process::make(&plan, &domains, &mut rng);
         let first_node = 1 + plan.relays.len() as u16;
         let nodes = (0..plan.nodes.len() as u16).map(|node| Proc(first_node + node));
@@ -212,6 +223,7 @@ impl World {
             boots: BTreeMap::new(),
             forged: BTreeSet::new(),
             probes: Vec::new(),
+            files,
             tally: Tally::default(),
             rng,
             draws: Draws::new(plan.seed),
@@ -295,6 +307,8 @@ impl World {
             Event::Close(conn, ..) | Event::Open(conn, _) => About::Connection(child(conn)),
             Event::Connect(child, _) => About::Connection(child.0),
             Event::Timer(process, _) => About::Timer(process.0),
+            // Beside its machine's.
+            Event::Files(process, _) => About::Timer(0x8000 | process.0),
             Event::Store(domain, _, queue) => About::Store(3 * domain + *queue as u16),
             Event::Stored(..) => About::Answer,
             Event::Client(..) => return None,
@@ -315,6 +329,7 @@ impl World {
             Event::Store(domain, incarnation, queue) => self.store_step(domain, incarnation, queue),
             Event::Stored(incarnation, input) => self.stored(incarnation, *input),
             Event::Client(client, incarnation) => self.client_step(client, incarnation),
+            Event::Files(proc, incarnation) => self.files_step(proc, incarnation),
             Event::Wall => self.wall(),
             Event::Trouble(which, number) => self.trouble(which, number),
             Event::Mend(mend, _) => self.mend(mend),
@@ -330,6 +345,35 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Volumes that the clients of objects use: all but that of files, which is the last.
+    pub(crate) fn object_volumes(&self) -> usize {
+        self.volumes.len() - usize::from(self.plan.files.is_some())
+    }
+
+    /// Virtual time.
+    #[cfg(feature = "files")]
+    pub(crate) fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Whether the troubles are over.
+    #[cfg(feature = "files")]
+    pub(crate) fn is_healing(&self) -> bool {
+        self.phase != Phase::Wild
+    }
+
+    /// Enters a step of a process of files.
+    #[cfg(feature = "files")]
+    pub(crate) fn enter_files_event(&mut self, at: Time, proc: Proc, incarnation: u32) {
+        self.agenda.enter(at, Event::Files(proc, incarnation));
+    }
+
+    /// Whether a process of files must wait until its machine goes on.
+    #[cfg(feature = "files")]
+    pub(crate) fn files_wait(&mut self, proc: Proc, incarnation: u32) -> bool {
+        self.waits(proc, || Event::Files(proc, incarnation))
     }
 
     pub(crate) fn process(&self, proc: Proc) -> &Process {

@@ -45,6 +45,7 @@ impl World {
         self.enter_connect(proc);
         self.enter_timer(proc);
         self.start_clients(proc);
+        self.files_start(proc);
     }
 
     /// Sets the clock that the node's readers ask.
@@ -85,6 +86,14 @@ impl World {
         let node = self.process_mut(proc).node();
         node.requests += 1;
         node.waiting.insert(node.requests, client);
+        RequestId(node.requests)
+    }
+
+    /// The same, for somebody else than a client.
+    #[cfg(feature = "files")]
+    pub(crate) fn new_request(&mut self, proc: Proc) -> RequestId {
+        let node = self.process_mut(proc).node();
+        node.requests += 1;
         RequestId(node.requests)
     }
 
@@ -161,7 +170,11 @@ impl World {
                     let waiting = self.process_mut(proc).node().waiting.remove(&id.0);
                     match waiting {
                         Some(client) => self.client_reply(client, id.0, result),
-                        None => self.probe_reply(proc, id, result.is_ok()),
+                        None => {
+                            if let Err(result) = self.files_reply(proc, id, result) {
+                                self.probe_reply(proc, id, result.is_ok());
+                            }
+                        }
                     }
                 }
                 CacheOutput::Notice(notice) => self.node_notice(proc, notice),
@@ -224,8 +237,8 @@ impl World {
                 assert!(stamp <= through, "P4: {proc:?} falls from {stamp} to {through}");
                 Some(stamp)
             }
-            Some((_, stamp)) => {
-                let fork = truth.fork_of(number);
+            Some((old, stamp)) => {
+                let fork = truth.common(truth.branch_number(old), number);
                 // With more histories than are told, nothing in common is found: all copies go.
                 // Nor in a copy from before the first commit.
                 let nothing = truth.may_forget_line() || fork == Stamp::ZERO;
@@ -306,6 +319,7 @@ impl World {
         self.trace.mix(0xdead << 16 | u64::from(proc.0));
         self.trace.line(|| format!("{proc:?} dies"));
         self.end_clients(proc);
+        self.files_end(proc);
         self.after_death(proc);
     }
 }

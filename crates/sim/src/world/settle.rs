@@ -26,6 +26,7 @@ impl World {
         self.others_go_on();
         self.come_to_rest(self.plan.events / 2);
         self.check_whole();
+        self.files_at_rest();
         self.check_cycles();
     }
 
@@ -99,6 +100,9 @@ impl World {
         if let Some((client, _)) = (0..).zip(&self.clients).find(busy) {
             let client = usize::from(client);
             return Some(format!("client {client} is not done: {:?}", self.clients[client]));
+        }
+        if let Some(why) = self.files_unrest() {
+            return Some(why);
         }
         if !self.stores_idle() {
             return Some("a store has work".into());

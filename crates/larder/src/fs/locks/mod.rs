@@ -17,13 +17,13 @@ mod tests;
 pub use ranges::{Holder, Lock, LockKind};
 
 use super::caller::Callers;
-use super::record::{InodeId, ROOT_PAGE, ROOT_SLOT, Root};
+use super::record::{InodeId, ROOT_PAGE};
 use super::tx::{Tx, TxError};
 use super::write::may_pass;
-use super::{FileSystem, FsError, TxStore, lock as guard, transact};
-use larder_core::commit::{Op, PageKind};
+use super::{FileSystem, FsError, FsFault, TxStore, lock as guard, transact};
+use crate::clock::instant;
+use larder_core::commit::PageKind;
 use larder_core::id::{Generation, PageNo, Slot};
-use larder_core::page::{PAGE_BYTES_MAX, Page, Record};
 use record::{Held, Lease, Table};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
@@ -44,7 +44,10 @@ const ORDERS: usize = 64;
 
 /// The page in which a volume's nodes are entered, by its page 1; none: no lock was ever taken, or
 /// the volume holds no tree of files.
-pub(crate) fn lock_holders_page(root: &Page) -> Option<PageNo> {
+#[cfg(feature = "runtime")]
+pub(crate) fn lock_holders_page(root: &larder_core::page::Page) -> Option<PageNo> {
+    use super::record::{ROOT_SLOT, Root};
+    use larder_core::page::Record;
     let object = |slot| match Record::decode(root.get(slot)?.1) {
         Ok(Record::Inline(bytes)) => Some(bytes),
         _ => None,
@@ -67,7 +70,9 @@ impl<S: TxStore> FileSystem<S> {
 }
 
 /// Takes all nodes out of that page: their locks are void with them.
-pub(crate) fn forget_lock_holders(page: &mut Page) {
+#[cfg(feature = "runtime")]
+pub(crate) fn forget_lock_holders(page: &mut larder_core::page::Page) {
+    use larder_core::{commit::Op, page::PAGE_BYTES_MAX};
     let entries: Vec<_> = page.slots().collect();
     for (slot, generation) in entries {
         let gone = page.apply(&Op::Delete { slot, generation }, PAGE_BYTES_MAX);
@@ -248,7 +253,7 @@ impl State {
         let long = 4 * leases.max().unwrap_or_default().max(own);
         self.held.is_empty()
             && self.owed.is_empty()
-            && self.wanted.is_none_or(|at| at.elapsed() > long)
+            && self.wanted.is_none_or(|at| instant().saturating_duration_since(at) > long)
     }
 
     /// An owner has been given a range anew, or has released it: nothing more is owed of it.
@@ -349,7 +354,7 @@ impl<S: TxStore> FileSystem<S> {
 
     async fn try_lock(&self, id: InodeId, ask: &LockAsk) -> Result<Tried, FsError> {
         loop {
-            guard(&self.locks.state).wanted = Some(Instant::now());
+            guard(&self.locks.state).wanted = Some(instant());
             let (table, node) = self.lock_node().await?;
             let new = ask.lock(node);
             let tried: Result<Option<Lock>, FsError> = transact!(self, tx => {
@@ -357,7 +362,9 @@ impl<S: TxStore> FileSystem<S> {
                 let (place, mut held) = self.held_locks(&tx, table, id).await?;
                 let locks = held.of(id);
                 self.drop_void(&tx, table, locks).await?;
-                if let Some(other) = locks.iter().find(|lock| lock.conflicts(&new)) {
+                let beside = self.options.faults.has(FsFault::LockBesideAnother);
+                let other = locks.iter().find(|lock| lock.conflicts(&new) && !beside);
+                if let Some(other) = other {
                     return Ok(Some(*other));
                 }
                 ranges::acquire(locks, new);

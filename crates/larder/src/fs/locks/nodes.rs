@@ -7,10 +7,10 @@ use super::super::{FileSystem, FsError, TxStore, lock as guard, transact};
 use super::ranges::Lock;
 use super::record::{Held, Lease, Table};
 use super::{Fence, NodeRef, Place, SLOTS};
-use crate::clock::{random_u64, random_u128};
+use crate::clock::{instant, random_u64, random_u128};
 use larder_core::id::Slot;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl<S: TxStore> FileSystem<S> {
     /// How often [`Self::tend_locks`] is to be called.
@@ -74,7 +74,7 @@ impl<S: TxStore> FileSystem<S> {
                 leases.insert(node, Lease::decode(bytes)?);
             }
         }
-        let now = Instant::now();
+        let now = instant();
         let mut state = guard(&self.locks.state);
         let steady = state.renewed.is_some_and(|at| now.duration_since(at) <= self.locks.lease / 2);
         state.renewed = Some(now);

@@ -298,3 +298,17 @@ fn records_that_no_reckoning_survives() {
     inode.xattrs = Xattrs::Pages(PageNo(PageNo::LIMIT - 1));
     assert!(matches!(Inode::decode(&inode.encode()), Err(FsError::Damaged(_))));
 }
+
+/// A large file was cut to nothing: what it had held went to those without a name, and stayed there
+/// until nobody had said for a day that it is open.
+#[tokio::test]
+async fn what_a_large_file_held_is_freed_soon_after_it_was_cut_to_nothing() {
+    let (_, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, id, 300 * u64::from(PAGE_BYTES), b"far out").await;
+    let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+    fs.setattr(id, cut).await.expect("it works");
+    assert_eq!(fs.orphans().await.map(|orphans| orphans.len()), Ok(1));
+    fs.reap_waiting().await.expect("it works");
+    assert_eq!(fs.orphans().await, Ok(Vec::new()));
+}

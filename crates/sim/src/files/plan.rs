@@ -1,0 +1,200 @@
+//! What a seed draws of files.
+
+use super::port::Choices;
+use crate::agenda::MILLI;
+use crate::plan::{Plan, pick};
+use larder::fs::{FsFault, FsFaults, FsOptions};
+use larder_core::rng::Rng;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// One operation of a file client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "they are named for what they do")]
+pub enum Action {
+    Create,
+    CreateLate,
+    Mkdir,
+    Symlink,
+    Link,
+    Unlink,
+    Rmdir,
+    Rename,
+    Resize,
+    Mode,
+    Xattr,
+    Open,
+    Write,
+    Punch,
+    Flush,
+    Close,
+    Lock,
+    Lookup,
+    Look,
+    List,
+    Read,
+    LookXattr,
+}
+
+const ACTIONS: [Action; 22] = [
+    Action::Create,
+    Action::CreateLate,
+    Action::Mkdir,
+    Action::Symlink,
+    Action::Link,
+    Action::Unlink,
+    Action::Rmdir,
+    Action::Rename,
+    Action::Resize,
+    Action::Mode,
+    Action::Xattr,
+    Action::Open,
+    Action::Write,
+    Action::Punch,
+    Action::Flush,
+    Action::Close,
+    Action::Lock,
+    Action::Lookup,
+    Action::Look,
+    Action::List,
+    Action::Read,
+    Action::LookXattr,
+];
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FilesPlan {
+    /// Of what the clients draw.
+    pub seed: u64,
+    /// Planted faults of the file layer: in no recording.
+    #[serde(skip)]
+    pub faults: FsFaults,
+    /// Clients of each process.
+    pub clients: u16,
+    /// Processes that have any: the first nodes.
+    pub nodes: u16,
+    /// Weights of what they do.
+    pub actions: Vec<(Action, u64)>,
+    /// Longest pause between two operations of a client, in nanoseconds.
+    pub think: u64,
+    /// Names that they give.
+    pub names: Vec<String>,
+    /// The key of the hash of names.
+    pub key: [u8; 16],
+    /// Commits are late where they may be.
+    pub late: bool,
+    /// What was written is committed when it is so old.
+    pub write_back_age: Duration,
+    /// Bytes that may wait, of a file and of all.
+    pub dirty_bytes: (usize, usize),
+    /// See [`FsOptions`].
+    pub orphan_age: Duration,
+    /// See [`FsOptions`].
+    pub dropped_age: Duration,
+    /// See [`FsOptions`].
+    pub lock_lease: Duration,
+    /// See [`Choices`].
+    pub choices: Choices,
+}
+
+impl FilesPlan {
+    /// Draws it. The names collide in their directories' pages now and then: some are alike but for
+    /// their ends, and long enough to fill a page with few.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let rng = &mut Rng::new(seed ^ 0xf11e_5eed);
+        let mut actions = Vec::new();
+        for action in ACTIONS {
+            if rng.chance(3, 4) {
+                actions.push((action, pick(rng, &[1, 3, 8])));
+            }
+        }
+        actions.extend([(Action::Create, 4), (Action::Open, 2), (Action::Write, 2)]);
+        let length = pick(rng, &[0, 0, 60, 200]);
+        let count = pick(rng, &[3, 6, 12, 40]);
+        let names = (0..count).map(|number| {
+            let mut name = format!("n{number}");
+            name.extend(std::iter::repeat_n('x', length));
+            name
+        });
+        let names = names.collect();
+        let late = rng.chance(1, 2);
+        Self {
+            seed: rng.next_u64(),
+            faults: FsFaults::NONE,
+            clients: pick(rng, &[1, 2, 2, 3]),
+            nodes: pick(rng, &[1, 2, 2, 3]),
+            actions,
+            think: pick(rng, &[MILLI, 20 * MILLI, 200 * MILLI]),
+            names,
+            key: rng.next_u128().to_le_bytes(),
+            late,
+            write_back_age: Duration::from_millis(pick(rng, &[400, 2_000, 5_000])),
+            dirty_bytes: pick(rng, &[(600, 1_000), (8_000, 12_000), (1 << 20, 4 << 20)]),
+            orphan_age: Duration::from_secs(pick(rng, &[4, 30, 3_600])),
+            dropped_age: Duration::from_secs(pick(rng, &[2, 300])),
+            lock_lease: Duration::from_secs(pick(rng, &[2, 30])),
+            choices: Choices {
+                leased: rng.chance(1, 2),
+                ample: late,
+                time_limit: Duration::from_millis(pick(rng, &[300, 3_000, 30_000])),
+                refresh_limit: Duration::from_millis(pick(rng, &[100, 1_000])),
+            },
+        }
+    }
+
+    /// For the file layer.
+    #[must_use]
+    pub fn options(&self) -> FsOptions {
+        FsOptions {
+            dirty_bytes_max: self.dirty_bytes.0,
+            dirty_total_max: self.dirty_bytes.1,
+            write_limit: self.choices.time_limit,
+            orphan_age: self.orphan_age,
+            dropped_age: self.dropped_age,
+            lock_lease: self.lock_lease,
+            faults: self.faults,
+            ..FsOptions::default()
+        }
+    }
+}
+
+/// Only worlds that are about files have any, for now (finding 233).
+#[must_use]
+pub fn draw(_seed: u64) -> Option<FilesPlan> {
+    None
+}
+
+/// A plan whose world is about files: with a planted fault of theirs, or none.
+pub fn aim(plan: &mut Plan, fault: Option<FsFault>) {
+    let mut files = FilesPlan::draw(plan.seed);
+    files.faults = fault.map_or(FsFaults::NONE, FsFaults::only);
+    plan.files = Some(files);
+    plan.replays = true;
+    // Clients of objects are in the way of nobody, and of the machines' other seeds.
+    plan.clients = 1;
+    plan.mix.think = plan.mix.think.max(100 * MILLI);
+}
+
+/// Planted faults of the file layer, with the names they have on the command line.
+pub const FAULTS: [(FsFault, &str); 19] = [
+    (FsFault::RenameKeepsName, "rename-keeps-name"),
+    (FsFault::RenameLeavesLink, "rename-leaves-link"),
+    (FsFault::UnlinkKeepsLink, "unlink-keeps-link"),
+    (FsFault::RemoveFullDirectory, "remove-full-directory"),
+    (FsFault::ForgetParent, "forget-parent"),
+    (FsFault::MoveIntoItself, "move-into-itself"),
+    (FsFault::LinkUncounted, "link-uncounted"),
+    (FsFault::FreeOpenFile, "free-open-file"),
+    (FsFault::FreeHeldOrphan, "free-held-orphan"),
+    (FsFault::LeavePages, "leave-pages"),
+    (FsFault::SplitLosesName, "split-loses-name"),
+    (FsFault::ListFirstBucket, "list-first-bucket"),
+    (FsFault::CutLeavesBytes, "cut-leaves-bytes"),
+    (FsFault::HoleKeepsBytes, "hole-keeps-bytes"),
+    (FsFault::ResizeLosesXattrs, "resize-loses-xattrs"),
+    (FsFault::ForgetUncommitted, "forget-uncommitted"),
+    (FsFault::CommitLastPiece, "commit-last-piece"),
+    (FsFault::SyncLate, "sync-late"),
+    (FsFault::LockBesideAnother, "lock-beside-another"),
+];
