@@ -53,7 +53,9 @@ fn copies_pass_as_they_are() {
 #[test]
 fn bug_75_credit_of_a_copy_that_fails() {
     let mut run = Run::new(
-        "Four parts of a copy reserve all credit of a's link, and its fetch waits for that. The          origin refuses the copy. The credit was given back, and nobody served the fetch: a failure takes no credit, so          that none of a's messages would ever say that there is some. It is passed up in the same step.",
+        "Four parts of a copy reserve all credit of a's link, and its fetch waits for that. The origin refuses one \
+         of them. The credit was given back, and nobody served the fetch: a failure takes no credit, so that none of \
+         a's messages would ever say that there is some. It is passed up in the same step.",
     );
     run.connect_in(3);
     run.quietly(vec![resumed(2, 5, 5, &[])]);
