@@ -89,6 +89,11 @@ fn rot(place: &Path, mut is_one: impl FnMut(u64) -> bool) -> BTreeSet<u64> {
     rotten
 }
 
+/// Has all that is held in memory written to files, for good: else how much of it is depends on threads.
+fn write_out(place: &Path) {
+    open(place).give_back().expect("nothing is in the way");
+}
+
 fn blob_bytes(place: &Path) -> u64 {
     let keyspaces = std::fs::read_dir(place.join("keyspaces")).expect("it is there");
     let blobs =
@@ -108,6 +113,7 @@ fn images_that_rot_end_nothing_in_the_background() {
     let place = tempfile::tempdir().expect("a directory for the test");
     let mut writer = Writer::default();
     writer.install(&open(place.path()), 1..=PAGES);
+    write_out(place.path());
     let is_kept = |number: u64| number.is_multiple_of(3);
     let rotten = rot(place.path(), |number| is_kept(number) && number.is_multiple_of(5));
     assert!(rotten.len() > 50, "few images are in files: {}", rotten.len());
@@ -127,8 +133,7 @@ fn images_that_rot_are_left_where_they_are_when_space_is_given_back() {
     let place = tempfile::tempdir().expect("a directory for the test");
     let mut writer = Writer::default();
     writer.install(&open(place.path()), 1..=PAGES);
-    // They are written out, for good.
-    open(place.path()).give_back().expect("nothing is in the way");
+    write_out(place.path());
     let is_kept = |number: u64| number.is_multiple_of(3);
     let mut rotten = rot(place.path(), |number| [300, 601, 900].contains(&number));
     assert_eq!(rotten.len(), 3);
@@ -190,6 +195,7 @@ fn a_page_that_rotted_is_removed_like_any_other() {
     let place = tempfile::tempdir().expect("a directory for the test");
     let mut writer = Writer::default();
     writer.install(&open(place.path()), 1..=PAGES);
+    write_out(place.path());
     let rotten = rot(place.path(), |number| number % 50 == 7);
     assert!(rotten.len() > 9, "few images are in files: {}", rotten.len());
     let pages = open(place.path());
