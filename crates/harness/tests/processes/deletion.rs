@@ -87,8 +87,12 @@ fn a_volume_deleted_under_its_users() -> Result<()> {
         stale("a read of what was cached", move || fs::read(&read))?;
         stale("a look", move || fs::metadata(&look))?;
         stale("a creation", move || File::create(&make))?;
-        let status = mount.status()?.to_string();
-        ensure!(status.contains("the volume was deleted"), "{status}");
+        // A page that is refused may tell of it before the volume itself is asked after.
+        wait_until("the status", READY, || {
+            let status = mount.status()?.to_string();
+            ensure!(status.contains("the volume was deleted"), "{status}");
+            Ok(())
+        })?;
     }
     let wrote = within(AT_ONCE, "the writer", move || writer.join())?;
     let error = wrote.expect("it does not panic").err().context("it goes on")?;
