@@ -39,6 +39,7 @@ pub enum End {
 
 /// How slow the line between two processes is.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Line {
     /// Nanoseconds that every message takes.
     pub latency: u64,
@@ -338,6 +339,14 @@ impl Net {
             deliveries.extend(self.unclog(now, conn, way));
         }
         deliveries
+    }
+
+    /// Whether nothing from the other end reaches this one.
+    #[must_use]
+    pub fn is_cut(&self, conn: u32, end: End) -> bool {
+        let conn = &self.conns[conn as usize];
+        let other = if end == End::Child { conn.parent } else { conn.child };
+        self.blocked.contains(&(other, conn.at(end)))
     }
 
     /// Pairs that are blocked.

@@ -21,6 +21,7 @@ pub const CLOCK_BIAS_PPM: u64 = 1_000;
 /// Everything a run does that is not drawn on the way. A recording holds it: a field that comes later
 /// says by `serde(default = ...)` what recordings without it mean.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Its seed.
     pub seed: u64,
@@ -64,6 +65,10 @@ pub struct Plan {
     pub troubles: Vec<(Trouble, u64)>,
     /// Bounds of the machines.
     pub limits: Limits,
+    /// Whether a process that dies is always back soon, and with a clock that begins anew: its machine was
+    /// reset.
+    #[serde(default)]
+    pub machines_reset: bool,
     /// Clocks drift by at most this. Beyond [`CLOCK_BIAS_PPM`] ages may be wrong by as much; no
     /// other promise may suffer.
     pub drift_ppm: i64,
@@ -79,6 +84,7 @@ pub struct Plan {
 
 /// Weights of what transactions do.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Mix {
     /// Weights by operation; see [`Action`].
     pub actions: Vec<(Action, u64)>,
@@ -100,6 +106,9 @@ pub struct Mix {
     pub linger_percent: u64,
     /// Longest that a user waits for an answer, in nanoseconds.
     pub patience: u64,
+    /// Whether every session has the lease for its age limit.
+    #[serde(default)]
+    pub ages_limited: bool,
     /// Percent of transactions over more than one volume.
     pub spread_percent: u64,
     /// Page numbers that a client asks for at once beyond what it needs, and keeps.
@@ -237,6 +246,7 @@ const TROUBLES: [Trouble; 14] = [
 
 /// Bounds of the machines.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Limits {
     /// Bytes of copies a node holds.
     pub memory_bytes: usize,
@@ -327,6 +337,22 @@ impl Plan {
         }
         if relays + self.nodes.len() > 1_000 || self.lines.len() < relays + self.nodes.len() {
             return Err("each relay and each node needs a line, and there are 1,000 at most".into());
+        }
+        let mix = &self.mix;
+        let weights = [
+            mix.actions.iter().map(|(_, weight)| *weight).fold(0, u64::saturating_add),
+            mix.consistency.iter().copied().fold(0, u64::saturating_add),
+        ];
+        if weights.iter().any(|sum| !(1..=1 << 32).contains(sum)) {
+            return Err(
+                "the weights of operations, and of sessions, are nothing or too much".into()
+            );
+        }
+        if [mix.pages, mix.slots, mix.length, self.store_nanos].contains(&0) {
+            return Err("pages, slots, operations and the store's time: more than nothing".into());
+        }
+        if self.troubles.iter().any(|(_, mean)| *mean == 0) {
+            return Err("a trouble comes all the time".into());
         }
         let mut parents =
             self.relays.iter().zip(1..).chain(self.nodes.iter().map(|p| (p, relays + 1)));
@@ -454,6 +480,7 @@ impl Plan {
             events: pick(rng, &[2_000, 5_000, 10_000]),
             replays: true,
             heals_core: false,
+            machines_reset: false,
             judges: Judges::Ours,
             wire: rng.chance(1, 8),
             mix,
@@ -537,6 +564,7 @@ impl Mix {
             refresh_percent: 0,
             copy_percent: 0,
             parted: false,
+            ages_limited: false,
         }
     }
 }

@@ -1,73 +1,130 @@
-//! Planted faults: each one-line breakage of the machines must be caught by the checkers.
+//! Planted faults: each one-line breakage of the machines must be caught by the checkers, and by those that
+//! are about what it breaks.
+
+pub mod by;
 
 #[cfg(feature = "files")]
 pub use crate::files::plan::FAULTS as FILE_FAULTS;
 use crate::plan::Plan;
 use crate::run::run_plan;
+use by::By;
 use larder_core::machine::{Fault, Faults};
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 57] = [
-    (Fault::SkipDoom, "skip-doom"),
-    (Fault::UnpinnedNotice, "unpinned-notice"),
-    (Fault::SkipRecheck, "skip-recheck"),
-    (Fault::InstallAhead, "install-ahead"),
-    (Fault::ForgetBuffered, "forget-buffered"),
-    (Fault::IgnoreRequestId, "ignore-request-id"),
-    (Fault::JoinAcrossNotice, "join-across-notice"),
-    (Fault::LeaseBeforeCopy, "lease-before-copy"),
-    (Fault::ForgetAbsence, "forget-absence"),
-    (Fault::RegisterLate, "register-late"),
-    (Fault::HelpOvertakes, "help-overtakes"),
-    (Fault::EarlyAnswerWrong, "early-answer-wrong"),
-    (Fault::AcknowledgeEarly, "acknowledge-early"),
-    (Fault::IgnoreSyncError, "ignore-sync-error"),
-    (Fault::ForgetOutcome, "forget-outcome"),
-    (Fault::IgnoreFork, "ignore-fork"),
-    (Fault::ResumeRegistersNothing, "resume-registers-nothing"),
-    (Fault::ResumeForgetsUninstalled, "resume-forgets-uninstalled"),
-    (Fault::IgnoreGeneration, "ignore-generation"),
-    (Fault::ReuseIds, "reuse-ids"),
-    (Fault::SkipIndex, "skip-index"),
-    (Fault::ResumeSparesReaders, "resume-spares-readers"),
-    (Fault::AnswersInOrder, "answers-in-order"),
-    (Fault::WallClockAsOwn, "wall-clock-as-own"),
-    (Fault::ClockStopsAsleep, "clock-stops-asleep"),
-    (Fault::ForgetListing, "forget-listing"),
-    (Fault::RevealEarly, "reveal-early"),
-    (Fault::SkipRecoverySync, "skip-recovery-sync"),
-    (Fault::LoseOutcomes, "lose-outcomes"),
-    (Fault::KeepLostCopies, "keep-lost-copies"),
-    (Fault::IgnoreChecksum, "ignore-checksum"),
-    (Fault::DamageAsTail, "damage-as-tail"),
-    (Fault::BootOfAnyName, "boot-of-any-name"),
-    (Fault::AnothersBoot, "anothers-boot"),
-    (Fault::ExpiredBootAnew, "expired-boot-anew"),
-    (Fault::LeftUnsaid, "left-unsaid"),
-    (Fault::ForgetTold, "forget-told"),
-    (Fault::ReadElsewhere, "read-elsewhere"),
-    (Fault::AcknowledgeInAnyOrder, "acknowledge-in-any-order"),
-    (Fault::ListUnannounced, "list-unannounced"),
-    (Fault::NarrowUnannounced, "narrow-unannounced"),
-    (Fault::NoticeUnanswered, "notice-unanswered"),
-    (Fault::LostNumbers, "lost-numbers"),
-    (Fault::QuotaUncounted, "quota-uncounted"),
-    (Fault::CommitToDeleted, "commit-to-deleted"),
-    (Fault::ForgetRemoval, "forget-removal"),
-    (Fault::CommitUnchecked, "commit-unchecked"),
-    (Fault::FetchUnchecked, "fetch-unchecked"),
-    (Fault::RelayAsksForAll, "relay-asks-for-all"),
-    (Fault::RevokedUntold, "revoked-untold"),
-    (Fault::RefreshJoined, "refresh-joined"),
-    (Fault::PinUnkept, "pin-unkept"),
-    (Fault::ForgetFloor, "forget-floor"),
-    (Fault::SilentKept, "silent-kept"),
-    (Fault::PatienceForgotten, "patience-forgotten"),
-    (Fault::ReservedUnserved, "reserved-unserved"),
-    (Fault::AgeFromZero, "age-from-zero"),
+/// A fault that is planted.
+#[derive(Clone, Copy, Debug)]
+pub struct Planted<F> {
+    /// Which.
+    pub fault: F,
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What may catch it: anything else that is said when it is planted does not count.
+    pub by: &'static [By],
+}
+
+/// An entry of a list.
+pub(crate) const fn planted<F: Copy>(
+    fault: F,
+    name: &'static str,
+    by: &'static [By],
+) -> Planted<F> {
+    Planted { fault, name, by }
+}
+
+const P1: By = By::Promise(1);
+const P2: By = By::Promise(2);
+const P3: By = By::Promise(3);
+const P4: By = By::Promise(4);
+const P5: By = By::Promise(5);
+const P7: By = By::Promise(7);
+const P8: By = By::Promise(8);
+const P9: By = By::Promise(9);
+const P10: By = By::Promise(10);
+const P11: By = By::Promise(11);
+const P12: By = By::Promise(12);
+/// A cache shows a wrong state: in a copy that somebody looks at, to a reader, in what is committed upon it.
+const STATE: &[By] = &[P2, P3, P5];
+/// A transaction's reads are not of one state, though every copy is right.
+const READS: &[By] = &[P2, P5];
+const AGES: &[By] = &[By::Rule(8), By::Age];
+const RIGHTS: &[By] = &[By::Rights];
+/// Somebody commits in another's name: the log has it, or its owner is told what it never did.
+const THEFT: &[By] = &[P11, By::Asked];
+
+/// All faults of the machines and the store.
+pub const FAULTS: &[Planted<Fault>] = &[
+    planted(Fault::SkipDoom, "skip-doom", STATE),
+    planted(Fault::UnpinnedNotice, "unpinned-notice", STATE),
+    planted(Fault::SkipRecheck, "skip-recheck", STATE),
+    planted(Fault::InstallAhead, "install-ahead", STATE),
+    planted(Fault::ForgetBuffered, "forget-buffered", STATE),
+    planted(Fault::IgnoreRequestId, "ignore-request-id", STATE),
+    planted(Fault::JoinAcrossNotice, "join-across-notice", STATE),
+    planted(Fault::LeaseBeforeCopy, "lease-before-copy", AGES),
+    planted(Fault::ForgetAbsence, "forget-absence", READS),
+    planted(Fault::RegisterLate, "register-late", STATE),
+    planted(Fault::HelpOvertakes, "help-overtakes", &[P1, P3, P5]),
+    planted(Fault::EarlyAnswerWrong, "early-answer-wrong", &[By::Rule(13)]),
+    planted(Fault::AcknowledgeEarly, "acknowledge-early", &[P1]),
+    planted(Fault::IgnoreSyncError, "ignore-sync-error", &[P1, By::Log, By::Store]),
+    planted(Fault::ForgetOutcome, "forget-outcome", &[P11]),
+    planted(Fault::IgnoreFork, "ignore-fork", &[P3, P4, P12]),
+    planted(Fault::ResumeRegistersNothing, "resume-registers-nothing", STATE),
+    planted(Fault::ResumeForgetsUninstalled, "resume-forgets-uninstalled", STATE),
+    planted(Fault::IgnoreGeneration, "ignore-generation", READS),
+    planted(Fault::ReuseIds, "reuse-ids", &[By::Rule(18)]),
+    planted(Fault::SkipIndex, "skip-index", STATE),
+    planted(Fault::ResumeSparesReaders, "resume-spares-readers", READS),
+    planted(Fault::AnswersInOrder, "answers-in-order", STATE),
+    planted(Fault::WallClockAsOwn, "wall-clock-as-own", AGES),
+    planted(Fault::ClockStopsAsleep, "clock-stops-asleep", AGES),
+    planted(Fault::ForgetListing, "forget-listing", READS),
+    planted(Fault::RevealEarly, "reveal-early", &[P1, By::Rule(13)]),
+    planted(Fault::SkipRecoverySync, "skip-recovery-sync", &[P1]),
+    planted(Fault::LoseOutcomes, "lose-outcomes", &[P11]),
+    planted(Fault::KeepLostCopies, "keep-lost-copies", &[P2, P3, P4, P5, P12]),
+    planted(Fault::IgnoreChecksum, "ignore-checksum", &[P1, P3, P8, P9, By::Asked]),
+    planted(Fault::DamageAsTail, "damage-as-tail", &[P1, P9]),
+    planted(Fault::BootOfAnyName, "boot-of-any-name", THEFT),
+    planted(Fault::AnothersBoot, "anothers-boot", THEFT),
+    planted(Fault::ExpiredBootAnew, "expired-boot-anew", &[P11]),
+    planted(Fault::LeftUnsaid, "left-unsaid", &[By::Progress]),
+    planted(Fault::ForgetTold, "forget-told", &[P4, P12]),
+    planted(Fault::ReadElsewhere, "read-elsewhere", &[P2]),
+    planted(Fault::AcknowledgeInAnyOrder, "acknowledge-in-any-order", &[By::Rule(14)]),
+    planted(Fault::ListUnannounced, "list-unannounced", STATE),
+    planted(Fault::NarrowUnannounced, "narrow-unannounced", STATE),
+    planted(Fault::NoticeUnanswered, "notice-unanswered", STATE),
+    planted(Fault::LostNumbers, "lost-numbers", &[P12]),
+    planted(Fault::QuotaUncounted, "quota-uncounted", &[By::Quota]),
+    planted(Fault::CommitToDeleted, "commit-to-deleted", &[P2, By::Deletions]),
+    planted(Fault::ForgetRemoval, "forget-removal", &[By::Progress]),
+    planted(Fault::CommitUnchecked, "commit-unchecked", RIGHTS),
+    planted(Fault::FetchUnchecked, "fetch-unchecked", RIGHTS),
+    planted(Fault::RelayAsksForAll, "relay-asks-for-all", RIGHTS),
+    planted(Fault::RevokedUntold, "revoked-untold", RIGHTS),
+    planted(Fault::RefreshJoined, "refresh-joined", &[P2]),
+    planted(Fault::PinUnkept, "pin-unkept", &[P3, P5]),
+    planted(Fault::ForgetFloor, "forget-floor", &[P4]),
+    planted(Fault::SilentKept, "silent-kept", &[P7, By::Progress]),
+    planted(Fault::PatienceForgotten, "patience-forgotten", &[P10]),
+    planted(Fault::ReservedUnserved, "reserved-unserved", &[P7, By::Progress]),
+    planted(Fault::AgeFromZero, "age-from-zero", AGES),
 ];
+
+/// The fault of the machines of a name.
+#[must_use]
+pub fn of_name(name: &str) -> Option<Fault> {
+    FAULTS.iter().find(|known| known.name == name).map(|known| known.fault)
+}
+
+/// The name of what is planted, if anything is.
+#[must_use]
+pub fn name_of(faults: Faults) -> Option<&'static str> {
+    FAULTS.iter().find(|known| faults.has(known.fault)).map(|known| known.name)
+}
 
 /// How a fault was caught.
 #[derive(Clone, Debug)]
@@ -76,35 +133,109 @@ pub struct Caught {
     pub seeds: u64,
     /// What the checkers said.
     pub what: String,
+    /// Which of them spoke.
+    pub by: BTreeSet<By>,
+}
+
+/// A seed that failed when a fault was planted, and does not count.
+#[derive(Clone, Debug)]
+pub struct Unfit {
+    /// The seed.
+    pub seed: u64,
+    /// What the checkers said.
+    pub what: String,
+    /// Whether it fails without the fault as well; else nothing that was said is about the fault.
+    pub without: bool,
+}
+
+/// What came of planting a fault.
+#[derive(Clone, Debug, Default)]
+pub struct Hunt {
+    /// None: no seed counted.
+    pub caught: Option<Caught>,
+    /// Seeds before that failed otherwise.
+    pub unfit: Vec<Unfit>,
+}
+
+/// Plays seeds from 0, at most `seeds_max`, until one fails for what may catch the fault and passes without
+/// it. `play` is given the seed and whether to plant, and gives what the checkers said.
+pub(crate) fn hunt(by: &[By], seeds_max: u64, play: impl Fn(u64, bool) -> Option<String>) -> Hunt {
+    let mut hunt = Hunt::default();
+    for seed in 0..seeds_max {
+        let Some(what) = play(seed, true) else { continue };
+        let said = By::of(&what);
+        let fits = said.iter().any(|said| by.contains(said));
+        let without = play(seed, false).is_some();
+        if fits && !without {
+            hunt.caught = Some(Caught { seeds: seed + 1, what, by: said });
+            return hunt;
+        }
+        hunt.unfit.push(Unfit { seed, what, without });
+    }
+    hunt
+}
+
+/// One fault of any kind, ready to be planted.
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    hunt: Box<dyn Fn(u64) -> Hunt + Send + Sync>,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// All faults of the machines, of the file layer and of the runtime.
+#[must_use]
+pub fn all() -> Vec<Entry> {
+    let of_machines = FAULTS.iter().map(|planted| Entry {
+        name: planted.name,
+        hunt: Box::new(|seeds| hunt_in(planted, seeds, |_| ())),
+    });
+    #[cfg_attr(not(any(feature = "files", feature = "runtime")), expect(unused_mut))]
+    let mut entries: Vec<Entry> = of_machines.collect();
+    #[cfg(feature = "files")]
+    entries.extend(FILE_FAULTS.iter().map(|planted| Entry {
+        name: planted.name,
+        hunt: Box::new(|seeds| hunt_in_files(planted, seeds)),
+    }));
+    #[cfg(feature = "runtime")]
+    entries.extend(crate::runtime::planted::FAULTS.iter().map(|planted| Entry {
+        name: planted.name,
+        hunt: Box::new(|seeds| crate::runtime::planted::hunt(planted, seeds)),
+    }));
+    entries
 }
 
 /// Plants faults one by one, `jobs` at once, each against at most `seeds_max` seeds, and tells of each as
 /// it ends; gives what became of them, in their order.
 #[must_use]
-pub fn catch_all(
-    faults: &[(Fault, &'static str)],
+pub fn hunt_all(
+    entries: &[Entry],
     seeds_max: u64,
     jobs: usize,
-    tell: impl Fn(&str, Option<&Caught>) + Sync,
-) -> Vec<Option<Caught>> {
+    tell: impl Fn(&Entry, &Hunt) + Sync,
+) -> Vec<Hunt> {
     let next = AtomicUsize::new(0);
-    let caught: Vec<Mutex<Option<Caught>>> = faults.iter().map(|_| Mutex::default()).collect();
+    let hunts: Vec<Mutex<Hunt>> = entries.iter().map(|_| Mutex::default()).collect();
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
-                while let Some((fault, name)) = faults.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let place = faults.iter().position(|(_, other)| other == name);
-                    let found = catch(*fault, seeds_max);
-                    tell(name, found.as_ref());
-                    let place = place.expect("it is one of them");
-                    *caught[place].lock().expect("nothing panics while it is held") = found;
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(entry) = entries.get(place) else { return };
+                    let hunt = (entry.hunt)(seeds_max);
+                    tell(entry, &hunt);
+                    *hunts[place].lock().expect("nothing panics while it is held") = hunt;
                 }
             });
         }
     });
-    let ended =
-        |it: Mutex<Option<Caught>>| it.into_inner().expect("nothing panics while it is held");
-    caught.into_iter().map(ended).collect()
+    let ended = |it: Mutex<Hunt>| it.into_inner().expect("nothing panics while it is held");
+    hunts.into_iter().map(ended).collect()
 }
 
 /// Plants a fault and plays seeds from 0 until it is caught, at most `seeds_max`.
@@ -113,26 +244,74 @@ pub fn catch(fault: Fault, seeds_max: u64) -> Option<Caught> {
     catch_in(fault, seeds_max, |_| ())
 }
 
-/// The same for a fault of the file layer, in worlds that are about files.
-#[cfg(feature = "files")]
-#[must_use]
-pub fn catch_in_files(fault: larder::fs::FsFault, seeds_max: u64) -> Option<Caught> {
-    (0..seeds_max).find_map(|seed| {
-        let mut plan = Plan::draw(seed, Faults::NONE);
-        crate::files::aim(&mut plan, Some(fault));
-        let failure = run_plan(plan, false).err()?;
-        Some(Caught { seeds: seed + 1, what: failure.what })
-    })
-}
-
 /// The same with every plan changed first: a fault that only one kind of trouble brings out is not
 /// caught without it.
 #[must_use]
 pub fn catch_in(fault: Fault, seeds_max: u64, change: impl Fn(&mut Plan)) -> Option<Caught> {
-    (0..seeds_max).find_map(|seed| {
-        let mut plan = Plan::draw(seed, Faults::only(fault));
+    let planted = FAULTS.iter().find(|known| known.fault == fault);
+    hunt_in(planted.expect("every fault is in the list"), seeds_max, change).caught
+}
+
+fn hunt_in(planted: &Planted<Fault>, seeds_max: u64, change: impl Fn(&mut Plan)) -> Hunt {
+    hunt(planted.by, seeds_max, |seed, plants| {
+        let faults = if plants { Faults::only(planted.fault) } else { Faults::NONE };
+        let mut plan = Plan::draw(seed, faults);
         change(&mut plan);
-        let failure = run_plan(plan, false).err()?;
-        Some(Caught { seeds: seed + 1, what: failure.what })
+        run_plan(plan, false).err().map(|failure| failure.what)
     })
+}
+
+/// The same for a fault of the file layer, in worlds that are about files.
+#[cfg(feature = "files")]
+#[must_use]
+pub fn catch_in_files(fault: larder::fs::FsFault, seeds_max: u64) -> Option<Caught> {
+    let planted = FILE_FAULTS.iter().find(|known| known.fault == fault)?;
+    hunt_in_files(planted, seeds_max).caught
+}
+
+#[cfg(feature = "files")]
+fn hunt_in_files(planted: &Planted<larder::fs::FsFault>, seeds_max: u64) -> Hunt {
+    hunt(planted.by, seeds_max, |seed, plants| {
+        let mut plan = Plan::draw(seed, Faults::NONE);
+        crate::files::aim(&mut plan, plants.then_some(planted.fault));
+        run_plan(plan, false).err().map(|failure| failure.what)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "P3: a copy is wrong [crates/sim/src/check/copies.rs:1:1]";
+
+    /// What fits and passes without the fault counts; what says something else, or fails anyway, does not.
+    #[test]
+    fn only_what_fits_and_passes_without_the_fault_counts() {
+        let said = |seed: u64, plants: bool| match (seed, plants) {
+            (1, _) | (5, true) => Some(SAID.to_owned()),
+            (3, true) => Some("progress: nothing moves [x.rs:1:1]".to_owned()),
+            _ => None,
+        };
+        let hunt_one = |by| hunt(by, 6, said);
+        let found = hunt_one(&[P3, P5]);
+        assert_eq!(found.caught.as_ref().map(|caught| caught.seeds), Some(6));
+        let unfit: Vec<(u64, bool)> = found.unfit.iter().map(|it| (it.seed, it.without)).collect();
+        assert_eq!(unfit, [(1, true), (3, false)]);
+        let found = hunt_one(&[P2]);
+        assert!(found.caught.is_none(), "{:?}", found.caught);
+        assert_eq!(found.unfit.len(), 3);
+    }
+
+    #[test]
+    fn each_fault_has_a_name_of_its_own_and_something_that_catches_it() {
+        let mut names: Vec<&str> = all().iter().map(|entry| entry.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        for planted in FAULTS {
+            assert!(!planted.by.is_empty() && !planted.by.contains(&By::Other), "{planted:?}");
+            assert_eq!(name_of(Faults::only(planted.fault)), Some(planted.name));
+        }
+    }
 }

@@ -11,8 +11,10 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Everything that decides what happens in a run.
+/// Everything that decides what happens in a run. A field that is not known is refused: without it the run
+/// would be another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Recording {
     /// The promise that it broke, and where that was noticed; none: it is clean.
     pub fails: Option<String>,
@@ -131,23 +133,21 @@ impl<'de> Deserialize<'de> for Decision {
 
 /// Planted faults by their names, for the plan's serialization.
 pub(crate) mod fault_names {
-    use crate::planted::FAULTS;
+    use crate::planted::{name_of, of_name};
     use larder_core::machine::Faults;
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     pub(crate) fn serialize<S: Serializer>(faults: &Faults, to: S) -> Result<S::Ok, S::Error> {
-        let planted = FAULTS.iter().filter(|(fault, _)| faults.has(*fault));
-        planted.map(|(_, name)| *name).collect::<Vec<_>>().serialize(to)
+        name_of(*faults).into_iter().collect::<Vec<_>>().serialize(to)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Faults, D::Error> {
         let names = Vec::<String>::deserialize(from)?;
-        let known = |name: &String| FAULTS.iter().find(|(_, known)| known == name);
         match names.as_slice() {
             [] => Ok(Faults::NONE),
-            [name] => match known(name) {
-                Some((fault, _)) => Ok(Faults::only(*fault)),
+            [name] => match of_name(name) {
+                Some(fault) => Ok(Faults::only(fault)),
                 None => Err(D::Error::custom(format!("no planted fault is called {name:?}"))),
             },
             _ => Err(D::Error::custom("one planted fault at a time")),

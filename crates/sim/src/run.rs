@@ -54,7 +54,26 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.tail)?;
         writeln!(f, "seed {}: {}", self.seed, self.what)?;
-        write!(f, "again: ./x sim {}", self.seed)
+        match self.again() {
+            Some(again) => write!(f, "again: {again}"),
+            None => write!(f, "again: by its recording alone, since no seed draws its plan"),
+        }
+    }
+}
+
+impl Failure {
+    /// The command that plays it again; none: its plan is not its seed's.
+    #[must_use]
+    pub fn again(&self) -> Option<String> {
+        let plan = &self.recording.plan;
+        let text = |plan: &Plan| serde_json::to_string(plan).ok();
+        let drawn = Plan::draw(self.seed, plan.faults);
+        if text(plan) != text(&drawn) {
+            return None;
+        }
+        let fault = crate::planted::name_of(plan.faults);
+        let fault = fault.map(|name| format!(" --fault {name}")).unwrap_or_default();
+        Some(format!("./x sim {}{fault}", self.seed))
     }
 }
 
@@ -71,6 +90,21 @@ pub fn run_plan(plan: Plan, readable: bool) -> Result<Clean, Failure> {
 /// Plays what was recorded.
 pub fn run_recorded(recording: &Recording, readable: bool) -> Result<Clean, Failure> {
     play(recording.plan.clone(), |_| World::replaying(recording, readable))
+}
+
+/// What a run says that was ended, since it went on for too long.
+pub(crate) const OVERTIME: &str = "the time is over";
+
+/// Plays what was recorded, until some time at the longest.
+pub(crate) fn run_recorded_until(
+    recording: &Recording,
+    until: std::time::Instant,
+) -> Result<Clean, Failure> {
+    play(recording.plan.clone(), |_| {
+        let mut world = World::replaying(recording, false);
+        world.stop_at = Some(until);
+        world
+    })
 }
 
 /// Plays what was recorded, and hands over each line of what happens.

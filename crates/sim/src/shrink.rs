@@ -5,7 +5,7 @@
 use crate::decisions::Decision;
 use crate::plan::Plan;
 use crate::recording::Recording;
-use crate::run::run_recorded;
+use crate::run::{OVERTIME, run_recorded_until};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -31,16 +31,40 @@ struct Shrinker<'a> {
     tell: &'a mut dyn FnMut(&Recording, u64),
 }
 
-/// Shrinks a recording for at most `limit`; none if it does not fail. `tell` hears of each success.
+/// Why a recording was not made smaller.
+#[derive(Debug)]
+pub enum NotShrunk {
+    /// It breaks no promise.
+    Clean,
+    /// It is not known whether it does: the time was over before it had ended once.
+    TimeOver,
+}
+
+impl std::fmt::Display for NotShrunk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Clean => "it does not fail: there is nothing to shrink",
+            Self::TimeOver => "the time was over before it had been played once",
+        })
+    }
+}
+
+impl std::error::Error for NotShrunk {}
+
+/// Shrinks a recording for at most `limit`, however long its runs are. `tell` hears of each success.
 pub fn shrink(
     recording: &Recording,
     limit: Duration,
     tell: &mut dyn FnMut(&Recording, u64),
-) -> Option<Shrunk> {
-    let failure = run_recorded(recording, false).err()?;
+) -> Result<Shrunk, NotShrunk> {
+    let until = Instant::now() + limit;
+    let failure = run_recorded_until(recording, until).err().ok_or(NotShrunk::Clean)?;
+    if failure.what.starts_with(OVERTIME) {
+        return Err(NotShrunk::TimeOver);
+    }
     let like = likeness(&failure.what);
     let best = *failure.recording;
-    let (until, done) = (Instant::now() + limit, best.clone());
+    let done = best.clone();
     let mut shrinker = Shrinker { best, like, until, tried: 1, done, tell };
     shrinker.attempt(|recording| recording.calm = true);
     loop {
@@ -57,20 +81,33 @@ pub fn shrink(
         let over = shrinker.is_over();
         if over || shrinker.size() == before {
             let Shrinker { best, tried, .. } = shrinker;
-            return Some(Shrunk { recording: best, tried, done: !over });
+            return Ok(Shrunk { recording: best, tried, done: !over });
         }
     }
 }
 
-/// What two failures that are alike have in common: the first words, but for their numbers, and the
-/// place.
-fn likeness(what: &str) -> String {
-    let words = what
-        .split_whitespace()
-        .take(8)
-        .map(|word| word.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>());
-    let place = what.rsplit('[').next().unwrap_or_default();
-    format!("{} [{place}", words.collect::<Vec<_>>().join(" "))
+/// What two failures that are alike have in common: the words of their first line and the place, but for
+/// numbers and for what is told in brackets and quotes, which is what somebody saw or did.
+#[must_use]
+pub fn likeness(what: &str) -> String {
+    let (words, place) = what.rsplit_once('[').unwrap_or((what, ""));
+    let mut like = String::new();
+    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+    for letter in words.lines().next().unwrap_or_default().chars() {
+        match letter {
+            _ if escaped => escaped = false,
+            '\\' => escaped = quoted,
+            '"' => quoted = !quoted,
+            _ if quoted => {}
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ if depth > 0 || letter.is_ascii_digit() => {}
+            _ => like.push(letter),
+        }
+    }
+    let words: Vec<&str> = like.split_whitespace().collect();
+    let place: String = place.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+    format!("{} [{place}", words.join(" "))
 }
 
 impl Shrinker<'_> {
@@ -81,7 +118,9 @@ impl Shrinker<'_> {
     /// Smaller is less of this: decisions, operations, then what the plan has.
     fn size(&self) -> (usize, u32, usize, u64) {
         let operations = |decision: &Decision| match decision {
-            Decision::Begin { operations, without, .. } => *operations - without.len() as u32,
+            Decision::Begin { operations, without, .. } => {
+                operations.saturating_sub(without.len() as u32)
+            }
             Decision::Strike { .. } => 0,
         };
         let plan = &self.best.plan;
@@ -102,7 +141,7 @@ impl Shrinker<'_> {
         let mut smaller = self.best.clone();
         change(&mut smaller);
         self.tried += 1;
-        match run_recorded(&smaller, false) {
+        match run_recorded_until(&smaller, self.until) {
             Err(failure) if likeness(&failure.what) == self.like => {
                 // What was given, not what was done: of that it is known that it fails.
                 self.best = Recording { fails: Some(failure.what), ..smaller };
@@ -265,4 +304,25 @@ fn drop_clients_of(recording: &mut Recording, clients: &[u16]) {
     recording.decisions.retain(
         |decision| !matches!(decision, Decision::Begin { client, .. } if clients.contains(client)),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A failure whose first words are another's is another all the same, and one that tells of other
+    /// numbers, or of something else that was seen, is the same.
+    #[test]
+    fn failures_are_alike_by_all_their_words() {
+        let tree = |what: &str| {
+            format!("files: at 3, after a commit of Some(\"a: 1)\"): {what} [crates/a.rs:1:2]")
+        };
+        assert_eq!(likeness(&tree("locks of 3")), likeness(&tree("locks of 17")));
+        assert_ne!(likeness(&tree("locks of 3")), likeness(&tree("it is no directory")));
+        let saw = |seen: &str, place: &str| format!("P5: client 3 saw {seen} here [{place}:65:9]");
+        assert_eq!(likeness(&saw("Slot(1, [2])", "a.rs")), likeness(&saw("Slot(9, [])", "a.rs")));
+        assert_ne!(likeness(&saw("Slot(1)", "a.rs")), likeness(&saw("Slot(1)", "b.rs")));
+        let cycle = |of: &str| format!("P2: a cycle of 2 transactions in x:\n  {of} [a.rs:1:1]");
+        assert_eq!(likeness(&cycle("T1 wrote")), likeness(&cycle("T2 saw")));
+    }
 }

@@ -7,7 +7,7 @@
 use larder_core::machine::{Fault, Faults};
 use larder_sim::recording::Recording;
 use larder_sim::run::{run_recorded, run_seed, transcript};
-use larder_sim::shrink::shrink;
+use larder_sim::shrink::{NotShrunk, likeness, shrink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -62,7 +62,22 @@ fn a_run_that_fails_becomes_small() {
     let shrunk = shrink(&recording, Duration::from_secs(20), &mut |_, _| ()).expect("it fails");
     let left = &shrunk.recording.decisions;
     assert!(left.len() * 4 < recording.decisions.len(), "{left:?}");
-    assert!(run_recorded(&shrunk.recording, false).is_err());
+    let again = run_recorded(&shrunk.recording, false).expect_err("what is left fails");
+    let said = recording.fails.as_deref().expect("it failed");
+    assert_eq!(likeness(&again.what), likeness(said));
+}
+
+/// However long a run takes, nobody waits for longer than he said.
+#[test]
+fn shrinking_ends_in_time() {
+    let mut recording = Recording::read(&folder().join("skip-doom.json")).expect("it is one");
+    recording.plan.faults = Faults::NONE;
+    recording.plan.events = u64::MAX;
+    recording.wild_until = u64::MAX;
+    let began = std::time::Instant::now();
+    let result = shrink(&recording, Duration::from_millis(500), &mut |_, _| ());
+    assert!(matches!(result, Err(NotShrunk::TimeOver)), "{result:?}");
+    assert!(began.elapsed() < Duration::from_secs(20), "it took {:?}", began.elapsed());
 }
 
 #[test]
@@ -76,6 +91,21 @@ fn what_is_no_recording_is_refused_by_name() {
     };
     for text in ["", "{}", "[]", "{\"fails\": null}"] {
         assert!(failure(text).contains("wrong.json"), "{text}");
+    }
+    // Of another version: a field less, a field more, a field that says something impossible.
+    let right =
+        std::fs::read_to_string(self::folder().join("skip-doom.json")).expect("it is there");
+    let changes = [
+        ("\"volumes\":", "\"volumen\":"),
+        ("\"plan\": {", "\"plan\": {\n    \"moons\": 2,"),
+        ("\"mix\": {", "\"mix\": {\n    \"moons\": 2,"),
+        ("\"limits\": {", "\"limits\": {\n    \"moons\": 2,"),
+        ("\"domains\": 1", "\"domains\": 0"),
+    ];
+    for (then, now) in changes {
+        assert!(right.contains(then), "{then}");
+        let error = failure(&right.replacen(then, now, 1));
+        assert!(error.contains("wrong.json"), "{now}: {error}");
     }
     std::fs::remove_dir_all(&folder).expect("it was made here");
 }

@@ -178,7 +178,9 @@ impl World {
         let snapshot = chosen == 2;
         let reads_only = snapshot || self.rng.below(100) < self.plan.mix.read_only_percent;
         let lease = self.plan.limits.lease.as_nanos() as u64;
+        let limited = self.plan.mix.ages_limited;
         let age_max = match self.rng.below(12) {
+            _ if limited => Some(lease),
             0 => Some(SHORT_AGE),
             1 | 2 => Some(lease),
             _ => None,

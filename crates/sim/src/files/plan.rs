@@ -3,6 +3,8 @@
 use super::port::Choices;
 use crate::agenda::MILLI;
 use crate::plan::{Plan, pick};
+use crate::planted::by::By;
+use crate::planted::{Planted, planted};
 use larder::fs::{FsFault, FsFaults, FsOptions};
 use larder_core::rng::Rng;
 use serde::{Deserialize, Serialize};
@@ -176,25 +178,30 @@ pub fn aim(plan: &mut Plan, fault: Option<FsFault>) {
     plan.mix.think = plan.mix.think.max(100 * MILLI);
 }
 
-/// Planted faults of the file layer, with the names they have on the command line.
-pub const FAULTS: [(FsFault, &str); 19] = [
-    (FsFault::RenameKeepsName, "rename-keeps-name"),
-    (FsFault::RenameLeavesLink, "rename-leaves-link"),
-    (FsFault::UnlinkKeepsLink, "unlink-keeps-link"),
-    (FsFault::RemoveFullDirectory, "remove-full-directory"),
-    (FsFault::ForgetParent, "forget-parent"),
-    (FsFault::MoveIntoItself, "move-into-itself"),
-    (FsFault::LinkUncounted, "link-uncounted"),
-    (FsFault::FreeOpenFile, "free-open-file"),
-    (FsFault::FreeHeldOrphan, "free-held-orphan"),
-    (FsFault::LeavePages, "leave-pages"),
-    (FsFault::SplitLosesName, "split-loses-name"),
-    (FsFault::ListFirstBucket, "list-first-bucket"),
-    (FsFault::CutLeavesBytes, "cut-leaves-bytes"),
-    (FsFault::HoleKeepsBytes, "hole-keeps-bytes"),
-    (FsFault::ResizeLosesXattrs, "resize-loses-xattrs"),
-    (FsFault::ForgetUncommitted, "forget-uncommitted"),
-    (FsFault::CommitLastPiece, "commit-last-piece"),
-    (FsFault::SyncLate, "sync-late"),
-    (FsFault::LockBesideAnother, "lock-beside-another"),
+/// Planted faults of the file layer.
+pub const FAULTS: &[Planted<FsFault>] = &[
+    planted(FsFault::RenameKeepsName, "rename-keeps-name", TREE),
+    planted(FsFault::RenameLeavesLink, "rename-leaves-link", TREE),
+    planted(FsFault::UnlinkKeepsLink, "unlink-keeps-link", TREE),
+    planted(FsFault::RemoveFullDirectory, "remove-full-directory", TREE),
+    planted(FsFault::ForgetParent, "forget-parent", TREE),
+    planted(FsFault::MoveIntoItself, "move-into-itself", TREE),
+    planted(FsFault::LinkUncounted, "link-uncounted", TREE),
+    planted(FsFault::FreeOpenFile, "free-open-file", &[By::Open]),
+    planted(FsFault::FreeHeldOrphan, "free-held-orphan", &[By::Open]),
+    planted(FsFault::LeavePages, "leave-pages", TREE),
+    planted(FsFault::SplitLosesName, "split-loses-name", TREE),
+    planted(FsFault::ListFirstBucket, "list-first-bucket", &[By::Answers]),
+    planted(FsFault::CutLeavesBytes, "cut-leaves-bytes", BYTES),
+    planted(FsFault::HoleKeepsBytes, "hole-keeps-bytes", BYTES),
+    planted(FsFault::ResizeLosesXattrs, "resize-loses-xattrs", &[By::Step, By::Tree]),
+    planted(FsFault::ForgetUncommitted, "forget-uncommitted", &[By::Sync]),
+    planted(FsFault::CommitLastPiece, "commit-last-piece", BYTES),
+    planted(FsFault::SyncLate, "sync-late", &[By::Sync]),
+    planted(FsFault::LockBesideAnother, "lock-beside-another", &[By::Locks]),
 ];
+
+/// Names and link counts are told by the tree, or by the step that made them so.
+const TREE: &[By] = &[By::Tree, By::Step];
+/// Bytes by the commit, or by who reads them.
+const BYTES: &[By] = &[By::Bytes, By::Answers, By::Step];

@@ -57,11 +57,17 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.tail)?;
         writeln!(f, "runtime seed {}: {}", self.seed, self.what)?;
-        write!(f, "again: ./x sim --runtime {}", self.seed)?;
-        match self.fault.and_then(planted::name) {
-            Some(name) => write!(f, " --fault {name}"),
-            None => Ok(()),
-        }
+        write!(f, "again: {}", self.again())
+    }
+}
+
+impl Failure {
+    /// The command that plays it again.
+    #[must_use]
+    pub fn again(&self) -> String {
+        let fault = self.fault.and_then(planted::name);
+        let fault = fault.map(|name| format!(" --fault {name}")).unwrap_or_default();
+        format!("./x sim --runtime {}{fault}", self.seed)
     }
 }
 

@@ -9,6 +9,8 @@ use larder_core::machine::{LinkInput, LinkOutput};
 use larder_core::message::{CloseReason, Message, Role};
 use larder_core::wire;
 
+/// After which it is looked again whether an end can hear that its connection is over.
+const CUT_NANOS: u64 = 500 * MILLI;
 /// The longest pause between two attempts to connect, in nanoseconds.
 const BACKOFF_MAX: u64 = 2_000 * MILLI;
 
@@ -83,6 +85,11 @@ impl World {
     pub(super) fn close_at(&mut self, conn: u32, end: End, reason: Option<CloseReason>) {
         let proc = self.net.conn(conn).at(end);
         if self.waits(proc, || Event::Close(conn, end, reason.clone())) {
+            return;
+        }
+        // Over a line that is cut nobody hears of an end: who does not notice the silence knows nothing.
+        if self.net.is_cut(conn, end) && self.process(proc).is_up() {
+            self.agenda.enter(self.now.plus(CUT_NANOS), Event::Close(conn, end, reason));
             return;
         }
         let told = self.net.closed(conn, end);

@@ -27,6 +27,7 @@ use crate::draws::{About, Draws};
 use crate::net::{Delivery, End, Net, Proc, Way};
 use crate::plan::{CLOCK_BIAS_PPM, Plan};
 use crate::recording::Recording;
+use crate::run::OVERTIME;
 use crate::trace::Trace;
 use larder_core::id::{BootId, DomainId, HistoryId, Stamp};
 use larder_core::message::CloseReason;
@@ -55,6 +56,8 @@ pub struct World {
     pub(crate) wild_until: Time,
     /// Clients begin nothing more from then on.
     calm: bool,
+    /// When the run is ended, by the time of those who wait for it.
+    pub(crate) stop_at: Option<std::time::Instant>,
     net: Net,
     processes: Vec<Process>,
     pub(crate) clients: Vec<Client>,
@@ -230,6 +233,7 @@ impl World {
             decisions: Decisions::free(),
             wild_until: Time(u64::MAX),
             calm: false,
+            stop_at: None,
             plan,
         };
         world.begin();
@@ -293,6 +297,8 @@ impl World {
         }
         self.play(event);
         if self.trace.events().is_multiple_of(WHOLE_CHECK_EVENTS) {
+            let over = self.stop_at.is_some_and(|at| std::time::Instant::now() >= at);
+            assert!(!over, "{OVERTIME}");
             self.check_whole();
         }
     }

@@ -273,8 +273,9 @@ impl World {
         process.attempts = 0;
         let incarnation = process.incarnation;
         let span = pick(&mut self.rng, &[MILLI, 100 * MILLI, 2 * SECOND, 10 * SECOND]);
-        let delay = 1 + self.rng.below(span);
-        if self.rng.chance(1, 3) {
+        let reset = self.plan.machines_reset;
+        let delay = 1 + self.rng.below(if reset { 100 * MILLI } else { span });
+        if self.rng.chance(1, 3) || reset {
             self.restart_clock(proc, self.now.plus(delay));
         }
         self.agenda.enter(self.now.plus(delay), Event::Start(proc, incarnation));

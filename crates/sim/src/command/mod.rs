@@ -1,0 +1,7 @@
+//! What the command line offers, where it takes more than a few lines.
+
+pub(crate) mod options;
+pub(crate) mod planted;
+pub(crate) mod recorded;
+#[cfg(feature = "runtime")]
+pub(crate) mod runtime;
