@@ -14,13 +14,15 @@ pub struct Rate {
     pub offset: i128,
     /// How much faster than true it runs, in parts per million.
     pub drift_ppm: i64,
+    /// When it stood still last, if it ever did.
+    pub frozen: Option<(Time, Time)>,
 }
 
 impl Rate {
     /// What the clock shows at `time`.
     #[must_use]
     pub fn local(&self, time: Time) -> Instant {
-        let elapsed = i128::from(time.0);
+        let elapsed = i128::from(time.0) - i128::from(self.stood_still(time));
         let local = self.offset + elapsed + elapsed * i128::from(self.drift_ppm) / 1_000_000;
         Instant(u64::try_from(local.max(0)).expect("runs end long before the clock"))
     }
@@ -30,9 +32,30 @@ impl Rate {
         self.offset += nanos;
     }
 
+    /// It stands still from one time to another, and goes on from what it showed.
+    pub fn freeze(&mut self, from: Time, until: Time) {
+        self.thaw(from);
+        let shown = self.local(from);
+        self.frozen = Some((from, until));
+        // What it stood still before is part of the offset from now on.
+        self.offset += i128::from(shown.0) - i128::from(self.local(from).0);
+    }
+
+    /// It goes on now, if it stands still.
+    pub fn thaw(&mut self, now: Time) {
+        if let Some((_, until)) = &mut self.frozen {
+            *until = now.min(*until);
+        }
+    }
+
+    /// How long of the time until `time` it stood still, as far as it is not part of the offset.
+    fn stood_still(&self, time: Time) -> u64 {
+        self.frozen.map_or(0, |(from, until)| time.min(until).0.saturating_sub(from.0))
+    }
+
     /// The machine starts at `time`: the clock begins to count.
     pub fn begin(&mut self, time: Time) {
-        self.offset = 0;
+        (self.offset, self.frozen) = (0, None);
         self.offset -= i128::from(self.local(time).0);
     }
 
@@ -42,6 +65,12 @@ impl Rate {
         let since = i128::from(local.0) - self.offset;
         let global = since * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm));
         let mut time = Time(u64::try_from(global.max(0)).unwrap_or(u64::MAX));
+        if let Some((from, until)) = self.frozen
+            && self.local(from) < local
+        {
+            // What it will show it shows after it has gone on.
+            time = time.plus(until.0 - from.0).max(until);
+        }
         while self.local(time) < local && time.0 < u64::MAX {
             time = time.plus(1);
         }
@@ -117,7 +146,7 @@ mod tests {
     #[test]
     fn a_local_time_is_reached_at_its_global_time_and_not_before() {
         for drift_ppm in [-200, 0, 1, 137] {
-            let mut rate = Rate { offset: 5_000, drift_ppm };
+            let mut rate = Rate { offset: 5_000, drift_ppm, frozen: None };
             for local in [5_000, 5_001, 999_999_999, 123_456_789_012] {
                 let time = rate.global(Instant(local));
                 assert!(rate.local(time) >= Instant(local));
@@ -131,6 +160,28 @@ mod tests {
             assert_eq!(rate.local(Time(77_777_777)), Instant(0), "no clock shows less");
             rate.step(1_005);
             assert_eq!(rate.local(Time(77_777_777)), Instant(1_000));
+        }
+    }
+
+    #[test]
+    fn a_clock_that_stood_still_goes_on_from_what_it_showed() {
+        for drift_ppm in [-500, 0, 137] {
+            let mut rate = Rate { offset: 5_000, drift_ppm, frozen: None };
+            for (from, until) in [(1_000_000, 3_000_000_000), (7_000_000_000, 7_000_020_000)] {
+                let (from, until) = (Time(from), Time(until));
+                let shown = rate.local(from);
+                rate.freeze(from, until);
+                assert_eq!([rate.local(from), rate.local(until)], [shown; 2]);
+                assert!(rate.local(until.plus(1_000_000)) > shown);
+                assert_eq!(rate.global(shown), from);
+                let next = rate.global(Instant(shown.0 + 5));
+                assert!(next > until && next <= until.plus(6), "{next:?}");
+            }
+            let shown = rate.local(Time(9_000_000_000));
+            rate.freeze(Time(9_000_000_000), Time(99_000_000_000));
+            rate.thaw(Time(9_000_000_500));
+            let later = rate.local(Time(9_000_001_500));
+            assert!((999..=1_001).contains(&(later.0 - shown.0)), "{shown:?} {later:?}");
         }
     }
 }

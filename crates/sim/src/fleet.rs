@@ -1,5 +1,6 @@
 //! Many seeds on several threads. Each run has a thread of its own: they share nothing.
 
+use crate::plan::TROUBLES;
 use crate::probes::Counts;
 use crate::run::{Failure, run_seed};
 use crate::world::Tally;
@@ -13,6 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Report {
     /// Seeds played.
     pub seeds: u64,
+    /// Of those that were clean, so many of each budget: recoverable, and beyond.
+    pub budgets: [u64; 2],
+    /// Clean runs in which each kind of trouble struck, in the order of the kinds.
+    pub struck: [u64; TROUBLES.len()],
     /// Events in all.
     pub events: u64,
     /// Sums over all runs that were clean.
@@ -57,6 +62,11 @@ impl Report {
         match result {
             Ok(clean) => {
                 self.events += clean.events;
+                self.budgets[clean.budget as usize] += 1;
+                for (kind, struck) in clean.tally.struck.into_iter().enumerate() {
+                    self.tally.struck[kind] += struck;
+                    self.struck[kind] += u64::from(struck > 0);
+                }
                 for (name, count) in clean.probes {
                     *self.probes.entry(name).or_default() += count;
                 }

@@ -33,6 +33,7 @@ const USAGE: &str = "usage:
                                       --features second-opinion)
   larder-sim probes A..B [--json] [--jobs N]
                                       plays seeds and says how often they came to rare branches
+  larder-sim troubles A..B [--jobs N] plays seeds and says which troubles struck, and how often
   larder-sim bench [--json]           measures events per second
 0: well; 1: a promise is broken, or a fault not caught; 2: nothing was played, since it was not asked for so";
 
@@ -66,6 +67,7 @@ fn command(words: &[&str]) -> Option<ExitCode> {
         #[cfg(feature = "second-opinion")]
         ["adya", seeds] => second_opinion(seeds),
         ["probes", seeds, rest @ ..] => probes(seeds, rest),
+        ["troubles", seeds, rest @ ..] => troubles(seeds, rest),
         ["bench", rest @ ..] => bench(rest),
         _ => None,
     }
@@ -88,7 +90,8 @@ fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
     let report = larder_sim::fleet::run_all(seeds.clone(), faults, jobs, all);
     for failure in &report.failures {
         if all && seeds.end - seeds.start > 1 {
-            println!("seed {}: {}", failure.seed, failure.what);
+            let told = failure.recording.plan.told();
+            println!("seed {} ({told}): {}", failure.seed, failure.what);
         } else {
             report_failure(failure, faults);
             record(failure, options.value("--record"));
@@ -96,11 +99,13 @@ fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
     }
     let seconds = started.elapsed().as_secs_f64();
     println!(
-        "{} seeds, {} failed; {} events in {seconds:.1} s; {} transactions committed, {} aborted, \
+        "{} seeds ({} recoverable, {} beyond), {} failed; {} events in {seconds:.1} s; {} transactions committed, {} aborted, \
          {} unknown; {} copies compared, {} damaged stores refused, \
          {} deletions asked for, {} volumes copied, {} times the latest asked for, \
          {} cores worked alone, at most {:.0} s until all had committed",
         report.seeds,
+        report.budgets[0],
+        report.budgets[1],
         report.failures.len(),
         report.events,
         report.tally.committed,
@@ -241,6 +246,30 @@ fn probes(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
         eprintln!("larder-sim: no run came to {name}");
     }
     result(report.failures.is_empty() && missed.is_empty())
+}
+
+/// Plays seeds, and says of each kind of trouble which budget has it, in how many runs it struck, and how
+/// often.
+fn troubles(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
+    let seeds = parse_seeds(seeds)?;
+    let options = Options::parse(rest, &["--jobs"], &[])?;
+    let report = larder_sim::fleet::run_all(seeds, Faults::NONE, options.jobs()?, true);
+    println!(
+        "{} seeds: {} recoverable, {} beyond; {} failed",
+        report.seeds,
+        report.budgets[0],
+        report.budgets[1],
+        report.failures.len()
+    );
+    for (kind, trouble) in larder_sim::plan::TROUBLES.iter().enumerate() {
+        let (runs, times) = (report.struck[kind], report.tally.struck[kind]);
+        let name = format!("{trouble:?}");
+        println!("{name:16} {:12} {runs:>6} runs {times:>8} times", trouble.budget().name());
+    }
+    for failure in &report.failures {
+        println!("seed {}: {}", failure.seed, failure.what);
+    }
+    result(report.failures.is_empty())
 }
 
 #[cfg(feature = "second-opinion")]

@@ -2,6 +2,9 @@
 //! run gets a random subset of operations and troubles with wild weights, so that rare ones meet.
 
 mod aims;
+mod troubles;
+
+pub use troubles::{Budget, TROUBLES, Trouble};
 
 use crate::agenda::{MICRO, MILLI, SECOND};
 use crate::check::cycles::Judges;
@@ -61,6 +64,12 @@ pub struct Plan {
     pub wire: bool,
     /// What transactions do.
     pub mix: Mix,
+    /// How much may go wrong, and what holds all the same.
+    #[serde(default = "of_old_recordings")]
+    pub budget: Budget,
+    /// What it was made to aim at.
+    #[serde(default)]
+    pub aims: Vec<String>,
     /// What goes wrong.
     pub troubles: Vec<(Trouble, u64)>,
     /// Bounds of the machines.
@@ -182,68 +191,6 @@ const ACTIONS: [Action; 14] = [
     Action::Prefetch,
 ];
 
-/// Something that goes wrong.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Trouble {
-    /// A connection breaks.
-    Break,
-    /// One direction of a connection is held up for a while.
-    Clog,
-    /// Two processes cannot reach each other, one way or both.
-    Partition,
-    /// A node's process ends; another begins.
-    CrashNode,
-    /// A relay's likewise.
-    CrashRelay,
-    /// The origin's process ends; what it wrote is still there.
-    KillOrigin,
-    /// The origin's machine loses power.
-    CutPower,
-    /// A process stands still, longer than a lease perhaps.
-    Pause,
-    /// A sync fails.
-    SyncFails,
-    /// The origin's disk is full for a while.
-    DiskFull,
-    /// The origin is restored from a backup.
-    Restore,
-    /// A node goes to another parent, as the same process or as a new one.
-    Move,
-    /// A bit of the origin's log flips on the disk, long after it was synced.
-    Rot,
-    /// The wall clock of a process is set, forward or back.
-    SetWall,
-    /// A process's own clock is set, against its promise: only ages may be wrong by as much.
-    SetClock,
-    /// The device of one domain's log never answers again, until the origin's process is ended.
-    Hang,
-    /// Somebody broke into a node, and speaks for another one's boot.
-    Forge,
-    /// Some connections are held up one after the other, and let go in another order.
-    Swizzle,
-    /// The origin is started on an empty disk: what it had is gone, and another history begins.
-    Wipe,
-    /// A process reaches no other, or no other reaches it, or both.
-    Isolate,
-}
-
-const TROUBLES: [Trouble; 14] = [
-    Trouble::Break,
-    Trouble::Clog,
-    Trouble::Partition,
-    Trouble::CrashNode,
-    Trouble::CrashRelay,
-    Trouble::KillOrigin,
-    Trouble::CutPower,
-    Trouble::Pause,
-    Trouble::SyncFails,
-    Trouble::DiskFull,
-    Trouble::Restore,
-    Trouble::Rot,
-    Trouble::SetWall,
-    Trouble::SetClock,
-];
-
 /// Bounds of the machines.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -301,6 +248,11 @@ pub struct Limits {
     pub boots_per_name_max: usize,
 }
 
+/// Recordings had no budget: all was allowed.
+fn of_old_recordings() -> Budget {
+    Budget::Beyond
+}
+
 /// A pick of one.
 pub fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
     choices[rng.below(choices.len() as u64) as usize]
@@ -317,14 +269,6 @@ pub fn weighted<T: Copy>(rng: &mut Rng, choices: &[(T, u64)]) -> T {
         left -= weight;
     }
     unreachable!("{left} is below the sum of all weights")
-}
-
-impl Trouble {
-    /// The trouble of this name, as recordings have it.
-    #[must_use]
-    pub fn of_name(name: &str) -> Option<Self> {
-        serde_json::from_value(serde_json::Value::String(name.into())).ok()
-    }
 }
 
 impl Plan {
@@ -354,6 +298,9 @@ impl Plan {
         if self.troubles.iter().any(|(_, mean)| *mean == 0) {
             return Err("a trouble comes all the time".into());
         }
+        if let Some(outside) = self.outside_budget() {
+            return Err(format!("its budget is {}, without {outside}", self.budget.name()));
+        }
         let mut parents =
             self.relays.iter().zip(1..).chain(self.nodes.iter().map(|p| (p, relays + 1)));
         match parents.find(|(parent, below)| usize::from(**parent) >= *below) {
@@ -365,83 +312,83 @@ impl Plan {
     /// Draws the plan of a seed.
     #[must_use]
     pub fn draw(seed: u64, faults: Faults) -> Self {
-        let mut plan = Self::draw_all_but_moves(seed, faults);
-        // Drawn apart, so that the other seeds stay what they were.
-        let rng = &mut Rng::new(seed ^ 0x30_7e5e);
-        if !plan.relays.is_empty() && rng.chance(1, 3) {
-            let mean = pick(rng, &[500 * MILLI, 2 * SECOND, 8 * SECOND]);
-            plan.troubles.push((Trouble::Move, mean));
-        }
-        let rng = &mut Rng::new(seed ^ 0x00c1_0c5e);
-        if rng.chance(1, 5) {
-            plan.troubles.push((Trouble::Swizzle, pick(rng, &[SECOND, 8 * SECOND])));
-        }
-        if rng.chance(1, 5) {
-            plan.troubles.push((Trouble::Isolate, pick(rng, &[2 * SECOND, 15 * SECOND])));
-        }
-        if rng.chance(1, 12) {
-            plan.troubles.push((Trouble::Wipe, pick(rng, &[8 * SECOND, 30 * SECOND])));
-        }
-        if rng.chance(1, 10) {
-            plan.add_trouble(Trouble::Rot, pick(rng, &[SECOND, 4 * SECOND]));
-        }
-        if rng.chance(1, 25) {
-            plan.aim_at_crowds(rng);
-        }
-        let rng = &mut Rng::new(seed ^ 0x0a_1a5e);
-        if plan.nodes.len() > 1 && rng.chance(1, 6) {
-            plan.aim_at_twins(rng);
-        }
-        if plan.nodes.len() > 1 && rng.chance(1, 8) {
-            plan.troubles.push((Trouble::Forge, pick(rng, &[SECOND, 4 * SECOND])));
-        }
-        if plan.domains > 1 && rng.chance(1, 3) {
-            plan.troubles.push((Trouble::Hang, pick(rng, &[2 * SECOND, 15 * SECOND])));
-        }
-        match rng.below(16) {
-            0..=3 if !plan.relays.is_empty() => plan.aim_at_late_streams(rng),
-            4..=6 => plan.aim_at_restores(rng),
-            7 | 8 => plan.aim_at_evictions(rng),
-            _ => {}
-        }
-        let rng = &mut Rng::new(seed ^ 0x00ec_40e5);
-        match rng.below(24) {
-            0..=5 => plan.aim_at_lists(rng),
-            6 => plan.aim_at_old_echoes(rng),
-            7 if plan.nodes.len() > 1 => plan.aim_at_numbers(rng),
-            8 | 9 => plan.aim_at_clocks(rng),
-            10 => plan.aim_at_two_domains(rng),
-            _ => {}
-        }
-        let rng = &mut Rng::new(seed ^ 0x0090_07a5);
-        if rng.chance(1, 8) {
-            plan.mix.quota_percent = pick(rng, &[2, 10]);
-        }
-        let rng = &mut Rng::new(seed ^ 0x00de_1e7e);
-        // Where one domain's log hangs, it is looked whether the volumes of the others go on.
-        let hangs = plan.troubles.iter().any(|(trouble, _)| *trouble == Trouble::Hang);
-        if rng.chance(1, 5) && !hangs {
-            plan.mix.delete_percent = pick(rng, &[1, 3]);
-        }
-        let rng = &mut Rng::new(seed ^ 0x0041_6875);
-        if rng.chance(1, 5) && plan.mix.delete_percent == 0 {
-            plan.mix.rights_percent = pick(rng, &[2, 8]);
-            plan.mix.rights_of_all = rng.chance(1, 2);
-        }
+        let mut plan = Self::draw_general(seed, faults);
+        plan.draw_more_troubles();
+        plan.draw_aims();
+        plan.draw_deeds_of_administrators();
         plan.heals_core = Rng::new(seed ^ 0x00c0_4e00).chance(1, 2);
-        let rng = &mut Rng::new(seed ^ 0x001a_7e57);
-        if rng.chance(1, 4) {
-            plan.mix.refresh_percent = pick(rng, &[2, 10, 40]);
-        }
-        if rng.chance(1, 6) {
-            plan.mix.copy_percent = pick(rng, &[1, 5]);
-        }
         plan.files = crate::files::draw(seed);
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
+        let outside = plan.outside_budget();
+        assert!(outside.is_none(), "seed {seed} is {:?} and has {outside:?}", plan.budget);
         plan
     }
 
-    fn draw_all_but_moves(seed: u64, faults: Faults) -> Self {
+    /// Troubles that not every world can have, and some that are seldom drawn otherwise. Each group is drawn
+    /// apart, so that the other seeds stay what they were.
+    fn draw_more_troubles(&mut self) {
+        let seed = self.seed;
+        let rng = &mut Rng::new(seed ^ 0x30_7e5e);
+        if !self.relays.is_empty() && rng.chance(1, 3) {
+            self.add_trouble(Trouble::Move, pick(rng, &[500 * MILLI, 2 * SECOND, 8 * SECOND]));
+        }
+        let rng = &mut Rng::new(seed ^ 0x00c1_0c5e);
+        if rng.chance(1, 5) {
+            self.add_trouble(Trouble::Swizzle, pick(rng, &[SECOND, 8 * SECOND]));
+        }
+        if rng.chance(1, 5) {
+            self.add_trouble(Trouble::Isolate, pick(rng, &[2 * SECOND, 15 * SECOND]));
+        }
+        if rng.chance(1, 5) {
+            self.add_trouble(Trouble::Wipe, pick(rng, &[8 * SECOND, 30 * SECOND]));
+        }
+        if rng.chance(1, 6) {
+            self.add_trouble(Trouble::Rot, pick(rng, &[SECOND, 4 * SECOND]));
+        }
+        let rng = &mut Rng::new(seed ^ 0x00d1_5c05);
+        if rng.chance(1, 4) {
+            self.add_trouble(Trouble::LoseWrite, pick(rng, &[SECOND, 4 * SECOND]));
+        }
+        if rng.chance(1, 5) {
+            self.add_trouble(Trouble::MisdirectWrite, pick(rng, &[SECOND, 4 * SECOND]));
+        }
+        let rng = &mut Rng::new(seed ^ 0x00f0_46e5);
+        if self.nodes.len() > 1 && rng.chance(1, 3) {
+            self.add_trouble(Trouble::Forge, pick(rng, &[SECOND, 4 * SECOND]));
+        }
+        if self.domains > 1 && rng.chance(1, 3) {
+            self.add_trouble(Trouble::Hang, pick(rng, &[2 * SECOND, 15 * SECOND]));
+        }
+    }
+
+    /// What administrators do beside the clients.
+    fn draw_deeds_of_administrators(&mut self) {
+        let seed = self.seed;
+        let rng = &mut Rng::new(seed ^ 0x0090_07a5);
+        if rng.chance(1, 8) {
+            self.mix.quota_percent = pick(rng, &[2, 10]);
+        }
+        let rng = &mut Rng::new(seed ^ 0x00de_1e7e);
+        // Where one domain's log hangs, it is looked whether the volumes of the others go on.
+        let hangs = self.troubles.iter().any(|(trouble, _)| *trouble == Trouble::Hang);
+        if rng.chance(1, 5) && !hangs {
+            self.mix.delete_percent = pick(rng, &[1, 3]);
+        }
+        let rng = &mut Rng::new(seed ^ 0x0041_6875);
+        if rng.chance(1, 5) && self.mix.delete_percent == 0 {
+            self.mix.rights_percent = pick(rng, &[2, 8]);
+            self.mix.rights_of_all = rng.chance(1, 2);
+        }
+        let rng = &mut Rng::new(seed ^ 0x001a_7e57);
+        if rng.chance(1, 4) {
+            self.mix.refresh_percent = pick(rng, &[2, 10, 40]);
+        }
+        if rng.chance(1, 6) {
+            self.mix.copy_percent = pick(rng, &[1, 5]);
+        }
+    }
+
+    fn draw_general(seed: u64, faults: Faults) -> Self {
         let rng = &mut Rng::new(seed ^ 0x1a2d_e500);
         let relays: Vec<u16> = match rng.below(4) {
             0 | 1 => Vec::new(),
@@ -465,6 +412,11 @@ impl Plan {
             lines.iter_mut().for_each(|line| line.latency = line.latency.max(60 * MILLI));
         }
         let shared_sessions = rng.chance(1, 3);
+        let budget = Budget::draw(seed);
+        let drifts: &[i64] = match budget {
+            Budget::Recoverable => &[0, 50, 500, 500],
+            Budget::Beyond => &[0, 50, 500, 50_000],
+        };
         Self {
             seed,
             faults,
@@ -484,9 +436,11 @@ impl Plan {
             judges: Judges::Ours,
             wire: rng.chance(1, 8),
             mix,
-            troubles: draw_troubles(rng),
+            budget,
+            aims: Vec::new(),
+            troubles: troubles::draw(rng, budget),
             limits,
-            drift_ppm: pick(rng, &[0, 50, 500, 500, 50_000]),
+            drift_ppm: pick(rng, drifts),
             wall_error: 0,
             lines,
             store_nanos,
@@ -508,28 +462,6 @@ fn pick_parent(rng: &mut Rng, relays: u64) -> u16 {
         return 1 + rng.below(relays) as u16;
     }
     0
-}
-
-fn draw_troubles(rng: &mut Rng) -> Vec<(Trouble, u64)> {
-    if rng.chance(1, 6) {
-        return Vec::new();
-    }
-    let mut troubles = Vec::new();
-    for trouble in TROUBLES {
-        let rare = matches!(
-            trouble,
-            Trouble::Restore
-                | Trouble::SyncFails
-                | Trouble::DiskFull
-                | Trouble::Rot
-                | Trouble::SetClock
-        );
-        if rng.chance(if rare { 1 } else { 2 }, 6) {
-            let mean = pick(rng, &[200 * MILLI, SECOND, 4 * SECOND, 15 * SECOND]);
-            troubles.push((trouble, if rare { mean * 8 } else { mean }));
-        }
-    }
-    troubles
 }
 
 impl Mix {

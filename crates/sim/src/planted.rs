@@ -82,7 +82,7 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::ClockStopsAsleep, "clock-stops-asleep", AGES),
     planted(Fault::ForgetListing, "forget-listing", READS),
     planted(Fault::RevealEarly, "reveal-early", &[P1, By::Rule(13)]),
-    planted(Fault::SkipRecoverySync, "skip-recovery-sync", &[P1]),
+    planted(Fault::SkipRecoverySync, "skip-recovery-sync", &[P1, P8]),
     planted(Fault::LoseOutcomes, "lose-outcomes", &[P11]),
     planted(Fault::KeepLostCopies, "keep-lost-copies", &[P2, P3, P4, P5, P12]),
     planted(Fault::IgnoreChecksum, "ignore-checksum", &[P1, P3, P8, P9, By::Asked]),

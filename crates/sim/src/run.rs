@@ -1,6 +1,6 @@
 //! Runs of seeds: one, a range, twice for the hash; failures become reports.
 
-use crate::plan::Plan;
+use crate::plan::{Budget, Plan};
 use crate::probes::Counts;
 use crate::recording::Recording;
 use crate::world::{Tally, World};
@@ -20,6 +20,8 @@ thread_local! {
 /// A run that kept all promises.
 #[derive(Clone, Debug)]
 pub struct Clean {
+    /// How much might go wrong.
+    pub budget: Budget,
     /// The hash of its events.
     pub hash: u64,
     /// How many there were.
@@ -53,7 +55,7 @@ pub struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.tail)?;
-        writeln!(f, "seed {}: {}", self.seed, self.what)?;
+        writeln!(f, "seed {} ({}): {}", self.seed, self.recording.plan.told(), self.what)?;
         match self.again() {
             Some(again) => write!(f, "again: {again}"),
             None => write!(f, "again: by its recording alone, since no seed draws its plan"),
@@ -145,7 +147,7 @@ pub fn transcript(recording: &Recording) -> String {
 
 fn play(plan: Plan, make: impl FnOnce(Plan) -> World) -> Result<Clean, Failure> {
     quiet_panics();
-    let seed = plan.seed;
+    let (seed, budget) = (plan.seed, plan.budget);
     let mut world = None;
     let as_made = plan.clone();
     // What was reached before is another run's.
@@ -159,6 +161,7 @@ fn play(plan: Plan, make: impl FnOnce(Plan) -> World) -> Result<Clean, Failure> 
             let trace = &world.trace;
             let (hash, events, tally) = (trace.hash(), trace.events(), world.tally);
             Ok(Clean {
+                budget,
                 hash,
                 events,
                 tally,

@@ -43,7 +43,9 @@ pub(super) struct RelayDomain {
     pub(super) announced: Option<Instant>,
     /// Volumes whose rights the parent told on this link.
     pub(super) rights_told: BTreeSet<VolumeId>,
-    /// The highest as-of that pages brought (planted fault of rule 11).
+    /// The highest as-of that pages brought which may still be on their way to children, or wait there.
+    pub(super) passed: Stamp,
+    /// The highest as-of that pages ever brought (planted fault of rule 11).
     pub(super) ahead: Stamp,
 }
 
@@ -67,6 +69,7 @@ impl RelayDomain {
             narrow_at: None,
             announced: None,
             rights_told: BTreeSet::new(),
+            passed: Stamp::ZERO,
             ahead: Stamp::ZERO,
         }
     }
@@ -78,6 +81,17 @@ impl RelayDomain {
 
     pub(super) fn info(&self) -> DomainInfo {
         DomainInfo { domain: self.id, epochs: self.epochs.clone() }
+    }
+
+    /// Whether one that is new here begins below what pages brought: the origin was restored, and what they
+    /// brought may be of the branch that was lost.
+    pub(super) fn loses_ahead(&mut self, epochs: &[Epoch]) -> bool {
+        let is_new = |epoch: &&Epoch| !self.epochs.contains(epoch);
+        let lost = epochs.iter().filter(is_new).any(|epoch| epoch.first <= self.passed);
+        if lost {
+            self.passed = Stamp::ZERO;
+        }
+        lost
     }
 
     /// The parent's histories now.

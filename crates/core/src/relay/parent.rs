@@ -141,10 +141,14 @@ impl Relay {
                 let on_line = is_on_line(&entry.epochs, entry.through(), &epochs, through);
                 // With the last part: told before, children that a fork leaves behind would take
                 // the new history for their own and keep the copies of the lost branch (rule 16).
+                let lost = done && entry.loses_ahead(&epochs);
                 if done {
                     entry.set_epochs(epochs);
                 }
                 entry.wall = time;
+                if lost {
+                    self.part_from_children(now, out);
+                }
                 let part = Part { domain, answer, stale, through, done, on_line };
                 return self.resumed(now, request, part, out);
             }
@@ -158,7 +162,11 @@ impl Relay {
             }
             Message::History { domain, epochs } => {
                 if let Some(entry) = self.domains.get_mut(&domain) {
+                    let lost = entry.loses_ahead(&epochs);
                     entry.set_epochs(epochs);
+                    if lost {
+                        self.part_from_children(now, out);
+                    }
                     self.pump_all(now, domain, out);
                 }
             }
@@ -175,6 +183,18 @@ impl Relay {
             _ => return violation("a message that only a child sends"),
         }
         Ok(())
+    }
+
+    /// Pages that came ahead of the stream may be of a branch that is lost, and wait at the children, or on
+    /// the way to them, for stamps that mean something else now (bug 93). Nothing tells the two apart, and
+    /// with its link a child lets go of them.
+    fn part_from_children(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+        crate::probe::probe("relay-passed-what-is-lost");
+        let children: Vec<LinkId> = self.links.welcomed().map(|(link, _)| link).collect();
+        for link in children {
+            let reason = CloseReason::OutOfService("pages of a lost branch were passed on".into());
+            self.close_child(now, link, reason, out);
+        }
     }
 
     /// Who may do what with a volume from here on.
@@ -562,6 +582,7 @@ impl Relay {
             }
             if let Some(entry) = self.domains.get_mut(&domain) {
                 entry.ahead = entry.ahead.max(answer.as_of);
+                entry.passed = entry.passed.max(answer.as_of);
             }
         }
         if let Some((link, asked)) = asker

@@ -167,6 +167,22 @@ fn forked(request: u64, done: bool) -> (String, LinkInput) {
     })
 }
 
+/// The answer of an origin whose newest history begins at `first`, to who stands right below.
+fn started_again(request: u64, first: u64) -> (String, LinkInput) {
+    let mut epochs = line();
+    epochs.extend((6..=first).map(|n| Epoch { history: HistoryId(n.into()), first: Stamp(n) }));
+    up(Message::Resumed {
+        request: RequestId(request),
+        domain: DOMAIN,
+        epochs,
+        answer: ResumeAnswer::From(Stamp(5)),
+        stale: Vec::new(),
+        through: Stamp(first - 1),
+        time: WallTime(0),
+        done: true,
+    })
+}
+
 impl Run {
     /// A relay that follows domain 1 at stamp 5; the first free request of its own is 2.
     pub(crate) fn new(prose: &str) -> Self {
@@ -606,6 +622,29 @@ fn bug_06_a_fork_told_in_two_parts() {
     run.step(vec![beat(1, now)]);
     run.step(vec![forked(2, true)]);
     run.0.end("relay_bug_06_a_fork_told_in_two_parts");
+}
+
+#[test]
+fn bug_93_pages_of_a_lost_branch_that_were_passed_on() {
+    let mut run = Run::new(
+        "Found by the simulator (P3, rule 16). A page came ahead of the stream, as of 6, and was passed on \
+         to a, which stood at 5 like this relay. Then the origin was restored from a copy at 5: nobody was \
+         past the fork, the stream went on from 5, and its new 6 let a show the page of the lost branch as the \
+         state of the new one. Now children that may have such pages lose their links, and the pages with \
+         them. A start of the origin that loses nothing parts nobody.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(1, 5, &[3])]);
+    run.step(vec![pages(2, 3, 6, 6)]);
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.connect();
+    run.step(vec![started_again(3, 6)]);
+    run.step(vec![opened(11, "a"), hello(11, "a", 10), resume(11, 1, &[(1, 1)], 5)]);
+    run.0.say("The next start loses nothing.");
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.connect();
+    run.step(vec![started_again(5, 7)]);
+    run.0.end("relay_bug_93_pages_of_a_lost_branch_that_were_passed_on");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use larder_core::time::Duration;
 use std::collections::BTreeMap;
 
 /// An age limit shorter than any lease.
-const SHORT_AGE: u64 = 200 * MILLI;
+pub(crate) const SHORT_AGE: u64 = 200 * MILLI;
 
 impl World {
     pub(super) fn client_begins(&mut self, index: usize) {

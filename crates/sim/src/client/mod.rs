@@ -19,6 +19,7 @@ use crate::net::Proc;
 use crate::plan::{PAGE_BYTES, Plan};
 use crate::world::World;
 use acts::Intention;
+pub(crate) use begin::SHORT_AGE;
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{CommitPart, Seen as Floor, Session, Transaction};
 use larder_core::commit::IdRange;

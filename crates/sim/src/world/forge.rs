@@ -68,10 +68,12 @@ impl World {
     }
 
     /// Whether somebody spoke for another over this connection; or may have claimed, at a relay that
-    /// has not heard the origin's word on it, the boot of the node that asks for it here.
+    /// has not heard the origin's word on it, the boot of the node that asks for it here; or is told of that
+    /// boot over its next connection.
     pub(super) fn is_forged(&self, conn: u32, reason: &CloseReason) -> bool {
-        let boot =
-            matches!(reason, CloseReason::Protocol(what) if what.contains("another node's boot"));
+        let words = ["another node's boot", "a registration in a domain that was not asked for"];
+        let boot = matches!(reason, CloseReason::Protocol(what)
+            if words.iter().any(|words| what.contains(words)));
         self.forged.contains(&conn) || boot && !self.forged.is_empty()
     }
 

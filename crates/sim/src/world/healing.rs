@@ -119,6 +119,7 @@ impl World {
                 process.paused_until = process.paused_until.min(self.now.plus(SECOND));
             }
         }
+        self.clocks_go_on();
     }
 
     /// Every client of the core commits: a strict reader, then a writer of an object of its own, which
@@ -219,13 +220,13 @@ impl World {
         let Some((asked, patience)) = self.process(proc).node_ref().asked.get(&number) else {
             return;
         };
-        let drift = self.plan.drift_ppm.unsigned_abs();
-        let mut due = asked.plus(patience + patience * 3 * drift / 1_000_000 + SLACK_NANOS);
+        let bias = self.bias_ppm();
+        let mut due = asked.plus(patience + patience * bias / 1_000_000 + SLACK_NANOS);
         for (time, nanos) in &self.set_backs {
             // One that was set back below its beginning stands still for as long, from that on: a
             // machine that is off begins to count when it starts.
             if time.plus(*nanos + START_NANOS) >= *asked {
-                due = due.plus(*nanos + *nanos * 3 * drift / 1_000_000);
+                due = due.plus(*nanos + *nanos * bias / 1_000_000);
             }
         }
         for (stalled, until) in &self.stalls {
@@ -236,7 +237,7 @@ impl World {
         assert!(
             self.now <= due,
             "P10: request {number} of {proc:?} was asked at {asked:?} with the patience of {patience} \
-             ns, and at {:?} it has no answer; due at {due:?}, drift {drift} ppm, set back {:?}",
+             ns, and at {:?} it has no answer; due at {due:?}, bias {bias} ppm, set back {:?}",
             self.now,
             self.set_backs
         );

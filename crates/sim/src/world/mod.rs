@@ -25,7 +25,7 @@ use crate::client::{Client, SharedSession};
 use crate::decisions::Decisions;
 use crate::draws::{About, Draws};
 use crate::net::{Delivery, End, Net, Proc, Way};
-use crate::plan::{CLOCK_BIAS_PPM, Plan};
+use crate::plan::{CLOCK_BIAS_PPM, Plan, TROUBLES};
 use crate::recording::Recording;
 use crate::run::OVERTIME;
 use crate::trace::Trace;
@@ -74,6 +74,8 @@ pub struct World {
     shown_before: BTreeMap<DomainId, (HistoryId, Stamp)>,
     /// When a process's own clock was set back, and by how much.
     set_backs: Vec<(Time, u64)>,
+    /// Before this time no clock stands still within the stated bias: one did.
+    no_freeze_before: Time,
     /// Processes that stood still, and until when.
     stalls: Vec<(Proc, Time)>,
     /// Who is to work while the others are away.
@@ -118,6 +120,8 @@ pub struct Tally {
     pub copies_checked: u64,
     /// Troubles begun.
     pub troubles: u64,
+    /// The same by their kinds, in the order of these.
+    pub struck: [u64; TROUBLES.len()],
     /// Resumes that went past a fork.
     pub forks: u64,
     /// Starts that a damaged store refused.
@@ -177,6 +181,9 @@ impl World {
     /// A world about to start, from its plan.
     #[must_use]
     pub fn new(plan: Plan, readable: bool) -> Self {
+        if let Some(outside) = plan.outside_budget() {
+            panic!("the budget is {}, without {outside}", plan.budget.name());
+        }
         let mut rng = Rng::new(plan.seed);
         let mut oracle = Oracle::default();
         let domains: Vec<DomainId> =
@@ -220,6 +227,7 @@ impl World {
             armed: None,
             shown_before: BTreeMap::new(),
             set_backs: Vec::new(),
+            no_freeze_before: Time(0),
             stalls: Vec::new(),
             core: None,
             held_down: BTreeSet::new(),
@@ -417,12 +425,16 @@ impl World {
         );
     }
 
+    /// By how much clocks may be off: the stated bias, or what they are beyond that.
+    fn bias_ppm(&self) -> u64 {
+        let drift = self.plan.drift_ppm.unsigned_abs();
+        if drift < CLOCK_BIAS_PPM { CLOCK_BIAS_PPM } else { 3 * drift }
+    }
+
     /// How long a span of a process's clock may be in true time: longer by the stated bias, and, when
     /// clocks are outside of that, by as much as they are.
     fn in_true_time(&self, span: u64) -> u64 {
-        let drift = self.plan.drift_ppm.unsigned_abs();
-        let bias_ppm = if drift < CLOCK_BIAS_PPM { CLOCK_BIAS_PPM } else { 3 * drift };
-        let mut longest = span + span * bias_ppm / 1_000_000 + 1;
+        let mut longest = span + span * self.bias_ppm() / 1_000_000 + 1;
         for (time, nanos) in self.set_backs.iter().rev() {
             // An age looks younger by as much for as long.
             if time.plus(longest + nanos) >= self.now {

@@ -8,7 +8,7 @@ use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, Notice};
 use larder_core::cache::{Cache, CacheConfig, ReadCache};
 use larder_core::id::{BootId, DomainId, PageId, RequestId, Stamp, VolumeId};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
-use larder_core::message::{CloseReason, Message};
+use larder_core::message::{CloseReason, EPOCHS_MAX, Message};
 use std::sync::{Arc, Mutex};
 
 impl World {
@@ -202,6 +202,10 @@ impl World {
     /// A child was refused for good: an operator looks at it after a while.
     pub(super) fn refused(&mut self, proc: Proc, reason: &CloseReason) {
         if matches!(reason, CloseReason::Forked { .. }) {
+            // A child of before so many starts is on no line that is known.
+            if self.process(Proc(0)).incarnation < EPOCHS_MAX as u32 {
+                self.needs_beyond("a child is refused for good");
+            }
             self.tally.forks += 1;
             self.operator_mends_fork(proc);
         }

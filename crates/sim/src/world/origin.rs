@@ -1,5 +1,7 @@
 //! The origin's process: its machine, its stores, and how both start, die and are restored.
 
+mod damage;
+
 use super::troubles::Mend;
 use super::{Event, World};
 use crate::agenda::MILLI;
@@ -19,14 +21,10 @@ use larder_store::driver::{DomainStore, OpenError};
 use larder_store::log::LogConfig;
 use larder_store::pages::ModelPages;
 use larder_store::testing::{FaultDisk, Rot};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 const ORIGIN: Proc = Proc(0);
-/// Bits that have flipped in one log and were not mended, at most.
-const ROTS_MAX: usize = 2;
-/// The first page of a segment is its header: no record is there.
-const SEGMENT_HEADER_BYTES: u64 = 4096;
 
 /// A domain's store: what outlives the process, and what is under way.
 #[derive(Debug)]
@@ -47,12 +45,16 @@ pub struct StoreHost {
     /// Nothing asked of the log is ever answered, as long as this process lives.
     pub(super) hangs: bool,
     backup: Option<Backup>,
-    /// Bits of the log that have flipped, as far as nobody put them back.
+    /// Where the log's disk holds what was not written there, as far as nobody put it back.
     rots: Vec<Rot>,
+    /// What was written last under each number, answered or not: nothing else may ever be read.
+    written: BTreeMap<Lsn, LogRecord>,
+    /// The first record of the newest write that was answered.
+    newest_write: Lsn,
     /// What its volumes take.
     pub(crate) ledger: Ledger,
     pub(super) allowed: Allowed,
-    /// The last record that is durable, and whether it may be lost: see `newest_is_rotten`.
+    /// The last record that is durable, and whether it may be lost: see `note_newest_rots`.
     last: Lsn,
     last_is_rotten: bool,
     /// The disk as it was before the first start that was refused, when something on it had rotted.
@@ -98,6 +100,8 @@ impl StoreHost {
             hangs: false,
             backup: None,
             rots: Vec::new(),
+            written: BTreeMap::new(),
+            newest_write: Lsn(0),
             ledger: Ledger::default(),
             allowed: Allowed::default(),
             last: Lsn(0),
@@ -135,6 +139,7 @@ impl StoreHost {
         };
         self.made = true;
         self.open = Some(store);
+        self.check_read(&recovered.records);
         let found = RecoveredDomain {
             meta: recovered.meta,
             apart: recovered.apart,
@@ -146,26 +151,14 @@ impl StoreHost {
         Ok(found)
     }
 
-    /// Whether a bit has flipped in the newest write: recovery must take that for a write that was
-    /// torn and never answered (decision 0005), and those who saw it find that it is gone.
-    fn newest_is_rotten(&self) -> bool {
-        let mut rots = self.rots.iter();
-        rots.any(|rot| rot.offset >= SEGMENT_HEADER_BYTES && self.disk.is_newest(rot))
-    }
-
-    /// An operator puts back from a mirror what has rotted.
-    fn mend_rots(&mut self) {
-        // The last first: the same byte may have rotted twice.
-        for rot in self.rots.drain(..).rev() {
-            self.disk.mend_rot(&rot);
-        }
-    }
-
     /// The process dies: what was being written may be on its way to the disk.
     fn die(&mut self, rng: &mut Rng) {
         if let (Some(store), Some(write)) = (&mut self.open, self.log.pop_front())
             && rng.chance(2, 3)
         {
+            if let OriginOutput::Append { records, .. } = &write {
+                self.written.extend(records.iter().cloned());
+            }
             self.disk.hold_syncs(true);
             // What it answers reaches nobody.
             let _unheard = store.carry_out(write);
@@ -199,7 +192,7 @@ impl World {
         let mut domains = Vec::new();
         let mut refused = None;
         for (number, store) in host.stores.iter_mut().enumerate() {
-            store.last_is_rotten |= store.newest_is_rotten();
+            store.note_newest_rots();
             if !store.rots.is_empty() && store.mirror.is_none() {
                 store.mirror = Some(store.disk.copy());
             }
@@ -248,49 +241,27 @@ impl World {
             let rotten = std::mem::take(&mut store.last_is_rotten);
             store.mirror = None;
             if last < before {
+                // Two damages may meet, one in the newest write and one in that before it; and a sector that was
+                // written over may have held both.
+                let many = store.rots.len() > 1 || store.rots.iter().any(|rot| rot.overwrites);
+                let is_newest = many || last.0 + 1 >= store.newest_write.0;
                 assert!(
-                    rotten,
-                    "P1: the log of {domain:?} ends at record {}, and {} was durable",
-                    last.0, before.0
+                    rotten && is_newest,
+                    "P1: the log of {domain:?} ends at record {}, and {} was durable, the newest write of \
+                     it from {} on",
+                    last.0,
+                    before.0,
+                    store.newest_write.0
                 );
+                store.forget_rots();
                 self.trace.line(|| format!("{domain:?} has lost what is above {stamp}"));
                 self.lost_to(number, stamp);
             }
-        }
-    }
-
-    /// The origin refuses to start, and names what is damaged: an operator puts back what has
-    /// rotted, from a backup if there is one.
-    fn mend_refused(&mut self, number: usize, error: &dyn std::error::Error) {
-        self.trace.mix(0x4ef5);
-        self.trace.line(|| format!("the origin does not start: {error}"));
-        self.tally.refused_stores += 1;
-        for store in &mut self.processes[0].origin().stores {
-            store.open = None;
-        }
-        let store = &mut self.processes[0].origin().stores[number];
-        if store.backup.as_ref().is_some_and(|backup| backup.rots.is_empty()) {
-            self.restore();
-        } else {
-            // As it was before recovery cut off what it took for torn.
-            store.disk = store.mirror.take().expect("made before it was opened");
-            store.mend_rots();
-            store.last_is_rotten = false;
-        }
-        self.after_death(ORIGIN);
-    }
-
-    /// A bit of a domain's log flips.
-    pub(super) fn rot(&mut self) {
-        self.back_up();
-        let number = self.rng.below(self.domains.len() as u64) as usize;
-        let store = &mut self.processes[0].origin().stores[number];
-        if store.rots.len() < ROTS_MAX
-            && let Some(rot) = store.disk.rot()
-        {
-            self.trace.mix(rot.offset);
-            self.trace.line(|| format!("{rot:?}"));
-            self.processes[0].origin().stores[number].rots.push(rot);
+            let store = &mut self.processes[0].origin().stores[number];
+            if last != before {
+                // Where the write began that is the newest now, only the log knows.
+                store.newest_write = Lsn(0);
+            }
         }
     }
 
@@ -443,6 +414,7 @@ impl World {
             }
             output => store.open.as_mut().expect("open while the origin lives").carry_out(output),
         };
+        store.written.extend(append.iter().cloned());
         self.trace.mix(0x5703 | u64::from(number) << 32);
         let Some(answer) = answer else {
             return;
@@ -454,7 +426,7 @@ impl World {
         }
         if let Some((last, _)) = append.last() {
             if matches!(answer, OriginInput::Appended { result: Ok(()), .. }) {
-                store.last = *last;
+                (store.last, store.newest_write) = (*last, append[0].0);
                 append.iter().for_each(|(_, record)| store.ledger.durable(record));
                 append.iter().for_each(|(_, record)| store.allowed.durable(record));
                 self.readers.appended(domain, &append);
@@ -571,7 +543,8 @@ impl World {
             store.disk = backup.disk;
             store.pages = Arc::new(backup.pages);
             (store.rots, store.last) = (backup.rots, backup.last);
-            store.last_is_rotten = false;
+            // Of what the copy holds nobody knows where its newest write began.
+            (store.newest_write, store.last_is_rotten) = (Lsn(0), false);
             store.mirror = None;
             self.lost_to(number, backup.durable);
         }
@@ -592,10 +565,13 @@ impl World {
 
     /// What a domain has above `stamp` is lost: another branch begins there.
     fn lost_to(&mut self, number: usize, stamp: Stamp) {
+        self.needs_beyond("what was durable is lost");
         let domain = self.domains[number];
         let store = &mut self.processes[0].origin().stores[number];
         // A copy of what the log has lost since is of another branch than the one that begins here.
-        if store.backup.as_ref().is_some_and(|backup| backup.durable > stamp) {
+        let last = store.last;
+        let is_newer = |backup: &Backup| backup.durable > stamp || backup.last > last;
+        if store.backup.as_ref().is_some_and(is_newer) {
             store.backup = None;
         }
         self.check_cycles();

@@ -27,6 +27,8 @@ pub struct Process {
     pub rate: Rate,
     /// How far its wall clock is off, in nanoseconds.
     pub wall_error: i64,
+    /// Since when its wall clock stands still, if it does.
+    pub wall_stands: Option<Time>,
     /// An operator took it away for good.
     pub retired: bool,
     /// It does nothing before this time.
@@ -207,8 +209,13 @@ fn process(
     Process {
         name,
         incarnation: 0,
-        rate: Rate { offset: i128::from(rng.below(1_000_000 * SECOND)), drift_ppm: drift },
+        rate: Rate {
+            offset: i128::from(rng.below(1_000_000 * SECOND)),
+            drift_ppm: drift,
+            frozen: None,
+        },
         wall_error: plan.wall_error,
+        wall_stands: None,
         retired: false,
         paused_until: Time(0),
         timer_at: None,

@@ -2,13 +2,19 @@
 
 use super::{Event, Phase, World};
 use crate::agenda::{MILLI, SECOND, Time};
+use crate::client::SHORT_AGE;
 use crate::draws::About;
 use crate::net::{Proc, Way};
-use crate::plan::{Trouble, pick};
+use crate::plan::{Budget, Trouble, pick};
 use larder_core::machine::Fault;
 
 /// The longest that a wall clock is set forward or back, in nanoseconds: about twenty years.
 const WALL_STEP_MAX: i64 = 600_000_000 * SECOND as i64;
+
+/// The longest that a clock stands still within the stated bias, in nanoseconds: with as long a pause between
+/// two of them as the shortest age that clients ask for, and with the drift that plans draw, that is less
+/// than a thousandth of any age.
+const FREEZE_WITHIN_BIAS: u64 = 20_000;
 
 /// The end of a trouble.
 #[derive(Clone, Debug)]
@@ -32,6 +38,8 @@ pub(super) enum Mend {
     Restore,
     /// An operator sees that a child was refused after a fork.
     Fork(Proc),
+    /// A wall clock goes on from where it stood.
+    WallGoesOn(Proc),
     /// Who speaks for another's boot goes on to commit under it, and is found out.
     Forged(Box<super::forge::Forged>),
 }
@@ -63,6 +71,7 @@ impl World {
             return;
         }
         self.tally.troubles += 1;
+        self.tally.struck[trouble as usize] += 1;
         self.trace.mix(0x7400 | trouble as u64);
         self.trace.line(|| format!("trouble: {trouble:?}"));
         self.strike(trouble);
@@ -106,8 +115,8 @@ impl World {
                 let delay = self.draw_delay();
                 self.enter_mend(delay, Mend::Restore);
             }
-            Trouble::Rot => {
-                self.rot();
+            Trouble::Rot | Trouble::LoseWrite | Trouble::MisdirectWrite => {
+                self.damage(trouble);
                 if self.rng.chance(3, 4) {
                     self.operator_restarts();
                 }
@@ -122,6 +131,8 @@ impl World {
             }
             Trouble::Swizzle => self.swizzle(),
             Trouble::Isolate => self.isolate(),
+            Trouble::FreezeWall => self.freeze_wall(),
+            Trouble::FreezeClock => self.freeze_clock(),
         }
     }
 
@@ -137,7 +148,7 @@ impl World {
         let as_own = self.plan.faults.has(Fault::WallClockAsOwn);
         let process = self.process_mut(proc);
         let step = i128::from(error) - i128::from(process.wall_error);
-        process.wall_error = error;
+        (process.wall_error, process.wall_stands) = (error, None);
         // Rule 8: a planted fault takes the wall clock for one that never runs backwards.
         if as_own {
             process.rate.step(step);
@@ -153,10 +164,68 @@ impl World {
             i128::from(self.rng.below(3 * lease))
         } else {
             let back = self.rng.below(lease);
-            self.set_backs.push((self.now, back));
+            self.note_set_back(self.now, back);
             -i128::from(back)
         };
         self.process_mut(proc).rate.step(step);
+        self.enter_timer(proc);
+    }
+
+    /// A process's own clock was set back, or stood still for so long, at or until a time.
+    fn note_set_back(&mut self, time: Time, nanos: u64) {
+        self.needs_beyond("clocks are outside of their bias");
+        self.set_backs.push((time, nanos));
+    }
+
+    /// A wall clock stands still for a while: nothing that is promised depends on it.
+    fn freeze_wall(&mut self) {
+        let proc = self.any_process();
+        let span = self.draw_delay();
+        if self.process(proc).wall_stands.is_some() {
+            return;
+        }
+        let (now, until) = (self.now, self.now.plus(span));
+        let as_own = self.plan.faults.has(Fault::WallClockAsOwn);
+        let process = self.process_mut(proc);
+        process.wall_stands = Some(now);
+        // Rule 8: a planted fault takes the wall clock for one that never stands still.
+        if as_own {
+            process.rate.freeze(now, until);
+        }
+        self.enter_mend(span, Mend::WallGoesOn(proc));
+    }
+
+    /// It goes on from what it showed.
+    fn wall_goes_on(&mut self, proc: Proc) {
+        let now = self.now;
+        let process = self.process_mut(proc);
+        if let Some(since) = process.wall_stands.take() {
+            let behind = i64::try_from(now.0 - since.0).expect("runs last minutes");
+            process.wall_error = process.wall_error.saturating_sub(behind);
+        }
+    }
+
+    /// A clock of a process's own stands still: so shortly, and so seldom, that it is right within the
+    /// stated bias over any age that somebody asks for; or, beyond what is recoverable, for leases.
+    fn freeze_clock(&mut self) {
+        let proc = self.any_process();
+        let lease = self.plan.limits.lease.as_nanos() as u64;
+        let beyond = self.plan.budget == Budget::Beyond && self.rng.chance(3, 4);
+        let longest = if beyond {
+            pick(&mut self.rng, &[50 * MILLI, lease, 3 * lease])
+        } else {
+            FREEZE_WITHIN_BIAS
+        };
+        let span = 1 + self.rng.below(longest);
+        let until = self.now.plus(span);
+        if beyond {
+            self.note_set_back(until, span);
+        } else if self.now < self.no_freeze_before {
+            return;
+        }
+        self.no_freeze_before = until.plus(SHORT_AGE);
+        let now = self.now;
+        self.process_mut(proc).rate.freeze(now, until);
         self.enter_timer(proc);
     }
 
@@ -327,8 +396,17 @@ impl World {
                 }
             }
             Mend::Fork(child) => self.mend_fork(child),
+            Mend::WallGoesOn(proc) => self.wall_goes_on(proc),
             Mend::Forged(forged) => self.forge_commit(&forged),
         }
+    }
+
+    /// What happens now is allowed to none but runs whose budget is beyond what is recoverable.
+    pub(super) fn needs_beyond(&self, what: &str) {
+        assert!(
+            self.plan.budget == Budget::Beyond,
+            "recoverable: {what}, and nothing beyond the budget has happened"
+        );
     }
 
     fn mend_fork(&mut self, child: Proc) {
@@ -353,6 +431,17 @@ impl World {
         }
     }
 
+    /// No clock stands still any more.
+    pub(super) fn clocks_go_on(&mut self) {
+        for number in 0..self.processes.len() {
+            let proc = Proc(number as u16);
+            self.wall_goes_on(proc);
+            let now = self.now;
+            self.process_mut(proc).rate.thaw(now);
+            self.enter_timer(proc);
+        }
+    }
+
     /// No more troubles, and those that last are mended, but for a log that hangs.
     pub(super) fn heal(&mut self) {
         let live = self.net.live();
@@ -372,5 +461,6 @@ impl World {
         for process in &mut self.processes {
             process.paused_until = process.paused_until.min(self.now.plus(SECOND));
         }
+        self.clocks_go_on();
     }
 }

@@ -48,6 +48,8 @@ pub struct Rot {
     pub file: String,
     /// Where it begins.
     pub offset: u64,
+    /// Whether a sector was written over, with whatever writes it held.
+    pub overwrites: bool,
     altered: Vec<Altered>,
 }
 
@@ -58,6 +60,14 @@ struct Altered {
     offset: u64,
     right: u8,
     wrong: u8,
+}
+
+impl Rot {
+    /// What was altered, sector by sector.
+    fn sectors(&self) -> impl Iterator<Item = &[Altered]> {
+        let sector = |altered: &Altered| (altered.inode, altered.offset / SECTOR_BYTES as u64);
+        self.altered.chunk_by(move |one, other| sector(one) == sector(other))
+    }
 }
 
 impl std::fmt::Debug for Rot {
@@ -194,7 +204,7 @@ impl FaultDisk {
         let wrong = right ^ 1 << state.rng.below(8);
         let altered = vec![Altered { inode, offset, right, wrong }];
         state.spoil(&altered);
-        Some(Rot { file, offset, altered })
+        Some(Rot { file, offset, overwrites: false, altered })
     }
 
     /// The last write of a durable sector of any file was lost: the disk said that it was done, and the
@@ -207,37 +217,48 @@ impl FaultDisk {
     }
 
     /// The last write of a durable sector of any file went to another one, also of any file: that holds
-    /// its bytes, and itself is as it was before. None: there are no two such sectors.
+    /// its bytes, and itself is as it was before. None: there are no two such sectors. The sector that is
+    /// being filled is not that other one: what is written there later would be neither.
     pub fn misdirect_write(&self) -> Option<Rot> {
         let mut state = self.state();
         let (file, inode, offset) = state.draw_place()?;
         let (_, other, elsewhere) = state.draw_place()?;
-        if (inode, offset / SECTOR_BYTES as u64) == (other, elsewhere / SECTOR_BYTES as u64) {
+        let sector = elsewhere / SECTOR_BYTES as u64;
+        let (newest, ranges) = &state.newest;
+        let is_filled =
+            ranges.iter().all(|range| *newest != other || range.end / SECTOR_BYTES as u64 > sector);
+        if (inode, offset / SECTOR_BYTES as u64) == (other, sector) || !is_filled {
             return None;
         }
         let (written, before) = state.inodes[inode].durable_sector(offset);
         state.put_sectors(file, &[(inode, offset, before), (other, elsewhere, written)])
     }
 
-    /// Whether any of the bytes is still wrong, and of the newest synced write of anything but zeros: to
+    /// Whether anything of it is still there, in the newest synced write of anything but zeros: to
     /// a log that looks like a write that was torn and never answered.
     #[must_use]
     pub fn is_newest(&self, rot: &Rot) -> bool {
+        self.is_newest_from(rot, 0)
+    }
+
+    /// The same of what is at this offset of its file or behind.
+    #[must_use]
+    pub fn is_newest_from(&self, rot: &Rot, offset: u64) -> bool {
         let state = self.state();
         let (newest, ranges) = &state.newest;
-        rot.altered.iter().any(|altered| {
+        rot.sectors().filter(|sector| state.is_wrong(sector)).flatten().any(|altered| {
             *newest == altered.inode
+                && altered.offset >= offset
                 && ranges.iter().any(|range| range.contains(&altered.offset))
-                && state.is_wrong(altered)
         })
     }
 
-    /// An operator puts back what was altered, from a mirror of the disk; bytes that were written since
+    /// An operator puts back what was altered, from a mirror of the disk; sectors that were written since
     /// are left alone.
     pub fn mend_rot(&self, rot: &Rot) {
         let mut state = self.state();
-        for altered in &rot.altered {
-            if state.is_wrong(altered) {
+        for sector in rot.sectors().filter(|sector| state.is_wrong(sector)).collect::<Vec<_>>() {
+            for altered in sector {
                 state.inodes[altered.inode].set(altered.offset, altered.right);
             }
         }
@@ -312,9 +333,11 @@ impl State {
         let mut altered = Vec::new();
         for (inode, at, wrong) in sectors {
             let begin = at - at % SECTOR_BYTES as u64;
+            // What is in a sector behind the file's end is nobody's.
+            let length = self.inodes[*inode].length();
             let (right, _) = self.inodes[*inode].durable_sector(begin);
             let bytes = (begin..).zip(right.into_iter().zip(*wrong));
-            let differ = bytes.filter(|(_, (right, wrong))| right != wrong);
+            let differ = bytes.filter(|(at, (right, wrong))| *at < length && right != wrong);
             altered.extend(differ.map(|(offset, (right, wrong))| Altered {
                 inode: *inode,
                 offset,
@@ -324,7 +347,7 @@ impl State {
         }
         let offset = altered.first()?.offset;
         self.spoil(&altered);
-        Some(Rot { file, offset, altered })
+        Some(Rot { file, offset, overwrites: sectors.len() > 1, altered })
     }
 
     fn spoil(&mut self, altered: &[Altered]) {
@@ -333,8 +356,13 @@ impl State {
         }
     }
 
-    fn is_wrong(&self, altered: &Altered) -> bool {
-        self.inodes[altered.inode].durable_byte(altered.offset) == altered.wrong
+    /// Whether none of a sector's altered bytes was written since. One alone says nothing: what is written
+    /// over a sector has some bytes in common with it.
+    fn is_wrong(&self, sector: &[Altered]) -> bool {
+        let is_wrong = |altered: &Altered| {
+            self.inodes[altered.inode].durable_byte(altered.offset) == altered.wrong
+        };
+        sector.iter().all(is_wrong)
     }
 
     fn used(&self) -> u64 {

@@ -195,6 +195,7 @@ impl Transaction {
             return self.look_back(domain, page, slot, find);
         }
         loop {
+            self.note_confirmed(domain);
             let attached = &self.domains[domain];
             let sequence = attached.state.stable();
             if sequence != attached.at.sequence {

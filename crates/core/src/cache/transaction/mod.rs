@@ -257,7 +257,8 @@ struct Attached {
     at: Position,
     /// The stamp registered as a running snapshot, given back at the end.
     snapshot: bool,
-    /// When the state of a snapshot's begin was last confirmed.
+    /// When the state of a snapshot's begin was last confirmed; of others, no later than that in which they
+    /// looked last, as far as somebody asks for an age.
     confirmed: Option<Instant>,
 }
 
@@ -472,6 +473,7 @@ impl Transaction {
         self.alive()?;
         for domain in 0..self.domains.len() {
             if !self.domains[domain].snapshot {
+                self.note_confirmed(domain);
                 self.recheck(domain)?;
             }
             self.check_age(domain)?;
@@ -641,10 +643,25 @@ impl Transaction {
     fn age_of(&self, domain: usize, now: Instant) -> Option<Duration> {
         let Attached { state, at, snapshot, confirmed } = &self.domains[domain];
         let age = state.age(now);
-        if *snapshot && state.through() != Some(at.through) {
-            return confirmed.map(|confirmed| now.since(confirmed));
+        // What confirmed a later state says nothing of this one (bug 94).
+        let moved = if *snapshot {
+            state.through() != Some(at.through)
+        } else {
+            !state.unmoved(at.sequence)
+        };
+        if moved { confirmed.map(|confirmed| now.since(confirmed)) } else { age }
+    }
+
+    /// Notes when the state was confirmed, before somebody looks whether it has moved: so that is at most
+    /// the state in which he looks.
+    #[inline]
+    fn note_confirmed(&mut self, domain: usize) {
+        if self.options.age_limit != AgeLimit::None {
+            let attached = &mut self.domains[domain];
+            if !attached.snapshot {
+                attached.confirmed = attached.state.confirmed();
+            }
         }
-        age
     }
 
     /// Checks the age of what was read, after the copy (rule 8).
