@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 90] = [
+pub const PROBES: [(&str, Reached); 91] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -81,6 +81,7 @@ pub const PROBES: [(&str, Reached); 90] = [
     ("relay-child-told-all", Often),
     ("relay-cursors-all-off", Often),
     ("relay-gives-up-a-request", Often),
+    ("relay-holds-a-commit", Often),
     ("relay-narrows", Often),
     ("removal-goes-on-in-batches", Rare),
     ("removal-not-listed", Rare),
