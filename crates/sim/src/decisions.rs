@@ -29,6 +29,23 @@ pub enum Decision {
         /// Those that are left out.
         without: BTreeSet<u32>,
     },
+    /// A client of files did an operation.
+    Files(FileTurn),
+}
+
+/// An operation of a client of files: it draws all else by these.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileTurn {
+    /// Its process.
+    pub node: u16,
+    /// The client there.
+    pub client: u16,
+    /// Which of its operations, from 1.
+    pub number: u32,
+    /// When: it does not begin before.
+    pub at: Time,
+    /// Its kind, for who reads it or leaves a kind out.
+    pub kind: String,
 }
 
 /// All decisions of a run.
@@ -90,6 +107,8 @@ impl Decisions {
                     let turn = Turn { number: *number, at: *at, without: without.clone() };
                     given.turns.entry(*client).or_default().push_back(turn);
                 }
+                // They are handed to the clients of files (`files/turns.rs`).
+                Decision::Files(_) => {}
             }
         }
         Self { given: Some(given), ..Self::free() }
@@ -147,6 +166,11 @@ impl Decisions {
         }
         let given = self.given.as_ref().and_then(|given| given.without.get(&client));
         given.is_none_or(|without| !without.contains(&operation))
+    }
+
+    /// Clients of files decided this.
+    pub fn note_files(&mut self, turns: impl Iterator<Item = FileTurn>) {
+        self.recorded.extend(turns.map(Decision::Files));
     }
 
     /// Nothing is recorded any more, and nothing left out: troubles are over.

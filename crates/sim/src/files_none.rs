@@ -1,6 +1,7 @@
 //! A simulator without the file layer: for those who work on the machines alone.
 
 use crate::client::VolumePlan;
+use crate::decisions::Decision;
 use crate::net::Proc;
 use crate::plan::Plan;
 use crate::world::World;
@@ -34,6 +35,10 @@ impl Files {
     pub fn new(_plan: &Plan, _domains: &[DomainId]) -> Self {
         Self
     }
+
+    pub(crate) fn given(&mut self, _decisions: &[Decision]) {}
+
+    pub(crate) fn decide_alone(&mut self, _rest: bool) {}
 }
 
 impl World {

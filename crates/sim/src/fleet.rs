@@ -1,8 +1,8 @@
 //! Many seeds on several threads. Each run has a thread of its own: they share nothing.
 
-use crate::plan::TROUBLES;
+use crate::plan::{Plan, TROUBLES};
 use crate::probes::Counts;
-use crate::run::{Failure, run_seed};
+use crate::run::{Failure, run_plan};
 use crate::world::Tally;
 use larder_core::machine::Faults;
 use std::ops::Range;
@@ -31,6 +31,17 @@ pub struct Report {
 /// Plays seeds, `jobs` at once; stops at the first failure unless told to play `all`.
 #[must_use]
 pub fn run_all(seeds: Range<u64>, faults: Faults, jobs: usize, all: bool) -> Report {
+    run_plans(seeds, |seed| Plan::draw(seed, faults), jobs, all)
+}
+
+/// The same with plans of one's own.
+#[must_use]
+pub fn run_plans(
+    seeds: Range<u64>,
+    plan: impl Fn(u64) -> Plan + Sync,
+    jobs: usize,
+    all: bool,
+) -> Report {
     let next = AtomicU64::new(seeds.start);
     let report = Mutex::new(Report::default());
     std::thread::scope(|scope| {
@@ -41,7 +52,7 @@ pub fn run_all(seeds: Range<u64>, faults: Faults, jobs: usize, all: bool) -> Rep
                     if seed >= seeds.end {
                         return;
                     }
-                    let result = run_seed(seed, faults, false);
+                    let result = run_plan(plan(seed), false);
                     let mut report = report.lock().expect("nothing panics while it is held");
                     report.add(result);
                     if !all && !report.failures.is_empty() {

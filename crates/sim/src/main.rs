@@ -14,9 +14,10 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage:
   larder-sim run SEED [--fault NAME]  plays a seed; prints the trace's end if it fails
-  larder-sim run A..B [--jobs N] [--all]
+  larder-sim run A..B [--jobs N] [--all] [--files]
                                       plays seeds, N at once, up to the first that fails, or all
-                                      a run that fails is recorded in FOLDER (--record FOLDER)
+                                      a run that fails is recorded in FOLDER (--record FOLDER);
+                                      with --files worlds that are about files
   larder-sim replay FILE [--quiet]    plays a run that was recorded; prints what happens in it
   larder-sim shrink FILE [--seconds N] [--out FILE]
                                       makes a recorded run that fails smaller (default 60 s), and writes
@@ -79,28 +80,25 @@ fn result(well: bool) -> Option<ExitCode> {
 
 fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
     let seeds = parse_seeds(seeds)?;
-    let options = Options::parse(rest, &["--fault", "--jobs", "--record"], &["--all"])?;
-    let faults = match options.value("--fault") {
-        None => Faults::NONE,
-        Some(name) => Faults::only(larder_sim::planted::of_name(name)?),
-    };
+    let options = Options::parse(rest, &["--fault", "--jobs", "--record"], &["--all", "--files"])?;
+    let plan = plans(&options)?;
     let jobs: usize = options.number("--jobs", 1)?;
     let all = options.has("--all");
     let started = std::time::Instant::now();
-    let report = larder_sim::fleet::run_all(seeds.clone(), faults, jobs, all);
+    let report = larder_sim::fleet::run_plans(seeds.clone(), &plan, jobs, all);
     for failure in &report.failures {
         if all && seeds.end - seeds.start > 1 {
             let told = failure.recording.plan.told();
             println!("seed {} ({told}): {}", failure.seed, failure.what);
         } else {
-            report_failure(failure, faults);
-            record(failure, options.value("--record"));
+            report_failure(failure, &plan);
         }
+        record(failure, options.value("--record"));
     }
     let seconds = started.elapsed().as_secs_f64();
     println!(
         "{} seeds ({} recoverable, {} beyond), {} failed; {} events in {seconds:.1} s; {} transactions committed, {} aborted, \
-         {} unknown; {} copies compared, {} damaged stores refused, \
+         {} unknown; {} operations on files; {} copies compared, {} damaged stores refused, \
          {} deletions asked for, {} volumes copied, {} times the latest asked for, \
          {} cores worked alone, at most {:.0} s until all had committed",
         report.seeds,
@@ -111,6 +109,7 @@ fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
         report.tally.committed,
         report.tally.aborted,
         report.tally.unknown,
+        report.tally.file_operations,
         report.tally.copies_checked,
         report.tally.refused_stores,
         report.tally.deletions,
@@ -120,6 +119,27 @@ fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
         report.tally.proof_nanos_max as f64 / 1e9,
     );
     result(report.failures.is_empty())
+}
+
+/// The plans that the words of a command ask for: with a planted fault, about files.
+fn plans(options: &Options<'_>) -> Option<Box<dyn Fn(u64) -> Plan + Sync>> {
+    let fault = options.value("--fault");
+    #[cfg(feature = "files")]
+    {
+        let of_files = fault.and_then(larder_sim::planted::file_fault_of_name);
+        if of_files.is_some() || (fault.is_none() && options.has("--files")) {
+            return Some(Box::new(move |seed| {
+                let mut plan = Plan::draw(seed, Faults::NONE);
+                larder_sim::files::aim(&mut plan, of_files);
+                plan
+            }));
+        }
+    }
+    let faults = match fault {
+        None => Faults::NONE,
+        Some(name) => Faults::only(larder_sim::planted::of_name(name)?),
+    };
+    Some(Box::new(move |seed| Plan::draw(seed, faults)))
 }
 
 fn scenario(name: &str, seeds: &str, rest: &[&str]) -> Option<ExitCode> {
@@ -160,8 +180,7 @@ type Plant = Box<dyn Fn(&mut Plan)>;
 fn planter(scenario: &str, fault: &str) -> Option<Plant> {
     #[cfg(feature = "files")]
     if scenario == "files" {
-        let mut known = larder_sim::planted::FILE_FAULTS.iter();
-        let fault = known.find(|known| known.name == fault)?.fault;
+        let fault = larder_sim::planted::file_fault_of_name(fault)?;
         return Some(Box::new(move |plan| larder_sim::files::aim(plan, Some(fault))));
     }
     let fault = larder_sim::planted::of_name(fault)?;
@@ -169,8 +188,8 @@ fn planter(scenario: &str, fault: &str) -> Option<Plant> {
 }
 
 /// Plays a failed seed again, now with its trace, and prints that.
-fn report_failure(failure: &Failure, faults: Faults) {
-    match run_seed(failure.seed, faults, true) {
+fn report_failure(failure: &Failure, plan: &impl Fn(u64) -> Plan) {
+    match run_plan(plan(failure.seed), true) {
         Err(again) => println!("{again}"),
         Ok(_) => println!("{failure}\nand it does not fail when played again: not deterministic"),
     }
@@ -240,7 +259,7 @@ fn probes(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
         }
     }
     for failure in &report.failures {
-        report_failure(failure, Faults::NONE);
+        report_failure(failure, &|seed| Plan::draw(seed, Faults::NONE));
     }
     for name in &missed {
         eprintln!("larder-sim: no run came to {name}");

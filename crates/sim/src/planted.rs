@@ -120,6 +120,13 @@ pub fn of_name(name: &str) -> Option<Fault> {
     FAULTS.iter().find(|known| known.name == name).map(|known| known.fault)
 }
 
+/// The fault of the file layer of a name.
+#[cfg(feature = "files")]
+#[must_use]
+pub fn file_fault_of_name(name: &str) -> Option<larder::fs::FsFault> {
+    FILE_FAULTS.iter().find(|known| known.name == name).map(|known| known.fault)
+}
+
 /// The name of what is planted, if anything is.
 #[must_use]
 pub fn name_of(faults: Faults) -> Option<&'static str> {

@@ -81,6 +81,7 @@ pub const PROBES: [(&str, Reached); 91] = [
     ("relay-child-told-all", Often),
     ("relay-cursors-all-off", Often),
     ("relay-gives-up-a-request", Often),
+    ("relay-holds-a-commit", Often),
     ("relay-narrows", Often),
     ("relay-passed-what-is-lost", Often),
     ("removal-goes-on-in-batches", Rare),

@@ -2,7 +2,7 @@
 //! seeds draw have changed, and can be made smaller. JSON, to be read and edited by people too.
 
 use crate::agenda::Time;
-use crate::decisions::Decision;
+use crate::decisions::{Decision, FileTurn};
 use crate::plan::{Plan, Trouble};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -81,6 +81,9 @@ impl fmt::Display for Decision {
                 }
                 without.iter().try_for_each(|operation| write!(f, " {operation}"))
             }
+            Self::Files(FileTurn { node, client, number, at, kind }) => {
+                write!(f, "files {node} {client} does {number} {kind} at {}", at.0)
+            }
         }
     }
 }
@@ -96,6 +99,9 @@ impl FromStr for Decision {
                 .map(|(trouble, number)| Self::Strike { trouble, number }),
             ["client", client, "begins", number, "at", at, "of", operations, rest @ ..] => {
                 parse_begin([client, number, at, operations], rest)
+            }
+            ["files", node, client, "does", number, kind, "at", at] => {
+                parse_files([node, client, number, at], kind).map(Self::Files)
             }
             _ => None,
         };
@@ -116,6 +122,16 @@ fn parse_begin(numbers: [&str; 4], rest: &[&str]) -> Option<Decision> {
         at: Time(at.parse().ok()?),
         operations: operations.parse().ok()?,
         without: without?,
+    })
+}
+
+fn parse_files([node, client, number, at]: [&str; 4], kind: &str) -> Option<FileTurn> {
+    Some(FileTurn {
+        node: node.parse().ok()?,
+        client: client.parse().ok()?,
+        number: number.parse().ok()?,
+        at: Time(at.parse().ok()?),
+        kind: kind.to_owned(),
     })
 }
 
@@ -155,6 +171,27 @@ pub(crate) mod fault_names {
     }
 }
 
+/// The same of the file layer's.
+#[cfg(feature = "files")]
+pub(crate) mod file_fault_names {
+    use crate::planted::FILE_FAULTS;
+    use larder::fs::FsFaults;
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(faults: &FsFaults, to: S) -> Result<S::Ok, S::Error> {
+        let planted = FILE_FAULTS.iter().find(|known| faults.has(known.fault));
+        planted.map(|planted| planted.name).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<FsFaults, D::Error> {
+        let Some(name) = Option::<String>::deserialize(from)? else { return Ok(FsFaults::NONE) };
+        let known = crate::planted::file_fault_of_name(&name);
+        let unknown = || D::Error::custom(format!("no planted fault of files is called {name:?}"));
+        known.map(FsFaults::only).ok_or_else(unknown)
+    }
+}
+
 /// Policies by their names, likewise.
 pub(crate) mod policy_names {
     use larder_core::cache::PolicyKind;
@@ -191,7 +228,15 @@ mod tests {
             operations: 8,
             without: [2, 5].into(),
         };
-        let decisions = [begin, Decision::Strike { trouble: Trouble::Break, number: 3 }];
+        let strike = Decision::Strike { trouble: Trouble::Break, number: 3 };
+        let files = Decision::Files(FileTurn {
+            node: 2,
+            client: 1,
+            number: 40,
+            at: Time(7),
+            kind: "Rename".into(),
+        });
+        let decisions = [begin, strike, files];
         for decision in decisions {
             assert_eq!(decision.to_string().parse::<Decision>().expect("it is one"), decision);
         }
@@ -207,6 +252,8 @@ mod tests {
             "client 1 begins 2 at 3",
             "client 1 begins 2 at 3 of 4 without x",
             "client 70000 begins 2 at 3 of 4",
+            "files 1 2 does 3 Write at",
+            "files 1 2 does x Write at 4",
         ];
         for text in wrong {
             assert!(text.parse::<Decision>().is_err(), "{text:?}");

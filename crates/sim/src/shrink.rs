@@ -2,7 +2,7 @@
 //! fewer decisions, by delta debugging. What is left fails alike: the same promise, noticed at the
 //! same place.
 
-use crate::decisions::Decision;
+use crate::decisions::{Decision, FileTurn};
 use crate::plan::Plan;
 use crate::recording::Recording;
 use crate::run::{OVERTIME, run_recorded_until};
@@ -73,6 +73,7 @@ pub fn shrink(
         shrinker.drop_troubles();
         shrinker.drop_processes();
         shrinker.drop_clients();
+        shrinker.drop_files();
         shrinker.drop_objects();
         shrinker.simplify();
         shrinker.trim();
@@ -122,6 +123,7 @@ impl Shrinker<'_> {
                 operations.saturating_sub(without.len() as u32)
             }
             Decision::Strike { .. } => 0,
+            Decision::Files(_) => 1,
         };
         let plan = &self.best.plan;
         let parts = plan.nodes.len() + plan.relays.len() - plan.absent.len();
@@ -182,11 +184,20 @@ impl Shrinker<'_> {
             if self.best.plan.absent.contains(&process) {
                 continue;
             }
+            // Without their parent its children only wait, and that may look like the failure.
+            let plan = &self.best.plan;
+            let parents = plan.relays.iter().zip(1..).chain(plan.nodes.iter().zip(relays + 1..));
+            let mut children =
+                parents.filter(|(parent, _)| **parent == process).map(|(_, child)| child);
+            if children.any(|child| !self.best.plan.absent.contains(&child)) {
+                continue;
+            }
             self.attempt(|recording| {
                 recording.plan.absent.push(process);
                 if process > relays {
                     let clients = clients_of(&recording.plan, process);
                     drop_clients_of(recording, &clients);
+                    drop_turns(recording, |turn| turn.node == process);
                 }
             });
         }
@@ -199,6 +210,29 @@ impl Shrinker<'_> {
             if !self.best.plan.idle.contains(&client) {
                 self.attempt(|recording| drop_clients_of(recording, &[client]));
             }
+        }
+    }
+
+    /// All clients of files, then each, then each kind of what they do.
+    fn drop_files(&mut self) {
+        let turns: Vec<FileTurn> =
+            self.best.decisions.iter().filter_map(turn_of).cloned().collect();
+        if self.best.plan.files.is_some() {
+            self.attempt(|recording| {
+                recording.plan.files = None;
+                drop_turns(recording, |_| true);
+            });
+        }
+        let clients: BTreeSet<(u16, u16)> =
+            turns.iter().map(|turn| (turn.node, turn.client)).collect();
+        for client in clients {
+            self.attempt(|recording| {
+                drop_turns(recording, |turn| (turn.node, turn.client) == client);
+            });
+        }
+        let kinds: BTreeSet<&String> = turns.iter().map(|turn| &turn.kind).collect();
+        for kind in kinds {
+            self.attempt(|recording| drop_turns(recording, |turn| turn.kind == *kind));
         }
     }
 
@@ -297,6 +331,17 @@ impl Shrinker<'_> {
 fn clients_of(plan: &Plan, process: u16) -> Vec<u16> {
     let node = process - 1 - plan.relays.len() as u16;
     (node * plan.clients..(node + 1) * plan.clients).collect()
+}
+
+fn turn_of(decision: &Decision) -> Option<&FileTurn> {
+    match decision {
+        Decision::Files(turn) => Some(turn),
+        _ => None,
+    }
+}
+
+fn drop_turns(recording: &mut Recording, which: impl Fn(&FileTurn) -> bool) {
+    recording.decisions.retain(|decision| !turn_of(decision).is_some_and(&which));
 }
 
 fn drop_clients_of(recording: &mut Recording, clients: &[u16]) {

@@ -393,7 +393,7 @@ impl Relay {
     }
 
     /// Passes a commit on, or answers it early (rule 13).
-    fn commit(
+    pub(super) fn commit(
         &mut self,
         link: LinkId,
         domain: DomainId,
@@ -434,6 +434,9 @@ impl Relay {
             return;
         }
         if up.unanswered >= limits.requests_max {
+            if self.hold(link, domain, &commit) {
+                return;
+            }
             let error = RequestError::Busy("the parent's limit of requests is reached".into());
             self.links.defer(link, domain, id, error, out);
             return;
@@ -441,6 +444,25 @@ impl Relay {
         up.unanswered += 1;
         self.commits.insert((domain, id), vec![link]);
         self.send_up(Message::Commit { domain, commit }, out);
+    }
+
+    /// Keeps a commit until the parent has room for it; false: another one is kept.
+    fn hold(&mut self, link: LinkId, domain: DomainId, commit: &CommitRequest) -> bool {
+        match &mut self.held {
+            Some((holder, of, held)) if (*of, held.id) == (domain, commit.id) => {
+                if *holder == link {
+                    self.links.forget_request(link);
+                }
+                *holder = link;
+                true
+            }
+            Some(_) => false,
+            None => {
+                crate::probe::probe("relay-holds-a-commit");
+                self.held = Some((link, domain, commit.clone()));
+                true
+            }
+        }
     }
 
     /// The conflict that the relay knows of already. Only for a commit that cannot have been sent

@@ -16,6 +16,7 @@ mod refresh;
 
 pub use config::RelayConfig;
 
+use crate::commit::CommitRequest;
 use crate::downlink::{Ask, COPY_RESERVED, Downlinks, LinkSink, ParentStatus};
 use crate::hash::FixedMap;
 use crate::id::{BootId, CommitId, DomainId, LinkId, RequestId, VolumeId};
@@ -72,6 +73,10 @@ pub struct Relay {
     boots: BTreeMap<(DomainId, BootId), Carried>,
     /// Commits passed on, with the links that wait for them.
     commits: BTreeMap<(DomainId, CommitId), Vec<LinkId>>,
+    /// A commit for which the parent had no room, and whose it is: it is sent by turns with what waits.
+    held: Option<(LinkId, DomainId, CommitRequest)>,
+    /// The last that was sent when there was room again was a commit.
+    commit_went: bool,
     /// Bytes of a page, as last seen per volume: what is reserved for one asked for.
     page_bytes: FixedMap<VolumeId, i64>,
     told_ready: bool,
@@ -92,6 +97,8 @@ impl Relay {
             last_request: 0,
             boots: BTreeMap::new(),
             commits: BTreeMap::new(),
+            held: None,
+            commit_went: false,
             page_bytes: FixedMap::default(),
             told_ready: false,
             clock: OnwardClock::default(),
@@ -221,8 +228,33 @@ impl Relay {
         request
     }
 
-    /// Sends what waits and may be sent.
+    /// Sends what waits and may be sent: a commit that found no room and the requests in turn. Where the
+    /// parent takes few, requests that always wait would leave no room to any commit.
     fn flush(&mut self, out: &mut Vec<RelayOutput>) {
+        if !self.commit_went || self.waiting.is_empty() {
+            self.send_held(out);
+        }
+        self.send_waiting(out);
+        self.send_held(out);
+    }
+
+    /// Sends the commit that found no room, if there is some now; answers it if there is no parent.
+    fn send_held(&mut self, out: &mut Vec<RelayOutput>) {
+        let Some((link, ..)) = &self.held else { return };
+        let up = self.up.as_ref().and_then(|up| Some((up.unanswered, up.limits?.requests_max)));
+        let is_there = self.links.get(*link).is_some();
+        if is_there && up.is_some_and(|(unanswered, most)| unanswered >= most) {
+            return;
+        }
+        if let Some((link, domain, commit)) = self.held.take()
+            && is_there
+        {
+            self.commit_went = true;
+            self.commit(link, domain, commit, out);
+        }
+    }
+
+    fn send_waiting(&mut self, out: &mut Vec<RelayOutput>) {
         let Some(limits) = self.up.as_ref().and_then(|up| up.limits) else {
             return;
         };
@@ -254,6 +286,7 @@ impl Relay {
                 break;
             }
             up.unanswered += count;
+            self.commit_went = false;
             pending.sent = true;
             let mut message = pending.what.message(request, &[]);
             if let (What::Own { domain, .. }, Message::Resume { epochs, through, .. }) =

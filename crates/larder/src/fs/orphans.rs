@@ -9,7 +9,7 @@ use super::open::Taken;
 use super::record::{Content, Entry, Inode, InodeId, Kind, Xattrs};
 use super::trie;
 use super::tx::{Tx, TxError};
-use super::write::is_without_answer;
+use super::write::may_pass;
 use super::{FileSystem, FsError, FsFault, Position, TxStore, lock, transact};
 use crate::clock::instant;
 use bytes::Bytes;
@@ -111,7 +111,7 @@ impl<S: TxStore> FileSystem<S> {
             Err(FsError::Store(TxError::OutcomeUnknown)) => {
                 lock(&self.unsettled).push_back(Taken { id: Some(id), mark, foreign });
             }
-            Err(error) if is_without_answer(error) && !foreign => self.reap_later(id),
+            Err(error) if may_pass(error) && !foreign => self.reap_later(id),
             _ => {}
         }
         freed

@@ -1,5 +1,6 @@
 //! What file clients asked for and were answered, for the checker.
 
+use super::turns::Turns;
 use larder::fs::{FsError, InodeId, RenameMode};
 use larder_core::id::Stamp;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -130,6 +131,8 @@ pub struct Journal {
     pub ended: VecDeque<Entry>,
     /// What was written, by tag. Tags ascend.
     pub written: BTreeMap<u64, Written>,
+    /// The same by the file, as far as it is known which one that is.
+    written_to: BTreeMap<InodeId, BTreeSet<u64>>,
     /// The last tag.
     pub tag: u64,
     /// Directories that were seen.
@@ -152,8 +155,8 @@ pub struct Journal {
     pub drains: bool,
     /// Operations begun and ended.
     pub count: u64,
-    /// The last operation of each client, by node.
-    pub numbers: BTreeMap<(u16, u16), u32>,
+    /// Which operations clients do.
+    pub turns: Turns,
 }
 
 /// The journal, shared by all clients of a run.
@@ -193,22 +196,46 @@ impl Journal {
     /// Something is about to be written.
     pub fn writes(&mut self, tag: u64, who: Who, file: InodeId, (from, to): (u64, u64)) {
         self.written.insert(tag, Written { who, file, from, to, kept: None });
+        self.written_to.entry(self.file(file)).or_default().insert(tag);
     }
 
     /// It waits for its commit from here on, at the latest.
     pub fn wrote(&mut self, tag: u64, file: InodeId) {
         self.count += 1;
-        if let Some(written) = self.written.get_mut(&tag) {
-            (written.kept, written.file) = (Some(self.count), file);
+        let (was, is) = match self.written.get_mut(&tag) {
+            Some(written) => {
+                written.kept = Some(self.count);
+                (std::mem::replace(&mut written.file, file), file)
+            }
+            None => return,
+        };
+        let (was, is) = (self.file(was), self.file(is));
+        if was != is {
+            self.written_to.entry(was).or_default().remove(&tag);
+            self.written_to.entry(is).or_default().insert(tag);
         }
     }
 
     /// A file turned out to be another.
     pub fn become_another(&mut self, (node, life): (u16, u32), from: InodeId, to: InodeId) {
         self.became.insert(from, to);
+        let written = self.written_to.remove(&from).unwrap_or_default();
+        self.written_to.entry(self.file(to)).or_default().extend(written);
         if let Some(count) = self.held.remove(&(node, life, from)) {
             *self.held.entry((node, life, to)).or_default() += count;
         }
+    }
+
+    /// All that was written into a file, with its tags.
+    pub fn written_to(&self, id: InodeId) -> impl Iterator<Item = (u64, &Written)> + '_ {
+        let tags = self.written_to.get(&self.file(id)).into_iter().flatten();
+        tags.filter_map(|tag| Some((*tag, self.written.get(tag)?)))
+    }
+
+    /// The same by one process.
+    pub fn written_by(&self, who: Who, id: InodeId) -> impl Iterator<Item = (u64, &Written)> + '_ {
+        self.written_to(id)
+            .filter(move |(_, it)| (it.who.node, it.who.life) == (who.node, who.life))
     }
 
     /// Whether a write came after another, both by one process.

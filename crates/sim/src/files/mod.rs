@@ -8,18 +8,22 @@
 
 pub mod check;
 pub mod journal;
+pub mod living;
 pub mod model;
 pub mod plan;
 pub mod port;
 pub mod store;
 pub mod tasks;
 pub mod tree;
+pub mod turns;
+pub mod whole;
 mod work;
 
 pub use plan::{FilesPlan, aim, draw};
 
 use crate::agenda::Time;
 use crate::client::VolumePlan;
+use crate::decisions::Decision;
 use crate::net::Proc;
 use crate::plan::Plan;
 use crate::world::World;
@@ -99,6 +103,16 @@ impl Files {
             checker: Some(checker),
             ..Self::default()
         }
+    }
+
+    /// Clients do what was recorded and no more.
+    pub(crate) fn given(&mut self, decisions: &[Decision]) {
+        journal::with(&self.journal, |journal| journal.turns.give(decisions));
+    }
+
+    /// The troubles are over: clients do what they like, or rest.
+    pub(crate) fn decide_alone(&mut self, rest: bool) {
+        journal::with(&self.journal, |journal| journal.turns.end(rest));
     }
 }
 
@@ -197,6 +211,8 @@ impl World {
             assert!(rounds < ROUNDS_MAX, "progress: a process of files asks for ever");
         }
         self.files.polled = None;
+        let noted = journal::with(&self.files.journal, |journal| journal.turns.take_noted());
+        self.decisions.note_files(noted.into_iter());
         if let Some(process) = self.files.processes.get_mut(&proc.0) {
             process.tasks = Some(tasks);
         }
@@ -308,6 +324,6 @@ impl World {
         let Some(checker) = &self.files.checker else { return };
         let lost = journal::with(&self.files.journal, |journal| !journal.lost.is_empty());
         let hindered = self.plan.mix.rights_percent > 0 || self.plan.mix.quota_percent > 0;
-        checker.at_rest(self.files.deaths > 0 || lost || hindered);
+        checker.at_rest(&self.oracle, self.files.deaths > 0 || lost || hindered);
     }
 }

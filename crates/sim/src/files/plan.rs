@@ -68,8 +68,8 @@ const ACTIONS: [Action; 22] = [
 pub struct FilesPlan {
     /// Of what the clients draw.
     pub seed: u64,
-    /// Planted faults of the file layer: in no recording.
-    #[serde(skip)]
+    /// Planted faults of the file layer.
+    #[serde(default, with = "crate::recording::file_fault_names")]
     pub faults: FsFaults,
     /// Clients of each process.
     pub clients: u16,
@@ -79,6 +79,9 @@ pub struct FilesPlan {
     pub actions: Vec<(Action, u64)>,
     /// Longest pause between two operations of a client, in nanoseconds.
     pub think: u64,
+    /// Pages from the beginning of a file to where they write at most.
+    #[serde(default = "far")]
+    pub far: u64,
     /// Names that they give.
     pub names: Vec<String>,
     /// The key of the hash of names.
@@ -97,6 +100,14 @@ pub struct FilesPlan {
     pub lock_lease: Duration,
     /// See [`Choices`].
     pub choices: Choices,
+    /// After how many commits the whole tree is judged, if not as always.
+    #[serde(default)]
+    pub whole_every: Option<u64>,
+}
+
+/// Pages beyond what one transaction frees.
+fn far() -> u64 {
+    300
 }
 
 impl FilesPlan {
@@ -106,9 +117,10 @@ impl FilesPlan {
     pub fn draw(seed: u64) -> Self {
         let rng = &mut Rng::new(seed ^ 0xf11e_5eed);
         let mut actions = Vec::new();
+        let share = pick(rng, &[1, 3, 3, 4]);
         for action in ACTIONS {
-            if rng.chance(3, 4) {
-                actions.push((action, pick(rng, &[1, 3, 8])));
+            if rng.chance(share, 4) {
+                actions.push((action, pick(rng, &[1, 3, 8, 40])));
             }
         }
         actions.extend([(Action::Create, 4), (Action::Open, 2), (Action::Write, 2)]);
@@ -129,6 +141,7 @@ impl FilesPlan {
             actions,
             think: pick(rng, &[MILLI, 20 * MILLI, 200 * MILLI]),
             names,
+            far: far(),
             key: rng.next_u128().to_le_bytes(),
             late,
             write_back_age: Duration::from_millis(pick(rng, &[400, 2_000, 5_000])),
@@ -142,6 +155,7 @@ impl FilesPlan {
                 time_limit: Duration::from_millis(pick(rng, &[300, 3_000, 30_000])),
                 refresh_limit: Duration::from_millis(pick(rng, &[100, 1_000])),
             },
+            whole_every: None,
         }
     }
 
@@ -161,10 +175,19 @@ impl FilesPlan {
     }
 }
 
-/// Only worlds that are about files have any, for now (finding 233).
+/// A fifth of all seeds have clients of files: few, beside those of objects.
 #[must_use]
-pub fn draw(_seed: u64) -> Option<FilesPlan> {
-    None
+pub fn draw(seed: u64) -> Option<FilesPlan> {
+    let rng = &mut Rng::new(seed ^ 0x00f1_1e50);
+    rng.chance(1, 5).then(|| {
+        let mut plan = FilesPlan::draw(seed);
+        plan.clients = plan.clients.min(2);
+        plan.nodes = plan.nodes.min(2);
+        plan.think = plan.think.max(20 * MILLI);
+        // Files of hundreds of pages would be in the way of all others for minutes.
+        plan.far = pick(rng, &[2, 16, 40]);
+        plan
+    })
 }
 
 /// A plan whose world is about files: with a planted fault of theirs, or none.

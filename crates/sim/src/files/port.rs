@@ -2,6 +2,7 @@
 //! brought by the world.
 
 use super::journal::{Shared, Who};
+use crate::agenda::MILLI;
 use crate::clock::SimClock;
 use larder::clock::simulated::Surroundings;
 use larder_core::cache::io::{CacheOp, CacheReply};
@@ -18,6 +19,9 @@ use std::time::Duration;
 
 /// Nanoseconds since 1970 at which runs begin.
 const WALL_NANOS: i64 = 1_700_000_000_000_000_000;
+
+/// See [`Port::think`].
+const HEALING_THINK: u64 = 400 * MILLI;
 
 /// What the plan chose of how files are used.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -157,6 +161,14 @@ impl Port {
     pub fn time_limit(&self) -> Duration {
         let patient = self.with(|inner| inner.patient);
         if patient { Duration::from_secs(60) } else { self.choices.time_limit }
+    }
+
+    /// The longest pause of a client, in nanoseconds. While the world heals there is no end of operations
+    /// in sight: they are fewer.
+    #[must_use]
+    pub fn think(&self, think: u64) -> u64 {
+        let patient = self.with(|inner| inner.patient);
+        if patient { think.max(HEALING_THINK) } else { think }
     }
 
     /// Asks, and waits for the answer.

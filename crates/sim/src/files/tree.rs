@@ -8,9 +8,11 @@ use bytes::{Buf, Bytes};
 use larder::fs::InodeId;
 use larder_core::commit::PageKind;
 use larder_core::id::{Generation, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
+use larder_core::page::Record;
 use siphasher::sip::SipHasher13;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
+use std::sync::Arc;
 
 /// A kind of inode, as its record has it.
 pub const FILE: u8 = 1;
@@ -27,10 +29,10 @@ const HEADER_BYTES: u64 = 32;
 pub type Names = BTreeMap<Bytes, (InodeId, u8)>;
 
 /// The tree.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tree {
     /// All inodes, those of files without a name among them.
-    pub inodes: BTreeMap<InodeId, Inode>,
+    pub inodes: BTreeMap<InodeId, Arc<Inode>>,
     /// The root directory.
     pub root: InodeId,
     /// The directory of files without a name.
@@ -95,79 +97,104 @@ impl Inode {
         }
     }
 
-    /// Offsets of cells that are not zero.
+    /// Offsets of cells that differ from another inode's, ascending.
     #[must_use]
-    pub fn cells(&self, page_bytes: u64) -> Vec<u64> {
-        let of =
-            |first: u64, length: usize| (0..length as u64).step_by(8).map(move |at| first + at);
-        let all: Vec<u64> = match &self.body {
-            Body::Empty => Vec::new(),
-            Body::Inline(bytes) => of(0, bytes.len()).collect(),
-            Body::Pages(pages) => {
-                pages.iter().flat_map(|(page, bytes)| of(page * page_bytes, bytes.len())).collect()
+    pub fn differing(&self, other: &Self, page_bytes: u64) -> Vec<u64> {
+        let nothing = Bytes::new();
+        let (one, two) = (self.chunks(), other.chunks());
+        let mut places: Vec<u64> = one.keys().chain(two.keys()).copied().collect();
+        places.sort_unstable();
+        places.dedup();
+        let mut cells = Vec::new();
+        for place in places {
+            let mine = one.get(&place).copied().unwrap_or(&nothing);
+            let theirs = two.get(&place).copied().unwrap_or(&nothing);
+            if mine == theirs && self.size == other.size {
+                continue;
             }
-        };
-        all.into_iter().filter(|at| self.cell(*at, page_bytes) != 0).collect()
+            let first = place * page_bytes;
+            let length = mine.len().max(theirs.len()) as u64;
+            let within = (first..first + length).step_by(8);
+            cells.extend(
+                within.filter(|at| self.cell(*at, page_bytes) != other.cell(*at, page_bytes)),
+            );
+        }
+        cells
+    }
+
+    /// Bytes by their page's place in the file.
+    fn chunks(&self) -> BTreeMap<u64, &Bytes> {
+        match &self.body {
+            Body::Empty => BTreeMap::new(),
+            Body::Inline(bytes) => BTreeMap::from([(0, bytes)]),
+            Body::Pages(pages) => pages.iter().map(|(place, bytes)| (*place, bytes)).collect(),
+        }
     }
 }
 
+/// A part of a page that decoding looked at: the page, and a slot of it or [`ALL`]. Bytes of raw
+/// pages are in slot 0, as commits have them.
+pub(super) type Look = (PageNo, u32);
+/// Whatever is in a page.
+pub(super) const ALL: u32 = u32::MAX;
+
 /// What decoding goes through.
-struct Decoder<'a> {
+pub(super) struct Decoder<'a> {
     branch: &'a Branch,
     stamp: Stamp,
     volume: VolumeId,
-    key: [u8; 16],
+    pub(super) key: [u8; 16],
     /// Pages that something leads to.
-    used: BTreeSet<PageNo>,
-    inodes: BTreeMap<InodeId, Inode>,
-    /// How many names lead to each.
-    named: BTreeMap<InodeId, u64>,
+    pub(super) used: BTreeSet<PageNo>,
+    /// Those of them that nothing else may lead to.
+    pub(super) alone: BTreeSet<PageNo>,
     /// Where objects are that had no room in their own places.
-    moved: BTreeSet<(PageNo, Slot)>,
+    pub(super) moved: BTreeSet<(PageNo, Slot)>,
+    /// All that was looked at.
+    pub(super) looked: BTreeSet<Look>,
 }
 
-type Check<T> = Result<T, String>;
+/// A directory's inode, and what it says is above it.
+pub(super) struct Decoded {
+    pub(super) inode: Inode,
+    pub(super) parent: Option<InodeId>,
+}
+
+/// What is wrong with a tree.
+pub(super) type Check<T> = Result<T, String>;
+
+/// The record of page 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Roots {
+    pub(super) key: [u8; 16],
+    pub(super) root: InodeId,
+    pub(super) orphans: InodeId,
+}
 
 fn reference(bytes: &mut &[u8]) -> InodeId {
     let (page, slot) = (PageNo(bytes.get_u64_le()), Slot(bytes.get_u16_le()));
     InodeId { page, slot, generation: Generation(bytes.get_u32_le()) }
 }
 
-/// The tree at a stamp; none: the volume has none yet. An error: it breaks an invariant.
-pub fn decode(
-    branch: &Branch,
-    stamp: Stamp,
-    volume: VolumeId,
-    page_bytes: u64,
-    pages: &BTreeSet<PageNo>,
-) -> Check<Option<Tree>> {
-    let page_bytes = page_bytes - HEADER_BYTES;
-    let mut decoder = Decoder {
-        branch,
-        stamp,
-        volume,
-        key: [0; 16],
-        used: BTreeSet::from([PageNo(1)]),
-        inodes: BTreeMap::new(),
-        named: BTreeMap::new(),
-        moved: BTreeSet::new(),
-    };
-    let Some((_, record)) = decoder.object(PageNo(1), Slot(0)) else { return Ok(None) };
-    let mut record = &record[..];
-    if record.len() != 48 || record.get_u8() != 2 || &record[..3] != b"LFS" {
-        return Err("page 1: no root record".into());
+/// Bytes of content in a raw page.
+pub(super) fn content_bytes(page_bytes: u64) -> u64 {
+    page_bytes - HEADER_BYTES
+}
+
+impl<'a> Decoder<'a> {
+    /// Of a volume at a stamp; nothing was looked at yet.
+    pub(super) fn new(branch: &'a Branch, stamp: Stamp, volume: VolumeId) -> Self {
+        Self {
+            branch,
+            stamp,
+            volume,
+            key: [0; 16],
+            used: BTreeSet::new(),
+            alone: BTreeSet::new(),
+            moved: BTreeSet::new(),
+            looked: BTreeSet::new(),
+        }
     }
-    record.advance(3);
-    record.copy_to_slice(&mut decoder.key);
-    let (root, orphans) = (reference(&mut record), reference(&mut record));
-    for directory in [root, orphans] {
-        decoder.named.insert(directory, 1);
-        decoder.directory(directory, directory, directory == orphans)?;
-    }
-    decoder.counts(root, orphans)?;
-    decoder.locks()?;
-    decoder.leaks(pages)?;
-    Ok(Some(Tree { inodes: decoder.inodes, root, orphans, page_bytes }))
 }
 
 impl Decoder<'_> {
@@ -175,31 +202,57 @@ impl Decoder<'_> {
         PageId { volume: self.volume, page }
     }
 
+    /// The record of page 1; none: the volume has no tree yet.
+    pub(super) fn roots(&mut self) -> Check<Option<Roots>> {
+        let Some((_, record)) = self.object(PageNo(1), Slot(0)) else { return Ok(None) };
+        let mut record = &record[..];
+        if record.len() != 48 || record.get_u8() != 2 || &record[..3] != b"LFS" {
+            return Err("page 1: no root record".into());
+        }
+        record.advance(3);
+        record.copy_to_slice(&mut self.key);
+        let (root, orphans) = (reference(&mut record), reference(&mut record));
+        self.used.insert(PageNo(1));
+        Ok(Some(Roots { key: self.key, root, orphans }))
+    }
+
     fn object(&mut self, page: PageNo, slot: Slot) -> Option<(Generation, Bytes)> {
         let id = self.id(page);
+        self.looked.insert((page, u32::from(slot.0)));
         let (generation, record) = self.branch.slot(id, slot, self.stamp)?;
-        match record {
-            larder_core::page::Record::Forward(to) => {
-                self.used.insert(to.page.page);
-                self.moved.insert((to.page.page, to.slot));
-            }
-            larder_core::page::Record::Large { first, count, .. } => {
-                self.used.extend((0..u64::from(*count)).map(|i| PageNo(first.0 + i)));
-            }
-            larder_core::page::Record::Inline(_) => {}
+        let mut at = record;
+        while let Record::Forward(to) = at {
+            self.used.insert(to.page.page);
+            self.moved.insert((to.page.page, to.slot));
+            self.looked.insert((to.page.page, u32::from(to.slot.0)));
+            at = &self.branch.slot(to.page, to.slot, self.stamp)?.1;
+        }
+        if let Record::Large { first, count, .. } = at {
+            let pages = (0..u64::from(*count)).map(|i| PageNo(first.0 + i));
+            self.looked.extend(pages.clone().map(|page| (page, 0)));
+            self.used.extend(pages);
         }
         let object = ObjectId { page: id, slot, generation: *generation };
         Some((*generation, value(self.branch, object, self.stamp)?))
     }
 
-    fn raw(&self, page: PageNo) -> Option<Bytes> {
+    fn raw(&mut self, page: PageNo) -> Option<Bytes> {
         let id = self.id(page);
+        self.looked.insert((page, 0));
         self.branch.kind(id, self.stamp)?;
         self.branch.raw(id, self.stamp).cloned()
     }
 
-    /// Decodes an inode, and the pages that it leads to.
-    fn inode(&mut self, id: InodeId) -> Check<(Inode, Option<PageNo>)> {
+    /// Decodes an inode, and the pages that it leads to: those of names as well.
+    pub(super) fn inode(&mut self, id: InodeId) -> Check<Decoded> {
+        let (mut inode, trie) = self.inode_alone(id)?;
+        let Some(trie) = trie else { return Ok(Decoded { inode, parent: None }) };
+        let (names, parent) = self.names(id, trie)?;
+        inode.names = names;
+        Ok(Decoded { inode, parent: Some(parent) })
+    }
+
+    fn inode_alone(&mut self, id: InodeId) -> Check<(Inode, Option<PageNo>)> {
         let damaged = |what: &str| Err(format!("inode {id}: {what}"));
         let found = self.object(id.page, id.slot);
         let Some((_, record)) = found.filter(|(generation, _)| *generation == id.generation) else {
@@ -272,6 +325,7 @@ impl Decoder<'_> {
                         if !self.used.insert(PageNo(first + at)) {
                             return Err(format!("inode {id}: page {index} is another file's too"));
                         }
+                        self.alone.insert(PageNo(first + at));
                         pages.insert(index, bytes);
                     }
                     None if index < high && !sparse => {
@@ -304,57 +358,39 @@ impl Decoder<'_> {
         Ok(Bytes::from(list).slice(8..length))
     }
 
-    /// Decodes a directory, and all that is below it.
-    fn directory(&mut self, id: InodeId, parent: InodeId, hidden: bool) -> Check<()> {
-        if self.inodes.contains_key(&id) {
-            return Err(format!("directory {id} has two names, or is in a loop"));
-        }
-        let (mut inode, trie) = self.inode(id)?;
-        let trie = trie.ok_or(format!("{id} is no directory"))?;
+    /// The names of a directory, and which one its pages say is above it.
+    fn names(&mut self, id: InodeId, trie: PageNo) -> Check<(Names, InodeId)> {
         let mut names = Names::new();
         let mut waiting = vec![(trie, 0_u32, 0_u64)];
-        while let Some((page, level, prefix)) = waiting.pop() {
-            self.bucket((id, trie, parent), (page, level, prefix), &mut names, &mut waiting)?;
+        let mut parent = None;
+        while let Some(page) = waiting.pop() {
+            let found = self.bucket((id, trie), page, &mut names, &mut waiting)?;
+            parent = parent.or(found);
         }
-        inode.names = names.clone();
-        if !hidden && inode.size != names.len() as u64 {
-            return Err(format!("directory {id} counts {} names of {}", inode.size, names.len()));
-        }
-        self.inodes.insert(id, inode);
-        for (name, (to, kind)) in names {
-            *self.named.entry(to).or_default() += u64::from(!hidden);
-            if kind == DIRECTORY {
-                self.directory(to, id, false)?;
-            } else if !self.inodes.contains_key(&to) {
-                let (inode, _) = self.inode(to)?;
-                self.inodes.insert(to, inode);
-            }
-            let found = self.inodes[&to].kind;
-            if found != kind && !hidden {
-                return Err(format!("{name:?} in {id} is said to be {kind}, and is {found}"));
-            }
-        }
-        Ok(())
+        let parent = parent.ok_or(format!("directory {id} says nothing of its parent"))?;
+        Ok((names, parent))
     }
 
     fn bucket(
         &mut self,
-        (id, trie, parent): (InodeId, PageNo, InodeId),
+        (id, trie): (InodeId, PageNo),
         (page, level, prefix): (PageNo, u32, u64),
         names: &mut Names,
         waiting: &mut Vec<(PageNo, u32, u64)>,
-    ) -> Check<()> {
+    ) -> Check<Option<InodeId>> {
         let damaged = |what: &str| Err(format!("directory {id}, page {}: {what}", page.0));
         let Some((_, header)) = self.object(page, Slot(0)) else { return damaged("no header") };
+        self.looked.insert((page, ALL));
         if !self.used.insert(page) && page != trie {
             return damaged("it has another use");
+        }
+        if page != trie {
+            self.alone.insert(page);
         }
         let mut header = &header[..];
         header.advance(1);
         let flags = header.get_u8();
-        if flags & 1 != 0 && reference(&mut header) != parent {
-            return damaged("its parent is another than the directory that holds it");
-        }
+        let parent = (flags & 1 != 0).then(|| reference(&mut header));
         if (flags & 1 != 0) != (page == trie) {
             return damaged("a parent in the wrong page");
         }
@@ -388,7 +424,7 @@ impl Decoder<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(parent)
     }
 
     fn hash(&self, name: &[u8]) -> u64 {
@@ -397,37 +433,16 @@ impl Decoder<'_> {
         hasher.finish()
     }
 
-    /// Link counts.
-    fn counts(&self, root: InodeId, orphans: InodeId) -> Check<()> {
-        for (id, inode) in &self.inodes {
-            let named = self.named.get(id).copied().unwrap_or(0);
-            let hidden = self.inodes[&orphans].names.values().filter(|(to, _)| to == id).count();
-            let below = inode.names.values().filter(|(_, kind)| *kind == DIRECTORY).count() as u64;
-            let links = if inode.kind == DIRECTORY { 2 + below } else { named };
-            if *id == orphans {
-                continue;
-            }
-            if inode.links != links {
-                return Err(format!("inode {id} counts {} links of {links}", inode.links));
-            }
-            if inode.kind == DIRECTORY && named != 1 {
-                return Err(format!("directory {id} has {named} names"));
-            }
-            if (hidden > 0) != (named == 0 && *id != root) || hidden > 1 {
-                return Err(format!("inode {id} has {named} names, {hidden} among the nameless"));
-            }
-        }
-        Ok(())
-    }
-
     /// No two locks of living nodes are in each other's way.
-    fn locks(&mut self) -> Check<()> {
+    pub(super) fn locks(&mut self) -> Check<()> {
         let Some((_, table)) = self.object(PageNo(1), Slot(1)) else { return Ok(()) };
         let mut table = &table[4..];
         let (first, pages) = (table.get_u64_le(), u64::from(table.get_u16_le()));
         self.used.extend((0..pages).map(|page| PageNo(first + page)));
+        self.looked.insert((PageNo(first), ALL));
         for page in 1..pages {
             let page = PageNo(first + page);
+            self.looked.insert((page, ALL));
             let slots: Vec<Slot> =
                 self.branch.slots(self.id(page), self.stamp).map(|(slot, _)| slot).collect();
             for slot in slots {
@@ -462,37 +477,32 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Everything that is there is led to.
-    fn leaks(&self, pages: &BTreeSet<PageNo>) -> Check<()> {
-        for &page in pages {
-            let id = self.id(page);
-            match self.branch.kind(id, self.stamp) {
-                None => {}
-                Some(PageKind::Raw) if self.used.contains(&page) => {}
-                Some(PageKind::Raw) => return Err(format!("nothing leads to raw page {}", page.0)),
-                Some(PageKind::Slotted) => self.leaks_in(page)?,
-            }
+    /// Whether all that is in a page is led to, by what `leads` knows.
+    pub(super) fn leaks(&self, page: PageNo, leads: &impl Leads) -> Check<()> {
+        match self.branch.kind(self.id(page), self.stamp) {
+            None => Ok(()),
+            Some(PageKind::Raw) if leads.to_page(page) => Ok(()),
+            Some(PageKind::Raw) => Err(format!("nothing leads to raw page {}", page.0)),
+            Some(PageKind::Slotted) => self.leaks_in(page, leads),
         }
-        Ok(())
     }
 
-    fn leaks_in(&self, page: PageNo) -> Check<()> {
+    fn leaks_in(&self, page: PageNo, leads: &impl Leads) -> Check<()> {
         for (slot, (generation, _)) in self.branch.slots(self.id(page), self.stamp) {
             // A header, a table, names: with the page they are in.
-            let inode = slot.0 >= 2 && slot.0 < NAMES_FROM;
-            let even = InodeId { page, slot: Slot(slot.0 & !1), generation: *generation };
-            let known = match slot.0 % 2 {
-                0 => self.inodes.contains_key(&even),
-                _ => self.inodes.iter().any(|(id, inode)| {
-                    (id.page, id.slot) == (page, even.slot) && matches!(inode.body, Body::Inline(_))
-                }),
-            };
-            let elsewhere = self.is_of_locks(page) || self.moved.contains(&(page, slot));
-            if inode && !known && !elsewhere {
-                return Err(format!("nothing leads to slot {} of page {}", slot.0, page.0));
+            if slot.0 < 2 || slot.0 >= NAMES_FROM {
+                if !leads.to_page(page) {
+                    return Err(format!("nothing leads to page {}, slot {}", page.0, slot.0));
+                }
+                continue;
             }
-            if !inode && !self.used.contains(&page) {
-                return Err(format!("nothing leads to page {}, slot {}", page.0, slot.0));
+            let even = Slot(slot.0 & !1);
+            let known = match slot.0 % 2 {
+                0 => leads.to_inode(InodeId { page, slot: even, generation: *generation }),
+                _ => leads.to_data(page, even),
+            };
+            if !known && !self.is_of_locks(page) && !leads.to_moved(page, slot) {
+                return Err(format!("nothing leads to slot {} of page {}", slot.0, page.0));
             }
         }
         Ok(())
@@ -501,9 +511,28 @@ impl Decoder<'_> {
     /// Whether a page that is in use has no inodes, but what only its owner knows.
     fn is_of_locks(&self, page: PageNo) -> bool {
         let there = self.branch.slot(self.id(PageNo(1)), Slot(1), self.stamp);
-        let Some((_, larder_core::page::Record::Inline(table))) = there else { return false };
+        let Some((_, Record::Inline(table))) = there else { return false };
         let mut table = &table[4..];
         let (first, pages) = (table.get_u64_le(), u64::from(table.get_u16_le()));
         (first..first + pages).contains(&page.0)
     }
+}
+
+/// What a tree is known to lead to.
+pub(super) trait Leads {
+    /// A page that is somebody's.
+    fn to_page(&self, page: PageNo) -> bool;
+    /// An inode.
+    fn to_inode(&self, id: InodeId) -> bool;
+    /// The bytes beside the inode of a slot.
+    fn to_data(&self, page: PageNo, slot: Slot) -> bool;
+    /// An object that had no room in its own place.
+    fn to_moved(&self, page: PageNo, slot: Slot) -> bool;
+}
+
+/// Whether one of these inodes, in this slot, has bytes beside it.
+pub(super) fn has_data(inodes: &BTreeMap<InodeId, Arc<Inode>>, page: PageNo, slot: Slot) -> bool {
+    let first = InodeId { page, slot, generation: Generation(0) };
+    let last = InodeId { page, slot, generation: Generation(u32::MAX) };
+    inodes.range(first..=last).any(|(_, inode)| matches!(inode.body, Body::Inline(_)))
 }

@@ -5,6 +5,9 @@ use super::journal::{self, Answer, Ask, Journal, Place, Who};
 use super::plan::{Action, FilesPlan};
 use super::port::Port;
 use super::store::{POLLED, SimStore};
+use super::turns::Turn;
+use crate::agenda::Time;
+use crate::decisions::FileTurn;
 use crate::plan::{pick, weighted};
 use bytes::{BufMut, Bytes, BytesMut};
 use larder::clock::{instant, sleep, spawn};
@@ -225,11 +228,23 @@ impl Client {
     async fn next(&mut self) {
         let plan = self.process.plan.clone();
         let (node, client) = (self.process.port.node, self.number);
-        self.who.number = self.journal(|journal| journal.number(node, client));
+        let (number, given) = match self.journal(|journal| journal.turns.next(node, client)) {
+            Turn::Free(number) => (number, None),
+            Turn::Given(number, at) => (number, Some(at)),
+            Turn::Rest => return sleep(AGAIN).await,
+        };
+        self.who.number = number;
         let seed = plan.seed ^ (u64::from(node) << 48) ^ (u64::from(client) << 40);
-        let mut rng = Rng::new(seed.wrapping_add(u64::from(self.who.number)));
-        sleep(Duration::from_nanos(1 + rng.below(plan.think))).await;
+        let mut rng = Rng::new(seed.wrapping_add(u64::from(number)));
+        let think = 1 + rng.below(self.process.port.think(plan.think));
+        let now = Time(larder::clock::now().0);
+        let at = given.unwrap_or(now.plus(think)).max(now);
         let action = weighted(&mut rng, &plan.actions);
+        let kind = format!("{action:?}");
+        self.journal(|journal| {
+            journal.turns.note(FileTurn { node, client, number, at, kind });
+        });
+        sleep(Duration::from_nanos(at.0 - now.0)).await;
         let ask = self.draw(action, &mut rng);
         let Some(ask) = ask else { return };
         let changes = !matches!(
@@ -297,7 +312,7 @@ impl Client {
         let offset = match rng.below(8) {
             0..=3 => rng.below(64) * 8,
             4..=6 => rng.below(3 * PAGE / 8) * 8,
-            _ => pick(rng, &[16, 40, 300]) * PAGE + rng.below(100) * 8,
+            _ => pick(rng, &[16, 40, 300]).min(self.process.plan.far) * PAGE + rng.below(100) * 8,
         };
         let most = pick(rng, &[4, 60, 700]);
         let length = 8 * (1 + rng.below(most));
@@ -538,12 +553,6 @@ async fn by_name(files: &Files, ask: &Ask) -> Result<Answer, FsError> {
 }
 
 impl Journal {
-    fn number(&mut self, node: u16, client: u16) -> u32 {
-        let number = self.numbers.entry((node, client)).or_default();
-        *number += 1;
-        *number
-    }
-
     fn new_tag(&mut self) -> u64 {
         self.tag += 1;
         self.tag

@@ -268,6 +268,7 @@ impl World {
     pub fn replaying(recording: &Recording, readable: bool) -> Self {
         let mut world = Self::new(recording.plan.clone(), readable);
         world.decisions = Decisions::given(&recording.decisions);
+        world.files.given(&recording.decisions);
         world.wild_until = recording.wild_until();
         world.calm = recording.calm;
         world
@@ -292,6 +293,7 @@ impl World {
         }
         self.wild_until = self.wild_until.min(self.now);
         self.decisions.end();
+        self.files.decide_alone(self.calm);
         self.settle();
     }
 

@@ -301,6 +301,22 @@ fn records_that_no_reckoning_survives() {
 
 /// A large file was cut to nothing: what it had held went to those without a name, and stayed there
 /// until nobody had said for a day that it is open.
+/// Bug 89. A file of many pages lost its last name; while it was freed the link broke, which is told at
+/// once ("no link to the parent"). Only what had waited in vain was tried again: the file stayed until
+/// nobody had said for `orphan_age` that it is open.
+#[tokio::test]
+async fn what_could_not_be_freed_without_a_link_is_freed_later() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, id, 300 * u64::from(PAGE_BYTES), b"far out").await;
+    fs.unlink(fs.root(), b"f").await.expect("it works");
+    store.fail_next_commit(TxError::Unavailable("no link to the parent".into()));
+    let first = fs.reap_waiting().await;
+    assert!(matches!(first, Err(FsError::Store(TxError::Unavailable(_)))), "{first:?}");
+    fs.reap_waiting().await.expect("it works");
+    assert_eq!(fs.orphans().await, Ok(Vec::new()));
+}
+
 #[tokio::test]
 async fn what_a_large_file_held_is_freed_soon_after_it_was_cut_to_nothing() {
     let (_, fs) = fresh().await;
