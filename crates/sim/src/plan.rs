@@ -289,6 +289,14 @@ pub struct Limits {
     pub resume_pages_max: usize,
     /// Boots of a name that the origin remembers.
     pub boots_per_name_max: usize,
+    /// Parts of copies that the origin makes at once.
+    #[serde(default = "copies_max")]
+    pub copies_max: usize,
+}
+
+/// As many as are made at an origin that nobody has set up otherwise.
+fn copies_max() -> usize {
+    larder_core::origin::OriginConfig::default().copies_max
 }
 
 /// A pick of one.
@@ -409,6 +417,9 @@ impl Plan {
         }
         if rng.chance(1, 6) {
             plan.mix.copy_percent = pick(rng, &[1, 5]);
+            if !plan.relays.is_empty() && rng.chance(1, 2) {
+                plan.aim_at_refused_copies();
+            }
         }
         plan.files = crate::files::draw(seed);
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
@@ -570,6 +581,7 @@ impl Limits {
             append_records_max: pick(rng, &[1, 3, 1024]),
             resume_pages_max: pick(rng, &[1, 8, 65_536]),
             boots_per_name_max: 4_096,
+            copies_max: copies_max(),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// All faults, with the names they have on the command line.
-pub const FAULTS: [(Fault, &str); 57] = [
+pub const FAULTS: [(Fault, &str); 67] = [
     (Fault::SkipDoom, "skip-doom"),
     (Fault::UnpinnedNotice, "unpinned-notice"),
     (Fault::SkipRecheck, "skip-recheck"),
@@ -66,6 +66,16 @@ pub const FAULTS: [(Fault, &str); 57] = [
     (Fault::SilentKept, "silent-kept"),
     (Fault::PatienceForgotten, "patience-forgotten"),
     (Fault::ReservedUnserved, "reserved-unserved"),
+    (Fault::PutOffCounted, "put-off-counted"),
+    (Fault::GatheredKept, "gathered-kept"),
+    (Fault::WritesRetained, "writes-retained"),
+    (Fault::SnapshotKept, "snapshot-kept"),
+    (Fault::WaitForgotten, "wait-forgotten"),
+    (Fault::PutOffUnsent, "put-off-unsent"),
+    (Fault::OutcomesKept, "outcomes-kept"),
+    (Fault::WrittenUntold, "written-untold"),
+    (Fault::ReservationKept, "reservation-kept"),
+    (Fault::FetchingKept, "fetching-kept"),
     (Fault::AgeFromZero, "age-from-zero"),
 ];
 

@@ -134,6 +134,18 @@ impl Plan {
         self.mix.linger_percent = 0;
     }
 
+    /// Copies below a relay that come to nothing, beside fetches over the same link, to the very end:
+    /// what waits for the credit that was reserved for them is served by nothing else (bug 75).
+    pub(super) fn aim_at_refused_copies(&mut self) {
+        self.limits.copies_max = 0;
+        // With room for one request at a time commits behind a relay would wait for ever (finding 320).
+        self.limits.requests_max = self.limits.requests_max.max(16);
+        self.mix.copy_percent = 40;
+        self.limits.memory_bytes = 2_000;
+        self.clients = 2;
+        self.nodes.iter_mut().for_each(|parent| *parent = (*parent).max(1));
+    }
+
     /// Wall clocks that are set, machines that sleep, and caches that are cut off for about a lease:
     /// what a process takes for the time shows in the ages that it tells (rule 8).
     pub(super) fn aim_at_clocks(&mut self, rng: &mut Rng) {

@@ -10,6 +10,7 @@ mod origin;
 mod process;
 mod reading;
 mod relay;
+mod rest;
 mod settle;
 mod troubles;
 
@@ -28,7 +29,7 @@ use crate::net::{Delivery, End, Net, Proc, Way};
 use crate::plan::{CLOCK_BIAS_PPM, Plan};
 use crate::recording::Recording;
 use crate::trace::Trace;
-use larder_core::id::{BootId, DomainId, HistoryId, Stamp};
+use larder_core::id::{BootId, DomainId, HistoryId, PageId, Stamp};
 use larder_core::message::CloseReason;
 use larder_core::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,6 +84,10 @@ pub struct World {
     forged: BTreeSet<u32>,
     /// Questions to domains beside one whose log hangs.
     probes: Vec<hang::Probe>,
+    /// Pages that a child asked for and could not have: its parent may go on counting it for them.
+    failed: BTreeSet<(Proc, PageId)>,
+    /// All has been mended since then, as far as the core goes.
+    mended: Option<Time>,
     /// Clients of the file layer.
     pub(crate) files: crate::files::Files,
     /// Counts for the report.
@@ -223,6 +228,8 @@ impl World {
             boots: BTreeMap::new(),
             forged: BTreeSet::new(),
             probes: Vec::new(),
+            failed: BTreeSet::new(),
+            mended: None,
             files,
             tally: Tally::default(),
             rng,
