@@ -18,6 +18,8 @@ pub mod page;
 pub mod probe;
 pub mod record;
 pub mod relay;
+#[cfg(feature = "faults")]
+mod rest;
 pub mod rights;
 pub mod rng;
 pub mod time;

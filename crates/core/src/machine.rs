@@ -208,6 +208,26 @@ pub enum Fault {
     PatienceForgotten,
     /// P7: pages that wait for credit which was reserved are not served when it is given back.
     ReservedUnserved,
+    /// Rest: a commit that was put off goes on counting as a request.
+    PutOffCounted,
+    /// Rest: pages that were gathered for a request stay when its user stops waiting.
+    GatheredKept,
+    /// Rest: a commit's writes are kept when the stream has passed them.
+    WritesRetained,
+    /// Rest: of two snapshots of one stamp three have to end before it leaves the table of those that run.
+    SnapshotKept,
+    /// Rest: a user who waits for a stamp is not answered when the stream comes to it.
+    WaitForgotten,
+    /// Rest: a commit that was put off is not sent again.
+    PutOffUnsent,
+    /// Rest: outcomes that their node has confirmed are forgotten with its next commit only.
+    OutcomesKept,
+    /// Rest: a node does not say that it does not hold what its commits changed.
+    WrittenUntold,
+    /// Rest: credit reserved for a part of a copy is not given back when there is none.
+    ReservationKept,
+    /// Rest: a relay believes a page to be on its way that could not be had.
+    FetchingKept,
 }
 
 impl Faults {

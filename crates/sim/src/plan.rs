@@ -246,6 +246,14 @@ pub struct Limits {
     pub resume_pages_max: usize,
     /// Boots of a name that the origin remembers.
     pub boots_per_name_max: usize,
+    /// Parts of copies that the origin makes at once.
+    #[serde(default = "copies_max")]
+    pub copies_max: usize,
+}
+
+/// As many as are made at an origin that nobody has set up otherwise.
+fn copies_max() -> usize {
+    larder_core::origin::OriginConfig::default().copies_max
 }
 
 /// Recordings had no budget: all was allowed.
@@ -530,6 +538,7 @@ impl Limits {
             append_records_max: pick(rng, &[1, 3, 1024]),
             resume_pages_max: pick(rng, &[1, 8, 65_536]),
             boots_per_name_max: 4_096,
+            copies_max: copies_max(),
         }
     }
 }

@@ -49,6 +49,8 @@ const STATE: &[By] = &[P2, P3, P5];
 /// A transaction's reads are not of one state, though every copy is right.
 const READS: &[By] = &[P2, P5];
 const AGES: &[By] = &[By::Rule(8), By::Age];
+/// Something is under way for ever, or somebody waits in vain.
+const REST: &[By] = &[P7, P10, By::Progress];
 const RIGHTS: &[By] = &[By::Rights];
 /// Somebody commits in another's name: the log has it, or its owner is told what it never did.
 const THEFT: &[By] = &[P11, By::Asked];
@@ -111,6 +113,16 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::SilentKept, "silent-kept", &[P7, By::Progress]),
     planted(Fault::PatienceForgotten, "patience-forgotten", &[P10]),
     planted(Fault::ReservedUnserved, "reserved-unserved", &[P7, By::Progress]),
+    planted(Fault::PutOffCounted, "put-off-counted", REST),
+    planted(Fault::GatheredKept, "gathered-kept", REST),
+    planted(Fault::WritesRetained, "writes-retained", REST),
+    planted(Fault::SnapshotKept, "snapshot-kept", REST),
+    planted(Fault::WaitForgotten, "wait-forgotten", REST),
+    planted(Fault::PutOffUnsent, "put-off-unsent", REST),
+    planted(Fault::OutcomesKept, "outcomes-kept", REST),
+    planted(Fault::WrittenUntold, "written-untold", REST),
+    planted(Fault::ReservationKept, "reservation-kept", REST),
+    planted(Fault::FetchingKept, "fetching-kept", REST),
     planted(Fault::AgeFromZero, "age-from-zero", AGES),
 ];
 

@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 91] = [
+pub const PROBES: [(&str, Reached); 94] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -101,6 +101,7 @@ pub const PROBES: [(&str, Reached); 91] = [
     ("state-too-old", Often),
     ("stream-credit-exhausted", Often),
     ("stream-resumed-again", Often),
+    ("told-in-vain", Often),
     ("told-lost", Often),
     ("torn-tail-cut", Often),
     ("twin-refused", Often),
@@ -108,6 +109,7 @@ pub const PROBES: [(&str, Reached); 91] = [
     ("volume-deleted-during-install", Often),
     ("whole-change-overtook-page", Often),
     ("writes-no-longer-fit", Rare),
+    ("written-and-not-held", Often),
 ];
 
 /// How often each was reached.

@@ -271,6 +271,12 @@ impl Follower {
         self.refreshes.push_back(Refresh { came, sent });
     }
 
+    /// Refreshes that wait.
+    #[cfg(feature = "faults")]
+    pub(crate) fn refreshes_waiting(&self) -> usize {
+        self.refreshes.len()
+    }
+
     /// When the newest refresh came that waits.
     pub(crate) fn refresh_waits(&self) -> Option<Instant> {
         self.refreshes.back().map(|refresh| refresh.came)

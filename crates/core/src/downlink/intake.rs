@@ -201,12 +201,12 @@ impl Downlinks {
                 pages.retain(|page| self.volumes.may_have(domain, *page));
                 self.note_unreadable(link, domain, &pages);
                 let follower = self.known(link, domain)?;
-                follower.registration.holding(&pages, done);
+                let lost = follower.registration.holding(&pages, done);
                 follower.scanned = follower.cursor;
                 if !done {
                     return Ok(Vec::new());
                 }
-                Ask::Narrowed(domain)
+                Ask::Narrowed(domain, lost)
             }
             Message::Credit { lane, bytes } => return self.credit(link, lane, bytes),
             Message::Beat { domain, sent } => Ask::Beat(domain, sent),

@@ -12,6 +12,8 @@ mod link;
 mod names;
 mod pump;
 mod registration;
+#[cfg(feature = "faults")]
+mod rest;
 mod resume;
 mod rights;
 mod ring;
@@ -85,8 +87,8 @@ pub(crate) enum Ask {
     Refresh(DomainId, Instant),
     /// The child's registration lost these pages.
     Evicted(DomainId, Vec<PageId>),
-    /// The child's registration was narrowed to its list.
-    Narrowed(DomainId),
+    /// The child's registration was narrowed to its list; whether pages that it named went with that.
+    Narrowed(DomainId, bool),
     Confirm(DomainId, BootId, u64),
     AllocateIds(RequestId, crate::id::VolumeId, u64),
     OpenVolume(RequestId, VolumeKey),

@@ -143,6 +143,12 @@ impl Names {
         self.owners.contains_key(&(domain, boot))
     }
 
+    /// All that are there, with their lives.
+    #[cfg(feature = "faults")]
+    pub(crate) fn present(&self) -> Vec<(String, BootId)> {
+        self.named.iter().map(|(name, named)| (name.clone(), named.life)).collect()
+    }
+
     /// Panics when an invariant is broken.
     pub(crate) fn check(&self) {
         let mut boots = 0;

@@ -184,8 +184,9 @@ impl Registration {
         }
     }
 
-    /// Takes a part of the list of all pages held; `done` narrows the registration to it.
-    pub(crate) fn holding(&mut self, pages: &[PageId], done: bool) {
+    /// Takes a part of the list of all pages held; `done` narrows the registration to it. Says whether
+    /// pages that were named before went with that.
+    pub(crate) fn holding(&mut self, pages: &[PageId], done: bool) -> bool {
         if self.gathered == Gathered::Off {
             self.gathered = Gathered::Set(PageSet::default(), false);
         }
@@ -198,15 +199,21 @@ impl Registration {
                 self.gathered = Gathered::Over;
             }
         }
-        if done {
-            self.exact = match std::mem::replace(&mut self.gathered, Gathered::Off) {
-                Gathered::Set(set, _) => {
-                    crate::probe::probe("list-narrows");
-                    Some(set)
-                }
-                Gathered::Off | Gathered::Over => None,
-            };
+        if !done {
+            return false;
         }
+        let narrowed = match std::mem::replace(&mut self.gathered, Gathered::Off) {
+            Gathered::Set(set, _) => {
+                crate::probe::probe("list-narrows");
+                Some(set)
+            }
+            Gathered::Off | Gathered::Over => None,
+        };
+        let before = std::mem::replace(&mut self.exact, narrowed);
+        let (Some(before), Some(now)) = (&before, &self.exact) else {
+            return false;
+        };
+        before.iter().any(|page| !now.contains(page))
     }
 
     /// The pages named, ascending; none: all.

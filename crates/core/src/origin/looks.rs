@@ -44,6 +44,12 @@ struct Look {
 pub(super) struct Looks(BTreeMap<VolumeId, Look>);
 
 impl Looks {
+    /// How many are looked for.
+    #[cfg(feature = "faults")]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// A link is gone.
     pub(super) fn gone(&mut self, link: LinkId) {
         for look in self.0.values_mut() {

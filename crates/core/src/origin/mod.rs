@@ -8,6 +8,8 @@ mod config;
 mod domain;
 pub mod io;
 mod looks;
+#[cfg(feature = "faults")]
+mod rest;
 mod volumes;
 
 pub use config::{OriginConfig, RecoverError, RecoveredDomain};
@@ -245,7 +247,7 @@ impl Origin {
                 self.with(now, domain, events, out, |domain, cx| domain.beat(cx, link, sent));
             }
             // It may have to hear what it may not hold.
-            Ask::Narrowed(domain) => {
+            Ask::Narrowed(domain, _) => {
                 self.with(now, domain, events, out, |domain, cx| domain.pump(cx, link));
             }
             Ask::Refresh(..) | Ask::Evicted(..) => {}

@@ -101,6 +101,12 @@ impl Volumes {
         Ok(())
     }
 
+    /// How many are being made, and will be or not.
+    #[cfg(feature = "faults")]
+    pub(super) fn making(&self) -> usize {
+        self.making.values().filter(|making| making.unsure.is_none()).count()
+    }
+
     pub(super) fn domain(&self, id: VolumeId) -> Option<DomainId> {
         self.domains.get(&id).copied()
     }

@@ -26,6 +26,12 @@ impl Carried {
         self.registered = false;
     }
 
+    /// Whether the parent has it, on the link that is up.
+    #[cfg(feature = "faults")]
+    pub(super) fn registered(&self) -> bool {
+        self.registered
+    }
+
     fn message(&self, domain: DomainId, boot: BootId) -> Message {
         let (name, life, fresh) = (self.name.clone(), self.life, self.fresh);
         Message::Register { domain, boot, name, life, fresh }

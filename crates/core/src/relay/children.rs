@@ -54,10 +54,11 @@ impl Relay {
                 }
             }
             Ask::Evicted(domain, pages) => self.evicted(domain, pages, out),
-            Ask::Narrowed(domain) => self.narrow_later(now, domain),
+            Ask::Narrowed(domain, lost) => self.narrow_later(now, domain, lost),
             Ask::Confirm(domain, boot, upto) => {
-                // Not before the parent has welcomed us; the node's next commit says it again.
-                if self.domains.get(&domain).is_some_and(|entry| entry.following) {
+                // What comes before the parent has the boot is lost: the node confirms anew when its
+                // boot is registered, which is told through here.
+                if self.is_registered(domain, boot) {
                     self.send_up(Message::Confirm { domain, boot, upto }, out);
                 }
             }
@@ -223,6 +224,7 @@ impl Relay {
                 }
                 self.links.owe_unread(link, domain);
                 entry.resuming += 1;
+                entry.gathering = true;
                 let gathered = Gathered::default();
                 let what = What::Child { domain, epochs, through, fallen: false, gathered };
                 self.request(now, what, Some((link, request)), of);
@@ -260,6 +262,7 @@ impl Relay {
             gathered: Gathered::default(),
         };
         entry.resuming += 1;
+        entry.gathering = true;
         let request = follower.request;
         let child = self.links.get(link).and_then(|entry| entry.child());
         let of = child.map(|child| child.name.clone());
@@ -309,24 +312,55 @@ impl Relay {
     }
 
     /// Passes an eviction on when no child holds the page and nobody is being brought it (rule 7).
-    fn evicted(&mut self, domain: DomainId, mut pages: Vec<PageId>, out: &mut Vec<RelayOutput>) {
+    pub(super) fn evicted(
+        &mut self,
+        domain: DomainId,
+        mut pages: Vec<PageId>,
+        out: &mut Vec<RelayOutput>,
+    ) {
         let Some(entry) = self.domains.get(&domain).filter(|entry| entry.following) else {
             return;
         };
-        let held = |page: PageId| {
-            let mut links = self.links.iter();
-            links.any(|(_, link)| {
-                link.followers.get(&domain).is_some_and(|f| f.registration.contains(page))
-            })
-        };
         let joins = self.config.faults.has(Fault::JoinAcrossNotice);
-        pages.retain(|page| !held(*page) && (joins || !entry.fetching.contains_key(page)));
+        let fetched = |page: PageId| !joins && entry.fetching.contains_key(&page);
+        let before = pages.len();
+        pages.retain(|page| !self.is_held_below(domain, *page) && !fetched(*page));
+        if pages.len() < before && self.holds_unknown(domain) {
+            self.gathered_in_vain(domain);
+        }
         if !pages.is_empty() {
             self.send_up(Message::Evicted { domain, pages }, out);
         }
     }
 
-    fn narrow_later(&mut self, now: Instant, domain: DomainId) {
+    /// Whether a child holds nobody knows what.
+    fn holds_unknown(&self, domain: DomainId) -> bool {
+        let mut followers = self.links.iter().filter_map(|(_, link)| link.followers.get(&domain));
+        followers.any(|follower| follower.registration.pages().is_none())
+    }
+
+    /// A page that is held below no longer, and of which the parent is not told: a list is to be made.
+    /// What was fetched or made while the parent gathers for that list is taken to be named by it, so
+    /// one more is to follow.
+    fn gathered_in_vain(&mut self, domain: DomainId) {
+        if let Some(entry) = self.domains.get_mut(&domain) {
+            entry.again |= entry.gathering;
+        }
+    }
+
+    /// Whether a child is registered for a page.
+    pub(super) fn is_held_below(&self, domain: DomainId, page: PageId) -> bool {
+        let mut links = self.links.iter();
+        let registered = |link: &crate::downlink::Link| {
+            link.followers.get(&domain).is_some_and(|f| f.registration.contains(page))
+        };
+        links.any(|(_, link)| registered(link))
+    }
+
+    fn narrow_later(&mut self, now: Instant, domain: DomainId, lost: bool) {
+        if lost {
+            self.gathered_in_vain(domain);
+        }
         if let Some(entry) = self.domains.get_mut(&domain) {
             entry.narrow_at.get_or_insert(now.after(self.config.narrow_delay));
         }
@@ -358,6 +392,7 @@ impl Relay {
             return self.narrow(now, domain, out);
         }
         entry.announced = Some(now);
+        entry.gathering = true;
         self.send_up(Message::Holding { domain, pages: Vec::new(), done: false }, out);
     }
 
@@ -390,6 +425,11 @@ impl Relay {
             self.send_up(Message::Holding { domain, pages, done: false }, out);
         }
         self.send_up(Message::Holding { domain, pages: Vec::new(), done: true }, out);
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
+        entry.gathering = false;
+        if std::mem::take(&mut entry.again) {
+            entry.narrow_at.get_or_insert(now.after(delay));
+        }
     }
 
     /// Passes a commit on, or answers it early (rule 13).
@@ -534,7 +574,7 @@ impl Relay {
         }
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in domains {
-            self.narrow_later(now, domain);
+            self.narrow_later(now, domain, true);
         }
     }
 

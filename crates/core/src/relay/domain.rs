@@ -41,6 +41,10 @@ pub(super) struct RelayDomain {
     /// A list of what the children hold was begun by an empty part at this instant: it goes on when a
     /// later beat is echoed.
     pub(super) announced: Option<Instant>,
+    /// The parent gathers what is fetched and made, for a list that is under way or to come.
+    pub(super) gathering: bool,
+    /// One more list is to follow: the parent gathered what is not held any more.
+    pub(super) again: bool,
     /// Volumes whose rights the parent told on this link.
     pub(super) rights_told: BTreeSet<VolumeId>,
     /// The highest as-of that pages brought which may still be on their way to children, or wait there.
@@ -68,6 +72,8 @@ impl RelayDomain {
             resuming: 0,
             narrow_at: None,
             announced: None,
+            gathering: false,
+            again: false,
             rights_told: BTreeSet::new(),
             passed: Stamp::ZERO,
             ahead: Stamp::ZERO,
@@ -131,12 +137,19 @@ impl RelayDomain {
         self.refreshes.back().copied()
     }
 
+    /// Refreshes sent and not answered.
+    #[cfg(feature = "faults")]
+    pub(super) fn refreshes_waiting(&self) -> usize {
+        self.refreshes.len()
+    }
+
     /// The link to the parent is gone.
     pub(super) fn lose_parent(&mut self) {
         self.following = false;
         self.resume = None;
         self.awaited_until = None;
         self.announced = None;
+        self.again = false;
         self.rights_told.clear();
         self.refreshes.clear();
     }

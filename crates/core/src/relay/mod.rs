@@ -13,6 +13,8 @@ pub mod io;
 mod parent;
 mod pending;
 mod refresh;
+#[cfg(feature = "faults")]
+mod rest;
 
 pub use config::RelayConfig;
 
@@ -20,7 +22,7 @@ use crate::commit::CommitRequest;
 use crate::downlink::{Ask, COPY_RESERVED, Downlinks, LinkSink, ParentStatus};
 use crate::hash::FixedMap;
 use crate::id::{BootId, CommitId, DomainId, LinkId, RequestId, VolumeId};
-use crate::machine::{LinkInput, LinkOutput, Machine};
+use crate::machine::{Fault, LinkInput, LinkOutput, Machine};
 use crate::message::{CloseReason, LinkLimits, Message, RequestError, Role};
 use crate::time::{Instant, OnwardClock};
 use boots::Carried;
@@ -327,7 +329,9 @@ impl Relay {
                     domain.resuming -= 1;
                 }
             }
-            What::Other(Message::CopyPages { .. }) => {
+            What::Other(Message::CopyPages { .. })
+                if !self.config.faults.has(Fault::ReservationKept) =>
+            {
                 self.unreserve(pending.asker.map(|(link, _)| link), COPY_RESERVED);
             }
             What::Own { .. } | What::Other(_) => {}

@@ -436,6 +436,7 @@ impl Relay {
             }
         }
         entry.following = true;
+        entry.gathering = true;
         entry.awaited_until = None;
         entry.narrow_at = Some(now.after(self.config.narrow_delay));
         if let Some(up) = &mut self.up {
@@ -595,6 +596,11 @@ impl Relay {
             }
             self.links.answer_pages(link, asked, domain, known, out);
             self.serve(now, link, out);
+        } else if asker.is_none() {
+            // A notice that came meanwhile waited for this answer. Of a page that is not there it is not
+            // sent: a commit that makes it could overtake it.
+            let there = known.iter().filter(|answer| !matches!(answer.body, PageBody::Absent));
+            self.evicted(domain, there.map(|answer| answer.page).collect(), out);
         }
     }
 
@@ -629,7 +635,8 @@ impl Relay {
         }
         let over = asked.is_empty();
         self.count_answers(u32::try_from(pages.len()).expect("a message names few"));
-        if let Some(entry) = self.domains.get_mut(&domain) {
+        let forgets = self.config.faults.has(Fault::FetchingKept);
+        if let Some(entry) = self.domains.get_mut(&domain).filter(|_| !forgets) {
             pages.iter().for_each(|page| entry.fetch_ends(*page));
         }
         self.unreserve(asker.map(|(link, _)| link), reserved);

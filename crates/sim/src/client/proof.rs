@@ -13,6 +13,10 @@ impl World {
     pub(super) fn client_proves(&mut self, index: usize) {
         let proofs = self.clients[index].proofs;
         if proofs >= crate::world::PROOFS {
+            // Copies that come to nothing go on beside those who have not.
+            if self.plan.limits.copies_max == 0 {
+                self.client_copies(index);
+            }
             return;
         }
         if self.may_be_refused()

@@ -45,6 +45,8 @@ const NUMBERS: Aim = Aim { name: "numbers", sets: &[W, M, S, T], aim: Plan::aim_
 const CLOCKS: Aim = Aim { name: "clocks", sets: &[W, M, L, S, T], aim: Plan::aim_at_clocks };
 const TWO_DOMAINS: Aim =
     Aim { name: "two-domains", sets: &[W, M, L, S, T], aim: Plan::aim_at_two_domains };
+const REFUSED_COPIES: Aim =
+    Aim { name: "refused-copies", sets: &[W, M, L], aim: Plan::aim_at_refused_copies };
 
 impl Aim {
     /// Gives a plan this weight.
@@ -111,6 +113,10 @@ impl Plan {
             10 | 11 => CLOCKS.take(self, rng),
             12 => TWO_DOMAINS.take(self, rng),
             _ => {}
+        }
+        let rng = &mut Rng::new(self.seed ^ 0x0c0b_1e5f);
+        if self.mix.copy_percent > 0 && !self.relays.is_empty() && rng.chance(1, 2) {
+            REFUSED_COPIES.take(self, rng);
         }
     }
 
@@ -253,6 +259,16 @@ impl Plan {
         self.mix.linger_percent = 0;
     }
 
+    /// Copies below a relay that come to nothing, beside fetches over the same link, to the very end:
+    /// what waits for the credit that was reserved for them is served by nothing else (bug 75).
+    fn aim_at_refused_copies(&mut self, _rng: &mut Rng) {
+        self.limits.copies_max = 0;
+        self.mix.copy_percent = 40;
+        self.limits.memory_bytes = 2_000;
+        self.clients = 2;
+        self.nodes.iter_mut().for_each(|parent| *parent = (*parent).max(1));
+    }
+
     /// Wall clocks that are set, machines that sleep, and caches that are cut off for about a lease:
     /// what a process takes for the time shows in the ages that it tells (rule 8).
     fn aim_at_clocks(&mut self, rng: &mut Rng) {
@@ -389,7 +405,7 @@ mod tests {
     use larder_core::machine::Faults;
     use std::collections::BTreeSet;
 
-    const AIMS: [Aim; 10] = [
+    const AIMS: [Aim; 11] = [
         CROWDS,
         TWINS,
         LATE_STREAMS,
@@ -400,6 +416,7 @@ mod tests {
         NUMBERS,
         CLOCKS,
         TWO_DOMAINS,
+        REFUSED_COPIES,
     ];
 
     /// What is not named in `sets` is as it was, whatever is aimed at.

@@ -6,7 +6,9 @@
 use super::{Machinery, Phase, World};
 use crate::agenda::SECOND;
 use crate::net::{Proc, Way, conn_of};
+use larder_core::cache::io::CacheReply;
 use larder_core::downlink::ParentStatus;
+use larder_core::message::RequestError;
 use std::collections::BTreeSet;
 
 /// Virtual time within which every client has made its proofs.
@@ -17,6 +19,9 @@ const PROOF_EVENTS: u64 = 2_000_000;
 pub(crate) const PROOFS: u32 = 2;
 /// The longest that a process outside the core stands still.
 const STOP_NANOS: u64 = 60 * SECOND;
+
+/// Who has waited for so long since all was mended has waited in vain.
+const IN_VAIN_NANOS: u64 = 30 * SECOND;
 
 /// The longest that a process that died takes until it starts.
 const START_NANOS: u64 = 10 * SECOND;
@@ -47,10 +52,12 @@ impl World {
             self.leave_out(proc);
         }
         self.heal_within();
+        self.note_mended();
         self.come_to_rest(self.plan.events / 8);
         self.check_whole();
         self.tally.cores += 1;
         self.core = None;
+        self.mended = None;
         self.held_down.clear();
     }
 
@@ -240,6 +247,45 @@ impl World {
              ns, and at {:?} it has no answer; due at {due:?}, bias {bias} ppm, set back {:?}",
             self.now,
             self.set_backs
+        );
+    }
+
+    /// All is mended now, and may take a while to come back: links that are dead are noticed, those who
+    /// died start, what was held up comes through.
+    pub(super) fn note_mended(&mut self) {
+        let back = 2 * u64::try_from(self.plan.limits.silence.as_nanos()).unwrap_or(u64::MAX);
+        self.mended = Some(self.now.plus(back.saturating_add(START_NANOS)));
+    }
+
+    /// Once all is mended nobody waits in vain (P10): a user whose time is up has not only been told
+    /// so, but should have been answered.
+    pub(super) fn check_answered(
+        &self,
+        proc: Proc,
+        number: u64,
+        result: &Result<CacheReply, RequestError>,
+    ) {
+        let Some((asked, patience)) = self.process(proc).node_ref().asked.get(&number) else {
+            return;
+        };
+        let unanswered = matches!(
+            result,
+            Err(RequestError::TimedOut | RequestError::Unavailable(_))
+                | Ok(CacheReply::InDoubt { lost: false, .. })
+        );
+        let since = self.mended.map_or(*asked, |mended| mended.max(*asked));
+        let waited = self.now.0.saturating_sub(since.0);
+        let stood_still =
+            self.stalls.iter().any(|(stalled, until)| *stalled == proc && *until > since);
+        assert!(
+            !unanswered
+                || waited < IN_VAIN_NANOS.min(*patience)
+                || self.mended.is_none()
+                || stood_still
+                || !self.is_in_core(proc),
+            "progress: request {number} of {proc:?} waited in vain for {} s after all was mended: \
+             {result:?}",
+            waited / SECOND
         );
     }
 

@@ -238,6 +238,7 @@ impl World {
             self.readers.origin_asked(delivery.conn, &message);
         } else {
             self.check_reaches(proc, delivery.conn, &message);
+            self.note_failed_pages(proc, &message);
         }
         let link = link_of(delivery.conn);
         self.link_input(proc, LinkInput::Received { link, message, bytes });

@@ -10,6 +10,7 @@ mod origin;
 mod process;
 mod reading;
 mod relay;
+mod rest;
 mod settle;
 mod troubles;
 
@@ -29,7 +30,7 @@ use crate::plan::{CLOCK_BIAS_PPM, Plan, TROUBLES};
 use crate::recording::Recording;
 use crate::run::OVERTIME;
 use crate::trace::Trace;
-use larder_core::id::{BootId, DomainId, HistoryId, Stamp};
+use larder_core::id::{BootId, DomainId, HistoryId, PageId, Stamp};
 use larder_core::message::CloseReason;
 use larder_core::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,6 +89,10 @@ pub struct World {
     forged: BTreeSet<u32>,
     /// Questions to domains beside one whose log hangs.
     probes: Vec<hang::Probe>,
+    /// Pages that a child asked for and could not have: its parent may go on counting it for them.
+    failed: BTreeSet<(Proc, PageId)>,
+    /// All has been mended since then, as far as the core goes.
+    mended: Option<Time>,
     /// Clients of the file layer.
     pub(crate) files: crate::files::Files,
     /// Counts for the report.
@@ -234,6 +239,8 @@ impl World {
             boots: BTreeMap::new(),
             forged: BTreeSet::new(),
             probes: Vec::new(),
+            failed: BTreeSet::new(),
+            mended: None,
             files,
             tally: Tally::default(),
             rng,

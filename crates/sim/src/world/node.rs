@@ -166,6 +166,7 @@ impl World {
                     self.trace.mix(id.0 << 1 | u64::from(result.is_ok()));
                     self.trace.line(|| format!("{proc:?} replies to {}: {result:?}", id.0));
                     self.check_patience(proc, id.0);
+                    self.check_answered(proc, id.0, &result);
                     self.process_mut(proc).node().asked.remove(&id.0);
                     let waiting = self.process_mut(proc).node().waiting.remove(&id.0);
                     match waiting {

@@ -276,6 +276,7 @@ impl World {
             append_records_max: limits.append_records_max,
             recent_writes_max: limits.recent_writes_max,
             boots_per_name_max: limits.boots_per_name_max,
+            copies_max: limits.copies_max,
             faults: self.plan.faults,
             ..OriginConfig::default()
         };

@@ -24,6 +24,7 @@ impl World {
         self.heal_core();
         self.heal();
         self.others_go_on();
+        self.note_mended();
         self.come_to_rest(self.plan.events / 2);
         self.check_whole();
         self.files_at_rest();
@@ -108,7 +109,7 @@ impl World {
             return Some("a store has work".into());
         }
         let unrest = self.cache_unrest().or_else(|| self.left_behind());
-        unrest.or_else(|| self.left_of_the_deleted())
+        unrest.or_else(|| self.left_of_the_deleted()).or_else(|| self.under_way())
     }
 
     /// What is still in the stores of volumes that were deleted.

@@ -3,7 +3,7 @@
 
 use super::link::violation;
 use super::{Cache, CacheReply, Out};
-use crate::commit::{CommitRequest, Numbered, Op, Outcome, Read, Write};
+use crate::commit::{Abort, CommitRequest, Numbered, Op, Outcome, Read, Write};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{CloseReason, Message, NoBoot, RESTORES_SINCE, RequestError};
@@ -58,6 +58,15 @@ impl Pending {
         let (_, error) = self.unable.as_ref().filter(|_| !self.sent && !self.in_doubt)?;
         Some(error.clone())
     }
+
+    /// Pages that it changes and that are there: of those that it was to make this is known if it is
+    /// committed, or was refused since they are there.
+    fn changed(&self, refused: Option<&Abort>) -> impl Iterator<Item = PageId> + '_ {
+        let there = self.stamp.is_some() || matches!(refused, Some(Abort::BadPage(_)));
+        let makes = |op: &Op| matches!(op, Op::CreatePage(_) | Op::RestorePage { .. });
+        let pages = self.writes.chunk_by(|one, next| one.page == next.page);
+        pages.filter(move |ops| there || !makes(&ops[0].op)).map(|ops| ops[0].page)
+    }
 }
 
 /// A domain's commits.
@@ -83,6 +92,8 @@ pub(super) struct Commits {
     ended: VecDeque<(CommitId, Answer)>,
     /// Confirmed to the parent on this link.
     told: u64,
+    /// Pages that commits changed which are over: the parent counts the node for them, held or not.
+    pub(super) left: Vec<PageId>,
 }
 
 impl Commits {
@@ -100,6 +111,7 @@ impl Commits {
             paused: BTreeSet::new(),
             ended: VecDeque::new(),
             told: 0,
+            left: Vec::new(),
         }
     }
 
@@ -142,7 +154,18 @@ impl Commits {
 
     /// Valid-through has passed them: nothing of them comes any more.
     pub(super) fn release(&mut self, through: Stamp) {
-        self.pending.retain(|_, pending| pending.stamp.is_none_or(|stamp| stamp > through));
+        let passed = |pending: &Pending| pending.stamp.is_some_and(|stamp| stamp <= through);
+        let over = self.pending.iter().filter(|(_, pending)| passed(pending)).map(|(&id, _)| id);
+        for id in over.collect::<Vec<_>>() {
+            self.forget(id, None);
+        }
+    }
+
+    /// It is over, and nothing of it is retained.
+    fn forget(&mut self, id: CommitId, refused: Option<&Abort>) {
+        if let Some(pending) = self.pending.remove(&id).filter(|pending| pending.ever_sent) {
+            self.left.extend(pending.changed(refused));
+        }
     }
 
     /// The user waits no longer, and the commit goes on.
@@ -183,7 +206,7 @@ impl Commits {
 
     /// It is not done, and never will be.
     fn withdraw(&mut self, id: CommitId) {
-        self.pending.remove(&id);
+        self.forget(id, None);
         self.unresolved.remove(&id);
         // Without a link nothing else takes it out.
         self.queue.retain(|queued| *queued != id);
@@ -212,7 +235,11 @@ impl Commits {
     fn resolve(&mut self, id: CommitId, outcome: &Outcome, retained_max: usize) {
         self.unresolved.remove(&id);
         let Outcome::Committed(stamp) = outcome else {
-            self.pending.remove(&id);
+            let refused = match outcome {
+                Outcome::Aborted(abort) => Some(abort),
+                Outcome::Committed(_) | Outcome::Unknown => None,
+            };
+            self.forget(id, refused);
             return;
         };
         if let Some(pending) = self.pending.get_mut(&id) {
@@ -222,8 +249,22 @@ impl Commits {
         // Past the bound the oldest fall back to invalidation.
         if self.pending.len() - self.unresolved.len() > retained_max {
             let oldest = self.pending.iter().find(|(_, p)| p.stamp.is_some()).map(|(&id, _)| id);
-            oldest.and_then(|id| self.pending.remove(&id));
+            oldest.into_iter().for_each(|id| self.forget(id, None));
         }
+    }
+
+    /// See `crate::rest`.
+    #[cfg(feature = "faults")]
+    pub(super) fn under_way(&self) -> Option<String> {
+        crate::rest::first(&[
+            ("commits without an outcome", self.unresolved.len()),
+            ("commits whose writes are retained", self.pending.len()),
+            ("commits queued", self.queue.len()),
+            ("commits put off", self.paused.len()),
+            ("pages of commits that are over", self.left.len()),
+            ("commits of a forgotten boot", usize::from(self.expired)),
+            ("outcomes not confirmed", usize::from(self.confirmed() > self.told)),
+        ])
     }
 
     fn request(&self, id: CommitId) -> CommitRequest {
@@ -379,6 +420,9 @@ impl Cache {
         if entry.commits.boot == boot {
             entry.commits.known = true;
             entry.commits.registered = true;
+            // What was confirmed before went nowhere, perhaps: a relay had no link, or the origin had
+            // forgotten the boot.
+            entry.commits.told = 0;
         }
         Ok(())
     }
@@ -456,6 +500,7 @@ impl Cache {
         commits.known = false;
         commits.registered = false;
         commits.next = 1;
+        commits.told = 0;
         crate::probe::probe("boot-renewed");
         commits.expired = true;
         self.register(now, domain, out);
@@ -514,7 +559,9 @@ impl Cache {
             return violation("no commit to be put off");
         };
         pending.sent = false;
-        self.link.as_mut().expect("it came on this link").outstanding -= 1;
+        if !self.config.faults.has(Fault::PutOffCounted) {
+            self.link.as_mut().expect("it came on this link").outstanding -= 1;
+        }
         match error {
             RequestError::Full(_) | RequestError::Damaged { .. } => {
                 let since = pending.unable.take().map_or(now, |(since, _)| since);
@@ -548,7 +595,9 @@ impl Cache {
                 && at <= now
             {
                 entry.commits.paused.pop_first();
-                entry.commits.queue.push_back(id);
+                if !self.config.faults.has(Fault::PutOffUnsent) {
+                    entry.commits.queue.push_back(id);
+                }
             }
         }
     }

@@ -31,6 +31,7 @@ impl Cache {
         }
         for page in suspects {
             self.drop_suspect_of(domain, page);
+            self.owe_notice(domain, page);
         }
         for page in held {
             self.drop_copy(domain, page);

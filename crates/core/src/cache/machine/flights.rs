@@ -126,6 +126,17 @@ impl Flights {
         self.demand.push_front(page);
     }
 
+    /// See `crate::rest`.
+    #[cfg(feature = "faults")]
+    pub(super) fn under_way(&self) -> Option<String> {
+        crate::rest::first(&[
+            ("pages in flight", self.flights.len()),
+            ("pages to be asked for", self.demand.len() + self.prefetch.len()),
+            ("answers that wait", self.waiting.len()),
+            ("changes kept for pages in flight", self.kept),
+        ])
+    }
+
     pub(super) fn check(&self) {
         let queued = self.demand.len();
         assert!(queued <= 3 * self.flights.len() + 2 * QUEUED_MIN, "queued fetches are bounded");

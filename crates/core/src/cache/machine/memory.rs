@@ -51,6 +51,12 @@ impl Memory {
         self.pins.entry(page).or_default().insert(user);
     }
 
+    /// Pages that waiting requests have gathered.
+    #[cfg(feature = "faults")]
+    pub(super) fn pinned(&self) -> usize {
+        self.pins.len()
+    }
+
     pub(super) fn unpin(&mut self, page: PageId, user: RequestId) {
         if let Some(users) = self.pins.get_mut(&page) {
             users.remove(&user);
@@ -117,6 +123,8 @@ pub(super) struct Holdings {
     announces: bool,
     /// A page list is wanted, once all transactions of this epoch have ended.
     relist: Option<u64>,
+    /// One more after that: notices were forgotten while the parent gathers what is fetched and made.
+    again: bool,
 }
 
 impl Holdings {
@@ -135,6 +143,25 @@ impl Holdings {
         (held, self.suspects.range(pages).map(|(&page, _)| page).collect())
     }
 
+    /// Whether the page is in memory, or only suspected to be stale.
+    pub(super) fn keeps(&self, page: PageId) -> bool {
+        self.holds(page) || self.suspects.contains_key(&page)
+    }
+
+    /// Whether a page list is due, or under way.
+    fn lists(&self) -> bool {
+        self.relist.is_some() || self.announced.is_some() || self.listing.is_some()
+    }
+
+    /// See `crate::rest`.
+    #[cfg(feature = "faults")]
+    pub(super) fn under_way(&self) -> Option<String> {
+        crate::rest::first(&[
+            ("notices owed", self.owed.len()),
+            ("page lists due", usize::from(self.lists())),
+        ])
+    }
+
     pub(super) fn cancel_notice(&mut self, page: PageId) {
         self.owed.remove(&page);
     }
@@ -144,6 +171,7 @@ impl Holdings {
     pub(super) fn resume(&mut self, holds: bool) {
         self.listing = None;
         self.announced = None;
+        self.again = false;
         self.announces = !holds;
         if holds {
             self.relist = self.relist.max(Some(0));
@@ -167,7 +195,7 @@ impl Cache {
     /// Others changed the page: holes, or it goes.
     pub(super) fn invalidate(&mut self, domain: DomainId, from: Stamp, change: &PageChange) {
         let Some(old) = self.shared.peek(change.page) else {
-            return;
+            return self.told_in_vain(domain, change.page);
         };
         let mut holes: BTreeSet<Slot> = old.holes.iter().copied().collect();
         let slotted = old.page.as_ref().is_some_and(|page| page.kind() == PageKind::Slotted);
@@ -197,6 +225,32 @@ impl Cache {
         );
     }
 
+    /// The parent takes the page for held, and it is not: we found once that there was none, or a fetch
+    /// of it has failed. Now that it is there, a notice can do no harm.
+    fn told_in_vain(&mut self, domain: DomainId, page: PageId) {
+        if !self.domains[&domain].holdings.keeps(page) {
+            crate::probe::probe("told-in-vain");
+            self.owe_notice(domain, page);
+        }
+    }
+
+    /// A commit registers its node for the pages that it writes. For those that are not held here when it
+    /// is over the parent would send every change for as long as the link stands.
+    pub(super) fn give_back_written(&mut self) {
+        let left = |(&domain, entry): (&DomainId, &mut Domain)| {
+            let left = std::mem::take(&mut entry.commits.left);
+            let vain = left.into_iter().filter(|page| !entry.holdings.keeps(*page));
+            vain.map(|page| (domain, page)).collect::<Vec<_>>()
+        };
+        let vain: Vec<(DomainId, PageId)> = self.domains.iter_mut().flat_map(left).collect();
+        for (domain, page) in vain {
+            crate::probe::probe("written-and-not-held");
+            if !self.config.faults.has(Fault::WrittenUntold) {
+                self.owe_notice(domain, page);
+            }
+        }
+    }
+
     /// A commit of this node changed the page: its own writes are the update. `change` is what they
     /// touched at the origin.
     pub(super) fn update(
@@ -224,11 +278,12 @@ impl Cache {
                 }
                 self.put(domain, copy);
             }
-            None if old.is_some() => {
-                self.drop_copy(domain, page);
+            None => {
+                if old.is_some() {
+                    self.drop_copy(domain, page);
+                }
                 self.owe_notice(domain, page);
             }
-            None => {}
         }
     }
 
@@ -251,6 +306,8 @@ impl Cache {
             if let Some(other) = entry.holdings.suspects.insert(page, old) {
                 self.memory.used -= other.cost();
             }
+        } else if old.page.is_some() {
+            self.owe_notice(domain, page);
         }
     }
 
@@ -336,19 +393,23 @@ impl Cache {
         }
     }
 
-    pub(super) fn drop_suspect_of(&mut self, domain: DomainId, page: PageId) {
+    /// Drops a suspect; says whether it was one.
+    pub(super) fn drop_suspect_of(&mut self, domain: DomainId, page: PageId) -> bool {
         let entry = self.domains.get_mut(&domain).expect("attached");
-        if let Some(copy) = entry.holdings.suspects.remove(&page) {
-            self.memory.used -= copy.cost();
-        }
+        let suspect = entry.holdings.suspects.remove(&page);
+        self.memory.used -= suspect.as_ref().map_or(0, |copy| copy.cost());
+        suspect.is_some()
     }
 
     /// Evicts until the budget holds. Pinned pages stay, so that a request larger than the cache
     /// is answered all the same.
     pub(super) fn shrink(&mut self, out: &mut Out) {
+        self.give_back_written();
         while self.memory.used > self.memory.max {
             if let Some((domain, page)) = self.memory.suspects.pop_front() {
-                self.drop_suspect_of(domain, page);
+                if self.drop_suspect_of(domain, page) {
+                    self.owe_notice(domain, page);
+                }
                 continue;
             }
             let Memory { policy, pins, .. } = &mut self.memory;
@@ -383,13 +444,16 @@ impl Cache {
     // ---- what the parent must hear ----
 
     /// The page is held no longer. Its notice waits while the page is being fetched, and the answer
-    /// cancels it (rule 7).
+    /// cancels it (rule 7). Of too many a page list takes the place. One that is under way cannot: what
+    /// was fetched or made since it was announced, and has left since, the parent has gathered, and
+    /// nobody would tell it; so there is one more.
     pub(super) fn owe_notice(&mut self, domain: DomainId, page: PageId) {
         let max = self.config.notices_max;
         let entry = self.domains.get_mut(&domain).expect("attached");
         let epoch = self.shared.running().close_epoch();
         entry.holdings.owed.insert(page, epoch);
         if entry.holdings.owed.len() > max {
+            entry.holdings.again |= entry.holdings.lists();
             entry.holdings.owed.clear();
             entry.holdings.listing = None;
             entry.holdings.announced = None;
@@ -515,12 +579,15 @@ impl Domain {
         let part = part.into_iter().filter(|&page| self.concerns(page)).collect();
         if done {
             self.holdings.listing = None;
+            if std::mem::take(&mut self.holdings.again) {
+                self.holdings.relist = self.holdings.relist.max(Some(0));
+            }
         }
         (part, done)
     }
 
     /// Whether changes of the page still matter.
-    fn concerns(&self, page: PageId) -> bool {
+    pub(super) fn concerns(&self, page: PageId) -> bool {
         self.holdings.holds(page)
             || self.holdings.owed.contains_key(&page)
             || self.flights.sent(page)

@@ -12,6 +12,7 @@
 //! | `numbers` | in which history page numbers were given (rule 16) |
 //! | `rights` | what this node may do with its volumes (decision 0016) |
 //! | `users` | what users ask, deadlines, volumes and page numbers |
+//! | `rest` | what is under way, for the simulator |
 //! | `turns` | who sends next, where there is little room |
 
 mod commits;
@@ -21,6 +22,8 @@ mod flights;
 mod link;
 mod memory;
 mod numbers;
+#[cfg(feature = "faults")]
+mod rest;
 mod rights;
 mod stream;
 mod told;

@@ -335,11 +335,15 @@ impl Cache {
     fn advanced(&mut self, domain: DomainId, through: Stamp, out: &mut Out) {
         self.install_waiting(domain, through, out);
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
-        entry.commits.release(through);
+        if !self.config.faults.has(Fault::WritesRetained) {
+            entry.commits.release(through);
+        }
         entry.told.reached(through);
         let mut ready = Vec::new();
+        let forgets = self.config.faults.has(Fault::WaitForgotten);
         while let Some(&(stamp, user)) = entry.waits.first()
             && stamp <= through
+            && !(forgets && stamp == through)
         {
             entry.waits.pop_first();
             ready.push(user);

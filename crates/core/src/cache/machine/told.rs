@@ -46,6 +46,12 @@ impl Told {
         self.0.retain(|note| note.1 > through);
     }
 
+    /// Notes that the stream has not reached.
+    #[cfg(feature = "faults")]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The line ended, and with it what was told.
     pub(super) fn clear(&mut self) {
         self.0.clear();

@@ -218,10 +218,12 @@ impl Cache {
         self.deadlines.remove(&(user.deadline, id));
         match &user.kind {
             Kind::Fetch { domain, pages, missing } => {
+                let given_up = !missing.is_empty();
+                let keeps = given_up && self.config.faults.has(Fault::GatheredKept);
                 for &page in pages {
                     if missing.contains(&page) {
                         self.leave(*domain, page, id);
-                    } else {
+                    } else if !keeps {
                         self.memory.unpin(page, id);
                     }
                 }

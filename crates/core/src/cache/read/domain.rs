@@ -3,6 +3,7 @@
 use super::super::PageCopy;
 use crate::commit::{Aspect, Target};
 use crate::id::{DomainId, HistoryId, PageId, Slot, Stamp};
+use crate::machine::{Fault, Faults};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -265,13 +266,14 @@ impl DomainState {
     // ---- snapshots ----
 
     /// Begins a snapshot of the state now.
-    pub(crate) fn open_snapshot(&self) -> Option<Position> {
+    pub(crate) fn open_snapshot(&self, faults: Faults) -> Option<Position> {
+        let beside = if faults.has(Fault::SnapshotKept) { 2 } else { 1 };
         loop {
             let position = self.position()?;
             self.lock_snapshots()
                 .running
                 .entry(position.through)
-                .and_modify(|count| *count += 1)
+                .and_modify(|count| *count += beside)
                 .or_insert(1);
             // A batch that began before the entry was made may have replaced copies without
             // keeping them.
@@ -311,6 +313,13 @@ impl DomainState {
         let kept = snapshots.retained.get(&page)?.iter().find(fits)?;
         crate::probe::probe("snapshot-reads-a-retained-copy");
         Some(Arc::clone(&kept.copy))
+    }
+
+    /// Snapshots that run, and pages of which older copies are kept for them.
+    #[cfg(feature = "faults")]
+    pub(crate) fn snapshots(&self) -> (usize, usize) {
+        let snapshots = self.lock_snapshots();
+        (snapshots.running.len(), snapshots.retained.len())
     }
 
     fn lock_snapshots(&self) -> MutexGuard<'_, Snapshots> {

@@ -41,6 +41,12 @@ impl Running {
             .unwrap_or(u64::MAX)
     }
 
+    /// How many run.
+    #[cfg(feature = "faults")]
+    pub(crate) fn count(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.load(Ordering::Acquire) != 0).count()
+    }
+
     fn enter(&self) -> Option<usize> {
         let start = self.hint.load(Ordering::Relaxed);
         let count = self.slots.len();

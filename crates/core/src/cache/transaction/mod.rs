@@ -612,7 +612,11 @@ impl Transaction {
             let attached = self.cache.domain(entry.domain).and_then(|state| {
                 // Before the position: a confirmation that comes between belongs to a later state.
                 let confirmed = state.confirmed();
-                let at = if snapshot { state.open_snapshot() } else { state.position() }?;
+                let at = if snapshot {
+                    state.open_snapshot(self.cache.faults)
+                } else {
+                    state.position()
+                }?;
                 Some(Attached { state, at, snapshot, confirmed })
             });
             let Some(attached) = attached else {

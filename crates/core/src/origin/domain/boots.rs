@@ -183,6 +183,13 @@ impl Boots {
         known.min_by_key(|(_, boot)| (boot.owes(), boot.heard)).map(|(id, _)| id)
     }
 
+    /// Outcomes kept for these boots.
+    #[cfg(feature = "faults")]
+    pub(super) fn outcomes(&self, of: impl Fn(BootId) -> bool) -> usize {
+        let boots = self.boots.iter().filter(|(id, _)| of(**id));
+        boots.map(|(_, boot)| boot.committed.len() + boot.aborted.len()).sum()
+    }
+
     /// For the metadata, ascending.
     pub(super) fn meta(&self) -> Vec<BootMeta> {
         let meta = self.boots.iter().map(|(id, boot)| BootMeta {

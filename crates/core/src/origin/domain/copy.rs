@@ -126,6 +126,12 @@ impl Copies {
         self.parts.contains_key(&copy)
     }
 
+    /// Parts being made ready.
+    #[cfg(feature = "faults")]
+    pub(super) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.parts.is_empty()
     }

@@ -21,6 +21,8 @@ mod pages;
 mod recent;
 mod recover;
 mod removal;
+#[cfg(feature = "faults")]
+mod rest;
 mod resume;
 mod volumes;
 

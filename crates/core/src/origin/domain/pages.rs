@@ -471,6 +471,13 @@ impl Pages {
         self.change(page, |entry| entry.pins += 1);
     }
 
+    /// Pages that a commit waits for, or that one under way has changed.
+    #[cfg(feature = "faults")]
+    pub(super) fn unsettled(&self) -> usize {
+        let tentative = |entry: &Entry| entry.flying.is_some() || entry.gathering.is_some();
+        self.entries.values().filter(|entry| entry.pins > 0 || tentative(entry)).count()
+    }
+
     pub(super) fn unpin(&mut self, page: PageId) {
         self.change(page, |entry| {
             assert!(entry.pins > 0, "unpinned more often than pinned");

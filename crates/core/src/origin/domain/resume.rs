@@ -214,7 +214,9 @@ impl Domain {
 
     /// Outcomes were received.
     pub(in crate::origin) fn confirm(&mut self, boot: BootId, upto: u64, now: Instant) {
-        self.boots.confirm(boot, upto, now);
+        if !self.faults.has(Fault::OutcomesKept) {
+            self.boots.confirm(boot, upto, now);
+        }
     }
 
     /// The wall clock now: the last reading carried on by the machine's clock.
