@@ -208,6 +208,10 @@ pub enum Fault {
     PatienceForgotten,
     /// P7: pages that wait for credit which was reserved are not served when it is given back.
     ReservedUnserved,
+    /// Own writes: a transaction reads the cache's state of what it has written itself.
+    OwnUnread,
+    /// Own writes: a transaction that goes back to a savepoint keeps what it has written since.
+    RollbackKeeps,
 }
 
 impl Faults {

@@ -50,6 +50,8 @@ const STATE: &[By] = &[P2, P3, P5];
 const READS: &[By] = &[P2, P5];
 const AGES: &[By] = &[By::Rule(8), By::Age];
 const RIGHTS: &[By] = &[By::Rights];
+/// What a transaction wrote, and took back, is not what it reads or what is committed.
+const OWN: &[By] = &[By::Own, By::Asked, P2, P5];
 /// Somebody commits in another's name: the log has it, or its owner is told what it never did.
 const THEFT: &[By] = &[P11, By::Asked];
 
@@ -111,6 +113,8 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::SilentKept, "silent-kept", &[P7, By::Progress]),
     planted(Fault::PatienceForgotten, "patience-forgotten", &[P10]),
     planted(Fault::ReservedUnserved, "reserved-unserved", &[P7, By::Progress]),
+    planted(Fault::OwnUnread, "own-unread", OWN),
+    planted(Fault::RollbackKeeps, "rollback-keeps", OWN),
     planted(Fault::AgeFromZero, "age-from-zero", AGES),
 ];
 
