@@ -228,6 +228,10 @@ pub enum Fault {
     ReservationKept,
     /// Rest: a relay believes a page to be on its way that could not be had.
     FetchingKept,
+    /// Own writes: a transaction reads the cache's state of what it has written itself.
+    OwnUnread,
+    /// Own writes: a transaction that goes back to a savepoint keeps what it has written since.
+    RollbackKeeps,
 }
 
 impl Faults {

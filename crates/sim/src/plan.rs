@@ -136,6 +136,9 @@ pub struct Mix {
     pub delete_percent: u64,
     /// Whether only the first node changes what is there, and the others make pages and look.
     pub parted: bool,
+    /// Percent of operations before which a transaction sets a savepoint, or goes back to the one it has.
+    #[serde(default)]
+    pub savepoint_percent: u64,
 }
 
 /// One operation of a transaction.
@@ -394,6 +397,10 @@ impl Plan {
         if rng.chance(1, 6) {
             self.mix.copy_percent = pick(rng, &[1, 5]);
         }
+        let rng = &mut Rng::new(seed ^ 0x005a_7e90);
+        if rng.chance(1, 3) {
+            self.mix.savepoint_percent = pick(rng, &[10, 40]);
+        }
     }
 
     fn draw_general(seed: u64, faults: Faults) -> Self {
@@ -504,6 +511,7 @@ impl Mix {
             refresh_percent: 0,
             copy_percent: 0,
             parted: false,
+            savepoint_percent: 0,
             ages_limited: false,
         }
     }

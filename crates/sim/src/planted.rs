@@ -52,6 +52,8 @@ const AGES: &[By] = &[By::Rule(8), By::Age];
 /// Something is under way for ever, or somebody waits in vain.
 const REST: &[By] = &[P7, P10, By::Progress];
 const RIGHTS: &[By] = &[By::Rights];
+/// What a transaction wrote, and took back, is not what it reads or what is committed.
+const OWN: &[By] = &[By::Own, By::Asked, P2, P5];
 /// Somebody commits in another's name: the log has it, or its owner is told what it never did.
 const THEFT: &[By] = &[P11, By::Asked];
 
@@ -123,6 +125,8 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::WrittenUntold, "written-untold", REST),
     planted(Fault::ReservationKept, "reservation-kept", REST),
     planted(Fault::FetchingKept, "fetching-kept", REST),
+    planted(Fault::OwnUnread, "own-unread", OWN),
+    planted(Fault::RollbackKeeps, "rollback-keeps", OWN),
     planted(Fault::AgeFromZero, "age-from-zero", AGES),
 ];
 

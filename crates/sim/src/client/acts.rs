@@ -89,6 +89,11 @@ impl World {
             Some(intention) => intention,
             None if run.left == 0 => return self.client_ends(index, *run),
             None => {
+                let percent = self.plan.mix.savepoint_percent;
+                if percent > 0 && self.rng.below(100) < percent {
+                    self.trace.line(|| format!("client {index}: goes back, or sets a savepoint"));
+                    run.go_back_or_save();
+                }
                 run.left -= 1;
                 let first = usize::from(self.clients[index].node.0) == 1 + self.plan.relays.len();
                 self.draw_intention(&run, first)
@@ -226,8 +231,9 @@ impl World {
             Intention::Create(page, slot, value) => {
                 let object = ready(run.tx.create_object(*page, Some(*slot), value.clone()))?;
                 self.saw(index, run, Seen::Slot(*page, *slot, None));
-                run.own.wrote(*page, *slot);
-                run.effects.push(Effect::Put(object, value.clone()));
+                let effect = Effect::Put(object, value.clone());
+                run.own.wrote(&effect);
+                run.effects.push(effect);
                 run.made.push(object);
                 Ok(Did::Done)
             }
@@ -245,20 +251,18 @@ impl World {
             Intention::MakePage(volume, kind) => {
                 let page = ready(run.tx.create_pages(*volume, *kind, 1))?;
                 let page = PageId { volume: *volume, page };
-                run.own.pages.insert(page);
-                run.own.removed.insert(page);
+                run.own.moved(page);
                 run.pages_made.push((page, *kind == PageKind::Raw));
                 Ok(Did::Done)
             }
             Intention::RemovePage(page) => {
                 ready(run.tx.write(*page, Op::DeletePage))?;
-                run.own.pages.insert(*page);
-                run.own.removed.insert(*page);
+                run.own.moved(*page);
                 Ok(Did::Done)
             }
             Intention::Raw(page, op) => {
                 ready(run.tx.write(*page, op.clone()))?;
-                run.own.wrote(*page, Slot(0));
+                run.own.wrote_raw(*page);
                 Ok(Did::Done)
             }
             Intention::Prefetch(page) => {
@@ -286,13 +290,14 @@ impl World {
         ready(step)?;
         let there = Seen::Slot(object.page, object.slot, Some(object.generation));
         self.saw(index, run, there);
-        run.own.wrote(object.page, object.slot);
-        run.effects.push(match what {
+        let effect = match what {
             What::Put(value) => Effect::Put(object, value.clone()),
             What::Add(delta) => Effect::Add(object, ADD_OFFSET, *delta),
             What::Max(value) => Effect::Max(object, MAX_OFFSET, *value),
             What::Read | What::Delete => Effect::Remove(object),
-        });
+        };
+        run.own.wrote(&effect);
+        run.effects.push(effect);
         Ok(Did::Done)
     }
 
@@ -318,7 +323,7 @@ impl World {
         let page = seen.page();
         let domain = self.domain_of(page.volume);
         let stamp = run.tx.stamp(domain).expect("a domain that was read is attached");
-        if run.own.hides(&seen) {
+        if run.own.hides(&seen, &format_args!("client {index}")) {
             return;
         }
         self.check_clock(index, run.kind.age_max, domain, stamp);
@@ -343,24 +348,6 @@ impl World {
             reads.checked = stamp;
         }
         reads.seen.push(seen);
-    }
-}
-
-impl super::Own {
-    fn wrote(&mut self, page: PageId, slot: Slot) {
-        self.slots.insert((page, slot));
-        self.pages.insert(page);
-    }
-
-    /// Whether own writes may have changed what was seen.
-    fn hides(&self, seen: &Seen) -> bool {
-        let page = seen.page();
-        self.removed.contains(&page)
-            || match seen {
-                Seen::Object(object, _) => self.slots.contains(&(page, object.slot)),
-                Seen::Slot(_, slot, _) => self.slots.contains(&(page, *slot)),
-                Seen::Slots(..) | Seen::Raw(..) => self.pages.contains(&page),
-            }
     }
 }
 

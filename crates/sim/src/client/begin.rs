@@ -239,6 +239,7 @@ impl World {
             begun: (self.cycles.now(), self.cycles.session(self.clients[index].session)),
             floors: self.session(index).floors.clone(),
             own: Own::default(),
+            saved: None,
             made: Vec::new(),
             pages_made: Vec::new(),
             real_time,

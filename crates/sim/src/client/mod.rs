@@ -6,6 +6,7 @@ mod begin;
 mod copies;
 mod ends;
 mod latest;
+mod own;
 mod proof;
 mod told;
 
@@ -23,10 +24,11 @@ pub(crate) use begin::SHORT_AGE;
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{CommitPart, Seen as Floor, Session, Transaction};
 use larder_core::commit::IdRange;
-use larder_core::id::{DomainId, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
+use larder_core::id::{DomainId, ObjectId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::message::{RequestError, VolumeSpec};
 use larder_core::rng::Rng;
-use std::collections::{BTreeMap, BTreeSet};
+use own::{Own, Saved};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Old references kept for those who read by them.
@@ -195,6 +197,8 @@ struct Run {
     /// What its session had seen at its begin.
     floors: SeenFloors,
     own: Own,
+    /// Where it may go back to.
+    saved: Option<Saved>,
     /// References to remember when it commits, and pages made and removed.
     made: Vec<ObjectId>,
     pages_made: Vec<(PageId, bool)>,
@@ -210,14 +214,6 @@ struct Reads {
     /// All of it was compared with the oracle at this stamp.
     checked: Stamp,
     seen: Vec<Seen>,
-}
-
-/// What a transaction wrote itself: reads of it say nothing about others.
-#[derive(Debug, Default)]
-struct Own {
-    slots: BTreeSet<(PageId, Slot)>,
-    pages: BTreeSet<PageId>,
-    removed: BTreeSet<PageId>,
 }
 
 /// What kind of transaction it is.

@@ -23,6 +23,8 @@ pub enum By {
     Refusal,
     /// A state is older than a client was promised.
     Age,
+    /// A transaction does not read what it wrote itself.
+    Own,
     /// A machine says that another one speaks nonsense.
     Protocol,
     /// The log: what is in it was asked for by nobody, or asked for in other words.
@@ -136,6 +138,7 @@ impl By {
             "quota" => Self::Quota,
             "deletions" => Self::Deletions,
             "refusal" => Self::Refusal,
+            "own writes" => Self::Own,
             _ => match word.strip_prefix("rule ") {
                 Some(rule) => Self::Rule(rule.parse().ok()?),
                 None => Self::Promise(word.strip_prefix('P')?.parse().ok()?),
@@ -155,6 +158,7 @@ impl fmt::Display for By {
             Self::Deletions => "deletions",
             Self::Refusal => "refusals",
             Self::Age => "the age of a state",
+            Self::Own => "a transaction's own writes",
             Self::Protocol => "a machine that is accused",
             Self::Asked => "the log: what nobody asked for",
             Self::Log => "the log's own order",

@@ -78,7 +78,8 @@ impl Transaction {
     #[inline]
     pub(super) fn slot_as(&mut self, page: PageId, slot: Slot, aspect: Aspect) -> Try<Held> {
         self.alive()?;
-        if !self.overlay.is_empty() && self.overlay.get(page).is_some() {
+        let unread = self.cache.faults.has(Fault::OwnUnread);
+        if !self.overlay.is_empty() && self.overlay.get(page).is_some() && !unread {
             return self.own_slot(page, slot, aspect);
         }
         let held =

@@ -413,7 +413,8 @@ impl Transaction {
 
     /// Takes back every write since the savepoint. What was read stays read.
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
-        self.overlay.truncate(savepoint.0);
+        let kept = self.cache.faults.has(Fault::RollbackKeeps);
+        self.overlay.truncate(if kept { usize::MAX } else { savepoint.0 });
         if self.overflow.is_some_and(|page| !self.overlay.makes(page)) {
             self.overflow = None;
         }
