@@ -60,6 +60,9 @@ pub struct SessionOptions {
     pub freshness: Freshness,
     /// How long a transaction may take, all its attempts together.
     pub time_limit: Duration,
+    /// How long one operation of a transaction waits for what it lacks, at most. For a transaction
+    /// that may take hours, and is to notice all the same that its line is gone.
+    pub operation_limit: Duration,
     /// How long a transaction waits for the parent to confirm a state that is older than
     /// `freshness` allows, before it fails with [`Error::Stale`].
     pub refresh_limit: Duration,
@@ -77,6 +80,7 @@ impl Default for SessionOptions {
             consistency: Consistency::default(),
             freshness: Freshness::default(),
             time_limit: Duration::from_secs(30),
+            operation_limit: Duration::MAX,
             refresh_limit: Duration::from_secs(30),
             attempts_max: 64,
             line: None,
@@ -143,6 +147,23 @@ impl SessionShared {
             AgeLimit::Lease => self.node.cache.leased(self.domain, now()),
             AgeLimit::AtMost(limit) => age.is_some_and(|age| age <= limit),
         }
+    }
+
+    async fn make_fresh(&self, deadline: Instant) -> Result<()> {
+        if !self.fresh() && self.freshen(self.domain, deadline).await.is_err() {
+            return Err(self.stale());
+        }
+        Ok(())
+    }
+
+    /// How long one operation waits at most, of a transaction that ends then.
+    pub(super) fn wait(&self, deadline: Instant) -> Result<Duration> {
+        Ok(remaining(deadline)?.min(self.options.operation_limit))
+    }
+
+    /// How long an operation has its state confirmed, again and again, before it is stale.
+    pub(super) fn refresh_limit(&self) -> Duration {
+        self.options.refresh_limit
     }
 
     pub(super) fn stale(&self) -> Error {
@@ -262,6 +283,12 @@ impl Session {
         self.begin_until(self.deadline(), false).await
     }
 
+    /// Has the cached state confirmed unless it is as fresh as a transaction of this session wants
+    /// it: what [`Self::begin`] does first.
+    pub(crate) async fn freshen(&self) -> Result<()> {
+        self.shared.make_fresh(self.deadline()).await
+    }
+
     /// Begins a transaction that only reads.
     pub async fn begin_read(&self) -> Result<Transaction> {
         self.begin_until(self.deadline(), true).await
@@ -337,22 +364,21 @@ impl Session {
 
     async fn begin_until(&self, deadline: Instant, read_only: bool) -> Result<Transaction> {
         let shared = &self.shared;
-        if !shared.fresh() && shared.freshen(shared.domain, deadline).await.is_err() {
-            return Err(shared.stale());
-        }
+        shared.make_fresh(deadline).await?;
+        let waits_until = shared.wait(deadline).map_or(deadline, |wait| now().after(wait));
         loop {
             let begun = shared.lock().begin(&shared.node.cache);
             match begun {
                 Ok(core) => return Ok(Transaction::new(core, shared.clone(), deadline, read_only)),
                 Err(BeginError::Wait { domain, stamp }) => {
                     let op = CacheOp::WaitThrough { domain, stamp };
-                    shared.node.requests.ask(op, remaining(deadline)?).await?;
+                    shared.node.requests.ask(op, remaining(waits_until)?).await?;
                 }
                 Err(BeginError::HistoryLost(domain)) => {
                     return Err(Error::lost(domain));
                 }
                 Err(BeginError::TooMany) => {
-                    if remaining(deadline).is_err() {
+                    if remaining(waits_until).is_err() {
                         let what = "node.transactions_max transactions run".into();
                         return Err(Error::Unavailable(what));
                     }

@@ -102,8 +102,20 @@ enum Missing {
 struct Tried {
     /// It was tried before: neither a hit nor another miss.
     before: bool,
-    /// The state was refreshed for it.
-    refreshed: bool,
+    /// When the state was last asked for anew for it, and until when it is again: who is held up
+    /// between the answer and the read for longer than the session's limit of age asks again.
+    refreshed: Option<(Instant, Instant)>,
+}
+
+impl Tried {
+    /// Whether a state of this age stays too old: there was time enough to confirm it, or what was
+    /// read is no younger by that, since it is a snapshot that the domain has moved on from.
+    fn in_vain(&self, age: Option<Duration>) -> bool {
+        self.refreshed.is_some_and(|(begun, until)| {
+            let now = now();
+            until <= now || age.is_none_or(|age| age > now.since(begun))
+        })
+    }
 }
 
 impl Transaction {
@@ -454,7 +466,14 @@ impl Transaction {
         let mut tried = Tried::default();
         loop {
             tried.before = true;
-            tried.refreshed |= matches!(missing, Missing::Fresh(_));
+            if let Missing::Fresh(_) = missing {
+                let begun = now();
+                let until = tried.refreshed.map_or_else(
+                    || begun.after(self.shared.session.refresh_limit()),
+                    |(_, until)| until,
+                );
+                tried.refreshed = Some((begun, until));
+            }
             self.supply(missing).await?;
             missing = match self.step(&mut operation, tried)? {
                 Ok(value) => return Ok(value),
@@ -496,7 +515,7 @@ impl Transaction {
                 state.doom = Some(doom.clone());
                 Err(doom_error(doom))
             }
-            Step::Refused(TransactionError::TooOld(age)) if tried.refreshed => {
+            Step::Refused(TransactionError::TooOld(age)) if tried.in_vain(age) => {
                 Err(Error::Stale { age })
             }
             Step::Refused(TransactionError::TooOld(_)) => {
@@ -509,7 +528,7 @@ impl Transaction {
     #[cold]
     async fn supply(&self, missing: Missing) -> Result<()> {
         let session = &self.shared.session;
-        let limit = remaining(self.shared.deadline)?;
+        let limit = session.wait(self.shared.deadline)?;
         match missing {
             Missing::Pages(domain, pages) => {
                 let begun = now();
@@ -542,9 +561,9 @@ impl Transaction {
                 Ok(())
             }
             Missing::Fresh(domain) => match session.freshen(domain, self.shared.deadline).await {
+                Ok(()) => Ok(()),
                 Err(Error::ShutDown) => Err(Error::ShutDown),
-                // The repetition says how old the state is.
-                Ok(()) | Err(_) => Ok(()),
+                Err(_) => Err(session.stale()),
             },
         }
     }

@@ -353,13 +353,24 @@ impl Config {
         environment: impl IntoIterator<Item = (String, String)>,
         flags: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
-        let mut table = match file {
-            Some(path) => read_table(path)?,
-            None => toml::Table::new(),
+        let Some(path) = file else {
+            return Self::from_text("", "", environment, flags);
         };
-        if let Some(path) = file {
-            parse(&table, &path.display().to_string())?;
-        }
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| ConfigError::File { path: path.to_owned(), detail: e.to_string() })?;
+        Self::from_text(&text, &path.display().to_string(), environment, flags)
+    }
+
+    /// The same of a file's text. `layer` is what its errors call it.
+    pub fn from_text(
+        text: &str,
+        layer: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+        flags: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let mut table: toml::Table =
+            text.parse().map_err(|e: toml::de::Error| invalid(layer, &e.to_string()))?;
+        parse(&table, layer)?;
         let keys = keys();
         for (variable, value) in environment {
             let Some(name) = variable.strip_prefix("LARDER_") else {
@@ -489,12 +500,6 @@ impl Config {
 
 fn invalid(layer: &str, detail: &str) -> ConfigError {
     ConfigError::Invalid { layer: layer.to_owned(), detail: detail.to_owned() }
-}
-
-fn read_table(path: &Path) -> Result<toml::Table, ConfigError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| ConfigError::File { path: path.to_owned(), detail: e.to_string() })?;
-    text.parse().map_err(|e: toml::de::Error| invalid(&path.display().to_string(), &e.to_string()))
 }
 
 fn parse(table: &toml::Table, layer: &str) -> Result<Config, ConfigError> {

@@ -44,6 +44,8 @@ impl Seen {
     }
 }
 
+/// How long a snapshot may be read. What is not retained any more ends it long before.
+const SNAPSHOT_LIMIT: Duration = Duration::from_secs(86_400);
 /// What a volume takes is asked for again after this long.
 const TAKEN_FOR: Duration = Duration::from_secs(2);
 /// What was said longer ago counts for nothing where a commit is promised.
@@ -79,19 +81,25 @@ impl VolumeStore {
         current_max: Duration,
     ) -> Self {
         let line = volume.line();
-        let session = |consistency| {
-            volume.session(SessionOptions {
-                line: Some(line),
-                consistency,
-                freshness,
-                time_limit,
-                refresh_limit,
-                ..SessionOptions::default()
-            })
+        let options = SessionOptions {
+            line: Some(line),
+            freshness,
+            time_limit,
+            operation_limit: time_limit,
+            refresh_limit,
+            ..SessionOptions::default()
+        };
+        // A snapshot is as fresh as is asked for when it begins. It gets older while it is read,
+        // which is what it is for: a check of a large tree takes as long as it takes.
+        let snapshots = SessionOptions {
+            consistency: Consistency::Snapshot,
+            freshness: Freshness::Any,
+            time_limit: SNAPSHOT_LIMIT,
+            ..options.clone()
         };
         Self {
-            normal: session(Consistency::Serializable),
-            snapshots: session(Consistency::Snapshot),
+            normal: volume.session(options),
+            snapshots: volume.session(snapshots),
             usage: Arc::new(Mutex::new(Seen {
                 taken: taken_of(volume.info()),
                 asked: Instant::now(),
@@ -107,7 +115,10 @@ impl VolumeStore {
     async fn begin_as(&self, mode: Mode) -> Result<Transaction, Error> {
         match mode {
             Mode::Normal => self.normal.begin().await,
-            Mode::Snapshot => self.snapshots.begin_read().await,
+            Mode::Snapshot => {
+                self.normal.freshen().await?;
+                self.snapshots.begin_read().await
+            }
         }
     }
 

@@ -3,15 +3,17 @@
 use crate::common::{Site, eventually, proxy};
 use bytes::Bytes;
 use larder::client::{Freshness, Node, Volume, VolumeOptions};
+use larder::config::Period;
 use larder::fs::check::{CheckOptions, check};
 use larder::fs::client::VolumeStore;
 use larder::fs::export::{ExportOptions, export};
 use larder::fs::import::{ImportProgress, import};
 use larder::fs::{
-    Create, FileSystem, FsError, FsOptions, InodeId, Kind, PAGE_BYTES, Position, RenameMode,
-    TxError,
+    Create, FileSystem, FsError, FsOptions, InodeId, Kind, Mode, PAGE_BYTES, Position, RenameMode,
+    Tx, TxError, TxStore,
 };
 use larder::server::OriginServer;
+use larder_core::id::PageNo;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -102,6 +104,31 @@ fn assert_same_attributes_and_holes(path: &Path) {
         let meta = std::fs::metadata(path.join(name)).expect("there");
         assert!(meta.len() == size && meta.blocks() * 512 < 200_000, "{name}: {meta:?}");
     }
+}
+
+/// `volume check` reads one state of a volume in use for as long as it takes, and ended with "the cached
+/// state is 1.5 s old, which is more than the session allows" where that was longer than the
+/// origin's lease: no asking anew makes a snapshot younger. It is fresh when it begins.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_is_read_for_longer_than_a_lease() {
+    let site = Site::new();
+    let mut config = site.origin_config("127.0.0.1:0");
+    config.origin.lease = Period(Duration::from_millis(200));
+    let origin = OriginServer::start(config).await.expect("the origin starts");
+    let address = origin.address().to_string();
+    let mut config = site.node_config("one", &address);
+    config.node.beat = Period(Duration::from_millis(20));
+    let node = Node::connect(config).await.expect("the node links");
+    let volume = make_volume(&node).await;
+    let tree = tree(&volume).await;
+    let limit = Duration::from_secs(20);
+    let store = VolumeStore::new(volume.clone(), Freshness::Leased, limit, limit, limit);
+    let snapshot = store.begin(Mode::Snapshot).await.expect("it is leased");
+    let before = snapshot.get_all(PageNo(1)).await.expect("the root's page");
+    tree.create(tree.root(), b"later", &plain_file()).await.expect("a new file");
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(snapshot.get_all(PageNo(1)).await, Ok(before), "older than the lease, and whole");
+    check(&tree, &CheckOptions::default(), &mut |_| ()).await.expect("it is whole");
 }
 
 /// What `find` says of everything below a folder, but for times of access and change.
