@@ -208,6 +208,10 @@ pub enum Fault {
     PatienceForgotten,
     /// P7: pages that wait for credit which was reserved are not served when it is given back.
     ReservedUnserved,
+    /// Rights: a commit is refused to who has just the right that it needs.
+    RefusedWithRight,
+    /// P1: a change of a volume is acknowledged before it is durable.
+    ChangedEarly,
 }
 
 impl Faults {

@@ -7,13 +7,14 @@ use larder_core::machine::Faults;
 use larder_core::rng::Rng;
 use larder_sim::agenda::{Agenda, SECOND, Time};
 use larder_sim::plan::Plan;
-use larder_sim::run::{Failure, run_plan, run_seed};
+use larder_sim::run::{Failure, run_plan, run_plan_printing, run_seed};
 use larder_sim::scenario::SCENARIOS;
 use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage:
-  larder-sim run SEED [--fault NAME]  plays a seed; prints the trace's end if it fails
+  larder-sim run SEED [--fault NAME] [--trace]
+                                      plays a seed; prints the trace's end if it fails, or all of it
   larder-sim run A..B [--jobs N] [--all]
                                       plays seeds, N at once, up to the first that fails, or all
                                       a run that fails is recorded in FOLDER (--record FOLDER)
@@ -77,11 +78,14 @@ fn result(well: bool) -> Option<ExitCode> {
 
 fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
     let seeds = parse_seeds(seeds)?;
-    let options = Options::parse(rest, &["--fault", "--jobs", "--record"], &["--all"])?;
+    let options = Options::parse(rest, &["--fault", "--jobs", "--record"], &["--all", "--trace"])?;
     let faults = match options.value("--fault") {
         None => Faults::NONE,
         Some(name) => Faults::only(larder_sim::planted::of_name(name)?),
     };
+    if options.has("--trace") {
+        return trace(seeds, faults);
+    }
     let jobs: usize = options.number("--jobs", 1)?;
     let all = options.has("--all");
     let started = std::time::Instant::now();
@@ -115,6 +119,21 @@ fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
         report.tally.proof_nanos_max as f64 / 1e9,
     );
     result(report.failures.is_empty())
+}
+
+/// Plays seeds and prints all that happens in them, whether they fail or not.
+fn trace(seeds: std::ops::Range<u64>, faults: Faults) -> Option<ExitCode> {
+    let mut well = true;
+    for seed in seeds {
+        match run_plan_printing(Plan::draw(seed, faults), |line| println!("{line}")) {
+            Ok(clean) => println!("seed {seed}: clean, hash {:016x}", clean.hash),
+            Err(failure) => {
+                println!("{failure}");
+                well = false;
+            }
+        }
+    }
+    result(well)
 }
 
 fn scenario(name: &str, seeds: &str, rest: &[&str]) -> Option<ExitCode> {

@@ -112,6 +112,8 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::PatienceForgotten, "patience-forgotten", &[P10]),
     planted(Fault::ReservedUnserved, "reserved-unserved", &[P7, By::Progress]),
     planted(Fault::AgeFromZero, "age-from-zero", AGES),
+    planted(Fault::RefusedWithRight, "refused-with-right", &[By::Refusal]),
+    planted(Fault::ChangedEarly, "changed-early", &[P1]),
 ];
 
 /// The fault of the machines of a name.
