@@ -232,6 +232,10 @@ pub enum Fault {
     OwnUnread,
     /// Own writes: a transaction that goes back to a savepoint keeps what it has written since.
     RollbackKeeps,
+    /// Rights: a commit is refused to who has just the right that it needs.
+    RefusedWithRight,
+    /// P1: a change of a volume is acknowledged before it is durable.
+    ChangedEarly,
 }
 
 impl Faults {

@@ -7,13 +7,14 @@ use larder_core::machine::Faults;
 use larder_core::rng::Rng;
 use larder_sim::agenda::{Agenda, SECOND, Time};
 use larder_sim::plan::Plan;
-use larder_sim::run::{Failure, run_plan, run_seed};
+use larder_sim::run::{Failure, run_plan, run_plan_printing, run_seed};
 use larder_sim::scenario::SCENARIOS;
 use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage:
-  larder-sim run SEED [--fault NAME]  plays a seed; prints the trace's end if it fails
+  larder-sim run SEED [--fault NAME] [--files] [--trace]
+                                      plays a seed; prints the trace's end if it fails, or all of it
   larder-sim run A..B [--jobs N] [--all] [--files]
                                       plays seeds, N at once, up to the first that fails, or all
                                       a run that fails is recorded in FOLDER (--record FOLDER);
@@ -80,8 +81,12 @@ fn result(well: bool) -> Option<ExitCode> {
 
 fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
     let seeds = parse_seeds(seeds)?;
-    let options = Options::parse(rest, &["--fault", "--jobs", "--record"], &["--all", "--files"])?;
+    let options =
+        Options::parse(rest, &["--fault", "--jobs", "--record"], &["--all", "--files", "--trace"])?;
     let plan = plans(&options)?;
+    if options.has("--trace") {
+        return trace(seeds, &plan);
+    }
     let jobs: usize = options.number("--jobs", 1)?;
     let all = options.has("--all");
     let started = std::time::Instant::now();
@@ -140,6 +145,21 @@ fn plans(options: &Options<'_>) -> Option<Box<dyn Fn(u64) -> Plan + Sync>> {
         Some(name) => Faults::only(larder_sim::planted::of_name(name)?),
     };
     Some(Box::new(move |seed| Plan::draw(seed, faults)))
+}
+
+/// Plays seeds and prints all that happens in them, whether they fail or not.
+fn trace(seeds: std::ops::Range<u64>, plan: &dyn Fn(u64) -> Plan) -> Option<ExitCode> {
+    let mut well = true;
+    for seed in seeds {
+        match run_plan_printing(plan(seed), |line| println!("{line}")) {
+            Ok(clean) => println!("seed {seed}: clean, hash {:016x}", clean.hash),
+            Err(failure) => {
+                println!("{failure}");
+                well = false;
+            }
+        }
+    }
+    result(well)
 }
 
 fn scenario(name: &str, seeds: &str, rest: &[&str]) -> Option<ExitCode> {

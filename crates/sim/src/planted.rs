@@ -128,6 +128,8 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::OwnUnread, "own-unread", OWN),
     planted(Fault::RollbackKeeps, "rollback-keeps", OWN),
     planted(Fault::AgeFromZero, "age-from-zero", AGES),
+    planted(Fault::RefusedWithRight, "refused-with-right", &[By::Refusal]),
+    planted(Fault::ChangedEarly, "changed-early", &[P1]),
 ];
 
 /// The fault of the machines of a name.

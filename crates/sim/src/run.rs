@@ -94,6 +94,15 @@ pub fn run_recorded(recording: &Recording, readable: bool) -> Result<Clean, Fail
     play(recording.plan.clone(), |_| World::replaying(recording, readable))
 }
 
+/// Plays a plan, and hands over each line of what happens.
+pub fn run_plan_printing(plan: Plan, print: crate::trace::Print) -> Result<Clean, Failure> {
+    play(plan, |plan| {
+        let mut world = World::new(plan, false);
+        world.trace.print_lines(print);
+        world
+    })
+}
+
 /// What a run says that was ended, since it went on for too long.
 pub(crate) const OVERTIME: &str = "the time is over";
 

@@ -142,9 +142,9 @@ fn a_revocation_is_in_force_from_its_place_in_the_log() {
     let mut run = volume(
         "Rights. b's right to write goes. The change is gathered while another append is under way: b's \
          commit, which comes after it, is refused though the change is not durable yet, and so is what b \
-         asks as an administrator. The store is full and takes back all of it: the same commit passes. \
-         Then it is taken for good; b hears on its stream what it may do now, before a is told that it \
-         is done.",
+         asks as an administrator. Neither is told of it before it is (bug 85: the administrator was). \
+         The store is full and takes back all of it: the same commit passes. Then it is taken for good; b \
+         hears on its stream what it may do now, before a is told that it is done.",
         OriginConfig::default(),
     );
     node(&mut run, 2, "b", 20);

@@ -3,6 +3,7 @@
 //! report.
 
 pub mod acks;
+pub mod answers;
 pub mod copies;
 pub mod cycles;
 pub mod history;

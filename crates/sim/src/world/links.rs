@@ -184,6 +184,7 @@ impl World {
             self.note_answer(&message);
             let child = &self.process(self.net.conn(conn).child).name;
             self.readers.origin_sends(conn, child, &message);
+            self.answers.answered(conn, &message);
         } else if matches!(self.process(proc).machinery, Machinery::Node(_)) {
             self.readers.node_asks(conn, &message, self.now);
         }
@@ -236,6 +237,7 @@ impl World {
         }
         if proc == Proc(0) {
             self.readers.origin_asked(delivery.conn, &message);
+            self.answers.asked(delivery.conn, &message, self.now);
         } else {
             self.check_reaches(proc, delivery.conn, &message);
             self.note_failed_pages(proc, &message);

@@ -19,6 +19,7 @@ pub use process::{Machinery, Node, OriginHost, Process, RelayHost};
 
 use crate::agenda::{Agenda, MILLI, SECOND, Time};
 use crate::check::acks::Acks;
+use crate::check::answers::Answers;
 use crate::check::cycles::History;
 use crate::check::oracle::Oracle;
 use crate::check::reading::Readers;
@@ -67,6 +68,7 @@ pub struct World {
     pub(crate) cycles: History,
     acks: Acks,
     pub(crate) readers: Readers,
+    pub(crate) answers: Answers,
     pub(crate) domains: Vec<DomainId>,
     pub(crate) volumes: Vec<crate::client::VolumePlan>,
     phase: Phase,
@@ -226,6 +228,7 @@ impl World {
             cycles: History::judged_by(plan.judges),
             acks: Acks::default(),
             readers: Readers::new(plan.mix.rights_percent > 0),
+            answers: Answers::default(),
             domains,
             volumes,
             phase: Phase::Wild,

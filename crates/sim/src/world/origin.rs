@@ -208,6 +208,9 @@ impl World {
             return self.mend_refused(number, &error);
         }
         let ends: Vec<(Lsn, Stamp)> = domains.iter().map(end_of).collect();
+        for (domain, found) in self.domains.iter().zip(&domains) {
+            self.answers.recovered(*domain, found, self.now);
+        }
         let mut out = Vec::new();
         let origin = match Origin::new(config, now, wall, domains, &mut out) {
             Ok(origin) => origin,
@@ -431,6 +434,8 @@ impl World {
                 append.iter().for_each(|(_, record)| store.ledger.durable(record));
                 append.iter().for_each(|(_, record)| store.allowed.durable(record));
                 self.readers.appended(domain, &append);
+                let records = append.iter().map(|(_, record)| record);
+                self.answers.durable(domain, records);
             }
             note_append(&mut self.oracle, domain, &answer);
         }
@@ -466,8 +471,15 @@ impl World {
             }
             _ => {}
         }
+        let heard = match &input {
+            OriginInput::Appended { domain, result: Ok(()), .. } => Some(*domain),
+            _ => None,
+        };
         self.origin_input(input);
         self.readers.settled(self.now);
+        if let Some(domain) = heard {
+            self.answers.told(domain, self.now);
+        }
     }
 
     /// The origin's process ends; with `power` its machine's memory and unsynced bytes go too.

@@ -202,6 +202,9 @@ impl Domain {
         for withheld in batch.withheld {
             self.answer(cx, withheld.id, &withheld.outcome);
         }
+        for (link, request, error) in batch.refused {
+            cx.links.fail(link, request, error, cx.out);
+        }
         cx.events.extend(made.into_iter().map(Event::VolumeMade));
     }
 
@@ -267,6 +270,9 @@ impl Domain {
         }
         for withheld in batch.withheld {
             self.defer(cx, withheld.id, error);
+        }
+        for (link, request, _) in batch.refused {
+            cx.links.fail(link, request, error.clone(), cx.out);
         }
     }
 

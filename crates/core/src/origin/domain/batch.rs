@@ -3,6 +3,7 @@
 use super::volumes::Growth;
 use crate::commit::{Abort, Outcome, PageChange};
 use crate::id::{BootId, CommitId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
+use crate::message::RequestError;
 use crate::record::{LogRecord, Lsn, VolumeMeta, VolumeSettings};
 
 /// What a log record leads to once it is durable.
@@ -69,6 +70,8 @@ pub(super) struct Batch {
     pub(super) pages: Vec<(PageId, (Lsn, Stamp))>,
     /// Answers that wait for it.
     pub(super) withheld: Vec<Withheld>,
+    /// Requests that are refused for what it says of volumes, likewise.
+    pub(super) refused: Vec<(LinkId, RequestId, RequestError)>,
     /// Bytes of its writes.
     pub(super) bytes: usize,
     /// Its last record.

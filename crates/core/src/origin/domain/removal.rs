@@ -355,7 +355,7 @@ impl Domain {
             return cx.links.fail(link, request, error, cx.out);
         };
         if let Err(error) = asker.check_admin(entry) {
-            return cx.links.fail(link, request, error, cx.out);
+            return self.refuse_for_rights(cx, (link, request), volume, error);
         }
         let first = entry.deleting.is_none();
         entry.deleting.get_or_insert_with(Deleting::default).askers.push((link, request));

@@ -1,6 +1,6 @@
 //! A domain's volumes.
 
-use super::batch::Item;
+use super::batch::{Batch, Item};
 use super::commit::Passer;
 use super::pages::Image;
 use super::{Context, Domain};
@@ -354,7 +354,9 @@ impl Domain {
             let short = |who: &str| {
                 let (who, has) = (certificate_of(who), volume.effective.of(who));
                 let (volume, who) = (volume.meta.name.clone(), who.to_owned());
-                (has < needs).then(|| Abort::Denied(Box::new(Denied { volume, who, has, needs })))
+                let unjust = has == needs && cx.config.faults.has(Fault::RefusedWithRight);
+                (has < needs || unjust)
+                    .then(|| Abort::Denied(Box::new(Denied { volume, who, has, needs })))
             };
             if let Some(abort) = short(node) {
                 return Err(abort);
@@ -388,7 +390,7 @@ impl Domain {
         }
         let entry = &self.volumes[&volume];
         if let Err(error) = asker.check_admin(entry) {
-            return cx.links.fail(link, request, error, cx.out);
+            return self.refuse_for_rights(cx, (link, request), volume, error);
         }
         let mut settings = VolumeSettings { quota: entry.quota, rights: entry.rights.clone() };
         let mut effective = None;
@@ -407,9 +409,33 @@ impl Domain {
             entry.effective = effective;
             self.rights_changes += 1;
         }
+        if cx.config.faults.has(Fault::ChangedEarly) {
+            let info = self.volume(volume).expect("just seen");
+            cx.links.reply(link, Message::Volume { request, info }, cx.out);
+        }
         let record = LogRecord::Settings { volume, settings: settings.clone() };
         self.gather(record, Item::Settings { link, request, volume, settings });
         self.append(cx);
+    }
+
+    /// Refuses a request for rights that the log has, once they are durable: what would be taken back
+    /// with its append is told to nobody (rule 14).
+    pub(super) fn refuse_for_rights(
+        &mut self,
+        cx: &mut Context<'_>,
+        (link, request): (LinkId, RequestId),
+        volume: VolumeId,
+        error: RequestError,
+    ) {
+        let of_it =
+            |item: &Item| matches!(item, Item::Settings { volume: id, .. } if *id == volume);
+        let says = |batch: &Batch| batch.items.iter().any(of_it);
+        let flying = self.flying.as_mut().map(|(_, batch)| batch);
+        let batches = [Some(&mut self.gathering), flying];
+        match batches.into_iter().flatten().find(|batch| says(batch)) {
+            Some(batch) => batch.refused.push((link, request, error)),
+            None => cx.links.fail(link, request, error, cx.out),
+        }
     }
 
     /// A volume's settings are durable.
@@ -425,6 +451,9 @@ impl Domain {
         if before.rights != entry.meta.settings.rights {
             let (name, rights) = self.rights(volume, &cx.config.access);
             cx.links.set_rights(self.id, volume, name, rights);
+        }
+        if cx.config.faults.has(Fault::ChangedEarly) {
+            return;
         }
         let info = self.volume(volume).expect("just seen");
         cx.links.reply(link, Message::Volume { request, info }, cx.out);
