@@ -328,7 +328,10 @@ impl Plan {
         plan.draw_aims();
         plan.draw_deeds_of_administrators();
         plan.heals_core = Rng::new(seed ^ 0x00c0_4e00).chance(1, 2);
-        plan.files = crate::files::draw(seed);
+        // A planted fault of the machines is looked for beside clients of objects alone.
+        if faults == Faults::NONE {
+            plan.files = crate::files::draw(seed);
+        }
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         let outside = plan.outside_budget();
         assert!(outside.is_none(), "seed {seed} is {:?} and has {outside:?}", plan.budget);

@@ -279,8 +279,11 @@ pub fn catch_in(fault: Fault, seeds_max: u64, change: impl Fn(&mut Plan)) -> Opt
 
 fn hunt_in(planted: &Planted<Fault>, seeds_max: u64, change: impl Fn(&mut Plan)) -> Hunt {
     hunt(planted.by, seeds_max, |seed, plants| {
-        let faults = if plants { Faults::only(planted.fault) } else { Faults::NONE };
-        let mut plan = Plan::draw(seed, faults);
+        // The world is the same without the fault.
+        let mut plan = Plan::draw(seed, Faults::only(planted.fault));
+        if !plants {
+            plan.faults = Faults::NONE;
+        }
         change(&mut plan);
         run_plan(plan, false).err().map(|failure| failure.what)
     })

@@ -87,6 +87,7 @@ impl Client {
             consistency,
             freshness,
             time_limit,
+            operation_limit: Duration::MAX,
             refresh_limit: Duration::from_millis([200, 2_000][rng.below(2) as usize]),
             attempts_max: 5,
             line: None,

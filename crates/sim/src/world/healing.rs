@@ -265,7 +265,7 @@ impl World {
         number: u64,
         result: &Result<CacheReply, RequestError>,
     ) {
-        let Some((asked, patience)) = self.process(proc).node_ref().asked.get(&number) else {
+        let Some((asked, _)) = self.process(proc).node_ref().asked.get(&number) else {
             return;
         };
         let unanswered = matches!(
@@ -279,7 +279,7 @@ impl World {
             self.stalls.iter().any(|(stalled, until)| *stalled == proc && *until > since);
         assert!(
             !unanswered
-                || waited < IN_VAIN_NANOS.min(*patience)
+                || waited < IN_VAIN_NANOS
                 || self.mended.is_none()
                 || stood_still
                 || !self.is_in_core(proc),

@@ -5,6 +5,7 @@
 use super::process::lock;
 use super::{Machinery, World};
 use crate::net::{Proc, conn_of};
+use crate::plan::Budget;
 use larder_core::downlink::ParentStatus;
 use larder_core::id::{BootId, DomainId, LinkId, PageId};
 use larder_core::message::Message;
@@ -12,6 +13,10 @@ use larder_core::message::Message;
 impl World {
     /// What is still under way in the machines of the core.
     pub(super) fn under_way(&self) -> Option<String> {
+        if self.plan.budget == Budget::Beyond {
+            // What was lost leaves a trace now and then, which ends with the next link (finding 323).
+            return None;
+        }
         let numbers = (0..self.processes.len() as u16).map(Proc);
         let core: Vec<Proc> = numbers.filter(|proc| self.is_in_core(*proc)).collect();
         let of = |proc: &Proc| {

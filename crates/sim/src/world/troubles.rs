@@ -364,6 +364,10 @@ impl World {
     pub(super) fn mend(&mut self, mend: Mend) {
         self.trace.mix(0x3e4d);
         self.trace.line(|| format!("{mend:?}"));
+        if self.mended.is_some() {
+            // What mends may take a process down once more.
+            self.note_mended();
+        }
         match mend {
             Mend::Clog(conn, way, span) => {
                 if self.phase == Phase::Wild {
