@@ -367,8 +367,8 @@ impl Plan {
             self.add_trouble(Trouble::MisdirectWrite, pick(rng, &[SECOND, 4 * SECOND]));
         }
         let rng = &mut Rng::new(seed ^ 0x00f0_46e5);
-        if self.nodes.len() > 1 && rng.chance(1, 3) {
-            self.add_trouble(Trouble::Forge, pick(rng, &[SECOND, 4 * SECOND]));
+        if self.nodes.len() > 1 && rng.chance(1, 2) {
+            self.add_trouble(Trouble::Forge, pick(rng, &[SECOND / 2, SECOND, 4 * SECOND]));
         }
         if self.domains > 1 && rng.chance(1, 3) {
             self.add_trouble(Trouble::Hang, pick(rng, &[2 * SECOND, 15 * SECOND]));
@@ -399,6 +399,7 @@ impl Plan {
         }
         if rng.chance(1, 6) {
             self.mix.copy_percent = pick(rng, &[1, 5]);
+            self.draw_refused_copies();
         }
         let rng = &mut Rng::new(seed ^ 0x005a_7e90);
         if rng.chance(1, 3) {

@@ -114,8 +114,12 @@ impl Plan {
             12 => TWO_DOMAINS.take(self, rng),
             _ => {}
         }
+    }
+
+    /// Of plans with copies, half of those with relays.
+    pub(super) fn draw_refused_copies(&mut self) {
         let rng = &mut Rng::new(self.seed ^ 0x0c0b_1e5f);
-        if self.mix.copy_percent > 0 && !self.relays.is_empty() && rng.chance(1, 2) {
+        if !self.relays.is_empty() && rng.chance(1, 2) {
             REFUSED_COPIES.take(self, rng);
         }
     }
