@@ -55,14 +55,12 @@ impl Aim {
         (self.aim)(plan, rng);
         plan.aims.push(self.name.into());
         for part in self.sets {
-            match part {
-                Part::Troubles => {
-                    if rng.chance(1, 8) {
-                        plan.keep_troubles(&drawn);
-                    }
+            if *part == Part::Troubles {
+                if rng.chance(1, 8) {
+                    plan.keep_troubles(&drawn);
                 }
-                part if rng.chance(1, 32) => part.keep(&drawn, plan),
-                _ => {}
+            } else if rng.chance(1, 32) {
+                part.keep(&drawn, plan);
             }
         }
     }

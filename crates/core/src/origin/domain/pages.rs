@@ -473,6 +473,7 @@ impl Pages {
 
     /// Pages that a commit waits for, or that one under way has changed.
     #[cfg(feature = "faults")]
+    #[expect(clippy::disallowed_methods, reason = "they are counted, whatever their order")]
     pub(super) fn unsettled(&self) -> usize {
         let tentative = |entry: &Entry| entry.flying.is_some() || entry.gathering.is_some();
         self.entries.values().filter(|entry| entry.pins > 0 || tentative(entry)).count()
