@@ -139,15 +139,11 @@ impl Relay {
                     return violation("a domain that was not asked for");
                 };
                 let on_line = is_on_line(&entry.epochs, entry.through(), &epochs, through);
-                // With the last part: told before, children that a fork leaves behind would take
-                // the new history for their own and keep the copies of the lost branch (rule 16).
-                let lost = done && entry.loses_ahead(&epochs);
-                if done {
-                    entry.set_epochs(epochs);
-                }
                 entry.wall = time;
-                if lost {
-                    self.part_from_children(now, out);
+                if done {
+                    // With the last part: told before, children that a fork leaves behind would take
+                    // the new history for their own and keep the copies of the lost branch (rule 16).
+                    self.line_told(now, domain, epochs, out);
                 }
                 let part = Part { domain, answer, stale, through, done, on_line };
                 return self.resumed(now, request, part, out);
@@ -161,12 +157,8 @@ impl Relay {
                 self.told(now, domain, echo, out);
             }
             Message::History { domain, epochs } => {
-                if let Some(entry) = self.domains.get_mut(&domain) {
-                    let lost = entry.loses_ahead(&epochs);
-                    entry.set_epochs(epochs);
-                    if lost {
-                        self.part_from_children(now, out);
-                    }
+                if self.domains.contains_key(&domain) {
+                    self.line_told(now, domain, epochs, out);
                     self.pump_all(now, domain, out);
                 }
             }
@@ -183,6 +175,22 @@ impl Relay {
             _ => return violation("a message that only a child sends"),
         }
         Ok(())
+    }
+
+    /// A domain that is followed goes on upon the line of these histories.
+    fn line_told(
+        &mut self,
+        now: Instant,
+        domain: DomainId,
+        epochs: Vec<Epoch>,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let entry = self.domains.get_mut(&domain).expect("the caller has looked");
+        let lost = entry.loses_ahead(&epochs);
+        entry.set_epochs(epochs);
+        if lost {
+            self.part_from_children(now, out);
+        }
     }
 
     /// Pages that came ahead of the stream may be of a branch that is lost, and wait at the children, or on
