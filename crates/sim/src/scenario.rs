@@ -3,7 +3,7 @@
 
 use crate::agenda::{MILLI, SECOND};
 use crate::net::Line;
-use crate::plan::{Action, Plan, Trouble};
+use crate::plan::{Action, Budget, Plan, Trouble};
 use larder_core::machine::Faults;
 use larder_core::time::Duration;
 
@@ -87,6 +87,8 @@ impl Scenario {
             return plan;
         }
         plan.events = 3_000;
+        // Whatever the race needs.
+        plan.budget = Budget::Beyond;
         plan.domains = 1;
         plan.relays = if seed.is_multiple_of(2) { Vec::new() } else { vec![0] };
         plan.nodes = vec![plan.relays.len() as u16; 3];

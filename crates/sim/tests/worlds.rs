@@ -2,7 +2,7 @@
 
 use larder_core::machine::{Fault, Faults};
 use larder_sim::fleet::run_all;
-use larder_sim::plan::{Plan, Trouble};
+use larder_sim::plan::{Budget, Plan, Trouble};
 use larder_sim::planted::{catch, catch_in};
 use larder_sim::run::{run_plan, run_seed};
 use larder_sim::scenario::SCENARIOS;
@@ -138,6 +138,8 @@ fn wall_clocks_change_nothing() {
         let hash = |wall_error: i64| {
             let mut plan = Plan::draw(seed, Faults::NONE);
             without(WALL_CLOCKS)(&mut plan);
+            // What a disk does to bytes may depend on the times in them.
+            without(DAMAGE)(&mut plan);
             plan.wall_error = wall_error;
             run_plan(plan, false).unwrap_or_else(|failure| panic!("{failure}")).hash
         };
@@ -162,6 +164,7 @@ fn two_processes_of_one_name_break_no_promise_and_one_is_refused() {
         let mut plan = Plan::draw(seed, Faults::NONE);
         if plan.nodes.len() > 1 {
             plan.twins = true;
+            plan.budget = Budget::Beyond;
             plan.troubles.push((Trouble::Break, 300_000_000));
             refused += run_plan(plan, false)
                 .unwrap_or_else(|failure| panic!("{failure}"))
@@ -192,7 +195,7 @@ fn a_log_that_never_answers_holds_up_its_own_domain_alone() {
 /// own; somebody who broke into one does not.
 #[test]
 fn only_a_thief_brings_out_boots_that_are_not_held_to_their_names() {
-    assert_caught_only_with(Fault::AnothersBoot, 150, without(&[Trouble::Forge]));
+    assert_caught_only_with(Fault::AnothersBoot, 400, without(&[Trouble::Forge]));
     assert_caught_only_with(Fault::BootOfAnyName, 250, without(&[Trouble::Forge]));
 }
 
@@ -253,7 +256,7 @@ fn the_cycle_test_alone_catches_readers_that_are_not_doomed() {
 #[test]
 fn the_cycle_test_alone_catches_absences_that_are_not_reads() {
     assert_caught_by_cycles(Fault::ForgetAbsence, 40);
-    assert_caught_by_cycles(Fault::ForgetListing, 40);
+    assert_caught_by_cycles(Fault::ForgetListing, 300);
 }
 
 /// The story: T1 read x in one domain and wrote y in another, T2 read y and wrote x. Each was right

@@ -398,19 +398,6 @@ fn bug45_a_confirmation_of_a_later_state() {
     assert_eq!(ready(tx.read_object(here)).as_deref(), Some(&b"new"[..]));
 }
 
-/// The same on the long road, which looks at the clock after it has looked whether anything moved: what it
-/// had copied was given out as young.
-#[test]
-fn bug94_a_confirmation_of_a_later_state_on_the_long_road() {
-    let (mut tx, here) = held_up();
-    let refused = tx.read_object(here);
-    assert!(
-        matches!(refused, Step::Refused(TransactionError::TooOld(Some(age))) if age.as_nanos() == 99),
-        "{refused:?}"
-    );
-    assert_eq!(ready(tx.read_object(here)).as_deref(), Some(&b"new"[..]));
-}
-
 /// A snapshot goes on reading its state from copies kept beside the new ones.
 #[test]
 fn a_snapshot_reads_the_state_of_its_begin() {
