@@ -299,8 +299,6 @@ fn records_that_no_reckoning_survives() {
     assert!(matches!(Inode::decode(&inode.encode()), Err(FsError::Damaged(_))));
 }
 
-/// A large file was cut to nothing: what it had held went to those without a name, and stayed there
-/// until nobody had said for a day that it is open.
 /// Bug 89. A file of many pages lost its last name; while it was freed the link broke, which is told at
 /// once ("no link to the parent"). Only what had waited in vain was tried again: the file stayed until
 /// nobody had said for `orphan_age` that it is open.
@@ -317,6 +315,8 @@ async fn what_could_not_be_freed_without_a_link_is_freed_later() {
     assert_eq!(fs.orphans().await, Ok(Vec::new()));
 }
 
+/// A large file was cut to nothing: what it had held went to those without a name, and stayed there
+/// until nobody had said for a day that it is open.
 #[tokio::test]
 async fn what_a_large_file_held_is_freed_soon_after_it_was_cut_to_nothing() {
     let (_, fs) = fresh().await;
