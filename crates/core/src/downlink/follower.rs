@@ -40,8 +40,8 @@ pub(crate) struct Follower {
     pub(crate) told: BTreeSet<VolumeId>,
     /// How many changes of the table of histories were told.
     pub(crate) epochs_told: u64,
-    /// The child waits for an advance, though it may carry nothing.
-    pub(crate) hasten: bool,
+    /// The child waits to be advanced to this stamp, though that may carry nothing.
+    pub(crate) hastened_to: Stamp,
     /// When an advance was last sent.
     pub(crate) sent_at: Instant,
     /// Beats to be echoed.
@@ -197,7 +197,7 @@ impl Follower {
             lost: BTreeSet::new(),
             told: BTreeSet::new(),
             epochs_told: 0,
-            hasten: false,
+            hastened_to: Stamp::ZERO,
             sent_at: Instant::default(),
             beats: Echoes::default(),
             early_beat: None,
@@ -222,7 +222,7 @@ impl Follower {
 
     /// The child was told of this stamp on another lane: it may wait until its stream is there.
     pub(crate) fn told(&mut self, stamp: Stamp) {
-        self.hasten |= stamp > self.cursor;
+        self.hastened_to = self.hastened_to.max(stamp);
     }
 
     /// Queues a page to be answered when there is credit.

@@ -279,7 +279,7 @@ fn advance(
     follower.scanned = through;
     let carries = !changes.is_empty() || !stale.is_empty() || follower.owes_echo(through);
     let quiet_until = follower.sent_at.after(config.quiet_interval);
-    if !carries && !follower.hasten && quiet_until > now {
+    if !carries && follower.hastened_to <= follower.cursor && quiet_until > now {
         return Step::Quiet(quiet_until);
     }
     *message = Some(Message::Advance {
@@ -292,7 +292,6 @@ fn advance(
         echo: follower.take_echo(through),
     });
     follower.cursor = through;
-    follower.hasten = false;
     follower.sent_at = now;
     Step::Again
 }

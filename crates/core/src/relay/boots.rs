@@ -5,7 +5,7 @@
 use super::Relay;
 use super::io::RelayOutput;
 use crate::downlink::{Ask, Register};
-use crate::id::{BootId, DomainId, LinkId};
+use crate::id::{BootId, CommitId, DomainId, LinkId};
 use crate::machine::{Fault, LinkOutput};
 use crate::message::{CloseReason, Message, NoBoot};
 use crate::time::Instant;
@@ -19,6 +19,10 @@ pub(super) struct Carried {
     fresh: bool,
     /// It is, on the link that is up now.
     registered: bool,
+    /// It never was anywhere else: all its commits came through here.
+    only_here: bool,
+    /// The highest number of a commit of it that came through here.
+    sequence_max: u64,
 }
 
 impl Carried {
@@ -69,9 +73,11 @@ impl Relay {
             self.boots.remove(&(domain, before));
         }
         let Register { name, life, fresh, .. } = register;
-        let new = Carried { name, life, fresh, registered: false };
+        let new =
+            Carried { name, life, fresh, registered: false, only_here: fresh, sequence_max: 0 };
         let carried = self.boots.entry((domain, boot)).or_insert(new);
         carried.fresh &= fresh;
+        carried.only_here &= fresh;
         if carried.registered {
             self.links.registered(domain, boot, out);
             return;
@@ -129,6 +135,16 @@ impl Relay {
     /// Whether commits under a boot may be passed on.
     pub(super) fn is_registered(&self, domain: DomainId, boot: BootId) -> bool {
         self.boots.get(&(domain, boot)).is_some_and(|carried| carried.registered)
+    }
+
+    /// Whether a commit cannot have been sent before, by this way or another one; notes that it was.
+    pub(super) fn is_new_from_below(&mut self, domain: DomainId, id: CommitId) -> bool {
+        let Some(carried) = self.boots.get_mut(&(domain, id.boot)) else {
+            return false;
+        };
+        let above = id.sequence > carried.sequence_max;
+        carried.sequence_max = carried.sequence_max.max(id.sequence);
+        above && carried.only_here
     }
 
     /// Tells the parent of nodes that are gone.

@@ -1,8 +1,8 @@
 //! What comes from children.
 
-use super::Relay;
 use super::io::RelayOutput;
 use super::pending::{Gathered, Pending, What};
+use super::{Held, Passed, Relay};
 use crate::commit::{Abort, CommitRequest, Outcome, conflicts};
 use crate::downlink::{Answer, Ask, COPY_RESERVED, Follower, Phase, Recent, Registration, Walk};
 use crate::id::{DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
@@ -301,7 +301,7 @@ impl Relay {
                 batch.push((PageAsk { page: asked.page, have: asked.have }, bytes));
             }
         }
-        self.flush(out);
+        self.flush(now, out);
     }
 
     /// Asks for pages that waited for credit which was reserved, and came to nothing.
@@ -441,11 +441,14 @@ impl Relay {
         out: &mut Vec<RelayOutput>,
     ) {
         let id = commit.id;
-        if let Some(links) = self.commits.get_mut(&(domain, id)) {
-            if links.contains(&link) {
+        if let Some(passed) = self.commits.get_mut(&(domain, id)) {
+            if passed.links.contains(&link) {
                 self.links.forget_request(link);
+            } else if passed.denied.is_some() {
+                let error = RequestError::Busy("its outcome is being asked for".into());
+                self.links.defer(link, domain, id, error, out);
             } else {
-                links.push(link);
+                passed.links.push(link);
             }
             return;
         }
@@ -454,15 +457,24 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         }
-        let early = self.check_relayed(link, &commit).err();
-        if let Some(abort) = early.or_else(|| self.early(link, domain, &commit)) {
+        let is_new = self.is_new_from_below(domain, id);
+        let mut denied = None;
+        let early = match self.check_relayed(link, &commit) {
+            Ok(()) => self.early(link, domain, &commit),
+            Err(Abort::Denied(why)) if !is_new => {
+                denied = Some(why);
+                None
+            }
+            Err(abort) => Some(abort),
+        };
+        if let Some(abort) = early {
             let ended = (Outcome::Aborted(abort), HistoryId::default());
             self.links.outcome(link, domain, id, ended, out);
             return;
         }
         let following = self.domains.get(&domain).is_some_and(|domain| domain.following);
-        let up = self.up.as_mut().filter(|_| following);
-        let Some((up, limits)) = up.and_then(|up| up.limits.map(|limits| (up, limits))) else {
+        let up = self.up.as_ref().filter(|up| following && up.limits.is_some());
+        let Some(up) = up else {
             let error = RequestError::Unavailable("the link to the parent is down".into());
             self.links.defer(link, domain, id, error, out);
             return;
@@ -473,7 +485,7 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         }
-        if up.unanswered >= limits.requests_max {
+        if !self.has_room() {
             if self.hold(link, domain, &commit) {
                 return;
             }
@@ -481,28 +493,29 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         }
-        up.unanswered += 1;
-        self.commits.insert((domain, id), vec![link]);
+        self.up.as_mut().expect("looked at above").unanswered += 1;
+        let commit = if denied.is_some() { settled(&commit) } else { commit };
+        self.commits.insert((domain, id), Passed { links: vec![link], denied });
         self.send_up(Message::Commit { domain, commit }, out);
     }
 
-    /// Keeps a commit until the parent has room for it; false: another one is kept.
+    /// Keeps a commit until the parent has room for it; false: another one of the link is kept.
     fn hold(&mut self, link: LinkId, domain: DomainId, commit: &CommitRequest) -> bool {
-        match &mut self.held {
-            Some((holder, of, held)) if (*of, held.id) == (domain, commit.id) => {
-                if *holder == link {
-                    self.links.forget_request(link);
-                }
-                *holder = link;
-                true
+        let same = |held: &&mut Held| (held.domain, held.commit.id) == (domain, commit.id);
+        if let Some(held) = self.held.iter_mut().find(same) {
+            if held.links.contains(&link) {
+                self.links.forget_request(link);
+            } else {
+                held.links.push(link);
             }
-            Some(_) => false,
-            None => {
-                crate::probe::probe("relay-holds-a-commit");
-                self.held = Some((link, domain, commit.clone()));
-                true
-            }
+            return true;
         }
+        if self.held.iter().any(|held| held.links.first() == Some(&link)) {
+            return false;
+        }
+        crate::probe::probe("relay-holds-a-commit");
+        self.held.push_back(Held { links: vec![link], domain, commit: commit.clone() });
+        true
     }
 
     /// The conflict that the relay knows of already. Only for a commit that cannot have been sent
@@ -622,5 +635,19 @@ impl Relay {
         } else {
             self.links.fail_pages(link, (asked, pages), error, out);
         }
+    }
+}
+
+/// What asks for the outcome of a commit that may have been done when it was sent before, and must not be
+/// done now: the origin tells how it ended, or that it is of no history, and then it stays so (bug 99).
+fn settled(commit: &CommitRequest) -> CommitRequest {
+    CommitRequest {
+        id: commit.id,
+        confirmed: commit.confirmed,
+        history: HistoryId::default(),
+        base: commit.base,
+        numbers: Vec::new(),
+        reads: Vec::new(),
+        writes: Vec::new(),
     }
 }

@@ -18,8 +18,8 @@ pub struct RelayConfig {
     pub beat_interval: Duration,
     /// The link up is given up when nothing was heard for this long. Default: 20 s.
     pub silence_max: Duration,
-    /// A child's request that is not answered for this long fails with `Unavailable`.
-    /// Default: 10 s.
+    /// A child's request that could not be sent for this long, or that is not answered for this long
+    /// once it was, fails with `Unavailable`. Default: 10 s.
     pub request_max: Duration,
     /// Most pages gathered for one child's resume; beyond it the child is answered `Reset`.
     /// Default: 65 536 (32 bytes each while the resume lasts).

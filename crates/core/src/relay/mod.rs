@@ -24,6 +24,7 @@ use crate::hash::FixedMap;
 use crate::id::{BootId, CommitId, DomainId, LinkId, RequestId, VolumeId};
 use crate::machine::{Fault, LinkInput, LinkOutput, Machine};
 use crate::message::{CloseReason, LinkLimits, Message, RequestError, Role};
+use crate::rights::Denied;
 use crate::time::{Instant, OnwardClock};
 use boots::Carried;
 use domain::RelayDomain;
@@ -59,6 +60,24 @@ struct Up {
     bulk_handled: u32,
 }
 
+/// A commit that was passed on.
+#[derive(Debug)]
+struct Passed {
+    /// Who waits for it.
+    links: Vec<LinkId>,
+    /// The relay below may not do it now: only its outcome was asked for.
+    denied: Option<Box<Denied>>,
+}
+
+/// A commit for which the parent had no room.
+#[derive(Debug)]
+struct Held {
+    /// Whose it is, the first of whom it counts for.
+    links: Vec<LinkId>,
+    domain: DomainId,
+    commit: CommitRequest,
+}
+
 /// A relay.
 #[derive(Debug)]
 pub struct Relay {
@@ -73,12 +92,14 @@ pub struct Relay {
     last_request: u64,
     /// The boots of nodes below, as asked of the parent. Each is claimed below.
     boots: BTreeMap<(DomainId, BootId), Carried>,
-    /// Commits passed on, with the links that wait for them.
-    commits: BTreeMap<(DomainId, CommitId), Vec<LinkId>>,
-    /// A commit for which the parent had no room, and whose it is: it is sent by turns with what waits.
-    held: Option<(LinkId, DomainId, CommitRequest)>,
+    /// Commits passed on.
+    commits: BTreeMap<(DomainId, CommitId), Passed>,
+    /// Commits for which the parent had no room, at most one of each link, in the order in which they came.
+    held: VecDeque<Held>,
     /// The last that was sent when there was room again was a commit.
     commit_went: bool,
+    /// Requests wait for nothing but room at the parent.
+    crowded: bool,
     /// Bytes of a page, as last seen per volume: what is reserved for one asked for.
     page_bytes: FixedMap<VolumeId, i64>,
     told_ready: bool,
@@ -99,8 +120,9 @@ impl Relay {
             last_request: 0,
             boots: BTreeMap::new(),
             commits: BTreeMap::new(),
-            held: None,
+            held: VecDeque::new(),
             commit_went: false,
+            crowded: false,
             page_bytes: FixedMap::default(),
             told_ready: false,
             clock: OnwardClock::default(),
@@ -169,8 +191,8 @@ impl Relay {
             domain.lose_parent();
         }
         self.boots.values_mut().for_each(Carried::lose_parent);
-        for ((domain, id), links) in std::mem::take(&mut self.commits) {
-            for link in links {
+        for ((domain, id), passed) in std::mem::take(&mut self.commits) {
+            for link in passed.links {
                 let error = RequestError::Unavailable("the link to the parent is down".into());
                 self.links.defer(link, domain, id, error, out);
             }
@@ -220,43 +242,62 @@ impl Relay {
 
     /// Puts a request in the queue under a new id.
     fn enqueue(&mut self, pending: Pending) -> RequestId {
+        let request = self.number(pending);
+        self.waiting.push_back(request);
+        request
+    }
+
+    /// Gives a request a new id, under which it can be looked up.
+    fn number(&mut self, pending: Pending) -> RequestId {
         self.last_request += 1;
         let request = RequestId(self.last_request);
         if pending.asker.is_some() {
             self.deadlines.insert((pending.deadline, request));
         }
         self.pending.insert(request, pending);
-        self.waiting.push_back(request);
         request
     }
 
-    /// Sends what waits and may be sent: a commit that found no room and the requests in turn. Where the
+    /// Sends what waits and may be sent: commits that found no room and the requests in turn. Where the
     /// parent takes few, requests that always wait would leave no room to any commit.
-    fn flush(&mut self, out: &mut Vec<RelayOutput>) {
+    fn flush(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
         if !self.commit_went || self.waiting.is_empty() {
             self.send_held(out);
         }
-        self.send_waiting(out);
+        self.send_waiting(now, out);
         self.send_held(out);
     }
 
-    /// Sends the commit that found no room, if there is some now; answers it if there is no parent.
+    /// Whether the parent takes one more commit now. While requests wait for room commits have a quarter
+    /// of it: else one commit after another takes what the one before left, and no request ever goes
+    /// (bug 97).
+    fn has_room(&self) -> bool {
+        let Some((up, limits)) = self.up.as_ref().and_then(|up| Some((up, up.limits?))) else {
+            return false;
+        };
+        let most = (limits.requests_max / 4).max(1) as usize;
+        up.unanswered < limits.requests_max && !(self.crowded && self.commits.len() >= most)
+    }
+
+    /// Sends commits that found no room, as far as there is some now; answers them if there is no parent.
     fn send_held(&mut self, out: &mut Vec<RelayOutput>) {
-        let Some((link, ..)) = &self.held else { return };
-        let up = self.up.as_ref().and_then(|up| Some((up.unanswered, up.limits?.requests_max)));
-        let is_there = self.links.get(*link).is_some();
-        if is_there && up.is_some_and(|(unanswered, most)| unanswered >= most) {
-            return;
-        }
-        if let Some((link, domain, commit)) = self.held.take()
-            && is_there
-        {
-            self.commit_went = true;
-            self.commit(link, domain, commit, out);
+        while let Some(held) = self.held.front_mut() {
+            held.links.retain(|link| self.links.get(*link).is_some());
+            let is_wanted = !held.links.is_empty();
+            let is_welcomed = self.up.as_ref().is_some_and(|up| up.limits.is_some());
+            if is_wanted && is_welcomed && !self.has_room() {
+                return;
+            }
+            let Some(Held { links, domain, commit }) = self.held.pop_front() else { return };
+            for link in links {
+                self.commit_went = true;
+                self.commit(link, domain, commit.clone(), out);
+            }
         }
     }
 
-    fn send_waiting(&mut self, out: &mut Vec<RelayOutput>) {
+    fn send_waiting(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+        self.crowded = false;
         let Some(limits) = self.up.as_ref().and_then(|up| up.limits) else {
             return;
         };
@@ -282,11 +323,14 @@ impl Relay {
                 unknown.push((request, error));
                 continue;
             }
-            let count = pending.what.count();
-            if up.unanswered + count > most && up.unanswered > 0 {
+            let room = most.saturating_sub(up.unanswered);
+            if room == 0 {
+                self.crowded = true;
                 kept.push_back(request);
                 break;
             }
+            let rest = pending.what.split_off(room);
+            let count = pending.what.count();
             up.unanswered += count;
             self.commit_went = false;
             pending.sent = true;
@@ -302,7 +346,16 @@ impl Relay {
             if let Some(name) = pending.of.clone().filter(|_| up.version >= ASKS_FOR_SINCE) {
                 message = Message::For { name, message: Box::new(message) };
             }
-            out.link(LinkOutput::Send { link: up.link, message });
+            let (asker, of, deadline) = (pending.asker, pending.of.clone(), pending.deadline);
+            self.wait_anew(now, request);
+            if let Some(what) = rest {
+                let rest = self.number(Pending { what, asker, of, sent: false, deadline });
+                self.waiting.push_front(rest);
+            }
+            out.link(LinkOutput::Send {
+                link: self.up.as_ref().expect("seen above").link,
+                message,
+            });
         }
         kept.append(&mut self.waiting);
         self.waiting = kept;
@@ -310,6 +363,17 @@ impl Relay {
             if let Some((link, asked)) = self.answered(request).and_then(|pending| pending.asker) {
                 self.links.fail(link, asked, error, out);
             }
+        }
+    }
+
+    /// What is sent has its limit from then on: what waited here for long would be given up while its
+    /// answer is on the way, and asked for again, so that a full line brought nothing to anybody.
+    fn wait_anew(&mut self, now: Instant, request: RequestId) {
+        let deadline = now.after(self.config.request_max);
+        if let Some(pending) = self.pending.get_mut(&request).filter(|p| p.asker.is_some()) {
+            self.deadlines.remove(&(pending.deadline, request));
+            pending.deadline = deadline;
+            self.deadlines.insert((deadline, request));
         }
     }
 
@@ -410,7 +474,7 @@ impl Machine for Relay {
         }
         self.serve_freed(now, out);
         self.tell_left(out);
-        self.flush(out);
+        self.flush(now, out);
     }
 
     fn handle_timeout(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
@@ -443,7 +507,7 @@ impl Machine for Relay {
         }
         self.serve_freed(now, out);
         self.tell_left(out);
-        self.flush(out);
+        self.flush(now, out);
     }
 
     fn next_timeout(&self) -> Option<Instant> {

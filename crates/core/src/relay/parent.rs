@@ -4,7 +4,7 @@ use super::Relay;
 use super::domain::RelayDomain;
 use super::io::{RelayNotice, RelayOutput};
 use super::pending::{Gathered, Pending, What, renumbered};
-use crate::commit::{Change, Outcome};
+use crate::commit::{Abort, Change, Outcome};
 use crate::downlink::{Answer, Phase, Recent, Verdict, Walk, judge};
 use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::Fault;
@@ -602,7 +602,13 @@ impl Relay {
             {
                 known.iter().for_each(|answer| follower.register(answer.page));
             }
+            // It may wait until its stream is there, as at the origin.
+            let newest = known.iter().map(|answer| answer.version).max().unwrap_or_default();
+            if let Some(follower) = self.links.follower(link, domain) {
+                follower.told(newest);
+            }
             self.links.answer_pages(link, asked, domain, known, out);
+            self.pump(now, domain, link, out);
             self.serve(now, link, out);
         } else if asker.is_none() {
             // A notice that came meanwhile waited for this answer. Of a page that is not there it is not
@@ -719,11 +725,17 @@ impl Relay {
         ended: Result<(Outcome, HistoryId), RequestError>,
         out: &mut Vec<RelayOutput>,
     ) {
-        let Some(links) = self.commits.remove(&(domain, id)) else {
+        let Some(passed) = self.commits.remove(&(domain, id)) else {
             return;
         };
         self.count_answers(1);
-        for link in links {
+        let ended = match (passed.denied, ended) {
+            (Some(denied), Ok((Outcome::Aborted(Abort::History), history))) => {
+                Ok((Outcome::Aborted(Abort::Denied(denied)), history))
+            }
+            (_, ended) => ended,
+        };
+        for link in passed.links {
             match &ended {
                 Ok((outcome, history)) => {
                     self.links.outcome(link, domain, id, (outcome.clone(), *history), out);

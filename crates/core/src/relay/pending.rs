@@ -66,6 +66,17 @@ impl What {
         }
     }
 
+    /// Leaves so many pages in a fetch, and takes out the rest.
+    pub(super) fn split_off(&mut self, count: u32) -> Option<Self> {
+        let Self::Fetch { domain, pages, prefetch } = self else { return None };
+        let count = count as usize;
+        if pages.len() <= count {
+            return None;
+        }
+        let rest = pages.split_off(count);
+        Some(Self::Fetch { domain: *domain, pages: rest, prefetch: *prefetch })
+    }
+
     /// Whether a message about ids or volumes answers it.
     pub(super) fn is_answered_by(&self, answer: &Message) -> bool {
         let Self::Other(asked) = self else { return false };

@@ -19,6 +19,7 @@ impl Relay {
             ("requests to be sent", self.waiting.len()),
             ("deadlines", self.deadlines.len()),
             ("commits passed on", self.commits.len()),
+            ("commits that found no room", self.held.len()),
             ("boots not registered", self.boots.values().filter(|boot| !boot.registered()).count()),
             ("boots of nobody", self.boots.keys().filter(|key| !claimed(key)).count()),
         ]);

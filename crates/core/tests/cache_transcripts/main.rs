@@ -75,6 +75,8 @@ stories! {
     bug58_a_right_overtaken,
     bug76_one_request_at_a_time,
     bug77_a_clock_set_back,
+    bug96_a_stream_that_found_no_room,
+    bug98_notices_of_pages_that_are_not_there,
     race_evicted_and_overtaken,
     race_joins_an_overtaken_fetch,
     race_owed_changes_first,

@@ -27,6 +27,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const VOLUME: VolumeId = VolumeId(7);
 const DOMAIN: DomainId = DomainId(1);
+/// Of what is said to be of the `other` one.
+const OTHER_VOLUME: VolumeId = VolumeId(8);
+const OTHER_DOMAIN: DomainId = DomainId(2);
 const BOOT: BootId = BootId(100);
 const PAGE_BYTES: u32 = 4096;
 
@@ -329,6 +332,7 @@ impl Stage {
 
     fn parent(&mut self, kind: &str, words: &[&str]) -> Vec<String> {
         let option = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
+        let in_other = words.contains(&"other");
         let message = match kind {
             "welcome" => Message::Welcome {
                 version: 1,
@@ -345,7 +349,10 @@ impl Stage {
             "volume" => {
                 let named = |name| Right::ALL.into_iter().find(|right| right.name() == name);
                 let right = option("right=").map_or(volume_info().right, named);
-                let info = VolumeInfo { right, ..volume_info() };
+                let mut info = VolumeInfo { right, ..volume_info() };
+                if in_other {
+                    (info.id, info.domain) = (OTHER_VOLUME, OTHER_DOMAIN);
+                }
                 Message::Volume { request: RequestId(number(words[0])), info }
             }
             "keep_alive" => Message::KeepAlive,
@@ -355,7 +362,7 @@ impl Stage {
             }
             "resumed" => Message::Resumed {
                 request: RequestId(number(words[0])),
-                domain: DOMAIN,
+                domain: if in_other { OTHER_DOMAIN } else { DOMAIN },
                 epochs: match option("history=") {
                     Some(first) => epochs(&[(1, 1), (2, number(first))]),
                     None => epochs(&[(1, 1)]),
@@ -385,7 +392,7 @@ impl Stage {
                 id: CommitId { boot: BOOT, sequence: number(words[0]) },
                 outcome: match words[1] {
                     "unknown" => Outcome::Unknown,
-                    "gone" => Outcome::Aborted(Abort::BadPage(page("1"))),
+                    "gone" => Outcome::Aborted(Abort::BadPage(page(option("of=").unwrap_or("1")))),
                     stamp => Outcome::Committed(Stamp(number(stamp))),
                 },
                 history: HistoryId(option("history=").map_or(1, number).into()),

@@ -529,6 +529,40 @@ fn a_relay_below_another_asks_no_more_than_for_itself() {
     run.0.end("rights_a_relay_below");
 }
 
+/// Node x below relay m committed, and the outcome was lost with a line. Then m's right went: when x asked again it was
+/// told that its commit was refused, though it was done (P11).
+#[test]
+fn bug_99_a_commit_that_is_repeated_is_not_refused_in_the_relays_name() {
+    let mut run = relay_with(
+        "Rights at a relay. Node x below relay m commits for the first time, and the line up is lost: x asks \
+         again. m may not write any more. Of a commit that may have been done only the origin knows; it is \
+         asked by what it can only refuse, and then for good. One that was never sent by any way is \
+         refused at once.",
+        PROTOCOL_VERSION,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.quietly(vec![opened_as(3, "m", Role::Relay), hello_of(3, "m", 30, RELAY)]);
+    let boot = larder_core::id::BootId(40);
+    let registered = relay::up(Message::Registered { domain: DOMAIN, boot });
+    run.quietly(vec![resume_new(3, 1), register(3, "a/x", 40), registered]);
+    run.step(vec![Commit::new(40, 1, 5).put(1, 1, 1, "a").on(3)]);
+    run.step(vec![closed(9)]);
+    again(&mut run, PROTOCOL_VERSION);
+    run.quietly(vec![told(&[("a", Right::Admin), ("*", Right::None)])]);
+    run.quietly(vec![relay::resumed(3, 5, 5, &[])]);
+    run.quietly(vec![relay::up(Message::Registered { domain: DOMAIN, boot })]);
+    run.step(vec![Commit::new(40, 1, 5).put(1, 1, 1, "a").on(3)]);
+    let refused = Message::Committed {
+        domain: DOMAIN,
+        id: larder_core::id::CommitId { boot, sequence: 1 },
+        outcome: larder_core::commit::Outcome::Aborted(larder_core::commit::Abort::History),
+        history: larder_core::id::HistoryId::default(),
+    };
+    run.step(vec![relay::up(refused)]);
+    run.step(vec![Commit::new(40, 2, 5).put(1, 1, 1, "a").on(3)]);
+    run.0.end("rights_bug_99_a_commit_that_is_repeated");
+}
+
 /// A relay that may not read a volume hears nothing of its changes: its children's copies passed for
 /// current, once the right was back or they had come back themselves.
 #[test]

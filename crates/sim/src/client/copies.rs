@@ -3,6 +3,7 @@
 //! stamp, page by page, with all that was acknowledged before it began.
 
 use super::Stage;
+use crate::agenda::MILLI;
 use crate::check::copies::check_copy;
 use crate::world::World;
 use larder_core::cache::PageCopy;
@@ -64,7 +65,7 @@ impl World {
     }
 
     /// Asks for the next part.
-    fn client_copies_on(&mut self, index: usize, mut copying: Box<Copying>) {
+    pub(super) fn client_copies_on(&mut self, index: usize, mut copying: Box<Copying>) {
         if copying.rounds == 0 && copying.pin.is_none() {
             copying.pin = Some(PinId(self.rng.next_u128()));
         }
@@ -90,8 +91,10 @@ impl World {
             Ok(CacheReply::Copied(answer)) => *answer,
             Ok(other) => panic!("{other:?} is no part of a copy"),
             Err(RequestError::Busy(_)) if copying.patience > 0 && !self.clients_drain() => {
+                // A relay answers so at once: fifty clients that ask again at once leave no time to others.
                 copying.patience -= 1;
-                return self.client_copies_on(index, copying);
+                self.clients[index].stage = Stage::Copy(copying);
+                return self.client_goes_on(index, 20 * MILLI);
             }
             // A pin that was given up, a volume that is gone, or nobody there.
             Err(_) => return self.client_thinks(index),

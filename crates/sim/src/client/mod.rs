@@ -373,9 +373,8 @@ impl World {
         self.set_clock(node);
         match std::mem::replace(&mut self.clients[index].stage, Stage::Idle) {
             Stage::Setup(volume) => self.client_opens(index, volume),
-            Stage::Idle | Stage::Floor | Stage::Latest(_) | Stage::Copy(_) => {
-                self.client_begins(index);
-            }
+            Stage::Idle | Stage::Floor | Stage::Latest(_) => self.client_begins(index),
+            Stage::Copy(copying) => self.client_copies_on(index, copying),
             Stage::Run(run) => self.client_acts(index, run),
             Stage::Commit(ending) => self.client_sends(index, ending),
         }

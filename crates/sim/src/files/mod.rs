@@ -184,7 +184,7 @@ impl World {
         self.trace.mix(0xf11e << 16 | u64::from(proc.0));
         self.set_clock(proc);
         let (wall, patient) = (self.process(proc).wall_error, self.is_healing());
-        let drains = self.clients_drain();
+        let drains = self.files_drain();
         let domain = self.files.volume.as_ref().expect("there is a process").1;
         let truth = self.oracle.truth(domain);
         let (durable, branches) = (truth.current().durable(), truth.branch_count());

@@ -4,7 +4,7 @@
 //! kept for children that are gone (P7, P10).
 
 use super::{Machinery, Phase, World};
-use crate::agenda::SECOND;
+use crate::agenda::{SECOND, Time};
 use crate::net::{Proc, Way, conn_of};
 use larder_core::cache::io::CacheReply;
 use larder_core::downlink::ParentStatus;
@@ -135,7 +135,7 @@ impl World {
         if self.calm {
             return;
         }
-        self.phase = Phase::Proving;
+        self.phase = Phase::Proving(self.now);
         self.clients.iter_mut().for_each(crate::client::Client::begin_proofs);
         self.wake_clients();
         let (until, events_max) = (self.now.plus(PROOF_NANOS), self.trace.events() + PROOF_EVENTS);
@@ -169,7 +169,7 @@ impl World {
     /// Whether clients have to commit now; whether this one does.
     pub(crate) fn client_has_to_prove(&self, client: usize) -> Option<bool> {
         let node = self.client_node(client);
-        (self.phase == Phase::Proving).then(|| self.is_in_core(node))
+        matches!(self.phase, Phase::Proving(_)).then(|| self.is_in_core(node))
     }
 
     /// What parents of the core keep for children that are gone, or of requests that are over.
@@ -274,19 +274,25 @@ impl World {
                 | Ok(CacheReply::InDoubt { lost: false, .. })
         );
         let since = self.mended.map_or(*asked, |mended| mended.max(*asked));
+        let way = self.way_up(proc);
+        let stalls = self.stalls.iter().filter(|(stalled, _)| way.contains(stalled));
+        let since = stalls.map(|(_, until)| *until).fold(since, Time::max);
         let waited = self.now.0.saturating_sub(since.0);
-        let stood_still =
-            self.stalls.iter().any(|(stalled, until)| *stalled == proc && *until > since);
         assert!(
             !unanswered
                 || waited < IN_VAIN_NANOS
                 || self.mended.is_none()
-                || stood_still
                 || !self.is_in_core(proc),
             "progress: request {number} of {proc:?} waited in vain for {} s after all was mended: \
              {result:?}",
             waited / SECOND
         );
+    }
+
+    /// A process and all above it.
+    fn way_up(&self, proc: Proc) -> BTreeSet<Proc> {
+        let parent = |proc: &Proc| self.process(*proc).parent.map(|(parent, _)| parent);
+        std::iter::successors(Some(proc), parent).collect()
     }
 
     /// The same for all that are open.

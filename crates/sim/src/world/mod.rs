@@ -108,8 +108,8 @@ enum Phase {
     Wild,
     /// No more troubles; clients go on until the time given, so that progress is seen.
     Healing(Time),
-    /// Each client has to commit.
-    Proving,
+    /// Each client has to commit, from then on.
+    Proving(Time),
     /// Clients end what they have begun.
     Draining,
 }

@@ -10,6 +10,9 @@ use larder_core::machine::Machine;
 
 /// Virtual time that clients go on after healing.
 const ACTIVE_NANOS: u64 = 20 * SECOND;
+/// Virtual time after which processes of files leave the field to those who have yet to prove that they
+/// can commit.
+const FILES_PROVING_NANOS: u64 = 60 * SECOND;
 /// Virtual time after which all must be at rest.
 const REST_NANOS: u64 = 240 * SECOND;
 /// Events after healing beyond which something runs in circles, and so many more for each process.
@@ -73,11 +76,23 @@ impl World {
         self.phase == Phase::Draining
     }
 
+    /// The same for processes of files, which have no end of their own. A node that keeps no more than the
+    /// last few changes dooms every reader whose page comes later than those, and whose cache keeps no
+    /// page meanwhile (one in each 7,000 worlds): a proof asks for progress where nobody is in the way.
+    #[cfg(feature = "files")]
+    pub(crate) fn files_drain(&self) -> bool {
+        match self.phase {
+            Phase::Proving(since) => self.now >= since.plus(FILES_PROVING_NANOS),
+            Phase::Wild | Phase::Healing(_) => false,
+            Phase::Draining => true,
+        }
+    }
+
     /// How long users wait for answers, in nanoseconds.
     pub(crate) fn patience(&self) -> u64 {
         match self.phase {
             Phase::Wild => self.plan.mix.patience,
-            Phase::Healing(_) | Phase::Proving | Phase::Draining => 60 * SECOND,
+            Phase::Healing(_) | Phase::Proving(_) | Phase::Draining => 60 * SECOND,
         }
     }
 

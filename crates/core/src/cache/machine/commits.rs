@@ -60,12 +60,19 @@ impl Pending {
     }
 
     /// Pages that it changes and that are there: of those that it was to make this is known if it is
-    /// committed, or was refused since they are there.
+    /// committed, and of the one that a refusal says to be there. A notice of another one could be
+    /// overtaken by the commit that makes it, and would end the registration that came with that.
     fn changed(&self, refused: Option<&Abort>) -> impl Iterator<Item = PageId> + '_ {
-        let there = self.stamp.is_some() || matches!(refused, Some(Abort::BadPage(_)));
         let makes = |op: &Op| matches!(op, Op::CreatePage(_) | Op::RestorePage { .. });
+        let made = self.writes.iter().filter(|write| makes(&write.op)).map(|write| write.page);
+        let mut unknown: BTreeSet<PageId> = made.collect();
+        if self.stamp.is_some() {
+            unknown.clear();
+        } else if let Some(Abort::BadPage(there)) = refused {
+            unknown.remove(there);
+        }
         let pages = self.writes.chunk_by(|one, next| one.page == next.page);
-        pages.filter(move |ops| there || !makes(&ops[0].op)).map(|ops| ops[0].page)
+        pages.map(|ops| ops[0].page).filter(move |page| !unknown.contains(page))
     }
 }
 

@@ -16,6 +16,9 @@ use std::sync::Arc;
 pub(super) enum Stream {
     /// Not asked for on this link, or refused: asked again at a tick.
     Off,
+    /// The parent took no more requests when it was to be asked for: it is, before anything else, as
+    /// soon as there is room. At a tick there may never be any, where users always wait for some.
+    Waits,
     /// `Resume` is sent.
     Asked(RequestId),
     /// Parts of the answer came.

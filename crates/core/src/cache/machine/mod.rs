@@ -187,7 +187,7 @@ impl Machine for Cache {
             CacheInput::Request { id, op, deadline } => self.ask(now, id, op, deadline, out),
             CacheInput::Cancel { id } => self.cancel(id),
         }
-        self.pump(out);
+        self.pump(now, out);
         self.shrink(out);
     }
 
@@ -204,7 +204,7 @@ impl Machine for Cache {
             self.tick(now, out);
         }
         self.resume_commits(now);
-        self.pump(out);
+        self.pump(now, out);
         self.shrink(out);
     }
 

@@ -60,12 +60,14 @@ impl Cache {
 
     pub(super) fn resume(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
         let link = self.link.as_ref().expect("only called while a link stands");
-        if link.room() == 0 {
-            // Asked at a tick, when answers have made room.
+        let has_room = link.room() > 0;
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        if !has_room {
+            entry.stream = Stream::Waits;
             return;
         }
         let request = self.request_id();
-        let entry = self.domains.get_mut(&domain).expect("attached");
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
         let through = entry.position;
         let epochs = if through.is_some() { entry.epochs.clone() } else { Vec::new() };
         entry.stream = Stream::Asked(request);
@@ -486,7 +488,7 @@ impl Cache {
         let entry = &self.domains[&domain];
         match entry.stream {
             Stream::Off => self.resume(now, domain, out),
-            Stream::Asked(_) | Stream::Begun(_) | Stream::Again(_) => {}
+            Stream::Waits | Stream::Asked(_) | Stream::Begun(_) | Stream::Again(_) => {}
             Stream::Live(_) => {
                 // A relay that passes no refresh up answers by its own beats: several are needed.
                 let asks_again = entry.commits.asks_again(now);

@@ -4,9 +4,14 @@
 //! and whoever sent last is the last of the next round. In an order that never changes, whoever comes
 //! first and always has something to send keeps all others waiting for ever: a domain whose users fetch
 //! without a pause took all the room, and a reader of the next domain was never answered.
+//!
+//! Streams that have not been asked for come before all: there are no more of them than domains, each asks
+//! once on a link, and whatever the domain's users wait for waits for it.
 
+use super::domain::Stream;
 use super::{Cache, Out};
 use crate::id::DomainId;
+use crate::time::Instant;
 
 /// Who sends, in the order of a round.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,13 +24,16 @@ pub(super) enum Turn {
 
 impl Cache {
     /// Sends what waits, as far as the parent's limits allow.
-    pub(super) fn pump(&mut self, out: &mut Out) {
+    pub(super) fn pump(&mut self, now: Instant, out: &mut Out) {
         if !self.connected() {
             return;
         }
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in &domains {
             self.end_expired(*domain, out);
+            if self.domains[domain].stream == Stream::Waits {
+                self.resume(now, *domain, out);
+            }
         }
         let count = 2 + 2 * domains.len();
         let turn = |at: usize| match at {

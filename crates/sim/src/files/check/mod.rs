@@ -250,7 +250,13 @@ impl Checker {
         let Some((who, ask)) = self.of(commit.tag) else {
             panic!("files: commit {stamp} of the tree is nobody's");
         };
-        let ask = ask.cloned();
+        // A file that was made late may have turned out to be the one that another site gave its name.
+        let ask = ask.cloned().map(|ask| match ask {
+            Ask::Link(of, at) if !before.inodes.contains_key(&of) => {
+                Ask::Link(journal.file(of), at)
+            }
+            other => other,
+        });
         let step = Step { stamp, who, ask, before: &before, after: &after, changed: &changed };
         self.names_of(&step);
         self.inodes_of(&step, journal);

@@ -1,0 +1,107 @@
+//! Transcripts of a relay whose parent takes fewer requests than its children have.
+
+use super::*;
+
+/// Commits of a that change page 1.
+fn commits(sequences: std::ops::RangeInclusive<u64>) -> Vec<(String, LinkInput)> {
+    sequences.map(|sequence| Commit::new(10, sequence, 5).put(1, 1, 1, "a").on(1)).collect()
+}
+
+fn committed(sequence: u64) -> (String, LinkInput) {
+    up(Message::Committed {
+        domain: DOMAIN,
+        id: CommitId { boot: BootId(10), sequence },
+        outcome: Outcome::Committed(Stamp(5 + sequence)),
+        history: HistoryId(1),
+    })
+}
+
+/// Its parent takes so many requests at once.
+fn crowded(prose: &str, requests_max: u32) -> Run {
+    let mut run = Run::new(prose);
+    run.quietly(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    let mut inputs = welcomed(&[DOMAIN]);
+    if let (_, LinkInput::Received { message: Message::Welcome { limits, .. }, .. }) =
+        &mut inputs[1]
+    {
+        limits.requests_max = requests_max;
+    }
+    run.quietly(inputs);
+    run.quietly(vec![resumed(2, 5, 5, &[])]);
+    run.two_nodes();
+    run
+}
+
+#[test]
+fn bug_97_commits_that_leave_no_room() {
+    let mut run = crowded(
+        "The parent takes four requests at once, and a commits all the time. b asks for three pages. Each outcome \
+         made room for one request, which the next commit took in the same step: b's were given up after their \
+         limit, and so was the resume of whoever came back. While requests wait for room commits have a \
+         quarter of it, and what is asked for in one message goes up in parts, as there is room.",
+        4,
+    );
+    run.step(commits(1..=4));
+    run.step(vec![fetch(2, 5, &[3, 4, 5])]);
+    run.step(commits(5..=5));
+    run.step(vec![committed(1)]);
+    run.step(vec![committed(2)]);
+    run.step(vec![committed(3)]);
+    run.step(commits(6..=6));
+    run.step(vec![pages(3, 3, 2, 5)]);
+    run.step(vec![committed(4)]);
+    run.0.end("relay_bug_97_commits_that_leave_no_room");
+}
+
+#[test]
+fn bug_97_commits_of_each_child_in_turn() {
+    let mut run = crowded(
+        "The parent takes one request at a time. One commit that found no room was kept, and those of all others came \
+         again each second: they met the one place full by whoever had been quick when it became free. One of each \
+         child is kept now, and they go in the order in which they came.",
+        1,
+    );
+    run.step(commits(1..=1));
+    run.step(vec![Commit::new(20, 1, 5).put(2, 1, 1, "b").on(2)]);
+    run.step(commits(2..=3));
+    run.step(vec![committed(1)]);
+    run.0.say("What is kept of a child that is gone is not sent.");
+    run.step(vec![closed(1)]);
+    run.step(vec![up(Message::Committed {
+        domain: DOMAIN,
+        id: CommitId { boot: BootId(20), sequence: 1 },
+        outcome: Outcome::Committed(Stamp(7)),
+        history: HistoryId(1),
+    })]);
+    run.0.end("relay_bug_97_commits_of_each_child_in_turn");
+}
+
+#[test]
+fn what_was_sent_has_its_limit_from_then_on() {
+    let mut run = crowded(
+        "The parent takes one request at a time, and its answers take 6 s. What waited here for as long had 4 s left when \
+         it was sent: it was given up while its answer was on the way, and whoever asked asked again, so that \
+         a full line brought nothing to anybody.",
+        1,
+    );
+    run.step(vec![fetch(1, 5, &[3]), fetch(2, 5, &[4])]);
+    run.0.wait(Duration::from_secs(6));
+    run.step(vec![pages(3, 3, 2, 5)]);
+    run.0.wait(Duration::from_secs(6));
+    run.step(vec![pages(4, 4, 2, 5)]);
+    run.0.end("relay_what_was_sent_has_its_limit_from_then_on");
+}
+
+#[test]
+fn bug_102_a_page_ahead_of_a_quiet_stream() {
+    let mut run = Run::new(
+        "b asks for page 3, and its answer, of 6, overtakes the stream. What the stream brings then is nothing that b \
+         holds: it was not told before the stream had been quiet for long enough, by a clock that stands still after \
+         it was set back, and the page waited at b for as long. It is told at once, as by the origin.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(2, 5, &[3])]);
+    run.step(vec![pages(2, 3, 6, 6)]);
+    run.step(vec![advance(5, 6, 20)]);
+    run.0.end("relay_bug_102_a_page_ahead_of_a_quiet_stream");
+}
