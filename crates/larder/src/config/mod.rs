@@ -383,10 +383,11 @@ impl Config {
             }
         }
         for (key, value) in flags {
+            let layer = format!("--{key}");
             if !keys.contains(&key) {
-                return Err(invalid(&key, "there is no such key"));
+                return Err(invalid(&layer, "there is no such key"));
             }
-            set(&mut table, &key, &value, &format!("--{key}"))?;
+            set(&mut table, &key, &value, &layer)?;
         }
         let config = parse(&table, "configuration")?;
         config.validate()?;
@@ -435,6 +436,11 @@ impl Config {
     fn validate(&self) -> Result<(), ConfigError> {
         let rules = [
             (!self.name.is_empty(), "name", "it is empty"),
+            (
+                !self.name.contains(INSTANCE_MARK),
+                "name",
+                "with `/`: which of its processes it is, is told by node.instance",
+            ),
             (
                 is_node_name(&self.node().full_name()),
                 "node.instance",
@@ -524,10 +530,11 @@ fn keys() -> Vec<String> {
 
 /// Sets a key from text, and tries the result at once, so that the error names the layer.
 fn set(table: &mut toml::Table, key: &str, text: &str, layer: &str) -> Result<(), ConfigError> {
+    // As text first: the name `007` is not the number 7.
     let candidates = [
+        Some(toml::Value::String(text.to_owned())),
         text.parse::<i64>().ok().map(toml::Value::Integer),
         text.parse::<bool>().ok().map(toml::Value::Boolean),
-        Some(toml::Value::String(text.to_owned())),
     ];
     let mut error = None;
     for value in candidates.into_iter().flatten() {
@@ -548,7 +555,7 @@ fn set(table: &mut toml::Table, key: &str, text: &str, layer: &str) -> Result<()
                 *table = tried;
                 return Ok(());
             }
-            Err(e) => error = Some(e),
+            Err(e) => error = error.or(Some(e)),
         }
     }
     Err(error.expect("text is always tried"))
@@ -602,7 +609,9 @@ mod tests {
         };
         assert!(flag("node.memory", "lots").contains("--node.memory"));
         assert!(flag("node.memory", "lots").contains("`lots` is no size"));
-        assert!(flag("node.memroy", "1GiB").contains("no such key"));
+        assert!(flag("node.memroy", "1GiB").contains("--node.memroy: there is no such key"));
+        assert!(flag("", "1GiB").contains("--: there is no such key"));
+        assert!(flag("node.page_run", "-1").contains("--node.page_run"));
         assert!(flag("origin.domains", "0").contains("origin.domains"));
         assert!(flag("node.beat", "0").contains("node.beat"));
         assert!(flag("node.dirty_bytes", "1MiB").contains("less than 8MiB"));
@@ -613,5 +622,32 @@ mod tests {
         let environment = pairs(&[("LARDER_NODE_MEMORY", "lots")]);
         let text = Config::load(None, environment, []).expect_err("invalid").to_string();
         assert!(text.contains("LARDER_NODE_MEMORY"), "{text}");
+    }
+
+    /// Bug 110: flags and variables were tried as numbers first. The administrator `007` of the
+    /// environment was `7`, who then might do everything, while `007` was refused.
+    #[test]
+    fn a_name_of_digits_is_the_same_in_every_layer() {
+        let flags = pairs(&[("origin.admins", "007"), ("node.parent_name", "+1")]);
+        let config = Config::load(None, [], flags).expect("valid");
+        assert_eq!(config.origin.admins.0, ["007"]);
+        assert_eq!(config.node.parent_name, "+1");
+        let environment =
+            pairs(&[("LARDER_ORIGIN_ADMINS", "0042"), ("LARDER_ORIGIN_DOMAINS", "4")]);
+        let config = Config::load(None, environment, []).expect("valid");
+        assert_eq!(
+            (&*config.origin.admins.0, config.origin.domains),
+            (&["0042".to_owned()][..], 4)
+        );
+    }
+
+    /// Bug 111: the name `alice/mount` was taken, and read as the process `mount` of `alice`, whose
+    /// certificate would have been looked for in a folder `alice`.
+    #[test]
+    fn a_name_does_not_say_which_process_it_is() {
+        let named = |name: &str| Config::load(None, [], pairs(&[("name", name)]));
+        let text = named("alice/mount").expect_err("a name and an instance").to_string();
+        assert!(text.contains("name") && text.contains("node.instance"), "{text}");
+        assert_eq!(named("alice").expect("a name").node().full_name(), "alice");
     }
 }
