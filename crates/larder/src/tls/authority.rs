@@ -19,7 +19,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
-use time::OffsetDateTime;
+use time::{OffsetDateTime, PrimitiveDateTime};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 use x509_parser::time::ASN1Time;
 
@@ -398,7 +398,8 @@ impl Authority {
     fn write_list(&self, revoked_certs: Vec<RevokedCertParams>) -> Result<(), TlsError> {
         let path = self.dir.join(CRL_FILE);
         let recorded = issued::recorded(&self.dir)?;
-        let edition = self.own_edition()?.0.max(recorded.edition());
+        let edition = self.own_edition()?.0.max(recorded.edition()).checked_add(1);
+        let edition = edition.ok_or_else(|| no_list(&path, "there is no number above its own"))?;
         let mut text = String::new();
         for (armoured, list) in self.lists()? {
             let (_, parsed) = CertificateRevocationList::from_der(&list)
@@ -413,13 +414,13 @@ impl Authority {
             |serial: &String| recorded.editions.iter().all(|e| !e.revoked.contains(serial));
         let revoked = serials.filter(is_new).collect();
         let at = OffsetDateTime::from(SystemTime::now()).unix_timestamp();
-        issued::add_edition(&self.dir, Edition { edition: edition + 1, revoked, at })?;
+        issued::add_edition(&self.dir, Edition { edition, revoked, at })?;
         let now = SystemTime::now();
         let list = CertificateRevocationListParams {
             this_update: OffsetDateTime::from(now - CLOCK_SLACK),
             // Larder goes by the number, not by this time; other tools may not.
             next_update: OffsetDateTime::from(now + seconds(AUTHORITY_DAYS)),
-            crl_number: SerialNumber::from(edition + 1),
+            crl_number: SerialNumber::from(edition),
             issuing_distribution_point: None,
             revoked_certs,
             key_identifier_method: KeyIdMethod::Sha256,
@@ -467,9 +468,11 @@ fn seconds(days: u32) -> Duration {
 }
 
 fn validity(mut params: CertificateParams, lasts: Duration) -> CertificateParams {
-    let now = SystemTime::now();
-    params.not_before = OffsetDateTime::from(now - CLOCK_SLACK);
-    params.not_after = OffsetDateTime::from(now + lasts);
+    let now = OffsetDateTime::from(SystemTime::now());
+    params.not_before = now - CLOCK_SLACK;
+    let end = time::Duration::try_from(lasts).ok().and_then(|lasts| now.checked_add(lasts));
+    // No later end can be written than that of the year 9999, which stands for none.
+    params.not_after = end.unwrap_or(PrimitiveDateTime::MAX.assume_utc());
     params.distinguished_name = rcgen::DistinguishedName::new();
     params
 }

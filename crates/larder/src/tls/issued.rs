@@ -21,6 +21,26 @@ enum Line {
     Edition(Edition),
 }
 
+/// The last second that a list can name, of the year 9999.
+const TIME_MAX: i64 = 253_402_300_799;
+
+impl Line {
+    /// Whether a revocation list can be made of it.
+    fn check(&self) -> Result<(), &'static str> {
+        let (serials, time) = match self {
+            Self::Issued(issued) => (std::slice::from_ref(&issued.serial), None),
+            Self::Edition(edition) => (&*edition.revoked, Some(edition.at)),
+        };
+        if serials.iter().any(|serial| serial_bytes(serial).is_none()) {
+            return Err("a serial number is none");
+        }
+        if time.is_some_and(|time| !(0..=TIME_MAX).contains(&time)) {
+            return Err("a time is not from 1970 to 9999");
+        }
+        Ok(())
+    }
+}
+
 /// An edition of the revocation list: what it adds to the one before.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Edition {
@@ -101,7 +121,8 @@ impl Issued {
 
 /// A serial number as bytes; none: it is not one.
 pub(super) fn serial_bytes(serial: &str) -> Option<Vec<u8>> {
-    if serial.is_empty() || !serial.len().is_multiple_of(2) {
+    let digits = serial.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if serial.is_empty() || !serial.len().is_multiple_of(2) || !digits {
         return None;
     }
     let digits = |at: usize| u8::from_str_radix(serial.get(at..at + 2)?, 16).ok();
@@ -139,11 +160,13 @@ pub(super) fn recorded(dir: &Path) -> Result<Recorded, TlsError> {
     recorded.exists = true;
     let text = String::from_utf8_lossy(&read_file(&path, "restore it from a backup")?).into_owned();
     for (number, line) in text.lines().enumerate() {
-        let line = serde_json::from_str(line).map_err(|e| TlsError::File {
+        let wrong = |detail: String| TlsError::File {
             path: path.clone(),
-            detail: format!("line {}: {e}", number + 1),
+            detail: format!("line {}: {detail}", number + 1),
             remedy: "mend it by hand, or restore it from a backup".into(),
-        })?;
+        };
+        let line: Line = serde_json::from_str(line).map_err(|e| wrong(e.to_string()))?;
+        line.check().map_err(|detail| wrong(detail.into()))?;
         match line {
             Line::Issued(issued) => recorded.issued.push(issued),
             Line::Edition(edition) => recorded.editions.push(edition),

@@ -13,6 +13,10 @@ use std::path::Path;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 use x509_parser::time::ASN1Time;
 
+/// The lines around a list.
+const BEGIN: &[u8] = b"-----BEGIN X509 CRL-----";
+const END: &[u8] = b"-----END X509 CRL-----";
+
 /// Revoked certificates of one file: of one authority, or of several.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Revoked {
@@ -61,15 +65,19 @@ impl Revoked {
         Ok(Some(revoked))
     }
 
-    fn add(
+    pub(super) fn add(
         &mut self,
         path: &Path,
         list: &CertificateRevocationListDer<'_>,
         authorities: &[CertificateDer<'_>],
     ) -> Result<(), TlsError> {
         let wrong = |detail: &str| no_list(path, detail);
-        let (_, list) =
+        let (rest, list) =
             CertificateRevocationList::from_der(list).map_err(|e| wrong(&e.to_string()))?;
+        // Another list, perhaps, whose beginning was lost.
+        if !rest.is_empty() {
+            return Err(wrong("there is more behind a list, before its last line"));
+        }
         let mut signer = None;
         for authority in authorities {
             let (_, authority) = X509Certificate::from_der(authority)
@@ -145,14 +153,25 @@ impl Revoked {
     }
 }
 
-/// The lists in a file.
+/// The lists in a file. Who reads armour passes over what he does not know, and so over a list of
+/// which only the first line or the last is harmed, or follows another without a line break: every
+/// such line must be one of a list that was read.
 pub(super) fn lists(
     path: &Path,
     bytes: &[u8],
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
-    CertificateRevocationListDer::pem_slice_iter(bytes)
+    let lists = CertificateRevocationListDer::pem_slice_iter(bytes)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| no_list(path, &e.to_string()))
+        .map_err(|e| no_list(path, &e.to_string()))?;
+    let lines = bytes.split(|byte| matches!(byte, b'\n' | b'\r')).map(<[u8]>::trim_ascii_end);
+    let marks = lines.filter(|line| line.windows(5).any(|part| part == b"-----"));
+    let (whole, odd): (Vec<_>, Vec<_>) = marks.partition(|line| matches!(*line, BEGIN | END));
+    if !odd.is_empty() || whole.len() != 2 * lists.len() {
+        let detail = "a line of `-----` in it is not the first or the last one of a list: it may \
+                      be harmed, or a line break may be missing between two lists";
+        return Err(no_list(path, detail));
+    }
+    Ok(lists)
 }
 
 /// A file that is no list, or none to be used.

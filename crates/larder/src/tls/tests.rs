@@ -1,4 +1,6 @@
+use super::revoked::lists;
 use super::*;
+use rustls::pki_types::CertificateRevocationListDer;
 use std::io::{Read, Write};
 
 fn folder(name: &str) -> PathBuf {
@@ -620,4 +622,110 @@ fn a_name_never_stands_in_the_way_of_the_authoritys_files() {
         let refused = authority.issue(&dir, name, Role::Node, 1);
         assert!(matches!(refused, Err(TlsError::BadName(_))), "{name}");
     }
+}
+
+/// Two lists in a file, while one authority takes over from another; whoever the older one shuts out
+/// is revoked in the folder `dir`.
+fn two_lists(name: &str) -> (PathBuf, [Vec<u8>; 2]) {
+    let (old, former) = authority(&format!("{name}-old"));
+    former.revoke(&Which::Name("node-one".into())).expect("revokes");
+    drop(former);
+    let dir = folder(name);
+    let new = init(&dir, "test authority 2").expect("a new folder");
+    new.issue(&dir, "origin", Role::Origin, 1).expect("issues");
+    let read = |dir: &Path, file: &str| std::fs::read(dir.join(file)).expect("written");
+    let lists = [read(&dir, CRL_FILE), read(&old, CRL_FILE)];
+    std::fs::write(dir.join(CA_FILE), [read(&dir, CA_FILE), read(&old, CA_FILE)].concat())
+        .expect("writes");
+    for file in ["node-one.pem", "node-one-key.pem"] {
+        std::fs::copy(old.join(file), dir.join(file)).expect("copies");
+    }
+    (dir, lists)
+}
+
+/// Bug 112: a file of two lists of which one had lost its first line, or followed the other without a
+/// line break, was taken for the other alone: a process that started let in whom it shuts out, and an
+/// authority left it out of the next edition.
+#[test]
+fn a_list_that_cannot_be_read_is_not_passed_over() {
+    let (dir, [new, old]) = two_lists("passed-over");
+    let set = |bytes: &[u8]| std::fs::write(dir.join(CRL_FILE), bytes).expect("writes");
+    let error = || Identity::load(&dir, "origin").err().map(|error| error.to_string());
+    set(&[&new[..], &old].concat());
+    assert_eq!(error(), None);
+    let revoked = Credentials::load(&dir, "node-one", uses(false)).err();
+    assert!(matches!(revoked, Some(TlsError::Revoked { .. })), "{revoked:?}");
+
+    let (first, last) = ("-----BEGIN X509 CRL-----", "-----END X509 CRL-----");
+    let text = String::from_utf8(old).expect("text");
+    let without_break = [new.trim_ascii_end(), text.as_bytes()].concat();
+    let harmed = |from: &str, to: &str| [&new[..], text.replace(from, to).as_bytes()].concat();
+    let harms = [
+        without_break,
+        harmed(first, "-----BEGIN X509 CRM-----"),
+        harmed(first, "----BEGIN X509 CRL-----"),
+        harmed(first, " -----BEGIN X509 CRL-----"),
+        harmed(first, ""),
+        harmed(last, ""),
+        harmed("X509 CRL", "X509 LRC"),
+        harmed(last, &format!("{last} {last}")),
+    ];
+    for harm in harms {
+        set(&harm);
+        let harm = String::from_utf8_lossy(&harm).into_owned();
+        let text = error().unwrap_or_else(|| panic!("taken: {harm}"));
+        assert!(text.contains(CRL_FILE), "{text}");
+        assert!(Authority::open(&dir).is_err(), "{harm}");
+    }
+
+    // Both lists under the lines of one: what is behind the first is not passed over either.
+    let decoded = |pem: &[u8]| lists(&dir, pem).expect("a list")[0].as_ref().to_vec();
+    let both =
+        CertificateRevocationListDer::from([decoded(&new), decoded(text.as_bytes())].concat());
+    let authorities = read_certificates(&dir.join(CA_FILE), "").expect("there");
+    let error = Revoked::default().add(&dir, &both, &authorities).expect_err("more behind it");
+    assert!(error.to_string().contains("more behind a list"), "{error}");
+}
+
+/// Bug 113: harm to `ca-issued.jsonl` was found when a list was made of it, by a panic: a time that
+/// cannot be written, or a number above which there is none (which began again at zero where
+/// overflows are not looked for). A serial number that is none was left out of the list.
+#[test]
+fn lines_of_which_no_list_can_be_made_are_named() {
+    let (dir, authority) = authority("no-list");
+    authority.revoke(&Which::Name("node-one".into())).expect("revokes");
+    drop(authority);
+    let whole = std::fs::read_to_string(dir.join(ISSUED)).expect("there");
+    let lines = whole.lines().count();
+    let harms = [
+        (r#"{"edition":9,"revoked":["0a"],"at":-99999999999}"#, "a time"),
+        (r#"{"edition":9,"revoked":["0a"],"at":253402300800}"#, "a time"),
+        (r#"{"edition":9,"revoked":["0x"],"at":1}"#, "a serial number"),
+        (r#"{"edition":9,"revoked":["+a"],"at":1}"#, "a serial number"),
+        (r#"{"edition":18446744073709551615,"revoked":[],"at":1}"#, "no number above"),
+    ];
+    for (line, wanted) in harms {
+        std::fs::write(dir.join(ISSUED), format!("{whole}{line}\n")).expect("writes");
+        let text = Authority::open(&dir).err().expect("refused").to_string();
+        assert!(text.contains(wanted), "{line}: {text}");
+        let named = wanted.contains("above") || text.contains(&format!("line {}", lines + 1));
+        assert!(named, "{line}: {text}");
+    }
+    std::fs::write(dir.join(ISSUED), &whole).expect("writes");
+    assert!(Authority::open(&dir).is_ok());
+}
+
+/// Bug 114: `larder ca issue --days 3000000` was answered by a panic, since no end after the year
+/// 9999 can be written.
+#[test]
+fn a_certificate_lasts_no_longer_than_can_be_written() {
+    let (dir, authority) = authority("for-ever");
+    for days in [2_000_000, 3_000_000, u32::MAX] {
+        authority.issue(&dir, "ever", Role::Node, days).expect("issues");
+        let origin = Identity::load(&dir, "origin").expect("issued");
+        let ever = Identity::load(&dir, "ever").expect("issued");
+        assert_eq!(handshake(&origin, &ever, None).0.expect("accepted"), "ever");
+    }
+    let renewed = authority.renew("ever", false, None).expect("renews");
+    assert_eq!(renewed.until, 253_402_300_799, "the last second that can be written");
 }
