@@ -331,8 +331,9 @@ impl<S: TxStore> FileSystem<S> {
             match self.settle_inode(id).await {
                 // It was done, and the file is still open here, or large.
                 Ok(0) if !taken.foreign => self.reap_later(id),
-                // It was done, or it never will be.
-                Ok(_) | Err(FsError::NotFound) => {}
+                // It was done, or it never will be; or whatever is asked for is refused from here on, and
+                // whoever waits to open it is to hear that (bug 103).
+                Ok(_) | Err(FsError::NotFound | FsError::Store(TxError::Forked)) => {}
                 Err(error) => {
                     lock(&self.unsettled).push_back(taken);
                     let stop = is_without_answer(&error);

@@ -295,19 +295,22 @@ impl Plan {
             (Trouble::Break, 4 * SECOND),
         ];
         self.machines_reset = true;
-        (self.domains, self.volumes, self.clients, self.events) = (1, 1, 2, 20_000);
+        (self.domains, self.volumes, self.clients, self.events) = (1, 1, 4, 20_000);
         (self.relays, self.nodes) = (vec![0], vec![0, 1, 1]);
         self.lines.resize(self.relays.len() + self.nodes.len(), self.lines[0]);
+        // Many commits in a batch, and a ring of one.
+        self.limits.requests_max = 64;
         self.limits.ring_commits_max = 1;
+        self.mix.quota_percent = 0;
         self.limits.page_cache_bytes = 1 << 20;
         self.store_nanos = pick(rng, &[2 * SECOND, 4 * SECOND]);
         self.mix.patience = 16 * SECOND;
         self.mix.ages_limited = true;
         // A page that changed is told of at once to who asks for it.
         self.mix.parted = true;
-        self.mix.actions.push((Action::CreatePage, 2));
+        self.mix.actions.push((Action::CreatePage, 4));
         self.mix.pages = 8;
-        self.mix.read_only_percent = 90;
+        self.mix.read_only_percent = 50;
         self.mix.think = 50 * MILLI;
     }
 

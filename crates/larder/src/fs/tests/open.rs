@@ -402,3 +402,18 @@ async fn what_was_written_on_a_lost_branch_is_lost_and_everybody_is_told() {
     assert_eq!(fs.getattr(id).await.map(|_| ()), Err(forked));
     assert_eq!(store.commits(), commits);
 }
+
+/// Bug 103. A removal got no answer, and then the branch of its history was lost: whatever would have settled
+/// it was refused, its mark stayed, and whoever opened the file waited for ever.
+#[tokio::test]
+async fn a_removal_without_an_answer_on_a_lost_branch_holds_nobody_up() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    store.delay_next_commit();
+    assert_eq!(fs.unlink(fs.root(), b"f").await, Err(TxError::OutcomeUnknown.into()));
+    let opener = fs.clone();
+    let opening = tokio::spawn(async move { opener.open_file(id).await.map(|_| ()) });
+    store.fork();
+    fs.settle_unknown().await.expect("there is nothing left to settle");
+    assert_eq!(opening.await.expect("it works"), Err(TxError::Forked.into()));
+}
