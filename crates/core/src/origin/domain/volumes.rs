@@ -399,7 +399,9 @@ impl Domain {
             VolumeChange::Rights { edits, force } => {
                 match self.rights_after(cx, asker, entry, (edits, *force)) {
                     Ok((rights, holds)) => (settings.rights, effective) = (rights, Some(holds)),
-                    Err(error) => return cx.links.fail(link, request, error, cx.out),
+                    Err(error) => {
+                        return self.refuse_for_rights(cx, (link, request), volume, error);
+                    }
                 }
             }
         }
