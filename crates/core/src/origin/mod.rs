@@ -148,6 +148,7 @@ impl Origin {
                     self.call_again(out);
                     self.welcome_held(now, out);
                 }
+                Event::Gone(link) => self.gone(link),
                 Event::Waits | Event::Failed => self.welcome_held(now, out),
             }
         }
@@ -491,7 +492,7 @@ impl Machine for Origin {
     fn check(&self) {
         self.links.check();
         for domain in self.domains.values() {
-            domain.check(&self.config);
+            domain.check(&self.config, &self.links);
         }
     }
 }

@@ -189,6 +189,33 @@ fn what_an_administrator_may_not_do_is_judged_by_the_durable_log() {
 }
 
 #[test]
+fn those_who_wait_for_a_revocation_leave_with_their_link() {
+    let mut run = volume(
+        "Rights. The log hangs with a change in it that takes b's right to administer. b asks for things \
+         as an administrator, is not answered, and links anew, again and again. What waited for an answer \
+         on a link that is gone stayed until the append ended, without a bound (bug 101, P7); and so did \
+         who asked about a volume whose deletion hangs. It leaves with its link now: the machine's own \
+         check, made after every step here, says so.",
+        OriginConfig::default(),
+    );
+    run.quietly(vec![ask(1, give(4, &[("a", Right::Admin), ("b", Right::Admin)]))]);
+    node(&mut run, 9, "a/second", 90);
+    run.link(vec![ask(1, give(5, &[("b", Right::Read)]))]);
+    let delete = |request| Message::DeleteVolume { request: RequestId(request), volume: VOLUME };
+    for link in [2, 3] {
+        let opens = vec![opened(link, "b"), hello_of(link, "b", 20, NODE)];
+        run.link(opens);
+        run.link(vec![ask(link, give(5, &[("b", Right::Admin)])), ask(link, delete(6))]);
+        run.link(vec![closed(link)]);
+    }
+    // The same of those who ask about a volume that is being deleted.
+    run.link(vec![ask(9, delete(4)), ask(9, ids(5))]);
+    run.link(vec![closed(9)]);
+    run.settle();
+    run.t.end("rights_those_who_wait_leave_with_their_link");
+}
+
+#[test]
 fn a_fetch_that_waits_is_looked_at_again() {
     let mut run = volume(
         "Rights. b's fetch waits for the page to be read from the store when b's right to read goes: it \
