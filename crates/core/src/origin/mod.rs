@@ -232,16 +232,16 @@ impl Origin {
                     });
                 }
             }
-            Ask::Serve | Ask::Pump => {
-                let serve = matches!(ask, Ask::Serve);
-                for domain in self.followed(link) {
+            Ask::Serve => {
+                for (domain, pace) in self.links.turns(link) {
                     self.with(now, domain, events, out, |domain, cx| {
-                        if serve {
-                            domain.serve_pages(cx, link);
-                        } else {
-                            domain.pump(cx, link);
-                        }
+                        domain.serve_pages(cx, link, pace);
                     });
+                }
+            }
+            Ask::Pump => {
+                for domain in self.followed(link) {
+                    self.with(now, domain, events, out, |domain, cx| domain.pump(cx, link));
                 }
             }
             Ask::Beat(domain, sent) => {

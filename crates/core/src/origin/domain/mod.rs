@@ -26,7 +26,7 @@ mod rest;
 mod resume;
 mod volumes;
 
-use crate::downlink::{Asked, Downlinks, LinkSink, Ring};
+use crate::downlink::{Asked, Downlinks, LinkSink, Pace, Ring};
 use crate::hash::FixedMap;
 use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{Faults, LinkOutput};
@@ -300,7 +300,7 @@ impl Domain {
         self.append(cx);
         self.start_copy_loads(cx);
         while let Some(link) = self.serve.pop_first() {
-            self.serve_pages(cx, link);
+            self.serve_pages(cx, link, Pace::All);
         }
         self.forget_disowned(cx);
         self.look_for_removable(cx);
