@@ -7,6 +7,15 @@ use crate::message::{Echo, ResumeAnswer};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeSet, VecDeque};
 
+/// Which of the pages asked for are served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pace {
+    /// Those that somebody waits for, and those loaded already.
+    Demand,
+    /// Those that are read ahead as well.
+    All,
+}
+
 /// A link's place in one domain. Constant memory, apart from its registration and at most
 /// `requests_max` resumes not yet begun.
 #[derive(Debug)]
@@ -235,9 +244,12 @@ impl Follower {
     }
 
     /// The next page to be answered.
-    pub(crate) fn take_asked(&mut self) -> Option<Asked> {
+    pub(super) fn take_asked(&mut self, pace: Pace) -> Option<Asked> {
         let first = self.loaded.pop_front().or_else(|| self.demand.pop_front());
-        first.or_else(|| self.prefetch.pop_front())
+        match pace {
+            Pace::Demand => first,
+            Pace::All => first.or_else(|| self.prefetch.pop_front()),
+        }
     }
 
     /// Pages queued.

@@ -1,6 +1,6 @@
 //! One link down: who is there, what it may still ask and be sent.
 
-use super::follower::Follower;
+use super::follower::{Follower, Pace};
 use crate::id::{BootId, DomainId, PageId, RequestId, Stamp, VolumeId};
 use crate::message::{Message, Role};
 use crate::rights::Right;
@@ -64,6 +64,8 @@ pub(crate) struct Link {
     pub(crate) unanswered: u32,
     pub(crate) fetches: BTreeMap<RequestId, Fetching>,
     pub(crate) followers: BTreeMap<DomainId, Follower>,
+    /// The domain of the last page that was taken to be answered.
+    served_last: Option<DomainId>,
     /// What its child may do, as far as it was asked: forgotten when it changes.
     pub(crate) resolved: BTreeMap<VolumeId, Right>,
     /// A quiet timer is set.
@@ -83,6 +85,7 @@ impl Link {
             unanswered: 0,
             fetches: BTreeMap::new(),
             followers: BTreeMap::new(),
+            served_last: None,
             resolved: BTreeMap::new(),
             quiet_armed: false,
         }
@@ -104,13 +107,28 @@ impl Link {
         }
     }
 
+    /// In which order credit is spent on pages: the domains by turns, and all that somebody waits for
+    /// before what is only read ahead. Were the first domain always first, a child that never stops
+    /// asking for its pages would keep those of the others waiting for ever.
+    pub(crate) fn turns(&self) -> Vec<(DomainId, Pace)> {
+        let mut domains: Vec<DomainId> = self.followers.keys().copied().collect();
+        let first = domains.partition_point(|domain| Some(*domain) <= self.served_last);
+        domains.rotate_left(first);
+        let of = |pace| domains.iter().map(move |domain| (*domain, pace));
+        of(Pace::Demand).chain(of(Pace::All)).collect()
+    }
+
     /// The next page of a domain to be answered, if the link may be sent pages.
-    pub(crate) fn take_asked(&mut self, domain: DomainId) -> Option<Asked> {
+    pub(crate) fn take_asked(&mut self, domain: DomainId, pace: Pace) -> Option<Asked> {
         if self.bulk_credit - self.bulk_reserved <= 0 {
             crate::probe::probe("bulk-credit-exhausted");
             return None;
         }
-        self.followers.get_mut(&domain)?.take_asked()
+        let asked = self.followers.get_mut(&domain)?.take_asked(pace);
+        if asked.is_some() {
+            self.served_last = Some(domain);
+        }
+        asked
     }
 
     /// One page of a fetch is answered, or has failed.

@@ -21,7 +21,7 @@ mod status;
 
 pub(crate) use claims::{Register, anothers};
 pub use config::DownlinkConfig;
-pub(crate) use follower::{Answer, Follower, IndexWalk, Phase, Walk};
+pub(crate) use follower::{Answer, Follower, IndexWalk, Pace, Phase, Walk};
 pub(crate) use intake::is_page;
 pub(crate) use link::{Asked, Child, Greeting, Link};
 pub(crate) use names::Gone;
@@ -196,6 +196,11 @@ impl Downlinks {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkId, &Link)> + '_ {
         self.links.iter().map(|(id, link)| (*id, link))
+    }
+
+    /// See [`Link::turns`]; none when the link is gone.
+    pub(crate) fn turns(&self, link: LinkId) -> Vec<(DomainId, Pace)> {
+        self.get(link).map_or_else(Vec::new, Link::turns)
     }
 
     pub(crate) fn follower(&mut self, link: LinkId, domain: DomainId) -> Option<&mut Follower> {

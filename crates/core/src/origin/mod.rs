@@ -148,6 +148,7 @@ impl Origin {
                     self.call_again(out);
                     self.welcome_held(now, out);
                 }
+                Event::Gone(link) => self.gone(link),
                 Event::Waits | Event::Failed => self.welcome_held(now, out),
             }
         }
@@ -231,16 +232,16 @@ impl Origin {
                     });
                 }
             }
-            Ask::Serve | Ask::Pump => {
-                let serve = matches!(ask, Ask::Serve);
-                for domain in self.followed(link) {
+            Ask::Serve => {
+                for (domain, pace) in self.links.turns(link) {
                     self.with(now, domain, events, out, |domain, cx| {
-                        if serve {
-                            domain.serve_pages(cx, link);
-                        } else {
-                            domain.pump(cx, link);
-                        }
+                        domain.serve_pages(cx, link, pace);
                     });
+                }
+            }
+            Ask::Pump => {
+                for domain in self.followed(link) {
+                    self.with(now, domain, events, out, |domain, cx| domain.pump(cx, link));
                 }
             }
             Ask::Beat(domain, sent) => {
@@ -491,7 +492,7 @@ impl Machine for Origin {
     fn check(&self) {
         self.links.check();
         for domain in self.domains.values() {
-            domain.check(&self.config);
+            domain.check(&self.config, &self.links);
         }
     }
 }

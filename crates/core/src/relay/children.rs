@@ -272,11 +272,12 @@ impl Relay {
     /// Asks the parent for what the child may be sent: its credit is reserved for the answer, so
     /// that no bytes ever wait here.
     pub(super) fn serve(&mut self, now: Instant, link: LinkId, out: &mut Vec<RelayOutput>) {
-        for domain in self.followed(link) {
+        for (domain, pace) in self.links.turns(link) {
             let mut batch: Vec<(PageAsk, i64)> = Vec::new();
             let mut of: Option<(RequestId, bool)> = None;
             loop {
-                let next = self.links.get_mut(link).and_then(|entry| entry.take_asked(domain));
+                let next =
+                    self.links.get_mut(link).and_then(|entry| entry.take_asked(domain, pace));
                 let same = next.is_some_and(|next| of == Some((next.request, next.prefetch)));
                 if !same
                     && let Some((request, prefetch)) = of

@@ -5,6 +5,7 @@ mod deletions;
 mod forgotten;
 mod races;
 mod stores;
+mod turns;
 mod volumes;
 
 use crate::parent::*;

@@ -165,6 +165,57 @@ fn a_revocation_is_in_force_from_its_place_in_the_log() {
 }
 
 #[test]
+fn what_an_administrator_may_not_do_is_judged_by_the_durable_log() {
+    let mut run = volume(
+        "Rights. a and b administer volume 7. a takes that from b, and while the change is in the append \
+         gives up its own right too: nobody could administer the volume then. That was said at once (bug \
+         100), in the name of a change that the full store then took back. Now a is told when that change \
+         is durable, or with the store's error. Asked again with b's right as it was, it is refused for \
+         a's sake, at once, for nothing is on its way; and with b's right gone for good, since nobody \
+         could administer the volume.",
+        OriginConfig::default(),
+    );
+    let rights = [("a", Right::Admin), ("b", Right::Admin), ("*", Right::None)];
+    run.quietly(vec![ask(1, give(4, &rights))]);
+    run.link(vec![ask(1, give(5, &[("b", Right::Read)]))]);
+    run.link(vec![ask(1, give(6, &[("a", Right::Read)]))]);
+    run.store(Some(StoreFault::Full("no segment left".into())));
+    run.settle();
+    run.link(vec![ask(1, give(7, &[("a", Right::Read)]))]);
+    run.link(vec![ask(1, give(8, &[("b", Right::Read)]))]);
+    run.link(vec![ask(1, give(9, &[("a", Right::Read)]))]);
+    run.settle();
+    run.t.end("rights_judged_by_the_durable_log");
+}
+
+#[test]
+fn those_who_wait_for_a_revocation_leave_with_their_link() {
+    let mut run = volume(
+        "Rights. The log hangs with a change in it that takes b's right to administer. b asks for things \
+         as an administrator, is not answered, and links anew, again and again. What waited for an answer \
+         on a link that is gone stayed until the append ended, without a bound (bug 101, P7); and so did \
+         who asked about a volume whose deletion hangs. It leaves with its link now: the machine's own \
+         check, made after every step here, says so.",
+        OriginConfig::default(),
+    );
+    run.quietly(vec![ask(1, give(4, &[("a", Right::Admin), ("b", Right::Admin)]))]);
+    node(&mut run, 9, "a/second", 90);
+    run.link(vec![ask(1, give(5, &[("b", Right::Read)]))]);
+    let delete = |request| Message::DeleteVolume { request: RequestId(request), volume: VOLUME };
+    for link in [2, 3] {
+        let opens = vec![opened(link, "b"), hello_of(link, "b", 20, NODE)];
+        run.link(opens);
+        run.link(vec![ask(link, give(5, &[("b", Right::Admin)])), ask(link, delete(6))]);
+        run.link(vec![closed(link)]);
+    }
+    // The same of those who ask about a volume that is being deleted.
+    run.link(vec![ask(9, delete(4)), ask(9, ids(5))]);
+    run.link(vec![closed(9)]);
+    run.settle();
+    run.t.end("rights_those_who_wait_leave_with_their_link");
+}
+
+#[test]
 fn a_fetch_that_waits_is_looked_at_again() {
     let mut run = volume(
         "Rights. b's fetch waits for the page to be read from the store when b's right to read goes: it \

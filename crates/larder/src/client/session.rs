@@ -140,7 +140,7 @@ impl SessionShared {
     }
 
     /// Whether the cached state is as fresh as the session wants it.
-    fn fresh(&self) -> bool {
+    pub(super) fn fresh(&self) -> bool {
         let age = self.node.cache.age(self.domain, now());
         match self.age_limit {
             AgeLimit::None => true,
@@ -150,7 +150,8 @@ impl SessionShared {
     }
 
     async fn make_fresh(&self, deadline: Instant) -> Result<()> {
-        if !self.fresh() && self.freshen(self.domain, deadline).await.is_err() {
+        // The second look: beats may have confirmed it meanwhile.
+        if !self.fresh() && self.freshen(self.domain, deadline).await.is_err() && !self.fresh() {
             return Err(self.stale());
         }
         Ok(())

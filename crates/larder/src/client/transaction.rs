@@ -19,6 +19,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// So many answers of the parent may be too old when they come, of one operation: then the line takes
+/// longer than its session allows a state to be old, and asking on would only load it.
+const LATE_MAX: u32 = 3;
+
 /// An object read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Object {
@@ -105,15 +109,19 @@ struct Tried {
     /// When the state was last asked for anew for it, and until when it is again: who is held up
     /// between the answer and the read for longer than the session's limit of age asks again.
     refreshed: Option<(Instant, Instant)>,
+    /// How many answers were too old when they came.
+    late: u32,
 }
 
 impl Tried {
-    /// Whether a state of this age stays too old: there was time enough to confirm it, or what was
-    /// read is no younger by that, since it is a snapshot that the domain has moved on from.
+    /// Whether a state of this age stays too old: there was time enough to confirm it, no answer is
+    /// young enough when it comes, or what was read is no younger by that, since it is a snapshot that
+    /// the domain has moved on from.
     fn in_vain(&self, age: Option<Duration>) -> bool {
         self.refreshed.is_some_and(|(begun, until)| {
             let now = now();
-            until <= now || age.is_none_or(|age| age > now.since(begun))
+            let late = self.late >= LATE_MAX;
+            late || until <= now || age.is_none_or(|age| age > now.since(begun))
         })
     }
 }
@@ -466,7 +474,8 @@ impl Transaction {
         let mut tried = Tried::default();
         loop {
             tried.before = true;
-            if let Missing::Fresh(_) = missing {
+            let asks = matches!(missing, Missing::Fresh(_));
+            if asks {
                 let begun = now();
                 let until = tried.refreshed.map_or_else(
                     || begun.after(self.shared.session.refresh_limit()),
@@ -475,6 +484,7 @@ impl Transaction {
                 tried.refreshed = Some((begun, until));
             }
             self.supply(missing).await?;
+            tried.late += u32::from(asks && !self.shared.session.fresh());
             missing = match self.step(&mut operation, tried)? {
                 Ok(value) => return Ok(value),
                 Err(missing) => missing,
@@ -563,6 +573,8 @@ impl Transaction {
             Missing::Fresh(domain) => match session.freshen(domain, self.shared.deadline).await {
                 Ok(()) => Ok(()),
                 Err(Error::ShutDown) => Err(Error::ShutDown),
+                // Beats may have confirmed it meanwhile.
+                Err(_) if session.fresh() => Ok(()),
                 Err(_) => Err(session.stale()),
             },
         }

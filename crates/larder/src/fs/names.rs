@@ -332,7 +332,7 @@ impl<S: TxStore> FileSystem<S> {
                 // It was done, and the file is still open here, or large.
                 Ok(0) if !taken.foreign => self.reap_later(id),
                 // It was done, or it never will be; or whatever is asked for is refused from here on, and
-                // whoever waits to open it is to hear that (bug 103).
+                // whoever waits to open it is to hear that (bug 106).
                 Ok(_) | Err(FsError::NotFound | FsError::Store(TxError::Forked)) => {}
                 Err(error) => {
                     lock(&self.unsettled).push_back(taken);

@@ -115,6 +115,11 @@ pub(super) struct Holdings {
     /// Pages no longer held of which the parent must hear, and the epoch of their eviction: not
     /// before all transactions of that time have ended (rule 2).
     owed: BTreeMap<PageId, u64>,
+    /// No notice that waits for a transaction is of an epoch before this one. While that transaction
+    /// runs they need not be looked at, however many there are.
+    waits_from: u64,
+    /// Notices that wait for something else: they are looked at every time.
+    held_up: Vec<PageId>,
     listing: Option<Listing>,
     /// A list was begun by an empty part at this instant: it goes on when a later beat is echoed.
     announced: Option<Instant>,
@@ -160,6 +165,45 @@ impl Holdings {
             ("notices owed", self.owed.len()),
             ("page lists due", usize::from(self.lists())),
         ])
+    }
+
+    fn owe(&mut self, page: PageId, epoch: u64) {
+        self.owed.insert(page, epoch);
+        self.waits_from = self.waits_from.min(epoch);
+    }
+
+    /// Pages of notices that may have become free: some of them, or all where a transaction has ended
+    /// for which one may have waited.
+    fn looked_at(&mut self, oldest: u64) -> Vec<PageId> {
+        if oldest <= self.waits_from {
+            return std::mem::take(&mut self.held_up);
+        }
+        self.waits_from = u64::MAX;
+        self.held_up.clear();
+        self.owed.keys().copied().collect()
+    }
+
+    /// Takes out notices for pages that no transaction from `oldest` on can have read, and that nothing
+    /// else holds up; gives those of which the parent must hear.
+    fn take_free(&mut self, oldest: u64, mut held_up: impl FnMut(PageId) -> bool) -> Vec<PageId> {
+        let mut pages = Vec::new();
+        for page in self.looked_at(oldest) {
+            let Some(&epoch) = self.owed.get(&page) else { continue };
+            if epoch < oldest && !held_up(page) {
+                self.owed.remove(&page);
+                if !self.holds(page) {
+                    pages.push(page);
+                }
+                continue;
+            }
+            crate::probe::probe("notice-waits");
+            if epoch < oldest {
+                self.held_up.push(page);
+            } else {
+                self.waits_from = self.waits_from.min(epoch);
+            }
+        }
+        pages
     }
 
     pub(super) fn cancel_notice(&mut self, page: PageId) {
@@ -451,10 +495,11 @@ impl Cache {
         let max = self.config.notices_max;
         let entry = self.domains.get_mut(&domain).expect("attached");
         let epoch = self.shared.running().close_epoch();
-        entry.holdings.owed.insert(page, epoch);
+        entry.holdings.owe(page, epoch);
         if entry.holdings.owed.len() > max {
             entry.holdings.again |= entry.holdings.lists();
             entry.holdings.owed.clear();
+            entry.holdings.held_up.clear();
             entry.holdings.listing = None;
             entry.holdings.announced = None;
             crate::probe::probe("notices-overflow");
@@ -477,23 +522,14 @@ impl Cache {
         }
         let unpinned = self.config.faults.has(Fault::UnpinnedNotice);
         let across = self.config.faults.has(Fault::JoinAcrossNotice);
-        let oldest = self.shared.running().oldest();
+        let oldest = if unpinned { u64::MAX } else { self.shared.running().oldest() };
         let Domain { holdings, flights, commits, .. } = entry;
-        let Holdings { owed, resident, .. } = holdings;
-        let written = commits.pages();
-        let mut pages = Vec::new();
-        owed.retain(|&page, &mut epoch| {
+        let mut written = None;
+        let pages = holdings.take_free(oldest, |page| {
             // Were it forgotten when the fetch is sent, and the fetch lost with its link, a page that
             // a running transaction has read would be missing from the list that follows (rule 2).
             let fetched = flights.sent(page) && !across;
-            let free = (epoch < oldest || unpinned) && !fetched && !written.contains(&page);
-            if !free {
-                crate::probe::probe("notice-waits");
-            }
-            if free && !resident.contains_key(&page) {
-                pages.push(page);
-            }
-            !free
+            fetched || written.get_or_insert_with(|| commits.pages()).contains(&page)
         });
         for pages in pages.chunks(PAGES_PER_MESSAGE_MAX) {
             let pages = pages.to_vec();
@@ -549,6 +585,10 @@ impl Cache {
         }
         used += holdings.suspects.values().map(|copy| copy.cost()).sum::<usize>();
         assert!(holdings.owed.len() <= self.config.notices_max, "owed notices are bounded");
+        let owed = |page: &&PageId| holdings.owed.contains_key(*page);
+        let held_up = holdings.held_up.iter().filter(owed).count();
+        let waits = holdings.owed.values().filter(|epoch| **epoch >= holdings.waits_from).count();
+        assert!(held_up + waits >= holdings.owed.len(), "a notice is never looked at");
         if domain.position.is_some() && domain.live() {
             assert_eq!(domain.state.through(), domain.position, "readers see the position");
         }
@@ -677,5 +717,46 @@ fn update_slot(
         Ok(touched) => Some(Some(touched)),
         Err(_) if stale => Some(None),
         Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{PageNo, VolumeId};
+
+    fn page(number: u64) -> PageId {
+        PageId { volume: VolumeId(7), page: PageNo(number) }
+    }
+
+    /// While a transaction ran that may have read them, thousands of notices were looked at after every
+    /// message, though none of them could have become free (bug 104). They are when it has ended.
+    #[test]
+    fn notices_that_wait_for_a_transaction_are_not_looked_at_while_it_runs() {
+        let mut holdings = Holdings::default();
+        // Page 1 is of before the transaction, and is being fetched.
+        (1..1000).for_each(|number| holdings.owe(page(number), 4 + number));
+        let fetched = |one| one == page(1);
+        assert_eq!(holdings.take_free(6, fetched), []);
+        assert_eq!(holdings.looked_at(6), [page(1)], "the others cannot be free");
+        holdings.held_up.push(page(1));
+        // One more is evicted. Then the fetch is given up.
+        holdings.owe(page(1000), 2000);
+        assert_eq!(holdings.take_free(6, fetched), []);
+        assert_eq!(holdings.looked_at(6), [page(1)]);
+        holdings.held_up.push(page(1));
+        assert_eq!(holdings.take_free(6, |_| false), [page(1)]);
+        assert_eq!(holdings.looked_at(6), []);
+        // The next transaction began at epoch 500; it ends, and none runs. Page 600 is held again.
+        let freed: Vec<PageId> = (2..496).map(page).collect();
+        assert_eq!(holdings.take_free(500, |_| false), freed);
+        holdings.resident.insert(page(600), 1);
+        assert_eq!(holdings.take_free(500, |_| false), []);
+        let freed: Vec<PageId> = (496..=1000).filter(|n| *n != 600).map(page).collect();
+        assert_eq!(holdings.take_free(u64::MAX, |_| false), freed);
+        assert!(holdings.owed.is_empty());
+        // With none running, the next one is free at once.
+        holdings.owe(page(3), 3000);
+        assert_eq!(holdings.take_free(u64::MAX, |_| false), [page(3)]);
     }
 }

@@ -1,7 +1,7 @@
 //! Answering fetches, from durable images only (rule 14).
 
 use super::{Context, Domain};
-use crate::downlink::Asked;
+use crate::downlink::{Asked, Pace};
 use crate::id::LinkId;
 use crate::machine::Fault;
 use crate::message::{PageAnswer, PageBody, RequestError};
@@ -11,7 +11,12 @@ const PAGES_BYTES: usize = 256 << 10;
 
 impl Domain {
     /// Answers what a link asked for, as far as its credits reach.
-    pub(in crate::origin) fn serve_pages(&mut self, cx: &mut Context<'_>, link: LinkId) {
+    pub(in crate::origin) fn serve_pages(
+        &mut self,
+        cx: &mut Context<'_>,
+        link: LinkId,
+        pace: Pace,
+    ) {
         let mut answers: Vec<PageAnswer> = Vec::new();
         let mut bytes = 0;
         let mut request = None;
@@ -21,7 +26,8 @@ impl Domain {
             };
             // What is collected but not sent counts against the credit as well.
             let covered = i64::try_from(bytes).expect("bounded by PAGES_BYTES");
-            let next = (entry.bulk_credit > covered).then(|| entry.take_asked(self.id)).flatten();
+            let covered = entry.bulk_credit > covered;
+            let next = covered.then(|| entry.take_asked(self.id, pace)).flatten();
             let cut = next.is_none_or(|asked| Some(asked.request) != request);
             if (cut || bytes >= PAGES_BYTES)
                 && let Some(request) = request

@@ -107,8 +107,7 @@ impl Domain {
         let late: BTreeSet<LinkId> = started.chain(queued).filter(late).map(|w| w.0).collect();
         for link in late {
             let reason = CloseReason::OutOfService(not_read("the change index", cx));
-            cx.links.close(link, reason, cx.out);
-            self.gone(link);
+            self.close(cx, link, reason);
         }
     }
 

@@ -94,7 +94,7 @@ impl Domain {
             }
             (LoadFor::Index(link, _), Err(fault)) => {
                 let reason = crate::message::CloseReason::OutOfService(fault.to_string());
-                cx.links.close(link, reason, cx.out);
+                self.close(cx, link, reason);
             }
             (LoadFor::Removal, Ok(Loaded::Removable(pages))) => {
                 self.removable_loaded(cx, Ok(pages));

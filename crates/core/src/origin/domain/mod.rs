@@ -26,7 +26,7 @@ mod rest;
 mod resume;
 mod volumes;
 
-use crate::downlink::{Asked, Downlinks, LinkSink, Ring};
+use crate::downlink::{Asked, Downlinks, LinkSink, Pace, Ring};
 use crate::hash::FixedMap;
 use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{Faults, LinkOutput};
@@ -71,6 +71,8 @@ pub(super) enum Event {
     Waits,
     /// Its service has ended.
     Failed,
+    /// It has ended a link.
+    Gone(LinkId),
     /// A volume is there.
     VolumeMade(VolumeId),
     /// A volume of this name is deleted.
@@ -277,8 +279,7 @@ impl Domain {
         }
         self.service = Service::Failed(fault.clone());
         for link in cx.links.following(self.id) {
-            let reason = CloseReason::OutOfService(fault.to_string());
-            cx.links.close(link, reason, cx.out);
+            self.close(cx, link, CloseReason::OutOfService(fault.to_string()));
         }
         self.refuse_all(cx, &fault);
         self.fail_copies(cx, &RequestError::Unavailable(format!("the store failed: {fault}")));
@@ -299,7 +300,7 @@ impl Domain {
         self.append(cx);
         self.start_copy_loads(cx);
         while let Some(link) = self.serve.pop_first() {
-            self.serve_pages(cx, link);
+            self.serve_pages(cx, link, Pace::All);
         }
         self.forget_disowned(cx);
         self.look_for_removable(cx);
@@ -317,6 +318,14 @@ impl Domain {
         self.index_queue.retain(|wanted| wanted.link != link);
         self.copies.gone(link);
         self.serve.remove(&link);
+        self.gone_from_batches(link);
+    }
+
+    /// Ends a link for this domain's sake. What it waits for in others is given up too.
+    fn close(&mut self, cx: &mut Context<'_>, link: LinkId, reason: CloseReason) {
+        cx.links.close(link, reason, cx.out);
+        self.gone(link);
+        cx.events.push(Event::Gone(link));
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
@@ -340,10 +349,13 @@ impl Domain {
     }
 
     /// Panics when an invariant is broken.
-    pub(super) fn check(&self, config: &OriginConfig) {
+    pub(super) fn check(&self, config: &OriginConfig, links: &Downlinks) {
         if self.is_failed() {
             return;
         }
+        let mut waiting = self.waiting_for_batches();
+        let stands = |link| links.get(link).is_some();
+        assert!(waiting.all(stands), "somebody waits on a link that is gone (P7)");
         assert!(self.durable <= self.stamped, "durable before it was stamped");
         assert!(self.durable_lsn < self.next_lsn, "a log record before its number");
         assert_eq!(self.ring.head(), self.durable, "the ring is not at the durable stamp");

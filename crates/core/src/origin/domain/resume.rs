@@ -86,8 +86,7 @@ impl Domain {
             let error = RequestError::Forbidden(reason.to_string());
             cx.links.fail(link, request, error, cx.out);
         } else {
-            cx.links.close(link, reason, cx.out);
-            self.gone(link);
+            self.close(cx, link, reason);
         }
     }
 

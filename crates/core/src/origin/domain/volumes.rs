@@ -399,7 +399,9 @@ impl Domain {
             VolumeChange::Rights { edits, force } => {
                 match self.rights_after(cx, asker, entry, (edits, *force)) {
                     Ok((rights, holds)) => (settings.rights, effective) = (rights, Some(holds)),
-                    Err(error) => return cx.links.fail(link, request, error, cx.out),
+                    Err(error) => {
+                        return self.refuse_for_rights(cx, (link, request), volume, error);
+                    }
                 }
             }
         }
@@ -436,6 +438,33 @@ impl Domain {
             Some(batch) => batch.refused.push((link, request, error)),
             None => cx.links.fail(link, request, error, cx.out),
         }
+    }
+
+    /// A link is gone: nobody waits behind it for a change or a deletion that hangs. Each new link would
+    /// add as many.
+    pub(super) fn gone_from_batches(&mut self, link: LinkId) {
+        let flying = self.flying.as_mut().map(|(_, batch)| batch);
+        for batch in [Some(&mut self.gathering), flying].into_iter().flatten() {
+            batch.refused.retain(|(waiting, ..)| *waiting != link);
+            for item in &batch.items {
+                if let Item::Deleted { volume, .. } = item
+                    && let Some(volume) = self.volumes.get_mut(volume)
+                    && let Some(deleting) = &mut volume.deleting
+                {
+                    deleting.askers.retain(|(waiting, _)| *waiting != link);
+                    deleting.refused.retain(|(waiting, _)| *waiting != link);
+                }
+            }
+        }
+    }
+
+    /// Links on which somebody waits for a change or a deletion.
+    pub(super) fn waiting_for_batches(&self) -> impl Iterator<Item = LinkId> + '_ {
+        let batches = self.flying.iter().map(|(_, batch)| batch).chain([&self.gathering]);
+        let refused = batches.flat_map(|batch| batch.refused.iter().map(|(link, ..)| *link));
+        let deleting = self.volumes.values().filter_map(|volume| volume.deleting.as_ref());
+        let deleting = deleting.flat_map(|of| of.askers.iter().chain(&of.refused));
+        refused.chain(deleting.map(|(link, _)| *link))
     }
 
     /// A volume's settings are durable.

@@ -93,7 +93,7 @@ fn what_was_sent_has_its_limit_from_then_on() {
 }
 
 #[test]
-fn bug_102_a_page_ahead_of_a_quiet_stream() {
+fn bug_105_a_page_ahead_of_a_quiet_stream() {
     let mut run = Run::new(
         "b asks for page 3, and its answer, of 6, overtakes the stream. What the stream brings then is nothing that b \
          holds: it was not told before the stream had been quiet for long enough, by a clock that stands still after \
@@ -103,5 +103,5 @@ fn bug_102_a_page_ahead_of_a_quiet_stream() {
     run.step(vec![fetch(2, 5, &[3])]);
     run.step(vec![pages(2, 3, 6, 6)]);
     run.step(vec![advance(5, 6, 20)]);
-    run.0.end("relay_bug_102_a_page_ahead_of_a_quiet_stream");
+    run.0.end("relay_bug_105_a_page_ahead_of_a_quiet_stream");
 }

@@ -403,7 +403,7 @@ async fn what_was_written_on_a_lost_branch_is_lost_and_everybody_is_told() {
     assert_eq!(store.commits(), commits);
 }
 
-/// Bug 103. A removal got no answer, and then the branch of its history was lost: whatever would have settled
+/// Bug 106. A removal got no answer, and then the branch of its history was lost: whatever would have settled
 /// it was refused, its mark stayed, and whoever opened the file waited for ever.
 #[tokio::test]
 async fn a_removal_without_an_answer_on_a_lost_branch_holds_nobody_up() {
