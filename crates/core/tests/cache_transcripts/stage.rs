@@ -387,16 +387,7 @@ impl Stage {
             }
             "advance" => self.advance(words),
             "page" => self.answer(words),
-            "committed" => Message::Committed {
-                domain: DOMAIN,
-                id: CommitId { boot: BOOT, sequence: number(words[0]) },
-                outcome: match words[1] {
-                    "unknown" => Outcome::Unknown,
-                    "gone" => Outcome::Aborted(Abort::BadPage(page(option("of=").unwrap_or("1")))),
-                    stamp => Outcome::Committed(Stamp(number(stamp))),
-                },
-                history: HistoryId(option("history=").map_or(1, number).into()),
-            },
+            "committed" => committed(words),
             "deferred" => Message::CommitDeferred {
                 domain: DOMAIN,
                 id: CommitId { boot: BOOT, sequence: number(words[0]) },
@@ -622,6 +613,21 @@ fn volume_info() -> VolumeInfo {
         quota: None,
         room: None,
         right: None,
+    }
+}
+
+/// `committed 3 unknown`, `committed 3 gone of=6`, `committed 3 7 history=2`.
+fn committed(words: &[&str]) -> Message {
+    let option = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
+    Message::Committed {
+        domain: DOMAIN,
+        id: CommitId { boot: BOOT, sequence: number(words[0]) },
+        outcome: match words[1] {
+            "unknown" => Outcome::Unknown,
+            "gone" => Outcome::Aborted(Abort::BadPage(page(option("of=").unwrap_or("1")))),
+            stamp => Outcome::Committed(Stamp(number(stamp))),
+        },
+        history: HistoryId(option("history=").map_or(1, number).into()),
     }
 }
 

@@ -20,8 +20,10 @@ pub(crate) const PROOFS: u32 = 2;
 /// The longest that a process outside the core stands still.
 const STOP_NANOS: u64 = 60 * SECOND;
 
-/// Who has waited for so long since all was mended has waited in vain.
+/// Who has waited for so long since all was mended has waited in vain, and for so many turns of the store:
+/// with one that takes seconds for each batch, commits of many wait in line.
 const IN_VAIN_NANOS: u64 = 30 * SECOND;
+const IN_VAIN_STORES: u64 = 20;
 
 /// The longest that a process that died takes until it starts.
 const START_NANOS: u64 = 10 * SECOND;
@@ -280,7 +282,7 @@ impl World {
         let waited = self.now.0.saturating_sub(since.0);
         assert!(
             !unanswered
-                || waited < IN_VAIN_NANOS
+                || waited < IN_VAIN_NANOS + IN_VAIN_STORES * self.plan.store_nanos
                 || self.mended.is_none()
                 || !self.is_in_core(proc),
             "progress: request {number} of {proc:?} waited in vain for {} s after all was mended: \
