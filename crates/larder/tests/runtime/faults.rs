@@ -305,49 +305,6 @@ async fn a_line_that_is_too_slow_for_the_limit_of_age_is_told_soon() {
     assert!(asked < Duration::from_secs(10), "asked for {asked:?}");
 }
 
-/// A question for a newer state ran out of time, and while it did a beat had confirmed a state that was
-/// young enough. The reader was told all the same that it is stale.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_beat_confirmed_while_a_refresh_ran_out_of_time_is_not_stale() {
-    let site = Site::new();
-    let mut config = site.origin_config("127.0.0.1:0");
-    config.origin.lease = Period(Duration::from_secs(6));
-    let origin = OriginServer::start(config).await.expect("the origin starts");
-    let line = proxy(&origin.address().to_string(), Duration::ZERO).await;
-    let mut config = site.node_config("one", &line.address().to_string());
-    config.node.beat = Period(Duration::from_secs(1));
-    config.link.silence_max = Period(Duration::from_secs(10));
-    let node = Node::connect(config).await.expect("the node links");
-    let volume = create(&node, "shared").await;
-    let id = counter(&volume, 1).await;
-    // An echo each second that is a second old when it comes: a state is one to two seconds old.
-    line.set_delay(Duration::from_millis(500));
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let limit = Duration::from_millis(1500);
-    let any = SessionOptions { freshness: Freshness::Any, ..SessionOptions::default() };
-    let session = volume.session(SessionOptions {
-        freshness: Freshness::AtMost(limit),
-        // The next beat's echo comes in this time, and the answer to a question does not.
-        refresh_limit: Duration::from_millis(800),
-        ..any.clone()
-    });
-    let ages = volume.session(any).begin_read().await.expect("whatever is cached");
-    let just_too_old = async || {
-        let comes = async |wanted: &dyn Fn(Duration) -> bool| {
-            while !ages.age().is_some_and(wanted) {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        comes(&|age| age < limit).await;
-        comes(&|age| age > limit).await;
-    };
-    just_too_old().await;
-    let read = session.begin_read().await.expect("young enough by the time it is told");
-    just_too_old().await;
-    let read = read.get(id).await.expect("young enough by the time it is told");
-    assert_eq!(number(&read), 0);
-}
-
 /// A node that had opened no volume heard nothing from its parent, took that for a dead line, and
 /// linked anew each time `link.silence_max` was over.
 #[tokio::test(flavor = "multi_thread")]
