@@ -1,8 +1,7 @@
 //! Lines cut, stalled and healed; origins restarted and killed: nothing acknowledged is lost.
 
 use crate::common::{Site, counter, create, eventually, increment, number, proxy, session, value};
-use larder::client::{Error, Freshness, Node, Session, SessionOptions};
-use larder::config::Period;
+use larder::client::{Error, Freshness, Session, SessionOptions};
 use larder::core::id::ObjectId;
 use larder::http::{HttpServer, get_text};
 use larder::metrics::{Direction, Kind};
