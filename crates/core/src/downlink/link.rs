@@ -66,6 +66,8 @@ pub(crate) struct Link {
     pub(crate) followers: BTreeMap<DomainId, Follower>,
     /// The domain of the last page that was taken to be answered.
     served_last: Option<DomainId>,
+    /// Counts rounds of turns, by four.
+    rounds: u8,
     /// What its child may do, as far as it was asked: forgotten when it changes.
     pub(crate) resolved: BTreeMap<VolumeId, Right>,
     /// A quiet timer is set.
@@ -86,6 +88,7 @@ impl Link {
             fetches: BTreeMap::new(),
             followers: BTreeMap::new(),
             served_last: None,
+            rounds: 0,
             resolved: BTreeMap::new(),
             quiet_armed: false,
         }
@@ -109,13 +112,16 @@ impl Link {
 
     /// In which order credit is spent on pages: the domains by turns, and all that somebody waits for
     /// before what is only read ahead. Were the first domain always first, a child that never stops
-    /// asking for its pages would keep those of the others waiting for ever.
-    pub(crate) fn turns(&self) -> Vec<(DomainId, Pace)> {
+    /// asking for its pages would keep those of the others waiting for ever; and so would what is
+    /// waited for, in each fourth round not first, those who have come to wait for a page read ahead.
+    pub(crate) fn turns(&mut self) -> Vec<(DomainId, Pace)> {
+        self.rounds = (self.rounds + 1) % 4;
         let mut domains: Vec<DomainId> = self.followers.keys().copied().collect();
         let first = domains.partition_point(|domain| Some(*domain) <= self.served_last);
         domains.rotate_left(first);
         let of = |pace| domains.iter().map(move |domain| (*domain, pace));
-        of(Pace::Demand).chain(of(Pace::All)).collect()
+        let demand = of(Pace::Demand).filter(|_| self.rounds > 0);
+        demand.chain(of(Pace::All)).collect()
     }
 
     /// The next page of a domain to be answered, if the link may be sent pages.

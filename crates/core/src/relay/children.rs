@@ -161,7 +161,7 @@ impl Relay {
         of: Option<String>,
     ) {
         let deadline = now.after(self.config.request_max);
-        self.enqueue(Pending { what, asker, of, sent: false, deadline });
+        self.enqueue(Pending { what, asker, of, sent: false, ever_sent: false, deadline });
     }
 
     /// Welcomes those who said hello, once there is something to follow: with the domains that have
@@ -586,6 +586,9 @@ impl Relay {
         for request in requests {
             self.abandon(request);
         }
+        // Else a child that comes back again and again leaves one behind each time (P7).
+        self.held.iter_mut().for_each(|held| held.links.retain(|other| *other != link));
+        self.held.retain(|held| !held.links.is_empty());
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in domains {
             self.narrow_later(now, domain, true);

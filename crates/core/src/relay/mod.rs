@@ -281,13 +281,8 @@ impl Relay {
 
     /// Sends commits that found no room, as far as there is some now; answers them if there is no parent.
     fn send_held(&mut self, out: &mut Vec<RelayOutput>) {
-        while let Some(held) = self.held.front_mut() {
-            held.links.retain(|link| self.links.get(*link).is_some());
-            let is_wanted = !held.links.is_empty();
-            let is_welcomed = self.up.as_ref().is_some_and(|up| up.limits.is_some());
-            if is_wanted && is_welcomed && !self.has_room() {
-                return;
-            }
+        let is_welcomed = self.up.as_ref().is_some_and(|up| up.limits.is_some());
+        while !is_welcomed || self.has_room() {
             let Some(Held { links, domain, commit }) = self.held.pop_front() else { return };
             for link in links {
                 self.commit_went = true;
@@ -346,10 +341,10 @@ impl Relay {
             if let Some(name) = pending.of.clone().filter(|_| up.version >= ASKS_FOR_SINCE) {
                 message = Message::For { name, message: Box::new(message) };
             }
-            let (asker, of, deadline) = (pending.asker, pending.of.clone(), pending.deadline);
+            let rest = rest.map(|what| pending.with(what));
             self.wait_anew(now, request);
-            if let Some(what) = rest {
-                let rest = self.number(Pending { what, asker, of, sent: false, deadline });
+            if let Some(rest) = rest {
+                let rest = self.number(rest);
                 self.waiting.push_front(rest);
             }
             out.link(LinkOutput::Send {
@@ -367,10 +362,13 @@ impl Relay {
     }
 
     /// What is sent has its limit from then on: what waited here for long would be given up while its
-    /// answer is on the way, and asked for again, so that a full line brought nothing to anybody.
+    /// answer is on the way, and asked for again, so that a full line brought nothing to anybody. Once
+    /// alone: over a line that breaks again and again it would never be given up.
     fn wait_anew(&mut self, now: Instant, request: RequestId) {
         let deadline = now.after(self.config.request_max);
-        if let Some(pending) = self.pending.get_mut(&request).filter(|p| p.asker.is_some()) {
+        let fresh = |pending: &&mut Pending| pending.asker.is_some() && !pending.ever_sent;
+        if let Some(pending) = self.pending.get_mut(&request).filter(fresh) {
+            pending.ever_sent = true;
             self.deadlines.remove(&(pending.deadline, request));
             pending.deadline = deadline;
             self.deadlines.insert((deadline, request));
@@ -525,6 +523,10 @@ impl Machine for Relay {
                 |pending| matches!(&pending.what, What::Child { domain: d, .. } if *d == domain.id),
             );
             assert_eq!(asked.count(), domain.resuming as usize, "resumes are miscounted");
+        }
+        for held in &self.held {
+            let stand = held.links.iter().all(|link| self.links.get(*link).is_some());
+            assert!(stand && !held.links.is_empty(), "a commit is kept for a link that is gone");
         }
         for request in &self.waiting {
             let sent = self.pending.get(request).is_some_and(|pending| pending.sent);

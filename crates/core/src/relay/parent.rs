@@ -256,6 +256,7 @@ impl Relay {
                 asker: None,
                 of: None,
                 sent: false,
+                ever_sent: false,
                 deadline: now,
             };
             let request = self.enqueue(own);
@@ -328,6 +329,7 @@ impl Relay {
                 asker: None,
                 of: None,
                 sent: false,
+                ever_sent: false,
                 deadline: now,
             };
             self.pending.insert(request, again);

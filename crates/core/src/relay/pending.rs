@@ -14,7 +14,17 @@ pub(super) struct Pending {
     pub(super) of: Option<String>,
     /// It was sent on the link that is up now.
     pub(super) sent: bool,
+    /// On that or an earlier one: its limit counts from then on.
+    pub(super) ever_sent: bool,
     pub(super) deadline: Instant,
+}
+
+impl Pending {
+    /// Another request of the same child, not sent yet.
+    pub(super) fn with(&self, what: What) -> Self {
+        let (asker, of, deadline) = (self.asker, self.of.clone(), self.deadline);
+        Self { what, asker, of, sent: false, ever_sent: self.ever_sent, deadline }
+    }
 }
 
 /// What was asked.

@@ -333,7 +333,8 @@ impl<S: TxStore> FileSystem<S> {
                 Ok(0) if !taken.foreign => self.reap_later(id),
                 // It was done, or it never will be; or whatever is asked for is refused from here on, and
                 // whoever waits to open it is to hear that (bug 106).
-                Ok(_) | Err(FsError::NotFound | FsError::Store(TxError::Forked)) => {}
+                Ok(_)
+                | Err(FsError::NotFound | FsError::Store(TxError::Forked | TxError::Deleted)) => {}
                 Err(error) => {
                     lock(&self.unsettled).push_back(taken);
                     let stop = is_without_answer(&error);

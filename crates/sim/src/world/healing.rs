@@ -282,13 +282,18 @@ impl World {
         let waited = self.now.0.saturating_sub(since.0);
         assert!(
             !unanswered
-                || waited < IN_VAIN_NANOS + IN_VAIN_STORES * self.plan.store_nanos
+                || waited < self.in_vain_nanos()
                 || self.mended.is_none()
                 || !self.is_in_core(proc),
             "progress: request {number} of {proc:?} waited in vain for {} s after all was mended: \
              {result:?}",
             waited / SECOND
         );
+    }
+
+    /// How long somebody may wait once all is mended.
+    pub(super) fn in_vain_nanos(&self) -> u64 {
+        IN_VAIN_NANOS + IN_VAIN_STORES * self.plan.store_nanos
     }
 
     /// A process and all above it.

@@ -13,6 +13,8 @@ const ACTIVE_NANOS: u64 = 20 * SECOND;
 /// Virtual time after which processes of files leave the field to those who have yet to prove that they
 /// can commit.
 const FILES_PROVING_NANOS: u64 = 60 * SECOND;
+/// Changes that a node keeps for its readers: with so many, none is doomed by others' commits alone.
+const RECENT_AMPLE: usize = 1 << 10;
 /// Virtual time after which all must be at rest.
 const REST_NANOS: u64 = 240 * SECOND;
 /// Events after healing beyond which something runs in circles, and so many more for each process.
@@ -82,7 +84,10 @@ impl World {
     #[cfg(feature = "files")]
     pub(crate) fn files_drain(&self) -> bool {
         match self.phase {
-            Phase::Proving(since) => self.now >= since.plus(FILES_PROVING_NANOS),
+            Phase::Proving(since) => {
+                let few = self.plan.limits.recent_max < RECENT_AMPLE;
+                few && self.now >= since.plus(FILES_PROVING_NANOS)
+            }
             Phase::Wild | Phase::Healing(_) => false,
             Phase::Draining => true,
         }
@@ -92,7 +97,10 @@ impl World {
     pub(crate) fn patience(&self) -> u64 {
         match self.phase {
             Phase::Wild => self.plan.mix.patience,
-            Phase::Healing(_) | Phase::Proving(_) | Phase::Draining => 60 * SECOND,
+            // Longer than anybody may have to wait.
+            Phase::Healing(_) | Phase::Proving(_) | Phase::Draining => {
+                (60 * SECOND).max(self.in_vain_nanos() + 20 * SECOND)
+            }
         }
     }
 

@@ -52,6 +52,8 @@ pub(super) struct Domain {
     /// The newest refresh sent on this link: it and those before may be answered still.
     pub(super) refreshed_at: Option<Instant>,
     pub(super) beat_at: Instant,
+    /// The stream was refused: it is not asked for again before then.
+    pub(super) asks_again_at: Instant,
     /// All that the origin had then is in the state here.
     pub(super) confirmed_at: Option<Instant>,
     /// The lapse of the lease was told.
@@ -87,6 +89,7 @@ impl Domain {
             refreshes_sent: VecDeque::new(),
             refreshed_at: None,
             beat_at: Instant(0),
+            asks_again_at: Instant(0),
             confirmed_at: None,
             lapsed: false,
             waits: BTreeSet::new(),
@@ -107,6 +110,7 @@ impl Domain {
 
     pub(super) fn lose_link(&mut self) {
         self.stream = Stream::Off;
+        self.asks_again_at = Instant(0);
         self.beats.clear();
         self.forgotten = None;
         self.refreshes_sent.clear();

@@ -487,6 +487,7 @@ impl Cache {
     pub(super) fn tick_stream(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
         let entry = &self.domains[&domain];
         match entry.stream {
+            Stream::Off if entry.asks_again_at > now => {}
             Stream::Off => self.resume(now, domain, out),
             Stream::Waits | Stream::Asked(_) | Stream::Begun(_) | Stream::Again(_) => {}
             Stream::Live(_) => {

@@ -21,6 +21,9 @@ use std::sync::Arc;
 /// So many fetches that failed are remembered, so that late answers to them are known.
 const FAILED_MAX: usize = 64;
 
+/// A stream that was refused is asked for again after so many times what the refusal took.
+const REFUSED_PAUSE: u32 = 8;
+
 /// Most pages of one request: a large object of 16 MiB in the smallest pages, and to spare.
 const FETCH_PAGES_MAX: usize = 1 << 13;
 /// Most volumes in one list.
@@ -634,6 +637,10 @@ impl Cache {
             return violation("the failure of no request");
         };
         entry.stream = super::domain::Stream::Off;
+        // Whatever finds no room goes before all else: domains that are out of service must not take all
+        // the time that their refusals need.
+        let took = link.heard.since(entry.beat_at);
+        entry.asks_again_at = link.heard.after(took * REFUSED_PAUSE);
         link.outstanding -= 1;
         for (user, _) in std::mem::take(&mut entry.openings) {
             self.reply(user, Err(error.clone()), out);

@@ -10,6 +10,7 @@ use crate::machine::{Fault, Faults};
 use crate::message::{
     CloseReason, Epoch, NoBoot, PAGES_PER_MESSAGE_MAX, RequestError, ResumeAnswer,
 };
+use crate::origin::Event;
 use crate::time::{Instant, WallTime};
 
 /// After every page of a stamp.
@@ -121,6 +122,7 @@ impl Domain {
         };
         if let Some(link) = cx.links.unregistered((domain, boot), refused, |_| anothers(), cx.out) {
             self.gone(link);
+            cx.events.push(Event::Gone(link));
         }
     }
 
