@@ -184,7 +184,8 @@ impl World {
         self.trace.mix(0xf11e << 16 | u64::from(proc.0));
         self.set_clock(proc);
         let (wall, patient) = (self.process(proc).wall_error, self.is_healing());
-        let drains = self.files_drain();
+        // One that is left out of a core goes on: its line is cut, and it could not end well.
+        let drains = self.files_drain() && self.is_in_core(proc);
         let domain = self.files.volume.as_ref().expect("there is a process").1;
         let truth = self.oracle.truth(domain);
         let (durable, branches) = (truth.current().durable(), truth.branch_count());

@@ -31,9 +31,13 @@ impl Checker {
         let what = (entry.who, &entry.ask, entry.seen);
         if is_of_names(&entry.ask) {
             let done = self.done.contains_key(&entry.who) || self.perhaps.contains(&entry.who);
-            let nothing = || {
-                let state = self.state(entry);
-                state.is_some_and(|tree| effect(tree, &entry.ask) == Ok(Effect::default()))
+            // A state that is not kept any more, by a node that was long cut off: a rename of a name to
+            // itself, or to another of its file, does nothing in it.
+            let is_kept = |seen| self.states.keys().next().is_some_and(|first| *first <= seen);
+            let is_old = entry.seen.is_some_and(|seen| !is_kept(seen));
+            let nothing = || match self.state(entry) {
+                Some(tree) => effect(tree, &entry.ask) == Ok(Effect::default()),
+                None => is_old && matches!(entry.ask, Ask::Rename(..)),
             };
             let unmade = || match &entry.ask {
                 Ask::Unlink(at) => self.is_late(entry.who, at),
