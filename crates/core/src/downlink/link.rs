@@ -70,6 +70,8 @@ pub(crate) struct Link {
     rounds: u8,
     /// What its child may do, as far as it was asked: forgotten when it changes.
     pub(crate) resolved: BTreeMap<VolumeId, Right>,
+    /// What its child was told in answers of volumes whose domain it did not follow yet.
+    pub(super) answered: BTreeMap<VolumeId, (DomainId, Right)>,
     /// A quiet timer is set.
     pub(crate) quiet_armed: bool,
 }
@@ -90,6 +92,7 @@ impl Link {
             served_last: None,
             rounds: 0,
             resolved: BTreeMap::new(),
+            answered: BTreeMap::new(),
             quiet_armed: false,
         }
     }

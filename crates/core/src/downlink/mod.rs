@@ -278,6 +278,9 @@ impl Downlinks {
     /// Sends a message that answers one request.
     pub(crate) fn reply(&mut self, link: LinkId, message: Message, out: &mut dyn LinkSink) {
         self.forget_request(link);
+        if let Message::Volume { info, .. } = &message {
+            self.right_answered(link, info);
+        }
         self.send(link, message, out);
     }
 

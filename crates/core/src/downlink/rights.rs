@@ -7,7 +7,7 @@ use super::link::Link;
 use super::{Downlinks, Follower};
 use crate::id::{DomainId, LinkId, RequestId, VolumeId};
 use crate::machine::Fault;
-use crate::message::{Message, Role};
+use crate::message::{Message, Role, VolumeInfo};
 use crate::rights::{Denied, Effective, Right};
 use std::collections::BTreeMap;
 
@@ -16,6 +16,9 @@ pub(super) const RIGHTS_SINCE: u32 = 3;
 
 /// Rights resolved for one link at most; with more they are resolved anew.
 const RESOLVED_MAX: usize = 1024;
+
+/// Answers that a link remembers of volumes whose domains its child does not follow, at most.
+const ANSWERED_MAX: usize = 1024;
 
 /// A volume with which not everybody may do everything.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -225,13 +228,57 @@ impl Downlinks {
         }
     }
 
-    /// A child's stream of a domain begins: a relay is told of all rights first.
-    pub(crate) fn owe_rights(&mut self, link: LinkId, domain: DomainId) {
+    /// An answer tells a node of its right. It counts as told on the stream, which tells of what differs
+    /// from it, now or when it begins:
+    ///
+    /// 1. A node asks for a volume of a domain that it does not follow, and hears that it may not read it.
+    /// 2. It asks for the domain's stream. The right is given to it before that comes: no stream of its
+    ///    is there to tell.
+    /// 3. It takes each page that it is sent for one from before, and asks again for ever (bug 115).
+    ///
+    /// A relay passes an answer on that may be older, or newer, than what it heard of rights itself.
+    pub(super) fn right_answered(&mut self, link: LinkId, info: &VolumeInfo) {
         let Self { links, restricted, .. } = self;
-        let Some(entry) = links.get_mut(&link).filter(|l| l.knows_rights() && l.is_relay()) else {
+        let Some(entry) = links.get_mut(&link).filter(|l| l.knows_rights() && !l.is_relay()) else {
             return;
         };
-        if let Some(follower) = entry.followers.get_mut(&domain) {
+        // It takes for everything what is not said.
+        let right = info.right.unwrap_or(Right::Admin);
+        match entry.followers.get_mut(&info.domain) {
+            Some(follower) => {
+                let now = resolve(restricted, &mut entry.resolved, &entry.peer, info.id);
+                if right != now {
+                    follower.owed.insert(info.id);
+                }
+            }
+            None if entry.answered.len() < ANSWERED_MAX
+                || entry.answered.contains_key(&info.id) =>
+            {
+                entry.answered.insert(info.id, (info.domain, right));
+            }
+            None => {}
+        }
+    }
+
+    /// A child's stream of a domain begins. First a relay is told of all rights, and a node of those that
+    /// are not what answers told.
+    pub(crate) fn owe_rights(&mut self, link: LinkId, domain: DomainId) {
+        let Self { links, restricted, .. } = self;
+        let Some(entry) = links.get_mut(&link).filter(|link| link.knows_rights()) else {
+            return;
+        };
+        let is_relay = entry.is_relay();
+        let Link { answered, resolved, peer, followers, .. } = entry;
+        let Some(follower) = followers.get_mut(&domain) else { return };
+        answered.retain(|volume, (of, right)| {
+            let begins = *of == domain;
+            if begins && *right != resolve(restricted, resolved, peer, *volume) {
+                crate::probe::probe("right-changed-before-the-stream");
+                follower.owed.insert(*volume);
+            }
+            !begins
+        });
+        if is_relay {
             let of_domain = restricted.iter().filter(|(_, volume)| volume.domain == domain);
             follower.owed.extend(of_domain.map(|(volume, _)| *volume));
         }

@@ -123,7 +123,15 @@ impl Relay {
                 if let Some(pending) = self.answered(request)
                     && let Some((link, asked)) = pending.asker
                 {
+                    let volume = match &message {
+                        Message::Volume { info, .. } => Some(info.domain),
+                        _ => None,
+                    };
                     self.links.reply(link, renumbered(message, asked), out);
+                    // What was heard of its rights here may be another state's.
+                    if let Some(domain) = volume {
+                        self.pump(now, domain, link, out);
+                    }
                 }
             }
             Message::Failed { request, pages, error } if pages.is_empty() => {

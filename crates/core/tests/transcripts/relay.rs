@@ -745,18 +745,9 @@ fn bug_23_a_confirmation_before_the_handshake() {
     run.0.end("relay_bug_23_a_confirmation_before_the_handshake");
 }
 
-#[test]
-fn bug_34_a_parent_that_lies() {
-    let mut run = Run::new(
-        "Found by lies drawn at random. A parent answered a fetch with a volume: the relay \
-         gave the child one answer for two pages asked for, and when the pages came counted the \
-         child's requests below zero, which ended the process with all its links. An answer must \
-         fit what was asked under its number, and its domain; a link whose parent breaks this is \
-         closed, and the children keep what they have.",
-    );
-    run.two_nodes();
-    run.step(vec![fetch(1, 5, &[3, 4])]);
-    let info = VolumeInfo {
+/// What is said of volume 7.
+pub(crate) fn volume_info() -> VolumeInfo {
+    VolumeInfo {
         id: VOLUME,
         domain: DOMAIN,
         name: "v".into(),
@@ -768,7 +759,21 @@ fn bug_34_a_parent_that_lies() {
         quota: None,
         room: None,
         right: None,
-    };
+    }
+}
+
+#[test]
+fn bug_34_a_parent_that_lies() {
+    let mut run = Run::new(
+        "Found by lies drawn at random. A parent answered a fetch with a volume: the relay \
+         gave the child one answer for two pages asked for, and when the pages came counted the \
+         child's requests below zero, which ended the process with all its links. An answer must \
+         fit what was asked under its number, and its domain; a link whose parent breaks this is \
+         closed, and the children keep what they have.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(1, 5, &[3, 4])]);
+    let info = volume_info();
     run.step(vec![up(Message::Volume { request: RequestId(2), info })]);
     run.0.end("relay_bug_34_a_parent_that_lies");
 }

@@ -5,7 +5,7 @@ use crate::parent::*;
 use crate::relay;
 use larder_core::id::{RequestId, VolumeId};
 use larder_core::machine::LinkInput;
-use larder_core::message::{Message, PROTOCOL_VERSION, Role, VolumeChange, VolumeKey};
+use larder_core::message::{Message, PROTOCOL_VERSION, Role, VolumeChange, VolumeInfo, VolumeKey};
 use larder_core::origin::OriginConfig;
 use larder_core::origin::io::StoreFault;
 use larder_core::rights::{Access, Right, Rights, RightsEdit};
@@ -186,6 +186,31 @@ fn what_an_administrator_may_not_do_is_judged_by_the_durable_log() {
     run.link(vec![ask(1, give(9, &[("a", Right::Read)]))]);
     run.settle();
     run.t.end("rights_judged_by_the_durable_log");
+}
+
+/// Seed 8235: a node heard in an answer that it may not read, and never that it may again. It took each
+/// page that it was sent for one from before, and asked for it again for ever.
+#[test]
+fn bug_115_a_right_given_before_the_stream_begins_is_told() {
+    let mut run = volume(
+        "Rights. c, which does not follow the domain, makes volume 7 once more: it is there, and c may not \
+         read it. c is given the right before it asks for the stream: nothing told it. Now what an answer \
+         told counts, and the stream begins with what has changed since. d hears the same answer, and \
+         nothing has changed for it when it follows.",
+        OriginConfig::default(),
+    );
+    let rights = [("a", Right::Admin), ("*", Right::None)];
+    run.quietly(vec![ask(1, give(4, &rights))]);
+    for (link, name, boot) in [(2, "c", 30), (3, "d", 40)] {
+        run.quietly(vec![opened(link, name), hello_of(link, name, boot, NODE)]);
+    }
+    run.link(vec![create_volume(2, 2), create_volume(3, 2)]);
+    run.link(vec![ask(1, give(5, &[("c", Right::Write)]))]);
+    run.settle();
+    run.link(vec![resume_new(2, 3), resume_new(3, 3)]);
+    run.link(vec![fetch(2, 4, &[1])]);
+    run.settle();
+    run.t.end("rights_bug_115_before_the_stream");
 }
 
 #[test]
@@ -578,6 +603,37 @@ fn a_relay_below_another_asks_no_more_than_for_itself() {
     run.step(vec![ask(3, for_("a", by_id(6))), ask(3, for_("a", ids(7)))]);
     run.step(vec![Commit::new(40, 2, 5).put(1, 1, 1, "a").on(3)]);
     run.0.end("rights_a_relay_below");
+}
+
+/// The same below a relay: the answer passes through it, and the stream told of the right before there was
+/// anybody to tell.
+#[test]
+fn bug_115_an_answer_that_is_older_than_what_the_relay_heard() {
+    let mut run = relay_with(
+        "Rights at a relay. c may not read volume 7, asks for it, and follows the domain while its question \
+         is on its way. The right is given, and the relay hears that on its stream, before c's stream is \
+         there. Then the answer comes, from before: c is told at once what the relay heard. d's answer is \
+         newer than what the relay heard: d is told the older state first, and then the newer one.",
+        PROTOCOL_VERSION,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.quietly(vec![told(&[("a", Right::Admin), ("*", Right::None)])]);
+    for (link, name, boot) in [(3, "c", 30), (4, "d", 40)] {
+        run.quietly(vec![opened(link, name), hello_of(link, name, boot, NODE)]);
+    }
+    run.step(vec![create_volume(3, 2)]);
+    run.step(vec![told(&[("a", Right::Admin), ("c", Right::Write), ("*", Right::None)])]);
+    run.step(vec![resume_new(3, 3)]);
+    let answer = |request, right| {
+        let info = VolumeInfo { right: Some(right), ..relay::volume_info() };
+        relay::up(Message::Volume { request: RequestId(request), info })
+    };
+    run.step(vec![answer(3, Right::None)]);
+    run.step(vec![create_volume(4, 2), resume_new(4, 3)]);
+    run.step(vec![answer(4, Right::Read)]);
+    let both = [("a", Right::Admin), ("c", Right::Write), ("d", Right::Read), ("*", Right::None)];
+    run.step(vec![told(&both)]);
+    run.0.end("rights_bug_115_an_older_answer");
 }
 
 /// Node x below relay m committed, and the outcome was lost with a line. Then m's right went: when x asked again it was
