@@ -120,19 +120,7 @@ impl Relay {
             | Message::Rights { request, .. }
             | Message::Copied { request, .. } => {
                 self.fits(request, |what| what.is_answered_by(&message))?;
-                if let Some(pending) = self.answered(request)
-                    && let Some((link, asked)) = pending.asker
-                {
-                    let volume = match &message {
-                        Message::Volume { info, .. } => Some(info.domain),
-                        _ => None,
-                    };
-                    self.links.reply(link, renumbered(message, asked), out);
-                    // What was heard of its rights here may be another state's.
-                    if let Some(domain) = volume {
-                        self.pump(now, domain, link, out);
-                    }
-                }
+                self.pass_down(now, request, message, out);
             }
             Message::Failed { request, pages, error } if pages.is_empty() => {
                 self.fits(request, |_| true)?;
@@ -183,6 +171,27 @@ impl Relay {
             _ => return violation("a message that only a child sends"),
         }
         Ok(())
+    }
+
+    /// An answer that is the asker's alone.
+    fn pass_down(
+        &mut self,
+        now: Instant,
+        request: RequestId,
+        message: Message,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let asker = self.answered(request).and_then(|pending| pending.asker);
+        let Some((link, asked)) = asker else { return };
+        let volume = match &message {
+            Message::Volume { info, .. } => Some(info.domain),
+            _ => None,
+        };
+        self.links.reply(link, renumbered(message, asked), out);
+        // What was heard of its rights here may be another state's.
+        if let Some(domain) = volume {
+            self.pump(now, domain, link, out);
+        }
     }
 
     /// A domain that is followed goes on upon the line of these histories.

@@ -105,6 +105,15 @@ impl Listing {
     }
 }
 
+/// A notice that is owed.
+#[derive(Clone, Copy)]
+struct Owed {
+    /// Of the eviction.
+    epoch: u64,
+    /// Nothing is sent in the end: only lists must name the page for as long.
+    silent: bool,
+}
+
 /// What a domain holds in memory, and what it owes the parent to know of that.
 #[derive(Default)]
 pub(super) struct Holdings {
@@ -112,9 +121,9 @@ pub(super) struct Holdings {
     resident: BTreeMap<PageId, usize>,
     /// Complete copies that may be stale as a whole: asked for with their version.
     suspects: BTreeMap<PageId, Arc<PageCopy>>,
-    /// Pages no longer held of which the parent must hear, and the epoch of their eviction: not
-    /// before all transactions of that time have ended (rule 2).
-    owed: BTreeMap<PageId, u64>,
+    /// Pages no longer held of which the parent must hear: not before all transactions of the time of
+    /// their eviction have ended (rule 2). Lists name them until then.
+    owed: BTreeMap<PageId, Owed>,
     /// No notice that waits for a transaction is of an epoch before this one. While that transaction
     /// runs they need not be looked at, however many there are.
     waits_from: u64,
@@ -167,8 +176,10 @@ impl Holdings {
         ])
     }
 
-    fn owe(&mut self, page: PageId, epoch: u64) {
-        self.owed.insert(page, epoch);
+    fn owe(&mut self, page: PageId, mut owed: Owed) {
+        let epoch = owed.epoch;
+        owed.silent &= self.owed.get(&page).is_none_or(|before| before.silent);
+        self.owed.insert(page, owed);
         self.waits_from = self.waits_from.min(epoch);
     }
 
@@ -188,10 +199,10 @@ impl Holdings {
     fn take_free(&mut self, oldest: u64, mut held_up: impl FnMut(PageId) -> bool) -> Vec<PageId> {
         let mut pages = Vec::new();
         for page in self.looked_at(oldest) {
-            let Some(&epoch) = self.owed.get(&page) else { continue };
+            let Some(&Owed { epoch, silent }) = self.owed.get(&page) else { continue };
             if epoch < oldest && !held_up(page) {
                 self.owed.remove(&page);
-                if !self.holds(page) {
+                if !silent && !self.holds(page) {
                     pages.push(page);
                 }
                 continue;
@@ -275,6 +286,25 @@ impl Cache {
         if !self.domains[&domain].holdings.keeps(page) {
             crate::probe::probe("told-in-vain");
             self.owe_notice(domain, page);
+        }
+    }
+
+    /// The same, where nothing says that there is such a page: a notice could end the registration that
+    /// comes with the commit which makes it (bug 98). A list says what is held, once the parent gathers
+    /// what is made meanwhile.
+    pub(super) fn named_in_vain(&mut self, domain: DomainId, page: PageId) {
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        let there = self.shared.peek(page).is_some_and(|copy| copy.page.is_some());
+        let Domain { holdings, flights, commits, .. } = entry;
+        let to_come =
+            flights.sent(page) || commits.writes(page) || holdings.owed.contains_key(&page);
+        if !there && !to_come && !holdings.suspects.contains_key(&page) {
+            crate::probe::probe("named-in-vain");
+            if holdings.lists() {
+                holdings.again = true;
+            } else {
+                holdings.relist = Some(0);
+            }
         }
     }
 
@@ -471,10 +501,9 @@ impl Cache {
             self.drop_copy(volume.domain, page);
             // The parent may go on thinking that we know of a page's absence: such a page is not
             // made yet, and a notice could overtake the commit that makes it (bulk lane), which
-            // registers us for it.
-            if copy.page.is_some() {
-                self.owe_notice(volume.domain, page);
-            }
+            // registers us for it. While a transaction runs that read the absence it must (rule 2): a
+            // list that did not name the page would end that (bug 117).
+            self.owe(volume.domain, page, copy.page.is_none());
         }
         // Seldom any: this is done after every input.
         let full = |entry: &Domain| entry.holdings.owed.len() >= NOTICES_BATCH;
@@ -492,10 +521,14 @@ impl Cache {
     /// was fetched or made since it was announced, and has left since, the parent has gathered, and
     /// nobody would tell it; so there is one more.
     pub(super) fn owe_notice(&mut self, domain: DomainId, page: PageId) {
+        self.owe(domain, page, false);
+    }
+
+    fn owe(&mut self, domain: DomainId, page: PageId, silent: bool) {
         let max = self.config.notices_max;
         let entry = self.domains.get_mut(&domain).expect("attached");
         let epoch = self.shared.running().close_epoch();
-        entry.holdings.owe(page, epoch);
+        entry.holdings.owe(page, Owed { epoch, silent });
         if entry.holdings.owed.len() > max {
             entry.holdings.again |= entry.holdings.lists();
             entry.holdings.owed.clear();
@@ -587,7 +620,7 @@ impl Cache {
         assert!(holdings.owed.len() <= self.config.notices_max, "owed notices are bounded");
         let owed = |page: &&PageId| holdings.owed.contains_key(*page);
         let held_up = holdings.held_up.iter().filter(owed).count();
-        let waits = holdings.owed.values().filter(|epoch| **epoch >= holdings.waits_from).count();
+        let waits = holdings.owed.values().filter(|owed| owed.epoch >= holdings.waits_from).count();
         assert!(held_up + waits >= holdings.owed.len(), "a notice is never looked at");
         if domain.position.is_some() && domain.live() {
             assert_eq!(domain.state.through(), domain.position, "readers see the position");

@@ -218,6 +218,8 @@ impl Cache {
     ) {
         // Rule 2: else a transaction that read a page goes on although nobody knows what changed.
         let spare = self.config.faults.has(Fault::ResumeSparesReaders);
+        // A list follows a resume that begins.
+        let listed = !matches!(self.domains[&domain].stream, Stream::Begun(_));
         for &page in pages {
             if page.is_volume() {
                 self.drop_volume(domain, page.volume, stamp, batch);
@@ -230,6 +232,9 @@ impl Cache {
                 batch.note(RecentChange { stamp, page, touched: change.touched.as_slice().into() });
             }
             self.keep_for_flight(domain, stamp, &change);
+            if listed {
+                self.named_in_vain(domain, page);
+            }
             self.suspect(domain, page);
             changed.add(&change);
         }
