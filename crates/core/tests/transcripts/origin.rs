@@ -364,7 +364,7 @@ impl Run {
     }
 
     /// The same, unwritten.
-    fn carry_out_quietly(&mut self) -> Vec<OriginOutput> {
+    pub(crate) fn carry_out_quietly(&mut self) -> Vec<OriginOutput> {
         let mut all = Vec::new();
         while !self.store.queue.is_empty() {
             let (_, input) = self.answer(None);
@@ -386,13 +386,25 @@ impl Run {
     /// Feeds inputs without writing them, and lets the store do its work.
     pub(crate) fn quietly(&mut self, inputs: Vec<(String, LinkInput)>) -> Vec<OriginOutput> {
         let mut all = Vec::new();
+        for input in inputs {
+            all.extend(self.quietly_without_store(vec![input]));
+            all.extend(self.carry_out_quietly());
+        }
+        all
+    }
+
+    /// The same; the store has not answered.
+    pub(crate) fn quietly_without_store(
+        &mut self,
+        inputs: Vec<(String, LinkInput)>,
+    ) -> Vec<OriginOutput> {
+        let mut all = Vec::new();
         for (_, input) in inputs {
             let mut out = Vec::new();
             let input = OriginInput::Link(input);
             larder_core::machine::Machine::handle(&mut self.t.machine, self.t.now, input, &mut out);
             self.keep(&out);
             all.extend(out);
-            all.extend(self.carry_out_quietly());
         }
         all
     }

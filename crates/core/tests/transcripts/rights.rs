@@ -240,6 +240,30 @@ fn those_who_wait_for_a_revocation_leave_with_their_link() {
     run.t.end("rights_those_who_wait_leave_with_their_link");
 }
 
+/// An append takes a bounded number of commits; page numbers that were asked for, and changes of volumes, were
+/// gathered without a bound while the log hung, by one child that came again and again (P7).
+#[test]
+fn bug_119_what_is_gathered_beside_commits_is_bounded() {
+    let mut run = volume(
+        "Rights, and page numbers. The log hangs. a asks for page numbers, links anew and asks again, until \
+         256 changes wait: more numbers, and a change of rights, are refused as long as that is so, and \
+         taken again once the log has what was gathered.",
+        OriginConfig { append_records_max: 4, ..OriginConfig::default() },
+    );
+    run.link(vec![Commit::new(10, 2, 2).put(1, 2, 1, "w").on(1)]);
+    for link in 2..=17 {
+        let mut asked = vec![opened(link, "a"), hello_of(link, "a/other", 90, NODE)];
+        asked.extend((2..18).map(|request| ask(link, ids(request))));
+        asked.push(closed(link));
+        run.quietly_without_store(asked);
+    }
+    run.link(vec![ask(1, ids(5)), ask(1, give(6, &[("b", Right::Read)]))]);
+    run.carry_out_quietly();
+    run.link(vec![ask(1, ids(7))]);
+    run.settle();
+    run.t.end("rights_bug_119_gathered_beside_commits");
+}
+
 #[test]
 fn a_fetch_that_waits_is_looked_at_again() {
     let mut run = volume(

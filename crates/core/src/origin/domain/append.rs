@@ -12,7 +12,21 @@ use crate::origin::io::{OriginOutput, StoreFault, WriteId};
 use crate::record::{LogRecord, Lsn, VolumeMeta};
 use crate::rights::Access;
 
+/// Records of requests other than commits that an append may gather in any case.
+const REQUESTS_MIN: usize = 256;
+
 impl Domain {
+    /// Whether an append that is gathered takes one more request that is no commit. While the log hangs a
+    /// child that comes back again and again would add as many each time as it may ask at once.
+    pub(super) fn takes_request(&self, cx: &Context<'_>) -> Result<(), RequestError> {
+        let max = (2 * cx.config.append_records_max).max(REQUESTS_MIN);
+        if self.gathering.items.len() < max {
+            return Ok(());
+        }
+        crate::probe::probe("gathered-full");
+        Err(RequestError::Busy(format!("{max} changes wait for the log")))
+    }
+
     /// Puts a record into the append being gathered.
     pub(super) fn gather(&mut self, record: LogRecord, item: Item) -> Lsn {
         let lsn = self.next_lsn;
@@ -304,6 +318,7 @@ impl Domain {
         volume: VolumeId,
         count: u64,
     ) {
+        let takes = self.takes_request(cx);
         let error = match self.volumes.get_mut(&volume) {
             None => self.no_volume(volume),
             Some(entry) if entry.deleting.is_some() => {
@@ -318,6 +333,9 @@ impl Domain {
                 RequestError::Unavailable("the volume's page numbers are used up".into())
             }
             Some(entry) => {
+                if let Err(full) = takes {
+                    return cx.links.fail(link, request, full, cx.out);
+                }
                 let first = entry.given;
                 entry.given = PageNo(first.0 + count);
                 let next = entry.given;

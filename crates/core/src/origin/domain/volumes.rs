@@ -392,6 +392,9 @@ impl Domain {
         if let Err(error) = asker.check_admin(entry) {
             return self.refuse_for_rights(cx, (link, request), volume, error);
         }
+        if let Err(full) = self.takes_request(cx) {
+            return cx.links.fail(link, request, full, cx.out);
+        }
         let mut settings = VolumeSettings { quota: entry.quota, rights: entry.rights.clone() };
         let mut effective = None;
         match change {
