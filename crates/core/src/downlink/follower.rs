@@ -243,12 +243,14 @@ impl Follower {
         }
     }
 
-    /// The next page to be answered.
-    pub(super) fn take_asked(&mut self, pace: Pace) -> Option<Asked> {
-        let first = self.loaded.pop_front().or_else(|| self.demand.pop_front());
+    /// The next page to be answered; `ahead`: rather one that is read ahead than one that somebody waits for.
+    pub(super) fn take_asked(&mut self, pace: Pace, ahead: bool) -> Option<Asked> {
+        let Self { loaded, demand, prefetch, .. } = self;
+        let first = loaded.pop_front();
         match pace {
-            Pace::Demand => first,
-            Pace::All => first.or_else(|| self.prefetch.pop_front()),
+            _ if ahead => first.or_else(|| prefetch.pop_front()).or_else(|| demand.pop_front()),
+            Pace::Demand => first.or_else(|| demand.pop_front()),
+            Pace::All => first.or_else(|| demand.pop_front()).or_else(|| prefetch.pop_front()),
         }
     }
 

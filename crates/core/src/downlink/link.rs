@@ -7,6 +7,9 @@ use crate::rights::Right;
 use crate::time::Instant;
 use std::collections::BTreeMap;
 
+/// After so many pages that somebody waits for comes one that is read ahead.
+const AHEAD_AFTER: u8 = 7;
+
 /// How far the handshake is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Greeting {
@@ -66,8 +69,10 @@ pub(crate) struct Link {
     pub(crate) followers: BTreeMap<DomainId, Follower>,
     /// The domain of the last page that was taken to be answered.
     served_last: Option<DomainId>,
-    /// Counts rounds of turns, by four.
-    rounds: u8,
+    /// Pages taken since one was that is only read ahead.
+    since_ahead: u8,
+    /// The domain whose stream took the last of the credit.
+    pub(super) streamed_last: Option<DomainId>,
     /// What its child may do, as far as it was asked: forgotten when it changes.
     pub(crate) resolved: BTreeMap<VolumeId, Right>,
     /// What its child was told in answers of volumes whose domain it did not follow yet.
@@ -90,7 +95,8 @@ impl Link {
             fetches: BTreeMap::new(),
             followers: BTreeMap::new(),
             served_last: None,
-            rounds: 0,
+            since_ahead: 0,
+            streamed_last: None,
             resolved: BTreeMap::new(),
             answered: BTreeMap::new(),
             quiet_armed: false,
@@ -115,27 +121,38 @@ impl Link {
 
     /// In which order credit is spent on pages: the domains by turns, and all that somebody waits for
     /// before what is only read ahead. Were the first domain always first, a child that never stops
-    /// asking for its pages would keep those of the others waiting for ever; and so would what is
-    /// waited for, in each fourth round not first, those who have come to wait for a page read ahead.
-    pub(crate) fn turns(&mut self) -> Vec<(DomainId, Pace)> {
-        self.rounds = (self.rounds + 1) % 4;
-        let mut domains: Vec<DomainId> = self.followers.keys().copied().collect();
-        let first = domains.partition_point(|domain| Some(*domain) <= self.served_last);
-        domains.rotate_left(first);
+    /// asking for its pages would keep those of the others waiting for ever.
+    pub(crate) fn turns(&self) -> Vec<(DomainId, Pace)> {
+        let domains = self.domains_after(self.served_last);
         let of = |pace| domains.iter().map(move |domain| (*domain, pace));
-        let demand = of(Pace::Demand).filter(|_| self.rounds > 0);
-        demand.chain(of(Pace::All)).collect()
+        of(Pace::Demand).chain(of(Pace::All)).collect()
     }
 
-    /// The next page of a domain to be answered, if the link may be sent pages.
+    /// In which order credit is spent on streams, likewise: the domain after the one that took the last.
+    pub(crate) fn streams(&self) -> Vec<DomainId> {
+        self.domains_after(self.streamed_last)
+    }
+
+    fn domains_after(&self, last: Option<DomainId>) -> Vec<DomainId> {
+        let mut domains: Vec<DomainId> = self.followers.keys().copied().collect();
+        let first = domains.partition_point(|domain| Some(*domain) <= last);
+        domains.rotate_left(first);
+        domains
+    }
+
+    /// The next page of a domain to be answered, if the link may be sent pages. After each seven that
+    /// somebody waits for, or waited for, one that is read ahead has its turn: somebody may have come to wait
+    /// for it since, and the child cannot say so.
     pub(crate) fn take_asked(&mut self, domain: DomainId, pace: Pace) -> Option<Asked> {
         if self.bulk_credit - self.bulk_reserved <= 0 {
             crate::probe::probe("bulk-credit-exhausted");
             return None;
         }
-        let asked = self.followers.get_mut(&domain)?.take_asked(pace);
-        if asked.is_some() {
+        let ahead = self.since_ahead >= AHEAD_AFTER;
+        let asked = self.followers.get_mut(&domain)?.take_asked(pace, ahead);
+        if let Some(asked) = asked {
             self.served_last = Some(domain);
+            self.since_ahead = if asked.prefetch { 0 } else { self.since_ahead.saturating_add(1) };
         }
         asked
     }

@@ -199,8 +199,13 @@ impl Downlinks {
     }
 
     /// See [`Link::turns`]; none when the link is gone.
-    pub(crate) fn turns(&mut self, link: LinkId) -> Vec<(DomainId, Pace)> {
-        self.get_mut(link).map_or_else(Vec::new, Link::turns)
+    pub(crate) fn turns(&self, link: LinkId) -> Vec<(DomainId, Pace)> {
+        self.get(link).map_or_else(Vec::new, Link::turns)
+    }
+
+    /// See [`Link::streams`]; none when the link is gone.
+    pub(crate) fn streams(&self, link: LinkId) -> Vec<DomainId> {
+        self.get(link).map_or_else(Vec::new, Link::streams)
     }
 
     pub(crate) fn follower(&mut self, link: LinkId, domain: DomainId) -> Option<&mut Follower> {

@@ -60,6 +60,7 @@ impl Downlinks {
         out: &mut dyn LinkSink,
     ) -> bool {
         let domain = feed.domain();
+        let mut credit = None;
         loop {
             let Some(entry) = self.links.get_mut(&link) else {
                 return false;
@@ -71,8 +72,12 @@ impl Downlinks {
             };
             if entry.stream_credit <= 0 {
                 crate::probe::probe("stream-credit-exhausted");
+                if credit.is_some_and(|before| before > 0) {
+                    entry.streamed_last = Some(domain);
+                }
                 return false;
             }
+            credit = Some(entry.stream_credit);
             // Before anything of the stream: what is withheld from here on is not missed.
             if let Some(volume) = follower.owed.pop_first() {
                 follower.told.insert(volume);

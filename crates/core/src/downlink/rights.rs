@@ -228,15 +228,18 @@ impl Downlinks {
         }
     }
 
-    /// An answer tells a node of its right. It counts as told on the stream, which tells of what differs
-    /// from it, now or when it begins:
+    /// An answer tells a node of its right. It counts as told on the stream, which tells when the node may do
+    /// more, now or when it begins:
     ///
     /// 1. A node asks for a volume of a domain that it does not follow, and hears that it may not read it.
     /// 2. It asks for the domain's stream. The right is given to it before that comes: no stream of its
     ///    is there to tell.
     /// 3. It takes each page that it is sent for one from before, and asks again for ever (bug 115).
     ///
-    /// A relay passes an answer on that may be older, or newer, than what it heard of rights itself.
+    /// A relay passes answers on that may be older than what it heard of rights itself, or newer, and cannot
+    /// tell which. It tells of more than was answered, and not of less: a right that was just given, and
+    /// of which it has not heard yet, would pass for lost. Of one that was lost before there was a stream
+    /// the child hears when it uses it, or when something is withheld.
     pub(super) fn right_answered(&mut self, link: LinkId, info: &VolumeInfo) {
         let Self { links, restricted, .. } = self;
         let Some(entry) = links.get_mut(&link).filter(|l| l.knows_rights() && !l.is_relay()) else {
@@ -247,9 +250,12 @@ impl Downlinks {
         match entry.followers.get_mut(&info.domain) {
             Some(follower) => {
                 let now = resolve(restricted, &mut entry.resolved, &entry.peer, info.id);
-                if right != now {
+                if right < now {
                     follower.owed.insert(info.id);
                 }
+            }
+            None if right == Right::Admin => {
+                entry.answered.remove(&info.id);
             }
             None if entry.answered.len() < ANSWERED_MAX
                 || entry.answered.contains_key(&info.id) =>
@@ -261,7 +267,7 @@ impl Downlinks {
     }
 
     /// A child's stream of a domain begins. First a relay is told of all rights, and a node of those that
-    /// are not what answers told.
+    /// are more than what answers told.
     pub(crate) fn owe_rights(&mut self, link: LinkId, domain: DomainId) {
         let Self { links, restricted, .. } = self;
         let Some(entry) = links.get_mut(&link).filter(|link| link.knows_rights()) else {
@@ -272,7 +278,7 @@ impl Downlinks {
         let Some(follower) = followers.get_mut(&domain) else { return };
         answered.retain(|volume, (of, right)| {
             let begins = *of == domain;
-            if begins && *right != resolve(restricted, resolved, peer, *volume) {
+            if begins && *right < resolve(restricted, resolved, peer, *volume) {
                 crate::probe::probe("right-changed-before-the-stream");
                 follower.owed.insert(*volume);
             }

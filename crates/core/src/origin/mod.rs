@@ -240,7 +240,7 @@ impl Origin {
                 }
             }
             Ask::Pump => {
-                for domain in self.followed(link) {
+                for domain in self.links.streams(link) {
                     self.with(now, domain, events, out, |domain, cx| domain.pump(cx, link));
                 }
             }
@@ -417,12 +417,6 @@ impl Origin {
 
     fn serves(&self, domain: DomainId) -> bool {
         self.domains.get(&domain).is_some_and(Domain::is_open)
-    }
-
-    /// Domains that a link follows, ascending.
-    fn followed(&self, link: LinkId) -> Vec<DomainId> {
-        let link = self.links.get(link);
-        link.map_or_else(Vec::new, |link| link.followers.keys().copied().collect())
     }
 }
 

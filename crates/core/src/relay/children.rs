@@ -30,7 +30,7 @@ impl Relay {
             Ask::Register(register) => self.register(now, link, register, out),
             Ask::Serve => self.serve(now, link, out),
             Ask::Pump => {
-                for domain in self.followed(link) {
+                for domain in self.links.streams(link) {
                     self.pump(now, domain, link, out);
                 }
             }
@@ -146,11 +146,6 @@ impl Relay {
             self.links.check_right(link, None, volume, needs).map_err(Abort::Denied)?;
         }
         Ok(())
-    }
-
-    fn followed(&self, link: LinkId) -> Vec<DomainId> {
-        let link = self.links.get(link);
-        link.map_or_else(Vec::new, |link| link.followers.keys().copied().collect())
     }
 
     fn request(

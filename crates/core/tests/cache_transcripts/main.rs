@@ -77,6 +77,7 @@ stories! {
     bug77_a_clock_set_back,
     bug96_a_stream_that_found_no_room,
     bug98_notices_of_pages_that_are_not_there,
+    bug115_refused_before_the_stream,
     bug117_an_absence_that_no_list_names,
     bug118_named_in_vain,
     race_evicted_and_overtaken,

@@ -19,7 +19,7 @@ use larder_core::message::{
     ResumeAnswer, VolumeInfo, VolumeKey,
 };
 use larder_core::page::{Page, Record};
-use larder_core::rights::{Effective, Right};
+use larder_core::rights::{Denied, Effective, Right};
 use larder_core::time::{Clock, Duration, Instant, WallTime};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -640,6 +640,12 @@ fn failed(words: &[&str]) -> Message {
         error: match option("damaged=") {
             Some(no) => RequestError::Damaged { page: page(no), detail: "rot".into() },
             None if words.contains(&"deleted") => RequestError::Deleted("v".into()),
+            None if words.contains(&"denied") => RequestError::Denied(Box::new(Denied {
+                volume: "v".into(),
+                who: "node".into(),
+                has: Right::None,
+                needs: Right::Read,
+            })),
             None => RequestError::Unavailable("disk".into()),
         },
     }

@@ -637,7 +637,7 @@ fn bug_115_an_answer_that_is_older_than_what_the_relay_heard() {
         "Rights at a relay. c may not read volume 7, asks for it, and follows the domain while its question \
          is on its way. The right is given, and the relay hears that on its stream, before c's stream is \
          there. Then the answer comes, from before: c is told at once what the relay heard. d's answer is \
-         newer than what the relay heard: d is told the older state first, and then the newer one.",
+         newer than what the relay heard, and says more: d is told nothing of the older state.",
         PROTOCOL_VERSION,
     );
     run.quietly(vec![relay::resumed(2, 5, 5, &[])]);

@@ -205,6 +205,8 @@ pub struct OriginSection {
     pub accept_fork: bool,
     /// Bytes of pages kept in memory.
     pub memory: Size,
+    /// Bytes of memory for the page engines: their caches, and what they have not written out.
+    pub engine_memory: Size,
     /// How long after a confirmed beat a child may call its state current.
     pub lease: Period,
     /// What everybody may do with a volume whose rights say nothing of him.
@@ -223,6 +225,7 @@ impl Default for OriginSection {
             domains: 1,
             accept_fork: false,
             memory: Size(1 << 30),
+            engine_memory: Size(192 << 20),
             lease: Period(Duration::from_secs(10)),
             default_rights: DefaultRight(Right::Admin),
             admins: Names::default(),
@@ -448,6 +451,7 @@ impl Config {
             ),
             (self.node.memory.0 >= 1 << 20, "node.memory", "less than 1MiB"),
             (self.origin.memory.0 >= 1 << 20, "origin.memory", "less than 1MiB"),
+            (self.origin.engine_memory.0 >= 6 << 20, "origin.engine_memory", "less than 6MiB"),
             ((1..=64).contains(&self.origin.domains), "origin.domains", "not from 1 to 64"),
             ((1..=1 << 20).contains(&self.node.page_run), "node.page_run", "not from 1 to 1048576"),
             (self.node.transactions_max > 0, "node.transactions_max", "zero"),

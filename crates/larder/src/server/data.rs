@@ -15,7 +15,7 @@ use larder_store::driver::{
     LIST_NAME, LogHalf, OpenError, PagesHalf, RealStore, Recovered, StoreConfig, domain_at,
     folder_name, read_list, write_list,
 };
-use larder_store::pages::FjallPages;
+use larder_store::pages::{FjallConfig, FjallPages};
 use std::path::Path;
 
 /// A domain's store, open, and not yet at work.
@@ -51,12 +51,13 @@ pub(super) fn open_all(section: &OriginSection) -> Result<Vec<OpenDomain>, Serve
     disk.sync_directory().map_err(|error| failed(error.into()))?;
     let wanted = listed.len().max(section.domains as usize);
     refuse_unlisted(data, wanted)?;
+    let config = store_config(section, wanted);
     let mut domains = Vec::with_capacity(wanted);
     for number in 0..wanted {
         let path = data.join(folder_name(number));
         domains.push(match listed.get(number) {
-            Some(domain) => open_listed(&path, *domain)?,
-            None => open_new(&path).map_err(|error| ServerError::Store { path, error })?,
+            Some(domain) => open_listed(&path, *domain, &config)?,
+            None => open_new(&path, &config).map_err(|error| ServerError::Store { path, error })?,
         });
     }
     let found: Vec<DomainId> = domains.iter().map(|d| d.recovered.meta.domain).collect();
@@ -65,6 +66,18 @@ pub(super) fn open_all(section: &OriginSection) -> Result<Vec<OpenDomain>, Serve
         write_list(&disk, &found).map_err(failed)?;
     }
     Ok(domains)
+}
+
+/// What each of so many domains may use: a third of its engine's memory is the cache, a sixth each of the
+/// tables in memory, and some is always left.
+fn store_config(section: &OriginSection, domains: usize) -> StoreConfig {
+    let share = section.engine_memory.0 / domains.max(1) as u64;
+    let pages = FjallConfig {
+        cache_bytes: (share / 3).max(1 << 20),
+        memtable_bytes: (share / 6).max(512 << 10),
+        ..FjallConfig::default()
+    };
+    StoreConfig { pages, ..StoreConfig::default() }
 }
 
 /// A domain beyond those listed and wanted would be left out in silence.
@@ -77,29 +90,33 @@ fn refuse_unlisted(data: &Path, wanted: usize) -> Result<(), ServerError> {
     }
 }
 
-fn open_listed(path: &Path, wanted: DomainId) -> Result<OpenDomain, ServerError> {
+fn open_listed(
+    path: &Path,
+    wanted: DomainId,
+    config: &StoreConfig,
+) -> Result<OpenDomain, ServerError> {
     let failed = |error| ServerError::Store { path: path.to_owned(), error };
     match domain_at(path).map_err(failed)? {
         None => Err(ServerError::DomainMissing { path: path.to_owned(), domain: wanted }),
         Some(found) if found != wanted => {
             Err(ServerError::OtherDomain { path: path.to_owned(), found, wanted })
         }
-        Some(_) => open_one(path).map_err(failed),
+        Some(_) => open_one(path, config).map_err(failed),
     }
 }
 
 /// Makes a domain. One that is there was made by a start that died before the list was written.
-fn open_new(path: &Path) -> Result<OpenDomain, OpenError> {
+fn open_new(path: &Path, config: &StoreConfig) -> Result<OpenDomain, OpenError> {
     if domain_at(path)?.is_some() {
-        return open_one(path);
+        return open_one(path, config);
     }
-    let (config, rng) = (StoreConfig::default(), Rng::new(random_u64()));
-    let made = RealStore::create_at(path, &config, DomainId(random_u64()), rng)?;
+    let rng = Rng::new(random_u64());
+    let made = RealStore::create_at(path, config, DomainId(random_u64()), rng)?;
     Ok(open_domain(made))
 }
 
-fn open_one(path: &Path) -> Result<OpenDomain, OpenError> {
-    let opened = RealStore::open_at(path, &StoreConfig::default(), Rng::new(random_u64()))?;
+fn open_one(path: &Path, config: &StoreConfig) -> Result<OpenDomain, OpenError> {
+    let opened = RealStore::open_at(path, config, Rng::new(random_u64()))?;
     Ok(open_domain(opened))
 }
 

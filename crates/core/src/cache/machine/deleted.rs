@@ -1,5 +1,6 @@
 //! Volumes that were deleted: nothing of them is kept, and nobody waits for anything of them.
 
+use super::domain::Stream;
 use super::{Cache, CacheOutput, Notice, Out};
 use crate::cache::read::{Batch, RecentChange};
 use crate::commit::PageChange;
@@ -57,6 +58,22 @@ impl Cache {
         let key = VolumeKey::Id(volume);
         self.send(Message::OpenVolume { request, key }, out);
         true
+    }
+
+    /// A question after a volume was refused: it may not be read still. If it was asked before the parent
+    /// knew of the stream, a right given since is told to nobody (bug 115): it is asked once more.
+    pub(super) fn still_denied(&mut self, asked: RequestId, volume: VolumeId) {
+        let Some(domain) = self.shared.volume(volume).map(|known| known.domain) else { return };
+        let Some(entry) = self.domains.get_mut(&domain) else { return };
+        match entry.stream {
+            Stream::Live(resume) | Stream::Again(resume) if asked > resume => {}
+            Stream::Live(_) | Stream::Again(_) => {
+                self.doubts.insert(volume);
+            }
+            _ => {
+                entry.denied.insert(volume);
+            }
+        }
     }
 
     /// The volume that was asked for by this request of the cache itself.

@@ -5,7 +5,7 @@ use super::flights::Flights;
 use super::memory::Holdings;
 use super::told::Told;
 use crate::cache::read::DomainState;
-use crate::id::{BootId, RequestId, Stamp};
+use crate::id::{BootId, RequestId, Stamp, VolumeId};
 use crate::message::{Epoch, VolumeInfo};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -62,6 +62,8 @@ pub(super) struct Domain {
     pub(super) waits: BTreeSet<(Stamp, RequestId)>,
     /// Users who wait for the state of a time.
     pub(super) refreshes: BTreeSet<(Instant, RequestId)>,
+    /// Volumes that were refused before the stream began: they are asked for again.
+    pub(super) denied: BTreeSet<VolumeId>,
     /// Users who wait for the stream to begin, and what they are then told.
     pub(super) openings: BTreeMap<RequestId, VolumeInfo>,
 }
@@ -94,6 +96,7 @@ impl Domain {
             lapsed: false,
             waits: BTreeSet::new(),
             refreshes: BTreeSet::new(),
+            denied: BTreeSet::new(),
             openings: BTreeMap::new(),
         }
     }
@@ -111,6 +114,8 @@ impl Domain {
     pub(super) fn lose_link(&mut self) {
         self.stream = Stream::Off;
         self.asks_again_at = Instant(0);
+        // All that are restricted are asked for anew.
+        self.denied.clear();
         self.beats.clear();
         self.forgotten = None;
         self.refreshes_sent.clear();

@@ -143,6 +143,7 @@ impl Cache {
             let entry = self.domains.get_mut(&domain).expect("looked up above");
             entry.stream = Stream::Live(part.request);
             entry.position = Some(part.through);
+            self.doubts.append(&mut entry.denied);
             if stream == Stream::Begun(part.request) {
                 self.link.as_mut().expect("it came on this link").outstanding -= 1;
             }

@@ -23,6 +23,8 @@ const FAILED_MAX: usize = 64;
 
 /// A stream that was refused is asked for again after so many times what the refusal took.
 const REFUSED_PAUSE: u32 = 8;
+/// But no later than that, unless the refusal itself took longer: the parent may be young.
+const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Most pages of one request: a large object of 16 MiB in the smallest pages, and to spare.
 const FETCH_PAGES_MAX: usize = 1 << 13;
@@ -624,6 +626,9 @@ impl Cache {
             {
                 self.note_deleted(known.domain, volume, out);
             }
+            if matches!(error, RequestError::Denied(_)) {
+                self.still_denied(request, volume);
+            }
             return Ok(());
         }
         let link = self.link.as_mut().expect("looked at above");
@@ -640,7 +645,8 @@ impl Cache {
         // Whatever finds no room goes before all else: domains that are out of service must not take all
         // the time that their refusals need.
         let took = link.heard.since(entry.beat_at);
-        entry.asks_again_at = link.heard.after(took * REFUSED_PAUSE);
+        let pause = (took * REFUSED_PAUSE).min(took.max(REFUSED_PAUSE_MAX));
+        entry.asks_again_at = link.heard.after(pause);
         link.outstanding -= 1;
         for (user, _) in std::mem::take(&mut entry.openings) {
             self.reply(user, Err(error.clone()), out);

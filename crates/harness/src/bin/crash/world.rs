@@ -218,7 +218,8 @@ impl World {
                 let path = data.display().to_string();
                 let lease = format!("origin.lease={}ms", LEASE.as_millis());
                 let words = ["origin", "--name", "origin", "--data", &path, "--listen", &listen];
-                let small = ["--set", "origin.memory=16MiB"];
+                // So small that what fills up with work is full long before a soak is over.
+                let small = ["--set", "origin.memory=16MiB", "--set", "origin.engine_memory=12MiB"];
                 let lease = ["--set", &*lease];
                 let create: &[&str] = if data.exists() { &[] } else { &["--create"] };
                 let quick = self.quick(&[&lease, &QUICK]);
