@@ -209,6 +209,13 @@ impl CommitRequest {
     pub fn restores(&self) -> bool {
         self.writes.iter().any(|write| matches!(write.op, Op::RestorePage { .. }))
     }
+
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let payload: usize = self.writes.iter().map(|write| write.op.payload_bytes()).sum();
+        size_of::<Self>() + size_of_val(&self.reads[..]) + size_of_val(&self.writes[..]) + payload
+    }
 }
 
 /// How a commit ended.

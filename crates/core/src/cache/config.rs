@@ -39,6 +39,11 @@ pub struct CacheConfig {
     /// Most commits without an outcome, those whose users no longer wait included; more are
     /// answered `Busy`.
     pub commits_max: usize,
+    /// Bytes of such commits, from which on more are answered `Busy`.
+    pub commit_bytes_max: usize,
+    /// Bytes of commits under way on the link, from which on others wait. What a link may have to
+    /// keep must be more by the longest commit (32 MiB) and by what its stream needs.
+    pub sent_bytes_max: usize,
     /// Most pages queued for prefetch; more are left out.
     pub prefetch_max: usize,
     /// Recent page changes kept for running transactions; one that has not looked at its reads
@@ -74,6 +79,8 @@ impl CacheConfig {
             policy: PolicyKind::S3Fifo,
             requests_max: 1 << 16,
             commits_max: 1 << 12,
+            commit_bytes_max: 256 << 20,
+            sent_bytes_max: 64 << 20,
             prefetch_max: 1 << 14,
             recent_max: 1 << 14,
             kept_max: 1 << 14,

@@ -136,7 +136,11 @@ impl Relay {
     }
 
     /// The same for a commit.
-    fn check_relayed(&mut self, link: LinkId, commit: &CommitRequest) -> Result<(), Abort> {
+    pub(super) fn check_relayed(
+        &mut self,
+        link: LinkId,
+        commit: &CommitRequest,
+    ) -> Result<(), Abort> {
         if self.links.relay_of(link).is_none() {
             return Ok(());
         }
@@ -485,17 +489,20 @@ impl Relay {
             if self.hold(link, domain, &commit) {
                 return;
             }
-            let error = RequestError::Busy("the parent's limit of requests is reached".into());
+            let error = RequestError::Busy("what the parent takes at once is reached".into());
             self.links.defer(link, domain, id, error, out);
             return;
         }
         self.up.as_mut().expect("looked at above").unanswered += 1;
         let commit = if denied.is_some() { settled(&commit) } else { commit };
-        self.commits.insert((domain, id), Passed { links: vec![link], denied });
+        let bytes = commit.memory_bytes();
+        self.passed_bytes += bytes;
+        self.commits.insert((domain, id), Passed { links: vec![link], bytes, denied });
         self.send_up(Message::Commit { domain, commit }, out);
     }
 
-    /// Keeps a commit until the parent has room for it; false: another one of the link is kept.
+    /// Keeps a commit until there is room for it; false: another one of the link is kept (of its boot, below
+    /// another relay), or too many bytes are.
     fn hold(&mut self, link: LinkId, domain: DomainId, commit: &CommitRequest) -> bool {
         let same = |held: &&mut Held| (held.domain, held.commit.id) == (domain, commit.id);
         if let Some(held) = self.held.iter_mut().find(same) {
@@ -506,11 +513,19 @@ impl Relay {
             }
             return true;
         }
-        if self.held.iter().any(|held| held.links.first() == Some(&link)) {
+        let child = self.links.get(link).and_then(|entry| entry.child());
+        let is_node = child.is_none_or(|child| child.role == Role::Node);
+        let boot = commit.id.boot;
+        let another = |held: &Held| {
+            held.links.first() == Some(&link) && (is_node || held.commit.id.boot == boot)
+        };
+        let bytes: usize = self.held.iter().map(|held| held.bytes).sum();
+        if self.held.iter().any(another) || bytes >= self.config.commit_bytes_max {
             return false;
         }
         crate::probe::probe("relay-holds-a-commit");
-        self.held.push_back(Held { links: vec![link], domain, commit: commit.clone() });
+        let (commit, bytes) = (commit.clone(), commit.memory_bytes());
+        self.held.push_back(Held { links: vec![link], domain, commit, bytes });
         true
     }
 

@@ -24,6 +24,10 @@ pub struct RelayConfig {
     /// Most pages gathered for one child's resume; beyond it the child is answered `Reset`.
     /// Default: 65 536 (32 bytes each while the resume lasts).
     pub resume_pages_max: usize,
+    /// Bytes of commits under way to the parent, from which on others wait here or are put off, and as many
+    /// of those that wait. What the link may have to keep must be more by the longest commit (32 MiB) and
+    /// by what else is asked. Default: 64 MiB.
+    pub commit_bytes_max: usize,
     /// After children left or resumed, the relay narrows its own registration after this long.
     /// Default: 5 s.
     pub narrow_delay: Duration,
@@ -40,6 +44,7 @@ impl Default for RelayConfig {
             silence_max: Duration::from_secs(20),
             request_max: Duration::from_secs(10),
             resume_pages_max: 65_536,
+            commit_bytes_max: 64 << 20,
             narrow_delay: Duration::from_secs(5),
             faults: Faults::NONE,
         }

@@ -65,6 +65,8 @@ struct Up {
 struct Passed {
     /// Who waits for it.
     links: Vec<LinkId>,
+    /// Of memory, on its way up.
+    bytes: usize,
     /// The relay below may not do it now: only its outcome was asked for.
     denied: Option<Box<Denied>>,
 }
@@ -76,6 +78,8 @@ struct Held {
     links: Vec<LinkId>,
     domain: DomainId,
     commit: CommitRequest,
+    /// Of memory.
+    bytes: usize,
 }
 
 /// A relay.
@@ -92,9 +96,11 @@ pub struct Relay {
     last_request: u64,
     /// The boots of nodes below, as asked of the parent. Each is claimed below.
     boots: BTreeMap<(DomainId, BootId), Carried>,
-    /// Commits passed on.
+    /// Commits passed on, and their bytes.
     commits: BTreeMap<(DomainId, CommitId), Passed>,
-    /// Commits for which the parent had no room, at most one of each link, in the order in which they came.
+    passed_bytes: usize,
+    /// Commits for which there was no room, at most one of each node's link and of each boot below another
+    /// relay, in the order in which they came.
     held: VecDeque<Held>,
     /// The last that was sent when there was room again was a commit.
     commit_went: bool,
@@ -120,6 +126,7 @@ impl Relay {
             last_request: 0,
             boots: BTreeMap::new(),
             commits: BTreeMap::new(),
+            passed_bytes: 0,
             held: VecDeque::new(),
             commit_went: false,
             crowded: false,
@@ -191,6 +198,7 @@ impl Relay {
             domain.lose_parent();
         }
         self.boots.values_mut().for_each(Carried::lose_parent);
+        self.passed_bytes = 0;
         for ((domain, id), passed) in std::mem::take(&mut self.commits) {
             for link in passed.links {
                 let error = RequestError::Unavailable("the link to the parent is down".into());
@@ -270,8 +278,13 @@ impl Relay {
 
     /// Whether the parent takes one more commit now. While requests wait for room commits have a quarter
     /// of it: else one commit after another takes what the one before left, and no request ever goes
-    /// (bug 97).
+    /// (bug 97). What is under way is bounded in bytes too: the link would be closed for more than it may
+    /// keep, and all who commit below would send the same anew (bug 123).
     fn has_room(&self) -> bool {
+        if self.passed_bytes >= self.config.commit_bytes_max {
+            crate::probe::probe("relay-commit-bytes-full");
+            return false;
+        }
         let Some((up, limits)) = self.up.as_ref().and_then(|up| Some((up, up.limits?))) else {
             return false;
         };
@@ -283,7 +296,13 @@ impl Relay {
     fn send_held(&mut self, out: &mut Vec<RelayOutput>) {
         let is_welcomed = self.up.as_ref().is_some_and(|up| up.limits.is_some());
         while !is_welcomed || self.has_room() {
-            let Some(Held { links, domain, commit }) = self.held.pop_front() else { return };
+            let Some(Held { mut links, domain, commit, .. }) = self.held.pop_front() else {
+                return;
+            };
+            // One that may not commit any more must not have its outcome asked for in the others' place.
+            if let Some(may) = links.iter().position(|l| self.check_relayed(*l, &commit).is_ok()) {
+                links.swap(0, may);
+            }
             for link in links {
                 self.commit_went = true;
                 self.commit(link, domain, commit.clone(), out);
@@ -528,6 +547,8 @@ impl Machine for Relay {
             let stand = held.links.iter().all(|link| self.links.get(*link).is_some());
             assert!(stand && !held.links.is_empty(), "a commit is kept for a link that is gone");
         }
+        let passed: usize = self.commits.values().map(|passed| passed.bytes).sum();
+        assert_eq!(passed, self.passed_bytes, "commits passed on are counted");
         for request in &self.waiting {
             let sent = self.pending.get(request).is_some_and(|pending| pending.sent);
             assert!(!sent, "a request waits that was sent");

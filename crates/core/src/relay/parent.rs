@@ -747,6 +747,7 @@ impl Relay {
         let Some(passed) = self.commits.remove(&(domain, id)) else {
             return;
         };
+        self.passed_bytes -= passed.bytes;
         self.count_answers(1);
         let ended = match (passed.denied, ended) {
             (Some(denied), Ok((Outcome::Aborted(Abort::History), history))) => {

@@ -80,6 +80,7 @@ stories! {
     bug115_refused_before_the_stream,
     bug117_an_absence_that_no_list_names,
     bug118_named_in_vain,
+    bug124_commits_in_doubt_at_once,
     race_evicted_and_overtaken,
     race_joins_an_overtaken_fetch,
     race_owed_changes_first,

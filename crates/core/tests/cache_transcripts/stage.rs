@@ -169,6 +169,7 @@ impl Stage {
         match words[0] {
             "memory" => self.resize(number(rest[0]) as usize),
             "notices" => self.few_notices(number(rest[0]) as usize),
+            "sent" => self.few_bytes(number(rest[0]) as usize),
             "setup" => self.setup(number(rest[0]), rest.get(1) != Some(&"unregistered")),
             "link" => self.link(rest),
             "at" => self.at(number(rest[0])),
@@ -231,6 +232,16 @@ impl Stage {
     fn few_notices(&mut self, notices_max: usize) -> Vec<String> {
         let clock = Arc::new(StageClock(Arc::clone(&self.now)));
         let config = CacheConfig { notices_max, ..Self::config(clock, 1 << 20) };
+        (self.cache, self.shared) = Cache::new(config);
+        Vec::new()
+    }
+
+    /// A cache that sends so many bytes of commits at once, and has four times as many without an outcome.
+    fn few_bytes(&mut self, sent_bytes_max: usize) -> Vec<String> {
+        let clock = Arc::new(StageClock(Arc::clone(&self.now)));
+        let commit_bytes_max = 4 * sent_bytes_max;
+        let config =
+            CacheConfig { sent_bytes_max, commit_bytes_max, ..Self::config(clock, 1 << 20) };
         (self.cache, self.shared) = Cache::new(config);
         Vec::new()
     }

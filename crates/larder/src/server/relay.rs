@@ -9,6 +9,7 @@ use crate::http::{Probe, Telling};
 use crate::metrics::Metrics;
 use crate::tls::{Credentials, Uses};
 use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch, Listener};
+use larder_core::commit::COMMIT_BYTES_MAX;
 use larder_core::downlink::{DomainStatus, DownlinkConfig};
 use larder_core::id::BootId;
 use larder_core::relay::io::{RelayInput, RelayNotice, RelayOutput};
@@ -21,6 +22,9 @@ use tokio::task::AbortHandle;
 
 /// How often the machine is told the wall clock.
 const WALL_CLOCK_EVERY: Duration = Duration::from_millis(200);
+
+/// What the queue towards the parent has for a commit that is one too many, and for how commits are weighed.
+const COMMIT_ROOM: usize = 2 * COMMIT_BYTES_MAX;
 
 /// A running relay; it ends when dropped, and with a goodbye by [`RelayServer::shutdown`].
 pub struct RelayServer {
@@ -60,8 +64,10 @@ impl RelayServer {
         #[cfg(feature = "simulated")]
         let settings = tuned(settings);
         let machine = Relay::new(settings);
-        // Towards its parent lies what all its children commit at once, which the machine bounds.
-        let (up, down) = (setup(queue_bytes.saturating_mul(4)), setup(queue_bytes));
+        // Towards its parent lies what all its children commit at once: the machine bounds it to twice a
+        // queue and the longest commit. The rest is what else they ask for.
+        let up = queue_bytes.saturating_mul(4).saturating_add(COMMIT_ROOM);
+        let (up, down) = (setup(up), setup(queue_bytes));
         let (state, link) = watch::channel(LinkState::Down(None));
         let dialer = Dialer {
             setup: up,
@@ -143,6 +149,7 @@ fn machine_config(config: &RelayConfig) -> relay::RelayConfig {
         // A beat and its echo come well before the link is called silent.
         beat_interval: defaults.beat_interval.min(config.link.silence_max.0 / 4),
         silence_max: config.link.silence_max.0,
+        commit_bytes_max: 2 * usize::try_from(config.link.queue.0).unwrap_or(usize::MAX / 2),
         ..defaults
     }
 }

@@ -25,6 +25,9 @@ impl World {
         config.recent_max = limits.recent_max;
         config.kept_max = limits.kept_max;
         config.notices_max = limits.notices_max;
+        if limits.requests_max == 16 {
+            config.sent_bytes_max = 512;
+        }
         config.snapshot_bytes = limits.snapshot_bytes;
         config.beat_every = limits.beat;
         config.silence_max = limits.silence;

@@ -45,6 +45,7 @@ impl World {
             request_max: Duration::from_secs(10),
             resume_pages_max: limits.resume_pages_max,
             narrow_delay: limits.beat,
+            commit_bytes_max: if limits.requests_max == 4 { 512 } else { 64 << 20 },
             faults: self.plan.faults,
             ..RelayConfig::default()
         };

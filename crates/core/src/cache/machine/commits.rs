@@ -37,6 +37,8 @@ struct Pending {
     users: BTreeSet<RequestId>,
     /// A user was told that it is in doubt, and may ask again.
     told_in_doubt: bool,
+    /// Of memory.
+    bytes: usize,
     /// On the link that stands now.
     sent: bool,
     /// On any link: whether it was done can only be told by its outcome.
@@ -92,6 +94,9 @@ pub(super) struct Commits {
     next: u64,
     pending: BTreeMap<CommitId, Pending>,
     unresolved: BTreeSet<CommitId>,
+    /// Bytes of those without an outcome, and of those of them that are sent.
+    bytes: usize,
+    sent_bytes: usize,
     queue: VecDeque<CommitId>,
     /// Put off by the parent, and until when.
     paused: BTreeSet<(Instant, CommitId)>,
@@ -114,6 +119,8 @@ impl Commits {
             next: 1,
             pending: BTreeMap::new(),
             unresolved: BTreeSet::new(),
+            bytes: 0,
+            sent_bytes: 0,
             queue: VecDeque::new(),
             paused: BTreeSet::new(),
             ended: VecDeque::new(),
@@ -138,6 +145,7 @@ impl Commits {
 
     pub(super) fn lose_link(&mut self) {
         self.queue = self.unresolved.iter().copied().collect();
+        self.sent_bytes = 0;
         self.paused.clear();
         self.told = 0;
         self.registered = false;
@@ -211,12 +219,34 @@ impl Commits {
         std::mem::take(&mut pending.users)
     }
 
+    /// Nothing more is to be heard of it.
+    fn settle(&mut self, id: CommitId) {
+        if !self.unresolved.remove(&id) {
+            return;
+        }
+        let pending = &self.pending[&id];
+        self.bytes -= pending.bytes;
+        if pending.sent {
+            self.sent_bytes -= pending.bytes;
+        }
+    }
+
     /// It is not done, and never will be.
     fn withdraw(&mut self, id: CommitId) {
+        self.settle(id);
         self.forget(id, None);
-        self.unresolved.remove(&id);
         // Without a link nothing else takes it out.
         self.queue.retain(|queued| *queued != id);
+    }
+
+    /// Panics when an invariant is broken.
+    pub(super) fn check(&self) {
+        let bytes = |only_sent: bool| {
+            let of = self.unresolved.iter().map(|id| &self.pending[id]);
+            of.filter(|p| p.sent || !only_sent).map(|p| p.bytes).sum::<usize>()
+        };
+        assert_eq!(self.bytes, bytes(false), "commits without an outcome are counted");
+        assert_eq!(self.sent_bytes, bytes(true), "commits that are sent are counted");
     }
 
     /// Pages that commits under way write.
@@ -240,7 +270,7 @@ impl Commits {
 
     /// Its outcome is known. What was not committed leaves nothing behind.
     fn resolve(&mut self, id: CommitId, outcome: &Outcome, retained_max: usize) {
-        self.unresolved.remove(&id);
+        self.settle(id);
         let Outcome::Committed(stamp) = outcome else {
             let refused = match outcome {
                 Outcome::Aborted(abort) => Some(abort),
@@ -305,9 +335,14 @@ impl Cache {
         asked: Asked,
     ) -> Result<CommitId, Answer> {
         let max = self.config.commits_max;
+        let bytes: usize = self.domains.values().map(|entry| entry.commits.bytes).sum();
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         if commits.unresolved.len() >= max {
             return Err(Err(RequestError::Busy(format!("{max} commits have no outcome yet"))));
+        }
+        if bytes >= self.config.commit_bytes_max {
+            let error = format!("commits of {bytes} bytes have no outcome yet");
+            return Err(Err(RequestError::Busy(error)));
         }
         let id = CommitId { boot: commits.boot, sequence: commits.next };
         // As long as it may become: a link that it is too long for would break, and the next one.
@@ -320,6 +355,8 @@ impl Cache {
         }
         commits.next += 1;
         commits.unresolved.insert(id);
+        let bytes = asked.memory_bytes();
+        commits.bytes += bytes;
         commits.queue.push_back(id);
         commits.pending.insert(
             id,
@@ -331,6 +368,7 @@ impl Cache {
                 writes: asked.writes,
                 users: BTreeSet::from([user]),
                 told_in_doubt: false,
+                bytes,
                 sent: false,
                 ever_sent: false,
                 pause: PAUSE,
@@ -385,14 +423,21 @@ impl Cache {
         self.send(Message::Register { domain, boot, name, life, fresh }, out);
     }
 
-    /// Sends the first commit that waits, there being room; says whether one was sent.
+    /// Sends the first commit that waits, there being room; says whether one was sent. All that are without
+    /// an outcome are sent anew on each link: what the link has to keep is bounded in bytes too, or it would
+    /// be closed for that, and the next one, for ever (bug 124).
     pub(super) fn send_commit(&mut self, domain: DomainId, out: &mut Out) -> bool {
         let version = self.link.as_ref().map_or(0, |link| link.version);
+        let sent: usize = self.domains.values().map(|entry| entry.commits.sent_bytes).sum();
         let entry = self.domains.get_mut(&domain).expect("attached");
         if !entry.live() || !entry.commits.registered {
             return false;
         }
         let commits = &mut entry.commits;
+        if sent >= self.config.sent_bytes_max {
+            crate::probe::probe("commits-sent-full");
+            return false;
+        }
         while let Some(id) = commits.queue.pop_front() {
             let Some(pending) = commits.pending.get_mut(&id) else {
                 continue;
@@ -407,6 +452,7 @@ impl Cache {
             }
             pending.sent = true;
             pending.ever_sent = true;
+            commits.sent_bytes += pending.bytes;
             let commit = commits.request(id);
             commits.told = commits.told.max(commit.confirmed);
             self.link.as_mut().expect("it has room").outstanding += 1;
@@ -566,6 +612,7 @@ impl Cache {
             return violation("no commit to be put off");
         };
         pending.sent = false;
+        commits.sent_bytes -= pending.bytes;
         if !self.config.faults.has(Fault::PutOffCounted) {
             self.link.as_mut().expect("it came on this link").outstanding -= 1;
         }

@@ -627,6 +627,7 @@ impl Cache {
         }
         assert_eq!(domain.state.id(), id, "domains are filed under their ids");
         domain.flights.check();
+        domain.commits.check();
         used
     }
 }

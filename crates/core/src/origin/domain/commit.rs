@@ -108,7 +108,7 @@ impl Domain {
             }
             return;
         }
-        let bytes = request_bytes(&request);
+        let bytes = request.memory_bytes();
         let waiting = self.ready.len() + self.loading_commits.len();
         let full = waiting >= cx.config.waiting_commits_max
             || self.waiting_bytes + bytes > cx.config.waiting_bytes_max;
@@ -406,12 +406,4 @@ fn written(request: &CommitRequest) -> Vec<PageId> {
     pages.sort_unstable();
     pages.dedup();
     pages
-}
-
-fn request_bytes(request: &CommitRequest) -> usize {
-    let payload: usize = request.writes.iter().map(|write| write.op.payload_bytes()).sum();
-    size_of::<CommitRequest>()
-        + size_of_val(&request.reads[..])
-        + size_of_val(&request.writes[..])
-        + payload
 }

@@ -76,6 +76,28 @@ fn bug_97_commits_of_each_child_in_turn() {
     run.0.end("relay_bug_97_commits_of_each_child_in_turn");
 }
 
+/// Nobody counted the bytes of the commits that a relay passes on. Five nodes with 64 MiB each were enough: the
+/// link up was closed for what had to wait, all of them sent the same anew, and so on.
+#[test]
+fn bug_123_bytes_of_commits_are_bounded() {
+    let config = RelayConfig { commit_bytes_max: 1, ..RelayConfig::default() };
+    let mut run = Run::with(
+        "One commit fills what may be under way to the parent. a's goes up, b's is kept until it has its outcome, and \
+         c's is put off: what is kept is bounded likewise. Of two that wait for the parent's room the first goes.",
+        config,
+    );
+    run.two_nodes();
+    run.quietly(vec![opened(3, "c"), hello(3, "c", 30), resume_new(3, 1), register(3, "c", 30)]);
+    let registered = Message::Registered { domain: DOMAIN, boot: BootId(30) };
+    run.quietly(vec![up(registered)]);
+    run.step(commits(1..=1));
+    run.step(vec![Commit::new(20, 1, 5).put(2, 1, 1, "b").on(2)]);
+    run.step(vec![Commit::new(30, 1, 5).put(3, 1, 1, "c").on(3)]);
+    run.step(vec![committed(1)]);
+    run.step(vec![Commit::new(30, 1, 5).put(3, 1, 1, "c").on(3)]);
+    run.0.end("relay_bug_123_bytes_of_commits");
+}
+
 #[test]
 fn what_was_sent_has_its_limit_from_then_on() {
     let mut run = crowded(
