@@ -3,6 +3,7 @@
 use crate::downlink::DownlinkConfig;
 use crate::id::HistoryId;
 use crate::machine::Faults;
+use crate::message::PAGES_PER_MESSAGE_MAX;
 use crate::record::{Apart, DomainMeta, LogRecord, LostApart, Lsn};
 use crate::rights::Access;
 use crate::time::Duration;
@@ -42,6 +43,9 @@ pub struct OriginConfig {
     pub loads_max: usize,
     /// Most loads from the change index under way. Default: 64.
     pub index_loads_max: usize,
+    /// Most changed pages that one load from the change index brings, and one look at those not installed:
+    /// at most as many as a message holds. Default: 4096.
+    pub index_part_max: usize,
     /// How long a commit, a fetch or a resume waits for the store or for its turn before it is
     /// answered with an error. Default: 20 s.
     pub wait_max: Duration,
@@ -108,6 +112,7 @@ impl Default for OriginConfig {
             pinned_bytes_max: 256 << 20,
             loads_max: 256,
             index_loads_max: 64,
+            index_part_max: PAGES_PER_MESSAGE_MAX,
             wait_max: Duration::from_secs(20),
             recent_writes_max: 262_144,
             boots_max: 65_536,

@@ -15,8 +15,6 @@ pub struct Turns {
     given: Option<Given>,
     /// Noted since they were taken last.
     noted: Vec<FileTurn>,
-    /// Troubles are over: nothing is noted any more.
-    over: bool,
     /// Nothing more is begun.
     rest: bool,
     /// The last operation of each client.
@@ -54,9 +52,7 @@ impl Turns {
 
     /// It is about to do so.
     pub fn note(&mut self, turn: FileTurn) {
-        if !self.over {
-            self.noted.push(turn);
-        }
+        self.noted.push(turn);
     }
 
     /// What was noted since this was asked last.
@@ -75,8 +71,10 @@ impl Turns {
         self.given = Some(given);
     }
 
-    /// Troubles are over: all go on as they like, or rest.
+    /// Troubles are over: all go on as before, or rest. What clients of files do from here on is recorded too:
+    /// what is wrong in the file layer may show itself only then, and a run that is shrunk would be left with
+    /// nothing that does it.
     pub fn end(&mut self, rest: bool) {
-        (self.given, self.over, self.rest) = (None, true, rest);
+        self.rest = rest;
     }
 }

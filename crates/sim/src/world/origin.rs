@@ -283,6 +283,9 @@ impl World {
             faults: self.plan.faults,
             ..OriginConfig::default()
         };
+        if limits.requests_max <= 4 {
+            config.index_part_max = 3;
+        }
         config.dirty_bytes_max = (4 * limits.install_bytes).max(1 << 16);
         config
     }

@@ -5,7 +5,7 @@ use super::{Context, Domain, IndexWanted, LoadFor, Loading};
 use crate::commit::Write;
 use crate::id::{PageId, Stamp};
 use crate::machine::Faults;
-use crate::message::{PAGES_PER_MESSAGE_MAX, RequestError};
+use crate::message::RequestError;
 use crate::origin::io::{LoadId, LoadKey, Loaded, OriginOutput, StoreFault};
 use crate::page::Page;
 use crate::record::StoredPage;
@@ -48,7 +48,7 @@ impl Domain {
             let load = self.load_id();
             self.index_loads += 1;
             self.loads.insert(load, LoadFor::Index(link, since));
-            let limit = PAGES_PER_MESSAGE_MAX;
+            let limit = self.index_part_max;
             cx.out.push(OriginOutput::Load {
                 domain: self.id,
                 load,

@@ -137,6 +137,8 @@ pub(super) struct Domain {
     service: Service,
     /// Children wait for its start until then, and no longer: other domains serve.
     awaited_until: Option<Instant>,
+    /// See the configuration.
+    index_part_max: usize,
     faults: Faults,
     epochs: Vec<Epoch>,
     /// The last stamp that is durable.

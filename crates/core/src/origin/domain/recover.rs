@@ -111,6 +111,7 @@ impl Domain {
             service: Service::Starting,
             // Half of what a child's handshake may take.
             awaited_until: Some(now.after(config.downlink.hello_max / 2)),
+            index_part_max: config.index_part_max,
             faults: config.faults,
             epochs: meta.epochs.clone(),
             durable: meta.installed,

@@ -7,9 +7,7 @@ use crate::downlink::{
 };
 use crate::id::{BootId, DomainId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::machine::{Fault, Faults};
-use crate::message::{
-    CloseReason, Epoch, NoBoot, PAGES_PER_MESSAGE_MAX, RequestError, ResumeAnswer,
-};
+use crate::message::{CloseReason, Epoch, NoBoot, RequestError, ResumeAnswer};
 use crate::origin::Event;
 use crate::time::{Instant, WallTime};
 
@@ -251,7 +249,7 @@ impl Feed for Domain {
         match &mut answer.walk {
             Walk::Nothing => Part::Pages(Vec::new(), true),
             Walk::Uninstalled(after) => {
-                let limit = PAGES_PER_MESSAGE_MAX;
+                let limit = self.index_part_max;
                 let looked: Vec<_> = self.pages.uninstalled_after(*after).take(limit).collect();
                 match looked.last() {
                     Some((last, _)) if looked.len() == limit => *after = *last,
