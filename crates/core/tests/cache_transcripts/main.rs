@@ -78,6 +78,7 @@ stories! {
     bug96_a_stream_that_found_no_room,
     bug98_notices_of_pages_that_are_not_there,
     bug115_refused_before_the_stream,
+    bug116_a_number_read_in_a_record,
     bug117_an_absence_that_no_list_names,
     bug118_named_in_vain,
     bug124_commits_in_doubt_at_once,

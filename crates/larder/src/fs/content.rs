@@ -105,7 +105,8 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
-    /// Writes pieces, ascending and without overlap, and updates the inode (which the caller puts).
+    /// Writes pieces, ascending and without overlap, and updates the inode (which the caller puts). Its
+    /// pages are those that this transaction has read, unless there are none: once for each file.
     pub(super) async fn write_content(
         &self,
         tx: &S::Tx,
@@ -181,8 +182,12 @@ impl<S: TxStore> FileSystem<S> {
         inode: &mut Inode,
         (pieces, pages_before): (&[Piece], u64),
     ) -> Result<(), FsError> {
+        let mut read = 0;
         let mut extents = match std::mem::replace(&mut inode.content, Content::Empty) {
-            Content::Pages(extents) => extents,
+            Content::Pages(extents) => {
+                read = Extents::capacity(extents.firsts.len());
+                extents
+            }
             Content::Inline => self.move_out(tx, id).await?,
             Content::Empty => Extents::default(),
             Content::Trie(_) => return Err(FsError::IsDirectory),
@@ -200,7 +205,10 @@ impl<S: TxStore> FileSystem<S> {
             // Several pieces may be of one page, which is counted once.
             let page = match last.filter(|(before, _)| *before == index) {
                 Some((_, page)) => page,
-                None => self.page_for_writing(tx, &mut extents, (index, pages_before)).await?,
+                None => {
+                    let of = (pages_before, read);
+                    self.page_for_writing(tx, &mut extents, index, of).await?
+                }
             };
             last = Some((index, page));
             tx.write_raw(page, at, bytes).await?;
@@ -214,18 +222,20 @@ impl<S: TxStore> FileSystem<S> {
         let mut extents = Extents::default();
         if let Some((generation, data)) = tx.get(id.page, id.data_slot()).await? {
             tx.delete(id.page, id.data_slot(), generation).await?;
-            let page = self.page_for_writing(tx, &mut extents, (0, 0)).await?;
+            let page = self.page_for_writing(tx, &mut extents, 0, (0, 0)).await?;
             tx.write_raw(page, 0, data).await?;
         }
         Ok(extents)
     }
 
-    /// The page of this index, made if it is not there. The file had so many pages before.
+    /// The page of this index, made if it is not there. The file had so many pages before, and runs for
+    /// so many were read in this transaction.
     async fn page_for_writing(
         &self,
         tx: &S::Tx,
         extents: &mut Extents,
-        (index, pages_before): (u64, u64),
+        index: u64,
+        (pages_before, read): (u64, u64),
     ) -> Result<PageNo, FsError> {
         while Extents::capacity(extents.firsts.len()) <= index {
             let run = extents.firsts.len();
@@ -252,7 +262,9 @@ impl<S: TxStore> FileSystem<S> {
             extents.missing = extents.missing.saturating_sub(u32::from(index >= pages_before));
             true
         };
-        if !there {
+        if !there && index < read {
+            tx.create_named_page(page, PageKind::Raw).await?;
+        } else if !there {
             tx.create_page(page, PageKind::Raw).await?;
         }
         Ok(page)

@@ -256,6 +256,24 @@ async fn what_is_known_of_pages_that_were_emptied() {
     clean(&fs).await;
 }
 
+/// Bug 116. The numbers of a file's run are in its record. Whoever makes its next page has read the number there,
+/// and must say so: he may have been given the same one in a branch that is lost, and would be refused for
+/// that. Of a run that he begins himself he was given the numbers.
+#[tokio::test]
+async fn bug116_a_number_that_was_read_in_a_record_is_told_from_one_that_was_given() {
+    let (store, fs) = fresh().await;
+    let other = open(&store).await;
+    let f = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, f, 0, &pattern(3 * PAGE as usize, 1)).await;
+    write_file(&other, f, 3 * PAGE, &pattern(14 * PAGE as usize, 2)).await;
+    let extents = pages_of(fs.getattr(f).await.expect("it works"));
+    let named: Vec<u64> = (0..extents.high)
+        .filter(|index| store.was_named(extents.page(*index).expect("a run covers it")))
+        .collect();
+    assert_eq!((extents.high, named), (17, (3..16).collect::<Vec<_>>()), "page 16 begins a run");
+    clean(&fs).await;
+}
+
 /// A file was to be made to reach to 1 MiB; another site had written at 2 MiB meanwhile, and its bytes
 /// were cut off. What is made to reach somewhere is never made shorter, and past its limit nothing
 /// more is done.
