@@ -463,6 +463,7 @@ impl World {
             checked: self.through(),
             reads: Vec::new(),
             writes,
+            named: Vec::new(),
         };
         self.ask(op);
     }

@@ -169,6 +169,7 @@ impl Driver {
                 checked: Stamp(stamp - 1),
                 reads: Vec::new(),
                 writes: vec![write(5), write(6)],
+                named: Vec::new(),
             });
             let outcome = Outcome::Committed(Stamp(stamp));
             let history = HistoryId(1);

@@ -295,6 +295,7 @@ impl World {
             checked: info.version,
             reads: Vec::new(),
             writes: vec![Write { page, op: put }],
+            named: Vec::new(),
         };
         let committed = self.ask(commit);
         assert_eq!(committed, CacheReply::Outcome(Outcome::Committed(info.version.next())));

@@ -69,6 +69,9 @@ pub enum CacheOp {
         reads: Vec<Read>,
         /// What to write.
         writes: Vec<Write>,
+        /// Of the pages that it makes, those of which the numbers were read in it: ascending. They were
+        /// given on the line of what was read, whatever numbers this process was given.
+        named: Vec<PageId>,
     },
     /// Wait for the outcome of a commit that an earlier answer left in doubt.
     Outcome {

@@ -183,6 +183,7 @@ impl Stage {
             "refresh" => self.ask(CacheOp::Refresh { domain: DOMAIN }),
             "quick" => self.quick_beats(),
             "refreshes" => self.refreshes(number(rest[0])),
+            "numbers" => self.ask(CacheOp::AllocateIds { volume: VOLUME, count: number(rest[0]) }),
             "open" => self.ask(CacheOp::OpenVolume(VolumeKey::Id(VOLUME))),
             "wait" => {
                 self.ask(CacheOp::WaitThrough { domain: DOMAIN, stamp: Stamp(number(rest[0])) })
@@ -196,8 +197,10 @@ impl Stage {
                 let id = RequestId(number(rest[0]));
                 self.input(CacheInput::Cancel { id })
             }
-            "begin" | "read" | "exists" | "slots" | "make" | "put" | "delete" | "supply"
-            | "finish" | "commit" | "drop" | "object" | "age" => self.transaction(words[0], rest),
+            "begin" | "read" | "exists" | "slots" | "make" | "put" | "delete" | "remove"
+            | "supply" | "finish" | "commit" | "drop" | "object" | "age" => {
+                self.transaction(words[0], rest)
+            }
             other => self.parent(other, rest),
         }
     }
@@ -315,6 +318,7 @@ impl Stage {
             checked: Stamp(1),
             reads: (1..=reads).map(read).collect(),
             writes: (1..=writes).map(write).collect(),
+            named: Vec::new(),
         });
         let cut = |said: String| said.chars().take(60).collect();
         said.into_iter().map(cut).collect()
@@ -398,7 +402,11 @@ impl Stage {
             }
             "advance" => self.advance(words),
             "page" => self.answer(words),
-            "committed" => committed(words),
+            // `renewed`: under the boot that was to be registered last.
+            "committed" => {
+                let boot = if words.contains(&"renewed") { self.boot } else { BOOT };
+                committed(boot, words)
+            }
             "deferred" => Message::CommitDeferred {
                 domain: DOMAIN,
                 id: CommitId { boot: BOOT, sequence: number(words[0]) },
@@ -414,6 +422,7 @@ impl Stage {
                 id: CommitId { boot: BOOT, sequence: number(words[0]) },
                 error: RequestError::Damaged { page: page("5"), detail: "no checksum".into() },
             },
+            // `ids 3 100 10 history=1` answers request 3 with the numbers 100 to 109.
             "ids" => Message::Ids {
                 request: RequestId(number(words[0])),
                 history: HistoryId(option("history=").map_or(1, |no| number(no).into())),
@@ -454,6 +463,9 @@ impl Stage {
             } else if let Some(sequence) = word.strip_prefix("own=") {
                 let change = changes.last_mut().expect("a stamp first");
                 change.id = CommitId { boot: BOOT, sequence: number(sequence) };
+            } else if let Some(sequence) = word.strip_prefix("renewed=") {
+                let change = changes.last_mut().expect("a stamp first");
+                change.id = CommitId { boot: self.boot, sequence: number(sequence) };
             } else {
                 let change = changes.last_mut().expect("a stamp first");
                 change.pages.extend(touched(&[word]));
@@ -531,9 +543,18 @@ impl Stage {
                     None => "gone".into(),
                 })
             }
+            // `named`: with a number that it has read.
             "make" => {
-                let op = Op::CreatePage(PageKind::Slotted);
-                told(transaction.write(page(words[0]), op), |()| "made".into())
+                let (page, kind) = (page(words[0]), PageKind::Slotted);
+                let made = if words.contains(&"named") {
+                    transaction.create_named_page(page, kind)
+                } else {
+                    transaction.write(page, Op::CreatePage(kind))
+                };
+                told(made, |()| "made".into())
+            }
+            "remove" => {
+                told(transaction.write(page(words[0]), Op::DeletePage), |()| "removed".into())
             }
             "put" => {
                 let op = Op::Put {
@@ -628,11 +649,11 @@ fn volume_info() -> VolumeInfo {
 }
 
 /// `committed 3 unknown`, `committed 3 gone of=6`, `committed 3 7 history=2`.
-fn committed(words: &[&str]) -> Message {
+fn committed(boot: BootId, words: &[&str]) -> Message {
     let option = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
     Message::Committed {
         domain: DOMAIN,
-        id: CommitId { boot: BOOT, sequence: number(words[0]) },
+        id: CommitId { boot, sequence: number(words[0]) },
         outcome: match words[1] {
             "unknown" => Outcome::Unknown,
             "gone" => Outcome::Aborted(Abort::BadPage(page(option("of=").unwrap_or("1")))),

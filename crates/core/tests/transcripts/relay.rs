@@ -2,6 +2,7 @@
 
 mod copies;
 mod crowds;
+mod rest;
 
 use crate::parent::*;
 use crate::transcript::Transcript;

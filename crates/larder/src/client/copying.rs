@@ -112,7 +112,8 @@ impl Volume {
         let history = self.history().ok_or_else(|| Error::Unavailable("no stream yet".into()))?;
         let checked = self.valid_through();
         let limit = shared.request_limit();
-        let op = CacheOp::Commit { domain, history, checked, reads: Vec::new(), writes };
+        let (reads, named) = (Vec::new(), Vec::new());
+        let op = CacheOp::Commit { domain, history, checked, reads, writes, named };
         let answer = shared.requests.ask_raw(op, limit).await;
         let mut outcome = outcome_of(answer, (domain, line), limit);
         // The node goes on asking as long as it lives.

@@ -279,6 +279,12 @@ impl Transaction {
         Ok(PageId { volume, page })
     }
 
+    /// Makes a page with a number that this transaction has read in what somebody committed for that,
+    /// and has not written itself.
+    pub async fn create_named_page(&self, page: PageId, kind: PageKind) -> Result<()> {
+        self.write_with(|tx| tx.create_named_page(page, kind)).await
+    }
+
     /// Removes a page with all its objects.
     pub async fn delete_page(&self, page: PageId) -> Result<()> {
         self.write(page, Op::DeletePage).await

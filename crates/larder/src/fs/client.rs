@@ -209,6 +209,10 @@ impl Tx for VolumeTx {
         Ok(self.transaction.write(self.id(page), op).await?)
     }
 
+    async fn create_named_page(&self, page: PageNo, kind: PageKind) -> Result<(), TxError> {
+        Ok(self.transaction.create_named_page(self.id(page), kind).await?)
+    }
+
     async fn delete_page(&self, page: PageNo) -> Result<(), TxError> {
         Ok(self.transaction.delete_page(self.id(page)).await?)
     }

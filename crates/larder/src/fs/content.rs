@@ -14,6 +14,8 @@ use larder_core::page::HEADER_BYTES;
 pub(super) const PAGES_FREED_MAX: u64 = 256;
 /// Pages of a file with holes that are looked for in one transaction, to be freed if they are there.
 const PAGES_SOUGHT_MAX: u64 = 1024;
+/// Most numbers that an origin gives at once: the pages of the longest run.
+const NUMBERS_AT_ONCE: u64 = 1 << 24;
 /// What an object costs in its page beside its bytes, generously.
 pub(super) const OBJECT_OVERHEAD: u64 = 64;
 
@@ -105,7 +107,8 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
-    /// Writes pieces, ascending and without overlap, and updates the inode (which the caller puts).
+    /// Writes pieces, ascending and without overlap, and updates the inode (which the caller puts). Its
+    /// pages are those that this transaction has read, unless there are none: once for each file.
     pub(super) async fn write_content(
         &self,
         tx: &S::Tx,
@@ -181,8 +184,12 @@ impl<S: TxStore> FileSystem<S> {
         inode: &mut Inode,
         (pieces, pages_before): (&[Piece], u64),
     ) -> Result<(), FsError> {
+        let mut read = 0;
         let mut extents = match std::mem::replace(&mut inode.content, Content::Empty) {
-            Content::Pages(extents) => extents,
+            Content::Pages(extents) => {
+                read = Extents::capacity(extents.firsts.len());
+                extents
+            }
             Content::Inline => self.move_out(tx, id).await?,
             Content::Empty => Extents::default(),
             Content::Trie(_) => return Err(FsError::IsDirectory),
@@ -200,7 +207,10 @@ impl<S: TxStore> FileSystem<S> {
             // Several pieces may be of one page, which is counted once.
             let page = match last.filter(|(before, _)| *before == index) {
                 Some((_, page)) => page,
-                None => self.page_for_writing(tx, &mut extents, (index, pages_before)).await?,
+                None => {
+                    let of = (pages_before, read);
+                    self.page_for_writing(tx, &mut extents, index, of).await?
+                }
             };
             last = Some((index, page));
             tx.write_raw(page, at, bytes).await?;
@@ -214,27 +224,22 @@ impl<S: TxStore> FileSystem<S> {
         let mut extents = Extents::default();
         if let Some((generation, data)) = tx.get(id.page, id.data_slot()).await? {
             tx.delete(id.page, id.data_slot(), generation).await?;
-            let page = self.page_for_writing(tx, &mut extents, (0, 0)).await?;
+            let page = self.page_for_writing(tx, &mut extents, 0, (0, 0)).await?;
             tx.write_raw(page, 0, data).await?;
         }
         Ok(extents)
     }
 
-    /// The page of this index, made if it is not there. The file had so many pages before.
+    /// The page of this index, made if it is not there. The file had so many pages before, and runs for
+    /// so many were read in this transaction.
     async fn page_for_writing(
         &self,
         tx: &S::Tx,
         extents: &mut Extents,
-        (index, pages_before): (u64, u64),
+        index: u64,
+        (pages_before, read): (u64, u64),
     ) -> Result<PageNo, FsError> {
-        while Extents::capacity(extents.firsts.len()) <= index {
-            let run = extents.firsts.len();
-            if run == EXTENTS_MAX {
-                return Err(FsError::TooLarge);
-            }
-            let pages = Extents::run_pages(run);
-            extents.firsts.push(self.numbers.take(&self.store, pages).await?);
-        }
+        self.take_runs(tx, extents, index).await?;
         let page = extents.page(index).expect("the runs cover it");
         let there = if index >= extents.high {
             extents.sparse |= index > extents.high;
@@ -252,10 +257,45 @@ impl<S: TxStore> FileSystem<S> {
             extents.missing = extents.missing.saturating_sub(u32::from(index >= pages_before));
             true
         };
-        if !there {
+        if !there && index < read {
+            tx.create_named_page(page, PageKind::Raw).await?;
+        } else if !there {
             tx.create_page(page, PageKind::Raw).await?;
         }
         Ok(page)
+    }
+
+    /// Takes numbers for the runs up to the one of this index, of which the caller makes a page. They are
+    /// taken at once, so that they were given at once: by that page the origin knows whether they were on
+    /// its line, and whoever reads them in what is committed relies on it (bug 125).
+    async fn take_runs(
+        &self,
+        tx: &S::Tx,
+        extents: &mut Extents,
+        index: u64,
+    ) -> Result<(), FsError> {
+        if index >= Extents::capacity(EXTENTS_MAX) {
+            return Err(FsError::TooLarge);
+        }
+        while Extents::capacity(extents.firsts.len()) <= index {
+            let from = extents.firsts.len();
+            let before = Extents::capacity(from);
+            let mut to = from + 1;
+            while Extents::capacity(to) <= index
+                && Extents::capacity(to + 1) - before <= NUMBERS_AT_ONCE
+            {
+                to += 1;
+            }
+            let count = Extents::capacity(to) - before;
+            let first = self.numbers.take(&self.store, count).await?;
+            let places = (from..to).map(|run| Extents::capacity(run) - before);
+            extents.firsts.extend(places.map(|place| PageNo(first.0 + place)));
+            if Extents::capacity(to) <= index {
+                // The rest is given apart: an empty page shows that these are of the line.
+                tx.create_page(first, PageKind::Raw).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Sets a file's size and updates the inode (which the caller puts). It is not done when the

@@ -36,6 +36,8 @@ struct Database {
     /// What the commit of stamp `index + 1` touched.
     log: Vec<Vec<Touched>>,
     next_page: u64,
+    /// Pages that were made, or were to be, with numbers that had been read.
+    named: BTreeSet<PageNo>,
     /// How often page numbers were given anew.
     history: u128,
     forked: bool,
@@ -119,6 +121,12 @@ impl MemoryStore {
     #[must_use]
     pub fn pages(&self) -> usize {
         self.lock().pages.values().flatten().count()
+    }
+
+    /// Whether it was made with a number that had been read.
+    #[must_use]
+    pub fn was_named(&self, page: PageNo) -> bool {
+        self.lock().named.contains(&page)
     }
 
     /// Commits so far.
@@ -478,6 +486,12 @@ impl Tx for MemoryTx {
 
     async fn create_page(&self, page: PageNo, kind: PageKind) -> Result<(), TxError> {
         self.write(page, Op::CreatePage(kind))
+    }
+
+    async fn create_named_page(&self, page: PageNo, kind: PageKind) -> Result<(), TxError> {
+        self.write(page, Op::CreatePage(kind))?;
+        self.store.lock().named.insert(page);
+        Ok(())
     }
 
     async fn delete_page(&self, page: PageNo) -> Result<(), TxError> {

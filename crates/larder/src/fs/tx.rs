@@ -125,6 +125,14 @@ pub trait Tx: Send + Sync {
         kind: PageKind,
     ) -> impl Future<Output = Result<(), TxError>> + Send;
 
+    /// Makes a page with a number that a record names which this transaction has read, and has not
+    /// written itself: whoever wrote it was given the number.
+    fn create_named_page(
+        &self,
+        page: PageNo,
+        kind: PageKind,
+    ) -> impl Future<Output = Result<(), TxError>> + Send;
+
     /// Removes a page for good, without reading it.
     fn delete_page(&self, page: PageNo) -> impl Future<Output = Result<(), TxError>> + Send;
 

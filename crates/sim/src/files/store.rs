@@ -317,6 +317,11 @@ impl Tx for SimTx {
         self.run(|tx| tx.write(id, Op::CreatePage(kind))).await
     }
 
+    async fn create_named_page(&self, page: PageNo, kind: PageKind) -> Result<(), TxError> {
+        let id = self.id(page);
+        self.run(|tx| tx.create_named_page(id, kind)).await
+    }
+
     async fn delete_page(&self, page: PageNo) -> Result<(), TxError> {
         let id = self.id(page);
         self.run(|tx| tx.write(id, Op::DeletePage)).await

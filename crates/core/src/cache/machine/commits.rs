@@ -324,6 +324,8 @@ pub(super) struct Asked {
     pub(super) base: Stamp,
     pub(super) reads: Vec<Read>,
     pub(super) writes: Vec<Write>,
+    /// Pages made with numbers that were read in it, ascending.
+    pub(super) named: Vec<PageId>,
 }
 
 impl Cache {
@@ -346,8 +348,8 @@ impl Cache {
         }
         let id = CommitId { boot: commits.boot, sequence: commits.next };
         // As long as it may become: a link that it is too long for would break, and the next one.
-        let Asked { history, base, reads, writes } = asked;
-        let numbers = self.numbers.of(&writes);
+        let Asked { history, base, reads, writes, named } = asked;
+        let numbers = self.numbers.of(&writes, &named);
         let asked =
             CommitRequest { id, confirmed: u64::MAX, history, base, numbers, reads, writes };
         if let Err(abort) = crate::wire::check_commit(domain, &asked) {

@@ -767,15 +767,16 @@ mod tests {
     /// message, though none of them could have become free (bug 104). They are when it has ended.
     #[test]
     fn notices_that_wait_for_a_transaction_are_not_looked_at_while_it_runs() {
+        let owed = |epoch| Owed { epoch, silent: false };
         let mut holdings = Holdings::default();
         // Page 1 is of before the transaction, and is being fetched.
-        (1..1000).for_each(|number| holdings.owe(page(number), 4 + number));
+        (1..1000).for_each(|number| holdings.owe(page(number), owed(4 + number)));
         let fetched = |one| one == page(1);
         assert_eq!(holdings.take_free(6, fetched), []);
         assert_eq!(holdings.looked_at(6), [page(1)], "the others cannot be free");
         holdings.held_up.push(page(1));
         // One more is evicted. Then the fetch is given up.
-        holdings.owe(page(1000), 2000);
+        holdings.owe(page(1000), owed(2000));
         assert_eq!(holdings.take_free(6, fetched), []);
         assert_eq!(holdings.looked_at(6), [page(1)]);
         holdings.held_up.push(page(1));
@@ -790,7 +791,7 @@ mod tests {
         assert_eq!(holdings.take_free(u64::MAX, |_| false), freed);
         assert!(holdings.owed.is_empty());
         // With none running, the next one is free at once.
-        holdings.owe(page(3), 3000);
+        holdings.owe(page(3), owed(3000));
         assert_eq!(holdings.take_free(u64::MAX, |_| false), [page(3)]);
     }
 }

@@ -4,9 +4,12 @@
 //! 2. It is restored from a copy of before, under a new history, and gives 100 to 109 to another node.
 //! 3. The first node had seen nothing else of what was lost, so its line goes on, and its commit would
 //!    make page 100. Of which history the number is tells the two apart.
+//!
+//! A number that a transaction has read is another matter: whoever committed what it was read in was given
+//! it on that line, which says nothing of the same number that this node may have been given on another.
 
 use crate::commit::{IdRange, Numbered, Op, Write};
-use crate::id::{HistoryId, PageNo, VolumeId};
+use crate::id::{HistoryId, PageId, PageNo, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Ranges remembered, neighbours given one after another counting as one. Beyond it the oldest is
@@ -75,11 +78,15 @@ impl Numbers {
         }
     }
 
-    /// The histories of the numbers with which pages are made. Numbers that were not given to this
-    /// process come from what is committed: a file's run, made by another node or before a restart.
-    pub(super) fn of(&self, writes: &[Write]) -> Vec<Numbered> {
+    /// The histories of the numbers with which pages are made; `named`, ascending: those that were read
+    /// in the transaction. Others that were not given to this process come from what is committed as
+    /// well: a file's run, made by another node or before a restart.
+    pub(super) fn of(&self, writes: &[Write], named: &[PageId]) -> Vec<Numbered> {
         let made = writes.iter().filter(|write| matches!(write.op, Op::CreatePage(_)));
         let histories = made.map(|write| {
+            if named.binary_search(&write.page).is_ok() {
+                return HistoryId::default();
+            }
             let key = (write.page.volume, write.page.page);
             let range = self.ranges.range(..=key).next_back();
             let range = range.filter(|((volume, _), (end, _))| *volume == key.0 && *end > key.1);
@@ -104,7 +111,6 @@ impl Numbers {
 mod tests {
     use super::*;
     use crate::commit::PageKind;
-    use crate::id::PageId;
 
     fn make(pages: &[u64]) -> Vec<Write> {
         let id = |page: &u64| PageId { volume: VolumeId(7), page: PageNo(*page) };
@@ -126,12 +132,12 @@ mod tests {
         give(115, 10, new);
         assert_eq!(numbers.ranges.len(), 2, "neighbours are one");
         let told = |history, pages| Numbered { history, pages };
-        assert_eq!(numbers.of(&make(&[100, 114])), [told(old, 2)]);
-        assert_eq!(numbers.of(&make(&[115, 124])), [told(new, 2)]);
+        assert_eq!(numbers.of(&make(&[100, 114]), &[]), [told(old, 2)]);
+        assert_eq!(numbers.of(&make(&[115, 124]), &[]), [told(new, 2)]);
         let all = [told(old, 1), told(new, 1), told(HistoryId::default(), 2), told(old, 1)];
-        assert_eq!(numbers.of(&make(&[114, 115, 125, 126, 100])), all, "two were never given");
-        assert_eq!(numbers.of(&make(&[125])), []);
-        assert_eq!(numbers.of(&[]), []);
+        assert_eq!(numbers.of(&make(&[114, 115, 125, 126, 100]), &[]), all, "two were never given");
+        assert_eq!(numbers.of(&make(&[125]), &[]), []);
+        assert_eq!(numbers.of(&[], &[]), []);
     }
 
     /// The bug (found by the simulator): a node was given 52 and 53, and then 54 and 55, which it
@@ -151,20 +157,43 @@ mod tests {
             numbers
         };
         let numbers = given(&[(52, 2, old), (54, 2, old), (52, 2, new)]);
-        assert_eq!(numbers.of(&make(&[52, 53, 54, 55])), [told(new, 2), told(old, 2)]);
+        assert_eq!(numbers.of(&make(&[52, 53, 54, 55]), &[]), [told(new, 2), told(old, 2)]);
         let numbers = given(&[(50, 10, old), (52, 2, new)]);
         assert_eq!(
-            numbers.of(&make(&[51, 52, 53, 54, 59])),
+            numbers.of(&make(&[51, 52, 53, 54, 59]), &[]),
             [told(old, 1), told(new, 2), told(old, 2)],
             "on both sides"
         );
         let numbers = given(&[(50, 2, old), (53, 4, old), (51, 3, new)]);
         assert_eq!(
-            numbers.of(&make(&[50, 51, 53, 54, 56])),
+            numbers.of(&make(&[50, 51, 53, 54, 56]), &[]),
             [told(old, 1), told(new, 2), told(old, 2)],
             "of two"
         );
-        assert_eq!(numbers.of(&make(&[57])), []);
+        assert_eq!(numbers.of(&make(&[57]), &[]), []);
+    }
+
+    /// Bug 116 (found by the simulator). A node was given 100 to 109, and the origin began anew. On the new
+    /// line it gave them to another node, which made a file of them and its first page. The first node read
+    /// the file's record and made the second page: it said of 101 that it was of the lost branch, and was
+    /// refused until its process ended. What was read in the transaction names no history; what was not still
+    /// does.
+    #[test]
+    fn bug116_a_number_that_was_read_is_of_no_lost_branch() {
+        let lost = HistoryId(1);
+        let mut numbers = Numbers::default();
+        numbers.given(&IdRange { volume: VolumeId(7), first: PageNo(100), count: 10 }, lost);
+        let read = |pages: &[u64]| -> Vec<PageId> {
+            pages.iter().map(|&page| PageId { volume: VolumeId(7), page: PageNo(page) }).collect()
+        };
+        let told = |history, pages| Numbered { history, pages };
+        assert_eq!(numbers.of(&make(&[101]), &read(&[101])), []);
+        let none = HistoryId::default();
+        assert_eq!(
+            numbers.of(&make(&[101, 100, 102]), &read(&[101, 102])),
+            [told(none, 1), told(lost, 1), told(none, 1)],
+            "what was kept of its own is of the lost branch as before"
+        );
     }
 
     #[test]
@@ -175,8 +204,8 @@ mod tests {
             numbers.given(&range, HistoryId(1));
         }
         assert!(numbers.ranges.len() <= RANGES_MAX);
-        assert_eq!(numbers.of(&make(&[2])), []);
+        assert_eq!(numbers.of(&make(&[2]), &[]), []);
         let last = Numbered { history: HistoryId(1), pages: 1 };
-        assert_eq!(numbers.of(&make(&[2 * RANGES_MAX as u64])), [last]);
+        assert_eq!(numbers.of(&make(&[2 * RANGES_MAX as u64]), &[]), [last]);
     }
 }

@@ -130,8 +130,8 @@ impl Cache {
             CacheOp::Fetch { domain, pages, prefetch } => {
                 self.ask_pages(id, deadline, domain, pages, prefetch, out)
             }
-            CacheOp::Commit { domain, history, checked, reads, writes } => {
-                let asked = Asked { history, base: checked, reads, writes };
+            CacheOp::Commit { domain, history, checked, reads, writes, named } => {
+                let asked = Asked { history, base: checked, reads, writes, named };
                 match self.take_commit(domain, id, asked) {
                     Ok(commit) => self.wait(id, deadline, Kind::Commit { domain, id: commit }),
                     Err(refused) => answer(id, refused, out),

@@ -175,6 +175,8 @@ pub struct CommitPart {
     pub reads: Vec<Read>,
     /// What to write, in order.
     pub writes: Vec<Write>,
+    /// Of the pages that it makes, those of which it has read the numbers: ascending.
+    pub named: Vec<PageId>,
 }
 
 impl CommitPart {
@@ -187,6 +189,7 @@ impl CommitPart {
             checked: self.checked,
             reads: self.reads,
             writes: self.writes,
+            named: self.named,
         }
     }
 
@@ -479,21 +482,18 @@ impl Transaction {
             }
             self.check_age(domain)?;
         }
+        let named = self.overlay.named();
         let writes = self.overlay.take_writes();
         let written = writes.first().map(|write| self.domain_of(write.page)).transpose()?;
         let strict = self.options.consistency == Consistency::Strict;
         let mut places: Vec<usize> = (0..self.domains.len()).collect();
         places.sort_unstable_by_key(|&place| self.domains[place].state.id());
         let per_domain = self.per_domain();
-        let (mut parts, mut seen, mut writes) = (Vec::new(), Vec::new(), Some(writes));
+        let (mut parts, mut seen, mut writes) = (Vec::new(), Vec::new(), Some((writes, named)));
         for place in places {
             if strict || written == Some(place) {
-                let own = if written == Some(place) {
-                    writes.take().unwrap_or_default()
-                } else {
-                    Vec::new()
-                };
-                parts.push(self.part(place, own));
+                let own = writes.take_if(|_| written == Some(place));
+                parts.push(self.part(place, own.unwrap_or_default()));
             } else {
                 seen.push(self.seen(place));
             }
@@ -505,7 +505,7 @@ impl Transaction {
         })
     }
 
-    fn part(&self, place: usize, writes: Vec<Write>) -> CommitPart {
+    fn part(&self, place: usize, (writes, named): (Vec<Write>, Vec<PageId>)) -> CommitPart {
         let Attached { state, at, .. } = &self.domains[place];
         let reads = self.reads.sorted(|page| {
             self.volumes.iter().any(|&(volume, domain, _)| volume == page.volume && domain == place)
@@ -517,6 +517,7 @@ impl Transaction {
             checked: at.through,
             reads,
             writes,
+            named,
         }
     }
 

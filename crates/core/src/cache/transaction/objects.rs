@@ -84,6 +84,19 @@ impl Transaction {
         .into()
     }
 
+    /// Makes a page with a number that this transaction has read, and not written itself: that of the
+    /// next page of a file's run. It was given on the line of what was read, to whomever; that this
+    /// process was given the same number on another one says nothing of it. What it was read in is
+    /// validated with the commit.
+    pub fn create_named_page(&mut self, page: PageId, kind: PageKind) -> Step<()> {
+        self.atomically(|tx| {
+            tx.put_op(page, Op::CreatePage(kind))?;
+            tx.overlay.note_named(page);
+            Ok(())
+        })
+        .into()
+    }
+
     /// Runs an operation of several writes: all of them, or none and the page numbers back.
     pub(super) fn atomically<T>(&mut self, run: impl FnOnce(&mut Self) -> Try<T>) -> Try<T> {
         self.alive()?;

@@ -14,6 +14,8 @@ pub(super) struct Written {
     pub(super) base: Option<Arc<PageCopy>>,
     /// Made, or deleted unseen, by this transaction's first write to it: no base is needed.
     pub(super) made: bool,
+    /// Made with a number that was read in this transaction.
+    named: bool,
     /// Which of the transaction's writes, ascending.
     writes: Vec<usize>,
     /// The page after the first `applied` of them.
@@ -136,6 +138,17 @@ impl Overlay {
             written.apply(&self.writes[index].op, page_bytes)?;
         }
         Ok(())
+    }
+
+    /// Pages made with numbers that were read in this transaction, ascending.
+    pub(super) fn named(&self) -> Vec<PageId> {
+        let named = self.pages.iter().filter(|(_, written)| written.named);
+        named.map(|(&page, _)| page).collect()
+    }
+
+    /// Notes of a page made here that its number was read in this transaction.
+    pub(super) fn note_named(&mut self, page: PageId) {
+        self.pages.get_mut(&page).expect("just made").named = true;
     }
 
     /// Makes a page that has no base.

@@ -398,6 +398,33 @@ fn bug45_a_confirmation_of_a_later_state() {
     assert_eq!(ready(tx.read_object(here)).as_deref(), Some(&b"new"[..]));
 }
 
+/// Bug 94: the same on the long road, which looks at the clock after it has looked whether anything moved. What
+/// it had copied was given out as young, since the later state had just been confirmed. It is refused, and
+/// counts as read: the transaction can only be run again.
+#[test]
+fn bug94_a_confirmation_of_a_later_state_on_the_long_road() {
+    let (mut tx, here) = held_up();
+    let refused = tx.read_slot(here.page, here.slot);
+    assert!(too_old(&refused), "{refused:?}");
+    let again = tx.read_slot(here.page, here.slot);
+    assert!(matches!(again, Step::Doomed(Doom::Conflict(_))), "{again:?}");
+}
+
+/// Bug 94: and at the end of a transaction, where all that it read is said to be young.
+#[test]
+fn bug94_a_confirmation_of_a_later_state_at_the_end() {
+    let (tx, _) = held_up();
+    let finish = tx.finish();
+    assert!(
+        matches!(&finish, Finish::Refused(TransactionError::TooOld(Some(age))) if age.as_nanos() == 99),
+        "{finish:?}"
+    );
+}
+
+fn too_old<T>(step: &Step<T>) -> bool {
+    matches!(step, Step::Refused(TransactionError::TooOld(Some(age))) if age.as_nanos() == 99)
+}
+
 /// A snapshot goes on reading its state from copies kept beside the new ones.
 #[test]
 fn a_snapshot_reads_the_state_of_its_begin() {

@@ -243,8 +243,8 @@ impl Run {
         else {
             return;
         };
-        let (reads, writes) = (c.reads(), c.writes());
-        self.ask(CacheOp::Commit { domain: DOMAIN, history, checked, reads, writes });
+        let (reads, writes, named) = (c.reads(), c.writes(), Vec::new());
+        self.ask(CacheOp::Commit { domain: DOMAIN, history, checked, reads, writes, named });
     }
 
     /// A transaction goes on.

@@ -256,6 +256,52 @@ async fn what_is_known_of_pages_that_were_emptied() {
     clean(&fs).await;
 }
 
+/// Bug 116. The numbers of a file's run are in its record. Whoever makes its next page has read the number there,
+/// and must say so: he may have been given the same one in a branch that is lost, and would be refused for
+/// that. Of a run that he begins himself he was given the numbers.
+#[tokio::test]
+async fn bug116_a_number_that_was_read_in_a_record_is_told_from_one_that_was_given() {
+    let (store, fs) = fresh().await;
+    let other = open(&store).await;
+    let f = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, f, 0, &pattern(3 * PAGE as usize, 1)).await;
+    write_file(&other, f, 3 * PAGE, &pattern(14 * PAGE as usize, 2)).await;
+    let extents = pages_of(fs.getattr(f).await.expect("it works"));
+    let named: Vec<u64> = (0..extents.high)
+        .filter(|index| store.was_named(extents.page(*index).expect("a run covers it")))
+        .collect();
+    assert_eq!((extents.high, named), (17, (3..16).collect::<Vec<_>>()), "page 16 begins a run");
+    clean(&fs).await;
+}
+
+/// Bug 125. A write far behind the end of a file takes numbers for several runs, and makes a page of the last.
+/// The numbers of the first were given before the origin was restored, those of the last after it: by the one
+/// page that was made the origin could not see that the others were of the lost branch, and gave them to
+/// another file as well. They are taken at once.
+#[tokio::test]
+async fn bug125_runs_of_which_no_page_is_made_were_given_with_one_of_which_a_page_is() {
+    let (store, fs) = fresh().await;
+    for (at, runs) in [(0, 1), (16, 2), (272, 3), (271, 2), (4368, 4)] {
+        let f = make(&fs, fs.root(), &format!("f{at}"), &file()).await;
+        write_file(&fs, f, at * PAGE, &pattern(PAGE as usize, 1)).await;
+        let extents = pages_of(fs.getattr(f).await.expect("it works"));
+        let first = extents.firsts[0].0;
+        let together: Vec<PageNo> =
+            (0..runs).map(|run| PageNo(first + Extents::capacity(run))).collect();
+        assert_eq!(extents.firsts, together, "a page at {at}");
+    }
+    // The longest run is as long as what is given at once: an empty page is made of those before it.
+    let f = make(&fs, fs.root(), "f", &file()).await;
+    let before = store.pages();
+    write_file(&fs, f, Extents::capacity(5) * PAGE, b"far away").await;
+    let extents = pages_of(fs.getattr(f).await.expect("it works"));
+    assert_eq!((extents.firsts.len(), store.pages() - before), (6, 2));
+    assert_eq!(taken(&fs, f).await, PAGE, "an empty page is a hole");
+    write_file(&fs, f, 0, b"first").await;
+    assert_eq!((taken(&fs, f).await, store.pages() - before), (2 * PAGE, 2));
+    clean(&fs).await;
+}
+
 /// A file was to be made to reach to 1 MiB; another site had written at 2 MiB meanwhile, and its bytes
 /// were cut off. What is made to reach somewhere is never made shorter, and past its limit nothing
 /// more is done.

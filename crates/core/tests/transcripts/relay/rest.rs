@@ -1,0 +1,110 @@
+//! Transcripts of what a relay has to tell its parent, so that nothing is left at rest.
+
+use super::*;
+use larder_core::commit::PageKind;
+use larder_core::page::Page;
+
+/// The answer to the relay's request: page `n` as it was made.
+fn found(request: u64, n: u64) -> (String, LinkInput) {
+    let body = PageBody::Data(Page::empty(PageKind::Slotted).encode(page(n)));
+    let answer = PageAnswer { page: page(n), version: Stamp(2), as_of: Stamp(5), body };
+    up(Message::Pages { request: RequestId(request), domain: DOMAIN, pages: vec![answer] })
+}
+
+/// The parent has had what was sent up to an instant.
+fn echoed(sent: Instant) -> (String, LinkInput) {
+    up(Message::Advance {
+        domain: DOMAIN,
+        from: Stamp(5),
+        through: Stamp(5),
+        time: WallTime(0),
+        changes: Vec::new(),
+        stale: Vec::new(),
+        echo: Some(Echo { sent, age: Duration::ZERO }),
+    })
+}
+
+#[test]
+fn bug_82_a_list_for_which_too_much_was_gathered() {
+    let mut run = Run::new(
+        "Found at rest. The parent gathers what is fetched until this relay has listed what its children hold. a \
+         is brought page 3 and evicts it. That is not passed on: b has come back, and holds nobody knows \
+         what. Then b lists what it holds, without page 3, and the relay lists that: page 3 was fetched while \
+         the parent gathered, and stayed counted for good. One more list follows.",
+    );
+    run.two_nodes();
+    run.step(vec![resume(2, 2, &[(1, 1)], 5)]);
+    run.step(vec![resumed(2, 5, 5, &[])]);
+    run.step(vec![fetch(1, 5, &[3])]);
+    run.step(vec![found(3, 3)]);
+    run.step(vec![evicted(1, &[3])]);
+    run.step(vec![holding(2, &[4])]);
+    for _ in 0..3 {
+        run.0.wait(Duration::from_secs(6));
+        let now = run.0.now;
+        run.step(vec![echoed(now)]);
+    }
+    run.0.end("relay_bug_82_a_list_for_which_too_much_was_gathered");
+}
+
+#[test]
+fn bug_82_a_child_that_lists_less() {
+    let mut run = Run::new(
+        "Found at rest. b is brought page 3 while the parent gathers for this relay's list. Then b lists what it holds, \
+         without page 3: of what went with a list no notice is passed on. This relay's own list does not name it \
+         either, and it was gathered. One more list follows.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(2, 5, &[3, 4])]);
+    run.step(vec![found(2, 3)]);
+    run.step(vec![found(2, 4)]);
+    run.step(vec![holding(2, &[4])]);
+    for _ in 0..3 {
+        run.0.wait(Duration::from_secs(6));
+        let now = run.0.now;
+        run.step(vec![echoed(now)]);
+    }
+    run.0.end("relay_bug_82_a_child_that_lists_less");
+}
+
+#[test]
+fn bug_83_a_confirmation_that_nobody_takes() {
+    let mut run = Run::new(
+        "Found by reading. The line up was lost, and a confirms an outcome: here nobody takes it, before the parent \
+         has a's boot on the new line. It was passed on as soon as the stream was followed, and the parent dropped it. \
+         The registration is told to a, which confirms anew, and that is passed on.",
+    );
+    run.two_nodes();
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.step(vec![confirm(1, 10, 3)]);
+    run.step(welcomed(&[DOMAIN]));
+    run.step(vec![resumed(2, 5, 5, &[])]);
+    run.step(vec![confirm(1, 10, 3)]);
+    run.step(vec![up(Message::Registered { domain: DOMAIN, boot: BootId(10) })]);
+    run.step(vec![confirm(1, 10, 3)]);
+    run.0.end("relay_bug_83_a_confirmation_that_nobody_takes");
+}
+
+#[test]
+fn bug_84_fetched_for_nobody() {
+    let mut run = Run::new(
+        "Found by reading. b holds page 3, and a asks for it. b evicts it: that is held back, since the page is on its way \
+         (rule 7). a's link ends. The page comes for nobody, and the parent counted it as held here for as long as \
+         the link stood. It is given back.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(2, 5, &[3])]);
+    run.step(vec![found(2, 3)]);
+    run.step(vec![fetch(1, 5, &[3])]);
+    run.step(vec![evicted(2, &[3])]);
+    run.step(vec![closed(1)]);
+    run.step(vec![found(3, 3)]);
+    run.0.say(
+        "Of a page that is not there nothing is said: a commit that makes it could be overtaken.",
+    );
+    run.step(vec![opened(3, "c"), hello(3, "c", 30), resume_new(3, 1)]);
+    run.step(vec![fetch(3, 5, &[4])]);
+    run.step(vec![closed(3)]);
+    run.step(vec![pages(4, 4, 0, 5)]);
+    run.0.end("relay_bug_84_fetched_for_nobody");
+}
