@@ -15,11 +15,12 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 99] = [
+pub const PROBES: [(&str, Reached); 102] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
     ("answer-withheld", Often),
+    ("answer-withheld-in-vain", Often),
     ("append-taken-back", Often),
     ("base-below-horizon", Often),
     ("boot-makes-room", Often),
@@ -62,6 +63,8 @@ pub const PROBES: [(&str, Reached); 99] = [
     ("line-lost", Often),
     ("list-announced", Often),
     ("list-narrows", Often),
+    // It takes more loads at once than 256.
+    ("load-dropped-unstarted", Rare),
     ("load-fails", Often),
     ("log-keeps-its-reserve", Often),
     ("look-goes-on", Often),
@@ -113,6 +116,8 @@ pub const PROBES: [(&str, Reached); 99] = [
     ("stream-resumed-again", Often),
     ("told-in-vain", Often),
     ("told-lost", Often),
+    // It takes 4,096 answers while the log hangs.
+    ("too-many-answers-withheld", Rare),
     ("torn-tail-cut", Often),
     ("twin-refused", Often),
     ("update-not-told", Rare),

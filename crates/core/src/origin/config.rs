@@ -31,8 +31,8 @@ pub struct OriginConfig {
     pub append_bytes_max: usize,
     /// Most pages that one commit may write, and about as many one append. Default: 16 384.
     pub commit_pages_max: usize,
-    /// Most commits that wait for pages or for room in an append; a further one is answered
-    /// `Busy`. Default: 4096.
+    /// Most commits that wait for pages or for room in an append, and most answers that wait for
+    /// one; a further commit is answered `Busy`. Default: 4096.
     pub waiting_commits_max: usize,
     /// Bytes of commits that wait; a further one is answered `Busy`. Default: 128 MiB.
     pub waiting_bytes_max: usize,

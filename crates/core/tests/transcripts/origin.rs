@@ -3,6 +3,7 @@
 mod copies;
 mod deletions;
 mod forgotten;
+mod left;
 mod races;
 mod stores;
 mod turns;

@@ -514,7 +514,7 @@ impl<S: TxStore> FileSystem<S> {
         if creation.set != SetAttr::default() {
             self.setattr(id, creation.set).await?;
         }
-        let handle = self.open_files.hold(id).await;
+        let handle = self.hold(id).await?;
         self.getattr(id).await?;
         Ok(Some(handle))
     }

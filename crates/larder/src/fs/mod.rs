@@ -185,7 +185,8 @@ pub struct FsOptions {
     pub dirty_bytes_max: usize,
     /// The same for all open files together.
     pub dirty_total_max: usize,
-    /// How long a writer may wait for room before it is refused.
+    /// How long a writer may wait for room, and whoever opens a file for a removal of it whose outcome is
+    /// not known, before he is refused.
     pub write_limit: Duration,
     /// Most bytes asked for ahead of a sequential reader.
     pub read_ahead_bytes_max: u64,

@@ -144,7 +144,7 @@ impl<S: TxStore> FileSystem<S> {
             }
             let subdirectories = i64::from(create.kind == Kind::Directory);
             self.touch_parent(&tx, directory, 1, subdirectories, inode.ctime).await?;
-            let handle = if hold { Some(self.open_files.hold(id).await) } else { None };
+            let handle = if hold { Some(self.hold(id).await?) } else { None };
             Ok((Attr { id, inode }, place, handle))
         });
         let (attr, place, handle) = created?;
@@ -332,9 +332,13 @@ impl<S: TxStore> FileSystem<S> {
                 // It was done, and the file is still open here, or large.
                 Ok(0) if !taken.foreign => self.reap_later(id),
                 // It was done, or it never will be; or whatever is asked for is refused from here on, and
-                // whoever waits to open it is to hear that (bug 106).
+                // whoever waits to open it is to hear that (bugs 106, 132).
                 Ok(_)
-                | Err(FsError::NotFound | FsError::Store(TxError::Forked | TxError::Deleted)) => {}
+                | Err(
+                    FsError::NotFound
+                    | FsError::Damaged(_)
+                    | FsError::Store(TxError::Forked | TxError::Deleted | TxError::Damaged(_)),
+                ) => {}
                 Err(error) => {
                     lock(&self.unsettled).push_back(taken);
                     let stop = is_without_answer(&error);

@@ -2,7 +2,7 @@
 //!
 //! A file that this node holds open keeps its content when its last name goes; so a removal and an
 //! opening here must not pass each other. A removal marks the inode until its outcome is known
-//! ([`DropMark`]); an opening waits for that.
+//! ([`DropMark`]); an opening waits for that, for a while.
 
 use super::awake::{Awake, Moment};
 use super::caller::Callers;
@@ -11,12 +11,14 @@ use super::dirty::{Attempt, Dirty, Lost, Room};
 use super::late::{Creation, LATE_MAX};
 use super::record::{Inode, InodeId, Kind};
 use super::tx::Tx;
-use super::{Attr, FileSystem, FsError, ReadAhead, TxStore, lock, transact};
+use super::{Attr, FileSystem, FsError, ReadAhead, TxError, TxStore, lock, transact};
+use crate::clock::timeout;
 use bytes::{Bytes, BytesMut};
 use larder_core::id::{Generation, PageNo, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Files with a loss that nobody was told of; beyond it the one lost longest ago, whose file may be
@@ -433,15 +435,23 @@ impl OpenFiles {
         }
     }
 
-    /// Registers a handle, after any removal under way.
-    pub(super) async fn hold(self: &Arc<Self>, id: InodeId) -> Handle {
-        loop {
-            let unmarked = self.unmarked.notified();
-            if let Some(handle) = self.try_hold(id) {
-                return handle;
-            }
-            unmarked.await;
+    /// Registers a handle, after any removal under way; none: one takes longer than the limit. What settles a
+    /// removal without an outcome is a commit, which may be refused for as long as anybody likes: for a right
+    /// that was taken, a store that is full.
+    async fn hold(self: &Arc<Self>, id: InodeId, limit: Duration) -> Option<Handle> {
+        if let Some(handle) = self.try_hold(id) {
+            return Some(handle);
         }
+        let holding = async {
+            loop {
+                let unmarked = self.unmarked.notified();
+                if let Some(handle) = self.try_hold(id) {
+                    return handle;
+                }
+                unmarked.await;
+            }
+        };
+        timeout(limit, holding).await.ok()
     }
 
     /// Forgets a file that nobody holds; says whether it did, and it is one without a name.
@@ -653,9 +663,19 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
+    /// Registers a handle, after any removal under way; [`TxError::TimedOut`] if one has no outcome for
+    /// longer than [`FsOptions::write_limit`].
+    pub(super) async fn hold(&self, id: InodeId) -> Result<Handle, FsError> {
+        let held = self.open_files.hold(id, self.options.write_limit).await;
+        held.ok_or_else(|| {
+            tracing::warn!(inode = %id, "not opened: whether its removal was done is not known yet");
+            TxError::TimedOut.into()
+        })
+    }
+
     /// Opens a file.
     pub async fn open_file(&self, id: InodeId) -> Result<(Handle, Attr), FsError> {
-        let handle = self.open_files.hold(id).await;
+        let handle = self.hold(id).await?;
         let attr = self.getattr(id).await?;
         match attr.inode.kind {
             Kind::Directory => Err(FsError::IsDirectory),

@@ -2,6 +2,7 @@
 
 use super::boots::Known;
 use super::look::{Look, Looked};
+use super::pending::Passer;
 use super::{Context, Domain};
 use crate::commit::{
     Abort, COMMIT_BYTES_MAX, COMMIT_READS_MAX, COMMIT_WRITES_MAX, CommitRequest, OBJECT_BYTES_MAX,
@@ -32,21 +33,6 @@ pub(super) struct Waiting {
     pub(super) rights_seen: u64,
 }
 
-/// A link over which a commit came.
-#[derive(Debug)]
-pub(super) struct Passer {
-    pub(super) link: LinkId,
-    /// The certificate of the relay at its end, if it is one: what the relay may not do is refused
-    /// also when the link is gone meanwhile.
-    pub(super) relay: Option<String>,
-}
-
-impl Passer {
-    fn new(cx: &Context<'_>, link: LinkId) -> Self {
-        Self { link, relay: cx.links.relay_of(link).map(str::to_owned) }
-    }
-}
-
 impl Domain {
     /// Takes a commit from a link.
     pub(in crate::origin) fn commit(
@@ -56,13 +42,11 @@ impl Domain {
         request: CommitRequest,
     ) {
         let id = request.id;
-        if let Some(links) = self.pending.get_mut(&id) {
+        if self.pending.has(id) {
             crate::probe::probe("commit-repeated-under-way");
             // Repeated while it is under way: one answer for each link that asked.
-            if links.iter().any(|passer| passer.link == link) {
+            if !self.pending.join(id, Passer::new(cx, link)) {
                 cx.links.forget_request(link);
-            } else {
-                links.push(Passer::new(cx, link));
             }
             return;
         }
@@ -97,10 +81,12 @@ impl Domain {
             }
         }
         let checked = self.check_request(cx, &request);
-        let passers = vec![Passer::new(cx, link)];
-        if let Err(abort) = checked.and_then(|()| self.check_rights(cx, &passers, &request)) {
+        let passers = [Passer::new(cx, link)];
+        let checked = checked.and_then(|()| self.check_rights(cx, &passers, &request));
+        let [passer] = passers;
+        if let Err(abort) = checked {
             if self.gathering.items.len() < cx.config.append_records_max {
-                self.pending.insert(id, passers);
+                self.pending.add(id, passer);
                 self.gather_abort(id, abort);
             } else {
                 let error = RequestError::Busy("the append that is gathered is full".into());
@@ -122,7 +108,7 @@ impl Domain {
             cx.links.defer(link, self.id, id, error, cx.out);
             return;
         }
-        self.pending.insert(id, passers);
+        self.pending.add(id, passer);
         self.waiting_bytes += bytes;
         let (since, pinned) = (cx.now, Vec::new());
         let (pinned_bytes, missing, look, rights_seen) = (0, 0, None, self.rights_changes);
@@ -261,7 +247,7 @@ impl Domain {
             if waiting.rights_seen != self.rights_changes {
                 crate::probe::probe("commit-rights-changed-meanwhile");
                 let id = waiting.request.id;
-                let passers = self.pending.get(&id).map_or(&[][..], Vec::as_slice);
+                let passers = self.pending.passers(id);
                 if let Err(abort) = self.check_rights(cx, passers, &waiting.request) {
                     self.leave(&waiting);
                     self.gather_abort(id, abort);
@@ -283,10 +269,17 @@ impl Domain {
 
     fn has_room(&self, cx: &Context<'_>) -> bool {
         self.is_open()
+            && self.has_room_for_answers(cx)
             && self.gathering.items.len() < cx.config.append_records_max
             && self.gathering.bytes < cx.config.append_bytes_max
             && self.gathering.pages.len() < cx.config.commit_pages_max
             && self.pages.dirty_bytes() < cx.config.dirty_bytes_max
+    }
+
+    /// Whether one more answer may be withheld. A commit that only reads, or conflicts, adds nothing to an
+    /// append, but its answer waits for it.
+    pub(super) fn has_room_for_answers(&self, cx: &Context<'_>) -> bool {
+        self.pending.withheld() < cx.config.waiting_commits_max
     }
 
     /// The history that a stamp is of. That of the oldest epoch known, for those before.
@@ -301,7 +294,7 @@ impl Domain {
             Outcome::Committed(stamp) => self.history_at(*stamp),
             Outcome::Aborted(_) | Outcome::Unknown => HistoryId::default(),
         };
-        for Passer { link, .. } in self.pending.remove(&id).unwrap_or_default() {
+        for link in self.pending.take(id) {
             cx.links.outcome(link, self.id, id, (outcome.clone(), history), cx.out);
             if let (Outcome::Committed(stamp), Some(follower)) =
                 (outcome, cx.links.follower(link, self.id))
@@ -315,7 +308,7 @@ impl Domain {
 
     /// Says on every link that waits that the commit could not be taken on.
     pub(super) fn defer(&mut self, cx: &mut Context<'_>, id: CommitId, error: &RequestError) {
-        for Passer { link, .. } in self.pending.remove(&id).unwrap_or_default() {
+        for link in self.pending.take(id) {
             cx.links.defer(link, self.id, id, error.clone(), cx.out);
         }
     }

@@ -141,9 +141,13 @@ impl Copies {
         self.pins.values().map(|pin| pin.due_at).min()
     }
 
-    /// A link is gone: nobody waits behind it. A pin stays for a while: its asker may come back.
-    pub(super) fn gone(&mut self, link: LinkId) {
+    /// A link is gone: nobody waits behind it. A pin stays for a while: its asker may come back. Gives the
+    /// pages that may be being loaded for it.
+    pub(super) fn gone(&mut self, link: LinkId) -> Vec<PageId> {
+        let gone = self.parts.values().filter(|part| part.link == link);
+        let pages = gone.flat_map(|part| part.queue.iter().map(|(at, _)| at.page)).collect();
         self.parts.retain(|_, part| part.link != link);
+        pages
     }
 
     /// Pins that nobody asks for, or that are too old.

@@ -6,6 +6,7 @@ use super::{Context, Domain};
 use crate::commit::{Abort, Aspect, CommitRequest, Op, Outcome, PageChange, Target, Write};
 use crate::id::{CommitId, HistoryId, PageId, PageNo, Stamp};
 use crate::machine::{Fault, Faults};
+use crate::message::RequestError;
 use crate::page::{OpError, Page};
 use crate::record::{LogRecord, Lsn};
 use bytes::Bytes;
@@ -74,6 +75,7 @@ impl Domain {
         };
         let item = Item::Commit { stamp, id, changes, grown };
         self.gathering.push(lsn, record, item);
+        self.pending.gathered(id);
     }
 
     /// Refuses a commit for a reason that may pass: what is not there may be made, what is full may
@@ -89,9 +91,11 @@ impl Domain {
     pub(super) fn gather_abort(&mut self, id: CommitId, abort: Abort) {
         let record = LogRecord::Aborted { id, abort: abort.clone() };
         self.gather(record, Item::Aborted { id, abort });
+        self.pending.gathered(id);
     }
 
-    /// Answers once everything that the answer reveals is durable (rule 14).
+    /// Answers once everything that the answer reveals is durable (rule 14). While the log hangs a child that
+    /// comes back again and again would add as many such answers each time as it may ask at once.
     pub(super) fn withhold(
         &mut self,
         cx: &mut Context<'_>,
@@ -101,6 +105,15 @@ impl Domain {
     ) {
         if reveals <= self.durable || cx.config.faults.has(Fault::RevealEarly) {
             self.answer(cx, id, &outcome);
+            return;
+        }
+        if !self.has_room_for_answers(cx) {
+            crate::probe::probe("too-many-answers-withheld");
+            let error = RequestError::Busy("too many answers wait for the log".into());
+            self.defer(cx, id, &error);
+            return;
+        }
+        if !self.pending.withhold(id) {
             return;
         }
         let last_flying = self.flying.as_ref().map(|(_, batch)| batch.last_stamp(self.durable));

@@ -73,6 +73,7 @@ impl Domain {
         if !self.pages.is_loaded(page) {
             let now = cx.now;
             self.load(cx, page).fetches.push((link, asked, now));
+            self.fetching.insert((link, page));
             return None;
         }
         if cx.config.faults.has(Fault::RegisterLate)

@@ -86,6 +86,14 @@ impl Domain {
                 waits
             });
         }
+        for ((link, _), pages) in &late {
+            for page in pages {
+                let fetches = &self.loading[page].fetches;
+                if !fetches.iter().any(|(waiting, ..)| waiting == link) {
+                    self.fetching.remove(&(*link, *page));
+                }
+            }
+        }
         for ((link, request), pages) in late {
             let what = match pages[..] {
                 [page] => format!("page {page}"),
@@ -149,20 +157,6 @@ impl Domain {
             }
         }
         self.asked.retain(|(_, link, request)| waiting.contains(&(*link, *request)));
-    }
-
-    /// Loads that were not started and for which nobody waits any more.
-    fn drop_unwanted_loads(&mut self) {
-        let Self { loading, loading_commits, install, load_queue, copies, .. } = self;
-        loading.retain(|page, loading| {
-            loading.commits.retain(|ticket| loading_commits.contains_key(ticket));
-            loading.copies.retain(|copy| copies.has(*copy));
-            let wanted = !loading.commits.is_empty()
-                || !loading.fetches.is_empty()
-                || !loading.copies.is_empty();
-            loading.asked || wanted || install.wants(*page)
-        });
-        load_queue.retain(|page| loading.contains_key(page));
     }
 }
 

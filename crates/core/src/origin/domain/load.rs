@@ -3,20 +3,24 @@
 use super::pages::Image;
 use super::{Context, Domain, IndexWanted, LoadFor, Loading};
 use crate::commit::Write;
-use crate::id::{PageId, Stamp};
+use crate::downlink::Downlinks;
+use crate::id::{LinkId, PageId, PageNo, Stamp, VolumeId};
 use crate::machine::Faults;
 use crate::message::RequestError;
 use crate::origin::io::{LoadId, LoadKey, Loaded, OriginOutput, StoreFault};
 use crate::page::Page;
 use crate::record::StoredPage;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Domain {
     /// Sees to it that a page is being loaded; gives those who wait for it.
     pub(super) fn load(&mut self, cx: &mut Context<'_>, page: PageId) -> &mut Loading {
         if let Entry::Vacant(vacant) = self.loading.entry(page) {
-            vacant.insert(Loading::default());
-            self.load_queue.push_back(page);
+            let turn = self.next_turn;
+            self.next_turn += 1;
+            vacant.insert(Loading { turn: Some(turn), ..Loading::default() });
+            self.load_queue.insert(turn, page);
             self.start_loads(cx);
         }
         self.loading.get_mut(&page).expect("inserted above")
@@ -24,17 +28,74 @@ impl Domain {
 
     fn start_loads(&mut self, cx: &mut Context<'_>) {
         while self.page_loads < cx.config.loads_max
-            && let Some(page) = self.load_queue.pop_front()
+            && let Some((_, page)) = self.load_queue.pop_first()
         {
-            let Some(loading) = self.loading.get_mut(&page) else {
-                continue;
-            };
-            loading.asked = true;
+            self.loading.get_mut(&page).expect("it is in the queue").turn = None;
             self.page_loads += 1;
             let load = self.load_id();
             self.loads.insert(load, LoadFor::Page(page));
             cx.out.push(OriginOutput::Load { domain: self.id, load, key: LoadKey::Page(page) });
         }
+    }
+
+    /// A link is gone, and with it the copies for which these pages were wanted: loads that were not started
+    /// and for which nobody waits any more go with it. They would be done first, before those of others.
+    pub(super) fn gone_from_loads(&mut self, link: LinkId, copied: Vec<PageId>) {
+        let page = |volume, page| PageId { volume: VolumeId(volume), page: PageNo(page) };
+        let all = (link, page(u128::MIN, u64::MIN))..=(link, page(u128::MAX, u64::MAX));
+        let fetched: Vec<PageId> = self.fetching.range(all).map(|(_, page)| *page).collect();
+        for page in &fetched {
+            self.fetching.remove(&(link, *page));
+            let loading = self.loading.get_mut(page).expect("a link waits for it");
+            loading.fetches.retain(|(waiting, ..)| *waiting != link);
+        }
+        fetched.into_iter().chain(copied).for_each(|page| self.drop_unwanted_load(page));
+    }
+
+    /// The same for a page, and whoever does not wait for it any more.
+    fn drop_unwanted_load(&mut self, page: PageId) {
+        let Self { loading, loading_commits, install, load_queue, copies, .. } = self;
+        let Some(waits) = loading.get_mut(&page) else { return };
+        waits.commits.retain(|ticket| loading_commits.contains_key(ticket));
+        waits.copies.retain(|copy| copies.has(*copy));
+        let wanted =
+            !waits.commits.is_empty() || !waits.fetches.is_empty() || !waits.copies.is_empty();
+        if let Some(turn) = waits.turn
+            && !wanted
+            && !install.wants(page)
+        {
+            crate::probe::probe("load-dropped-unstarted");
+            loading.remove(&page);
+            load_queue.remove(&turn);
+        }
+    }
+
+    /// Loads that were not started and for which nobody waits any more.
+    pub(super) fn drop_unwanted_loads(&mut self) {
+        let pages: Vec<PageId> = self.loading.keys().copied().collect();
+        pages.into_iter().for_each(|page| self.drop_unwanted_load(page));
+    }
+
+    /// Nobody is told of what is loaded from here on.
+    pub(super) fn forget_loads(&mut self) {
+        self.loading.clear();
+        self.load_queue.clear();
+        self.fetching.clear();
+    }
+
+    /// Panics when an invariant of loads is broken.
+    pub(super) fn check_loads(&self, links: &Downlinks) {
+        let waiting: BTreeSet<(LinkId, PageId)> = self
+            .loading
+            .iter()
+            .flat_map(|(page, loading)| loading.fetches.iter().map(|(link, ..)| (*link, *page)))
+            .collect();
+        assert_eq!(waiting, self.fetching, "links that wait for pages are miscounted");
+        let stand = self.fetching.iter().all(|(link, _)| links.get(*link).is_some());
+        assert!(stand, "a page is loaded for a link that is gone (P7)");
+        let queued = self.loading.iter().filter_map(|(page, loading)| Some((loading.turn?, *page)));
+        let queued: BTreeMap<u64, PageId> = queued.collect();
+        assert_eq!(queued, self.load_queue, "loads that were not started are miscounted");
     }
 
     /// Starts the index loads that streams asked for, as many as there may be.
@@ -172,6 +233,7 @@ impl Domain {
             self.commit_loaded(cx, ticket, page, failed.as_ref());
         }
         for (link, asked, _) in loading.fetches {
+            self.fetching.remove(&(link, page));
             if let Some(error) = &failed {
                 cx.links.fail_page(link, (asked.request, page), error.clone(), cx.out);
             } else if let Some(follower) = cx.links.follower(link, self.id) {

@@ -18,6 +18,7 @@ mod limits;
 mod load;
 mod look;
 mod pages;
+mod pending;
 mod recent;
 mod recover;
 mod removal;
@@ -27,8 +28,7 @@ mod resume;
 mod volumes;
 
 use crate::downlink::{Asked, Downlinks, LinkSink, Pace, Ring};
-use crate::hash::FixedMap;
-use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
+use crate::id::{DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{Faults, LinkOutput};
 use crate::message::{CloseReason, DomainInfo, Epoch, RequestError};
 use crate::origin::OriginConfig;
@@ -37,9 +37,10 @@ use crate::record::Lsn;
 use crate::time::{Instant, WallTime};
 use batch::Batch;
 use boots::Boots;
-use commit::{Passer, Waiting};
+use commit::Waiting;
 use copy::Copies;
 use pages::Pages;
+use pending::Pending;
 use recent::RecentWrites;
 use removal::Removal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -122,8 +123,8 @@ struct IndexWanted {
 /// Who waits for a page.
 #[derive(Debug, Default)]
 struct Loading {
-    /// A load is under way; else it waits for its turn.
-    asked: bool,
+    /// Its place in the queue; none: a load is under way.
+    turn: Option<u64>,
     commits: Vec<u64>,
     copies: Vec<u64>,
     /// With the time since when each waits.
@@ -160,8 +161,8 @@ pub(super) struct Domain {
     boots: Boots,
     ring: Ring,
 
-    /// Commits taken on and not answered: the links that wait.
-    pending: FixedMap<CommitId, Vec<Passer>>,
+    /// Commits taken on and not answered.
+    pending: Pending,
     /// Commits that wait for pages, by ticket.
     loading_commits: BTreeMap<u64, Waiting>,
     /// Commits that wait for room in an append, in order.
@@ -179,7 +180,11 @@ pub(super) struct Domain {
     registering: BTreeMap<crate::id::BootId, String>,
 
     loading: BTreeMap<PageId, Loading>,
-    load_queue: VecDeque<PageId>,
+    /// Those of them that wait for their turn.
+    load_queue: BTreeMap<u64, PageId>,
+    next_turn: u64,
+    /// The links that wait for pages, with the pages.
+    fetching: BTreeSet<(LinkId, PageId)>,
     loads: BTreeMap<LoadId, LoadFor>,
     page_loads: usize,
     /// Index walks that want a load, collected while streams are pumped.
@@ -286,8 +291,7 @@ impl Domain {
         self.refuse_all(cx, &fault);
         self.fail_copies(cx, &RequestError::Unavailable(format!("the store failed: {fault}")));
         self.give_up_looks(cx, &format!("the store failed: {fault}"));
-        self.loading.clear();
-        self.load_queue.clear();
+        self.forget_loads();
         self.registering.clear();
         cx.out.push(OriginOutput::DomainFailed { domain: self.id, fault });
         cx.events.push(Event::Failed);
@@ -314,11 +318,10 @@ impl Domain {
 
     /// A link is gone: nobody waits behind it.
     pub(super) fn gone(&mut self, link: LinkId) {
-        for loading in self.loading.values_mut() {
-            loading.fetches.retain(|(waiting, ..)| *waiting != link);
-        }
+        let copied = self.copies.gone(link);
+        self.gone_from_loads(link, copied);
         self.index_queue.retain(|wanted| wanted.link != link);
-        self.copies.gone(link);
+        self.gone_from_pending(link);
         self.serve.remove(&link);
         self.gone_from_batches(link);
     }
@@ -382,6 +385,8 @@ impl Domain {
             |batch: &Batch| batch.items.iter().filter_map(batch::Item::stamp).count() as u64;
         let flying = self.flying.as_ref().map_or(0, |(_, batch)| tentative(batch));
         assert_eq!(stamps, flying + tentative(&self.gathering), "a stamp without its commit");
+        self.check_pending(config, links);
+        self.check_loads(links);
         self.check_taken();
         self.removal.check(&self.volumes);
         self.copies.check(config);

@@ -4,13 +4,13 @@ use super::batch::{Batch, Item};
 use super::boots::Boots;
 use super::install::Installing;
 use super::pages::Pages;
+use super::pending::Pending;
 use super::recent::RecentWrites;
 use super::removal::Removal;
 use super::volumes::Volume;
 use super::{Domain, Service};
 use crate::commit::{Op, PageKind, Write};
 use crate::downlink::Ring;
-use crate::hash::FixedMap;
 use crate::id::{PageId, PageNo, Stamp, VolumeId};
 use crate::machine::Fault;
 use crate::message::{EPOCHS_MAX, Epoch};
@@ -127,7 +127,7 @@ impl Domain {
             rights_changes: 0,
             boots: Boots::recover(&meta.boots, now),
             ring: Ring::new(Stamp::ZERO, downlink.ring_bytes_max, downlink.ring_commits_max),
-            pending: FixedMap::default(),
+            pending: Pending::default(),
             loading_commits: BTreeMap::new(),
             ready: VecDeque::new(),
             waiting_bytes: 0,
@@ -138,7 +138,9 @@ impl Domain {
             append_after: None,
             registering: BTreeMap::new(),
             loading: BTreeMap::new(),
-            load_queue: VecDeque::new(),
+            load_queue: BTreeMap::new(),
+            next_turn: 0,
+            fetching: BTreeSet::new(),
             loads: BTreeMap::new(),
             page_loads: 0,
             index_wanted: Vec::new(),

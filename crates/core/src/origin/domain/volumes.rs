@@ -1,8 +1,8 @@
 //! A domain's volumes.
 
 use super::batch::{Batch, Item};
-use super::commit::Passer;
 use super::pages::Image;
+use super::pending::Passer;
 use super::{Context, Domain};
 use crate::commit::{Abort, CommitRequest, Op, PageChange, PageKind, Write};
 use crate::id::{HistoryId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};

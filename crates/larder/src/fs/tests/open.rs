@@ -417,3 +417,36 @@ async fn a_removal_without_an_answer_on_a_lost_branch_holds_nobody_up() {
     fs.settle_unknown().await.expect("there is nothing left to settle");
     assert_eq!(opening.await.expect("it works"), Err(TxError::Forked.into()));
 }
+
+/// Bug 132. A removal got no answer, and the right to write was taken: nothing could settle it, and whoever opened
+/// the file waited until the right was back, without a limit. The same with a page that is damaged, for good.
+#[tokio::test]
+async fn an_opening_behind_a_removal_that_cannot_be_settled_has_a_limit() {
+    let options = FsOptions { write_limit: Duration::from_millis(200), ..FsOptions::default() };
+    let (store, fs) = with(options).await;
+    let unknown = Err(TxError::OutcomeUnknown.into());
+    let opened = async |id| {
+        let opening = tokio::time::timeout(Duration::from_secs(20), fs.open_file(id));
+        opening.await.expect("it has a limit").map(|_| ())
+    };
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    store.delay_next_commit();
+    assert_eq!(fs.unlink(fs.root(), b"f").await, unknown);
+    let denied = TxError::NoRight("you may only read it".into());
+    store.refuse(id.page, Some(denied.clone()));
+    assert_eq!(fs.settle_unknown().await, Err(denied.into()));
+    assert_eq!(opened(id).await, Err(TxError::TimedOut.into()));
+    // Not before its time: the removal may be done yet.
+    store.refuse(id.page, None);
+    assert_eq!(opened(id).await, Err(TxError::TimedOut.into()));
+    fs.settle_unknown().await.expect("it works");
+    assert_eq!(opened(id).await, Ok(()));
+    assert_eq!(store.arrive(), 0);
+    // What is damaged stays so: nobody waits for it.
+    store.delay_next_commit();
+    assert_eq!(fs.unlink(fs.root(), b"f").await, unknown);
+    store.damage(id.page, true);
+    fs.settle_unknown().await.expect("there is nothing left to settle");
+    let damaged = opened(id).await;
+    assert!(matches!(damaged, Err(FsError::Store(TxError::Damaged(_)))), "{damaged:?}");
+}
