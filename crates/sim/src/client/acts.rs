@@ -11,7 +11,7 @@ use bytes::Bytes;
 use larder_core::cache::io::CacheOp;
 use larder_core::cache::{Step, TransactionError};
 use larder_core::commit::{Op, PageKind};
-use larder_core::id::{DomainId, ObjectId, PageId, Slot, Stamp, VolumeId};
+use larder_core::id::{DomainId, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
 use larder_core::rng::Rng;
 
 /// The first of the slots that clients have for themselves.
@@ -82,6 +82,22 @@ fn ready<T>(step: Step<T>) -> Result<T, Did> {
 }
 
 impl World {
+    /// What a client asks for beside what it needs: numbers for later, and another page.
+    fn ask_for_more(&mut self, op: &mut CacheOp) {
+        match op {
+            CacheOp::AllocateIds { count, .. } => *count += self.plan.mix.numbers_ahead,
+            CacheOp::Fetch { pages, .. }
+                if self.plan.aims.iter().any(|aim| aim == "evictions") && self.rng.chance(1, 2) =>
+            {
+                // What comes first is gathered until the other is there, or nobody waits any more.
+                if let [PageId { volume, page }] = pages[..] {
+                    pages.push(PageId { volume, page: PageNo(page.0 + 1) });
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// The client's transaction does its next operation, or ends.
     pub(super) fn client_acts(&mut self, index: usize, mut run: Box<Run>) {
         let first_try = run.current.is_none();
@@ -121,9 +137,7 @@ impl World {
                 self.client_thinks(index);
             }
             Did::Need(mut op) => {
-                if let CacheOp::AllocateIds { count, .. } = &mut op {
-                    *count += self.plan.mix.numbers_ahead;
-                }
+                self.ask_for_more(&mut op);
                 let ahead = matches!(intention, Intention::At(page, ..) if run.ahead == Some(page));
                 run.current = Some(intention);
                 self.clients[index].stage = Stage::Run(run);
