@@ -485,7 +485,7 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         }
-        if !self.has_room() {
+        if !self.has_room_for(domain) {
             if self.hold(link, domain, &commit) {
                 return;
             }
@@ -516,11 +516,13 @@ impl Relay {
         let child = self.links.get(link).and_then(|entry| entry.child());
         let is_node = child.is_none_or(|child| child.role == Role::Node);
         let boot = commit.id.boot;
-        let another = |held: &Held| {
-            held.links.first() == Some(&link) && (is_node || held.commit.id.boot == boot)
-        };
+        let of_link = self.held.iter().filter(|held| held.links.first() == Some(&link));
+        let mut another = of_link.clone().filter(|held| held.domain == domain);
+        let another = another.any(|held| is_node || held.commit.id.boot == boot);
+        // The first of each link has its turn beside those who have many (bug 133).
+        let max = self.config.commit_bytes_max / if of_link.count() == 0 { 1 } else { 4 };
         let bytes: usize = self.held.iter().map(|held| held.bytes).sum();
-        if self.held.iter().any(another) || bytes >= self.config.commit_bytes_max {
+        if another || bytes >= max {
             return false;
         }
         crate::probe::probe("relay-holds-a-commit");
@@ -599,6 +601,9 @@ impl Relay {
         // Else a child that comes back again and again leaves one behind each time (P7).
         self.held.iter_mut().for_each(|held| held.links.retain(|other| *other != link));
         self.held.retain(|held| !held.links.is_empty());
+        // They stay under way. Else each return would add a link to all that it had sent (bug 133).
+        let passed = self.commits.values_mut();
+        passed.for_each(|passed| passed.links.retain(|other| *other != link));
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in domains {
             self.narrow_later(now, domain, true);

@@ -292,13 +292,24 @@ impl Relay {
         up.unanswered < limits.requests_max && !(self.crowded && self.commits.len() >= most)
     }
 
+    /// The same for a domain's: where there are several, one whose log hangs must not take all the room of the
+    /// others (bug 133).
+    fn has_room_for(&self, domain: DomainId) -> bool {
+        let half = self.config.commit_bytes_max / 2;
+        let crowds = self.domains.len() > 1 && self.passed_bytes > half && {
+            let of_domain = self.commits.iter().filter(|((of, _), _)| *of == domain);
+            of_domain.map(|(_, passed)| passed.bytes).sum::<usize>() >= half
+        };
+        !crowds && self.has_room()
+    }
+
     /// Sends commits that found no room, as far as there is some now; answers them if there is no parent.
     fn send_held(&mut self, out: &mut Vec<RelayOutput>) {
         let is_welcomed = self.up.as_ref().is_some_and(|up| up.limits.is_some());
         while !is_welcomed || self.has_room() {
-            let Some(Held { mut links, domain, commit, .. }) = self.held.pop_front() else {
-                return;
-            };
+            let next = self.held.iter().position(|h| !is_welcomed || self.has_room_for(h.domain));
+            let next = next.and_then(|place| self.held.remove(place));
+            let Some(Held { mut links, domain, commit, .. }) = next else { return };
             // One that may not commit any more must not have its outcome asked for in the others' place.
             if let Some(may) = links.iter().position(|l| self.check_relayed(*l, &commit).is_ok()) {
                 links.swap(0, may);
@@ -546,6 +557,10 @@ impl Machine for Relay {
         for held in &self.held {
             let stand = held.links.iter().all(|link| self.links.get(*link).is_some());
             assert!(stand && !held.links.is_empty(), "a commit is kept for a link that is gone");
+        }
+        for passed in self.commits.values() {
+            let stand = passed.links.iter().all(|link| self.links.get(*link).is_some());
+            assert!(stand, "a commit's outcome waits for a link that is gone (P7)");
         }
         let passed: usize = self.commits.values().map(|passed| passed.bytes).sum();
         assert_eq!(passed, self.passed_bytes, "commits passed on are counted");

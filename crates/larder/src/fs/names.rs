@@ -332,13 +332,10 @@ impl<S: TxStore> FileSystem<S> {
                 // It was done, and the file is still open here, or large.
                 Ok(0) if !taken.foreign => self.reap_later(id),
                 // It was done, or it never will be; or whatever is asked for is refused from here on, and
-                // whoever waits to open it is to hear that (bugs 106, 132).
+                // whoever waits to open it is to hear that (bug 106). Not so where it is damaged: it may be read
+                // the next time, and the removal come late.
                 Ok(_)
-                | Err(
-                    FsError::NotFound
-                    | FsError::Damaged(_)
-                    | FsError::Store(TxError::Forked | TxError::Deleted | TxError::Damaged(_)),
-                ) => {}
+                | Err(FsError::NotFound | FsError::Store(TxError::Forked | TxError::Deleted)) => {}
                 Err(error) => {
                     lock(&self.unsettled).push_back(taken);
                     let stop = is_without_answer(&error);

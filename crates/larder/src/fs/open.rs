@@ -664,7 +664,7 @@ impl<S: TxStore> FileSystem<S> {
     }
 
     /// Registers a handle, after any removal under way; [`TxError::TimedOut`] if one has no outcome for
-    /// longer than [`FsOptions::write_limit`].
+    /// longer than [`super::FsOptions::write_limit`].
     pub(super) async fn hold(&self, id: InodeId) -> Result<Handle, FsError> {
         let held = self.open_files.hold(id, self.options.write_limit).await;
         held.ok_or_else(|| {

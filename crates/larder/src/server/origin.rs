@@ -234,9 +234,17 @@ fn tuned(mut settings: origin::OriginConfig) -> origin::OriginConfig {
 fn machine_config(config: &OriginConfig, domains: usize) -> origin::OriginConfig {
     let defaults = origin::OriginConfig::default();
     let memory = usize::try_from(config.origin.memory.0).unwrap_or(usize::MAX);
-    let share = memory / domains.max(1) / 2;
+    let of_domain = memory / domains.max(1);
+    let share = of_domain / 2;
+    // What is remembered of recent changes, less of it where there is little memory: a sixteenth of it for what
+    // children may have missed, of about 256 bytes a commit, and a tenth for what commits are looked at for.
+    let ring_bytes_max = defaults.downlink.ring_bytes_max.min(of_domain / 16).max(64 << 10);
+    let ring_commits_max = defaults.downlink.ring_commits_max.min(of_domain / 16 / 256).max(64);
+    let recent_writes_max = defaults.recent_writes_max.min(of_domain / 1024).max(1024);
     origin::OriginConfig {
         downlink: DownlinkConfig {
+            ring_bytes_max,
+            ring_commits_max,
             name: config.name.clone(),
             limits: LinkLimits { lease: config.origin.lease.0, ..defaults.downlink.limits },
             links_max: config.link.links_max as usize,
@@ -244,6 +252,7 @@ fn machine_config(config: &OriginConfig, domains: usize) -> origin::OriginConfig
             hello_max: config.link.connect_limit.0,
             ..defaults.downlink
         },
+        recent_writes_max,
         page_cache_bytes: share,
         dirty_bytes_max: share,
         accept_fork: config.origin.accept_fork,
@@ -560,5 +569,12 @@ mod tests {
         assert_eq!(config.origin.domains, 1);
         let settings = machine_config(&config, 8);
         assert_eq!(8 * (settings.page_cache_bytes + settings.dirty_bytes_max), 64 << 20);
+        let (ring, recent) = (settings.downlink.ring_bytes_max, settings.recent_writes_max);
+        assert_eq!((ring, recent), (512 << 10, 8 << 10), "recent changes take of it too");
+        config.origin.memory = Size(1 << 30);
+        let (settings, defaults) = (machine_config(&config, 1), origin::OriginConfig::default());
+        assert_eq!(settings.downlink.ring_bytes_max, defaults.downlink.ring_bytes_max);
+        assert_eq!(settings.downlink.ring_commits_max, defaults.downlink.ring_commits_max);
+        assert_eq!(settings.recent_writes_max, defaults.recent_writes_max);
     }
 }

@@ -337,12 +337,15 @@ impl Cache {
         asked: Asked,
     ) -> Result<CommitId, Answer> {
         let max = self.config.commits_max;
+        let several = self.domains.len() > 1;
         let bytes: usize = self.domains.values().map(|entry| entry.commits.bytes).sum();
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         if commits.unresolved.len() >= max {
             return Err(Err(RequestError::Busy(format!("{max} commits have no outcome yet"))));
         }
-        if bytes >= self.config.commit_bytes_max {
+        // Of several domains none takes all of it: its log may hang (bug 133).
+        let crowds = several && commits.bytes >= self.config.commit_bytes_max / 2;
+        if crowds || bytes >= self.config.commit_bytes_max {
             let error = format!("commits of {bytes} bytes have no outcome yet");
             return Err(Err(RequestError::Busy(error)));
         }
@@ -430,13 +433,15 @@ impl Cache {
     /// be closed for that, and the next one, for ever (bug 124).
     pub(super) fn send_commit(&mut self, domain: DomainId, out: &mut Out) -> bool {
         let version = self.link.as_ref().map_or(0, |link| link.version);
+        let several = self.domains.len() > 1;
         let sent: usize = self.domains.values().map(|entry| entry.commits.sent_bytes).sum();
         let entry = self.domains.get_mut(&domain).expect("attached");
         if !entry.live() || !entry.commits.registered {
             return false;
         }
         let commits = &mut entry.commits;
-        if sent >= self.config.sent_bytes_max {
+        let crowds = several && commits.sent_bytes >= self.config.sent_bytes_max / 2;
+        if crowds || sent >= self.config.sent_bytes_max {
             crate::probe::probe("commits-sent-full");
             return false;
         }

@@ -33,6 +33,8 @@ pub(super) struct Link {
     pub(super) calls: BTreeMap<RequestId, RequestId>,
     /// Questions of the cache itself: whether a volume is there.
     pub(super) doubts: BTreeMap<RequestId, VolumeId>,
+    /// Volumes asked about in vain: they are asked about again at a tick.
+    pub(super) unanswered: BTreeSet<VolumeId>,
     /// What the stream said last of volumes' rights, and the first request that was not sent then.
     pub(super) rights: BTreeMap<VolumeId, (RequestId, Right)>,
     /// Requests, commits and pages asked for that are not answered: at most `requests_max`.
@@ -101,6 +103,7 @@ impl Cache {
             failed: BTreeMap::new(),
             calls: BTreeMap::new(),
             doubts: BTreeMap::new(),
+            unanswered: BTreeSet::new(),
             rights: BTreeMap::new(),
             outstanding: 0,
             stream_bytes: 0,
@@ -126,8 +129,10 @@ impl Cache {
 
     /// The link is gone: what was under way on it is asked anew on the next one.
     fn lose_link(&mut self, reason: Option<CloseReason>, out: &mut Out) {
-        let asked = self.link.take().map(|link| link.doubts).unwrap_or_default();
-        self.doubts.extend(asked.into_values());
+        if let Some(link) = self.link.take() {
+            self.doubts.extend(link.doubts.into_values());
+            self.doubts.extend(link.unanswered);
+        }
         // A right that is given while there is no link is told to nobody (bug 57).
         self.doubts.extend(self.shared.restricted_volumes());
         self.tick_at = None;

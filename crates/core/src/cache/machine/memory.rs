@@ -296,14 +296,16 @@ impl Cache {
         let entry = self.domains.get_mut(&domain).expect("attached");
         let there = self.shared.peek(page).is_some_and(|copy| copy.page.is_some());
         let Domain { holdings, flights, commits, .. } = entry;
-        let to_come =
-            flights.sent(page) || commits.writes(page) || holdings.owed.contains_key(&page);
+        let owed = holdings.owed.get(&page).copied();
+        let told = owed.is_some_and(|owed| !owed.silent);
+        let to_come = flights.sent(page) || commits.writes(page) || told;
         if !there && !to_come && !holdings.suspects.contains_key(&page) {
             crate::probe::probe("named-in-vain");
             if holdings.lists() {
                 holdings.again = true;
             } else {
-                holdings.relist = Some(0);
+                // A list names what is owed silently, for as long as that is so.
+                holdings.relist = Some(owed.map_or(0, |owed| owed.epoch));
             }
         }
     }

@@ -164,6 +164,9 @@ impl Cache {
         if link.limits.is_none() {
             return;
         }
+        if let Some(link) = &mut self.link {
+            self.doubts.append(&mut link.unanswered);
+        }
         self.return_credit(true, out);
         self.keep_alive(now, out);
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();

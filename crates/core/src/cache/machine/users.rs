@@ -621,13 +621,18 @@ impl Cache {
             return Ok(());
         }
         if let Some(volume) = self.doubt_answered(request) {
-            if matches!(error, RequestError::Deleted(_) | RequestError::NoVolume(_))
-                && let Some(known) = self.shared.volume(volume)
-            {
-                self.note_deleted(known.domain, volume, out);
-            }
-            if matches!(error, RequestError::Denied(_)) {
-                self.still_denied(request, volume);
+            match error {
+                RequestError::Deleted(_) | RequestError::NoVolume(_) => {
+                    if let Some(known) = self.shared.volume(volume) {
+                        self.note_deleted(known.domain, volume, out);
+                    }
+                }
+                RequestError::Denied(_) => self.still_denied(request, volume),
+                // The line above was cut, perhaps: it is still not known.
+                _ => {
+                    let link = self.link.as_mut().expect("it came on this link");
+                    link.unanswered.insert(volume);
+                }
             }
             return Ok(());
         }

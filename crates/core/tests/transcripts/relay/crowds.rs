@@ -98,6 +98,53 @@ fn bug_123_bytes_of_commits_are_bounded() {
     run.0.end("relay_bug_123_bytes_of_commits");
 }
 
+/// What a relay had passed on remembered each link that asked for its outcome, gone or not: while the origin's log
+/// hung a node that came back again and again added one to each of its commits (P7).
+#[test]
+fn bug_133_outcomes_for_links_that_are_gone() {
+    let mut run = Run::new(
+        "a's commit is on its way up, and its link breaks. It comes back, and asks again: the outcome goes to the \
+         link that is there. The machine's own check says that none is remembered that is not.",
+    );
+    run.two_nodes();
+    run.step(commits(1..=1));
+    for link in [3, 4] {
+        run.quietly(vec![closed(if link == 3 { 1 } else { 3 })]);
+        run.quietly(vec![opened(link, "a"), hello(link, "a", 10), resume_new(link, 1)]);
+        run.quietly(vec![register(link, "a", 10)]);
+        run.step(vec![Commit::new(10, 1, 5).put(1, 1, 1, "a").on(link)]);
+    }
+    run.step(vec![committed(1)]);
+    run.0.end("relay_bug_133_outcomes_for_links_that_are_gone");
+}
+
+/// Commits of many boots below another relay took all the room that is kept for those that wait: whoever was
+/// directly below came again each second, and found it full.
+#[test]
+fn bug_133_the_first_of_each_link() {
+    let config = RelayConfig { commit_bytes_max: 500, ..RelayConfig::default() };
+    let mut run = Run::with(
+        "Relay m is below, and two boots below it. a's commits fill what may be under way. One of m's is kept, its \
+         second is put off, since a quarter is full; b's is kept, as the first of its link, and goes after m's.",
+        config,
+    );
+    run.two_nodes();
+    run.quietly(vec![opened_as(3, "m", Role::Relay)]);
+    run.quietly(vec![hello_of(3, "m", 30, (Role::Relay, 3)), resume_new(3, 1)]);
+    for (name, boot) in [("x", 40), ("y", 50)] {
+        run.quietly(vec![register(3, name, boot)]);
+        run.quietly(vec![up(Message::Registered { domain: DOMAIN, boot: BootId(boot) })]);
+    }
+    run.quietly(commits(1..=3));
+    run.step(vec![Commit::new(40, 1, 5).put(3, 1, 1, "x").on(3)]);
+    run.step(vec![Commit::new(50, 1, 5).put(4, 1, 1, "y").on(3)]);
+    run.step(vec![Commit::new(20, 1, 5).put(2, 1, 1, "b").on(2)]);
+    for sequence in 1..=2 {
+        run.step(vec![committed(sequence)]);
+    }
+    run.0.end("relay_bug_133_the_first_of_each_link");
+}
+
 #[test]
 fn what_was_sent_has_its_limit_from_then_on() {
     let mut run = crowded(
