@@ -275,16 +275,8 @@ fn bug_29_a_list_overtaken() {
     let create = larder_core::commit::Op::CreatePage(larder_core::commit::PageKind::Slotted);
     run.step(vec![Commit::new(10, 1, 5).op(20, create).on(1)]);
     run.0.wait(Duration::from_secs(2));
-    let echoed = Message::Advance {
-        domain: DOMAIN,
-        from: Stamp(5),
-        through: Stamp(5),
-        time: WallTime(0),
-        changes: Vec::new(),
-        stale: Vec::new(),
-        echo: Some(Echo { sent: run.0.now, age: Duration::ZERO }),
-    };
-    run.step(vec![up(echoed)]);
+    let now = run.0.now;
+    run.step(vec![echoed(now)]);
     run.0.end("relay_bug_29_a_list_overtaken");
 }
 
@@ -744,6 +736,19 @@ fn bug_23_a_confirmation_before_the_handshake() {
     let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into() };
     run.step(vec![("up opened".into(), opened), confirm(4)]);
     run.0.end("relay_bug_23_a_confirmation_before_the_handshake");
+}
+
+/// The parent has had what was sent up to an instant.
+fn echoed(sent: Instant) -> (String, LinkInput) {
+    up(Message::Advance {
+        domain: DOMAIN,
+        from: Stamp(5),
+        through: Stamp(5),
+        time: WallTime(0),
+        changes: Vec::new(),
+        stale: Vec::new(),
+        echo: Some(Echo { sent, age: Duration::ZERO }),
+    })
 }
 
 /// What is said of volume 7.

@@ -11,19 +11,6 @@ fn found(request: u64, n: u64) -> (String, LinkInput) {
     up(Message::Pages { request: RequestId(request), domain: DOMAIN, pages: vec![answer] })
 }
 
-/// The parent has had what was sent up to an instant.
-fn echoed(sent: Instant) -> (String, LinkInput) {
-    up(Message::Advance {
-        domain: DOMAIN,
-        from: Stamp(5),
-        through: Stamp(5),
-        time: WallTime(0),
-        changes: Vec::new(),
-        stale: Vec::new(),
-        echo: Some(Echo { sent, age: Duration::ZERO }),
-    })
-}
-
 #[test]
 fn bug_82_a_list_for_which_too_much_was_gathered() {
     let mut run = Run::new(
