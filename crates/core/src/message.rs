@@ -463,6 +463,10 @@ pub struct Echo {
     pub sent: Instant,
     /// How old the parent's own state was when it handled the beat: zero at an origin.
     pub age: Duration,
+    /// A relay measured the age, by its own clock, which may stand still: it is good for leases, whose
+    /// bound on clocks is stated, and answers no `Refresh`, which needs none. An origin's echo is not
+    /// by a clock, nor one that answers a `Refresh`; of a relay that is older than this none is.
+    pub by_clock: bool,
 }
 
 /// A message.
@@ -640,8 +644,9 @@ pub enum Message {
     },
     /// Follows the `Beat` of the same instant: the child wants the origin's own state, not the
     /// parent's. A relay asks above for it, by a beat that it sends after this came, and echoes the
-    /// child's beat once more, with no age, when it is answered. An origin's first echo says all.
-    /// May be ignored: the child then waits until a later beat confirms a state that is new enough.
+    /// child's beat once more, with no age and not by its clock, when it is answered. An origin's
+    /// first echo says all. A relay that is older than this message ignores it: the child then waits
+    /// until a later beat confirms a state that is new enough.
     Refresh {
         /// Which domain.
         domain: DomainId,

@@ -21,6 +21,31 @@ impl Instant {
     }
 }
 
+/// The instants that one process's beats of one domain bore. An echo names its beat by the instant, so
+/// that no two may bear the same, and what only a later beat answers bears one of its own: a clock that
+/// stands still must not let the echo of a beat sent before a question pass for its answer (P2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct BeatClock(Option<Instant>);
+
+impl BeatClock {
+    /// For a question asked now: after every beat sent.
+    pub(crate) fn after_sent(self, now: Instant) -> Instant {
+        self.0.map_or(now, |last| now.max(last.after(Duration::from_nanos(1))))
+    }
+
+    /// Of a list announced now: not before any beat sent.
+    pub(crate) fn not_before_sent(self, now: Instant) -> Instant {
+        self.0.map_or(now, |last| now.max(last))
+    }
+
+    /// For a beat sent now.
+    pub(crate) fn send(&mut self, now: Instant) -> Instant {
+        let sent = self.after_sent(now);
+        self.0 = Some(sent);
+        sent
+    }
+}
+
 /// Wall-clock time at an origin, in nanoseconds since 1970 UTC. Shown to people and stored in
 /// records; no protocol decision depends on it, since it may jump.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -58,5 +83,17 @@ mod tests {
         let mut clock = OnwardClock::default();
         let at = [5, 5, 900, 100, 100, 850, 903, 903].map(|now| clock.at(Instant(now)).0);
         assert_eq!(at, [5, 5, 900, 901, 902, 903, 903, 903]);
+    }
+
+    /// The story: a relay's clock stood still. A refresh that came then was answered by the echo of a beat sent
+    /// before, which bore the same instant.
+    #[test]
+    fn no_two_beats_bear_the_same_instant() {
+        let mut beats = BeatClock::default();
+        assert_eq!(beats.after_sent(Instant(7)), Instant(7));
+        assert_eq!([7, 7, 7, 20].map(|now| beats.send(Instant(now)).0), [7, 8, 9, 20]);
+        assert_eq!(beats.after_sent(Instant(20)), Instant(21), "asked after it was sent");
+        assert_eq!(beats.not_before_sent(Instant(20)), Instant(20));
+        assert_eq!(beats.not_before_sent(Instant(19)), Instant(20));
     }
 }

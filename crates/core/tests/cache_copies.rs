@@ -334,7 +334,7 @@ impl World {
     /// Tells nothing but that the last beat was handled.
     fn echo(&mut self) {
         let through = self.through();
-        let echo = self.beat.take().map(|sent| Echo { sent, age: Duration::ZERO });
+        let echo = self.beat.take().map(|sent| Echo { sent, age: Duration::ZERO, by_clock: false });
         self.say(Message::Advance {
             domain: DOMAIN,
             from: through,

@@ -272,9 +272,9 @@ impl Follower {
         self.scanned = self.cursor;
     }
 
-    /// A beat came when the parent's state was `at` and of this age.
-    pub(crate) fn beat(&mut self, sent: Instant, at: Stamp, age: Duration) {
-        self.beats.add(Owed { echo: Echo { sent, age }, at });
+    /// A beat came when the parent's state was `at`: what answers it.
+    pub(crate) fn beat(&mut self, echo: Echo, at: Stamp) {
+        self.beats.add(Owed { echo, at });
     }
 
     /// A refresh came, to be answered from above.
@@ -305,7 +305,8 @@ impl Follower {
             self.refreshes.pop_front();
         }
         if let Some(sent) = answered {
-            self.refreshed.add(Owed { echo: Echo { sent, age: Duration::ZERO }, at });
+            let echo = Echo { sent, age: Duration::ZERO, by_clock: false };
+            self.refreshed.add(Owed { echo, at });
         }
     }
 

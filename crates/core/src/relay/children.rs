@@ -1,5 +1,6 @@
 //! What comes from children.
 
+use super::domain::by_clock;
 use super::io::RelayOutput;
 use super::pending::{Gathered, Pending, What};
 use super::{Held, Passed, Relay};
@@ -41,15 +42,19 @@ impl Relay {
                 let (age, through) = (entry.age(now), entry.through());
                 if let Some(follower) = self.links.follower(link, domain) {
                     match age {
-                        Some(age) => follower.beat(sent, through, age),
+                        Some(age) => follower.beat(by_clock(sent, age), through),
                         None => follower.early_beat = Some(sent),
                     }
                     self.pump(now, domain, link, out);
                 }
             }
             Ask::Refresh(domain, sent) => {
+                let Some(entry) = self.domains.get(&domain) else {
+                    return;
+                };
+                let came = entry.beat_clock.after_sent(now);
                 if let Some(follower) = self.links.follower(link, domain) {
-                    follower.refresh(now, sent);
+                    follower.refresh(came, sent);
                     self.refresh_up(now, domain, out);
                 }
             }
@@ -391,7 +396,7 @@ impl Relay {
         if self.config.faults.has(Fault::NarrowUnannounced) {
             return self.narrow(now, domain, out);
         }
-        entry.announced = Some(now);
+        entry.announced = Some(entry.beat_clock.not_before_sent(now));
         entry.gathering = true;
         self.send_up(Message::Holding { domain, pages: Vec::new(), done: false }, out);
     }

@@ -4,7 +4,7 @@ use super::config::RelayConfig;
 use crate::downlink::{Answer, Feed, Follower, Part, Ring, Walk};
 use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::message::{DomainInfo, Echo, Epoch, PAGES_PER_MESSAGE_MAX};
-use crate::time::{Duration, Instant, WallTime};
+use crate::time::{BeatClock, Duration, Instant, WallTime};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Refreshes without an answer at most: with so many the next goes when one is answered.
@@ -29,6 +29,8 @@ pub(super) struct RelayDomain {
     pub(super) awaited_until: Option<Instant>,
     /// The echo that tells of the newest state: this relay's own age.
     anchor: Option<Echo>,
+    /// Instants of the beats sent up.
+    pub(super) beat_clock: BeatClock,
     /// Refreshes sent on this link and not answered, ascending.
     refreshes: VecDeque<Instant>,
     pub(super) wall: WallTime,
@@ -66,6 +68,7 @@ impl RelayDomain {
             resume: None,
             awaited_until: None,
             anchor: None,
+            beat_clock: BeatClock::default(),
             refreshes: VecDeque::new(),
             wall: WallTime::default(),
             fetching: BTreeMap::new(),
@@ -117,19 +120,20 @@ impl RelayDomain {
         }
         let age = u64::try_from(echo.age.as_nanos()).unwrap_or(u64::MAX);
         let confirmed = echo.sent.0.checked_sub(age).map(Instant)?;
-        self.refreshes.retain(|sent| *sent > confirmed);
+        if !echo.by_clock {
+            self.refreshes.retain(|sent| *sent > confirmed);
+        }
         Some(confirmed)
     }
 
-    /// Notes that a refresh is sent now; false: it must not be.
-    pub(super) fn refresh(&mut self, now: Instant) -> bool {
-        let sends = self.following
-            && self.refreshes.back() != Some(&now)
-            && self.refreshes.len() < REFRESHES_MAX;
-        if sends {
-            self.refreshes.push_back(now);
+    /// Notes that a refresh is sent now, by the beat of the instant given; none: it must not be.
+    pub(super) fn refresh(&mut self, now: Instant) -> Option<Instant> {
+        if !self.following || self.refreshes.len() >= REFRESHES_MAX {
+            return None;
         }
-        sends
+        let sent = self.beat_clock.send(now);
+        self.refreshes.push_back(sent);
+        Some(sent)
     }
 
     /// When the last refresh was sent that has no answer.
@@ -174,6 +178,11 @@ impl RelayDomain {
             self.fetching.remove(&page);
         }
     }
+}
+
+/// A child's beat is answered with the age of what is known here.
+pub(super) fn by_clock(sent: Instant, age: Duration) -> Echo {
+    Echo { sent, age, by_clock: true }
 }
 
 impl Feed for RelayDomain {

@@ -1,7 +1,7 @@
 //! What comes from the parent.
 
 use super::Relay;
-use super::domain::RelayDomain;
+use super::domain::{RelayDomain, by_clock};
 use super::io::{RelayNotice, RelayOutput};
 use super::pending::{Gathered, Pending, What, renumbered};
 use crate::commit::{Abort, Change, Outcome};
@@ -553,13 +553,13 @@ impl Relay {
             for link in self.links.following(domain) {
                 let follower = self.links.follower(link, domain).expect("listed above");
                 if let (Some(sent), Some(age)) = (follower.early_beat.take(), age) {
-                    follower.beat(sent, through, age);
+                    follower.beat(by_clock(sent, age), through);
                 }
             }
             if announced.is_some() {
                 self.narrow(now, domain, out);
             }
-            if let Some(confirmed) = confirmed {
+            if let Some(confirmed) = confirmed.filter(|_| !echo.by_clock) {
                 self.answer_refreshes(now, domain, confirmed, out);
             }
         }
@@ -782,13 +782,17 @@ impl Relay {
         // A state that is older than the lease when the next echo comes is of no use below.
         let interval = self.config.beat_interval.min(limits.lease / 4).max(BEAT_MIN);
         up.beat_at = now.after(interval);
-        let domains: Vec<DomainId> = self.domains.keys().copied().collect();
-        if domains.is_empty() {
+        let beats: Vec<Message> = self
+            .domains
+            .values_mut()
+            .map(|entry| Message::Beat { domain: entry.id, sent: entry.beat_clock.send(now) })
+            .collect();
+        if beats.is_empty() {
             self.send_up(Message::KeepAlive, out);
         }
-        for domain in domains {
-            // Before its stream runs a beat only keeps the link alive.
-            self.send_up(Message::Beat { domain, sent: now }, out);
+        for beat in beats {
+            // Before its stream runs it only keeps the link alive.
+            self.send_up(beat, out);
         }
         if self.up.as_ref().is_some_and(|up| up.register_at <= now) {
             self.register_missing(now, out);

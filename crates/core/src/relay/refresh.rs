@@ -24,11 +24,13 @@ impl Relay {
         let Some(entry) = self.domains.get_mut(&domain) else {
             return;
         };
-        if joins && entry.refreshed_at().is_some() || !entry.refresh(now) {
+        if joins && entry.refreshed_at().is_some() {
             return;
         }
-        self.send_up(Message::Beat { domain, sent: now }, out);
-        self.send_up(Message::Refresh { domain, sent: now }, out);
+        if let Some(sent) = entry.refresh(now) {
+            self.send_up(Message::Beat { domain, sent }, out);
+            self.send_up(Message::Refresh { domain, sent }, out);
+        }
     }
 
     /// When the newest refresh came that waits here.

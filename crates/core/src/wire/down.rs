@@ -137,6 +137,7 @@ pub(super) fn flow_body(message: &Message) -> Body<'_> {
                 time: time.0,
                 echo_sent: echo.map(|echo| echo.sent.0),
                 echo_age_ns: echo.map_or(0, |echo| nanos(echo.age)),
+                echo_by_clock: echo.is_some_and(|echo| echo.by_clock),
                 changes: Bytes::new(),
                 stale: Bytes::new(),
             };
@@ -283,6 +284,7 @@ pub(super) fn flow_message(kind: u32, body: Bytes) -> Result<Message, WireError>
                 echo: head.echo_sent.map(|sent| Echo {
                     sent: Instant(sent),
                     age: Duration::from_nanos(head.echo_age_ns),
+                    by_clock: head.echo_by_clock,
                 }),
             }
         }

@@ -237,6 +237,7 @@ heads! {
         time: u64 = (uint64, tag = "4"),
         echo_sent: Option<u64> = (uint64, optional, tag = "5"),
         echo_age_ns: u64 = (uint64, tag = "6"),
+        echo_by_clock: bool = (bool, tag = "7"),
         changes: Bytes = (bytes = "bytes", tag = "14"),
         stale: Bytes = (bytes = "bytes", tag = "15"),
     }

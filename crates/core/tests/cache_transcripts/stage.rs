@@ -445,11 +445,12 @@ impl Stage {
         self.message(message)
     }
 
-    /// `advance 3..5 @4 5:0v @5 own=1 6:0v stale=9 echo=20 age=4`; times in milliseconds.
+    /// `advance 3..5 @4 5:0v @5 own=1 6:0v stale=9 echo=20 age=4 by-clock`; times in milliseconds, `20+1` a nanosecond later.
     fn advance(&self, words: &[&str]) -> Message {
         let (from, through) = range(words[0]);
         let mut changes: Vec<Change> = Vec::new();
         let (mut stale, mut echo, mut age) = (Vec::new(), None, Duration::ZERO);
+        let mut by_clock = false;
         for word in &words[1..] {
             if let Some(stamp) = word.strip_prefix('@') {
                 let id = CommitId { boot: BootId(200), sequence: number(stamp) };
@@ -457,9 +458,12 @@ impl Stage {
             } else if let Some(pages) = word.strip_prefix("stale=") {
                 stale = list(pages);
             } else if let Some(sent) = word.strip_prefix("echo=") {
-                echo = Some(Instant(number(sent) * 1_000_000));
+                let (millis, nanos) = sent.split_once('+').unwrap_or((sent, "0"));
+                echo = Some(Instant(number(millis) * 1_000_000 + number(nanos)));
             } else if let Some(of) = word.strip_prefix("age=") {
                 age = Duration::from_millis(number(of));
+            } else if *word == "by-clock" {
+                by_clock = true;
             } else if let Some(sequence) = word.strip_prefix("own=") {
                 let change = changes.last_mut().expect("a stamp first");
                 change.id = CommitId { boot: BOOT, sequence: number(sequence) };
@@ -471,7 +475,7 @@ impl Stage {
                 change.pages.extend(touched(&[word]));
             }
         }
-        let echo = echo.map(|sent| Echo { sent, age });
+        let echo = echo.map(|sent| Echo { sent, age, by_clock });
         Message::Advance { domain: DOMAIN, from, through, time: WallTime(0), changes, stale, echo }
     }
 

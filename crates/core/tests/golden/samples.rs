@@ -451,21 +451,20 @@ fn flow() -> Vec<(&'static str, Message)> {
         time: TIME,
         done: true,
     };
+    let advance = |by_clock| Message::Advance {
+        domain: DOMAIN,
+        from: Stamp(1000),
+        through: Stamp(1003),
+        time: TIME,
+        changes: changes(),
+        stale: vec![page(400)],
+        echo: Some(Echo { sent: Instant(123_456_789), age: Duration::from_millis(7), by_clock }),
+    };
     vec![
         ("resumed-from", resumed(ResumeAnswer::From(Stamp(0)))),
         ("resumed-reset", resumed(ResumeAnswer::Reset)),
-        (
-            "advance",
-            Message::Advance {
-                domain: DOMAIN,
-                from: Stamp(1000),
-                through: Stamp(1003),
-                time: TIME,
-                changes: changes(),
-                stale: vec![page(400)],
-                echo: Some(Echo { sent: Instant(123_456_789), age: Duration::from_millis(7) }),
-            },
-        ),
+        ("advance", advance(false)),
+        ("advance-by-clock", advance(true)),
         ("history", Message::History { domain: DOMAIN, epochs: epochs() }),
         (
             "commit",

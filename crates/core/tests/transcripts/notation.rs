@@ -84,7 +84,8 @@ pub(crate) fn message(message: &Message) -> String {
             let stale =
                 if stale.is_empty() { String::new() } else { format!(" stale [{}]", list(stale)) };
             let echo = echo.map_or(String::new(), |echo| {
-                format!(" echo of {} age {:?}", ms(echo.sent.0), echo.age)
+                let clock = if echo.by_clock { " by a clock" } else { "" };
+                format!(" echo of {} age {:?}{clock}", ms(echo.sent.0), echo.age)
             });
             format!("Advance {from}→{through} [{changes}]{stale}{echo}")
         }
@@ -173,7 +174,8 @@ fn cursor(at: CopyCursor) -> String {
 }
 
 fn ms(nanoseconds: u64) -> String {
-    format!("{} ms", nanoseconds / 1_000_000)
+    let (whole, rest) = (nanoseconds / 1_000_000, nanoseconds % 1_000_000);
+    if rest == 0 { format!("{whole} ms") } else { format!("{whole} ms and {rest} ns") }
 }
 
 fn join<T>(items: &[T], write: impl Fn(&T) -> String) -> String {

@@ -392,7 +392,7 @@ fn ages_add_up() {
     );
     run.two_nodes();
     let sent = run.0.now;
-    let echo = Some(Echo { sent, age: Duration::from_secs(1) });
+    let echo = Some(Echo { sent, age: Duration::from_secs(1), by_clock: true });
     run.quietly(vec![up(Message::Advance {
         domain: DOMAIN,
         from: Stamp(5),
@@ -473,6 +473,10 @@ fn children_of_a_relay_have_its_parents_lease() {
 
 /// The parent echoes a beat that was sent at `sent`.
 fn echo(at: u64, sent: Instant, age: Duration) -> (String, LinkInput) {
+    echoes(at, Echo { sent, age, by_clock: age != Duration::ZERO })
+}
+
+fn echoes(at: u64, echo: Echo) -> (String, LinkInput) {
     up(Message::Advance {
         domain: DOMAIN,
         from: Stamp(at),
@@ -480,8 +484,36 @@ fn echo(at: u64, sent: Instant, age: Duration) -> (String, LinkInput) {
         time: WallTime(0),
         changes: Vec::new(),
         stale: Vec::new(),
-        echo: Some(Echo { sent, age }),
+        echo: Some(echo),
     })
+}
+
+#[test]
+fn bug135_a_clock_that_stands_still() {
+    let mut run = Run::new(
+        "The relay's clock stands still. A regular beat of its own is on its way up when a child's \
+         refresh comes, and a second child's after that: all in one instant by that clock. Each has \
+         a beat of its own all the same, or the echo of an earlier one, of before it came, would \
+         answer it (P2). And a relay above says of its state that it has no age, by its own clock, \
+         which stood still too: that answers no refresh. The children are told which of the two an \
+         echo is.",
+    );
+    run.two_nodes();
+    run.quietly(vec![echo(5, run.0.now, Duration::ZERO)]);
+    let now = run.0.now;
+    run.step(vec![beat(1, now), refresh(1, now)]);
+    run.step(vec![beat(2, now), refresh(2, now)]);
+    run.step(vec![advance(5, 6, 3)]);
+    run.0.say("The echo of the beat of before both.");
+    run.step(vec![echo(6, now, Duration::ZERO)]);
+    let later = |nanos| now.after(Duration::from_nanos(nanos));
+    run.0.say("By the clock of the relay above.");
+    let by_clock = Echo { sent: later(2), age: Duration::ZERO, by_clock: true };
+    run.step(vec![echoes(6, by_clock)]);
+    run.0.say("One after the other is answered.");
+    run.step(vec![echo(6, later(1), Duration::ZERO)]);
+    run.step(vec![echo(6, later(2), Duration::ZERO)]);
+    run.0.end("relay_bug135_a_clock_that_stands_still");
 }
 
 #[test]
@@ -747,7 +779,7 @@ fn echoed(sent: Instant) -> (String, LinkInput) {
         time: WallTime(0),
         changes: Vec::new(),
         stale: Vec::new(),
-        echo: Some(Echo { sent, age: Duration::ZERO }),
+        echo: Some(Echo { sent, age: Duration::ZERO, by_clock: false }),
     })
 }
 

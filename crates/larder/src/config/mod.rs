@@ -243,6 +243,8 @@ pub struct RelaySection {
     pub parent: String,
     /// The name that the parent's certificate must prove; empty: any that may serve.
     pub parent_name: String,
+    /// Bytes of recent changes kept for each domain, for children that come back.
+    pub recent_memory: Size,
 }
 
 impl Default for RelaySection {
@@ -251,6 +253,7 @@ impl Default for RelaySection {
             listen: "0.0.0.0:4780".into(),
             parent: "localhost:4781".into(),
             parent_name: String::new(),
+            recent_memory: Size(16 << 20),
         }
     }
 }
@@ -452,6 +455,7 @@ impl Config {
             (self.node.memory.0 >= 1 << 20, "node.memory", "less than 1MiB"),
             (self.origin.memory.0 >= 1 << 20, "origin.memory", "less than 1MiB"),
             (self.origin.engine_memory.0 >= 6 << 20, "origin.engine_memory", "less than 6MiB"),
+            (self.relay.recent_memory.0 >= 64 << 10, "relay.recent_memory", "less than 64KiB"),
             ((1..=64).contains(&self.origin.domains), "origin.domains", "not from 1 to 64"),
             ((1..=1 << 20).contains(&self.node.page_run), "node.page_run", "not from 1 to 1048576"),
             (self.node.transactions_max > 0, "node.transactions_max", "zero"),

@@ -137,8 +137,12 @@ fn tuned(mut settings: relay::RelayConfig) -> relay::RelayConfig {
 
 fn machine_config(config: &RelayConfig) -> relay::RelayConfig {
     let defaults = relay::RelayConfig::default();
+    let recent = usize::try_from(config.relay.recent_memory.0).unwrap_or(usize::MAX);
     relay::RelayConfig {
         downlink: DownlinkConfig {
+            ring_bytes_max: recent,
+            // One of them takes about as much.
+            ring_commits_max: recent / 256,
             name: config.name.clone(),
             links_max: config.link.links_max as usize,
             silence_max: config.link.silence_max.0,

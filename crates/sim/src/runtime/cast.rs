@@ -87,7 +87,7 @@ impl Cast {
             relay: RelaySection {
                 listen: address(number + 1),
                 parent: address(plan.relays[number]),
-                parent_name: String::new(),
+                ..RelaySection::default()
             },
             link: plan.link.clone(),
         };

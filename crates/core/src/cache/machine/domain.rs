@@ -7,7 +7,7 @@ use super::told::Told;
 use crate::cache::read::DomainState;
 use crate::id::{BootId, RequestId, Stamp, VolumeId};
 use crate::message::{Epoch, VolumeInfo};
-use crate::time::{Duration, Instant};
+use crate::time::{BeatClock, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -45,6 +45,8 @@ pub(super) struct Domain {
     pub(super) told: Told,
     /// Beats sent on this link and not echoed, ascending.
     pub(super) beats: VecDeque<Instant>,
+    /// Instants of the beats sent.
+    pub(super) beat_clock: BeatClock,
     /// The newest of the beats that are no longer remembered, though they may still be answered.
     pub(super) forgotten: Option<Instant>,
     /// Refreshes sent on this link of which no state confirmed tells yet, ascending.
@@ -87,6 +89,7 @@ impl Domain {
             commits: Commits::new(boot),
             told: Told::default(),
             beats: VecDeque::new(),
+            beat_clock: BeatClock::default(),
             forgotten: None,
             refreshes_sent: VecDeque::new(),
             refreshed_at: None,
@@ -125,16 +128,15 @@ impl Domain {
         self.holdings.lose_link();
     }
 
-    /// Notes that a refresh is sent now; false: it must not be.
-    pub(super) fn refresh(&mut self, now: Instant) -> bool {
-        let sends = self.live()
-            && self.refreshes_sent.back() != Some(&now)
-            && self.refreshes_sent.len() < REFRESHES_MAX;
-        if sends {
-            self.refreshes_sent.push_back(now);
-            self.refreshed_at = Some(now);
+    /// Notes that a refresh is sent now, by the beat of the instant given; none: it must not be.
+    pub(super) fn refresh(&mut self, now: Instant) -> Option<Instant> {
+        if !self.live() || self.refreshes_sent.len() >= REFRESHES_MAX {
+            return None;
         }
-        sends
+        let sent = self.beat(now);
+        self.refreshes_sent.push_back(sent);
+        self.refreshed_at = Some(sent);
+        Some(sent)
     }
 
     /// Whether somebody waits whose question came after the last refresh was sent.
@@ -143,11 +145,13 @@ impl Domain {
         last.is_some_and(|asked| self.refreshed_at.is_none_or(|sent| sent < asked))
     }
 
-    /// Notes a beat sent.
-    pub(super) fn beat(&mut self, now: Instant) {
+    /// Notes a beat sent now; gives the instant that it bears.
+    pub(super) fn beat(&mut self, now: Instant) -> Instant {
         if self.beats.len() == BEATS_MAX {
             self.forgotten = self.beats.pop_front();
         }
-        self.beats.push_back(now);
+        let sent = self.beat_clock.send(now);
+        self.beats.push_back(sent);
+        sent
     }
 }

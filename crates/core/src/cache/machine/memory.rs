@@ -595,7 +595,7 @@ impl Cache {
             let unannounced = self.config.faults.has(Fault::ListUnannounced);
             if std::mem::replace(announces, true) && !unannounced {
                 crate::probe::probe("list-announced");
-                *announced = Some(now);
+                *announced = Some(entry.beat_clock.not_before_sent(now));
                 self.send(Message::Holding { domain, pages: Vec::new(), done: false }, out);
                 return;
             }

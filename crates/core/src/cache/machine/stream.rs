@@ -404,21 +404,23 @@ impl Cache {
         let every = self.beat_interval();
         let entry = self.domains.get_mut(&domain).expect("attached");
         entry.beat_at = now.after(every);
-        if entry.beats.back() == Some(&now) {
-            // One echo is for both: an echo names its beat by the instant.
+        if entry.beats.back().is_some_and(|sent| *sent >= now) {
+            // One echo is for both.
             return;
         }
-        entry.beat(now);
-        self.send(Message::Beat { domain, sent: now }, out);
+        let sent = entry.beat(now);
+        self.send(Message::Beat { domain, sent }, out);
     }
 
     /// Asks for the origin's own state, for users that wait for it: by a beat, and by what makes a
     /// relay pass it up.
     pub(super) fn send_refresh(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
+        let every = self.beat_interval();
         let entry = self.domains.get_mut(&domain).expect("attached");
-        if entry.refresh(now) {
-            self.send_beat(now, domain, out);
-            self.send(Message::Refresh { domain, sent: now }, out);
+        if let Some(sent) = entry.refresh(now) {
+            entry.beat_at = now.after(every);
+            self.send(Message::Beat { domain, sent }, out);
+            self.send(Message::Refresh { domain, sent }, out);
         }
     }
 
@@ -450,10 +452,12 @@ impl Cache {
             // and its beginning would pass for younger.
             return Ok(());
         };
+        // What users who ask for the latest are answered by: never by what a clock above tells.
+        let latest = Some(confirmed).filter(|_| !echo.by_clock);
         let confirmed = entry.confirmed_at.map_or(confirmed, |at| at.max(confirmed));
         entry.confirmed_at = Some(confirmed);
         entry.state.set_confirmed(confirmed, lease);
-        entry.refreshes_sent.retain(|sent| *sent > confirmed);
+        entry.refreshes_sent.retain(|sent| latest.is_none_or(|latest| *sent > latest));
         let heard = self.link.as_ref().expect("it came on this link").heard;
         if entry.lapsed && heard.since(confirmed) <= lease {
             entry.lapsed = false;
@@ -461,7 +465,7 @@ impl Cache {
         }
         let mut ready = Vec::new();
         while let Some(&(asked, user)) = entry.refreshes.first()
-            && asked <= confirmed
+            && latest.is_some_and(|latest| asked <= latest)
         {
             entry.refreshes.pop_first();
             ready.push(user);

@@ -159,9 +159,10 @@ impl Cache {
             }
             CacheOp::Refresh { domain } => {
                 let entry = self.domains.get_mut(&domain).expect("looked at above");
-                entry.refreshes.insert((now, id));
+                let asked = entry.beat_clock.after_sent(now);
+                entry.refreshes.insert((asked, id));
                 self.send_refresh(now, domain, out);
-                self.wait(id, deadline, Kind::Refresh { domain, asked: now });
+                self.wait(id, deadline, Kind::Refresh { domain, asked });
             }
         }
     }

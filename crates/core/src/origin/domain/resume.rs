@@ -7,9 +7,9 @@ use crate::downlink::{
 };
 use crate::id::{BootId, DomainId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::machine::{Fault, Faults};
-use crate::message::{CloseReason, Epoch, NoBoot, RequestError, ResumeAnswer};
+use crate::message::{CloseReason, Echo, Epoch, NoBoot, RequestError, ResumeAnswer};
 use crate::origin::Event;
-use crate::time::{Instant, WallTime};
+use crate::time::{Duration, Instant, WallTime};
 
 /// After every page of a stamp.
 const LAST_PAGE: PageId = PageId { volume: VolumeId(u128::MAX), page: PageNo(u64::MAX) };
@@ -206,7 +206,8 @@ impl Domain {
     pub(in crate::origin) fn beat(&mut self, cx: &mut Context<'_>, link: LinkId, sent: Instant) {
         let durable = self.durable;
         if let Some(follower) = cx.links.follower(link, self.id) {
-            follower.beat(sent, durable, crate::time::Duration::ZERO);
+            let age = Duration::ZERO;
+            follower.beat(Echo { sent, age, by_clock: false }, durable);
             self.pump(cx, link);
         }
     }

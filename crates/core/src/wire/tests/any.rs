@@ -404,8 +404,11 @@ fn welcome() -> impl Strategy<Value = Message> {
 
 fn stream() -> impl Strategy<Value = Message> {
     let answer = prop_oneof![stamp().prop_map(ResumeAnswer::From), Just(ResumeAnswer::Reset),];
-    let echo = any::<(u64, u64)>()
-        .prop_map(|(sent, age)| Echo { sent: Instant(sent), age: Duration::from_nanos(age) });
+    let echo = any::<(u64, u64, bool)>().prop_map(|(sent, age, by_clock)| Echo {
+        sent: Instant(sent),
+        age: Duration::from_nanos(age),
+        by_clock,
+    });
     prop_oneof![
         ((request(), domain(), epochs()), answer, pages(), (stamp(), any::<u64>(), any::<bool>()))
             .prop_map(|((request, domain, epochs), answer, stale, (through, time, done))| {

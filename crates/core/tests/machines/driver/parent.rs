@@ -242,6 +242,7 @@ impl Parent {
         let echo = c.rarely(3).then(|| Echo {
             sent: Instant(c.near(self.beat.0)),
             age: Duration::from_nanos(c.near(0)),
+            by_clock: c.rarely(4),
         });
         let (domain, time) = (c.domain(), WallTime(3));
         let told = Stamp(if c.rarely(12) { c.near(from) } else { from });

@@ -229,7 +229,8 @@ impl World {
             Part::Relay => {
                 let listen = format!("127.0.0.1:{}", self.ports[1]);
                 let words = ["relay", "--name", "relay", "--parent", &parent, "--listen", &listen];
-                let words = [&words[..], &self.quick(&[&QUICK])].concat();
+                let small = ["--set", "relay.recent_memory=2MiB"];
+                let words = [&words[..], &small, &self.quick(&[&QUICK])].concat();
                 self.relay = Some(self.site.start("relay", &words)?);
             }
             Part::Mount(site) => {
