@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 102] = [
+pub const PROBES: [(&str, Reached); 104] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -47,6 +47,7 @@ pub const PROBES: [(&str, Reached); 102] = [
     ("deletion-recovered-from-the-log", Often),
     ("doomed-by-a-change", Often),
     ("doomed-by-a-new-line", Often),
+    ("echo-before-a-fall", Often),
     ("echo-of-before-the-clock", Often),
     ("fell-off-the-ring", Often),
     ("fetch-fails", Often),
@@ -122,6 +123,7 @@ pub const PROBES: [(&str, Reached); 102] = [
     ("twin-refused", Often),
     ("update-not-told", Rare),
     ("volume-deleted-during-install", Often),
+    ("waits-of-a-lost-line", Often),
     ("whole-change-overtook-page", Often),
     ("writes-no-longer-fit", Rare),
     ("written-and-not-held", Often),

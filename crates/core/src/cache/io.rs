@@ -90,7 +90,8 @@ pub enum CacheOp {
     /// A part of a volume's pages, as the origin has them: nothing of it is cached. `Busy` and
     /// `Unavailable` pass.
     CopyPages(Box<CopyAsk>),
-    /// Wait until valid-through reaches a stamp (a session's floor).
+    /// Wait until valid-through reaches a stamp (a session's floor), or the line is lost that it is
+    /// of: then the answer is below it, and the session learns it at its next begin.
     WaitThrough {
         /// Of which domain.
         domain: DomainId,

@@ -6,9 +6,9 @@ use super::rights::{self, Reader};
 use super::ring::{Recent, change_bytes};
 use super::{DownlinkConfig, Downlinks, LinkSink, Ring, Timer, link};
 use crate::commit::Change;
-use crate::id::{DomainId, LinkId, PageId};
+use crate::id::{DomainId, LinkId, PageId, Stamp};
 use crate::machine::{Fault, LinkOutput};
-use crate::message::{Epoch, Message, PAGES_PER_MESSAGE_MAX, Role};
+use crate::message::{Echo, Epoch, Message, PAGES_PER_MESSAGE_MAX, Role};
 use crate::rights::{Effective, Right};
 use crate::time::{Instant, WallTime};
 
@@ -226,11 +226,31 @@ fn stream(
         return Step::Again;
     }
     if follower.cursor < feed.ring().tail() {
+        // What was known when a beat came has all been told: a stream that falls again and again must
+        // not keep that back, or the child's lease lapses for as long (bug 137).
+        if let Some(echo) = follower.take_echo(follower.cursor) {
+            crate::probe::probe("echo-before-a-fall");
+            *message = Some(still(feed, now, follower.cursor, echo));
+            return Step::Again;
+        }
         follower.phase = Phase::Fallen;
         feed.fallen(follower);
         return Step::Again;
     }
     advance(config, now, follower, feed, (reader, message))
+}
+
+/// Tells nothing but that a beat has been handled.
+fn still(feed: &dyn Feed, now: Instant, at: Stamp, echo: Echo) -> Message {
+    Message::Advance {
+        domain: feed.domain(),
+        from: at,
+        through: at,
+        time: feed.wall(now),
+        changes: Vec::new(),
+        stale: Vec::new(),
+        echo: Some(echo),
+    }
 }
 
 /// Raises the child's valid-through, if that is due.

@@ -13,6 +13,7 @@ use crate::message::{
     ResumeAnswer, Role, VolumeKey,
 };
 use crate::rights::{Denied, Right};
+use crate::share::{Load, has_room};
 use crate::time::Instant;
 use std::collections::BTreeSet;
 
@@ -477,9 +478,9 @@ impl Relay {
             self.links.outcome(link, domain, id, ended, out);
             return;
         }
-        let following = self.domains.get(&domain).is_some_and(|domain| domain.following);
-        let up = self.up.as_ref().filter(|up| following && up.limits.is_some());
-        let Some(up) = up else {
+        let entry = self.domains.get(&domain).filter(|domain| domain.following);
+        let up = self.up.as_ref().filter(|up| up.limits.is_some());
+        let Some((entry, up)) = entry.zip(up) else {
             let error = RequestError::Unavailable("the link to the parent is down".into());
             self.links.defer(link, domain, id, error, out);
             return;
@@ -490,7 +491,7 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         }
-        if !self.has_room_for(domain) {
+        if !self.has_room(entry) {
             if self.hold(link, domain, &commit) {
                 return;
             }
@@ -501,7 +502,8 @@ impl Relay {
         self.up.as_mut().expect("looked at above").unanswered += 1;
         let commit = if denied.is_some() { settled(&commit) } else { commit };
         let bytes = commit.memory_bytes();
-        self.passed_bytes += bytes;
+        self.load += Load::of(bytes);
+        self.domains.get_mut(&domain).expect("looked at above").load += Load::of(bytes);
         self.commits.insert((domain, id), Passed { links: vec![link], bytes, denied });
         self.send_up(Message::Commit { domain, commit }, out);
     }
@@ -521,13 +523,19 @@ impl Relay {
         let child = self.links.get(link).and_then(|entry| entry.child());
         let is_node = child.is_none_or(|child| child.role == Role::Node);
         let boot = commit.id.boot;
-        let of_link = self.held.iter().filter(|held| held.links.first() == Some(&link));
-        let mut another = of_link.clone().filter(|held| held.domain == domain);
-        let another = another.any(|held| is_node || held.commit.id.boot == boot);
-        // The first of each link has its turn beside those who have many (bug 133).
-        let max = self.config.commit_bytes_max / if of_link.count() == 0 { 1 } else { 4 };
-        let bytes: usize = self.held.iter().map(|held| held.bytes).sum();
-        if another || bytes >= max {
+        let bytes = |domain: DomainId| -> usize {
+            let of_domain = self.held.iter().filter(|held| held.domain == domain);
+            of_domain.map(|held| held.bytes).sum()
+        };
+        let (own, loads) = (bytes(domain), self.domains.keys().map(|domain| bytes(*domain)));
+        let of_domain = self.held.iter().filter(|held| held.domain == domain);
+        let mut of_link = of_domain.filter(|held| held.links.first() == Some(&link)).peekable();
+        let max = self.config.commit_bytes_max;
+        // The first of each link has its turn beside those who have many (bug 133), whatever they wait
+        // for in other domains (bug 136).
+        let crowds = of_link.peek().is_some() && own >= max / 4;
+        let another = of_link.any(|held| is_node || held.commit.id.boot == boot);
+        if another || crowds || !has_room(own, loads, max) {
             return false;
         }
         crate::probe::probe("relay-holds-a-commit");

@@ -4,6 +4,7 @@ use super::config::RelayConfig;
 use crate::downlink::{Answer, Feed, Follower, Part, Ring, Walk};
 use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::message::{DomainInfo, Echo, Epoch, PAGES_PER_MESSAGE_MAX};
+use crate::share::Load;
 use crate::time::{BeatClock, Duration, Instant, WallTime};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -34,6 +35,8 @@ pub(super) struct RelayDomain {
     /// Refreshes sent on this link and not answered, ascending.
     refreshes: VecDeque<Instant>,
     pub(super) wall: WallTime,
+    /// Commits passed on and not answered.
+    pub(super) load: Load,
     /// Pages asked of the parent and not answered, with how often.
     pub(super) fetching: BTreeMap<PageId, u32>,
     /// Resumes asked of the parent for children.
@@ -71,6 +74,7 @@ impl RelayDomain {
             beat_clock: BeatClock::default(),
             refreshes: VecDeque::new(),
             wall: WallTime::default(),
+            load: Load::default(),
             fetching: BTreeMap::new(),
             resuming: 0,
             narrow_at: None,
@@ -153,9 +157,11 @@ impl RelayDomain {
         self.resume = None;
         self.awaited_until = None;
         self.announced = None;
+        self.narrow_at = None;
         self.again = false;
         self.rights_told.clear();
         self.refreshes.clear();
+        self.load = Load::default();
     }
 
     /// How old the relay's state is; none: it was never confirmed.

@@ -25,6 +25,7 @@ use crate::id::{BootId, CommitId, DomainId, LinkId, RequestId, VolumeId};
 use crate::machine::{Fault, LinkInput, LinkOutput, Machine};
 use crate::message::{CloseReason, LinkLimits, Message, RequestError, Role};
 use crate::rights::Denied;
+use crate::share::{Load, takes_commit};
 use crate::time::{Instant, OnwardClock};
 use boots::Carried;
 use domain::RelayDomain;
@@ -96,9 +97,9 @@ pub struct Relay {
     last_request: u64,
     /// The boots of nodes below, as asked of the parent. Each is claimed below.
     boots: BTreeMap<(DomainId, BootId), Carried>,
-    /// Commits passed on, and their bytes.
+    /// Commits passed on, and how many and how long they are.
     commits: BTreeMap<(DomainId, CommitId), Passed>,
-    passed_bytes: usize,
+    load: Load,
     /// Commits for which there was no room, at most one of each node's link and of each boot below another
     /// relay, in the order in which they came.
     held: VecDeque<Held>,
@@ -126,7 +127,7 @@ impl Relay {
             last_request: 0,
             boots: BTreeMap::new(),
             commits: BTreeMap::new(),
-            passed_bytes: 0,
+            load: Load::default(),
             held: VecDeque::new(),
             commit_went: false,
             crowded: false,
@@ -198,7 +199,7 @@ impl Relay {
             domain.lose_parent();
         }
         self.boots.values_mut().for_each(Carried::lose_parent);
-        self.passed_bytes = 0;
+        self.load = Load::default();
         for ((domain, id), passed) in std::mem::take(&mut self.commits) {
             for link in passed.links {
                 let error = RequestError::Unavailable("the link to the parent is down".into());
@@ -280,34 +281,30 @@ impl Relay {
     /// of it: else one commit after another takes what the one before left, and no request ever goes
     /// (bug 97). What is under way is bounded in bytes too: the link would be closed for more than it may
     /// keep, and all who commit below would send the same anew (bug 123).
-    fn has_room(&self) -> bool {
-        if self.passed_bytes >= self.config.commit_bytes_max {
-            crate::probe::probe("relay-commit-bytes-full");
-            return false;
-        }
+    fn has_room(&self, entry: &RelayDomain) -> bool {
         let Some((up, limits)) = self.up.as_ref().and_then(|up| Some((up, up.limits?))) else {
             return false;
         };
-        let most = (limits.requests_max / 4).max(1) as usize;
-        up.unanswered < limits.requests_max && !(self.crowded && self.commits.len() >= most)
-    }
-
-    /// The same for a domain's: where there are several, one whose log hangs must not take all the room of the
-    /// others (bug 133).
-    fn has_room_for(&self, domain: DomainId) -> bool {
-        let half = self.config.commit_bytes_max / 2;
-        let crowds = self.domains.len() > 1 && self.passed_bytes > half && {
-            let of_domain = self.commits.iter().filter(|((of, _), _)| *of == domain);
-            of_domain.map(|(_, passed)| passed.bytes).sum::<usize>() >= half
-        };
-        !crowds && self.has_room()
+        let loads = self.domains.values().map(|entry| entry.load);
+        let requests_max = limits.requests_max as usize;
+        if !takes_commit(entry.load, loads, requests_max, self.config.commit_bytes_max) {
+            crate::probe::probe("relay-commit-bytes-full");
+            return false;
+        }
+        // In parts that are the same for all: those of a log that hangs may be more than the quarter.
+        let most = (requests_max / 4 / self.domains.len()).max(1);
+        up.unanswered < limits.requests_max && !(self.crowded && entry.load.count >= most)
     }
 
     /// Sends commits that found no room, as far as there is some now; answers them if there is no parent.
     fn send_held(&mut self, out: &mut Vec<RelayOutput>) {
         let is_welcomed = self.up.as_ref().is_some_and(|up| up.limits.is_some());
-        while !is_welcomed || self.has_room() {
-            let next = self.held.iter().position(|h| !is_welcomed || self.has_room_for(h.domain));
+        while !self.held.is_empty() {
+            let with_room = self.domains.values().filter(|entry| self.has_room(entry));
+            let with_room: Vec<DomainId> = with_room.map(|entry| entry.id).collect();
+            let may = |held: &Held| !is_welcomed || with_room.contains(&held.domain);
+            let next =
+                self.held.iter().position(may).filter(|_| !is_welcomed || !with_room.is_empty());
             let next = next.and_then(|place| self.held.remove(place));
             let Some(Held { mut links, domain, commit, .. }) = next else { return };
             // One that may not commit any more must not have its outcome asked for in the others' place.
@@ -562,8 +559,15 @@ impl Machine for Relay {
             let stand = passed.links.iter().all(|link| self.links.get(*link).is_some());
             assert!(stand, "a commit's outcome waits for a link that is gone (P7)");
         }
-        let passed: usize = self.commits.values().map(|passed| passed.bytes).sum();
-        assert_eq!(passed, self.passed_bytes, "commits passed on are counted");
+        let passed = |of: Option<DomainId>| -> Load {
+            let commits =
+                self.commits.iter().filter(|((domain, _), _)| of.is_none_or(|of| of == *domain));
+            commits.map(|(_, passed)| Load::of(passed.bytes)).sum()
+        };
+        assert_eq!(passed(None), self.load, "commits passed on are counted");
+        for (id, entry) in &self.domains {
+            assert_eq!(passed(Some(*id)), entry.load, "commits passed on of a domain are counted");
+        }
         for request in &self.waiting {
             let sent = self.pending.get(request).is_some_and(|pending| pending.sent);
             assert!(!sent, "a request waits that was sent");

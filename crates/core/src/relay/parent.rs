@@ -13,6 +13,7 @@ use crate::message::{
     RequestError, ResumeAnswer, Role, Versions, is_on_line,
 };
 use crate::rights::{Effective, Right};
+use crate::share::Load;
 use crate::time::{Duration, Instant};
 use std::collections::BTreeSet;
 
@@ -465,7 +466,8 @@ impl Relay {
         entry.following = true;
         entry.gathering = true;
         entry.awaited_until = None;
-        entry.narrow_at = Some(now.after(self.config.narrow_delay));
+        // Not put off again by a stream that falls again and again: it would never be narrowed.
+        entry.narrow_at.get_or_insert(now.after(self.config.narrow_delay));
         if let Some(up) = &mut self.up {
             up.beat_at = now;
         }
@@ -747,7 +749,10 @@ impl Relay {
         let Some(passed) = self.commits.remove(&(domain, id)) else {
             return;
         };
-        self.passed_bytes -= passed.bytes;
+        self.load -= Load::of(passed.bytes);
+        if let Some(entry) = self.domains.get_mut(&domain) {
+            entry.load -= Load::of(passed.bytes);
+        }
         self.count_answers(1);
         let ended = match (passed.denied, ended) {
             (Some(denied), Ok((Outcome::Aborted(Abort::History), history))) => {

@@ -729,6 +729,55 @@ fn race_a_holder_that_never_answers() {
     run.t.end("origin_race_a_holder_that_never_answers");
 }
 
+/// A stream that fell off the ring again while its answer was being read told nothing of the beats that came
+/// meanwhile: its child's lease lapsed, and the link was called silent by both.
+#[test]
+fn bug_137_a_stream_that_falls_again_and_again() {
+    let mut config = OriginConfig { install_bytes: 0, ..OriginConfig::default() };
+    config.downlink.limits.stream_window_bytes = 100;
+    config.downlink.ring_commits_max = 2;
+    let mut run = Run::new(
+        "b returns no credits for a while, and its cursor is off the ring of two commits. The change index is read \
+         for it, and a beat comes meanwhile. When that is read the cursor is off the ring again: the beat is echoed \
+         before the index is read once more, since all that was known when it came has been told.",
+        config,
+    );
+    run.two_nodes();
+    let commit = |sequence| Commit::new(10, sequence, sequence).put(1, 1, 1, "y").on(1);
+    let credit = |link| {
+        let lane = larder_core::message::Lane::Stream;
+        received(link, larder_core::message::Message::Credit { lane, bytes: 100 })
+    };
+    for sequence in 2..6 {
+        run.quietly(vec![commit(sequence), credit(1)]);
+    }
+    run.settle();
+    run.link(vec![credit(2), credit(2), credit(2)]);
+    run.link(vec![beat(2, Instant(1))]);
+    for sequence in 6..10 {
+        run.link(vec![commit(sequence), credit(1)]);
+        run.store_last();
+    }
+    run.settle();
+    run.t.end("origin_bug_137_a_stream_that_falls_again_and_again");
+}
+
+/// With less memory than what one install takes, commits filled what may be changed and not installed, and then
+/// waited for the interval of two seconds, each time.
+#[test]
+fn bug_138_an_install_before_memory_is_full() {
+    let mut run = Run::new(
+        "Changed pages may take 4 KiB, and an install is due from 32 MiB on, or after two seconds. It is due at \
+         2 KiB: commits do not wait for the clock.",
+        OriginConfig { dirty_bytes_max: 4 << 10, ..OriginConfig::default() },
+    );
+    run.two_nodes();
+    let commit = Commit::new(10, 2, 2).put(1, 2, 1, &"y".repeat(3000));
+    run.quietly_without_store(vec![commit.on(1)]);
+    run.settle();
+    run.t.end("origin_bug_138_an_install_before_memory_is_full");
+}
+
 #[test]
 fn two_nodes_of_one_identity() {
     let mut run = Run::new(

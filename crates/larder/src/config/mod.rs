@@ -455,7 +455,7 @@ impl Config {
             (self.node.memory.0 >= 1 << 20, "node.memory", "less than 1MiB"),
             (self.origin.memory.0 >= 1 << 20, "origin.memory", "less than 1MiB"),
             (self.origin.engine_memory.0 >= 6 << 20, "origin.engine_memory", "less than 6MiB"),
-            (self.relay.recent_memory.0 >= 64 << 10, "relay.recent_memory", "less than 64KiB"),
+            (self.relay.recent_memory.0 >= 1 << 20, "relay.recent_memory", "less than 1MiB"),
             ((1..=64).contains(&self.origin.domains), "origin.domains", "not from 1 to 64"),
             ((1..=1 << 20).contains(&self.node.page_run), "node.page_run", "not from 1 to 1048576"),
             (self.node.transactions_max > 0, "node.transactions_max", "zero"),

@@ -238,9 +238,13 @@ fn machine_config(config: &OriginConfig, domains: usize) -> origin::OriginConfig
     let share = of_domain / 2;
     // What is remembered of recent changes, less of it where there is little memory: a sixteenth of it for what
     // children may have missed, of about 256 bytes a commit, and a tenth for what commits are looked at for.
-    let ring_bytes_max = defaults.downlink.ring_bytes_max.min(of_domain / 16).max(64 << 10);
-    let ring_commits_max = defaults.downlink.ring_commits_max.min(of_domain / 16 / 256).max(64);
-    let recent_writes_max = defaults.recent_writes_max.min(of_domain / 1024).max(1024);
+    // The least holds what one append and one commit may bring: else every child would be off the ring after
+    // each, and every commit under way would be judged by whole pages.
+    let append = 4 * defaults.append_records_max;
+    let ring_bytes_max = defaults.downlink.ring_bytes_max.min(of_domain / 16).max(append * 256);
+    let ring_commits_max = defaults.downlink.ring_commits_max.min(of_domain / 16 / 256).max(append);
+    let commit = 2 * defaults.commit_pages_max;
+    let recent_writes_max = defaults.recent_writes_max.min(of_domain / 1024).max(commit);
     origin::OriginConfig {
         downlink: DownlinkConfig {
             ring_bytes_max,
@@ -570,7 +574,7 @@ mod tests {
         let settings = machine_config(&config, 8);
         assert_eq!(8 * (settings.page_cache_bytes + settings.dirty_bytes_max), 64 << 20);
         let (ring, recent) = (settings.downlink.ring_bytes_max, settings.recent_writes_max);
-        assert_eq!((ring, recent), (512 << 10, 8 << 10), "recent changes take of it too");
+        assert_eq!((ring, recent), (1 << 20, 32 << 10), "recent changes take of it too");
         config.origin.memory = Size(1 << 30);
         let (settings, defaults) = (machine_config(&config, 1), origin::OriginConfig::default());
         assert_eq!(settings.downlink.ring_bytes_max, defaults.downlink.ring_bytes_max);

@@ -153,7 +153,9 @@ fn machine_config(config: &RelayConfig) -> relay::RelayConfig {
         // A beat and its echo come well before the link is called silent.
         beat_interval: defaults.beat_interval.min(config.link.silence_max.0 / 4),
         silence_max: config.link.silence_max.0,
-        commit_bytes_max: 2 * usize::try_from(config.link.queue.0).unwrap_or(usize::MAX / 2),
+        commit_bytes_max: usize::try_from(config.link.queue.0)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(2),
         ..defaults
     }
 }

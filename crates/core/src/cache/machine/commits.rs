@@ -7,6 +7,7 @@ use crate::commit::{Abort, CommitRequest, Numbered, Op, Outcome, Read, Write};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{CloseReason, Message, NoBoot, RESTORES_SINCE, RequestError};
+use crate::share::{Load, has_room, takes_commit};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -96,7 +97,7 @@ pub(super) struct Commits {
     unresolved: BTreeSet<CommitId>,
     /// Bytes of those without an outcome, and of those of them that are sent.
     bytes: usize,
-    sent_bytes: usize,
+    sent: Load,
     queue: VecDeque<CommitId>,
     /// Put off by the parent, and until when.
     paused: BTreeSet<(Instant, CommitId)>,
@@ -120,7 +121,7 @@ impl Commits {
             pending: BTreeMap::new(),
             unresolved: BTreeSet::new(),
             bytes: 0,
-            sent_bytes: 0,
+            sent: Load::default(),
             queue: VecDeque::new(),
             paused: BTreeSet::new(),
             ended: VecDeque::new(),
@@ -145,7 +146,7 @@ impl Commits {
 
     pub(super) fn lose_link(&mut self) {
         self.queue = self.unresolved.iter().copied().collect();
-        self.sent_bytes = 0;
+        self.sent = Load::default();
         self.paused.clear();
         self.told = 0;
         self.registered = false;
@@ -227,7 +228,7 @@ impl Commits {
         let pending = &self.pending[&id];
         self.bytes -= pending.bytes;
         if pending.sent {
-            self.sent_bytes -= pending.bytes;
+            self.sent -= Load::of(pending.bytes);
         }
     }
 
@@ -243,10 +244,10 @@ impl Commits {
     pub(super) fn check(&self) {
         let bytes = |only_sent: bool| {
             let of = self.unresolved.iter().map(|id| &self.pending[id]);
-            of.filter(|p| p.sent || !only_sent).map(|p| p.bytes).sum::<usize>()
+            of.filter(|p| p.sent || !only_sent).map(|p| Load::of(p.bytes)).sum::<Load>()
         };
-        assert_eq!(self.bytes, bytes(false), "commits without an outcome are counted");
-        assert_eq!(self.sent_bytes, bytes(true), "commits that are sent are counted");
+        assert_eq!(self.bytes, bytes(false).bytes, "commits without an outcome are counted");
+        assert_eq!(self.sent, bytes(true), "commits that are sent are counted");
     }
 
     /// Pages that commits under way write.
@@ -337,18 +338,18 @@ impl Cache {
         asked: Asked,
     ) -> Result<CommitId, Answer> {
         let max = self.config.commits_max;
-        let several = self.domains.len() > 1;
-        let bytes: usize = self.domains.values().map(|entry| entry.commits.bytes).sum();
-        let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
-        if commits.unresolved.len() >= max {
+        let entry = &self.domains[&domain];
+        if entry.commits.unresolved.len() >= max {
             return Err(Err(RequestError::Busy(format!("{max} commits have no outcome yet"))));
         }
-        // Of several domains none takes all of it: its log may hang (bug 133).
-        let crowds = several && commits.bytes >= self.config.commit_bytes_max / 2;
-        if crowds || bytes >= self.config.commit_bytes_max {
+        // Of several domains none takes all of it: its log may hang (bugs 133 and 136).
+        let loads = self.domains.values().map(|entry| entry.commits.bytes);
+        if !has_room(entry.commits.bytes, loads.clone(), self.config.commit_bytes_max) {
+            let bytes: usize = loads.sum();
             let error = format!("commits of {bytes} bytes have no outcome yet");
             return Err(Err(RequestError::Busy(error)));
         }
+        let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         let id = CommitId { boot: commits.boot, sequence: commits.next };
         // As long as it may become: a link that it is too long for would break, and the next one.
         let Asked { history, base, reads, writes, named } = asked;
@@ -433,18 +434,18 @@ impl Cache {
     /// be closed for that, and the next one, for ever (bug 124).
     pub(super) fn send_commit(&mut self, domain: DomainId, out: &mut Out) -> bool {
         let version = self.link.as_ref().map_or(0, |link| link.version);
-        let several = self.domains.len() > 1;
-        let sent: usize = self.domains.values().map(|entry| entry.commits.sent_bytes).sum();
-        let entry = self.domains.get_mut(&domain).expect("attached");
+        let limits = self.link.as_ref().and_then(|link| link.limits.as_ref());
+        let requests_max = limits.map_or(0, |limits| limits.requests_max as usize);
+        let entry = &self.domains[&domain];
         if !entry.live() || !entry.commits.registered {
             return false;
         }
-        let commits = &mut entry.commits;
-        let crowds = several && commits.sent_bytes >= self.config.sent_bytes_max / 2;
-        if crowds || sent >= self.config.sent_bytes_max {
+        let loads = self.domains.values().map(|entry| entry.commits.sent);
+        if !takes_commit(entry.commits.sent, loads, requests_max, self.config.sent_bytes_max) {
             crate::probe::probe("commits-sent-full");
             return false;
         }
+        let commits = &mut self.domains.get_mut(&domain).expect("looked at above").commits;
         while let Some(id) = commits.queue.pop_front() {
             let Some(pending) = commits.pending.get_mut(&id) else {
                 continue;
@@ -459,7 +460,7 @@ impl Cache {
             }
             pending.sent = true;
             pending.ever_sent = true;
-            commits.sent_bytes += pending.bytes;
+            commits.sent += Load::of(pending.bytes);
             let commit = commits.request(id);
             commits.told = commits.told.max(commit.confirmed);
             self.link.as_mut().expect("it has room").outstanding += 1;
@@ -619,7 +620,7 @@ impl Cache {
             return violation("no commit to be put off");
         };
         pending.sent = false;
-        commits.sent_bytes -= pending.bytes;
+        commits.sent -= Load::of(pending.bytes);
         if !self.config.faults.has(Fault::PutOffCounted) {
             self.link.as_mut().expect("it came on this link").outstanding -= 1;
         }

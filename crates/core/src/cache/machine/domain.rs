@@ -62,6 +62,8 @@ pub(super) struct Domain {
     pub(super) lapsed: bool,
     /// Users who wait for a stamp.
     pub(super) waits: BTreeSet<(Stamp, RequestId)>,
+    /// The line was lost that they wait on: whatever the stamp, they are told once the new one is known.
+    pub(super) waits_lost: bool,
     /// Users who wait for the state of a time.
     pub(super) refreshes: BTreeSet<(Instant, RequestId)>,
     /// Volumes that were refused before the stream began: they are asked for again.
@@ -98,6 +100,7 @@ impl Domain {
             confirmed_at: None,
             lapsed: false,
             waits: BTreeSet::new(),
+            waits_lost: false,
             refreshes: BTreeSet::new(),
             denied: BTreeSet::new(),
             openings: BTreeMap::new(),

@@ -137,8 +137,9 @@ pub(super) struct Holdings {
     announces: bool,
     /// A page list is wanted, once all transactions of this epoch have ended.
     relist: Option<u64>,
-    /// One more after that: notices were forgotten while the parent gathers what is fetched and made.
-    again: bool,
+    /// One more after that, likewise: notices were forgotten while the parent gathers what is fetched
+    /// and made.
+    again: Option<u64>,
 }
 
 impl Holdings {
@@ -226,7 +227,7 @@ impl Holdings {
     pub(super) fn resume(&mut self, holds: bool) {
         self.listing = None;
         self.announced = None;
-        self.again = false;
+        self.again = None;
         self.announces = !holds;
         if holds {
             self.relist = self.relist.max(Some(0));
@@ -301,12 +302,11 @@ impl Cache {
         let to_come = flights.sent(page) || commits.writes(page) || told;
         if !there && !to_come && !holdings.suspects.contains_key(&page) {
             crate::probe::probe("named-in-vain");
-            if holdings.lists() {
-                holdings.again = true;
-            } else {
-                // A list names what is owed silently, for as long as that is so.
-                holdings.relist = Some(owed.map_or(0, |owed| owed.epoch));
-            }
+            // A list names what is owed silently, for as long as that is so.
+            let epoch = Some(owed.map_or(0, |owed| owed.epoch));
+            let lists = holdings.lists();
+            let due = if lists { &mut holdings.again } else { &mut holdings.relist };
+            *due = (*due).max(epoch);
         }
     }
 
@@ -532,7 +532,9 @@ impl Cache {
         let epoch = self.shared.running().close_epoch();
         entry.holdings.owe(page, Owed { epoch, silent });
         if entry.holdings.owed.len() > max {
-            entry.holdings.again |= entry.holdings.lists();
+            if entry.holdings.lists() {
+                entry.holdings.again = entry.holdings.again.max(Some(0));
+            }
             entry.holdings.owed.clear();
             entry.holdings.held_up.clear();
             entry.holdings.listing = None;
@@ -655,9 +657,7 @@ impl Domain {
         let part = part.into_iter().filter(|&page| self.concerns(page)).collect();
         if done {
             self.holdings.listing = None;
-            if std::mem::take(&mut self.holdings.again) {
-                self.holdings.relist = self.holdings.relist.max(Some(0));
-            }
+            self.holdings.relist = self.holdings.relist.max(self.holdings.again.take());
         }
         (part, done)
     }

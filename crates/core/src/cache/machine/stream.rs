@@ -199,6 +199,7 @@ impl Cache {
         let state = Arc::clone(&entry.state);
         let batch = state.batch();
         batch.new_line(from.unwrap_or(part.through));
+        entry.waits_lost = true;
         batch.set_through(None);
         if !self.config.faults.has(Fault::KeepLostCopies) {
             self.drop_above(domain, from);
@@ -347,10 +348,21 @@ impl Cache {
             entry.commits.release(through);
         }
         entry.told.reached(through);
-        let mut ready = Vec::new();
+        self.answer_waits(domain, through, out);
+    }
+
+    /// Users who wait for a stamp up to this one; all of them when the line is lost that they waited on
+    /// (bug 139): none of it will come, and their sessions learn it at their next begin.
+    fn answer_waits(&mut self, domain: DomainId, through: Stamp, out: &mut Out) {
         let forgets = self.config.faults.has(Fault::WaitForgotten);
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        let lost = std::mem::take(&mut entry.waits_lost);
+        if lost && !entry.waits.is_empty() {
+            crate::probe::probe("waits-of-a-lost-line");
+        }
+        let mut ready = Vec::new();
         while let Some(&(stamp, user)) = entry.waits.first()
-            && stamp <= through
+            && (stamp <= through || lost)
             && !(forgets && stamp == through)
         {
             entry.waits.pop_first();
@@ -395,7 +407,9 @@ impl Cache {
         crate::probe::probe("told-lost");
         entry.told.clear();
         entry.state.batch().new_line(position);
+        entry.waits_lost = true;
         out.push(CacheOutput::Notice(Notice::Reset { domain }));
+        self.answer_waits(domain, position, out);
     }
 
     // ---- age ----

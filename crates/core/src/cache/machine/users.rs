@@ -629,11 +629,13 @@ impl Cache {
                     }
                 }
                 RequestError::Denied(_) => self.still_denied(request, volume),
-                // The line above was cut, perhaps: it is still not known.
-                _ => {
+                // The line above was cut, perhaps: it is still not known. What is refused for another
+                // reason is refused again.
+                RequestError::Unavailable(_) | RequestError::Busy(_) | RequestError::TimedOut => {
                     let link = self.link.as_mut().expect("it came on this link");
                     link.unanswered.insert(volume);
                 }
+                _ => {}
             }
             return Ok(());
         }

@@ -182,7 +182,9 @@ impl Domain {
     fn install_is_late(&mut self, cx: &Context<'_>) -> bool {
         let interval = cx.config.install_interval;
         let due = *self.install.due_at.get_or_insert(cx.now.after(interval));
-        let late = due <= cx.now || self.pages.dirty_bytes() >= cx.config.install_bytes;
+        // With little memory before it is full: commits would wait for the interval each time (bug 138).
+        let most = cx.config.install_bytes.min(cx.config.dirty_bytes_max / 2);
+        let late = due <= cx.now || self.pages.dirty_bytes() >= most;
         let not_before = self.install.not_before.max(self.install.wanted_until);
         late && not_before.is_none_or(|at| at <= cx.now)
     }

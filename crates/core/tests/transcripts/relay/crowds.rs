@@ -145,6 +145,49 @@ fn bug_133_the_first_of_each_link() {
     run.0.end("relay_bug_133_the_first_of_each_link");
 }
 
+/// The same in domain 2.
+fn in_two((note, mut input): (String, LinkInput)) -> (String, LinkInput) {
+    if let LinkInput::Received { message, .. } = &mut input {
+        match message {
+            Message::Resume { domain, .. }
+            | Message::Register { domain, .. }
+            | Message::Registered { domain, .. }
+            | Message::Fetch { domain, .. }
+            | Message::Commit { domain, .. } => *domain = DomainId(2),
+            other => panic!("{other:?}"),
+        }
+    }
+    (note, input)
+}
+
+/// The log of one domain of two hung. Its commits took all that the parent takes at once, by their number: what was
+/// bounded for a domain was their bytes alone. Fetches and commits of the other waited for ever.
+#[test]
+fn bug_136_a_domain_that_hangs() {
+    let mut run = crowded(
+        "The parent takes eight requests at once, and has two domains. The first one's log hangs: of a's five commits \
+         there two go up, one is kept, and two are put off. b's commit in the other domain goes, and its fetch.",
+        8,
+    );
+    run.quietly(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    let mut inputs = welcomed(&[DOMAIN, DomainId(2)]);
+    if let (_, LinkInput::Received { message: Message::Welcome { limits, .. }, .. }) =
+        &mut inputs[1]
+    {
+        limits.requests_max = 8;
+    }
+    run.quietly(inputs);
+    run.quietly(vec![resumed(3, 5, 5, &[]), resumed_in(DomainId(2), 4, 5, 5, &[])]);
+    run.quietly(vec![in_two(resume_new(2, 1)), in_two(register(2, "b", 20))]);
+    let registered = |boot| up(Message::Registered { domain: DOMAIN, boot: BootId(boot) });
+    run.quietly(vec![registered(10), registered(20), in_two(registered(20))]);
+    run.step(commits(1..=5));
+    run.step(vec![in_two(Commit::new(20, 1, 5).put(2, 1, 1, "b").on(2))]);
+    run.step(vec![in_two(fetch(2, 5, &[3]))]);
+    run.step(vec![committed(1)]);
+    run.0.end("relay_bug_136_a_domain_that_hangs");
+}
+
 #[test]
 fn what_was_sent_has_its_limit_from_then_on() {
     let mut run = crowded(
