@@ -46,44 +46,76 @@ impl std::iter::Sum for Load {
     }
 }
 
-/// Whether a domain that has `own` under way may have more, of at most `max` for all domains, of which
-/// each has what `loads` gives, its own among them.
-pub(crate) fn has_room(own: usize, loads: impl Iterator<Item = usize> + Clone, max: usize) -> bool {
-    let domains = loads.clone().count();
-    if domains <= 1 {
-        return own < max;
-    }
-    let part = (max / 2 / domains).max(1);
-    let pool = max.saturating_sub(domains * part);
-    let taken: usize = loads.map(|load| load.saturating_sub(part)).sum();
-    own < part || own - part < pool.saturating_sub(taken)
+/// Room of which several take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Room {
+    /// What is a domain's own.
+    part: usize,
+    /// Of the other half, what each may have at most.
+    free: usize,
+    /// Nothing more for anybody.
+    full: bool,
 }
 
-/// The same for its commits on a link that takes `requests_max` requests and `bytes_max` of commits.
-/// Of several domains' commits half as many are under way as there may be requests: what else is
-/// asked finds room beside logs that hang.
-pub(crate) fn takes_commit(
-    own: Load,
-    loads: impl Iterator<Item = Load> + Clone,
-    requests_max: usize,
-    bytes_max: usize,
-) -> bool {
-    let alone = loads.clone().nth(1).is_none();
-    let counts = loads.clone().map(|load| load.count);
-    has_room(own.bytes, loads.map(|load| load.bytes), bytes_max)
-        && (alone || has_room(own.count, counts, (requests_max / 2).max(1)))
+impl Room {
+    /// Of at most `max` for all domains, of which each has what `loads` gives. One thing may be far longer
+    /// than a domain's part: all of them together have no more than half of `max` above it, and one thing.
+    pub(crate) fn new(loads: impl Iterator<Item = usize> + Clone, max: usize) -> Self {
+        let (domains, sum) =
+            loads.clone().fold((0, 0), |(count, sum), load| (count + 1, sum + load));
+        if domains <= 1 {
+            return Self { part: max, free: 0, full: sum >= max };
+        }
+        let part = (max / 2 / domains).max(1);
+        let taken: usize = loads.map(|load: usize| load.saturating_sub(part)).sum();
+        let free = max.saturating_sub(domains * part).saturating_sub(taken);
+        Self { part, free, full: sum >= max + max / 2 }
+    }
+
+    /// Whether a domain that has `own` may have more.
+    pub(crate) fn takes(self, own: usize) -> bool {
+        !self.full && (own < self.part || own - self.part < self.free)
+    }
+}
+
+/// Room for commits on a link that takes `requests_max` requests and `bytes_max` of commits. Of several
+/// domains' commits half as many are under way as there may be requests: what else is asked finds room
+/// beside logs that hang.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CommitRoom {
+    bytes: Room,
+    counts: Option<Room>,
+}
+
+impl CommitRoom {
+    /// Of all domains.
+    pub(crate) fn new(
+        loads: impl Iterator<Item = Load> + Clone,
+        requests_max: usize,
+        bytes_max: usize,
+    ) -> Self {
+        let several = loads.clone().nth(1).is_some();
+        let counts = loads.clone().map(|load| load.count);
+        let bytes = Room::new(loads.map(|load| load.bytes), bytes_max);
+        Self { bytes, counts: several.then(|| Room::new(counts, (requests_max / 2).max(1))) }
+    }
+
+    /// Whether a domain that has `own` may have more.
+    pub(crate) fn takes(self, own: Load) -> bool {
+        self.bytes.takes(own.bytes) && self.counts.is_none_or(|counts| counts.takes(own.count))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// How much each has when these, in their order, take all they can.
-    fn filled(order: &[usize], domains: usize, max: usize) -> Vec<usize> {
+    /// How much each has when these, in their order, take all they can, so much at a time.
+    fn filled(order: &[usize], domains: usize, max: usize, each: usize) -> Vec<usize> {
         let mut own = vec![0; domains];
         for &domain in order {
-            while has_room(own[domain], own.iter().copied(), max) {
-                own[domain] += 1;
+            while Room::new(own.iter().copied(), max).takes(own[domain]) {
+                own[domain] += each;
             }
         }
         own
@@ -97,15 +129,28 @@ mod tests {
             let part = max / 2 / domains;
             for hang in 1..domains {
                 let order: Vec<usize> = (0..domains).collect();
-                let own = filled(&order[..hang], domains, max);
+                let own = filled(&order[..hang], domains, max, 1);
                 assert!(own.iter().sum::<usize>() + (domains - hang) * part <= max);
-                let own = filled(&order, domains, max);
+                let own = filled(&order, domains, max, 1);
                 assert!(own.iter().all(|own| *own >= part), "{own:?}");
                 assert!(own.iter().sum::<usize>() <= max, "{own:?}");
             }
         }
-        assert_eq!(filled(&[0], 1, max), [1000], "one alone may have all");
-        assert_eq!(filled(&[0], 2, max), [500, 0], "one that is busy has half of it");
+        assert_eq!(filled(&[0], 1, max, 1), [1000], "one alone may have all");
+        assert_eq!(filled(&[0], 2, max, 1), [500, 0], "one that is busy has half of it");
+    }
+
+    /// The story: a domain with nothing under way could always send, and with one long commit of each domain the
+    /// link had more to keep than it may, was closed, and the next one as well (bugs 123 and 124 again).
+    #[test]
+    fn long_commits_of_many_domains_are_bounded_together() {
+        for domains in 1..64 {
+            for each in [1, 7, 100, 600, 5000] {
+                let order: Vec<usize> = (0..domains).collect();
+                let sum: usize = filled(&order, domains, 1000, each).iter().sum();
+                assert!(sum < 1500 + each, "{sum} of {domains} domains, by {each}");
+            }
+        }
     }
 
     #[test]
@@ -113,14 +158,14 @@ mod tests {
         let load = |count| Load { count, bytes: count };
         let takes = |own: usize, other: Option<usize>, requests, bytes| {
             let loads: Vec<Load> = std::iter::once(own).chain(other).map(load).collect();
-            takes_commit(load(own), loads.iter().copied(), requests, bytes)
+            CommitRoom::new(loads.iter().copied(), requests, bytes).takes(load(own))
         };
         assert!(takes(99, None, 100, 1000));
         assert!(!takes(99, None, 100, 99));
         assert!(takes(24, Some(0), 100, 1000));
         assert!(!takes(25, Some(0), 100, 1000));
         assert!(takes(0, Some(25), 100, 1000));
-        assert!(takes(0, Some(1), 1, 1), "one always");
+        assert!(takes(0, Some(0), 1, 1), "one always");
         assert!(!takes(1, Some(0), 1, 1));
     }
 }

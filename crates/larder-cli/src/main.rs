@@ -31,7 +31,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Most messages are freed by another thread than the one that made them: the system's allocator
-/// holds a lock for each, and a sixth of the time of a busy origin went there.
+/// holds a lock for each, and a sixth of the time of a busy origin went there. Without huge pages (the
+/// feature `no_thp`): the kernel makes them of memory that is mostly free again, and gives nothing back
+/// (bug 140).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

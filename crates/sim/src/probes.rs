@@ -91,7 +91,7 @@ pub const PROBES: [(&str, Reached); 104] = [
     ("relay-answers-early", Often),
     ("relay-child-fell", Often),
     ("relay-child-told-all", Often),
-    ("relay-commit-bytes-full", Often),
+    ("relay-commits-full", Often),
     ("relay-cursors-all-off", Often),
     ("relay-gives-up-a-request", Often),
     ("relay-holds-a-commit", Often),

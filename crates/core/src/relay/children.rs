@@ -13,7 +13,7 @@ use crate::message::{
     ResumeAnswer, Role, VolumeKey,
 };
 use crate::rights::{Denied, Right};
-use crate::share::{Load, has_room};
+use crate::share::{Load, Room};
 use crate::time::Instant;
 use std::collections::BTreeSet;
 
@@ -491,7 +491,7 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         }
-        if !self.has_room(entry) {
+        if !self.room().takes(entry.load) {
             if self.hold(link, domain, &commit) {
                 return;
             }
@@ -523,23 +523,21 @@ impl Relay {
         let child = self.links.get(link).and_then(|entry| entry.child());
         let is_node = child.is_none_or(|child| child.role == Role::Node);
         let boot = commit.id.boot;
-        let bytes = |domain: DomainId| -> usize {
-            let of_domain = self.held.iter().filter(|held| held.domain == domain);
-            of_domain.map(|held| held.bytes).sum()
-        };
-        let (own, loads) = (bytes(domain), self.domains.keys().map(|domain| bytes(*domain)));
+        let max = self.config.commit_bytes_max;
+        let room = Room::new(self.domains.values().map(|entry| entry.held), max);
+        let own = self.domains[&domain].held;
         let of_domain = self.held.iter().filter(|held| held.domain == domain);
         let mut of_link = of_domain.filter(|held| held.links.first() == Some(&link)).peekable();
-        let max = self.config.commit_bytes_max;
         // The first of each link has its turn beside those who have many (bug 133), whatever they wait
         // for in other domains (bug 136).
         let crowds = of_link.peek().is_some() && own >= max / 4;
         let another = of_link.any(|held| is_node || held.commit.id.boot == boot);
-        if another || crowds || !has_room(own, loads, max) {
+        if another || crowds || !room.takes(own) {
             return false;
         }
         crate::probe::probe("relay-holds-a-commit");
         let (commit, bytes) = (commit.clone(), commit.memory_bytes());
+        self.domains.get_mut(&domain).expect("looked at above").held += bytes;
         self.held.push_back(Held { links: vec![link], domain, commit, bytes });
         true
     }
@@ -613,7 +611,14 @@ impl Relay {
         }
         // Else a child that comes back again and again leaves one behind each time (P7).
         self.held.iter_mut().for_each(|held| held.links.retain(|other| *other != link));
-        self.held.retain(|held| !held.links.is_empty());
+        let domains = &mut self.domains;
+        self.held.retain(|held| {
+            let stays = !held.links.is_empty();
+            if !stays {
+                domains.get_mut(&held.domain).expect("followed once").held -= held.bytes;
+            }
+            stays
+        });
         // They stay under way. Else each return would add a link to all that it had sent (bug 133).
         let passed = self.commits.values_mut();
         passed.for_each(|passed| passed.links.retain(|other| *other != link));

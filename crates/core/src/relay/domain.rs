@@ -37,6 +37,8 @@ pub(super) struct RelayDomain {
     pub(super) wall: WallTime,
     /// Commits passed on and not answered.
     pub(super) load: Load,
+    /// Bytes of commits that found no room.
+    pub(super) held: usize,
     /// Pages asked of the parent and not answered, with how often.
     pub(super) fetching: BTreeMap<PageId, u32>,
     /// Resumes asked of the parent for children.
@@ -75,6 +77,7 @@ impl RelayDomain {
             refreshes: VecDeque::new(),
             wall: WallTime::default(),
             load: Load::default(),
+            held: 0,
             fetching: BTreeMap::new(),
             resuming: 0,
             narrow_at: None,

@@ -25,7 +25,7 @@ use crate::id::{BootId, CommitId, DomainId, LinkId, RequestId, VolumeId};
 use crate::machine::{Fault, LinkInput, LinkOutput, Machine};
 use crate::message::{CloseReason, LinkLimits, Message, RequestError, Role};
 use crate::rights::Denied;
-use crate::share::{Load, takes_commit};
+use crate::share::{CommitRoom, Load, Room};
 use crate::time::{Instant, OnwardClock};
 use boots::Carried;
 use domain::RelayDomain;
@@ -70,6 +70,23 @@ struct Passed {
     bytes: usize,
     /// The relay below may not do it now: only its outcome was asked for.
     denied: Option<Box<Denied>>,
+}
+
+/// What the parent takes of commits now, and while requests wait for room beside them; none: nothing.
+#[derive(Clone, Copy, Default)]
+struct ParentRoom(Option<(CommitRoom, Option<Room>)>);
+
+impl ParentRoom {
+    /// Whether it takes one more of a domain's.
+    fn takes(self, own: Load) -> bool {
+        let takes = self.0.is_some_and(|(all, crowded)| {
+            all.takes(own) && crowded.is_none_or(|room| room.takes(own.count))
+        });
+        if !takes && self.0.is_some() {
+            crate::probe::probe("relay-commits-full");
+        }
+        takes
+    }
 }
 
 /// A commit for which the parent had no room.
@@ -281,32 +298,44 @@ impl Relay {
     /// of it: else one commit after another takes what the one before left, and no request ever goes
     /// (bug 97). What is under way is bounded in bytes too: the link would be closed for more than it may
     /// keep, and all who commit below would send the same anew (bug 123).
-    fn has_room(&self, entry: &RelayDomain) -> bool {
+    fn room(&self) -> ParentRoom {
         let Some((up, limits)) = self.up.as_ref().and_then(|up| Some((up, up.limits?))) else {
-            return false;
+            return ParentRoom::default();
         };
-        let loads = self.domains.values().map(|entry| entry.load);
-        let requests_max = limits.requests_max as usize;
-        if !takes_commit(entry.load, loads, requests_max, self.config.commit_bytes_max) {
-            crate::probe::probe("relay-commit-bytes-full");
-            return false;
+        if up.unanswered >= limits.requests_max {
+            return ParentRoom::default();
         }
-        // In parts that are the same for all: those of a log that hangs may be more than the quarter.
-        let most = (requests_max / 4 / self.domains.len()).max(1);
-        up.unanswered < limits.requests_max && !(self.crowded && entry.load.count >= most)
+        let requests_max = limits.requests_max as usize;
+        let loads = self.domains.values().map(|entry| entry.load);
+        let all = CommitRoom::new(loads.clone(), requests_max, self.config.commit_bytes_max);
+        let most = (requests_max / 4).max(1);
+        let crowded = self.crowded.then(|| {
+            if most >= self.domains.len() {
+                Room::new(loads.map(|load| load.count), most)
+            } else {
+                // With so few there is no part for each: in all no more than the quarter.
+                Room::new(std::iter::once(self.load.count), most)
+            }
+        });
+        ParentRoom(Some((all, crowded)))
     }
 
     /// Sends commits that found no room, as far as there is some now; answers them if there is no parent.
     fn send_held(&mut self, out: &mut Vec<RelayOutput>) {
         let is_welcomed = self.up.as_ref().is_some_and(|up| up.limits.is_some());
         while !self.held.is_empty() {
-            let with_room = self.domains.values().filter(|entry| self.has_room(entry));
+            let room = self.room();
+            let takes = |entry: &&RelayDomain| !is_welcomed || room.takes(entry.load);
+            let with_room = self.domains.values().filter(|entry| entry.held > 0).filter(takes);
             let with_room: Vec<DomainId> = with_room.map(|entry| entry.id).collect();
-            let may = |held: &Held| !is_welcomed || with_room.contains(&held.domain);
-            let next =
-                self.held.iter().position(may).filter(|_| !is_welcomed || !with_room.is_empty());
+            if with_room.is_empty() {
+                return;
+            }
+            let has_room = |held: &Held| with_room.binary_search(&held.domain).is_ok();
+            let next = self.held.iter().position(has_room);
             let next = next.and_then(|place| self.held.remove(place));
-            let Some(Held { mut links, domain, commit, .. }) = next else { return };
+            let Some(Held { mut links, domain, commit, bytes }) = next else { return };
+            self.domains.get_mut(&domain).expect("followed once").held -= bytes;
             // One that may not commit any more must not have its outcome asked for in the others' place.
             if let Some(may) = links.iter().position(|l| self.check_relayed(*l, &commit).is_ok()) {
                 links.swap(0, may);
@@ -564,9 +593,14 @@ impl Machine for Relay {
                 self.commits.iter().filter(|((domain, _), _)| of.is_none_or(|of| of == *domain));
             commits.map(|(_, passed)| Load::of(passed.bytes)).sum()
         };
+        let held = |of: DomainId| -> usize {
+            let held = self.held.iter().filter(|held| held.domain == of);
+            held.map(|held| held.bytes).sum()
+        };
         assert_eq!(passed(None), self.load, "commits passed on are counted");
         for (id, entry) in &self.domains {
             assert_eq!(passed(Some(*id)), entry.load, "commits passed on of a domain are counted");
+            assert_eq!(held(*id), entry.held, "commits that are held are counted");
         }
         for request in &self.waiting {
             let sent = self.pending.get(request).is_some_and(|pending| pending.sent);

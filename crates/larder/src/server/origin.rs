@@ -238,8 +238,8 @@ fn machine_config(config: &OriginConfig, domains: usize) -> origin::OriginConfig
     let share = of_domain / 2;
     // What is remembered of recent changes, less of it where there is little memory: a sixteenth of it for what
     // children may have missed, of about 256 bytes a commit, and a tenth for what commits are looked at for.
-    // The least holds what one append and one commit may bring: else every child would be off the ring after
-    // each, and every commit under way would be judged by whole pages.
+    // The least holds what most appends and commits bring: else every child would be off the ring after each,
+    // and every commit under way would be judged by whole pages.
     let append = 4 * defaults.append_records_max;
     let ring_bytes_max = defaults.downlink.ring_bytes_max.min(of_domain / 16).max(append * 256);
     let ring_commits_max = defaults.downlink.ring_commits_max.min(of_domain / 16 / 256).max(append);

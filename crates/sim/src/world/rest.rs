@@ -2,13 +2,14 @@
 //! counts a child for a page that the child does not have (decision 0026). Asked only when everything
 //! else is as it must be, so that it costs nothing on the way there.
 
-use super::process::lock;
+use super::process::{SharedCache, lock};
 use super::{Machinery, World};
 use crate::net::{Proc, conn_of};
 use crate::plan::Budget;
 use larder_core::downlink::ParentStatus;
 use larder_core::id::{BootId, DomainId, LinkId, PageId};
 use larder_core::message::Message;
+use larder_core::rights::Right;
 
 impl World {
     /// What is still under way in the machines of the core.
@@ -125,7 +126,11 @@ impl World {
                 host.machine.as_ref().is_some_and(|machine| !machine.keeps(domain, page))
             }
             Machinery::Node(node) => {
-                node.machine.as_ref().is_some_and(|machine| !lock(machine).keeps(domain, page))
+                // Nor is it told of a change to what it may not read any more (seed 3947).
+                let read = node.read.as_ref();
+                let unread = read.is_some_and(|read| read.right(page.volume) < Right::Read);
+                let keeps = |machine: &SharedCache| lock(machine).keeps(domain, page);
+                !unread && node.machine.as_ref().is_some_and(|machine| !keeps(machine))
             }
             Machinery::Origin(_) => false,
         }

@@ -7,7 +7,7 @@ use crate::commit::{Abort, CommitRequest, Numbered, Op, Outcome, Read, Write};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{CloseReason, Message, NoBoot, RESTORES_SINCE, RequestError};
-use crate::share::{Load, has_room, takes_commit};
+use crate::share::{CommitRoom, Load, Room};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -344,7 +344,7 @@ impl Cache {
         }
         // Of several domains none takes all of it: its log may hang (bugs 133 and 136).
         let loads = self.domains.values().map(|entry| entry.commits.bytes);
-        if !has_room(entry.commits.bytes, loads.clone(), self.config.commit_bytes_max) {
+        if !Room::new(loads.clone(), self.config.commit_bytes_max).takes(entry.commits.bytes) {
             let bytes: usize = loads.sum();
             let error = format!("commits of {bytes} bytes have no outcome yet");
             return Err(Err(RequestError::Busy(error)));
@@ -441,7 +441,8 @@ impl Cache {
             return false;
         }
         let loads = self.domains.values().map(|entry| entry.commits.sent);
-        if !takes_commit(entry.commits.sent, loads, requests_max, self.config.sent_bytes_max) {
+        let room = CommitRoom::new(loads, requests_max, self.config.sent_bytes_max);
+        if !room.takes(entry.commits.sent) {
             crate::probe::probe("commits-sent-full");
             return false;
         }

@@ -133,7 +133,7 @@ pub(super) struct Holdings {
     /// A list was begun by an empty part at this instant: it goes on when a later beat is echoed.
     announced: Option<Instant>,
     /// The parent gathers nothing for a list unless it is announced: one was sent since the resume,
-    /// or the resume held nothing.
+    /// or the resume held nothing, or nothing that the parent knows of.
     announces: bool,
     /// A page list is wanted, once all transactions of this epoch have ended.
     relist: Option<u64>,
@@ -232,6 +232,12 @@ impl Holdings {
         if holds {
             self.relist = self.relist.max(Some(0));
         }
+    }
+
+    /// The parent could not tell what became of the copies: it takes this node for one that holds
+    /// nothing, and gathers nothing (bug 141).
+    pub(super) fn reset(&mut self) {
+        self.announces = true;
     }
 
     /// What was sent up to a beat has been handled by the parent.

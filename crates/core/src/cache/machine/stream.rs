@@ -165,6 +165,9 @@ impl Cache {
         out: &mut Out,
     ) -> Result<(), CloseReason> {
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        if part.answer == ResumeAnswer::Reset {
+            entry.holdings.reset();
+        }
         let Some(position) = entry.position else {
             return Ok(());
         };
