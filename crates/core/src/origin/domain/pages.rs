@@ -8,10 +8,8 @@ use crate::record::{Apart, InstalledPage, LostApart, Lsn, StoredPage};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Memory of an entry beside its image, at most: tables of entries and of the clock's places are at
-/// least half full. Counted for less, a cache of pages that are small or not there took three times its
-/// bound (bug 142).
-const ENTRY_BYTES: usize = 2 * (size_of::<(PageId, Entry)>() + 1 + size_of::<PageId>());
+/// Memory of an entry beside its image, about.
+const ENTRY_BYTES: usize = 256;
 
 /// A page's state after some commit.
 #[derive(Clone, Debug)]
