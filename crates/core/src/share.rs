@@ -69,7 +69,7 @@ impl Room {
         let part = (max / 2 / domains).max(1);
         let taken: usize = loads.map(|load: usize| load.saturating_sub(part)).sum();
         let free = max.saturating_sub(domains * part).saturating_sub(taken);
-        Self { part, free, full: sum >= max + max / 2 }
+        Self { part, free, full: sum >= max.saturating_add(max / 2) }
     }
 
     /// Whether a domain that has `own` may have more.
@@ -167,5 +167,6 @@ mod tests {
         assert!(takes(0, Some(25), 100, 1000));
         assert!(takes(0, Some(0), 1, 1), "one always");
         assert!(!takes(1, Some(0), 1, 1));
+        assert!(takes(5, Some(5), usize::MAX, usize::MAX), "a bound may be as good as none");
     }
 }

@@ -392,16 +392,7 @@ fn ages_add_up() {
     );
     run.two_nodes();
     let sent = run.0.now;
-    let echo = Some(Echo { sent, age: Duration::from_secs(1), by_clock: true });
-    run.quietly(vec![up(Message::Advance {
-        domain: DOMAIN,
-        from: Stamp(5),
-        through: Stamp(5),
-        time: WallTime(0),
-        changes: Vec::new(),
-        stale: Vec::new(),
-        echo,
-    })]);
+    run.quietly(vec![echo(5, sent, Duration::from_secs(1))]);
     run.0.wait(Duration::from_secs(3));
     let now = run.0.now;
     run.step(vec![beat(1, now)]);
@@ -772,15 +763,7 @@ fn bug_23_a_confirmation_before_the_handshake() {
 
 /// The parent has had what was sent up to an instant.
 fn echoed(sent: Instant) -> (String, LinkInput) {
-    up(Message::Advance {
-        domain: DOMAIN,
-        from: Stamp(5),
-        through: Stamp(5),
-        time: WallTime(0),
-        changes: Vec::new(),
-        stale: Vec::new(),
-        echo: Some(Echo { sent, age: Duration::ZERO, by_clock: false }),
-    })
+    echo(5, sent, Duration::ZERO)
 }
 
 /// What is said of volume 7.
