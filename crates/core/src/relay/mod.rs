@@ -79,13 +79,14 @@ struct ParentRoom(Option<(CommitRoom, Option<Room>)>);
 impl ParentRoom {
     /// Whether it takes one more of a domain's.
     fn takes(self, own: Load) -> bool {
-        let takes = self.0.is_some_and(|(all, crowded)| {
-            all.takes(own) && crowded.is_none_or(|room| room.takes(own.count))
-        });
-        if !takes && self.0.is_some() {
+        let Some((all, crowded)) = self.0 else {
+            return false;
+        };
+        if !all.takes(own) {
             crate::probe::probe("relay-commits-full");
+            return false;
         }
-        takes
+        crowded.is_none_or(|room| room.takes(own.count))
     }
 }
 

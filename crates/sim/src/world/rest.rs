@@ -9,7 +9,6 @@ use crate::plan::Budget;
 use larder_core::downlink::ParentStatus;
 use larder_core::id::{BootId, DomainId, LinkId, PageId};
 use larder_core::message::Message;
-use larder_core::rights::Right;
 
 impl World {
     /// What is still under way in the machines of the core.
@@ -128,7 +127,7 @@ impl World {
             Machinery::Node(node) => {
                 // Nor is it told of a change to what it may not read any more (seed 3947).
                 let read = node.read.as_ref();
-                let unread = read.is_some_and(|read| read.right(page.volume) < Right::Read);
+                let unread = read.is_some_and(|read| read.is_unreadable(page.volume));
                 let keeps = |machine: &SharedCache| lock(machine).keeps(domain, page);
                 !unread && node.machine.as_ref().is_some_and(|machine| !keeps(machine))
             }

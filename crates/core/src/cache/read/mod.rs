@@ -276,8 +276,9 @@ impl ReadCache {
         restricted.map(|(volume, _)| *volume).collect()
     }
 
-    /// Whether the node was told that it may not read a volume.
-    pub(crate) fn is_unreadable(&self, volume: VolumeId) -> bool {
+    /// Whether the node was told that it may not read a volume: not of one that it has not opened.
+    #[must_use]
+    pub fn is_unreadable(&self, volume: VolumeId) -> bool {
         self.told_right(volume).is_some_and(|right| right < Right::Read)
     }
 
