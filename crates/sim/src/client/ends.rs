@@ -212,6 +212,13 @@ impl World {
         reads: &Reads,
         floor: &Floor,
     ) -> usize {
+        // Where the node went on in the middle of the end to the same stamp of another branch: of a line
+        // that is lost nothing ends well, so this was before (seed 140825518523).
+        let before = self.history_before(floor.domain, floor.stamp);
+        let truth = self.oracle.truth(floor.domain);
+        if before.is_some_and(|history| truth.branch_number(history) == reads.branch) {
+            return reads.branch;
+        }
         let now = self.branch_at_node(index, floor.domain, floor.stamp);
         now.filter(|_| !kind.snapshot).unwrap_or(reads.branch)
     }
