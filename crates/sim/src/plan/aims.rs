@@ -39,6 +39,7 @@ const LATE_STREAMS: Aim =
 const RESTORES: Aim = Aim { name: "restores", sets: &[W, M, S, T], aim: Plan::aim_at_restores };
 const EVICTIONS: Aim = Aim { name: "evictions", sets: &[W, M, L], aim: Plan::aim_at_evictions };
 const LISTS: Aim = Aim { name: "lists", sets: &[W, M, L, S, T], aim: Plan::aim_at_lists };
+const NARROWS: Aim = Aim { name: "narrows", sets: &[W, M, L, S, T], aim: Plan::aim_at_narrows };
 const OLD_ECHOES: Aim =
     Aim { name: "old-echoes", sets: &[W, M, L, S, T], aim: Plan::aim_at_old_echoes };
 const NUMBERS: Aim = Aim { name: "numbers", sets: &[W, M, S, T], aim: Plan::aim_at_numbers };
@@ -110,6 +111,7 @@ impl Plan {
             8 | 9 if self.nodes.len() > 1 && beyond => NUMBERS.take(self, rng),
             10 | 11 => CLOCKS.take(self, rng),
             12 => TWO_DOMAINS.take(self, rng),
+            13 => NARROWS.take(self, rng),
             _ => {}
         }
     }
@@ -228,6 +230,20 @@ impl Plan {
         // It changes what is made while that is still told wrongly.
         let quick = &mut self.lines[self.relays.len()];
         (quick.latency, quick.jitter) = (MILLI, 0);
+    }
+
+    /// Relays that narrow themselves all the time, since children leave them and come back, while those
+    /// make pages: commits that overtake the relay's own list, which travels slowly (rule 17).
+    fn aim_at_narrows(&mut self, rng: &mut Rng) {
+        self.relays = vec![0];
+        self.aim_at_lists(rng);
+        self.troubles = vec![(Trouble::Break, pick(rng, &[200, 600]) * MILLI)];
+        // A relay narrows itself after a beat.
+        self.limits.beat = Duration::from_millis(50);
+        self.limits.memory_bytes = 1 << 20;
+        for line in &mut self.lines[1..] {
+            (line.latency, line.jitter) = (MILLI, 0);
+        }
     }
 
     /// Clients that keep numbers of pages over restores which may lose nothing else that their node

@@ -2,6 +2,7 @@
 
 use super::process::lock;
 use super::{Event, World};
+use crate::agenda::SECOND;
 use crate::check::copies::check_copy;
 use crate::net::Proc;
 use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, Notice};
@@ -62,9 +63,18 @@ impl World {
         self.process(proc).is_up()
     }
 
-    /// Whether a client's step must wait until its process goes on.
+    /// Whether a client's step must wait until its process goes on. It comes again after a second at most:
+    ///
+    /// 1. A node stands still for a minute, and its client's step is entered for the end of that.
+    /// 2. All is mended, and the pause made shorter; the step stays where it was.
+    /// 3. The time for proofs passes, and the client has begun nothing (finding 398).
     pub(crate) fn client_waits(&mut self, proc: Proc, client: u16, step: u32) -> bool {
-        self.waits(proc, || Event::Client(client, step))
+        let until = self.process(proc).paused_until;
+        if until > self.now {
+            let again = until.min(self.now.plus(SECOND));
+            self.agenda.enter(again, Event::Client(client, step));
+        }
+        until > self.now
     }
 
     /// Enters a client's step.
