@@ -49,11 +49,11 @@ impl std::iter::Sum for Load {
 /// Room of which several take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Room {
-    /// What is a domain's own.
+    /// What is a domain's own, whatever the others have.
     part: usize,
     /// Of the other half, what each may have at most.
     free: usize,
-    /// Nothing more for anybody.
+    /// All together have what they may have: nothing more but what is within a domain's part.
     full: bool,
 }
 
@@ -63,24 +63,26 @@ impl Room {
     pub(crate) fn new(loads: impl Iterator<Item = usize> + Clone, max: usize) -> Self {
         let (domains, sum) =
             loads.clone().fold((0, 0), |(count, sum), load| (count + 1, sum + load));
+        let full = sum >= max;
         if domains <= 1 {
-            return Self { part: max, free: 0, full: sum >= max };
+            return Self { part: max, free: 0, full };
         }
         let part = (max / 2 / domains).max(1);
         let taken: usize = loads.map(|load: usize| load.saturating_sub(part)).sum();
         let free = max.saturating_sub(domains * part).saturating_sub(taken);
-        Self { part, free, full: sum >= max.saturating_add(max / 2) }
+        Self { part, free, full }
     }
 
-    /// Whether a domain that has `own` may have more.
-    pub(crate) fn takes(self, own: usize) -> bool {
-        !self.full && (own < self.part || own - self.part < self.free)
+    /// Whether a domain that has `own` may have the `next` thing too, which may be longer than what is left.
+    pub(crate) fn takes(self, own: usize, next: usize) -> bool {
+        own.saturating_add(next) <= self.part
+            || !self.full && (own < self.part || own - self.part < self.free)
     }
 }
 
 /// Room for commits on a link that takes `requests_max` requests and `bytes_max` of commits. Of several
 /// domains' commits half as many are under way as there may be requests: what else is asked finds room
-/// beside logs that hang.
+/// beside logs that hang. But one of each domain, however few those are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CommitRoom {
     bytes: Room,
@@ -94,15 +96,17 @@ impl CommitRoom {
         requests_max: usize,
         bytes_max: usize,
     ) -> Self {
-        let several = loads.clone().nth(1).is_some();
+        let domains = loads.clone().count();
         let counts = loads.clone().map(|load| load.count);
         let bytes = Room::new(loads.map(|load| load.bytes), bytes_max);
-        Self { bytes, counts: several.then(|| Room::new(counts, (requests_max / 2).max(1))) }
+        let counts = (domains > 1).then(|| Room::new(counts, (requests_max / 2).max(domains)));
+        Self { bytes, counts }
     }
 
-    /// Whether a domain that has `own` may have more.
-    pub(crate) fn takes(self, own: Load) -> bool {
-        self.bytes.takes(own.bytes) && self.counts.is_none_or(|counts| counts.takes(own.count))
+    /// Whether a domain that has `own` may have one more commit, of `bytes`.
+    pub(crate) fn takes(self, own: Load, bytes: usize) -> bool {
+        self.bytes.takes(own.bytes, bytes)
+            && self.counts.is_none_or(|counts| counts.takes(own.count, 1))
     }
 }
 
@@ -114,7 +118,7 @@ mod tests {
     fn filled(order: &[usize], domains: usize, max: usize, each: usize) -> Vec<usize> {
         let mut own = vec![0; domains];
         for &domain in order {
-            while Room::new(own.iter().copied(), max).takes(own[domain]) {
+            while Room::new(own.iter().copied(), max).takes(own[domain], each) {
                 own[domain] += each;
             }
         }
@@ -153,12 +157,31 @@ mod tests {
         }
     }
 
+    /// The story (finding 403): three of four domains hung, each with a commit of half of all the room, and the
+    /// bound on all together took from the fourth what was said to be its own.
+    #[test]
+    fn a_part_is_left_whatever_is_long() {
+        let max = 64 << 20;
+        for domains in 2..16 {
+            for each in [1 << 20, 16 << 20, 32 << 20, 64 << 20] {
+                let order: Vec<usize> = (1..domains).collect();
+                let mut own = filled(&order, domains, max, each);
+                let part = max / 2 / domains;
+                while Room::new(own.iter().copied(), max).takes(own[0], 1 << 10) {
+                    own[0] += 1 << 10;
+                }
+                assert!(own[0] + (1 << 10) > part, "{own:?}");
+                assert!(own.iter().sum::<usize>() < max + max / 2 + each, "{own:?}");
+            }
+        }
+    }
+
     #[test]
     fn commits_of_several_domains_take_half_of_the_requests() {
         let load = |count| Load { count, bytes: count };
         let takes = |own: usize, other: Option<usize>, requests, bytes| {
             let loads: Vec<Load> = std::iter::once(own).chain(other).map(load).collect();
-            CommitRoom::new(loads.iter().copied(), requests, bytes).takes(load(own))
+            CommitRoom::new(loads.iter().copied(), requests, bytes).takes(load(own), 1)
         };
         assert!(takes(99, None, 100, 1000));
         assert!(!takes(99, None, 100, 99));
@@ -167,6 +190,7 @@ mod tests {
         assert!(takes(0, Some(25), 100, 1000));
         assert!(takes(0, Some(0), 1, 1), "one always");
         assert!(!takes(1, Some(0), 1, 1));
+        assert!(takes(0, Some(1), 2, 1000), "one of each, however few those are");
         assert!(takes(5, Some(5), usize::MAX, usize::MAX), "a bound may be as good as none");
     }
 }

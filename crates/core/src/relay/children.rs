@@ -491,7 +491,7 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         }
-        if !self.room().takes(entry.load) {
+        if !self.room().takes(entry.load, commit.memory_bytes()) {
             if self.hold(link, domain, &commit) {
                 return;
             }
@@ -532,7 +532,7 @@ impl Relay {
         // for in other domains (bug 136).
         let crowds = of_link.peek().is_some() && own >= max / 4;
         let another = of_link.any(|held| is_node || held.commit.id.boot == boot);
-        if another || crowds || !room.takes(own) {
+        if another || crowds || !room.takes(own, commit.memory_bytes()) {
             return false;
         }
         crate::probe::probe("relay-holds-a-commit");

@@ -77,16 +77,16 @@ struct Passed {
 struct ParentRoom(Option<(CommitRoom, Option<Room>)>);
 
 impl ParentRoom {
-    /// Whether it takes one more of a domain's.
-    fn takes(self, own: Load) -> bool {
+    /// Whether it takes one more of a domain's, of so many bytes.
+    fn takes(self, own: Load, bytes: usize) -> bool {
         let Some((all, crowded)) = self.0 else {
             return false;
         };
-        if !all.takes(own) {
+        if !all.takes(own, bytes) {
             crate::probe::probe("relay-commits-full");
             return false;
         }
-        crowded.is_none_or(|room| room.takes(own.count))
+        crowded.is_none_or(|room| room.takes(own.count, 1))
     }
 }
 
@@ -321,19 +321,23 @@ impl Relay {
         ParentRoom(Some((all, crowded)))
     }
 
+    /// The first of each domain's commits that found no room, and where they are.
+    fn first_held(&self) -> impl Iterator<Item = (usize, &Held)> {
+        let waiting = self.domains.values().filter(|entry| entry.held > 0).count();
+        let mut seen = BTreeSet::new();
+        let held = self.held.iter().enumerate();
+        held.filter(move |(_, held)| seen.insert(held.domain)).take(waiting)
+    }
+
     /// Sends commits that found no room, as far as there is some now; answers them if there is no parent.
     fn send_held(&mut self, out: &mut Vec<RelayOutput>) {
         let is_welcomed = self.up.as_ref().is_some_and(|up| up.limits.is_some());
         while !self.held.is_empty() {
             let room = self.room();
-            let takes = |entry: &&RelayDomain| !is_welcomed || room.takes(entry.load);
-            let with_room = self.domains.values().filter(|entry| entry.held > 0).filter(takes);
-            let with_room: Vec<DomainId> = with_room.map(|entry| entry.id).collect();
-            if with_room.is_empty() {
-                return;
-            }
-            let has_room = |held: &Held| with_room.binary_search(&held.domain).is_ok();
-            let next = self.held.iter().position(has_room);
+            let takes = |held: &Held| {
+                !is_welcomed || room.takes(self.domains[&held.domain].load, held.bytes)
+            };
+            let next = self.first_held().find(|(_, held)| takes(held)).map(|(place, _)| place);
             let next = next.and_then(|place| self.held.remove(place));
             let Some(Held { mut links, domain, commit, bytes }) = next else { return };
             self.domains.get_mut(&domain).expect("followed once").held -= bytes;

@@ -342,15 +342,7 @@ impl Cache {
         if entry.commits.unresolved.len() >= max {
             return Err(Err(RequestError::Busy(format!("{max} commits have no outcome yet"))));
         }
-        // Of several domains none takes all of it: its log may hang (bugs 133 and 136).
-        let loads = self.domains.values().map(|entry| entry.commits.bytes);
-        if !Room::new(loads.clone(), self.config.commit_bytes_max).takes(entry.commits.bytes) {
-            let bytes: usize = loads.sum();
-            let error = format!("commits of {bytes} bytes have no outcome yet");
-            return Err(Err(RequestError::Busy(error)));
-        }
-        let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
-        let id = CommitId { boot: commits.boot, sequence: commits.next };
+        let id = CommitId { boot: entry.commits.boot, sequence: entry.commits.next };
         // As long as it may become: a link that it is too long for would break, and the next one.
         let Asked { history, base, reads, writes, named } = asked;
         let numbers = self.numbers.of(&writes, &named);
@@ -359,9 +351,18 @@ impl Cache {
         if let Err(abort) = crate::wire::check_commit(domain, &asked) {
             return Err(Ok(CacheReply::Outcome(Outcome::Aborted(abort))));
         }
+        // Of several domains none takes all of it: its log may hang (bugs 133 and 136).
+        let bytes = asked.memory_bytes();
+        let loads = self.domains.values().map(|entry| entry.commits.bytes);
+        let room = Room::new(loads.clone(), self.config.commit_bytes_max);
+        if !room.takes(entry.commits.bytes, bytes) {
+            let bytes: usize = loads.sum();
+            let error = format!("commits of {bytes} bytes have no outcome yet");
+            return Err(Err(RequestError::Busy(error)));
+        }
+        let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         commits.next += 1;
         commits.unresolved.insert(id);
-        let bytes = asked.memory_bytes();
         commits.bytes += bytes;
         commits.queue.push_back(id);
         commits.pending.insert(
@@ -442,23 +443,26 @@ impl Cache {
         }
         let loads = self.domains.values().map(|entry| entry.commits.sent);
         let room = CommitRoom::new(loads, requests_max, self.config.sent_bytes_max);
-        if !room.takes(entry.commits.sent) {
-            crate::probe::probe("commits-sent-full");
-            return false;
-        }
         let commits = &mut self.domains.get_mut(&domain).expect("looked at above").commits;
-        while let Some(id) = commits.queue.pop_front() {
-            let Some(pending) = commits.pending.get_mut(&id) else {
+        while let Some(id) = commits.queue.front() {
+            let id = *id;
+            let due = commits.pending.get_mut(&id).filter(|pending| {
+                // It waits for a link to a newer parent, or for the end of its user's time.
+                let restores =
+                    || pending.writes.iter().any(|w| matches!(w.op, Op::RestorePage { .. }));
+                !pending.sent
+                    && commits.unresolved.contains(&id)
+                    && (version >= RESTORES_SINCE || !restores())
+            });
+            let Some(pending) = due else {
+                commits.queue.pop_front();
                 continue;
             };
-            if pending.sent || !commits.unresolved.contains(&id) {
-                continue;
+            if !room.takes(commits.sent, pending.bytes) {
+                crate::probe::probe("commits-sent-full");
+                return false;
             }
-            // It waits for a link to a newer parent, or for the end of its user's time.
-            let restores = pending.writes.iter().any(|w| matches!(w.op, Op::RestorePage { .. }));
-            if restores && version < RESTORES_SINCE {
-                continue;
-            }
+            commits.queue.pop_front();
             pending.sent = true;
             pending.ever_sent = true;
             commits.sent += Load::of(pending.bytes);
