@@ -53,36 +53,45 @@ pub(crate) struct Room {
     part: usize,
     /// Of the other half, what each may have at most.
     free: usize,
-    /// All together have what they may have: nothing more but what is within a domain's part.
-    full: bool,
+    /// What all have, and what is kept for those that have less than their part.
+    claimed: usize,
+    /// Nothing is given beyond a part when so much is claimed.
+    claimed_max: usize,
 }
 
 impl Room {
     /// Of at most `max` for all domains, of which each has what `loads` gives. One thing may be far longer
     /// than a domain's part: all of them together have no more than half of `max` above it, and one thing.
+    /// With less than one for each there are no parts, and all together have `max`.
     pub(crate) fn new(loads: impl Iterator<Item = usize> + Clone, max: usize) -> Self {
         let (domains, sum) =
             loads.clone().fold((0, 0), |(count, sum), load| (count + 1, sum + load));
-        let full = sum >= max;
-        if domains <= 1 {
-            return Self { part: max, free: 0, full };
+        if domains <= 1 || domains > max {
+            return Self { part: 0, free: usize::MAX, claimed: sum, claimed_max: max };
         }
         let part = (max / 2 / domains).max(1);
-        let taken: usize = loads.map(|load: usize| load.saturating_sub(part)).sum();
-        let free = max.saturating_sub(domains * part).saturating_sub(taken);
-        Self { part, free, full }
+        let taken: usize = loads.clone().map(|load: usize| load.saturating_sub(part)).sum();
+        let kept: usize = loads.map(|load: usize| part.saturating_sub(load)).sum();
+        Self {
+            part,
+            free: max.saturating_sub(domains * part).saturating_sub(taken),
+            claimed: sum + kept,
+            claimed_max: max.saturating_add(max / 2),
+        }
     }
 
     /// Whether a domain that has `own` may have the `next` thing too, which may be longer than what is left.
     pub(crate) fn takes(self, own: usize, next: usize) -> bool {
+        let of_others = self.claimed - self.part.saturating_sub(own);
         own.saturating_add(next) <= self.part
-            || !self.full && (own < self.part || own - self.part < self.free)
+            || of_others < self.claimed_max && (own < self.part || own - self.part < self.free)
     }
 }
 
 /// Room for commits on a link that takes `requests_max` requests and `bytes_max` of commits. Of several
 /// domains' commits half as many are under way as there may be requests: what else is asked finds room
-/// beside logs that hang. But one of each domain, however few those are.
+/// beside logs that hang. Where that is less than one for each domain there are more of them, as long as
+/// requests have the place that they need (a relay's have it up to three quarters).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CommitRoom {
     bytes: Room,
@@ -99,8 +108,9 @@ impl CommitRoom {
         let domains = loads.clone().count();
         let counts = loads.clone().map(|load| load.count);
         let bytes = Room::new(loads.map(|load| load.bytes), bytes_max);
-        let counts = (domains > 1).then(|| Room::new(counts, (requests_max / 2).max(domains)));
-        Self { bytes, counts }
+        let most = (requests_max - requests_max / 4).saturating_sub(1);
+        let max = (requests_max / 2).max(domains.min(most)).max(1);
+        Self { bytes, counts: (domains > 1).then(|| Room::new(counts, max)) }
     }
 
     /// Whether a domain that has `own` may have one more commit, of `bytes`.
@@ -157,6 +167,32 @@ mod tests {
         }
     }
 
+    /// The story: with fewer places than domains each domain had one all the same, and together they took what
+    /// was to be left to requests (bug 97 again).
+    #[test]
+    fn fewer_places_than_domains_are_all_that_there_are() {
+        for domains in 2..10 {
+            for max in 1..domains {
+                let order: Vec<usize> = (0..domains).collect();
+                assert_eq!(filled(&order, domains, max, 1).iter().sum::<usize>(), max);
+            }
+        }
+    }
+
+    /// The story: what is longer than a part was refused as soon as all together had the bound, though half as
+    /// much again was to be had.
+    #[test]
+    fn long_ones_are_taken_while_there_is_room_above_the_bound() {
+        let mib = |counts: [usize; 3]| counts.map(|mib| mib << 20);
+        let takes = |own, next: usize| {
+            Room::new(mib(own).into_iter(), 64 << 20).takes(own[0] << 20, next << 20)
+        };
+        assert!(takes([0, 32, 32], 30));
+        assert!(!takes([30, 32, 32], 30));
+        assert!(!takes([0, 64, 32], 30));
+        assert!(takes([0, 64, 64], 10), "its own");
+    }
+
     /// The story (finding 403): three of four domains hung, each with a commit of half of all the room, and the
     /// bound on all together took from the fourth what was said to be its own.
     #[test]
@@ -190,7 +226,8 @@ mod tests {
         assert!(takes(0, Some(25), 100, 1000));
         assert!(takes(0, Some(0), 1, 1), "one always");
         assert!(!takes(1, Some(0), 1, 1));
-        assert!(takes(0, Some(1), 2, 1000), "one of each, however few those are");
+        assert!(takes(0, Some(1), 3, 1000), "one of each, and one request");
+        assert!(!takes(0, Some(1), 2, 1000), "else the request would have no place");
         assert!(takes(5, Some(5), usize::MAX, usize::MAX), "a bound may be as good as none");
     }
 }

@@ -543,7 +543,7 @@ impl Limits {
             advance_bytes: pick(rng, &[128, 1_024, 1 << 16]),
             quiet_interval: Duration::from_micros(pick(rng, &[10, 5_000, 200_000])),
             recent_writes_max: pick(rng, &[1, 8, 64, 1 << 12]),
-            page_cache_bytes: pick(rng, &[1, 8_192, 1 << 20]),
+            page_cache_bytes: pick(rng, &[1, 16_384, 1 << 20]),
             install_bytes: pick(rng, &[1, 8_192, 1 << 20]),
             install_interval: Duration::from_millis(pick(rng, &[10, 500, 20_000])),
             install_pages_max: pick(rng, &[1, 3, 1024]),

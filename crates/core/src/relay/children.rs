@@ -491,7 +491,10 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         }
-        if !self.room().takes(entry.load, commit.memory_bytes()) {
+        // Of one that may not be done no more is sent than what asks for its outcome.
+        let asks = denied.is_some().then(|| settled(&commit));
+        let bytes = asks.as_ref().unwrap_or(&commit).memory_bytes();
+        if !self.room().takes(entry.load, bytes) {
             if self.hold(link, domain, &commit) {
                 return;
             }
@@ -500,9 +503,7 @@ impl Relay {
             return;
         }
         self.up.as_mut().expect("looked at above").unanswered += 1;
-        let commit = if denied.is_some() { settled(&commit) } else { commit };
-        let bytes = commit.memory_bytes();
-        self.load += Load::of(bytes);
+        let commit = asks.unwrap_or(commit);
         self.domains.get_mut(&domain).expect("looked at above").load += Load::of(bytes);
         self.commits.insert((domain, id), Passed { links: vec![link], bytes, denied });
         self.send_up(Message::Commit { domain, commit }, out);

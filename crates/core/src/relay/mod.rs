@@ -115,9 +115,8 @@ pub struct Relay {
     last_request: u64,
     /// The boots of nodes below, as asked of the parent. Each is claimed below.
     boots: BTreeMap<(DomainId, BootId), Carried>,
-    /// Commits passed on, and how many and how long they are.
+    /// Commits passed on.
     commits: BTreeMap<(DomainId, CommitId), Passed>,
-    load: Load,
     /// Commits for which there was no room, at most one of each node's link and of each boot below another
     /// relay, in the order in which they came.
     held: VecDeque<Held>,
@@ -145,7 +144,6 @@ impl Relay {
             last_request: 0,
             boots: BTreeMap::new(),
             commits: BTreeMap::new(),
-            load: Load::default(),
             held: VecDeque::new(),
             commit_went: false,
             crowded: false,
@@ -217,7 +215,6 @@ impl Relay {
             domain.lose_parent();
         }
         self.boots.values_mut().for_each(Carried::lose_parent);
-        self.load = Load::default();
         for ((domain, id), passed) in std::mem::take(&mut self.commits) {
             for link in passed.links {
                 let error = RequestError::Unavailable("the link to the parent is down".into());
@@ -310,23 +307,9 @@ impl Relay {
         let loads = self.domains.values().map(|entry| entry.load);
         let all = CommitRoom::new(loads.clone(), requests_max, self.config.commit_bytes_max);
         let most = (requests_max / 4).max(1);
-        let crowded = self.crowded.then(|| {
-            if most >= self.domains.len() {
-                Room::new(loads.map(|load| load.count), most)
-            } else {
-                // With so few there is no part for each: in all no more than the quarter.
-                Room::new(std::iter::once(self.load.count), most)
-            }
-        });
+        let counts = loads.map(|load| load.count);
+        let crowded = self.crowded.then(|| Room::new(counts, most));
         ParentRoom(Some((all, crowded)))
-    }
-
-    /// The first of each domain's commits that found no room, and where they are.
-    fn first_held(&self) -> impl Iterator<Item = (usize, &Held)> {
-        let waiting = self.domains.values().filter(|entry| entry.held > 0).count();
-        let mut seen = BTreeSet::new();
-        let held = self.held.iter().enumerate();
-        held.filter(move |(_, held)| seen.insert(held.domain)).take(waiting)
     }
 
     /// Sends commits that found no room, as far as there is some now; answers them if there is no parent.
@@ -334,10 +317,13 @@ impl Relay {
         let is_welcomed = self.up.as_ref().is_some_and(|up| up.limits.is_some());
         while !self.held.is_empty() {
             let room = self.room();
-            let takes = |held: &Held| {
-                !is_welcomed || room.takes(self.domains[&held.domain].load, held.bytes)
-            };
-            let next = self.first_held().find(|(_, held)| takes(held)).map(|(place, _)| place);
+            let takes = |entry: &RelayDomain, bytes| !is_welcomed || room.takes(entry.load, bytes);
+            if !self.domains.values().any(|entry| entry.held > 0 && takes(entry, 1)) {
+                return;
+            }
+            // One that is too long now lets those pass that fit.
+            let has_room = |held: &Held| takes(&self.domains[&held.domain], held.bytes);
+            let next = self.held.iter().position(has_room);
             let next = next.and_then(|place| self.held.remove(place));
             let Some(Held { mut links, domain, commit, bytes }) = next else { return };
             self.domains.get_mut(&domain).expect("followed once").held -= bytes;
@@ -593,18 +579,16 @@ impl Machine for Relay {
             let stand = passed.links.iter().all(|link| self.links.get(*link).is_some());
             assert!(stand, "a commit's outcome waits for a link that is gone (P7)");
         }
-        let passed = |of: Option<DomainId>| -> Load {
-            let commits =
-                self.commits.iter().filter(|((domain, _), _)| of.is_none_or(|of| of == *domain));
+        let passed = |of: DomainId| -> Load {
+            let commits = self.commits.iter().filter(|((domain, _), _)| of == *domain);
             commits.map(|(_, passed)| Load::of(passed.bytes)).sum()
         };
         let held = |of: DomainId| -> usize {
             let held = self.held.iter().filter(|held| held.domain == of);
             held.map(|held| held.bytes).sum()
         };
-        assert_eq!(passed(None), self.load, "commits passed on are counted");
         for (id, entry) in &self.domains {
-            assert_eq!(passed(Some(*id)), entry.load, "commits passed on of a domain are counted");
+            assert_eq!(passed(*id), entry.load, "commits passed on of a domain are counted");
             assert_eq!(held(*id), entry.held, "commits that are held are counted");
         }
         for request in &self.waiting {

@@ -749,7 +749,6 @@ impl Relay {
         let Some(passed) = self.commits.remove(&(domain, id)) else {
             return;
         };
-        self.load -= Load::of(passed.bytes);
         if let Some(entry) = self.domains.get_mut(&domain) {
             entry.load -= Load::of(passed.bytes);
         }

@@ -14,6 +14,7 @@ mod ids;
 mod node;
 mod notice;
 mod requests;
+mod rooms;
 mod scan;
 mod session;
 mod transaction;

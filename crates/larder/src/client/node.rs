@@ -2,6 +2,7 @@
 
 use super::ids::IdPools;
 use super::requests::{CacheOutlet, Requests};
+use super::rooms::CommitRooms;
 use super::{Error, Event, Notices, Result, Volume};
 use crate::clock::{BootClock, now, random_u128};
 use crate::config::{NodeConfig, Policy};
@@ -19,7 +20,7 @@ use larder_core::rights::{Access, Rights, RightsEdit};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::sync::{broadcast, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 
@@ -92,8 +93,7 @@ pub(super) struct NodeShared {
     link: LinkWatch,
     credentials: Arc<Credentials>,
     pub(super) ids: IdPools,
-    pub(super) commit_room: Semaphore,
-    commit_bytes: usize,
+    pub(super) commit_rooms: CommitRooms,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -119,11 +119,6 @@ impl NodeShared {
     /// The history of a volume's domain that this node follows.
     pub(super) fn history_of(&self, volume: VolumeId) -> Option<HistoryId> {
         self.cache.history(self.cache.volume(volume)?.domain)
-    }
-
-    /// Bytes of commits on their way at once.
-    pub(super) fn commit_share(&self, bytes: usize) -> u32 {
-        u32::try_from(bytes.clamp(1, self.commit_bytes)).expect("the room is far below 4 GiB")
     }
 }
 
@@ -157,8 +152,9 @@ impl Node {
         let queues = Queues::<Cache>::new();
         let inputs = queues.inputs.clone();
         let Limits { commit_bytes, events, .. } = Limits::here();
-        // Twice what the node lets be under way: its own parent is never cut off for slowness.
-        let queue_bytes = 2 * commit_bytes + config.link.queue.0 as usize;
+        // The cache lets one and a half times as much be under way, and one commit: its own parent is never
+        // cut off for slowness.
+        let queue_bytes = 3 * commit_bytes + config.link.queue.0 as usize;
         let setup = LinkSetup::new(
             queues.links.clone(),
             metrics.clone(),
@@ -190,8 +186,7 @@ impl Node {
             metrics,
             events,
             link,
-            commit_room: Semaphore::new(commit_bytes),
-            commit_bytes,
+            commit_rooms: CommitRooms::new(commit_bytes),
             credentials,
             tasks: Mutex::new([&host, &dial, &watch].map(JoinHandle::abort_handle).to_vec()),
         };
@@ -372,8 +367,7 @@ impl Node {
     /// What calls under way hold: requests without an answer, and bytes of room for commits.
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
-        let room = self.shared.commit_bytes - self.shared.commit_room.available_permits();
-        (self.shared.requests.count(), room)
+        (self.shared.requests.count(), self.shared.commit_rooms.taken())
     }
 }
 
@@ -434,6 +428,7 @@ fn cache_config(config: &NodeConfig, boot: BootId) -> CacheConfig {
         },
         transactions_max: config.node.transactions_max as usize,
         beat_every: config.node.beat.0,
+        sent_bytes_max: Limits::here().commit_bytes,
         silence_max: config.link.silence_max.0,
         ..CacheConfig::new(&config.full_name(), boot, Arc::new(BootClock))
     }

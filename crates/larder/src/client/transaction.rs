@@ -607,7 +607,7 @@ impl Transaction {
         let node = &self.shared.session.node;
         let (domain, begun) = (part.domain, now());
         let bytes: usize = part.writes.iter().map(|write| 64 + write.op.payload_bytes()).sum();
-        let room = node.commit_room.acquire_many(node.commit_share(bytes));
+        let room = node.commit_rooms.take(domain, bytes);
         let limit = remaining(self.shared.deadline)?;
         let room = match tokio::time::timeout(limit, room).await {
             Ok(permit) => permit.map_err(|_| Error::ShutDown)?,
@@ -622,6 +622,9 @@ impl Transaction {
             Outcome::Aborted(abort) => {
                 if planted(RuntimeFault::RoomKept) {
                     room.forget();
+                } else {
+                    // Others need not wait until the changes have come that this one did not know of.
+                    drop(room);
                 }
                 Err(self.aborted(domain, abort).await)
             }

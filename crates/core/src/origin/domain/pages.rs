@@ -8,8 +8,8 @@ use crate::record::{Apart, InstalledPage, LostApart, Lsn, StoredPage};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Memory of an entry beside its image, about.
-const ENTRY_BYTES: usize = 256;
+/// Memory of an entry beside its image: its place in a table that is half full after it grew, at the worst.
+const ENTRY_BYTES: usize = 2 * (size_of::<(PageId, Entry)>() + 1 + size_of::<PageId>());
 
 /// A page's state after some commit.
 #[derive(Clone, Debug)]
