@@ -230,6 +230,8 @@ impl Plan {
         // It changes what is made while that is still told wrongly.
         let quick = &mut self.lines[self.relays.len()];
         (quick.latency, quick.jitter) = (MILLI, 0);
+        // Whoever looks at a page ahead gives up before the answer, now and then.
+        self.mix.patience = pick(rng, &[100 * MILLI, 2 * SECOND]);
     }
 
     /// Relays that narrow themselves all the time, since children leave them and come back, while those
