@@ -22,6 +22,6 @@ pub mod relay;
 mod rest;
 pub mod rights;
 pub mod rng;
-mod share;
+pub mod share;
 pub mod time;
 pub mod wire;

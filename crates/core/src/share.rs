@@ -48,41 +48,45 @@ impl std::iter::Sum for Load {
 
 /// Room of which several take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Room {
+pub struct Room {
     /// What is a domain's own, whatever the others have.
     part: usize,
     /// Of the other half, what each may have at most.
     free: usize,
-    /// What all have, and what is kept for those that have less than their part.
+    /// What each has, and at least its part, of all together.
     claimed: usize,
-    /// Nothing is given beyond a part when so much is claimed.
+    /// Nothing is given beyond a part when the others have claimed so much.
     claimed_max: usize,
 }
 
 impl Room {
     /// Of at most `max` for all domains, of which each has what `loads` gives. One thing may be far longer
-    /// than a domain's part: all of them together have no more than half of `max` above it, and one thing.
-    /// With less than one for each there are no parts, and all together have `max`.
-    pub(crate) fn new(loads: impl Iterator<Item = usize> + Clone, max: usize) -> Self {
+    /// than a domain's part: all of them together have less than three quarters of `max` above it, and one
+    /// thing. With less than one for each there are no parts: each may have one while there are any.
+    pub fn new(loads: impl Iterator<Item = usize> + Clone, max: usize) -> Self {
         let (domains, sum) =
             loads.clone().fold((0, 0), |(count, sum), load| (count + 1, sum + load));
-        if domains <= 1 || domains > max {
-            return Self { part: 0, free: usize::MAX, claimed: sum, claimed_max: max };
+        if domains <= 1 {
+            return Self { part: max, free: 0, claimed: sum.max(max), claimed_max: usize::MAX };
+        }
+        if domains > max {
+            let free = usize::from(sum < max);
+            return Self { part: 0, free, claimed: sum, claimed_max: usize::MAX };
         }
         let part = (max / 2 / domains).max(1);
         let taken: usize = loads.clone().map(|load: usize| load.saturating_sub(part)).sum();
-        let kept: usize = loads.map(|load: usize| part.saturating_sub(load)).sum();
         Self {
             part,
             free: max.saturating_sub(domains * part).saturating_sub(taken),
-            claimed: sum + kept,
+            claimed: loads.map(|load| load.max(part)).sum(),
             claimed_max: max.saturating_add(max / 2),
         }
     }
 
     /// Whether a domain that has `own` may have the `next` thing too, which may be longer than what is left.
-    pub(crate) fn takes(self, own: usize, next: usize) -> bool {
-        let of_others = self.claimed - self.part.saturating_sub(own);
+    #[must_use]
+    pub fn takes(self, own: usize, next: usize) -> bool {
+        let of_others = self.claimed - own.max(self.part);
         own.saturating_add(next) <= self.part
             || of_others < self.claimed_max && (own < self.part || own - self.part < self.free)
     }
@@ -162,7 +166,7 @@ mod tests {
             for each in [1, 7, 100, 600, 5000] {
                 let order: Vec<usize> = (0..domains).collect();
                 let sum: usize = filled(&order, domains, 1000, each).iter().sum();
-                assert!(sum < 1500 + each, "{sum} of {domains} domains, by {each}");
+                assert!(sum < 1750 + each, "{sum} of {domains} domains, by {each}");
             }
         }
     }
@@ -174,7 +178,9 @@ mod tests {
         for domains in 2..10 {
             for max in 1..domains {
                 let order: Vec<usize> = (0..domains).collect();
-                assert_eq!(filled(&order, domains, max, 1).iter().sum::<usize>(), max);
+                let own = filled(&order, domains, max, 1);
+                assert_eq!(own.iter().sum::<usize>(), max);
+                assert!(own.iter().all(|own| *own <= 1), "one that hangs leaves the others theirs");
             }
         }
     }
@@ -191,6 +197,8 @@ mod tests {
         assert!(!takes([30, 32, 32], 30));
         assert!(!takes([0, 64, 32], 30));
         assert!(takes([0, 64, 64], 10), "its own");
+        // The story: short ones of its own domain kept a long one from ever going.
+        assert!(takes([10, 42, 53], 30));
     }
 
     /// The story (finding 403): three of four domains hung, each with a commit of half of all the room, and the
@@ -207,7 +215,7 @@ mod tests {
                     own[0] += 1 << 10;
                 }
                 assert!(own[0] + (1 << 10) > part, "{own:?}");
-                assert!(own.iter().sum::<usize>() < max + max / 2 + each, "{own:?}");
+                assert!(own.iter().sum::<usize>() < max + max / 4 * 3 + each, "{own:?}");
             }
         }
     }

@@ -15,7 +15,7 @@ pub struct Limits {
     pub input_bytes: u32,
     /// Events that a watcher may lie behind before it is told that everything changed.
     pub events: usize,
-    /// Bytes of a domain's commits on their way to the parent at once; further ones wait.
+    /// Bytes of commits on their way to the parent at once, which domains share; further ones wait.
     pub commit_bytes: usize,
 }
 

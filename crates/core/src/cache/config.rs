@@ -42,7 +42,7 @@ pub struct CacheConfig {
     /// Bytes of such commits, from which on more are answered `Busy`.
     pub commit_bytes_max: usize,
     /// Bytes of commits under way on the link, from which on others wait. What a link may have to
-    /// keep must be more by the longest commit (32 MiB), with several domains by half of this too, and by
+    /// keep must be more by the longest commit (32 MiB, and 40 of reads), with several domains by three quarters of this too, and by
     /// what its stream needs.
     pub sent_bytes_max: usize,
     /// Most pages queued for prefetch; more are left out.

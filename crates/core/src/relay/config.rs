@@ -25,8 +25,8 @@ pub struct RelayConfig {
     /// Default: 65 536 (32 bytes each while the resume lasts).
     pub resume_pages_max: usize,
     /// Bytes of commits under way to the parent, from which on others wait here or are put off, and as many
-    /// of those that wait. What the link may have to keep must be more by the longest commit (32 MiB), with
-    /// several domains by half of this too, and by what else is asked. Default: 64 MiB.
+    /// of those that wait. What the link may have to keep must be more by the longest commit (32 MiB, and 40 of
+    /// reads), with several domains by three quarters of this too, and by what else is asked. Default: 64 MiB.
     pub commit_bytes_max: usize,
     /// After children left or resumed, the relay narrows its own registration after this long.
     /// Default: 5 s.

@@ -152,8 +152,8 @@ impl Node {
         let queues = Queues::<Cache>::new();
         let inputs = queues.inputs.clone();
         let Limits { commit_bytes, events, .. } = Limits::here();
-        // The cache lets one and a half times as much be under way, and one commit: its own parent is never
-        // cut off for slowness.
+        // The cache lets less than twice as much be under way, and one commit: its own parent is never cut
+        // off for slowness.
         let queue_bytes = 3 * commit_bytes + config.link.queue.0 as usize;
         let setup = LinkSetup::new(
             queues.links.clone(),

@@ -1,45 +1,85 @@
 //! Room for the commits of a node's users.
 
 use larder_core::id::DomainId;
+use larder_core::share::Room;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
 
-/// Bytes of commits whose users wait. Each domain has as many: the log of one may hang, and who waits for
-/// room stands in the order in which they came (finding 404). What the link takes of all domains is the
-/// cache's to share out.
+/// Bytes of commits whose users wait, which domains share: the log of one may hang. Who waits for room in a
+/// domain stands behind those who came before in that domain alone (finding 404).
 #[derive(Debug)]
 pub(super) struct CommitRooms {
     bytes: usize,
-    domains: Mutex<BTreeMap<DomainId, Arc<Semaphore>>>,
+    domains: Mutex<BTreeMap<DomainId, Taken>>,
+    given_back: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    bytes: usize,
+    /// Whose turn it is to wait for room.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Room that was taken, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Share<'a> {
+    rooms: &'a CommitRooms,
+    domain: DomainId,
+    bytes: usize,
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        if let Some(taken) = self.rooms.domains().get_mut(&self.domain) {
+            taken.bytes -= self.bytes;
+        }
+        self.rooms.given_back.notify_waiters();
+    }
 }
 
 impl CommitRooms {
-    /// Of so many bytes for each domain, below 4 GiB.
+    /// Of so many bytes.
     pub(super) fn new(bytes: usize) -> Self {
-        Self { bytes, domains: Mutex::default() }
+        Self { bytes, domains: Mutex::default(), given_back: Notify::new() }
     }
 
-    /// Waits for room for a commit of so many bytes; one longer than all the room takes all of it.
-    pub(super) async fn take(
-        &self,
-        domain: DomainId,
-        bytes: usize,
-    ) -> Result<OwnedSemaphorePermit, AcquireError> {
-        let room = {
-            let mut domains = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
-            let new = || Arc::new(Semaphore::new(self.bytes));
-            Arc::clone(domains.entry(domain).or_insert_with(new))
-        };
-        let share = u32::try_from(bytes.clamp(1, self.bytes)).expect("far below 4 GiB");
-        room.acquire_many_owned(share).await
+    /// Waits for room for a commit of so many bytes.
+    pub(super) async fn take(&self, domain: DomainId, bytes: usize) -> Share<'_> {
+        let turn = Arc::clone(&self.domains().entry(domain).or_default().turn);
+        let _turn = turn.lock().await;
+        loop {
+            // Before it looks: what is given back from here on is heard of.
+            let mut given_back = std::pin::pin!(self.given_back.notified());
+            given_back.as_mut().enable();
+            if let Some(share) = self.try_take(domain, bytes) {
+                return share;
+            }
+            given_back.await;
+        }
+    }
+
+    fn try_take(&self, domain: DomainId, bytes: usize) -> Option<Share<'_>> {
+        let mut domains = self.domains();
+        let busy = domains.iter().filter(|(id, taken)| **id == domain || taken.bytes > 0);
+        let room = Room::new(busy.map(|(_, taken)| taken.bytes), self.bytes);
+        let taken = domains.get_mut(&domain)?;
+        if !room.takes(taken.bytes, bytes) {
+            return None;
+        }
+        taken.bytes += bytes;
+        Some(Share { rooms: self, domain, bytes })
+    }
+
+    fn domains(&self) -> MutexGuard<'_, BTreeMap<DomainId, Taken>> {
+        self.domains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes that are taken.
     #[cfg(any(test, feature = "simulated"))]
     pub(super) fn taken(&self) -> usize {
-        let domains = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
-        domains.values().map(|room| self.bytes - room.available_permits()).sum()
+        self.domains().values().map(|taken| taken.bytes).sum()
     }
 }
 
@@ -58,19 +98,37 @@ mod tests {
     }
 
     /// The story: one count for all domains, first in, first out. The log of domain 1 hung with 33 of 64 bytes; its
-    /// next commit of 32 waited, and behind it all commits of domain 2.
+    /// next commits waited, and behind them all commits of domain 2.
     #[test]
     fn a_domain_whose_log_hangs_takes_no_room_of_others() {
         let rooms = CommitRooms::new(64);
         let take = |domain, bytes| at_once(pin!(rooms.take(DomainId(domain), bytes)));
-        let hangs = take(1, 33).expect("there is room").expect("it is open");
+        let hangs: Vec<_> = (0..2).map(|_| take(1, 33).expect("there is room")).collect();
         let mut waits = pin!(rooms.take(DomainId(1), 32));
+        let mut behind = pin!(rooms.take(DomainId(1), 1));
         assert!(at_once(waits.as_mut()).is_none());
-        let other = take(2, 1).expect("it has its own room").expect("it is open");
-        let long = take(3, 100).expect("it takes all of it").expect("it is open");
-        assert_eq!(rooms.taken(), 33 + 1 + 64);
+        assert!(at_once(behind.as_mut()).is_none());
+        let other = take(2, 10).expect("its own part");
+        let long = take(2, 40).expect("it may be longer");
+        assert_eq!(take(2, 10).map(|share| share.bytes), None, "its part is taken");
+        assert_eq!(rooms.taken(), 66 + 50);
         drop((hangs, other, long));
-        assert!(at_once(waits).expect("there is room now").is_ok());
+        let share = at_once(waits).expect("there is room now");
+        assert!(at_once(behind).is_some(), "one that comes after has its turn");
+        drop(share);
+        assert_eq!(rooms.taken(), 0);
+    }
+
+    #[test]
+    fn one_that_is_longer_than_all_the_room_goes_and_one_that_leaves_takes_nothing() {
+        let rooms = CommitRooms::new(64);
+        let long = at_once(pin!(rooms.take(DomainId(1), 100))).expect("nothing else is there");
+        {
+            let mut leaves = Box::pin(rooms.take(DomainId(1), 1));
+            assert!(at_once(leaves.as_mut()).is_none());
+        }
+        drop(long);
+        assert!(at_once(pin!(rooms.take(DomainId(1), 1))).is_some());
         assert_eq!(rooms.taken(), 0);
     }
 }

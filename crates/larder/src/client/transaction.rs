@@ -609,9 +609,8 @@ impl Transaction {
         let bytes: usize = part.writes.iter().map(|write| 64 + write.op.payload_bytes()).sum();
         let room = node.commit_rooms.take(domain, bytes);
         let limit = remaining(self.shared.deadline)?;
-        let room = match tokio::time::timeout(limit, room).await {
-            Ok(permit) => permit.map_err(|_| Error::ShutDown)?,
-            Err(_) => return Err(Error::TimedOut(limit)),
+        let Ok(room) = tokio::time::timeout(limit, room).await else {
+            return Err(Error::TimedOut(limit));
         };
         let limit = remaining(self.shared.deadline)?;
         let line = part.seen(part.checked).line;
@@ -621,7 +620,7 @@ impl Transaction {
             Outcome::Committed(stamp) => Ok(stamp),
             Outcome::Aborted(abort) => {
                 if planted(RuntimeFault::RoomKept) {
-                    room.forget();
+                    std::mem::forget(room);
                 } else {
                     // Others need not wait until the changes have come that this one did not know of.
                     drop(room);

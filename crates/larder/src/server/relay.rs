@@ -64,8 +64,8 @@ impl RelayServer {
         #[cfg(feature = "simulated")]
         let settings = tuned(settings);
         let machine = Relay::new(settings);
-        // Towards its parent lies what all its children commit at once: the machine bounds it to three times
-        // a queue and the longest commit. The rest is what else they ask for.
+        // Towards its parent lies what all its children commit at once: the machine bounds it to three and
+        // a half queues and the longest commit. The rest is what else they ask for.
         let up = queue_bytes.saturating_mul(4).saturating_add(COMMIT_ROOM);
         let (up, down) = (setup(up), setup(queue_bytes));
         let (state, link) = watch::channel(LinkState::Down(None));

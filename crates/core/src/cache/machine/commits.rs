@@ -430,7 +430,7 @@ impl Cache {
         self.send(Message::Register { domain, boot, name, life, fresh }, out);
     }
 
-    /// Sends the first commit that waits, there being room; says whether one was sent. All that are without
+    /// Sends the first commit that waits and for which there is room; says whether one was sent. All that are without
     /// an outcome are sent anew on each link: what the link has to keep is bounded in bytes too, or it would
     /// be closed for that, and the next one, for ever (bug 124).
     pub(super) fn send_commit(&mut self, domain: DomainId, out: &mut Out) -> bool {
