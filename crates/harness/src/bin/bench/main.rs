@@ -33,6 +33,10 @@ async fn main() -> Result<()> {
             println!("{}", resident::rival()?);
             return Ok(());
         }
+        [command] if ["help", "-h", "--help"].contains(&command.as_str()) => {
+            println!("{USAGE}");
+            return Ok(());
+        }
         _ => {}
     }
     let json = words.iter().any(|word| word == "--json");
