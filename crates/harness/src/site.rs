@@ -239,6 +239,12 @@ impl Site {
         self.binary = binary.into();
     }
 
+    /// Whether processes are those of this build, and not of another version's.
+    #[must_use]
+    pub fn is_of_this_build(&self) -> bool {
+        crate::larder_binary().is_ok_and(|binary| binary == self.binary)
+    }
+
     /// Where the certificates are.
     #[must_use]
     pub fn tls(&self) -> String {

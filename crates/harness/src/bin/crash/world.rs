@@ -218,8 +218,7 @@ impl World {
                 let path = data.display().to_string();
                 let lease = format!("origin.lease={}ms", LEASE.as_millis());
                 let words = ["origin", "--name", "origin", "--data", &path, "--listen", &listen];
-                // So small that what fills up with work is full long before a soak is over.
-                let small = ["--set", "origin.memory=16MiB", "--set", "origin.engine_memory=12MiB"];
+                let small = self.small(&["origin.memory=16MiB", "origin.engine_memory=12MiB"]);
                 let lease = ["--set", &*lease];
                 let create: &[&str] = if data.exists() { &[] } else { &["--create"] };
                 let quick = self.quick(&[&lease, &QUICK]);
@@ -229,7 +228,7 @@ impl World {
             Part::Relay => {
                 let listen = format!("127.0.0.1:{}", self.ports[1]);
                 let words = ["relay", "--name", "relay", "--parent", &parent, "--listen", &listen];
-                let small = ["--set", "relay.recent_memory=2MiB"];
+                let small = self.small(&["relay.recent_memory=2MiB"]);
                 let words = [&words[..], &small, &self.quick(&[&QUICK])].concat();
                 self.relay = Some(self.site.start("relay", &words)?);
             }
@@ -239,7 +238,7 @@ impl World {
                 let at = point.display().to_string();
                 let words =
                     ["mount", VOLUME, &at, "--foreground", "--name", &name, "--parent", &parent];
-                let small = ["--set", "node.memory=32MiB"];
+                let small = self.small(&["node.memory=32MiB"]);
                 let words = [&words[..], &small, &self.quick(&[&QUICK, &QUICK_NODE])].concat();
                 let mut server = self.site.start(&name, &words)?;
                 server.mounts_at(point);
@@ -255,6 +254,13 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// These settings, so small that what fills up with work is full long before a soak is over. The
+    /// version before does not know all of them.
+    fn small<'a>(&self, settings: &[&'a str]) -> Vec<&'a str> {
+        let known = settings.iter().filter(|_| self.site.is_of_this_build());
+        known.flat_map(|setting| ["--set", setting]).collect()
     }
 
     /// These settings, if leases are to lapse within a round.
