@@ -1,0 +1,121 @@
+//! A database that is open, and its objects in a transaction.
+
+use crate::index::Tree;
+use crate::parameters::Parameters;
+use crate::schema::{
+    AtomicPart, BaseAssembly, CompositePart, Connection, Document, Indexes, Module, Node,
+    Reference, Root, Thing,
+};
+use crate::{Error, Result};
+use larder::client::{Transaction, Volume};
+use larder_core::id::VolumeId;
+
+/// A database in a volume. Cloning shares it.
+#[derive(Clone, Debug)]
+pub struct Database {
+    pub(crate) volume: VolumeId,
+    pub(crate) page_bytes: u32,
+    pub(crate) parameters: Parameters,
+    pub(crate) modules: Vec<Reference>,
+    pub(crate) indexes: Indexes,
+}
+
+/// Where a database says what it is: in the page that is made with the volume.
+pub(crate) fn root_of_volume() -> Reference {
+    Reference { page: 1, slot: 0, generation: 1 }
+}
+
+impl Database {
+    /// Opens the database of a volume, which must be complete.
+    ///
+    /// # Errors
+    /// [`Error::NoDatabase`] when there is none, or half of one.
+    pub async fn open(volume: &Volume, tx: &Transaction) -> Result<Self> {
+        let name = &volume.info().name;
+        let root = root_of_volume().of(volume.id());
+        let Some(bytes) = tx.find(root).await? else {
+            return Err(Error::NoDatabase(format!("volume {name} holds no OO7 database")));
+        };
+        let Ok(Thing::Root(root)) = Thing::decode(&bytes) else {
+            return Err(Error::NoDatabase(format!("volume {name} holds something else than OO7")));
+        };
+        if !root.complete {
+            return Err(Error::NoDatabase(format!(
+                "the OO7 database of volume {name} is half made: delete the volume, and make it again"
+            )));
+        }
+        let Root { parameters, modules, indexes, .. } = *root;
+        let page_bytes = volume.page_bytes();
+        Ok(Self { volume: volume.id(), page_bytes, parameters, modules, indexes })
+    }
+
+    /// What it is made of.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// How many modules it has: those of users, then the one that they share.
+    #[must_use]
+    pub fn modules(&self) -> usize {
+        self.modules.len()
+    }
+
+    pub(crate) fn access<'a>(&self, tx: &'a Transaction) -> Access<'a> {
+        Access { tx, volume: self.volume }
+    }
+
+    /// A module's name.
+    pub(crate) fn module(&self, number: usize) -> Result<Reference> {
+        let modules = self.modules.len();
+        let module = self.modules.get(number).copied();
+        module.ok_or_else(|| Error::Invalid(format!("module {number}: there are {modules}")))
+    }
+
+    pub(crate) fn tree<'a>(&self, tx: &'a Transaction, root: Reference) -> Tree<'a> {
+        Tree::new(self.access(tx), root)
+    }
+}
+
+/// Objects of a volume in a transaction.
+#[derive(Clone, Copy)]
+pub(crate) struct Access<'a> {
+    pub(crate) tx: &'a Transaction,
+    pub(crate) volume: VolumeId,
+}
+
+/// Reads an object that must be of a kind.
+macro_rules! of_kind {
+    ($name:ident, $variant:ident, $kind:ty, $what:literal) => {
+        pub(crate) async fn $name(&self, at: Reference) -> Result<$kind> {
+            match self.get(at).await? {
+                Thing::$variant(thing) => Ok(thing),
+                other => Err(unexpected(at, $what, &other)),
+            }
+        }
+    };
+}
+
+impl Access<'_> {
+    pub(crate) async fn get(&self, at: Reference) -> Result<Thing> {
+        Thing::decode(&self.tx.get(at.of(self.volume)).await?)
+    }
+
+    pub(crate) async fn put(&self, at: Reference, thing: &Thing) -> Result<()> {
+        Ok(self.tx.update(at.of(self.volume), thing.encode()).await?)
+    }
+
+    of_kind!(atomic, Atomic, AtomicPart, "an atomic part");
+    of_kind!(connection, Connection, Connection, "a connection");
+    of_kind!(composite, Composite, CompositePart, "a composite part");
+    of_kind!(document, Document, Document, "a document");
+    of_kind!(base, Base, BaseAssembly, "a base assembly");
+    of_kind!(module, Module, Module, "a module");
+    of_kind!(node, Index, Node, "a node of an index");
+}
+
+/// An object is of another kind than what names it says.
+pub(crate) fn unexpected(at: Reference, wanted: &str, found: &Thing) -> Error {
+    let Reference { page, slot, .. } = at;
+    Error::Damaged(format!("page {page} slot {slot} is {} and not {wanted}", found.name()))
+}
