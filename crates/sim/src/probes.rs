@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 104] = [
+pub const PROBES: [(&str, Reached); 105] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -23,6 +23,7 @@ pub const PROBES: [(&str, Reached); 104] = [
     ("answer-withheld-in-vain", Often),
     ("append-taken-back", Often),
     ("base-below-horizon", Often),
+    ("boot-forgotten-meanwhile", Rare),
     ("boot-makes-room", Often),
     ("boot-renewed", Often),
     ("bulk-credit-exhausted", Often),

@@ -226,7 +226,7 @@ impl World {
 
     /// Every request ends with its user's patience (P10), but for what clocks are off, and for pauses.
     pub(super) fn check_patience(&self, proc: Proc, number: u64) {
-        let Some((asked, patience)) = self.process(proc).node_ref().asked.get(&number) else {
+        let Some((asked, patience, _)) = self.process(proc).node_ref().asked.get(&number) else {
             return;
         };
         let bias = self.bias_ppm();
@@ -267,7 +267,7 @@ impl World {
         number: u64,
         result: &Result<CacheReply, RequestError>,
     ) {
-        let Some((asked, _)) = self.process(proc).node_ref().asked.get(&number) else {
+        let Some((asked, _, pages)) = self.process(proc).node_ref().asked.get(&number) else {
             return;
         };
         let unanswered = matches!(
@@ -282,7 +282,7 @@ impl World {
         let waited = self.now.0.saturating_sub(since.0);
         assert!(
             !unanswered
-                || waited < self.in_vain_nanos()
+                || waited < self.in_vain_nanos() + self.turns_nanos(*pages)
                 || self.mended.is_none()
                 || !self.is_in_core(proc),
             "progress: request {number} of {proc:?} waited in vain for {} s after all was mended: \
@@ -294,6 +294,13 @@ impl World {
     /// How long somebody may wait once all is mended.
     pub(super) fn in_vain_nanos(&self) -> u64 {
         IN_VAIN_NANOS + IN_VAIN_STORES * self.plan.store_nanos
+    }
+
+    /// How long so many pages take whose answers come one after the other, where a link takes few requests.
+    fn turns_nanos(&self, pages: usize) -> u64 {
+        let each = |line: &crate::net::Line| 2 * (line.latency + line.jitter) + line.bulk_spread;
+        let slowest = self.plan.lines.iter().map(each).max().unwrap_or_default();
+        pages as u64 / u64::from(self.plan.limits.requests_max) * slowest
     }
 
     /// A process and all above it.

@@ -113,7 +113,8 @@ impl World {
     /// A user asks the machine of its node.
     pub(crate) fn node_request(&mut self, proc: Proc, id: RequestId, op: CacheOp, patience: u64) {
         let now = self.process(proc).local(self.now);
-        let asked = (self.now, patience);
+        let pages = if let CacheOp::Fetch { pages, .. } = &op { pages.len() } else { 1 };
+        let asked = (self.now, patience, pages);
         self.process_mut(proc).node().asked.insert(id.0, asked);
         let patience = std::time::Duration::from_nanos(patience);
         self.trace.line(|| format!("{proc:?} request {}: {op:?}", id.0));

@@ -95,8 +95,8 @@ pub struct Node {
     pub early: BTreeSet<PageId>,
     /// Requests under way, by number: which client waits.
     pub waiting: BTreeMap<u64, u16>,
-    /// Every request under way: when it was asked, and its user's patience in nanoseconds.
-    pub asked: BTreeMap<u64, (Time, u64)>,
+    /// Every request under way: when it was asked, its user's patience in nanoseconds, and of how many pages.
+    pub asked: BTreeMap<u64, (Time, u64, usize)>,
     /// The last request number.
     pub requests: u64,
     /// The link was refused for good: an operator must act.

@@ -244,9 +244,17 @@ impl Domain {
                 self.prepare(cx, waiting);
                 continue;
             }
+            let id = waiting.request.id;
+            if self.boots.name(id.boot).is_none() {
+                // It made room for another one of its name (bug 143): whose it was is not known any more,
+                // and what becomes of it would not be either.
+                crate::probe::probe("boot-forgotten-meanwhile");
+                self.leave(&waiting);
+                self.answer(cx, id, &Outcome::Unknown);
+                continue;
+            }
             if waiting.rights_seen != self.rights_changes {
                 crate::probe::probe("commit-rights-changed-meanwhile");
-                let id = waiting.request.id;
                 let passers = self.pending.passers(id);
                 if let Err(abort) = self.check_rights(cx, passers, &waiting.request) {
                     self.leave(&waiting);

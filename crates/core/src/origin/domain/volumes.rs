@@ -350,7 +350,7 @@ impl Domain {
             let Some(volume) = self.volumes.get(&id).filter(|v| v.effective.least() < needs) else {
                 continue;
             };
-            let node = self.boots.name(request.id.boot).unwrap_or_default();
+            let node = self.boots.name(request.id.boot).expect("looked up before");
             let short = |who: &str| {
                 let (who, has) = (certificate_of(who), volume.effective.of(who));
                 let (volume, who) = (volume.meta.name.clone(), who.to_owned());
