@@ -257,7 +257,7 @@ fn hash_files(seeds: &str) -> Option<ExitCode> {
 fn probes(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
     let seeds = parse_seeds(seeds)?;
     let options = Options::parse(rest, &["--jobs"], &["--json"])?;
-    let report = larder_sim::fleet::run_all(seeds, Faults::NONE, options.jobs()?, false);
+    let report = larder_sim::fleet::run_all(seeds, Faults::NONE, options.jobs()?, true);
     let count = |name: &str| report.probes.get(name).copied().unwrap_or_default();
     let missed = larder_sim::probes::missed(&report.probes);
     if options.has("--json") {
