@@ -95,8 +95,9 @@ pub fn effect(tree: &Tree, ask: &Ask) -> Result<Effect, Refusal> {
             None => Ok(Effect { added: vec![(at.clone(), Target::New(*kind))], removed: vec![] }),
         },
         Ask::Link(id, at) => {
-            let inode = tree.inodes.get(id).ok_or(Refusal::NotFound)?;
+            // Where both are wrong, the directory is looked at first.
             let there = find(tree, at)?;
+            let inode = tree.inodes.get(id).ok_or(Refusal::NotFound)?;
             if inode.kind == DIRECTORY {
                 return Err(Refusal::IsDirectory);
             }
