@@ -17,6 +17,7 @@
 
 mod commits;
 mod deleted;
+mod demand;
 mod domain;
 mod flights;
 mod link;
