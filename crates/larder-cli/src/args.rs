@@ -1,5 +1,6 @@
 //! The command line: what can be asked, with its help.
 
+use crate::bench::BenchCommand;
 use crate::bundle::BundleArgs;
 use crate::ca::CaCommand;
 use crate::mount::Consistency;
@@ -41,7 +42,7 @@ pub(crate) struct Common {
     /// mount in the background /var/log/larder or ~/.local/state/larder]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) log_file: Option<PathBuf>,
-    /// Print results as JSON (`ca`, `volume`, `status`, `top` and `support-bundle`)
+    /// Print results as JSON (`ca`, `volume`, `status`, `top`, `bench` and `support-bundle`)
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Set any key of the settings, e.g. `--set link.silence_max=20s`; may be repeated
@@ -121,6 +122,9 @@ pub(crate) enum Command {
     /// On a terminal the screen is drawn anew; elsewhere a table is printed each time, and with
     /// `--json` one object a line. Rates are those of the time between two looks.
     Top(TopArgs),
+    /// Run published workloads on volumes of a running origin
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Collect what somebody who helps from afar wants to see into a tar.gz
     ///
     /// Version, settings, `LARDER_` variables, what processes tell of themselves, the ends of logs,
@@ -526,7 +530,7 @@ fn quota(text: &str) -> Result<Quota, String> {
 }
 
 /// A page size. Checked here, so that a mistake is one of usage, told before anything is asked.
-fn page_bytes(text: &str) -> Result<u32, String> {
+pub(crate) fn page_bytes(text: &str) -> Result<u32, String> {
     let size: Size = text.parse()?;
     let allowed = (4 << 10..=1 << 20).contains(&size.0) && size.0.is_power_of_two();
     let bytes = u32::try_from(size.0).ok().filter(|_| allowed);

@@ -67,6 +67,9 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
         if let Some(error) = cause.downcast_ref::<BackupError>() {
             return of_backup(error);
         }
+        if let Some(error) = cause.downcast_ref::<larder_oo7::Error>() {
+            return of_oo7(error);
+        }
         if let Some(error) = cause.downcast_ref::<FsError>() {
             return of_files(error);
         }
@@ -101,6 +104,16 @@ fn of_backup(error: &BackupError) -> u8 {
         BackupError::Taken(_) | BackupError::Changed(_) => REFUSED,
         BackupError::TooManyNumbers { .. } => DAMAGED,
         BackupError::TooBusy { .. } | BackupError::OriginBusy { .. } => UNAVAILABLE,
+    }
+}
+
+fn of_oo7(error: &larder_oo7::Error) -> u8 {
+    match error {
+        larder_oo7::Error::Store(error) => of(error),
+        larder_oo7::Error::NoDatabase(_) => 3,
+        larder_oo7::Error::Damaged(_) => DAMAGED,
+        larder_oo7::Error::Invalid(_) => 2,
+        _ => 1,
     }
 }
 

@@ -3,6 +3,7 @@
 mod args;
 mod background;
 mod backup;
+mod bench;
 mod bundle;
 mod ca;
 mod documents;
@@ -74,6 +75,7 @@ async fn run(cli: Cli, words: &[OsString]) -> Result<()> {
         Command::Volume(command) => volume::run(command, &cli.common).await,
         Command::Status(arguments) => status::run(arguments, &cli.common).await,
         Command::Top(arguments) => top::run(arguments, &cli.common).await,
+        Command::Bench(command) => bench::run(command, &cli.common).await,
         Command::SupportBundle(arguments) => bundle::run(arguments, &cli.common).await,
         Command::Manual { folder } => documents::manual(folder),
         Command::Completions { shell } => documents::completions(*shell),

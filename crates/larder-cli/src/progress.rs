@@ -50,7 +50,13 @@ impl Progress {
         Self::counting(verb, "pages", json, quiet)
     }
 
-    fn counting(verb: &'static str, unit: &'static str, json: bool, quiet: bool) -> Self {
+    /// For what counts something else.
+    pub(crate) fn counting(
+        verb: &'static str,
+        unit: &'static str,
+        json: bool,
+        quiet: bool,
+    ) -> Self {
         let started = Instant::now();
         let how = if quiet {
             How::Quiet

@@ -230,7 +230,7 @@ fn check_store(data: &std::path::Path, common: &Common) -> Result<()> {
     verdict(&report, &faults, common)
 }
 
-fn verdict(report: &Value, faults: &[String], common: &Common) -> Result<()> {
+pub(crate) fn verdict(report: &Value, faults: &[String], common: &Common) -> Result<()> {
     show(report, common, &summary(if faults.is_empty() { "clean" } else { "damaged" }, report))?;
     for fault in faults.iter().take(100) {
         out::fault(fault);

@@ -18,6 +18,7 @@ mod queries;
 mod schema;
 mod structure;
 mod walk;
+mod workload;
 
 pub use build::{Progress, build};
 pub use check::{Counts, check};
@@ -25,6 +26,7 @@ pub use database::Database;
 pub use operation::{Operation, Tally};
 pub use parameters::{ModulePlan, Parameters, Size};
 pub use schema::Reference;
+pub use workload::{Done, Mix, Workload};
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]

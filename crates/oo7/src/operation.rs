@@ -6,6 +6,7 @@ use crate::{Error, Result, queries, structure};
 use larder::client::Transaction;
 use larder_core::rng::Rng;
 use std::fmt;
+use std::ops::AddAssign;
 use std::str::FromStr;
 
 /// What can be done with a database, by its published name.
@@ -152,6 +153,18 @@ impl Operation {
             _ => walk.module(module).await?,
         }
         walk.finish().await
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.assemblies += other.assemblies;
+        self.composites += other.composites;
+        self.atoms += other.atoms;
+        self.connections += other.connections;
+        self.documents += other.documents;
+        self.changed += other.changed;
+        self.found += other.found;
     }
 }
 

@@ -8,14 +8,18 @@ use larder::client::{
 };
 use larder_core::id::{ObjectId, PageNo, Stamp};
 use larder_core::rng::Rng;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// How much later than its limit a call may end: a host looks at its clock once a second.
 const SLACK: Duration = Duration::from_secs(2);
+
+/// Most questions at once.
+const BURST_MAX: usize = 20;
 
 /// A client.
 pub(super) struct Client {
@@ -141,10 +145,27 @@ impl Client {
             3 => self.prefetch(),
             4 => self.volumes().await,
             5 if self.rng.chance(1, 4) => self.own_volume().await,
+            6 if self.rng.chance(1, 4) => self.burst().await,
             6..12 => self.transact().await,
             12 => self.side_by_side().await,
             _ => self.transaction().await,
         }
+    }
+
+    /// As many questions at once as the node's queue takes, and two more, and nobody waits for an answer:
+    /// those for which there was no room leave nothing behind.
+    async fn burst(&mut self) {
+        let count = self.shared.plan.limits.inputs + 2;
+        let id = self.volume.id();
+        let mut questions: Vec<_> =
+            (0..count.min(BURST_MAX)).map(|_| Box::pin(self.node.volume_info(id))).collect();
+        poll_fn(|context| {
+            for question in &mut questions {
+                let _ = question.as_mut().poll(context);
+            }
+            Poll::Ready(())
+        })
+        .await;
     }
 
     fn note<T>(&self, what: &'static str, result: &Result<T>, number: u64) {

@@ -296,11 +296,12 @@ impl World {
         IN_VAIN_NANOS + IN_VAIN_STORES * self.plan.store_nanos
     }
 
-    /// How long so many pages take whose answers come one after the other, where a link takes few requests.
+    /// How long so many pages take whose answers come one after the other, where a link takes few requests,
+    /// and every other one is somebody else's.
     fn turns_nanos(&self, pages: usize) -> u64 {
         let each = |line: &crate::net::Line| 2 * (line.latency + line.jitter) + line.bulk_spread;
         let slowest = self.plan.lines.iter().map(each).max().unwrap_or_default();
-        pages as u64 / u64::from(self.plan.limits.requests_max) * slowest
+        2 * pages as u64 / u64::from(self.plan.limits.requests_max) * slowest
     }
 
     /// A process and all above it.

@@ -137,9 +137,13 @@ impl Flights {
     }
 
     pub(super) fn check(&self) {
-        let unsent = self.flights.values().filter(|flight| flight.sent.is_none());
-        let wanted: usize = unsent.map(|flight| flight.waiters.len()).sum();
-        assert_eq!(wanted, self.demand.len(), "who waits for what is to be asked for is known");
+        let mut wanted = 0;
+        for (page, flight) in self.flights.iter().filter(|(_, flight)| flight.sent.is_none()) {
+            let known = flight.waiters.iter().all(|user| self.demand.waits(*user, *page));
+            assert!(known, "who waits for what is to be asked for is known");
+            wanted += flight.waiters.len();
+        }
+        assert_eq!(wanted, self.demand.len(), "nobody else waits for what is to be asked for");
         let kept: usize = self.flights.values().map(|flight| flight.kept.len()).sum();
         assert_eq!(kept, self.kept, "kept changes are counted");
         for (stamp, page) in &self.waiting {

@@ -1,0 +1,375 @@
+//! `larder bench oo7`.
+
+use super::report::Report;
+use crate::args::{Common, Memory, Uplink};
+use crate::out;
+use crate::progress::{Progress, Step};
+use crate::settings::Flags;
+use crate::volume::{show, verdict};
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand, ValueEnum};
+use indicatif::HumanBytes;
+use larder::client::{Consistency, Node, Session, SessionOptions, Volume, VolumeOptions};
+use larder::config::Period;
+use larder::metrics::Summary;
+use larder_oo7::{Database, Mix, Parameters, Size, Workload, build, check};
+use serde_json::{Value, json};
+use std::pin::pin;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Oo7Command {
+    /// Make a volume with a database: the same one for the same options
+    ///
+    /// One that was interrupted leaves half a database, which is known as such: delete the volume
+    /// (`larder volume delete`), and make it again.
+    Build {
+        /// The new volume's name
+        volume: String,
+        #[command(flatten)]
+        what: Box<Shape>,
+        /// Bytes of a page: a power of two from 4KiB to 1MiB
+        #[arg(long, value_name = "SIZE", default_value = "8KiB", value_parser = crate::args::page_bytes)]
+        page_size: u32,
+        /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with
+        /// `--json` an object a line; all on standard error
+        #[arg(short, long)]
+        quiet: bool,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
+    /// Run transactions as one user of a database, and tell how long they took
+    ///
+    /// Operations: t1, t2a to t2c, t3a to t3c, t6, q1 to q8, insert and delete, as published; path and
+    /// path-change walk to one composite part, which is drawn, and look at it or swap the coordinates
+    /// of its atomic parts; shared-path and shared-path-change do so in the module that users share.
+    /// A transaction that meets a conflict is run again with the same draws, and counted as a
+    /// conflict. Ctrl-C ends the run, and what was done is told.
+    Run {
+        /// The volume
+        volume: String,
+        #[command(flatten)]
+        work: Box<Work>,
+        #[command(flatten)]
+        memory: Memory,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
+    /// Look through all of a database, while nobody changes it: whether it is whole, and what it holds
+    ///
+    /// Ends with 6 if something does not hold.
+    Check {
+        /// The volume
+        volume: String,
+        #[command(flatten)]
+        uplink: Uplink,
+    },
+}
+
+/// What a database is made of.
+#[derive(Args, Debug)]
+pub(crate) struct Shape {
+    /// How large a module is
+    #[arg(long, value_enum, default_value_t = ModuleSize::Medium)]
+    size: ModuleSize,
+    /// Connections that begin at each atomic part: 3, 6 or 9 in what was published
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    connections: u32,
+    /// Users, with a module each
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    users: u32,
+    /// Composite parts for each user of one more module, which all share; 0: there is none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    shared_composites: u32,
+    /// Levels of assemblies of the module that is shared
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    shared_levels: u32,
+    /// What is random in it comes from this number
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    seed: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum ModuleSize {
+    /// A few hundred objects, to try things out
+    Tiny,
+    /// 10,000 atomic parts
+    Small,
+    /// 100,000 atomic parts: what BuddyCache was measured with
+    Medium,
+}
+
+/// What one user does.
+#[derive(Args, Debug)]
+pub(crate) struct Work {
+    /// What each operation is drawn from: names, with weights, as in
+    /// `path=85,shared-path=10,path-change=3,shared-path-change=2`
+    #[arg(long, value_name = "MIX", default_value = "t1")]
+    mix: Mix,
+    /// Operations of one transaction
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    operations: u32,
+    /// Which module is this user's, from 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    module: usize,
+    /// Transactions that are counted
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=TRANSACTIONS_MAX))]
+    transactions: u64,
+    /// Run for so long instead, e.g. `30s`
+    #[arg(long = "for", value_name = "TIME", conflicts_with = "transactions")]
+    time: Option<Period>,
+    /// Transactions before them that are not counted: their pages are in memory then
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=TRANSACTIONS_MAX))]
+    warm: u64,
+    /// Time between two transactions, e.g. `100ms`
+    #[arg(long, value_name = "TIME", default_value = "0")]
+    think: Period,
+    /// What is drawn comes from this number: give each user another one
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Draw the same in each transaction, so that each comes to the same parts
+    #[arg(long)]
+    same: bool,
+    /// What transactions claim
+    #[arg(long, value_enum, default_value_t = Claim::Serializable)]
+    consistency: Claim,
+    /// How long one transaction may take, with all its attempts
+    #[arg(long, value_name = "TIME", default_value = "10m")]
+    limit: Period,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Claim {
+    /// Serializable and in real time: each is validated at the origin
+    Strict,
+    /// Serializable; those that only read are committed here
+    Serializable,
+    /// Those that only read see one state, and meet no conflicts
+    Snapshot,
+}
+
+/// The time of each is kept until the end.
+const TRANSACTIONS_MAX: u64 = 10_000_000;
+
+pub(crate) async fn run(command: &Oo7Command, common: &Common) -> Result<()> {
+    match command {
+        Oo7Command::Build { volume, what, page_size, quiet, uplink } => {
+            let parameters = what.parameters();
+            // A mistake of usage is told before anything is made.
+            parameters.check()?;
+            let node = connect(uplink, None, common).await?;
+            let shown = Progress::counting("build", "composites", common.json, *quiet);
+            make(&node, (volume, *page_size), &parameters, shown, common).await?;
+            node.shutdown().await;
+        }
+        Oo7Command::Run { volume, work, memory, uplink } => {
+            let node = connect(uplink, Some(memory), common).await?;
+            let volume = node.volume(volume).await?;
+            work.run(&volume, common).await?;
+            node.shutdown().await;
+        }
+        Oo7Command::Check { volume, uplink } => {
+            let node = connect(uplink, None, common).await?;
+            let volume = node.volume(volume).await?;
+            let session = session(&volume, Consistency::Serializable, CHECK_LIMIT);
+            let database = open(&volume, &session).await?;
+            let (counts, wrong) = check(&database, &session).await?;
+            let report = json!({
+                "modules": counts.modules,
+                "complex_assemblies": counts.complex_assemblies,
+                "base_assemblies": counts.base_assemblies,
+                "composites": counts.composites,
+                "atoms": counts.atoms,
+                "connections": counts.connections,
+                "documents": counts.documents,
+                "object_bytes": counts.object_bytes,
+                "volume_bytes": volume.info().bytes,
+                "pages": volume.info().pages,
+            });
+            node.shutdown().await;
+            verdict(&report, &wrong, common)?;
+        }
+    }
+    Ok(())
+}
+
+/// How long one transaction of a check may take.
+const CHECK_LIMIT: Duration = Duration::from_secs(600);
+
+async fn connect(uplink: &Uplink, memory: Option<&Memory>, common: &Common) -> Result<Node> {
+    let flags = Flags::default().uplink(uplink);
+    let memory = memory.and_then(|memory| memory.memory.as_ref());
+    let mut config = flags.set("node.memory", memory).load(common)?;
+    if config.log.filter.is_empty() {
+        config.log.filter = "warn".into();
+    }
+    larder::log::init(&config.log)?;
+    Ok(Node::connect(config.node().for_task("bench")).await?)
+}
+
+fn session(volume: &Volume, consistency: Consistency, time_limit: Duration) -> Session {
+    volume.session(SessionOptions { consistency, time_limit, ..SessionOptions::default() })
+}
+
+async fn open(volume: &Volume, session: &Session) -> Result<Database> {
+    let tx = session.begin_read().await?;
+    Ok(Database::open(volume, &tx).await?)
+}
+
+impl Shape {
+    fn parameters(&self) -> Parameters {
+        let Self { size, connections, users, shared_composites, shared_levels, seed } = *self;
+        let of = match size {
+            ModuleSize::Tiny => {
+                Parameters { connections_per_atomic: connections, ..Parameters::tiny() }
+            }
+            ModuleSize::Small => Parameters::new(Size::Small, connections),
+            ModuleSize::Medium => Parameters::new(Size::Medium, connections),
+        };
+        Parameters {
+            users,
+            shared_composites_per_user: shared_composites,
+            shared_levels,
+            seed,
+            ..of
+        }
+    }
+}
+
+async fn make(
+    node: &Node,
+    (name, page_bytes): (&str, u32),
+    parameters: &Parameters,
+    mut shown: Progress,
+    common: &Common,
+) -> Result<()> {
+    let options = VolumeOptions { page_bytes, ..VolumeOptions::new(name) };
+    let volume = node.create_volume(options).await?;
+    let session = session(&volume, Consistency::Serializable, CHECK_LIMIT);
+    let made = build(&volume, &session, parameters, |progress| {
+        let (done, known) = (u64::from(progress.composites), u64::from(progress.of));
+        shown.show(Step { done, known: Some(known), bytes: 0 });
+    })
+    .await;
+    let elapsed = shown.finish();
+    made.with_context(|| {
+        format!("volume {name} holds no whole database: delete it, and make it again")
+    })?;
+    let info = node.volume_info(volume.id()).await?;
+    let report = json!({
+        "volume": name,
+        "pages": info.pages,
+        "page_bytes": page_bytes,
+        "bytes": info.bytes,
+        "seconds": elapsed.as_secs_f64(),
+    });
+    let bytes = HumanBytes(info.bytes);
+    let text = format!("volume {name} made: {} pages, {bytes}", info.pages);
+    show(&report, common, &text)
+}
+
+impl Work {
+    async fn run(&self, volume: &Volume, common: &Common) -> Result<()> {
+        let consistency = match self.consistency {
+            Claim::Strict => Consistency::Strict,
+            Claim::Serializable => Consistency::Serializable,
+            Claim::Snapshot => Consistency::Snapshot,
+        };
+        let session = session(volume, consistency, self.limit.0);
+        let database = open(volume, &session).await?;
+        let metrics = volume.node().metrics();
+        let mut report = Report::default();
+        let mut before = metrics.summary();
+        let mut start = Instant::now();
+        let mut ended = false;
+        {
+            let mut interrupt =
+                signal(SignalKind::interrupt()).context("Ctrl-C cannot be heard")?;
+            let mut work = pin!(async {
+                for number in 0..self.warm {
+                    self.one(&database, &session, number).await?;
+                }
+                (before, start) = (metrics.summary(), Instant::now());
+                for number in self.warm.. {
+                    report.add(&self.one(&database, &session, number).await?);
+                    if self.is_over(report.transactions() as u64, start.elapsed()) {
+                        break;
+                    }
+                    sleep(self.think.0).await;
+                }
+                anyhow::Ok(())
+            });
+            tokio::select! {
+                done = &mut work => done?,
+                _ = interrupt.recv() => ended = true,
+            }
+        }
+        let elapsed = start.elapsed();
+        let mut told = report.json(elapsed);
+        told["interrupted"] = ended.into();
+        told["seed"] = self.seed.into();
+        told["cache"] = since(&before, &metrics.summary());
+        if common.json {
+            return out::line(told);
+        }
+        out::line(report.table())?;
+        out::line(text(&told))
+    }
+
+    async fn one(
+        &self,
+        database: &Database,
+        session: &Session,
+        number: u64,
+    ) -> Result<larder_oo7::Done> {
+        let Self { operations, module, seed, .. } = *self;
+        let workload = Workload { mix: self.mix.clone(), operations, module, seed };
+        let number = if self.same { 0 } else { number };
+        let epoch = Instant::now();
+        Ok(workload.run(database, session, number, || epoch.elapsed()).await?)
+    }
+
+    fn is_over(&self, done: u64, elapsed: Duration) -> bool {
+        match &self.time {
+            Some(time) => elapsed >= time.0 || done >= TRANSACTIONS_MAX,
+            None => done >= self.transactions,
+        }
+    }
+}
+
+/// What was read and said since.
+fn since(before: &Summary, after: &Summary) -> Value {
+    let count = |of: &Summary, received: bool| {
+        let messages = if received { &of.received } else { &of.sent };
+        let counts = messages.values().map(|count| (count.messages, count.bytes));
+        counts.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    };
+    let between = |received| {
+        let (then, now) = (count(before, received), count(after, received));
+        json!({"messages": now.0 - then.0, "bytes": now.1 - then.1})
+    };
+    json!({
+        "hits": after.hits - before.hits,
+        "misses": after.misses - before.misses,
+        "committed": after.committed - before.committed,
+        "local": after.local - before.local,
+        "conflicts": after.conflicts - before.conflicts,
+        "sent": between(false),
+        "received": between(true),
+    })
+}
+
+fn text(told: &Value) -> String {
+    let [transactions, hits, misses] =
+        [&told["transactions"], &told["cache"]["hits"], &told["cache"]["misses"]];
+    let received = told["cache"]["received"]["bytes"].as_u64().unwrap_or_default();
+    let (seconds, rate) = (&told["seconds"], &told["per_s"]);
+    let [seconds, rate] = [seconds, rate].map(|value| value.as_f64().unwrap_or_default());
+    let bytes = HumanBytes(received);
+    format!(
+        "{transactions} transactions in {seconds:.1} s ({rate:.1}/s); {hits} reads from memory, {misses} that \
+         waited for a page; {bytes} received"
+    )
+}
