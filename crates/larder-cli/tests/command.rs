@@ -32,6 +32,7 @@ fn the_help_tells_of_every_command_and_of_the_exit_codes() {
         "mount",
         "volume",
         "status",
+        "bench",
         "manual",
         "completions",
         "version",
@@ -173,13 +174,22 @@ impl Site {
         Self { dir, parent, origin }
     }
 
+    /// The code that it ended with, and what it had to say on standard error.
     async fn volume(&self, words: &[&str]) -> (Option<i32>, String) {
+        let (code, _, told) = self.run(&[&["volume"], words].concat()).await;
+        (code, told)
+    }
+
+    /// The code, standard output and standard error.
+    async fn run(&self, words: &[&str]) -> (Option<i32>, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
-        command.arg("volume").args(words).env("LARDER_TLS_DIR", self.dir.join("tls"));
+        command.args(words).env("LARDER_TLS_DIR", self.dir.join("tls"));
         command.env("LARDER_NAME", "node").env("LARDER_NODE_PARENT", &self.parent);
         let ended = tokio::task::spawn_blocking(move || command.output());
         let ended = ended.await.expect("not cancelled").expect("the command was built");
-        (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+        let [out, told] =
+            [ended.stdout, ended.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        (ended.status.code(), out, told)
     }
 }
 
@@ -223,6 +233,44 @@ async fn an_import_makes_the_tree_of_an_empty_volume_alone() {
         assert!(text.contains(used) && text.contains("no tree of files"), "{text}");
     }
     node.shutdown().await;
+}
+
+/// A database is made, used by one user who looks and changes, and is whole after it; mistakes have the
+/// codes of the help.
+#[tokio::test(flavor = "multi_thread")]
+async fn oo7_is_built_run_and_checked() {
+    let site = Site::new("oo7").await;
+    let oo7 = async |words: &[&str]| site.run(&[&["bench", "oo7"], words].concat()).await;
+    let shape =
+        ["--size", "tiny", "--users", "2", "--shared-composites", "5", "--shared-levels", "2"];
+    let (code, _, told) = oo7(&[&["build", "design", "-q"], &shape[..]].concat()).await;
+    assert_eq!(code, Some(0), "{told}");
+    let mix = "path=2,path-change=1,shared-path-change=1,q1=1";
+    let words = ["run", "design", "--json", "--module", "1", "--warm", "3", "--mix", mix];
+    let (code, out, told) = oo7(&[&words[..], &["--transactions", "40"]].concat()).await;
+    assert_eq!(code, Some(0), "{told}");
+    let report: serde_json::Value = serde_json::from_str(&out).expect("an object");
+    let kinds = report["kinds"].as_object().expect("by kind");
+    let done: u64 = kinds.values().filter_map(|kind| kind["transactions"].as_u64()).sum();
+    assert_eq!((report["transactions"].as_u64(), done), (Some(40), 40), "{out}");
+    let changes = ["path-change", "shared-path-change"].map(|kind| &kinds[kind]["transactions"]);
+    let changes: u64 = changes.into_iter().filter_map(serde_json::Value::as_u64).sum();
+    assert_eq!(report["cache"]["committed"].as_u64(), Some(changes), "{out}");
+    assert_eq!(report["changed"].as_u64(), Some(5 * changes), "five atomic parts each: {out}");
+    let (code, out, told) = oo7(&["check", "design", "--json"]).await;
+    assert_eq!(code, Some(0), "{told}");
+    let counts: serde_json::Value = serde_json::from_str(&out).expect("an object");
+    assert_eq!(counts["atoms"].as_u64(), Some(5 * (10 + 10 + 10)), "{out}");
+    for (words, expected, says) in [
+        (&["run", "design", "--module", "3"][..], 2, "module 3"),
+        (&["run", "design", "--mix", "t9"], 2, "no operation t9"),
+        (&["build", "other", "--users", "0"], 2, "users"),
+        (&["build", "design"], 1, "volume design exists"),
+        (&["run", "nowhere"], 3, "nowhere"),
+    ] {
+        let (code, _, told) = oo7(words).await;
+        assert!(code == Some(expected) && told.contains(says), "{words:?}: {code:?} {told}");
+    }
 }
 
 /// A data folder was the root of a file system, which has a `lost+found`: the check took every
