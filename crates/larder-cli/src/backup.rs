@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 fn step(progress: BackupProgress) -> Step {
     let known = (progress.known > 0).then_some(progress.known.max(progress.pages));
-    Step { done: progress.pages, known, bytes: progress.bytes }
+    Step { done: progress.pages, known, bytes: Some(progress.bytes) }
 }
 
 /// The file's name with an end that says that it is not whole.

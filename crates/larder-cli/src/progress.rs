@@ -17,8 +17,8 @@ pub(crate) struct Step {
     pub(crate) done: u64,
     /// How many are known of so far; none: nobody knows.
     pub(crate) known: Option<u64>,
-    /// Bytes done.
-    pub(crate) bytes: u64,
+    /// Bytes done, where they are counted.
+    pub(crate) bytes: Option<u64>,
 }
 
 /// Shows it.
@@ -121,8 +121,8 @@ fn left_s(step: Step, elapsed: Duration) -> Option<f64> {
         .then(|| elapsed.as_secs_f64() * known.saturating_sub(step.done) as f64 / step.done as f64)
 }
 
-fn rate(step: Step, elapsed: Duration) -> f64 {
-    step.bytes as f64 / elapsed.as_secs_f64().max(1e-3)
+fn rate(bytes: u64, elapsed: Duration) -> f64 {
+    bytes as f64 / elapsed.as_secs_f64().max(1e-3)
 }
 
 fn text(step: Step, elapsed: Duration, unit: &str) -> String {
@@ -130,22 +130,25 @@ fn text(step: Step, elapsed: Duration, unit: &str) -> String {
         Some(known) => format!("{} of {known} {unit}", step.done),
         None => format!("{} {unit}", step.done),
     };
-    let bytes = HumanBytes(step.bytes);
-    let rate = HumanBytes(rate(step, elapsed) as u64);
+    let bytes = step.bytes.map_or_else(String::new, |bytes| {
+        format!(", {} ({}/s)", HumanBytes(bytes), HumanBytes(rate(bytes, elapsed) as u64))
+    });
     let left = left_s(step, elapsed).map_or_else(String::new, |seconds| {
         format!(", {} left", HumanDuration(Duration::from_secs_f64(seconds.min(1e9))))
     });
-    format!("{files}, {bytes} ({rate}/s){left}")
+    format!("{files}{bytes}{left}")
 }
 
 fn object(verb: &str, step: Step, elapsed: Duration, unit: &str) -> serde_json::Value {
     let mut object = json!({
         "progress": verb,
-        "bytes": step.bytes,
-        "bytes_per_s": rate(step, elapsed),
         "seconds": elapsed.as_secs_f64(),
         "left_s": left_s(step, elapsed),
     });
+    if let Some(bytes) = step.bytes {
+        object["bytes"] = bytes.into();
+        object["bytes_per_s"] = rate(bytes, elapsed).into();
+    }
     object[unit] = step.done.into();
     object[format!("{unit}_known")] = step.known.into();
     object
@@ -159,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_time_left_is_at_the_pace_so_far() {
-        let step = Step { done: 25, known: Some(100), bytes: 10 << 20 };
+        let step = Step { done: 25, known: Some(100), bytes: Some(10 << 20) };
         assert_eq!(left_s(step, TEN), Some(30.0));
         assert_eq!(
             text(step, TEN, "files"),
@@ -173,5 +176,8 @@ mod tests {
             text(Step { known: None, ..step }, TEN, "files"),
             "25 files, 10.00 MiB (1.00 MiB/s)"
         );
+        let uncounted = Step { bytes: None, ..step };
+        assert_eq!(text(uncounted, TEN, "parts"), "25 of 100 parts, 30 seconds left");
+        assert_eq!(object("build", uncounted, TEN, "parts")["bytes"], serde_json::Value::Null);
     }
 }

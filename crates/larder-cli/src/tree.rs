@@ -69,7 +69,7 @@ pub(crate) async fn import(volume: &Volume, source: &Path, mut shown: Progress) 
     let tree = open(volume).await?;
     let done = import_tree(&tree, source, tree.root(), &mut |progress| {
         let done = progress.files + progress.skipped;
-        shown.show(Step { done, known: Some(progress.found), bytes: progress.bytes });
+        shown.show(Step { done, known: Some(progress.found), bytes: Some(progress.bytes) });
     })
     .await?;
     Ok(json!({
@@ -89,7 +89,7 @@ pub(crate) async fn export(volume: &Volume, target: &Path, mut shown: Progress) 
     let options = ExportOptions { keep_before };
     let done = export_tree(&tree, tree.root(), target, options, &mut |progress| {
         let done = progress.files + progress.skipped + progress.directories;
-        shown.show(Step { done, known: Some(progress.found), bytes: progress.bytes });
+        shown.show(Step { done, known: Some(progress.found), bytes: Some(progress.bytes) });
     })
     .await?;
     Ok(json!({
@@ -225,7 +225,7 @@ async fn free_orphans(tree: &Tree, free: Option<Duration>) -> Result<Option<u64>
 
 fn show(shown: &mut Progress, progress: &CheckReport) {
     let done = progress.files + progress.directories;
-    shown.show(Step { done, known: None, bytes: progress.bytes });
+    shown.show(Step { done, known: None, bytes: Some(progress.bytes) });
 }
 
 /// A problem with the place where it was seen.

@@ -1,11 +1,11 @@
 //! Looks at all of a database: whether it is whole, and how much there is of everything.
 
-use crate::Result;
 use crate::database::{Database, unexpected};
 use crate::draft::title;
 use crate::index::{Tree, date_key, number_key};
 use crate::schema::{Reference, Thing};
-use larder::client::{Session, Transaction};
+use crate::{Error, Result};
+use larder::client::{self, Session, Transaction};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -43,6 +43,15 @@ const AT_ONCE: usize = 200;
 /// # Errors
 /// What the store says, and [`crate::Error::Damaged`] for what cannot be read.
 pub async fn check(database: &Database, session: &Session) -> Result<(Counts, Vec<String>)> {
+    look(database, session).await.map_err(|error| match error {
+        Error::Store(gone @ (client::Error::Gone(_) | client::Error::NoPage(_))) => {
+            Error::Damaged(format!("what is named is not there: {gone}"))
+        }
+        other => other,
+    })
+}
+
+async fn look(database: &Database, session: &Session) -> Result<(Counts, Vec<String>)> {
     let tx = session.begin_read().await?;
     let mut of = Check {
         database,

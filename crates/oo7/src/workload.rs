@@ -7,6 +7,7 @@
 use crate::{Database, Error, Operation, Result, Tally};
 use larder::client::Session;
 use larder_core::rng::Rng;
+use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,7 +31,20 @@ impl Mix {
     /// Of one operation.
     #[must_use]
     pub fn only(operation: Operation) -> Self {
-        Self(vec![(operation, 1)])
+        Self::even([operation])
+    }
+
+    /// Of some, one at least, all as often.
+    #[must_use]
+    pub fn even<const N: usize>(operations: [Operation; N]) -> Self {
+        const { assert!(N > 0, "nothing cannot be drawn from") }
+        Self(operations.map(|operation| (operation, 1)).into())
+    }
+
+    /// Whether none of them changes anything.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        self.0.iter().all(|(operation, weight)| *weight == 0 || operation.only_reads())
     }
 
     fn draw(&self, rng: &mut Rng) -> Operation {
@@ -43,6 +57,17 @@ impl Mix {
             }
         }
         unreachable!("what is drawn is below the sum")
+    }
+}
+
+/// As it is read.
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, (operation, weight)) in self.0.iter().enumerate() {
+            let mark = if place > 0 { "," } else { "" };
+            write!(f, "{mark}{operation}={weight}")?;
+        }
+        Ok(())
     }
 }
 
@@ -104,7 +129,7 @@ impl Workload {
         number: u64,
         now: impl Fn() -> Duration + Send + Sync,
     ) -> Result<Done> {
-        let rng = &mut Rng::new(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let rng = &mut Rng::new(self.seed ^ Rng::new(number).next_u64());
         let drawn: Vec<(Operation, u64)> =
             (0..self.operations).map(|_| (self.mix.draw(rng), rng.next_u64())).collect();
         let (attempts, committing) = (AtomicU32::new(0), AtomicU64::new(0));
@@ -160,6 +185,8 @@ mod tests {
     #[test]
     fn what_makes_no_mix_is_refused() {
         assert_eq!("T1".parse::<Mix>().expect("one operation"), Mix::only(Operation::T1));
+        let mix: Mix = " q1 = 2 ,t6".parse().expect("two operations");
+        assert_eq!(mix.to_string(), "q1=2,t6=1");
         for wrong in ["", "t1=", "t1=x", "t9=1", "t1=0", "t1=4294967295,t2a=1", "t1=-1"] {
             wrong.parse::<Mix>().expect_err(wrong);
         }

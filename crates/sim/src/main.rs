@@ -25,6 +25,9 @@ const USAGE: &str = "usage:
                                       that beside it, with what happens in it as text
   larder-sim runtime A..B [--jobs N] [--all] [--trace] [--fault NAME]
                                       plays worlds of the real runtime; `run --runtime` is the same
+  larder-sim oo7 [--size tiny|small|medium] [--readers N] [--writers N] [--rtt-ms N] [--warm N]
+      [--transactions N] [--think-us N] [--memory-mib N] [--local-reads] [--seed N] [--json]
+                                      measures in virtual time what users of a database wait for
   larder-sim scenario NAME A..B [--fault NAME] [--record FOLDER]
                                       plays worlds in which a named race is met
   larder-sim hash [--runtime | --files] A..B
@@ -58,6 +61,8 @@ fn command(words: &[&str]) -> Option<ExitCode> {
         }
         #[cfg(feature = "runtime")]
         ["hash", "--runtime", seeds] => command::runtime::hash(seeds),
+        #[cfg(feature = "runtime")]
+        ["oo7", rest @ ..] => command::oo7::run(rest),
         #[cfg(feature = "files")]
         ["hash", "--files", seeds] => hash_files(seeds),
         ["run", seeds, rest @ ..] => run(seeds, rest),

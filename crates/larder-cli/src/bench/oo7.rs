@@ -6,17 +6,18 @@ use crate::out;
 use crate::progress::{Progress, Step};
 use crate::settings::Flags;
 use crate::volume::{show, verdict};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::HumanBytes;
 use larder::client::{Consistency, Node, Session, SessionOptions, Volume, VolumeOptions};
 use larder::config::Period;
 use larder::metrics::Summary;
-use larder_oo7::{Database, Mix, Parameters, Size, Workload, build, check};
-use serde_json::{Value, json};
+use larder_oo7::{Database, Done, Mix, Parameters, Size, Workload, build, check};
+use serde_json::{Map, Value, json};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 #[derive(Subcommand, Debug)]
@@ -46,12 +47,16 @@ pub(crate) enum Oo7Command {
     /// path-change walk to one composite part, which is drawn, and look at it or swap the coordinates
     /// of its atomic parts; shared-path and shared-path-change do so in the module that users share.
     /// A transaction that meets a conflict is run again with the same draws, and counted as a
-    /// conflict. Ctrl-C ends the run, and what was done is told.
+    /// conflict. Ctrl-C, SIGTERM and whatever fails end the run, and what was done until then is told.
     Run {
         /// The volume
         volume: String,
         #[command(flatten)]
         work: Box<Work>,
+        /// Show no progress. Otherwise a bar on a terminal, elsewhere a line every five seconds, with
+        /// `--json` an object a line; all on standard error
+        #[arg(short, long)]
+        quiet: bool,
         #[command(flatten)]
         memory: Memory,
         #[command(flatten)]
@@ -59,7 +64,7 @@ pub(crate) enum Oo7Command {
     },
     /// Look through all of a database, while nobody changes it: whether it is whole, and what it holds
     ///
-    /// Ends with 6 if something does not hold.
+    /// Ends with 6 if something does not hold; the first thing that cannot be read at all ends it.
     Check {
         /// The volume
         volume: String,
@@ -83,9 +88,9 @@ pub(crate) struct Shape {
     /// Composite parts for each user of one more module, which all share; 0: there is none
     #[arg(long, value_name = "N", default_value_t = 0)]
     shared_composites: u32,
-    /// Levels of assemblies of the module that is shared
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    shared_levels: u32,
+    /// Levels of assemblies of the module that is shared [default: 6, of a tiny one 2]
+    #[arg(long, value_name = "N")]
+    shared_levels: Option<u32>,
     /// What is random in it comes from this number
     #[arg(long, value_name = "N", default_value_t = 7)]
     seed: u64,
@@ -117,7 +122,7 @@ pub(crate) struct Work {
     /// Transactions that are counted
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=TRANSACTIONS_MAX))]
     transactions: u64,
-    /// Run for so long instead, e.g. `30s`
+    /// Run for so long instead, e.g. `30s`, or until 10,000,000 transactions are done
     #[arg(long = "for", value_name = "TIME", conflicts_with = "transactions")]
     time: Option<Period>,
     /// Transactions before them that are not counted: their pages are in memory then
@@ -132,7 +137,7 @@ pub(crate) struct Work {
     /// Draw the same in each transaction, so that each comes to the same parts
     #[arg(long)]
     same: bool,
-    /// What transactions claim
+    /// What transactions promise
     #[arg(long, value_enum, default_value_t = Claim::Serializable)]
     consistency: Claim,
     /// How long one transaction may take, with all its attempts
@@ -146,7 +151,7 @@ enum Claim {
     Strict,
     /// Serializable; those that only read are committed here
     Serializable,
-    /// Those that only read see one state, and meet no conflicts
+    /// Those that only read see one state, whatever changes meanwhile
     Snapshot,
 }
 
@@ -164,11 +169,13 @@ pub(crate) async fn run(command: &Oo7Command, common: &Common) -> Result<()> {
             make(&node, (volume, *page_size), &parameters, shown, common).await?;
             node.shutdown().await;
         }
-        Oo7Command::Run { volume, work, memory, uplink } => {
+        Oo7Command::Run { volume, work, quiet, memory, uplink } => {
             let node = connect(uplink, Some(memory), common).await?;
             let volume = node.volume(volume).await?;
-            work.run(&volume, common).await?;
+            let shown = Progress::counting("run", "transactions", common.json, *quiet);
+            let ended = work.run(&volume, shown, common).await;
             node.shutdown().await;
+            ended?;
         }
         Oo7Command::Check { volume, uplink } => {
             let node = connect(uplink, None, common).await?;
@@ -187,6 +194,7 @@ pub(crate) async fn run(command: &Oo7Command, common: &Common) -> Result<()> {
                 "object_bytes": counts.object_bytes,
                 "volume_bytes": volume.info().bytes,
                 "pages": volume.info().pages,
+                "problems": wrong.len(),
             });
             node.shutdown().await;
             verdict(&report, &wrong, common)?;
@@ -210,7 +218,16 @@ async fn connect(uplink: &Uplink, memory: Option<&Memory>, common: &Common) -> R
 }
 
 fn session(volume: &Volume, consistency: Consistency, time_limit: Duration) -> Session {
-    volume.session(SessionOptions { consistency, time_limit, ..SessionOptions::default() })
+    // Time is all that bounds a transaction.
+    let (refresh_limit, attempts_max) = (time_limit, u32::MAX);
+    let options = SessionOptions::default();
+    volume.session(SessionOptions {
+        consistency,
+        time_limit,
+        refresh_limit,
+        attempts_max,
+        ..options
+    })
 }
 
 async fn open(volume: &Volume, session: &Session) -> Result<Database> {
@@ -221,13 +238,15 @@ async fn open(volume: &Volume, session: &Session) -> Result<Database> {
 impl Shape {
     fn parameters(&self) -> Parameters {
         let Self { size, connections, users, shared_composites, shared_levels, seed } = *self;
-        let of = match size {
+        let (of, levels) = match size {
             ModuleSize::Tiny => {
-                Parameters { connections_per_atomic: connections, ..Parameters::tiny() }
+                let tiny = Parameters::tiny();
+                (Parameters { connections_per_atomic: connections, ..tiny }, tiny.shared_levels)
             }
-            ModuleSize::Small => Parameters::new(Size::Small, connections),
-            ModuleSize::Medium => Parameters::new(Size::Medium, connections),
+            ModuleSize::Small => (Parameters::new(Size::Small, connections), 6),
+            ModuleSize::Medium => (Parameters::new(Size::Medium, connections), 6),
         };
+        let shared_levels = shared_levels.unwrap_or(levels);
         Parameters {
             users,
             shared_composites_per_user: shared_composites,
@@ -250,7 +269,7 @@ async fn make(
     let session = session(&volume, Consistency::Serializable, CHECK_LIMIT);
     let made = build(&volume, &session, parameters, |progress| {
         let (done, known) = (u64::from(progress.composites), u64::from(progress.of));
-        shown.show(Step { done, known: Some(known), bytes: 0 });
+        shown.show(Step { done, known: Some(known), bytes: None });
     })
     .await;
     let elapsed = shown.finish();
@@ -270,60 +289,96 @@ async fn make(
     show(&report, common, &text)
 }
 
+/// The transactions that are counted, and since when.
+struct Counted {
+    report: Report,
+    before: Summary,
+    start: Instant,
+}
+
 impl Work {
-    async fn run(&self, volume: &Volume, common: &Common) -> Result<()> {
-        let consistency = match self.consistency {
-            Claim::Strict => Consistency::Strict,
-            Claim::Serializable => Consistency::Serializable,
-            Claim::Snapshot => Consistency::Snapshot,
-        };
-        let session = session(volume, consistency, self.limit.0);
+    async fn run(&self, volume: &Volume, mut shown: Progress, common: &Common) -> Result<()> {
+        if self.limit.0.is_zero() {
+            bail!(larder_oo7::Error::Invalid("--limit: no transaction takes no time".into()));
+        }
+        let session = session(volume, self.consistency.into(), self.limit.0);
         let database = open(volume, &session).await?;
+        if self.module >= database.modules() {
+            let (module, modules) = (self.module, database.modules());
+            let error = format!("module {module}: there are {modules}, counted from 0");
+            bail!(larder_oo7::Error::Invalid(error));
+        }
         let metrics = volume.node().metrics();
-        let mut report = Report::default();
-        let mut before = metrics.summary();
-        let mut start = Instant::now();
-        let mut ended = false;
-        {
-            let mut interrupt =
-                signal(SignalKind::interrupt()).context("Ctrl-C cannot be heard")?;
+        let mut counted = None;
+        let ended = {
             let mut work = pin!(async {
                 for number in 0..self.warm {
                     self.one(&database, &session, number).await?;
                 }
-                (before, start) = (metrics.summary(), Instant::now());
+                let (before, start) = (metrics.summary(), Instant::now());
+                let counted = counted.insert(Counted { report: Report::default(), before, start });
                 for number in self.warm.. {
-                    report.add(&self.one(&database, &session, number).await?);
-                    if self.is_over(report.transactions() as u64, start.elapsed()) {
+                    counted.report.add(&self.one(&database, &session, number).await?);
+                    let done = counted.report.transactions() as u64;
+                    let known = self.time.is_none().then_some(self.transactions);
+                    shown.show(Step { done, known, bytes: None });
+                    if self.is_over(done, start.elapsed()) {
                         break;
                     }
-                    sleep(self.think.0).await;
+                    self.pause(start.elapsed()).await;
                 }
-                anyhow::Ok(())
+                Ok(())
             });
             tokio::select! {
-                done = &mut work => done?,
-                _ = interrupt.recv() => ended = true,
+                ended = &mut work => ended,
+                interrupted = interrupted() => Err(interrupted),
             }
-        }
-        let elapsed = start.elapsed();
-        let mut told = report.json(elapsed);
-        told["interrupted"] = ended.into();
-        told["seed"] = self.seed.into();
-        told["cache"] = since(&before, &metrics.summary());
+        };
+        shown.finish();
+        let Some(Counted { mut report, before, start }) = counted else {
+            return ended.context("before the first transaction that counts");
+        };
+        let mut told = self.told(volume);
+        let run = report.json(start.elapsed());
+        told.extend(run.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+        told.insert("ended".into(), ended.as_ref().err().map(|error| format!("{error:#}")).into());
+        told.insert("cache".into(), since(&before, &metrics.summary()));
         if common.json {
-            return out::line(told);
+            out::line(Value::Object(told))?;
+        } else {
+            out::line(report.table())?;
+            out::line(text(&told))?;
         }
-        out::line(report.table())?;
-        out::line(text(&told))
+        match ended {
+            Err(error) if error.is::<Interrupted>() => {
+                if !common.json {
+                    out::fault("larder: interrupted: this is what was done until then");
+                }
+                Ok(())
+            }
+            ended => ended,
+        }
     }
 
-    async fn one(
-        &self,
-        database: &Database,
-        session: &Session,
-        number: u64,
-    ) -> Result<larder_oo7::Done> {
+    /// What was asked for, so that a result tells what it is of.
+    fn told(&self, volume: &Volume) -> Map<String, Value> {
+        let Self { operations, module, warm, seed, same, .. } = *self;
+        let consistency = self.consistency.to_possible_value();
+        let told = json!({
+            "volume": volume.info().name,
+            "mix": self.mix.to_string(),
+            "operations_each": operations,
+            "module": module,
+            "warm": warm,
+            "seed": seed,
+            "same": same,
+            "think_ms": self.think.0.as_secs_f64() * 1e3,
+            "consistency": consistency.map(|value| value.get_name().to_owned()),
+        });
+        told.as_object().cloned().unwrap_or_default()
+    }
+
+    async fn one(&self, database: &Database, session: &Session, number: u64) -> Result<Done> {
         let Self { operations, module, seed, .. } = *self;
         let workload = Workload { mix: self.mix.clone(), operations, module, seed };
         let number = if self.same { 0 } else { number };
@@ -335,6 +390,44 @@ impl Work {
         match &self.time {
             Some(time) => elapsed >= time.0 || done >= TRANSACTIONS_MAX,
             None => done >= self.transactions,
+        }
+    }
+
+    /// Thinks, no longer than the run is to take. A sleep of no time takes a millisecond; and without any
+    /// pause transactions that find everything in memory would not let Ctrl-C be heard.
+    async fn pause(&self, elapsed: Duration) {
+        let left = self.time.as_ref().map_or(Duration::MAX, |time| time.0.saturating_sub(elapsed));
+        match self.think.0.min(left) {
+            Duration::ZERO => yield_now().await,
+            think => sleep(think).await,
+        }
+    }
+}
+
+/// Somebody ends the run.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+struct Interrupted;
+
+/// Waits for Ctrl-C or SIGTERM.
+async fn interrupted() -> anyhow::Error {
+    let [interrupt, terminate] = [SignalKind::interrupt(), SignalKind::terminate()].map(signal);
+    let (Ok(mut interrupt), Ok(mut terminate)) = (interrupt, terminate) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Interrupted.into()
+}
+
+impl From<Claim> for Consistency {
+    fn from(claim: Claim) -> Self {
+        match claim {
+            Claim::Strict => Self::Strict,
+            Claim::Serializable => Self::Serializable,
+            Claim::Snapshot => Self::Snapshot,
         }
     }
 }
@@ -355,13 +448,12 @@ fn since(before: &Summary, after: &Summary) -> Value {
         "misses": after.misses - before.misses,
         "committed": after.committed - before.committed,
         "local": after.local - before.local,
-        "conflicts": after.conflicts - before.conflicts,
         "sent": between(false),
         "received": between(true),
     })
 }
 
-fn text(told: &Value) -> String {
+fn text(told: &Map<String, Value>) -> String {
     let [transactions, hits, misses] =
         [&told["transactions"], &told["cache"]["hits"], &told["cache"]["misses"]];
     let received = told["cache"]["received"]["bytes"].as_u64().unwrap_or_default();

@@ -11,6 +11,7 @@ use std::time::Duration;
 #[derive(Default)]
 pub(super) struct Report {
     kinds: BTreeMap<String, Kind>,
+    operations: BTreeMap<Operation, u64>,
     tally: Tally,
 }
 
@@ -40,12 +41,15 @@ impl Report {
         let name = match first {
             Some(first) if of.all(|other| other == first) => first.to_string(),
             _ if done.operations.iter().copied().all(Operation::only_reads) => "reads".into(),
-            _ => "reads and changes".into(),
+            _ => "mixed".into(),
         };
         let kind = self.kinds.entry(name).or_default();
         kind.took.push(done.took);
         kind.commit += done.commit;
         kind.conflicts += u64::from(done.attempts.saturating_sub(1));
+        for operation in &done.operations {
+            *self.operations.entry(*operation).or_default() += 1;
+        }
         self.tally += done.tally;
     }
 
@@ -79,7 +83,13 @@ impl Report {
             "transactions": all,
             "seconds": elapsed.as_secs_f64(),
             "per_s": all as f64 / elapsed.as_secs_f64().max(1e-9),
+            "conflicts": self.kinds.values().map(|kind| kind.conflicts).sum::<u64>(),
             "kinds": kinds,
+            "operations": self
+                .operations
+                .iter()
+                .map(|(operation, count)| (operation.to_string(), (*count).into()))
+                .collect::<serde_json::Map<_, _>>(),
             "looked_at": {
                 "assemblies": assemblies, "composites": composites, "atoms": atoms,
                 "connections": connections, "documents": documents,
@@ -175,10 +185,11 @@ mod tests {
         assert_eq!(kinds["path"]["ms"]["mean"], 3.0);
         assert_eq!(kinds["path"]["commit_ms"], 1.0);
         assert_eq!(
-            (&kinds["reads"]["transactions"], &kinds["reads and changes"]["conflicts"]),
+            (&kinds["reads"]["transactions"], &kinds["mixed"]["conflicts"]),
             (&json!(1), &json!(1))
         );
         assert_eq!(told["looked_at"]["atoms"], 80);
+        assert_eq!((&told["operations"]["path"], &told["conflicts"]), (&json!(5), &json!(3)));
         assert!(report.table().to_string().contains("3.00 ms"));
     }
 }

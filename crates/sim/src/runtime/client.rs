@@ -152,8 +152,8 @@ impl Client {
         }
     }
 
-    /// As many questions at once as the node's queue takes, and two more, and nobody waits for an answer:
-    /// those for which there was no room leave nothing behind.
+    /// More questions at once than a short queue of a node takes, and nobody waits for an answer: those for
+    /// which there was no room leave nothing behind.
     async fn burst(&mut self) {
         let count = self.shared.plan.limits.inputs + 2;
         let id = self.volume.id();

@@ -6,6 +6,7 @@ mod client;
 mod env;
 mod ledger;
 mod net;
+pub mod oo7;
 mod panics;
 pub mod plan;
 pub mod planted;
@@ -78,6 +79,15 @@ pub fn run_seed(seed: u64, fault: Option<RuntimeFault>, readable: bool) -> Resul
 
 /// Plays a plan.
 pub fn run_plan(plan: Plan, readable: bool) -> Result<Clean, Failure> {
+    run_world(plan, readable, world::play)
+}
+
+/// Plays something in a plan's world.
+fn run_world<Run: Future<Output = ()>>(
+    plan: Plan,
+    readable: bool,
+    play: impl FnOnce(Arc<Shared>) -> Run,
+) -> Result<Clean, Failure> {
     let (seed, fault) = (plan.seed, plan.fault);
     let kept: OnceLock<Arc<Shared>> = OnceLock::new();
     panics::begin();
@@ -89,7 +99,7 @@ pub fn run_plan(plan: Plan, readable: bool) -> Result<Clean, Failure> {
         runtime.block_on(async {
             let shared = kept.get_or_init(|| Arc::new(Shared::new(plan, readable))).clone();
             let _world = larder::simulated::enter(Rc::new(Env(shared.clone())));
-            let run = std::pin::pin!(world::play(shared));
+            let run = std::pin::pin!(play(shared));
             first_panic(run).await;
         });
     }));

@@ -464,6 +464,7 @@ impl super::Domain {
                 demand.remove(user, page);
             }
             if !seen.insert(page) {
+                assert!(prefetch, "what is asked for is waited for no longer");
                 continue;
             }
             flight.have = self.holdings.suspect(page);
