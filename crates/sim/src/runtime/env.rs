@@ -170,13 +170,11 @@ impl Disk {
         }
     }
 
-    fn open(&self, rng: Rng) -> Result<(SimStore, Recovered), OpenError> {
-        let config =
-            LogConfig { segment_bytes: 128 << 10, reserve_bytes: 64 << 10, ..LogConfig::default() };
+    fn open(&self, rng: Rng, log: LogConfig) -> Result<(SimStore, Recovered), OpenError> {
         let (disk, pages) = (self.disk.clone(), self.pages.clone());
         match domain_of(&disk)? {
-            Some(_) => DomainStore::open(disk, pages, config, rng),
-            None => DomainStore::create(disk, pages, config, self.domain, rng),
+            Some(_) => DomainStore::open(disk, pages, log, rng),
+            None => DomainStore::create(disk, pages, log, self.domain, rng),
         }
     }
 
@@ -225,7 +223,7 @@ impl World for Env {
     fn open(&self, _data: &Path) -> Result<Vec<(SimStore, Recovered)>, OpenError> {
         let mut opened = Vec::new();
         for disk in &self.0.disks {
-            let (store, recovered) = disk.open(self.0.split())?;
+            let (store, recovered) = disk.open(self.0.split(), self.0.plan.log)?;
             lock(&self.0.ledger).recovered(
                 disk.domain,
                 recovered.meta.installed_lsn,

@@ -11,6 +11,7 @@ use larder::client::{Consistency, Node, Session, SessionOptions, VolumeOptions};
 use larder::config::{LinkConfig, NodeSection, OriginSection};
 use larder::limits::Limits;
 use larder_oo7::{Database, Mix, Operation, Parameters, Workload, build};
+use larder_store::log::LogConfig;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -106,6 +107,7 @@ impl Course {
             fragment: 1 << 30,
             dawdle: 0,
             disk_ms: 0,
+            log: LogConfig::default(),
             install_every: Duration::from_secs(1),
             requests_max: 65_536,
             windows: (1 << 20, 4 << 20),
@@ -263,7 +265,7 @@ mod tests {
         assert_eq!(reader.commits, 40 * cold.round_trip);
         let waited = reader.took - reader.commits;
         assert_eq!(waited, cold.round_trip * u32::try_from(reader.misses).expect("few"));
-        assert!(reader.misses > 10 && reader.conflicts == 0, "{reader:?}");
+        assert!(reader.misses > 3 && reader.conflicts == 0, "{reader:?}");
     }
 
     /// What is in memory is read, and committed, without a message.

@@ -4,6 +4,7 @@ use larder::config::{LinkConfig, NodeSection, OriginSection, Period, Size};
 use larder::limits::Limits;
 use larder::planted::RuntimeFault;
 use larder_core::rng::Rng;
+use larder_store::log::LogConfig;
 use std::time::Duration;
 
 /// A world to be played.
@@ -37,6 +38,8 @@ pub struct Plan {
     pub dawdle: u64,
     /// The most that an append, an install or a load takes, in milliseconds.
     pub disk_ms: u64,
+    /// The commit log.
+    pub log: LogConfig,
     /// Changed pages are installed after this long.
     pub install_every: Duration,
     /// What the cache keeps for commits: `commits_max`, `requests_max` of a node.
@@ -168,6 +171,11 @@ impl Plan {
             fragment: pick(rng, &[1, 7, 100, 5_000, 100_000]),
             dawdle: pick(rng, &[0, 1, 4]),
             disk_ms: pick(rng, &[0, 2, 10, 40]),
+            log: LogConfig {
+                segment_bytes: 128 << 10,
+                reserve_bytes: 64 << 10,
+                ..LogConfig::default()
+            },
             install_every: Duration::from_millis(pick(rng, &[50, 500, 2_000])),
             requests_max: pick(rng, &[4, 32, 1_000, 65_536]),
             windows: pick(rng, &[(2_000, 10_000), (20_000, 100_000), (1 << 20, 4 << 20)]),
