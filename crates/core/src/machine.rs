@@ -228,6 +228,20 @@ pub enum Fault {
     ReservationKept,
     /// Rest: a relay believes a page to be on its way that could not be had.
     FetchingKept,
+    /// Copies: a page that changed after the stamp of a pinned copy is given as it is now.
+    PinAsNow,
+    /// Copies: a page that changed at the very stamp of a pinned copy leaves nothing behind for it.
+    PinLosesLast,
+    /// Log: recovered changes are applied to an image that has them.
+    AppliedAgain,
+    /// Relay: it narrows its registration though a child may hold anything.
+    NarrowsUnknown,
+    /// Relay: it narrows its registration to what is held, without what is on its way.
+    NarrowLeavesFetched,
+    /// Log: a segment is given back one record too early.
+    TrimOneMore,
+    /// Log: the directory is not synced when a segment is begun.
+    NamesUnsynced,
     /// Own writes: a transaction reads the cache's state of what it has written itself.
     OwnUnread,
     /// Own writes: a transaction that goes back to a savepoint keeps what it has written since.

@@ -413,13 +413,18 @@ impl Relay {
             entry.narrow_at = Some(now.after(delay));
             return;
         }
-        let mut pages: BTreeSet<PageId> = entry.fetching.keys().copied().collect();
+        let faults = self.config.faults;
+        let fetched = entry.fetching.keys().filter(|_| !faults.has(Fault::NarrowLeavesFetched));
+        let mut pages: BTreeSet<PageId> = fetched.copied().collect();
         for (_, link) in self.links.iter() {
             let Some(follower) = link.followers.get(&domain) else {
                 continue;
             };
             // A child that holds an unknown lot will narrow itself, or leave: looked at again then.
             let Some(set) = follower.registration.pages() else {
+                if faults.has(Fault::NarrowsUnknown) {
+                    continue;
+                }
                 return;
             };
             pages.extend(set.iter());

@@ -347,8 +347,9 @@ impl<D: Disk> Log<D> {
 
     fn trim_segments(&mut self, through: Lsn) -> Result<(), LogError> {
         let mut changed = false;
+        let one_more = u64::from(self.config.faults.has(Fault::TrimOneMore));
         while let Some(oldest) = self.sealed.front()
-            && oldest.last <= through
+            && oldest.last.0 <= through.0.saturating_add(one_more)
         {
             let name = name_of(oldest.sequence);
             let fits = oldest.bytes == self.config.segment_bytes;
@@ -461,7 +462,7 @@ impl<D: Disk> Log<D> {
         let spare = self.unless_full(sequence, written)?;
         let ready = spare.is_ready();
         self.spares.push_back(spare);
-        if ready {
+        if ready && !self.config.faults.has(Fault::NamesUnsynced) {
             let synced = self.disk.sync_directory().map_err(Into::into);
             self.poison_on_error(synced)?;
         }

@@ -335,10 +335,11 @@ impl Domain {
             return;
         }
         let version = self.pages.version(page);
+        let loses = cx.config.faults.has(Fault::PinLosesLast);
         let wants = |pin: &Pin| {
             pin.volume == page.volume
                 && version > pin.since
-                && version <= pin.stamp
+                && (version < pin.stamp || version == pin.stamp && !loses)
                 && !pin.kept.contains_key(&page.page)
         };
         let ids: Vec<PinId> =
@@ -383,7 +384,8 @@ impl Domain {
                 }
                 return;
             };
-            let look = self.look_at(id, at, indexed);
+            let as_now = cx.config.faults.has(Fault::PinAsNow);
+            let look = self.look_at(id, at, indexed, as_now);
             let durable = self.durable;
             let part = self.copies.parts.get_mut(&id).expect("just seen");
             match look {
@@ -424,13 +426,20 @@ impl Domain {
     }
 
     /// A page as the copy is to have it.
-    fn look_at(&mut self, id: u64, at: CopyCursor, indexed: Option<Stamp>) -> Look {
+    fn look_at(&mut self, id: u64, at: CopyCursor, indexed: Option<Stamp>, as_now: bool) -> Look {
         let part = &self.copies.parts[&id];
         let since = part.ask.since;
         let pin = part.ask.pin.map(|pin| &self.copies.pins[&pin]);
         if let Some(kept) = pin.and_then(|pin| pin.kept.get(&at.page.page)) {
             // Told of at the end.
-            return if at.part == CopyPart::Kept { Look::Give(kept.clone()) } else { Look::Pass };
+            let kept = kept.clone();
+            return match at.part {
+                CopyPart::Kept if as_now && self.pages.is_loaded(at.page) => {
+                    Look::Give(self.state(at.page))
+                }
+                CopyPart::Kept => Look::Give(kept),
+                CopyPart::Recent | CopyPart::Index => Look::Pass,
+            };
         }
         let stamp = pin.map(|pin| pin.stamp);
         let loaded = part.loaded.get(&at.page.page).cloned();

@@ -5,7 +5,7 @@ use super::{Context, Domain, IndexWanted, LoadFor, Loading};
 use crate::commit::Write;
 use crate::downlink::Downlinks;
 use crate::id::{LinkId, PageId, PageNo, Stamp, VolumeId};
-use crate::machine::Faults;
+use crate::machine::{Fault, Faults};
 use crate::message::RequestError;
 use crate::origin::io::{LoadId, LoadKey, Loaded, OriginOutput, StoreFault};
 use crate::page::Page;
@@ -136,7 +136,7 @@ impl Domain {
         }
         match (what, result) {
             (LoadFor::Page(page), Ok(Loaded::Page(stored))) => {
-                let result = self.materialise(page, stored);
+                let result = self.materialise(page, stored, cx.config.faults);
                 self.page_loaded(cx, page, result);
             }
             (LoadFor::Page(page), Err(fault)) => {
@@ -177,6 +177,7 @@ impl Domain {
         &mut self,
         page: PageId,
         stored: Option<StoredPage>,
+        faults: Faults,
     ) -> Result<(), RequestError> {
         if self.pages.is_loaded(page) {
             // A deletion has written it meanwhile: a read may name what stands for a volume.
@@ -195,7 +196,7 @@ impl Domain {
         let mut latest = Image { version, page: image };
         let page_bytes = self.volumes.get(&page.volume).map(|volume| volume.meta.page_bytes);
         for (stamp, op) in self.pages.lazy(page) {
-            if *stamp <= version {
+            if *stamp <= version && !faults.has(Fault::AppliedAgain) {
                 continue;
             }
             // The op applied when it was committed: a page on which it does not is not the one
