@@ -236,11 +236,7 @@ pub enum Fault {
     AppliedAgain,
     /// Relay: it narrows its registration though a child may hold anything.
     NarrowsUnknown,
-    /// Relay: it narrows its registration to what is held, without what is on its way.
-    NarrowLeavesFetched,
-    /// Log: a segment is given back one record too early.
-    TrimOneMore,
-    /// Log: the directory is not synced when a segment is begun.
+    /// Log: the directory is not synced when a segment is ready.
     NamesUnsynced,
     /// Own writes: a transaction reads the cache's state of what it has written itself.
     OwnUnread,

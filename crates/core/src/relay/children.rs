@@ -414,8 +414,7 @@ impl Relay {
             return;
         }
         let faults = self.config.faults;
-        let fetched = entry.fetching.keys().filter(|_| !faults.has(Fault::NarrowLeavesFetched));
-        let mut pages: BTreeSet<PageId> = fetched.copied().collect();
+        let mut pages: BTreeSet<PageId> = entry.fetching.keys().copied().collect();
         for (_, link) in self.links.iter() {
             let Some(follower) = link.followers.get(&domain) else {
                 continue;

@@ -347,9 +347,8 @@ impl<D: Disk> Log<D> {
 
     fn trim_segments(&mut self, through: Lsn) -> Result<(), LogError> {
         let mut changed = false;
-        let one_more = u64::from(self.config.faults.has(Fault::TrimOneMore));
         while let Some(oldest) = self.sealed.front()
-            && oldest.last.0 <= through.0.saturating_add(one_more)
+            && oldest.last <= through
         {
             let name = name_of(oldest.sequence);
             let fits = oldest.bytes == self.config.segment_bytes;
