@@ -86,7 +86,6 @@ stories! {
     bug118_named_in_vain,
     bug124_commits_in_doubt_at_once,
     bug141_a_list_after_a_reset,
-    bug144_users_take_turns,
     bug139_a_wait_on_a_line_that_is_lost,
     bug134_a_question_that_nobody_answered,
     race_evicted_and_overtaken,

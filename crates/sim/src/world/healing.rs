@@ -3,7 +3,6 @@
 //! committed, every request is answered, queues are empty, caches agree with the origin, and nothing is
 //! kept for children that are gone (P7, P10).
 
-use super::process::Asked;
 use super::{Machinery, Phase, World};
 use crate::agenda::{SECOND, Time};
 use crate::net::{Proc, Way, conn_of};
@@ -227,21 +226,20 @@ impl World {
 
     /// Every request ends with its user's patience (P10), but for what clocks are off, and for pauses.
     pub(super) fn check_patience(&self, proc: Proc, number: u64) {
-        let Some(asked) = self.process(proc).node_ref().asked.get(&number) else {
+        let Some((asked, patience, _)) = self.process(proc).node_ref().asked.get(&number) else {
             return;
         };
-        let Asked { at: asked, patience, .. } = *asked;
         let bias = self.bias_ppm();
         let mut due = asked.plus(patience + patience * bias / 1_000_000 + SLACK_NANOS);
         for (time, nanos) in &self.set_backs {
             // One that was set back below its beginning stands still for as long, from that on: a
             // machine that is off begins to count when it starts.
-            if time.plus(*nanos + START_NANOS) >= asked {
+            if time.plus(*nanos + START_NANOS) >= *asked {
                 due = due.plus(*nanos + *nanos * bias / 1_000_000);
             }
         }
         for (stalled, until) in &self.stalls {
-            if *stalled == proc && *until >= asked {
+            if *stalled == proc && until >= asked {
                 due = due.max(until.plus(SLACK_NANOS));
             }
         }
@@ -269,8 +267,7 @@ impl World {
         number: u64,
         result: &Result<CacheReply, RequestError>,
     ) {
-        let node = self.process(proc).node_ref();
-        let Some(asked) = node.asked.get(&number) else {
+        let Some((asked, _, pages)) = self.process(proc).node_ref().asked.get(&number) else {
             return;
         };
         let unanswered = matches!(
@@ -278,14 +275,14 @@ impl World {
             Err(RequestError::TimedOut | RequestError::Unavailable(_))
                 | Ok(CacheReply::InDoubt { lost: false, .. })
         );
-        let since = self.mended.map_or(asked.at, |mended| mended.max(asked.at));
+        let since = self.mended.map_or(*asked, |mended| mended.max(*asked));
         let way = self.way_up(proc);
         let stalls = self.stalls.iter().filter(|(stalled, _)| way.contains(stalled));
         let since = stalls.map(|(_, until)| *until).fold(since, Time::max);
         let waited = self.now.0.saturating_sub(since.0);
         assert!(
             !unanswered
-                || waited < self.in_vain_nanos() + self.turns_nanos(node.wanted - asked.since)
+                || waited < self.in_vain_nanos() + self.turns_nanos(*pages)
                 || self.mended.is_none()
                 || !self.is_in_core(proc),
             "progress: request {number} of {proc:?} waited in vain for {} s after all was mended: \
@@ -299,12 +296,11 @@ impl World {
         IN_VAIN_NANOS + IN_VAIN_STORES * self.plan.store_nanos
     }
 
-    /// How long so many pages take whose answers come one after the other, where a link takes few requests:
-    /// what was asked for at a node before a request was answered may go before it.
-    fn turns_nanos(&self, pages: u64) -> u64 {
+    /// How long so many pages take whose answers come one after the other, where a link takes few requests.
+    fn turns_nanos(&self, pages: usize) -> u64 {
         let each = |line: &crate::net::Line| 2 * (line.latency + line.jitter) + line.bulk_spread;
         let slowest = self.plan.lines.iter().map(each).max().unwrap_or_default();
-        pages / u64::from(self.plan.limits.requests_max) * slowest
+        pages as u64 / u64::from(self.plan.limits.requests_max) * slowest
     }
 
     /// A process and all above it.

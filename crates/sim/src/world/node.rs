@@ -1,6 +1,6 @@
 //! Node processes: the cache machine, and the checks after each of its steps.
 
-use super::process::{Asked, lock};
+use super::process::lock;
 use super::{Event, World};
 use crate::agenda::SECOND;
 use crate::check::copies::check_copy;
@@ -113,13 +113,9 @@ impl World {
     /// A user asks the machine of its node.
     pub(crate) fn node_request(&mut self, proc: Proc, id: RequestId, op: CacheOp, patience: u64) {
         let now = self.process(proc).local(self.now);
-        let pages = if let CacheOp::Fetch { pages, .. } = &op { pages.len() as u64 } else { 1 };
-        let at = self.now;
-        let node = self.process_mut(proc).node();
-        let open: u64 = node.asked.values().map(|asked| asked.pages).sum();
-        let since = node.wanted - open;
-        node.wanted += pages;
-        node.asked.insert(id.0, Asked { at, patience, pages, since });
+        let pages = if let CacheOp::Fetch { pages, .. } = &op { pages.len() } else { 1 };
+        let asked = (self.now, patience, pages);
+        self.process_mut(proc).node().asked.insert(id.0, asked);
         let patience = std::time::Duration::from_nanos(patience);
         self.trace.line(|| format!("{proc:?} request {}: {op:?}", id.0));
         let deadline = now.after(patience);

@@ -78,19 +78,6 @@ pub struct RelayHost {
 /// the machine went on while it read.
 pub(super) type SharedCache = Arc<Mutex<Cache>>;
 
-/// A request of a user.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    /// When.
-    pub at: Time,
-    /// Its user's patience, in nanoseconds.
-    pub patience: u64,
-    /// Of how many pages; one, if it is of something else.
-    pub pages: u64,
-    /// Pages that had been asked for at its node and answered.
-    pub since: u64,
-}
-
 /// A node's process.
 #[derive(Default)]
 pub struct Node {
@@ -108,10 +95,8 @@ pub struct Node {
     pub early: BTreeSet<PageId>,
     /// Requests under way, by number: which client waits.
     pub waiting: BTreeMap<u64, u16>,
-    /// Every request under way.
-    pub asked: BTreeMap<u64, Asked>,
-    /// Pages that were asked for, each as often as it was, in all.
-    pub wanted: u64,
+    /// Every request under way: when it was asked, its user's patience in nanoseconds, and of how many pages.
+    pub asked: BTreeMap<u64, (Time, u64, usize)>,
     /// The last request number.
     pub requests: u64,
     /// The link was refused for good: an operator must act.

@@ -1,6 +1,5 @@
 //! Pages asked for: joining, sending, keeping changes meanwhile, installing.
 
-use super::demand::Demand;
 use super::link::{SentFetch, violation};
 use super::{Cache, Out};
 use crate::cache::PageCopy;
@@ -17,6 +16,8 @@ use std::sync::Arc;
 
 /// A page that does not check is asked for again this often.
 const DAMAGED_MAX: u32 = 2;
+/// A queue shorter than this is not tidied.
+const QUEUED_MIN: usize = 64;
 
 /// A page asked for, or queued to be.
 #[derive(Default)]
@@ -42,7 +43,7 @@ pub(super) struct Flight {
 #[derive(Default)]
 pub(super) struct Flights {
     flights: BTreeMap<PageId, Flight>,
-    demand: Demand,
+    demand: VecDeque<PageId>,
     prefetch: VecDeque<PageId>,
     /// Answers that wait, by the version they wait for.
     waiting: BTreeSet<(Stamp, PageId)>,
@@ -75,13 +76,11 @@ impl Flights {
     /// Nothing that was asked on the lost link is answered any more.
     pub(super) fn lose_link(&mut self) {
         self.flights.retain(|_, flight| !flight.waiters.is_empty());
+        self.demand = self.flights.keys().copied().collect();
         self.prefetch.clear();
         self.waiting.clear();
         self.kept = 0;
-        for (&page, flight) in &mut self.flights {
-            for &user in &flight.waiters {
-                self.demand.add(user, page);
-            }
+        for flight in self.flights.values_mut() {
             flight.sent = None;
             flight.registered = false;
             flight.seen = false;
@@ -91,14 +90,21 @@ impl Flights {
         }
     }
 
+    /// Drops entries of flights that were given up, once they are more than half: without a link
+    /// nothing else takes them out.
+    fn tidy(&mut self) {
+        if self.demand.len() > 2 * self.flights.len() + QUEUED_MIN {
+            let mut seen = BTreeSet::new();
+            let flights = &self.flights;
+            self.demand.retain(|page| flights.contains_key(page) && seen.insert(*page));
+        }
+    }
+
     fn remove(&mut self, page: PageId) -> Option<Flight> {
         let flight = self.flights.remove(&page)?;
         self.kept -= flight.kept.len();
         if let Some(answer) = &flight.answer {
             self.waiting.remove(&(answer.version, page));
-        }
-        for &user in &flight.waiters {
-            self.demand.remove(user, page);
         }
         Some(flight)
     }
@@ -115,14 +121,9 @@ impl Flights {
     /// Asks for the page anew, for the same users.
     fn again(&mut self, page: PageId, flight: Flight) {
         let Flight { waiters, damaged, registered, seen, .. } = flight;
-        for &user in &waiters {
-            self.demand.add(user, page);
-        }
-        if waiters.is_empty() {
-            self.prefetch.push_front(page);
-        }
         let flight = Flight { waiters, damaged, registered, seen, ..Flight::default() };
         self.flights.insert(page, flight);
+        self.demand.push_front(page);
     }
 
     /// See `crate::rest`.
@@ -137,13 +138,8 @@ impl Flights {
     }
 
     pub(super) fn check(&self) {
-        let mut wanted = 0;
-        for (page, flight) in self.flights.iter().filter(|(_, flight)| flight.sent.is_none()) {
-            let known = flight.waiters.iter().all(|user| self.demand.waits(*user, *page));
-            assert!(known, "who waits for what is to be asked for is known");
-            wanted += flight.waiters.len();
-        }
-        assert_eq!(wanted, self.demand.len(), "nobody else waits for what is to be asked for");
+        let queued = self.demand.len();
+        assert!(queued <= 3 * self.flights.len() + 2 * QUEUED_MIN, "queued fetches are bounded");
         let kept: usize = self.flights.values().map(|flight| flight.kept.len()).sum();
         assert_eq!(kept, self.kept, "kept changes are counted");
         for (stamp, page) in &self.waiting {
@@ -160,11 +156,14 @@ impl Cache {
     /// A user wants a page that is not here: joins its fetch, or queues one.
     pub(super) fn want(&mut self, domain: DomainId, page: PageId, user: RequestId) {
         let flights = &mut self.domains.get_mut(&domain).expect("attached").flights;
+        let queued = flights.flights.contains_key(&page);
         let flight = flights.flights.entry(page).or_default();
         // No notice is ever sent while a fetch is under way, so that joining it is safe (rule 7).
+        let promoted = flight.sent.is_none() && flight.waiters.is_empty();
         flight.waiters.insert(user);
-        if flight.sent.is_none() {
-            flights.demand.add(user, page);
+        if !queued || promoted {
+            flights.demand.push_back(page);
+            flights.tidy();
         }
     }
 
@@ -192,7 +191,6 @@ impl Cache {
             return;
         };
         flight.waiters.remove(&user);
-        entry.flights.demand.remove(user, page);
         if !flight.waiters.is_empty() {
             return;
         }
@@ -200,6 +198,7 @@ impl Cache {
         let unanswered = self.config.faults.has(Fault::NoticeUnanswered);
         let owed = flight.registered && (flight.sent.is_none() && flight.seen || unanswered);
         entry.flights.remove(page);
+        entry.flights.tidy();
         if owed && !entry.holdings.holds(page) {
             self.owe_notice(domain, page);
         }
@@ -447,24 +446,18 @@ impl Cache {
 }
 
 impl super::Domain {
-    /// Up to `max` pages that are to be asked for, with the version held of each.
+    /// Up to `max` queued pages that are still wanted, with the version held of each.
     fn take_queued(&mut self, prefetch: bool, max: usize) -> Vec<PageAsk> {
-        let Flights { flights, demand, prefetch: ahead, .. } = &mut self.flights;
         let mut asks = Vec::new();
         let mut seen = BTreeSet::new();
         while asks.len() < max {
-            let page = if prefetch { ahead.pop_front() } else { demand.turn() };
-            let Some(page) = page else { break };
-            // One that was to be asked for ahead may have been asked for, or given up.
-            let Some(flight) = flights.get_mut(&page).filter(|flight| flight.sent.is_none()) else {
-                assert!(prefetch, "users wait for what is to be asked for");
+            let queue =
+                if prefetch { &mut self.flights.prefetch } else { &mut self.flights.demand };
+            let Some(page) = queue.pop_front() else { break };
+            let Some(flight) = self.flights.flights.get_mut(&page) else {
                 continue;
             };
-            for &user in &flight.waiters {
-                demand.remove(user, page);
-            }
-            if !seen.insert(page) {
-                assert!(prefetch, "what is asked for is waited for no longer");
+            if flight.sent.is_some() || !seen.insert(page) {
                 continue;
             }
             flight.have = self.holdings.suspect(page);

@@ -6,7 +6,6 @@
 //! | `link` | handshake, limits, credits, the end of a link |
 //! | `domain` | the state of one domain |
 //! | `stream` | resume, advances, histories, ages |
-//! | `demand` | which page that users wait for is asked for next |
 //! | `flights` | pages asked for, and their install (rules 4 to 7) |
 //! | `memory` | copies: put, changed, evicted; notices and page lists (rules 2, 17) |
 //! | `commits` | commits, retained writes, confirmations (rules 12, 15) |
@@ -18,7 +17,6 @@
 
 mod commits;
 mod deleted;
-mod demand;
 mod domain;
 mod flights;
 mod link;
