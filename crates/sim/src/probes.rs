@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 105] = [
+pub const PROBES: [(&str, Reached); 106] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -26,6 +26,7 @@ pub const PROBES: [(&str, Reached); 105] = [
     ("boot-forgotten-meanwhile", Rare),
     ("boot-makes-room", Often),
     ("boot-renewed", Often),
+    ("boot-told-before-welcome", Rare),
     ("bulk-credit-exhausted", Often),
     ("change-overtook-page", Often),
     ("changed-during-install", Often),

@@ -182,7 +182,17 @@ impl Downlinks {
     /// The boot may commit over the link that its node has now.
     pub(crate) fn registered(&mut self, domain: DomainId, boot: BootId, out: &mut dyn LinkSink) {
         if let Some((_, link)) = self.names.owner(domain, boot) {
-            self.send(link, Message::Registered { domain, boot }, out);
+            self.tell_of_boot(link, Message::Registered { domain, boot }, out);
+        }
+    }
+
+    /// Its process has come over this link, and may not be welcomed yet: it asks for its boots again
+    /// once it is.
+    fn tell_of_boot(&mut self, link: LinkId, message: Message, out: &mut dyn LinkSink) {
+        if self.links.get(&link).is_some_and(|entry| entry.child().is_some()) {
+            self.send(link, message, out);
+        } else {
+            crate::probe::probe("boot-told-before-welcome");
         }
     }
 
@@ -200,7 +210,7 @@ impl Downlinks {
         if why == NoBoot::Taken && self.is_own(link, &name) {
             return self.close(link, closing(name), out).then_some(link);
         }
-        self.send(link, Message::Unregistered { domain, boot, why }, out);
+        self.tell_of_boot(link, Message::Unregistered { domain, boot, why }, out);
         None
     }
 

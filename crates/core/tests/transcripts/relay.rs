@@ -623,6 +623,27 @@ fn boots_travel_in_their_names() {
 }
 
 #[test]
+fn bug_144_told_of_a_boot_before_the_welcome() {
+    let mut run = Run::new(
+        "Found by the simulator (seed 408993878963). The line up came back, and the relay asked for \
+         the boot of a anew. Meanwhile a had linked again (link 3) and said hello, which is held until \
+         a domain that is new here is followed; its boot came along with its name. The parent's yes was passed on at \
+         once, before any welcome: to a that was a violation, and it linked once more. It is told when \
+         it asks, after its welcome.",
+    );
+    run.two_nodes();
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.step(welcomed(&[DOMAIN, DomainId(2)]));
+    run.step(vec![opened(3, "a"), hello(3, "a", 10)]);
+    run.step(vec![up(Message::Registered { domain: DOMAIN, boot: BootId(10) })]);
+    let why = NoBoot::Unknown;
+    run.step(vec![up(Message::Unregistered { domain: DOMAIN, boot: BootId(20), why })]);
+    run.step(vec![resumed(2, 5, 5, &[]), resumed_in(DomainId(2), 3, 5, 5, &[])]);
+    run.step(vec![register(3, "a", 10)]);
+    run.0.end("relay_bug_144_told_of_a_boot_before_the_welcome");
+}
+
+#[test]
 fn bug_06_a_fork_told_in_two_parts() {
     let mut run = Run::new(
         "Found by the simulator (rule 16). The origin was restored from a copy at 4 and accepts forks; \
