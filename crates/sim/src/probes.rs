@@ -26,6 +26,7 @@ pub const PROBES: [(&str, Reached); 106] = [
     ("boot-forgotten-meanwhile", Rare),
     ("boot-makes-room", Often),
     ("boot-renewed", Often),
+    // A relay asks for a domain that is new to it, and in that round trip a node links again.
     ("boot-told-before-welcome", Rare),
     ("bulk-credit-exhausted", Often),
     ("change-overtook-page", Often),

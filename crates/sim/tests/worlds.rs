@@ -1,4 +1,7 @@
 //! Whole worlds from seeds: they keep all promises, they repeat, and broken machines are caught.
+//!
+//! Those that play many hundred seeds (`long`) are for a build with optimisation: `./x test` runs them
+//! from one.
 
 use larder_core::machine::{Fault, Faults};
 use larder_sim::fleet::run_all;
@@ -104,32 +107,6 @@ const DAMAGE: &[Trouble] = &[Trouble::Rot, Trouble::LoseWrite, Trouble::Misdirec
 /// What sets a wall clock, or stops it.
 const WALL_CLOCKS: &[Trouble] = &[Trouble::SetWall, Trouble::FreezeWall];
 
-/// Damage is told from the end of a write that was torn: torn writes alone do not show it.
-#[test]
-fn only_rot_brings_out_a_log_that_takes_damage_for_its_end() {
-    assert_caught_only_with(Fault::DamageAsTail, 250, without(DAMAGE));
-}
-
-/// Machines are handed a clock that never runs backwards and counts suspension (rule 8). A twelfth of
-/// the plans aims at clocks: in so many seeds a plan that draws anew finds one all the same.
-#[test]
-fn only_clocks_that_are_set_bring_out_a_process_that_uses_the_wrong_one() {
-    assert_caught_only_with(Fault::WallClockAsOwn, 300, without(WALL_CLOCKS));
-    assert_caught_only_with(Fault::ClockStopsAsleep, 300, without(&[Trouble::Pause]));
-}
-
-/// Bulk messages take turns on the wire (decision 0001): a cache that takes their lane for a queue
-/// lets go of changes that an older answer, still under way, needs.
-#[test]
-fn only_overtaking_brings_out_a_cache_that_takes_the_bulk_lane_for_a_queue() {
-    let in_order = |plan: &mut Plan| {
-        for line in &mut plan.lines {
-            (line.jitter, line.byte_nanos, line.bulk_spread) = (0, 0, 0);
-        }
-    };
-    assert_caught_only_with(Fault::AnswersInOrder, 250, in_order);
-}
-
 /// No decision depends on wall clocks: with them set at random a run is the same, message by
 /// message.
 #[test]
@@ -189,33 +166,6 @@ fn a_log_that_never_answers_holds_up_its_own_domain_alone() {
             run_plan(plan, false).unwrap_or_else(|failure| panic!("{failure}")).tally.went_on;
     }
     assert!(went_on > 50, "{went_on} answers beside a log that hung");
-}
-
-/// Names: a boot is its node's, whoever knows it (decision 0004). Machines of ours speak for their
-/// own; somebody who broke into one does not.
-#[test]
-fn only_a_thief_brings_out_boots_that_are_not_held_to_their_names() {
-    assert_caught_only_with(Fault::AnothersBoot, 400, without(&[Trouble::Forge]));
-    assert_caught_only_with(Fault::BootOfAnyName, 250, without(&[Trouble::Forge]));
-}
-
-/// Rule 15: while a node was cut off, another process of its name took its place, and the origin,
-/// which keeps few boots of a name, forgot its boot with its outcomes. Registered anew, it would
-/// repeat a commit that was done. A forger is a second process too.
-#[test]
-fn only_a_second_process_of_a_name_brings_out_a_boot_registered_anew() {
-    assert_caught_only_with(Fault::ExpiredBootAnew, 250, |plan| {
-        plan.twins = false;
-        without(&[Trouble::Forge])(plan);
-    });
-}
-
-/// The stories of bugs 29 and 30: what a parent is told of the pages held below it comes after a commit
-/// that makes one.
-#[test]
-fn what_is_told_of_pages_held_without_announcing_it_is_caught() {
-    assert_caught(Fault::ListUnannounced, 400, "P3");
-    assert_caught(Fault::NoticeUnanswered, 400, "P3");
 }
 
 /// The story of bug 31: a node keeps numbers over a restore that loses nothing else it has seen.
@@ -332,4 +282,68 @@ fn a_second_opinion_alone_catches_readers_that_are_not_doomed() {
     assert!(found(Faults::only(Fault::SkipDoom)).is_some());
     assert!(found(Faults::only(Fault::SkipRecheck)).is_some());
     assert_eq!(found(Faults::NONE), None);
+}
+
+/// Those that play many hundred seeds.
+mod long {
+    use super::*;
+
+    /// Damage is told from the end of a write that was torn: torn writes alone do not show it.
+    #[test]
+    #[cfg_attr(debug_assertions, ignore = "long: with --release")]
+    fn only_rot_brings_out_a_log_that_takes_damage_for_its_end() {
+        assert_caught_only_with(Fault::DamageAsTail, 250, without(DAMAGE));
+    }
+
+    /// Machines are handed a clock that never runs backwards and counts suspension (rule 8). A twelfth of
+    /// the plans aims at clocks: in so many seeds a plan that draws anew finds one all the same.
+    #[test]
+    #[cfg_attr(debug_assertions, ignore = "long: with --release")]
+    fn only_clocks_that_are_set_bring_out_a_process_that_uses_the_wrong_one() {
+        assert_caught_only_with(Fault::WallClockAsOwn, 300, without(WALL_CLOCKS));
+        assert_caught_only_with(Fault::ClockStopsAsleep, 300, without(&[Trouble::Pause]));
+    }
+
+    /// Bulk messages take turns on the wire (decision 0001): a cache that takes their lane for a queue
+    /// lets go of changes that an older answer, still under way, needs.
+    #[test]
+    #[cfg_attr(debug_assertions, ignore = "long: with --release")]
+    fn only_overtaking_brings_out_a_cache_that_takes_the_bulk_lane_for_a_queue() {
+        let in_order = |plan: &mut Plan| {
+            for line in &mut plan.lines {
+                (line.jitter, line.byte_nanos, line.bulk_spread) = (0, 0, 0);
+            }
+        };
+        assert_caught_only_with(Fault::AnswersInOrder, 250, in_order);
+    }
+
+    /// Names: a boot is its node's, whoever knows it (decision 0004). Machines of ours speak for their
+    /// own; somebody who broke into one does not.
+    #[test]
+    #[cfg_attr(debug_assertions, ignore = "long: with --release")]
+    fn only_a_thief_brings_out_boots_that_are_not_held_to_their_names() {
+        assert_caught_only_with(Fault::AnothersBoot, 400, without(&[Trouble::Forge]));
+        assert_caught_only_with(Fault::BootOfAnyName, 250, without(&[Trouble::Forge]));
+    }
+
+    /// Rule 15: while a node was cut off, another process of its name took its place, and the origin,
+    /// which keeps few boots of a name, forgot its boot with its outcomes. Registered anew, it would
+    /// repeat a commit that was done. A forger is a second process too.
+    #[test]
+    #[cfg_attr(debug_assertions, ignore = "long: with --release")]
+    fn only_a_second_process_of_a_name_brings_out_a_boot_registered_anew() {
+        assert_caught_only_with(Fault::ExpiredBootAnew, 250, |plan| {
+            plan.twins = false;
+            without(&[Trouble::Forge])(plan);
+        });
+    }
+
+    /// The stories of bugs 29 and 30: what a parent is told of the pages held below it comes after a commit
+    /// that makes one.
+    #[test]
+    #[cfg_attr(debug_assertions, ignore = "long: with --release")]
+    fn what_is_told_of_pages_held_without_announcing_it_is_caught() {
+        assert_caught(Fault::ListUnannounced, 400, "P3");
+        assert_caught(Fault::NoticeUnanswered, 400, "P3");
+    }
 }
