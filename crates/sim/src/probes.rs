@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 106] = [
+pub const PROBES: [(&str, Reached); 107] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -98,6 +98,7 @@ pub const PROBES: [(&str, Reached); 106] = [
     ("relay-cursors-all-off", Often),
     ("relay-gives-up-a-request", Often),
     ("relay-holds-a-commit", Often),
+    ("relay-named-in-vain", Often),
     ("relay-narrows", Often),
     ("relay-passed-what-is-lost", Often),
     ("removal-goes-on-in-batches", Rare),

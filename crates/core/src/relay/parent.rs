@@ -150,7 +150,10 @@ impl Relay {
                     return violation("an advance before the stream began");
                 };
                 entry.wall = time;
+                let vain = self.named_in_vain(domain, &changes);
+                let entry = self.domains.get_mut(&domain).expect("looked up above");
                 raise(entry, (from, through), changes, stale)?;
+                self.evicted(domain, vain, out);
                 self.told(now, domain, echo, out);
             }
             Message::History { domain, epochs } => {
@@ -537,6 +540,22 @@ impl Relay {
             }
         }
         self.pump(now, domain, link, out);
+    }
+
+    /// Pages of which the parent tells, and which nobody below holds nor is being brought. One was asked for
+    /// that was not there yet, and who asked has gone: no notice was sent then, since a commit that makes
+    /// the page could be overtaken. Now that it is there a notice can do no harm (bug 145).
+    fn named_in_vain(&self, domain: DomainId, changes: &[Change]) -> Vec<PageId> {
+        let fetching = &self.domains[&domain].fetching;
+        let named = changes.iter().flat_map(|change| &change.pages).map(|change| change.page);
+        let vain = named.filter(|page| {
+            !page.is_volume() && !fetching.contains_key(page) && !self.is_held_below(domain, *page)
+        });
+        let vain: Vec<PageId> = vain.collect();
+        if !vain.is_empty() {
+            crate::probe::probe("relay-named-in-vain");
+        }
+        vain
     }
 
     /// What the stream brought is passed on.

@@ -35,6 +35,24 @@ fn bug_82_a_list_for_which_too_much_was_gathered() {
 }
 
 #[test]
+fn bug_145_told_of_what_nobody_asks_for_any_more() {
+    let mut run = Run::new(
+        "Found at rest (seed 19374162460701 of a night). a asks for page 3, which nobody has made, and is gone when the \
+         answer comes: that there is none. No notice is sent, since a commit that makes the page could be overtaken \
+         by it. Then the page is made by somebody else: this relay is told, and was told of every change of it \
+         from then on. Now a notice can do no harm. A page that b is being brought is not named in vain.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(1, 5, &[3])]);
+    run.step(vec![closed(1)]);
+    run.step(vec![pages(2, 3, 0, 5)]);
+    run.step(vec![advance(5, 6, 3)]);
+    run.step(vec![fetch(2, 5, &[4])]);
+    run.step(vec![advance(6, 7, 4)]);
+    run.0.end("relay_bug_145_told_of_what_nobody_asks_for");
+}
+
+#[test]
 fn bug_82_a_child_that_lists_less() {
     let mut run = Run::new(
         "Found at rest. b is brought page 3 while the parent gathers for this relay's list. Then b lists what it holds, \
