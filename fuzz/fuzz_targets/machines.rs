@@ -12,10 +12,13 @@ fuzz_target!(|data: &[u8]| {
     let Some((victim, data)) = data.split_first() else {
         return;
     };
-    let victim = match victim % 3 {
-        0 => Victim::Origin,
-        1 => Victim::Cache,
-        _ => Victim::Relay,
+    // The first three are those of inputs that were kept before there were groups.
+    let victim = match (victim % 3, victim < 128) {
+        (0, _) => Victim::Origin,
+        (1, true) => Victim::Cache,
+        (1, false) => Victim::Member,
+        (_, true) => Victim::Relay,
+        (_, false) => Victim::Redirector,
     };
     run(victim, &mut Choices::new(data));
 });

@@ -9,6 +9,7 @@
 pub mod cache;
 pub mod commit;
 pub mod downlink;
+pub mod group;
 mod hash;
 pub mod id;
 pub mod machine;

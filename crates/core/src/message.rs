@@ -6,6 +6,7 @@
 //! (`docs/decisions/0001-page-copies-and-cursors.md`).
 
 use crate::commit::{Change, CommitRequest, IdRange, Outcome, PageKind};
+use crate::group::{GROUPS_SINCE, GroupMessage};
 use crate::id::{
     BootId, CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Stamp, VolumeId,
 };
@@ -14,7 +15,7 @@ use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
 
 /// The newest protocol version spoken here.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 /// The oldest protocol version spoken here.
 pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
 
@@ -482,6 +483,10 @@ pub enum Message {
         reason: CloseReason,
     },
 
+    /// About neighbours: between a member of a group and its redirector, or between two members. Not on a
+    /// link of a protocol version before 4.
+    Group(GroupMessage),
+
     // ---- child to parent, Control ----
     /// First message of a link.
     Hello {
@@ -864,6 +869,7 @@ impl Message {
             Self::DeleteVolume { .. } | Self::VolumeDeleted { .. } => 3,
             Self::CopyPages { .. } | Self::Copied { .. } => 3,
             Self::Commit { commit, .. } if commit.restores() => RESTORES_SINCE,
+            Self::Group(_) => GROUPS_SINCE,
             _ => 1,
         }
     }
@@ -892,6 +898,7 @@ impl Message {
         match self {
             Self::Goodbye { .. }
             | Self::KeepAlive
+            | Self::Group(_)
             | Self::Hello { .. }
             | Self::Resume { .. }
             | Self::Register { .. }

@@ -231,7 +231,7 @@ impl World {
                 CacheOutput::Link(LinkOutput::Close { reason, .. }) => {
                     panic!("the cache closed the link: {reason}")
                 }
-                CacheOutput::Reply { .. } | CacheOutput::Notice(_) => {}
+                CacheOutput::Reply { .. } | CacheOutput::Notice(_) | CacheOutput::Neighbour(_) => {}
             }
         }
     }

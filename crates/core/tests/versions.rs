@@ -208,7 +208,7 @@ impl World {
                     let sent = self.child.send(&message).into_iter();
                     self.line.extend(sent.map(|(lane, bytes)| (Way::Up, lane, bytes)));
                 }
-                CacheOutput::Link(LinkOutput::Close { .. }) => {}
+                CacheOutput::Link(LinkOutput::Close { .. }) | CacheOutput::Neighbour(_) => {}
                 CacheOutput::Reply { id, result } => {
                     self.replies.insert(id, result.expect("nothing is in the way"));
                 }

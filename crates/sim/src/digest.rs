@@ -1,6 +1,8 @@
 //! A number for every message, for the trace hash: cheap, and different whenever what matters is.
 
 use larder_core::commit::Outcome;
+use larder_core::group::GroupMessage;
+use larder_core::id::PageId;
 use larder_core::message::{CopyAnswer, Message, PageBody, ResumeAnswer};
 
 /// Mixes numbers in order.
@@ -50,6 +52,7 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
         | Message::Volumes { request, .. }
         | Message::Failed { request, .. } => mixer.add(request.0),
         Message::KeepAlive => mixer,
+        Message::Group(message) => mix_group(mixer, message),
         Message::For { name, message } => {
             mixer.add(name.len() as u64).add(message_kind(message));
             mix(mixer, message)
@@ -107,6 +110,28 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
     }
 }
 
+fn mix_group<'a>(mixer: &'a mut Mixer, message: &GroupMessage) -> &'a mut Mixer {
+    let sum = |pages: &[PageId]| pages.iter().map(|page| page.page.0).sum();
+    match message {
+        GroupMessage::Join { address } => mixer.add(address.len() as u64),
+        GroupMessage::Reach { members } => mixer.add(members.len() as u64),
+        GroupMessage::Members { members } => mixer.add(members.len() as u64),
+        GroupMessage::Peer { life, .. } => mixer.add(life.0 as u64),
+        GroupMessage::Helped { request, pages, end, .. } => {
+            mixer.add(request.0).add(sum(pages)).add(*end as u64)
+        }
+        GroupMessage::Pointed { request, pages, helper, .. } => {
+            mixer.add(request.0).add(sum(pages)).add(helper.0 as u64)
+        }
+        GroupMessage::Help { request, pages, asker, position, .. } => {
+            mixer.add(request.0).add(sum(pages)).add(asker.0 as u64).add(position.0)
+        }
+        GroupMessage::Lacks { request, pages, waits, .. } => {
+            mixer.add(request.0).add(sum(pages)).add(u64::from(*waits))
+        }
+    }
+}
+
 /// A number for each kind of message.
 fn message_kind(message: &Message) -> u64 {
     match message {
@@ -150,5 +175,15 @@ fn message_kind(message: &Message) -> u64 {
         Message::VolumeRights { .. } => 50,
         Message::CopyPages { .. } => 40,
         Message::Copied { .. } => 41,
+        Message::Group(message) => match message {
+            GroupMessage::Join { .. } => 60,
+            GroupMessage::Reach { .. } => 61,
+            GroupMessage::Helped { .. } => 62,
+            GroupMessage::Members { .. } => 63,
+            GroupMessage::Pointed { .. } => 64,
+            GroupMessage::Help { .. } => 65,
+            GroupMessage::Peer { .. } => 66,
+            GroupMessage::Lacks { .. } => 67,
+        },
     }
 }

@@ -58,6 +58,8 @@ pub struct Conn {
     pub child: Proc,
     /// To whom.
     pub parent: Proc,
+    /// They are neighbours: neither is the other's parent.
+    pub neighbours: bool,
     line: Line,
     ways: [Direction; 2],
     /// Whether the machine at each end has been told that it is open and not that it is closed.
@@ -152,9 +154,17 @@ impl Net {
         let mut ways = [Direction::default(), Direction::default()];
         ways[Way::Up as usize].clogged = self.blocked.contains(&(child, parent));
         ways[Way::Down as usize].clogged = self.blocked.contains(&(parent, child));
-        self.conns.push(Conn { child, parent, line, ways, open: [false, false], broken: false });
+        let (open, neighbours) = ([false, false], false);
+        self.conns.push(Conn { child, parent, neighbours, line, ways, open, broken: false });
         self.live.insert(number);
         number
+    }
+
+    /// The same between neighbours: the one that dials counts as the child.
+    pub fn connect_neighbours(&mut self, from: Proc, to: Proc, line: Line) -> u32 {
+        let conn = self.connect(from, to, line);
+        self.conns[conn as usize].neighbours = true;
+        conn
     }
 
     /// Whether a new connection can be made now: messages pass both ways.

@@ -2,8 +2,10 @@
 //! run gets a random subset of operations and troubles with wild weights, so that rare ones meet.
 
 mod aims;
+mod group;
 mod troubles;
 
+pub use group::GroupPlan;
 pub use troubles::{Budget, TROUBLES, Trouble};
 
 use crate::agenda::{MICRO, MILLI, SECOND};
@@ -89,6 +91,9 @@ pub struct Plan {
     pub store_nanos: u64,
     /// Clients of the file layer, if the run has any.
     pub files: Option<crate::files::FilesPlan>,
+    /// Nodes below a relay are its group.
+    #[serde(default)]
+    pub group: Option<GroupPlan>,
 }
 
 /// Weights of what transactions do.
@@ -330,6 +335,7 @@ impl Plan {
         plan.heals_core = Rng::new(seed ^ 0x00c0_4e00).chance(1, 2);
         // A planted fault of the machines is looked for beside clients of objects alone.
         if faults == Faults::NONE {
+            plan.group = GroupPlan::draw(&plan);
             plan.files = crate::files::draw(seed);
         }
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
@@ -464,6 +470,7 @@ impl Plan {
             lines,
             store_nanos,
             files: None,
+            group: None,
         }
     }
 }

@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 107] = [
+pub const PROBES: [(&str, Reached); 123] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -48,6 +48,7 @@ pub const PROBES: [(&str, Reached); 107] = [
     ("damaged-log-refused", Often),
     ("deleted-while-commit-waited", Often),
     ("deletion-recovered-from-the-log", Often),
+    ("directory-forgets", Often),
     ("doomed-by-a-change", Often),
     ("doomed-by-a-new-line", Often),
     ("echo-before-a-fall", Often),
@@ -59,6 +60,12 @@ pub const PROBES: [(&str, Reached); 107] = [
     // It takes 256 requests while the log hangs.
     ("gathered-full", Rare),
     ("gathered-page-gone", Often),
+    // It takes 256 members.
+    ("group-full", Rare),
+    ("help-waits-for-the-page", Often),
+    ("help-waits-for-the-stream", Often),
+    ("helper-late", Often),
+    ("helps-full", Often),
     ("index-page-continued", Often),
     ("install-finds-no-room", Often),
     ("install-refused", Often),
@@ -76,6 +83,15 @@ pub const PROBES: [(&str, Reached); 107] = [
     // runtime whose timers are late comes here.
     ("name-taken-over", Rare),
     ("named-in-vain", Often),
+    ("neighbour-lacks-it", Often),
+    ("neighbour-linked-again", Often),
+    ("neighbour-sends-before-its-greeting", Often),
+    // Machines of ours send none.
+    ("neighbour-sent-damage", Rare),
+    ("neighbour-too-late", Often),
+    ("neighbour-waits-itself", Often),
+    ("neighbour-was-early", Often),
+    ("neighbour-was-late", Often),
     ("notice-waits", Often),
     ("notices-overflow", Often),
     ("numbers-of-a-volume-being-deleted", Rare),
@@ -83,6 +99,7 @@ pub const PROBES: [(&str, Reached); 107] = [
     ("outcome-told-again", Often),
     ("page-evicted-at-origin", Often),
     ("pages-ahead-of-the-log", Rare),
+    ("pointed-to-a-neighbour", Often),
     ("process-moved", Often),
     ("read-right-lost", Often),
     ("reader-overrun", Often),
@@ -124,6 +141,8 @@ pub const PROBES: [(&str, Reached); 107] = [
     // It takes 4,096 answers while the log hangs.
     ("too-many-answers-withheld", Rare),
     ("torn-tail-cut", Often),
+    // Its asker says nothing for a minute, and its link stands.
+    ("transfer-unsaid", Rare),
     ("twin-refused", Often),
     ("update-not-told", Rare),
     ("volume-deleted-during-install", Often),

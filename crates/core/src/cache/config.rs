@@ -1,5 +1,6 @@
 //! Bounds and choices of one cache.
 
+use crate::group::MemberConfig;
 use crate::id::BootId;
 use crate::machine::Faults;
 use crate::message::Versions;
@@ -62,6 +63,8 @@ pub struct CacheConfig {
     pub beat_every: Duration,
     /// Without a sign from the parent for this long the link is closed.
     pub silence_max: Duration,
+    /// The node is a member of a group of neighbours, if its parent is one's redirector.
+    pub group: Option<MemberConfig>,
     /// Planted faults.
     pub faults: Faults,
 }
@@ -90,6 +93,7 @@ impl CacheConfig {
             snapshot_bytes: 64 << 20,
             beat_every: Duration::from_secs(1),
             silence_max: Duration::from_secs(10),
+            group: None,
             faults: Faults::NONE,
         }
     }

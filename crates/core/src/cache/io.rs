@@ -2,6 +2,7 @@
 
 use crate::cache::PageCopy;
 use crate::commit::{IdRange, Outcome, Read, Write};
+use crate::group::Member;
 use crate::id::{CommitId, DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::message::{
@@ -16,6 +17,8 @@ use std::sync::Arc;
 pub enum CacheInput {
     /// Of the link to the parent.
     Link(LinkInput),
+    /// Of links to neighbours, whoever dialled: their numbers are apart from the parent's.
+    Neighbour(LinkInput),
     /// A user asks. Ids are the user's; never reused while the machine lives.
     Request {
         /// For the reply.
@@ -194,11 +197,22 @@ pub enum Notice {
     },
 }
 
+/// What is asked of the links to neighbours.
+#[derive(Clone, PartialEq, Debug)]
+pub enum NeighbourOutput {
+    /// Connect to one. Asked again while no link to it is greeted.
+    Dial(Member),
+    /// On a link that stands.
+    Link(LinkOutput),
+}
+
 /// What the cache asks for.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CacheOutput {
     /// On the link.
     Link(LinkOutput),
+    /// To neighbours.
+    Neighbour(NeighbourOutput),
     /// Answer a request.
     Reply {
         /// Which.

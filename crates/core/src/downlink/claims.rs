@@ -214,6 +214,11 @@ impl Downlinks {
         None
     }
 
+    /// The link over which the process of a boot came.
+    pub(crate) fn link_of(&self, domain: DomainId, boot: BootId) -> Option<LinkId> {
+        self.names.owner(domain, boot).map(|(_, link)| link)
+    }
+
     /// Whether a boot belongs to a process that is there.
     pub(crate) fn is_claimed(&self, domain: DomainId, boot: BootId) -> bool {
         self.names.is_claimed(domain, boot)

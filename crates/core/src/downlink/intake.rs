@@ -3,6 +3,7 @@
 use super::claims::{Refused, Register, anothers};
 use super::link::Fetching;
 use super::{Ask, Asked, Child, Downlinks, Greeting, Link, LinkSink, Timer};
+use crate::group::{GroupMessage, Sender};
 use crate::id::{DomainId, LinkId, PageId, RequestId, VolumeId};
 use crate::machine::{Fault, LinkInput};
 use crate::message::{
@@ -168,6 +169,15 @@ impl Downlinks {
         Ok(Vec::new())
     }
 
+    fn member_says(&self, link: LinkId, message: GroupMessage) -> Result<Vec<Ask>, CloseReason> {
+        let child = self.links.get(&link).and_then(|entry| entry.child());
+        let is_node = child.is_some_and(|child| child.role == Role::Node);
+        if message.sender() != Sender::Member || !is_node {
+            return Err(CloseReason::Protocol("a message that no member sends".into()));
+        }
+        Ok(vec![Ask::Member(message)])
+    }
+
     fn asked(
         &mut self,
         link: LinkId,
@@ -184,6 +194,7 @@ impl Downlinks {
                 return self.register(link, Register { domain, boot, name, life, fresh });
             }
             Message::Left { name } => return self.left(link, &name),
+            Message::Group(message) => return self.member_says(link, message),
             Message::Fetch { request, domain, pages, prefetch } => {
                 return self.fetch(link, of, (request, domain), (&pages, prefetch), out);
             }
@@ -203,10 +214,11 @@ impl Downlinks {
                 let follower = self.known(link, domain)?;
                 let lost = follower.registration.holding(&pages, done);
                 follower.scanned = follower.cursor;
-                if !done {
-                    return Ok(Vec::new());
+                let mut asks = vec![Ask::Held(domain, pages)];
+                if done {
+                    asks.push(Ask::Narrowed(domain, lost));
                 }
-                Ask::Narrowed(domain, lost)
+                return Ok(asks);
             }
             Message::Credit { lane, bytes } => return self.credit(link, lane, bytes),
             Message::Beat { domain, sent } => Ask::Beat(domain, sent),

@@ -26,12 +26,13 @@ pub(crate) use intake::is_page;
 pub(crate) use link::{Asked, Child, Greeting, Link};
 pub(crate) use names::Gone;
 pub(crate) use pump::{Feed, Part};
-pub(crate) use registration::Registration;
+pub(crate) use registration::{PageSet, Registration};
 pub(crate) use resume::{Verdict, judge};
 pub(crate) use ring::{Recent, Ring};
 pub use status::{ChildStatus, Directory, DomainStatus, FollowerStatus, ParentStatus};
 
 use crate::commit::{Abort, CommitRequest, Outcome};
+use crate::group::GroupMessage;
 use crate::id::{
     BootId, CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId,
 };
@@ -61,6 +62,10 @@ pub(crate) trait LinkSink {
 /// What the parent has to see to. Limits and registration are done already.
 #[derive(Debug)]
 pub(crate) enum Ask {
+    /// A member of a group says something.
+    Member(GroupMessage),
+    /// Part of a list of what the child holds.
+    Held(DomainId, Vec<PageId>),
     /// A child said who it is: `welcome` it when the domains are ready.
     Greeted,
     /// A link is gone.
@@ -425,6 +430,25 @@ impl Downlinks {
         }
         let message = Message::Pages { request, domain, pages };
         self.send(link, message, out);
+    }
+
+    /// Pages of a fetch come from a neighbour of the child.
+    pub(crate) fn point(
+        &mut self,
+        link: LinkId,
+        (request, domain): (RequestId, DomainId),
+        (pages, helper): (&[PageId], BootId),
+        out: &mut dyn LinkSink,
+    ) {
+        let Some(entry) = self.links.get_mut(&link) else {
+            return;
+        };
+        for _ in pages {
+            entry.page_done(request);
+        }
+        let pages = pages.to_vec();
+        let message = GroupMessage::Pointed { request, domain, pages, helper };
+        self.send(link, Message::Group(message), out);
     }
 
     /// Pages of a fetch cannot be answered. The failure names them: it may overtake answers for the

@@ -248,6 +248,8 @@ impl Origin {
                 self.with(now, domain, events, out, |domain, cx| domain.beat(cx, link, sent));
             }
             // It may have to hear what it may not hold.
+            // It helps its children by itself.
+            Ask::Member(_) | Ask::Held(..) => {}
             Ask::Narrowed(domain, _) => {
                 self.with(now, domain, events, out, |domain, cx| domain.pump(cx, link));
             }

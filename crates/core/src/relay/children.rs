@@ -29,6 +29,8 @@ impl Relay {
             Ask::For(name, ask) => self.ask_for(now, link, Some(name), *ask, out),
             Ask::Greeted => self.welcome_held(out),
             Ask::Gone(link) => self.child_gone(now, link),
+            Ask::Member(message) => self.member_says(now, link, message, out),
+            Ask::Held(domain, pages) => self.directory_listed(link, domain, &pages),
             Ask::Register(register) => self.register(now, link, register, out),
             Ask::Serve => self.serve(now, link, out),
             Ask::Pump => {
@@ -59,7 +61,10 @@ impl Relay {
                     self.refresh_up(now, domain, out);
                 }
             }
-            Ask::Evicted(domain, pages) => self.evicted(domain, pages, out),
+            Ask::Evicted(domain, pages) => {
+                self.directory_evicted(link, domain, &pages);
+                self.evicted(domain, pages, out);
+            }
             Ask::Narrowed(domain, lost) => self.narrow_later(now, domain, lost),
             Ask::Confirm(domain, boot, upto) => {
                 // What comes before the parent has the boot is lost: the node confirms anew when its
@@ -194,6 +199,8 @@ impl Relay {
         (epochs, through): (Vec<Epoch>, Option<Stamp>),
         out: &mut Vec<RelayOutput>,
     ) {
+        // What it holds is told by the list that follows.
+        self.directory_forgets(Some(link), domain);
         let Some(entry) = self.domains.get_mut(&domain).filter(|entry| entry.begun) else {
             self.links.fail(link, request, RequestError::NoDomain(domain), out);
             return;
@@ -280,6 +287,7 @@ impl Relay {
         for (domain, pace) in self.links.turns(link) {
             let mut batch: Vec<(PageAsk, i64)> = Vec::new();
             let mut of: Option<(RequestId, bool)> = None;
+            let mut pointed = super::group::Pointed::new();
             loop {
                 let next =
                     self.links.get_mut(link).and_then(|entry| entry.take_asked(domain, pace));
@@ -296,6 +304,9 @@ impl Relay {
                 let Some(asked) = next else {
                     break;
                 };
+                if self.comes_from_neighbour(now, (link, domain), &asked, &mut pointed) {
+                    continue;
+                }
                 of = Some((asked.request, asked.prefetch));
                 let volume = asked.page.volume;
                 let bytes = self.page_bytes.get(&volume).copied().unwrap_or(PAGE_BYTES_GUESS);
@@ -306,6 +317,7 @@ impl Relay {
                 }
                 batch.push((PageAsk { page: asked.page, have: asked.have }, bytes));
             }
+            self.tell_pointed(now, (link, domain), pointed, out);
         }
         self.flush(now, out);
     }
@@ -509,7 +521,8 @@ impl Relay {
         self.up.as_mut().expect("looked at above").unanswered += 1;
         let commit = asks.unwrap_or(commit);
         self.domains.get_mut(&domain).expect("looked at above").load += Load::of(bytes);
-        self.commits.insert((domain, id), Passed { links: vec![link], bytes, denied });
+        let made = self.made_by(&commit.writes);
+        self.commits.insert((domain, id), Passed { links: vec![link], bytes, denied, made });
         self.send_up(Message::Commit { domain, commit }, out);
     }
 
@@ -608,6 +621,7 @@ impl Relay {
 
     /// A child's link is gone: nobody waits behind it.
     fn child_gone(&mut self, now: Instant, link: LinkId) {
+        self.member_gone(link);
         let of_link = |pending: &Pending| pending.asker.is_some_and(|(asker, _)| asker == link);
         let requests: Vec<RequestId> =
             self.pending.iter().filter(|(_, p)| of_link(p)).map(|(id, _)| *id).collect();

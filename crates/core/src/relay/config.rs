@@ -1,6 +1,7 @@
 //! The relay's settings.
 
 use crate::downlink::DownlinkConfig;
+use crate::group::GroupConfig;
 use crate::id::BootId;
 use crate::machine::Faults;
 use crate::time::Duration;
@@ -31,6 +32,8 @@ pub struct RelayConfig {
     /// After children left or resumed, the relay narrows its own registration after this long.
     /// Default: 5 s.
     pub narrow_delay: Duration,
+    /// It is the redirector of a group of neighbours, with these bounds. Default: it is not.
+    pub group: Option<GroupConfig>,
     /// Planted faults.
     pub faults: Faults,
 }
@@ -46,6 +49,7 @@ impl Default for RelayConfig {
             resume_pages_max: 65_536,
             commit_bytes_max: 64 << 20,
             narrow_delay: Duration::from_secs(5),
+            group: None,
             faults: Faults::NONE,
         }
     }

@@ -9,6 +9,7 @@ mod boots;
 mod children;
 mod config;
 mod domain;
+mod group;
 pub mod io;
 mod parent;
 mod pending;
@@ -20,8 +21,9 @@ pub use config::RelayConfig;
 
 use crate::commit::CommitRequest;
 use crate::downlink::{Ask, COPY_RESERVED, Downlinks, LinkSink, ParentStatus};
+use crate::group::directory::Directory;
 use crate::hash::FixedMap;
-use crate::id::{BootId, CommitId, DomainId, LinkId, RequestId, VolumeId};
+use crate::id::{BootId, CommitId, DomainId, LinkId, PageId, RequestId, VolumeId};
 use crate::machine::{Fault, LinkInput, LinkOutput, Machine};
 use crate::message::{CloseReason, LinkLimits, Message, RequestError, Role};
 use crate::rights::Denied;
@@ -70,6 +72,8 @@ struct Passed {
     bytes: usize,
     /// The relay below may not do it now: only its outcome was asked for.
     denied: Option<Box<Denied>>,
+    /// Pages that it makes (redirector).
+    made: Vec<PageId>,
 }
 
 /// What the parent takes of commits now, and while requests wait for room beside them; none: nothing.
@@ -127,6 +131,10 @@ pub struct Relay {
     /// Bytes of a page, as last seen per volume: what is reserved for one asked for.
     page_bytes: FixedMap<VolumeId, i64>,
     told_ready: bool,
+    /// Of a group's redirector.
+    group: Option<Directory>,
+    /// Members came or went, which all members are to be told.
+    members_due: bool,
     clock: OnwardClock,
 }
 
@@ -149,6 +157,8 @@ impl Relay {
             crowded: false,
             page_bytes: FixedMap::default(),
             told_ready: false,
+            group: config.group.clone().map(Directory::new),
+            members_due: false,
             clock: OnwardClock::default(),
             config,
         }
@@ -491,7 +501,9 @@ impl Relay {
         let narrow = self.domains.values().filter_map(|domain| domain.narrow_at).min();
         let awaited = self.domains.values().filter_map(|domain| domain.awaited_until).min();
         let request = self.deadlines.first().map(|(at, _)| *at);
-        [up, narrow, awaited, request, self.links.next_timeout()].into_iter().flatten().min()
+        let transfer = self.group.as_ref().and_then(Directory::next_timeout);
+        let own = [up, narrow, awaited, request, transfer];
+        own.into_iter().chain([self.links.next_timeout()]).flatten().min()
     }
 }
 
@@ -519,6 +531,7 @@ impl Machine for Relay {
         }
         self.serve_freed(now, out);
         self.tell_left(out);
+        self.tell_members(out);
         self.flush(now, out);
     }
 
@@ -544,6 +557,7 @@ impl Machine for Relay {
             self.give_up(now, request, out);
         }
         self.await_no_longer(now, out);
+        self.end_transfers(now, out);
         let due = |domain: &RelayDomain| domain.narrow_at.is_some_and(|at| at <= now);
         let narrow: Vec<DomainId> =
             self.domains.values().filter(|d| due(d)).map(|domain| domain.id).collect();
@@ -552,6 +566,7 @@ impl Machine for Relay {
         }
         self.serve_freed(now, out);
         self.tell_left(out);
+        self.tell_members(out);
         self.flush(now, out);
     }
 
@@ -561,6 +576,9 @@ impl Machine for Relay {
 
     fn check(&self) {
         self.links.check();
+        if let Some(group) = &self.group {
+            group.check();
+        }
         for (domain, boot) in self.boots.keys() {
             assert!(self.links.is_claimed(*domain, *boot), "a boot that is nobody's below");
         }

@@ -150,10 +150,7 @@ impl Relay {
                     return violation("an advance before the stream began");
                 };
                 entry.wall = time;
-                let vain = self.named_in_vain(domain, &changes);
-                let entry = self.domains.get_mut(&domain).expect("looked up above");
-                raise(entry, (from, through), changes, stale)?;
-                self.evicted(domain, vain, out);
+                self.advanced(domain, (from, through), changes, stale, out)?;
                 self.told(now, domain, echo, out);
             }
             Message::History { domain, epochs } => {
@@ -433,6 +430,12 @@ impl Relay {
             ResumeAnswer::Reset => on_line,
         };
         let unnamed = gathered.over || *answer == ResumeAnswer::Reset;
+        if unnamed || !continues {
+            self.directory_forgets(None, domain);
+        } else {
+            self.directory_stale(domain, &gathered.pages);
+        }
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
         if entry.begun && !continues {
             // Our line is not the parent's: what the children hold is judged when they resume.
             let fork = match answer {
@@ -540,6 +543,24 @@ impl Relay {
             }
         }
         self.pump(now, domain, link, out);
+    }
+
+    fn advanced(
+        &mut self,
+        domain: DomainId,
+        span: (Stamp, Stamp),
+        changes: Vec<Change>,
+        stale: Vec<PageId>,
+        out: &mut Vec<RelayOutput>,
+    ) -> Result<(), CloseReason> {
+        // Of a change that breaks the protocol it is forgotten in vain.
+        self.directory_changed(domain, &changes);
+        self.directory_stale(domain, &stale);
+        let vain = self.named_in_vain(domain, &changes);
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        raise(entry, span, changes, stale)?;
+        self.evicted(domain, vain, out);
+        Ok(())
     }
 
     /// Pages of which the parent tells, and which nobody below holds nor is being brought. One was asked for
@@ -781,6 +802,9 @@ impl Relay {
         for link in passed.links {
             match &ended {
                 Ok((outcome, history)) => {
+                    if matches!(outcome, Outcome::Committed(_)) {
+                        self.directory_listed(link, domain, &passed.made);
+                    }
                     self.links.outcome(link, domain, id, (outcome.clone(), *history), out);
                     if let (Outcome::Committed(stamp), Some(follower)) =
                         (outcome, self.links.follower(link, domain))

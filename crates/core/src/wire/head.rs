@@ -290,6 +290,30 @@ heads! {
         answers: Bytes = (bytes = "bytes", tag = "15"),
     }
 
+    // ---- groups ----
+    Join {
+        address: String = (string, tag = "1"),
+    }
+    Reach {
+        members: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    Transfer {
+        request: u64 = (uint64, tag = "1"),
+        domain: u64 = (fixed64, tag = "2"),
+        end: u32 = (uint32, tag = "3"),
+        neighbour: Vec<u8> = (bytes = "vec", tag = "4"),
+        position: u64 = (uint64, tag = "5"),
+        pages: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    Member {
+        life: Vec<u8> = (bytes = "vec", tag = "1"),
+        name: String = (string, tag = "2"),
+        address: String = (string, tag = "3"),
+    }
+    Members {
+        members: Vec<Bytes> = (bytes = "bytes", repeated, tag = "1"),
+    }
+
     // ---- log records and metadata ----
     CommitRecord {
         stamp: u64 = (uint64, tag = "1"),

@@ -2,7 +2,7 @@
 
 use super::packed::Packed;
 use super::varint::{Counter, Reader, Sink};
-use super::{KINDS_IGNORED, WireError, copy, down, message_bytes_max, up};
+use super::{KINDS_IGNORED, WireError, copy, down, group, message_bytes_max, up};
 use crate::commit::{Abort, COMMIT_BYTES_MAX, COMMIT_READS_MAX, COMMIT_WRITES_MAX, CommitRequest};
 use crate::id::DomainId;
 use crate::message::{Lane, Message};
@@ -50,6 +50,14 @@ pub(super) mod kind {
     pub(in crate::wire) const COMMIT: u32 = 60;
     pub(in crate::wire) const PAGES: u32 = 61;
     pub(in crate::wire) const COPIED: u32 = 62;
+    pub(in crate::wire) const JOIN: u32 = 70;
+    pub(in crate::wire) const REACH: u32 = 71;
+    pub(in crate::wire) const HELPED: u32 = 72;
+    pub(in crate::wire) const MEMBERS: u32 = 73;
+    pub(in crate::wire) const POINTED: u32 = 74;
+    pub(in crate::wire) const HELP: u32 = 75;
+    pub(in crate::wire) const PEER: u32 = 76;
+    pub(in crate::wire) const LACKS: u32 = 77;
     pub(in crate::wire) const REFRESH: u32 = 1000;
 }
 
@@ -57,7 +65,7 @@ pub(super) mod kind {
 fn lane_of(kind: u32) -> Option<Lane> {
     match kind {
         kind::GOODBYE..=kind::VOLUME_DELETED | kind::COPY_PAGES => Some(Lane::Control),
-        kind::ASK_RIGHTS..=kind::FOR => Some(Lane::Control),
+        kind::ASK_RIGHTS..=kind::FOR | kind::JOIN..=kind::LACKS => Some(Lane::Control),
         kind::RESUMED..=kind::HISTORY | kind::VOLUME_RIGHTS => Some(Lane::Stream),
         kind::COMMIT..=kind::COPIED => Some(Lane::Bulk),
         kind if KINDS_IGNORED.contains(&kind) => Some(Lane::Control),
@@ -255,6 +263,7 @@ fn body_of(message: &Message) -> Body<'_> {
         | Message::AskRights { .. }
         | Message::For { .. } => up::volume_body(message),
         Message::CopyPages { .. } | Message::Copied { .. } => copy::body(message),
+        Message::Group(message) => group::body(message),
         Message::Goodbye { .. }
         | Message::KeepAlive
         | Message::Welcome { .. }
@@ -299,6 +308,7 @@ fn message_of(kind: u32, body: Bytes) -> Result<Message, WireError> {
             down::flow_message(kind, body)
         }
         kind::COPY_PAGES | kind::COPIED => copy::message(kind, body),
+        kind::JOIN..=kind::LACKS => group::message(kind, body).map(Message::Group),
         _ => down::message(kind, body),
     }
 }

@@ -12,6 +12,7 @@
 mod copy;
 mod down;
 mod frame;
+mod group;
 mod head;
 mod lanes;
 mod message;

@@ -1,7 +1,7 @@
 //! The stage: one cache, its transactions, and the parent's lines.
 
 use bytes::Bytes;
-use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply};
+use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply, NeighbourOutput};
 use larder_core::cache::{
     AgeLimit, Cache, CacheConfig, Consistency, Finish, PageCopy, ReadCache, Session,
     SessionOptions, Step, Transaction,
@@ -9,6 +9,7 @@ use larder_core::cache::{
 use larder_core::commit::{
     Abort, Aspect, Change, IdRange, Op, Outcome, PageChange, PageKind, Read, Target, Write,
 };
+use larder_core::group::{GroupMessage, Member, MemberConfig};
 use larder_core::id::{
     BootId, CommitId, DomainId, Generation, HistoryId, LinkId, ObjectId, PageId, PageNo, RequestId,
     Slot, Stamp, VolumeId,
@@ -16,7 +17,7 @@ use larder_core::id::{
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{
     CloseReason, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody, RequestError,
-    ResumeAnswer, VolumeInfo, VolumeKey,
+    ResumeAnswer, Versions, VolumeInfo, VolumeKey,
 };
 use larder_core::page::{Page, Record};
 use larder_core::rights::{Denied, Effective, Right};
@@ -52,6 +53,8 @@ pub(crate) struct Stage {
     link: LinkId,
     /// The boot that was to be registered last.
     boot: BootId,
+    /// The protocol version that the parent speaks.
+    version: u32,
 }
 
 fn page(no: &str) -> PageId {
@@ -147,6 +150,7 @@ impl Stage {
             fetched: None,
             link: LinkId(0),
             boot: BOOT,
+            version: 1,
         }
     }
 
@@ -172,6 +176,9 @@ impl Stage {
             "sent" => self.few_bytes(number(rest[0]) as usize),
             "setup" => self.setup(number(rest[0]), rest.get(1) != Some(&"unregistered")),
             "link" => self.link(rest),
+            "member" => self.member(),
+            "group" => self.group(rest),
+            "neighbour" => self.neighbour(rest),
             "at" => self.at(number(rest[0])),
             "fetch" | "prefetch" => {
                 let pages = list(rest[0]);
@@ -223,6 +230,55 @@ impl Stage {
             sent += said.iter().filter(|line| line.contains("send Refresh")).count();
         }
         vec![format!("({sent} sent)")]
+    }
+
+    /// A cache that is a member of a group.
+    fn member(&mut self) -> Vec<String> {
+        let clock = Arc::new(StageClock(Arc::clone(&self.now)));
+        let group = Some(MemberConfig { address: "here".into(), ..MemberConfig::default() });
+        let config = CacheConfig { group, ..Self::config(clock, 1 << 20) };
+        (self.cache, self.shared) = Cache::new(config);
+        self.version = 4;
+        Vec::new()
+    }
+
+    /// `group b,c`: it is told of these members, greeted by them at links 11, 12, … and said whom it reaches.
+    fn group(&mut self, words: &[&str]) -> Vec<String> {
+        let said = self.run(&format!("members {}", words[0]));
+        for name in words[0].split(',') {
+            self.neighbour(&["open", name]);
+            self.neighbour(&["hello", name]);
+        }
+        said.into_iter().chain([format!("(neighbours {} are reached)", words[0])]).collect()
+    }
+
+    /// `neighbour open b`, `hello b`, `closed b`, `page b 3 5 2..4 0:apple`, `lacks b 3 5`, `waits b 3 5`.
+    fn neighbour(&mut self, words: &[&str]) -> Vec<String> {
+        let link = neighbour_link(words[1]);
+        let (peer, life) = (words[1].to_owned(), neighbour_life(words[1]));
+        let lacks = |waits| GroupMessage::Lacks {
+            request: RequestId(number(words[2])),
+            domain: DOMAIN,
+            pages: list(words[3]),
+            waits,
+        };
+        let message = match words[0] {
+            "open" => return self.input(CacheInput::Neighbour(LinkInput::UpOpened { link, peer })),
+            "closed" => {
+                let closed = LinkInput::Closed { link, reason: None };
+                return self.input(CacheInput::Neighbour(closed));
+            }
+            "hello" => {
+                let versions = Versions { oldest: 4, newest: 4 };
+                Message::Group(GroupMessage::Peer { versions, name: peer, life })
+            }
+            "page" => self.answer(&words[2..]),
+            "lacks" => Message::Group(lacks(false)),
+            "waits" => Message::Group(lacks(true)),
+            other => panic!("neighbour {other}?"),
+        };
+        let received = LinkInput::Received { link, message, bytes: 100 };
+        self.input(CacheInput::Neighbour(received))
     }
 
     fn resize(&mut self, bytes: usize) -> Vec<String> {
@@ -350,7 +406,7 @@ impl Stage {
         let in_other = words.contains(&"other");
         let message = match kind {
             "welcome" => Message::Welcome {
-                version: 1,
+                version: self.version,
                 name: "origin".into(),
                 time: WallTime(0),
                 limits: LinkLimits {
@@ -433,6 +489,7 @@ impl Stage {
                 },
             },
             "failed" => failed(words),
+            "members" | "pointed" | "help" => redirector_says(kind, words),
             "goodbye" => Message::Goodbye {
                 reason: CloseReason::Forked {
                     domain: DOMAIN,
@@ -632,6 +689,74 @@ impl Stage {
                 Err(error) => format!("reply {}: error: {error}", id.0),
             },
             CacheOutput::Notice(notice) => format!("notice {notice:?}"),
+            CacheOutput::Neighbour(output) => to_neighbour(output),
+        }
+    }
+}
+
+/// Neighbours are called by letters.
+fn neighbour_letter(name: &str) -> u64 {
+    u64::from(name.as_bytes()[0] - b'a')
+}
+
+/// b is at link 11.
+fn neighbour_link(name: &str) -> LinkId {
+    LinkId(10 + neighbour_letter(name))
+}
+
+/// b has life 1: below this node's, which dials.
+fn neighbour_life(name: &str) -> BootId {
+    BootId(u128::from(neighbour_letter(name)))
+}
+
+fn redirector_says(kind: &str, words: &[&str]) -> Message {
+    match kind {
+        // `members b,c`
+        "members" => {
+            let member = |name: &str| Member {
+                life: neighbour_life(name),
+                name: name.to_owned(),
+                address: format!("at-{name}"),
+            };
+            let names = words[0].split(',').filter(|name| *name != "nobody");
+            Message::Group(GroupMessage::Members { members: names.map(member).collect() })
+        }
+        // `pointed 3 5,6 b`: these pages of fetch 3 come from b.
+        "pointed" => Message::Group(GroupMessage::Pointed {
+            request: RequestId(number(words[0])),
+            domain: DOMAIN,
+            pages: list(words[1]),
+            helper: neighbour_life(words[2]),
+        }),
+        // `help b 9 5 2`: b's fetch 9 of page 5, asked at 2.
+        "help" => Message::Group(GroupMessage::Help {
+            request: RequestId(number(words[1])),
+            domain: DOMAIN,
+            pages: list(words[2]),
+            asker: neighbour_life(words[0]),
+            position: Stamp(number(words[3])),
+        }),
+        other => panic!("{other}?"),
+    }
+}
+
+fn to_neighbour(output: NeighbourOutput) -> String {
+    let name = |link: LinkId| char::from(b'a' + (link.0 - 10) as u8);
+    match output {
+        NeighbourOutput::Dial(member) => format!("dial {} {}", member.name, member.address),
+        NeighbourOutput::Link(LinkOutput::Send {
+            link,
+            message: Message::Pages { request, pages, .. },
+        }) => {
+            let answer = |one: &PageAnswer| format!("{} {}..{}", one.page, one.version, one.as_of);
+            let pages: Vec<String> = pages.iter().map(answer).collect();
+            format!("to {}: Pages r{} [{}]", name(link), request.0, pages.join(", "))
+        }
+        NeighbourOutput::Link(LinkOutput::Send { link, message }) => {
+            format!("to {}: {message:?}", name(link))
+        }
+        NeighbourOutput::Link(LinkOutput::Close { link, reason }) => {
+            format!("close the link to {}: {reason}", name(link))
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use larder_core::commit::*;
+use larder_core::group::*;
 use larder_core::id::*;
 use larder_core::message::*;
 use larder_core::page::{Page, Record};
@@ -125,7 +126,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// How many kinds of message there are.
-pub(crate) const KINDS: usize = 40;
+pub(crate) const KINDS: usize = 48;
 
 /// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
 pub(crate) fn kind(message: &Message) -> usize {
@@ -170,6 +171,16 @@ pub(crate) fn kind(message: &Message) -> usize {
         Message::VolumeRights { .. } => 37,
         Message::CopyPages { .. } => 38,
         Message::Copied { .. } => 39,
+        Message::Group(message) => match message {
+            GroupMessage::Join { .. } => 40,
+            GroupMessage::Reach { .. } => 41,
+            GroupMessage::Helped { .. } => 42,
+            GroupMessage::Members { .. } => 43,
+            GroupMessage::Pointed { .. } => 44,
+            GroupMessage::Help { .. } => 45,
+            GroupMessage::Peer { .. } => 46,
+            GroupMessage::Lacks { .. } => 47,
+        },
     }
 }
 
@@ -179,7 +190,39 @@ pub(crate) fn messages() -> Vec<(&'static str, Message)> {
     messages.extend(control_down());
     messages.extend(endings());
     messages.extend(flow());
+    messages.extend(about_neighbours());
     messages
+}
+
+fn about_neighbours() -> Vec<(&'static str, Message)> {
+    let pages = || vec![page(9), page(4), other_page(4)];
+    let member = |life: u128| Member {
+        life: BootId(life),
+        name: format!("member-{life}"),
+        address: "[fe80::1]:7430".into(),
+    };
+    let (request, domain) = (REQUEST, DOMAIN);
+    let versions = Versions { oldest: 4, newest: 5 };
+    let messages = vec![
+        ("join", GroupMessage::Join { address: "10.0.0.7:7430".into() }),
+        ("reach", GroupMessage::Reach { members: vec![BOOT, BootId(u128::MAX)] }),
+        ("helped", GroupMessage::Helped { request, domain, pages: pages(), end: HelpEnd::Lacked }),
+        ("members", GroupMessage::Members { members: vec![member(7), member(8)] }),
+        ("pointed", GroupMessage::Pointed { request, domain, pages: pages(), helper: BOOT }),
+        (
+            "help",
+            GroupMessage::Help {
+                request,
+                domain,
+                pages: pages(),
+                asker: BOOT,
+                position: Stamp(1001),
+            },
+        ),
+        ("peer", GroupMessage::Peer { versions, name: "member-7/mount".into(), life: BOOT }),
+        ("lacks", GroupMessage::Lacks { request, domain, pages: pages(), waits: true }),
+    ];
+    messages.into_iter().map(|(name, message)| (name, Message::Group(message))).collect()
 }
 
 fn control_up() -> Vec<(&'static str, Message)> {

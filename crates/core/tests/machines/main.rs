@@ -40,3 +40,13 @@ fn lies_to_a_cache() {
 fn lies_to_a_relay() {
     lie_to(Victim::Relay);
 }
+
+#[test]
+fn lies_to_a_member() {
+    lie_to(Victim::Member);
+}
+
+#[test]
+fn lies_to_a_redirector() {
+    lie_to(Victim::Redirector);
+}

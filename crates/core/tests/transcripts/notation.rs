@@ -1,6 +1,7 @@
 //! Messages as short text. Ids are written as small numbers: tests use small ones.
 
 use larder_core::commit::{Aspect, Change, CommitRequest, Op, Outcome, PageChange, Read, Target};
+use larder_core::group::{GroupMessage, Member};
 use larder_core::id::{CommitId, PageId};
 use larder_core::message::{
     CopyCursor, Epoch, Message, PageAnswer, PageBody, ResumeAnswer, VolumeInfo,
@@ -98,6 +99,7 @@ pub(crate) fn message(message: &Message) -> String {
         | Message::VolumeRights { .. }
         | Message::For { .. } => about_rights(message),
         Message::CopyPages { .. } | Message::Copied { .. } => copies(message),
+        Message::Group(message) => group(message),
         Message::AllocateIds { .. }
         | Message::OpenVolume { .. }
         | Message::ListVolumes { .. }
@@ -106,6 +108,33 @@ pub(crate) fn message(message: &Message) -> String {
         | Message::DeleteVolume { .. }
         | Message::VolumeDeleted { .. }
         | Message::Volumes { .. } => format!("{message:?}"),
+    }
+}
+
+fn group(message: &GroupMessage) -> String {
+    match message {
+        GroupMessage::Join { address } => format!("Join {address}"),
+        GroupMessage::Reach { members } => {
+            format!("Reach [{}]", join(members, |life| life.0.to_string()))
+        }
+        GroupMessage::Helped { request, pages, end, .. } => {
+            format!("Helped r{} [{}]: {end:?}", request.0, list(pages))
+        }
+        GroupMessage::Members { members } => {
+            let member = |one: &Member| format!("{} {} {}", one.life.0, one.name, one.address);
+            format!("Members [{}]", join(members, member))
+        }
+        GroupMessage::Pointed { request, pages, helper, .. } => {
+            format!("Pointed r{} [{}] to {}", request.0, list(pages), helper.0)
+        }
+        GroupMessage::Help { request, pages, asker, position, .. } => {
+            format!("Help {} r{} [{}] at {position}", asker.0, request.0, list(pages))
+        }
+        GroupMessage::Peer { name, life, .. } => format!("Peer {name} {}", life.0),
+        GroupMessage::Lacks { request, pages, waits, .. } => {
+            let waits = if *waits { " yet" } else { "" };
+            format!("Lacks r{} [{}]{waits}", request.0, list(pages))
+        }
     }
 }
 

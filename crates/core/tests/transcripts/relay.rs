@@ -2,6 +2,7 @@
 
 mod copies;
 mod crowds;
+mod group;
 mod rest;
 
 use crate::parent::*;

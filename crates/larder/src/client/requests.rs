@@ -149,6 +149,7 @@ impl Outlet<Cache> for CacheOutlet {
     fn carry_out(&mut self, output: CacheOutput) {
         match output {
             CacheOutput::Link(_) => unreachable!("the host keeps what is of links"),
+            CacheOutput::Neighbour(_) => unreachable!("a node has no neighbours yet"),
             CacheOutput::Reply { id, result } => {
                 let mut waiting = self.waiting.lock();
                 let whose = match planted(RuntimeFault::AnswerCrossed) {

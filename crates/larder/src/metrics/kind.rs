@@ -41,6 +41,7 @@ macro_rules! kinds {
 kinds! {
     Goodbye "goodbye" Control,
     KeepAlive "keep_alive" Control,
+    Group "group" Control,
     Hello "hello" Control,
     Resume "resume" Control,
     Register "register" Control,

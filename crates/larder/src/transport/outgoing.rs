@@ -2,6 +2,7 @@
 
 use crate::clock::now;
 use crate::planted::{RuntimeFault, planted};
+use larder_core::group::{GroupMessage, Member};
 use larder_core::message::{
     CloseReason, CopyAnswer, Message, PageBody, VolumeChange, VolumeKey, VolumeSpec,
 };
@@ -216,6 +217,7 @@ fn weight(message: &Message) -> usize {
             }
             Message::VolumeRights { rights, .. } => rights_bytes(rights.list()),
             Message::For { name, message } => name.len() + weight(message),
+            Message::Group(message) => group_weight(message),
             Message::ChangeVolume { change: VolumeChange::Rights { edits, .. }, .. } => {
                 list(edits) + edits.iter().map(|edit| edit.who.len()).sum::<usize>()
             }
@@ -242,6 +244,19 @@ fn weight(message: &Message) -> usize {
             | Message::Committed { .. }
             | Message::Ids { .. } => 0,
         }
+}
+
+fn group_weight(message: &GroupMessage) -> usize {
+    let member = |one: &Member| size_of::<Member>() + one.name.len() + one.address.len();
+    match message {
+        GroupMessage::Join { address: text } | GroupMessage::Peer { name: text, .. } => text.len(),
+        GroupMessage::Reach { members } => size_of_val(members.as_slice()),
+        GroupMessage::Members { members } => members.iter().map(member).sum(),
+        GroupMessage::Helped { pages, .. }
+        | GroupMessage::Pointed { pages, .. }
+        | GroupMessage::Help { pages, .. }
+        | GroupMessage::Lacks { pages, .. } => size_of_val(pages.as_slice()),
+    }
 }
 
 #[cfg(test)]

@@ -39,6 +39,7 @@ impl World {
         let live = self.net.live().into_iter().filter(|conn| {
             let conn = self.net.conn(*conn);
             matches!(self.process(conn.child).machinery, Machinery::Node(_))
+                && !conn.neighbours
                 && conn.is_open(End::Child)
                 && conn.is_open(End::Parent)
         });

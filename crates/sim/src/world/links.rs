@@ -5,6 +5,7 @@ use crate::agenda::MILLI;
 use crate::digest::digest;
 use crate::net::{Delivery, End, Proc, Way, conn_of, link_of};
 use larder_core::commit::Outcome;
+use larder_core::group::Member;
 use larder_core::machine::{LinkInput, LinkOutput};
 use larder_core::message::{CloseReason, Message, Role};
 use larder_core::wire;
@@ -47,6 +48,20 @@ impl World {
         self.agenda.enter(first.plus(line.latency + 1), Event::Open(conn, End::Child));
     }
 
+    /// A member connects to a neighbour. One that is not reached is dialled again by the machine.
+    pub(super) fn dial(&mut self, from: Proc, member: &Member) {
+        let group = self.plan.group.as_ref().expect("only members have neighbours");
+        let (line, to) = (group.line, Proc(member.address.parse().expect("a place in the world")));
+        if !self.net.reachable(from, to) || !self.process(to).is_up() {
+            return;
+        }
+        let conn = self.net.connect_neighbours(from, to, line);
+        self.trace.line(|| format!("{from:?} dials its neighbour {to:?} as {conn}"));
+        let first = self.now.plus(line.latency);
+        self.agenda.enter(first, Event::Open(conn, End::Parent));
+        self.agenda.enter(first.plus(line.latency + 1), Event::Open(conn, End::Child));
+    }
+
     pub(super) fn open_at(&mut self, conn: u32, end: End) {
         let proc = self.net.conn(conn).at(end);
         if self.waits(proc, || Event::Open(conn, end)) {
@@ -55,6 +70,11 @@ impl World {
         if end == End::Child && !self.net.conn(conn).is_open(End::Parent) {
             // The parent stands still, or has gone.
             if self.net.is_broken(conn) {
+                return;
+            }
+            if self.net.conn(conn).neighbours {
+                // The machine dials again; what it dialled for a minute would all be taken at once.
+                self.net.closed(conn, end);
                 return;
             }
             self.agenda.enter(self.now.plus(MILLI), Event::Open(conn, end));
@@ -185,7 +205,9 @@ impl World {
             let child = &self.process(self.net.conn(conn).child).name;
             self.readers.origin_sends(conn, child, &message);
             self.answers.answered(conn, &message);
-        } else if matches!(self.process(proc).machinery, Machinery::Node(_)) {
+        } else if matches!(self.process(proc).machinery, Machinery::Node(_))
+            && !self.net.conn(conn).neighbours
+        {
             self.readers.node_asks(conn, &message, self.now);
         }
         self.trace.mix(digest(&message));
@@ -247,6 +269,13 @@ impl World {
     }
 
     fn link_input(&mut self, proc: Proc, input: LinkInput) {
+        let (LinkInput::UpOpened { link, .. }
+        | LinkInput::DownOpened { link, .. }
+        | LinkInput::Closed { link, .. }
+        | LinkInput::Received { link, .. }) = &input;
+        if self.net.conn(conn_of(*link)).neighbours {
+            return self.node_neighbour(proc, input);
+        }
         match self.process(proc).machinery {
             Machinery::Origin(_) => self.origin_link(input),
             Machinery::Relay(_) => self.relay_link(proc, input),

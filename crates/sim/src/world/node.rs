@@ -5,7 +5,7 @@ use super::{Event, World};
 use crate::agenda::SECOND;
 use crate::check::copies::check_copy;
 use crate::net::Proc;
-use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, Notice};
+use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, NeighbourOutput, Notice};
 use larder_core::cache::{Cache, CacheConfig, ReadCache};
 use larder_core::id::{BootId, DomainId, PageId, RequestId, Stamp, VolumeId};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
@@ -33,6 +33,7 @@ impl World {
         config.beat_every = limits.beat;
         config.silence_max = limits.silence;
         config.faults = self.plan.faults;
+        config.group = self.plan.group.as_ref().map(|group| group.member(proc.0.to_string()));
         config.transactions_max = 4;
         let (cache, read) = Cache::new(config);
         let node = self.process_mut(proc).node();
@@ -133,6 +134,15 @@ impl World {
         self.node_request(proc, id, CacheOp::Fetch { domain, pages, prefetch: true }, patience);
     }
 
+    /// What happens on a link to a neighbour.
+    pub(super) fn node_neighbour(&mut self, proc: Proc, input: LinkInput) {
+        if let LinkInput::Received { message: Message::Pages { pages, .. }, .. } = &input {
+            let arrived: Vec<PageId> = pages.iter().map(|answer| answer.page).collect();
+            self.process_mut(proc).node().early.extend(arrived);
+        }
+        self.node_input(proc, CacheInput::Neighbour(input));
+    }
+
     pub(super) fn node_link(&mut self, proc: Proc, input: LinkInput) {
         let mut arrived = Vec::new();
         if let LinkInput::Received { message: Message::Pages { pages, .. }, .. } = &input {
@@ -176,6 +186,10 @@ impl World {
                     self.note_commit(proc, &output);
                     self.link_output(proc, output);
                 }
+                CacheOutput::Neighbour(NeighbourOutput::Link(output)) => {
+                    self.link_output(proc, output);
+                }
+                CacheOutput::Neighbour(NeighbourOutput::Dial(member)) => self.dial(proc, &member),
                 CacheOutput::Reply { id, result } => {
                     self.trace.mix(id.0 << 1 | u64::from(result.is_ok()));
                     self.trace.line(|| format!("{proc:?} replies to {}: {result:?}", id.0));

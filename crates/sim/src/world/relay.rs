@@ -2,6 +2,7 @@
 
 use super::World;
 use crate::net::Proc;
+use crate::plan::GroupPlan;
 use larder_core::downlink::DownlinkConfig;
 use larder_core::id::BootId;
 use larder_core::machine::{LinkInput, Machine};
@@ -46,6 +47,7 @@ impl World {
             resume_pages_max: limits.resume_pages_max,
             narrow_delay: limits.beat,
             commit_bytes_max: if limits.requests_max == 4 { 512 } else { 64 << 20 },
+            group: self.plan.group.as_ref().map(GroupPlan::redirector),
             faults: self.plan.faults,
             ..RelayConfig::default()
         };

@@ -57,6 +57,11 @@ impl Flights {
         self.flights.get(&page).is_some_and(|flight| flight.sent.is_some())
     }
 
+    /// The fetch that asks for the page.
+    pub(super) fn sent_by(&self, page: PageId) -> Option<RequestId> {
+        self.flights.get(&page)?.sent
+    }
+
     /// Pages asked for, ascending.
     pub(super) fn pages(&self) -> impl Iterator<Item = PageId> + '_ {
         self.flights.iter().filter(|(_, flight)| flight.sent.is_some()).map(|(&page, _)| page)
@@ -124,6 +129,19 @@ impl Flights {
         let flight = Flight { waiters, damaged, registered, seen, ..Flight::default() };
         self.flights.insert(page, flight);
         self.demand.push_front(page);
+    }
+
+    /// The page of a fetch is not to come after all, and nothing says that there is such a page. It is
+    /// asked for anew, also where nobody waits any more: the parent takes it for held.
+    pub(super) fn ask_again(&mut self, page: PageId, request: RequestId) {
+        match self.flights.get(&page).map(|flight| flight.sent) {
+            Some(sent) if sent == Some(request) => {
+                let flight = self.remove(page).expect("looked up above");
+                self.again(page, flight);
+            }
+            Some(_) => {}
+            None => self.again(page, Flight { registered: true, ..Flight::default() }),
+        }
     }
 
     /// See `crate::rest`.
@@ -199,6 +217,7 @@ impl Cache {
         let owed = flight.registered && (flight.sent.is_none() && flight.seen || unanswered);
         entry.flights.remove(page);
         entry.flights.tidy();
+        self.helps.look_again();
         if owed && !entry.holdings.holds(page) {
             self.owe_notice(domain, page);
         }
@@ -266,58 +285,77 @@ impl Cache {
         out: &mut Out,
     ) -> Result<(), CloseReason> {
         for answer in pages {
-            let link = self.link.as_mut().expect("it came on this link");
-            let failed = link.failed.get_mut(&request);
-            if failed.is_some_and(|fetch| fetch.pages.remove(&answer.page)) {
-                // Its users were told, or it was asked for anew.
+            if !self.page_answered(request, domain, answer.page)? {
                 continue;
-            }
-            let pending = link
-                .fetches
-                .get_mut(&request)
-                .filter(|fetch| fetch.domain == domain)
-                .is_some_and(|fetch| fetch.pages.remove(&answer.page));
-            if !pending {
-                return violation("a page that was not asked for");
-            }
-            link.outstanding -= 1;
-            if link.fetches[&request].pages.is_empty() {
-                link.fetches.remove(&request);
             }
             if answer.version > answer.as_of {
                 return violation("a page that is newer than its as-of");
             }
-            let ignore = self.config.faults.has(Fault::IgnoreRequestId);
-            let flights = &mut self.domains.get_mut(&domain).expect("asked for").flights;
-            if self.config.faults.has(Fault::AnswersInOrder) {
-                flights.forget_kept(answer.as_of);
-            }
-            let flight = flights.flights.get_mut(&answer.page);
-            let seen = !matches!(answer.body, PageBody::Absent);
-            let Some(flight) = flight else {
-                // It was given up.
-                crate::probe::probe("answer-after-give-up");
-                let holds = self.domains[&domain].holdings.holds(answer.page);
-                if seen && !holds {
-                    self.owe_notice(domain, answer.page);
-                }
-                continue;
-            };
-            flight.registered = true;
-            flight.seen |= seen;
-            // An answer to a fetch that was given up says nothing about the one under way
-            // (rule 6).
-            if flight.sent == Some(request) || ignore {
-                let (version, page) = (answer.version, answer.page);
-                flight.answer = Some(answer);
-                flights.waiting.insert((version, page));
-            }
+            self.page_came(domain, request, answer);
         }
         let through = self.domains.get(&domain).and_then(|entry| entry.position);
         if let Some(through) = through {
             self.install_waiting(domain, through, out);
         }
         Ok(())
+    }
+
+    /// The parent has answered a page of a fetch, in whatever way. False: the fetch had failed.
+    pub(super) fn page_answered(
+        &mut self,
+        request: RequestId,
+        domain: DomainId,
+        page: PageId,
+    ) -> Result<bool, CloseReason> {
+        let link = self.link.as_mut().expect("it came on this link");
+        let failed = link.failed.get_mut(&request);
+        if failed.is_some_and(|fetch| fetch.pages.remove(&page)) {
+            // Its users were told, or it was asked for anew.
+            return Ok(false);
+        }
+        let pending = link
+            .fetches
+            .get_mut(&request)
+            .filter(|fetch| fetch.domain == domain)
+            .is_some_and(|fetch| fetch.pages.remove(&page));
+        if !pending {
+            return violation("a page that was not asked for");
+        }
+        link.outstanding -= 1;
+        if link.fetches[&request].pages.is_empty() {
+            link.fetches.remove(&request);
+        }
+        Ok(true)
+    }
+
+    /// A page that was asked for is here, from wherever.
+    pub(super) fn page_came(&mut self, domain: DomainId, request: RequestId, answer: PageAnswer) {
+        let link = self.link.as_mut().expect("it was asked for on it");
+        link.transfers.forget_early((request, answer.page));
+        let ignore = self.config.faults.has(Fault::IgnoreRequestId);
+        let flights = &mut self.domains.get_mut(&domain).expect("asked for").flights;
+        if self.config.faults.has(Fault::AnswersInOrder) {
+            flights.forget_kept(answer.as_of);
+        }
+        let flight = flights.flights.get_mut(&answer.page);
+        let seen = !matches!(answer.body, PageBody::Absent);
+        let Some(flight) = flight else {
+            // It was given up.
+            crate::probe::probe("answer-after-give-up");
+            let holds = self.domains[&domain].holdings.holds(answer.page);
+            if seen && !holds {
+                self.owe_notice(domain, answer.page);
+            }
+            return;
+        };
+        flight.registered = true;
+        flight.seen |= seen;
+        // An answer to a fetch that was given up says nothing about the one under way (rule 6).
+        if flight.sent == Some(request) || ignore {
+            let (version, page) = (answer.version, answer.page);
+            flight.answer = Some(answer);
+            flights.waiting.insert((version, page));
+        }
     }
 
     /// Installs answers whose version valid-through has reached (rule 4).
@@ -333,6 +371,7 @@ impl Cache {
                 return;
             }
             let flight = entry.flights.remove(page).expect("its answer waits");
+            self.helps.look_again();
             self.install(domain, page, flight, out);
         }
     }
@@ -435,6 +474,10 @@ impl Cache {
             return;
         }
         let flight = entry.flights.remove(page).expect("looked up above");
+        self.helps.look_again();
+        if let Some(link) = &mut self.link {
+            link.transfers.forget_early((request, page));
+        }
         crate::probe::probe("fetch-fails");
         if flight.seen && !entry.holdings.holds(page) {
             self.owe_notice(domain, page);

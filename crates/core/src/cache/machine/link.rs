@@ -1,6 +1,8 @@
 //! The link to the parent: handshake, limits, credits, the end of a link.
 
+use super::neighbours::Transfers;
 use super::{Cache, CacheOutput, Notice, Out};
+use crate::group::GroupMessage;
 use crate::id::{DomainId, LinkId, PageId, RequestId, VolumeId};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::message::{CloseReason, Lane, LinkLimits, Message, Role, Versions};
@@ -29,6 +31,8 @@ pub(super) struct Link {
     pub(super) fetches: BTreeMap<RequestId, SentFetch>,
     /// Fetches that failed, with pages that may have been answered: the failure overtakes them.
     pub(super) failed: BTreeMap<RequestId, SentFetch>,
+    /// Pages of fetches that are to come from neighbours.
+    pub(super) transfers: Transfers,
     /// Other requests, by their id here: the user who asked.
     pub(super) calls: BTreeMap<RequestId, RequestId>,
     /// Questions of the cache itself: whether a volume is there.
@@ -48,7 +52,7 @@ impl Link {
     /// How many more requests may be sent.
     pub(super) fn room(&self) -> usize {
         let max = self.limits.map_or(0, |limits| limits.requests_max as usize);
-        max.saturating_sub(self.outstanding)
+        max.saturating_sub(self.outstanding + self.transfers.len())
     }
 }
 
@@ -101,6 +105,7 @@ impl Cache {
             keep_at: now,
             fetches: BTreeMap::new(),
             failed: BTreeMap::new(),
+            transfers: Transfers::default(),
             calls: BTreeMap::new(),
             doubts: BTreeMap::new(),
             unanswered: BTreeSet::new(),
@@ -140,6 +145,7 @@ impl Cache {
             domain.lose_link();
         }
         self.requeue_calls();
+        self.help_no_longer(out);
         let lasting = matches!(
             reason,
             Some(
@@ -216,6 +222,7 @@ impl Cache {
             }
             Message::History { domain, epochs } => self.on_history(domain, epochs, out),
             Message::Pages { request, domain, pages } => self.on_pages(request, domain, pages, out),
+            Message::Group(message) => self.redirector_says(now, message, out),
             Message::Welcome { .. } => violation("a second Welcome"),
             Message::Hello { .. }
             | Message::Resume { .. }
@@ -241,6 +248,25 @@ impl Cache {
         }
     }
 
+    fn redirector_says(
+        &mut self,
+        now: Instant,
+        message: GroupMessage,
+        out: &mut Out,
+    ) -> Result<(), CloseReason> {
+        match message {
+            GroupMessage::Members { members } => self.on_members(members, out),
+            GroupMessage::Pointed { request, domain, pages, helper } => {
+                return self.on_pointed(now, (request, domain), (pages, helper), out);
+            }
+            GroupMessage::Help { request, domain, pages, asker, position } => {
+                self.on_help((asker, request), (domain, position), pages, out);
+            }
+            _ => return violation("a message that no redirector sends"),
+        }
+        Ok(())
+    }
+
     /// Every domain resumes in the first flight: one round trip for all (rule 17).
     fn welcomed(
         &mut self,
@@ -259,6 +285,7 @@ impl Cache {
         self.lease = limits.lease;
         // Regular work may be due sooner than it was thought before the lease was known.
         self.tick_at = Some(now.after(self.tick_every()));
+        self.join_group(out);
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in domains {
             self.resume(now, domain, out);

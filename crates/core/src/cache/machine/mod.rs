@@ -7,6 +7,8 @@
 //! | `domain` | the state of one domain |
 //! | `stream` | resume, advances, histories, ages |
 //! | `flights` | pages asked for, and their install (rules 4 to 7) |
+//! | `neighbours` | links to neighbours, and pages that come from them (decision 0031) |
+//! | `helps` | pages that neighbours miss |
 //! | `memory` | copies: put, changed, evicted; notices and page lists (rules 2, 17) |
 //! | `commits` | commits, retained writes, confirmations (rules 12, 15) |
 //! | `numbers` | in which history page numbers were given (rule 16) |
@@ -19,8 +21,10 @@ mod commits;
 mod deleted;
 mod domain;
 mod flights;
+mod helps;
 mod link;
 mod memory;
+mod neighbours;
 mod numbers;
 #[cfg(feature = "faults")]
 mod rest;
@@ -39,8 +43,10 @@ use crate::message::{CloseReason, Message};
 use crate::rng::Rng;
 use crate::time::{Duration, Instant, OnwardClock};
 use domain::Domain;
+use helps::Helps;
 use link::Link;
 use memory::Memory;
+use neighbours::Neighbours;
 use numbers::Numbers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -71,6 +77,9 @@ pub struct Cache {
     doubts: BTreeSet<VolumeId>,
     memory: Memory,
     numbers: Numbers,
+    /// Of a member of a group.
+    neighbours: Option<Neighbours>,
+    helps: Helps,
     /// Names of the volumes that were opened.
     names: BTreeMap<VolumeId, String>,
     /// Link requests are numbered on over all links: an id never repeats (rule 6).
@@ -92,6 +101,8 @@ impl Cache {
         let cache = Self {
             rng: Rng::new(config.seed),
             memory: Memory::new(config.policy, config.memory_bytes),
+            neighbours: config.group.clone().map(Neighbours::new),
+            helps: Helps::default(),
             config,
             shared: Arc::clone(&shared),
             link: None,
@@ -187,9 +198,11 @@ impl Machine for Cache {
         let now = self.clock.at(now);
         match input {
             CacheInput::Link(input) => self.handle_link(now, input, out),
+            CacheInput::Neighbour(input) => self.handle_neighbour(now, input, out),
             CacheInput::Request { id, op, deadline } => self.ask(now, id, op, deadline, out),
             CacheInput::Cancel { id } => self.cancel(id),
         }
+        self.tend_group(now, out);
         self.pump(now, out);
         self.shrink(out);
     }
@@ -207,6 +220,7 @@ impl Machine for Cache {
             self.tick(now, out);
         }
         self.resume_commits(now);
+        self.tend_group(now, out);
         self.pump(now, out);
         self.shrink(out);
     }
@@ -215,7 +229,8 @@ impl Machine for Cache {
         let deadline = self.deadlines.first().map(|&(at, _)| at);
         let lapse = self.domains.values().filter_map(|d| d.lapses_at(self.lease)).min();
         let paused = self.domains.values().filter_map(|d| d.commits.resumes_at()).min();
-        [deadline, self.tick_at, lapse, paused].into_iter().flatten().min()
+        let transfer = self.link.as_ref().and_then(|link| link.transfers.next_timeout());
+        [deadline, self.tick_at, lapse, paused, transfer].into_iter().flatten().min()
     }
 
     fn check(&self) {
@@ -229,5 +244,12 @@ impl Machine for Cache {
             assert_eq!(user.deadline, *at, "each request has its one deadline");
         }
         assert_eq!(self.deadlines.len(), self.users.len(), "every wait has a limit");
+        if let Some(group) = &self.neighbours {
+            group.check();
+            assert!(
+                self.helps.len() <= group.config.helps_max,
+                "those who wait for help are bounded"
+            );
+        }
     }
 }

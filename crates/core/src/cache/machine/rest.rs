@@ -43,6 +43,7 @@ impl Link {
         first(&[
             ("requests and pages counted as asked for", self.outstanding),
             ("fetches sent", self.fetches.len()),
+            ("pages to come from neighbours", self.transfers.len()),
             ("calls sent", self.calls.len()),
             ("questions after volumes", self.doubts.len()),
         ])

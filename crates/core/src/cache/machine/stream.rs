@@ -346,6 +346,7 @@ impl Cache {
     /// What a new valid-through sets free: pages that waited for it, retained writes, users.
     fn advanced(&mut self, domain: DomainId, through: Stamp, out: &mut Out) {
         self.install_waiting(domain, through, out);
+        self.helps.look_again();
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         if !self.config.faults.has(Fault::WritesRetained) {
             entry.commits.release(through);

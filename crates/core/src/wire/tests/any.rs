@@ -1,6 +1,7 @@
 //! Strategies for every message, record and metadata.
 
 use crate::commit::*;
+use crate::group::*;
 use crate::id::*;
 use crate::message::*;
 use crate::record::*;
@@ -439,8 +440,40 @@ fn stream() -> impl Strategy<Value = Message> {
     ]
 }
 
+fn about_neighbours() -> impl Strategy<Value = Message> {
+    let member =
+        (boot(), text(), text()).prop_map(|(life, name, address)| Member { life, name, address });
+    let end = prop_oneof![Just(HelpEnd::Came), Just(HelpEnd::Lacked), Just(HelpEnd::Late)];
+    let of = || (request(), domain(), pages());
+    let versions = any::<(u32, u32)>().prop_map(|(oldest, newest)| Versions { oldest, newest });
+    let message = prop_oneof![
+        text().prop_map(|address| GroupMessage::Join { address }),
+        vec(boot(), 0..5).prop_map(|members| GroupMessage::Reach { members }),
+        (of(), end).prop_map(|((request, domain, pages), end)| {
+            GroupMessage::Helped { request, domain, pages, end }
+        }),
+        vec(member, 0..4).prop_map(|members| GroupMessage::Members { members }),
+        (of(), boot()).prop_map(|((request, domain, pages), helper)| {
+            GroupMessage::Pointed { request, domain, pages, helper }
+        }),
+        (of(), boot(), stamp()).prop_map(|((request, domain, pages), asker, position)| {
+            GroupMessage::Help { request, domain, pages, asker, position }
+        }),
+        (versions, text(), boot()).prop_map(|(versions, name, life)| GroupMessage::Peer {
+            versions,
+            name,
+            life
+        }),
+        (of(), any::<bool>()).prop_map(|((request, domain, pages), waits)| {
+            GroupMessage::Lacks { request, domain, pages, waits }
+        }),
+    ];
+    message.prop_map(Message::Group)
+}
+
 pub(super) fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
+        4 => about_neighbours(),
         9 => upward(),
         8 => about_volumes(),
         4 => about_rights(),

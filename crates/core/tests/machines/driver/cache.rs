@@ -1,13 +1,15 @@
 //! A node with a lying parent.
 
 use super::choices::{Choices, DOMAIN, VOLUME};
+use super::neighbours::{self, Neighbours};
 use super::parent::Parent;
 use super::{EVENTS_MAX, assert_carried, carried, is_upward, pass, some_time};
-use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply};
+use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply, NeighbourOutput};
 use larder_core::cache::{
     Cache, CacheConfig, Consistency, Finish, PageCopy, ReadCache, Session, SessionOptions, Step,
     Transaction,
 };
+use larder_core::group::MemberConfig;
 use larder_core::id::{BootId, HistoryId, LinkId, PageId, RequestId, Slot, Stamp};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{CopyAsk, Message, VolumeChange, VolumeKey, VolumeSpec};
@@ -45,9 +47,10 @@ struct Run {
     /// The request that the transaction waits for, and what it brought.
     needs: Option<RequestId>,
     supply: Option<(Stamp, Vec<Arc<PageCopy>>)>,
+    neighbours: Neighbours,
 }
 
-pub(super) fn run(c: &mut Choices<'_>) {
+pub(super) fn run(c: &mut Choices<'_>, is_member: bool) {
     let clock = Arc::new(AtomicU64::new(1_000_000_000_000));
     let config = CacheConfig {
         memory_bytes: MEMORY,
@@ -59,6 +62,7 @@ pub(super) fn run(c: &mut Choices<'_>) {
         notices_max: 4,
         transactions_max: 4,
         snapshot_bytes: 16 << 10,
+        group: is_member.then(|| MemberConfig { helps_max: 4, ..MemberConfig::default() }),
         ..CacheConfig::new("node", BootId(1), Arc::new(Shown(Arc::clone(&clock))))
     };
     let (cache, shared) = Cache::new(config);
@@ -76,6 +80,7 @@ pub(super) fn run(c: &mut Choices<'_>) {
         transaction: None,
         needs: None,
         supply: None,
+        neighbours: Neighbours::default(),
     };
     run.connect(c);
     run.ask(CacheOp::OpenVolume(VolumeKey::Name("v".into())));
@@ -86,6 +91,9 @@ pub(super) fn run(c: &mut Choices<'_>) {
     for _ in 0..EVENTS_MAX {
         if c.over() {
             break;
+        }
+        if is_member && c.rarely(3) {
+            run.neighbours(c);
         }
         match c.below(20) {
             0 | 1 => {
@@ -143,6 +151,21 @@ impl Run {
         self.input(CacheInput::Link(input));
     }
 
+    /// A neighbour does something, or the redirector says something of them.
+    fn neighbours(&mut self, c: &mut Choices<'_>) {
+        let fetch = if c.rarely(5) { None } else { self.parent.fetch_to_answer(c) };
+        if c.rarely(3) {
+            let message = neighbours::redirector_says(c, fetch);
+            return self.parent_says(&message);
+        }
+        for input in self.neighbours.act(c, fetch) {
+            if matches!(&input, LinkInput::Received { link, .. } if !self.neighbours.holds(*link)) {
+                continue;
+            }
+            self.input(CacheInput::Neighbour(input));
+        }
+    }
+
     fn input(&mut self, input: CacheInput) {
         let mut out = Vec::new();
         self.cache.handle(self.now, input, &mut out);
@@ -189,6 +212,12 @@ impl Run {
                             self.supply = Some((through, pages));
                         }
                     }
+                }
+                CacheOutput::Neighbour(NeighbourOutput::Dial(member)) => {
+                    assert!(member.life < BootId(1), "the higher life dials");
+                }
+                CacheOutput::Neighbour(NeighbourOutput::Link(output)) => {
+                    self.neighbours.told(&output);
                 }
                 CacheOutput::Notice(_) => {}
             }

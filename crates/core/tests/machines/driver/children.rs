@@ -104,6 +104,15 @@ impl Children {
         self.say(link, &message).into_iter().collect()
     }
 
+    /// Something that a liar says as a member of a group.
+    pub(super) fn member_says(&mut self, c: &mut Choices<'_>) -> Option<LinkInput> {
+        let liars: Vec<LinkId> =
+            self.links.keys().copied().filter(|link| *link != HONEST).collect();
+        let link = c.pick(&liars)?;
+        let message = super::neighbours::member_says(c);
+        self.say(link, &message)
+    }
+
     /// A liar comes, says hello and where it was: else nothing it says gets far.
     fn open(&mut self, c: &mut Choices<'_>) -> Vec<LinkInput> {
         if self.links.len() > LINKS_MAX {

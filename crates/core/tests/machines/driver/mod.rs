@@ -12,12 +12,14 @@ mod cache;
 mod child;
 mod children;
 mod choices;
+mod neighbours;
 mod origin;
 mod parent;
 mod relay;
 
 pub(crate) use choices::Choices;
 use larder_core::downlink::DownlinkConfig;
+use larder_core::group::Sender;
 use larder_core::machine::Machine;
 use larder_core::message::{LinkLimits, Message};
 use larder_core::time::{Duration, Instant};
@@ -34,14 +36,20 @@ pub(crate) enum Victim {
     Origin,
     Cache,
     Relay,
+    /// A cache with neighbours.
+    Member,
+    /// A relay that points members to each other.
+    Redirector,
 }
 
 /// One run.
 pub(crate) fn run(victim: Victim, c: &mut Choices<'_>) {
     match victim {
         Victim::Origin => origin::run(c),
-        Victim::Cache => cache::run(c),
-        Victim::Relay => relay::run(c),
+        Victim::Cache => cache::run(c, false),
+        Victim::Relay => relay::run(c, false),
+        Victim::Member => cache::run(c, true),
+        Victim::Redirector => relay::run(c, true),
     }
 }
 
@@ -83,7 +91,7 @@ fn is_upward(message: &Message) -> bool {
             | Message::Refresh { .. }
             | Message::Credit { .. }
             | Message::Commit { .. }
-    )
+    ) || matches!(message, Message::Group(group) if group.sender() == Sender::Member)
 }
 
 /// Limits that are met within a few messages.

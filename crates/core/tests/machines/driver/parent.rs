@@ -1,6 +1,7 @@
 //! What a lying parent says: answers to what was asked, more or less true, and what nobody asked.
 
 use super::choices::{Choices, DOMAIN, Hints, PAGE_BYTES, VOLUME};
+use super::neighbours::Fetch;
 use larder_core::commit::PageKind;
 use larder_core::id::{BootId, CommitId, DomainId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use larder_core::message::{
@@ -49,6 +50,18 @@ impl Parent {
             self.asked.remove(0);
         }
         self.asked.push(message.clone());
+    }
+
+    /// A fetch that was asked of it, answered or not.
+    pub(super) fn fetch_to_answer(&self, c: &mut Choices<'_>) -> Option<Fetch> {
+        let fetches = self.asked.iter().filter_map(|message| match message {
+            Message::Fetch { request, domain, pages, .. } => {
+                Some((*request, *domain, pages.iter().map(|ask| ask.page).collect()))
+            }
+            _ => None,
+        });
+        let fetches: Vec<Fetch> = fetches.collect();
+        fetches.get(c.below(fetches.len().max(1))).cloned()
     }
 
     pub(super) fn welcome(&self, c: &mut Choices<'_>) -> Message {

@@ -5,6 +5,7 @@ use super::choices::Choices;
 use super::parent::Parent;
 use super::{EVENTS_MAX, assert_carried, carried, is_upward, narrow, pass, some_time};
 use larder_core::downlink::DownlinkConfig;
+use larder_core::group::GroupConfig;
 use larder_core::id::{BootId, LinkId};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::Message;
@@ -24,15 +25,22 @@ struct Run {
     ups: u64,
 }
 
-fn config() -> RelayConfig {
+fn config(points: bool) -> RelayConfig {
     let downlink = DownlinkConfig { name: "near".into(), ring_bytes_max: 300, ..narrow() };
     let boot = BootId(77);
-    RelayConfig { downlink, boot, resume_pages_max: 4, ..RelayConfig::default() }
+    let bounds = GroupConfig {
+        directory_bytes_max: 400,
+        helping_max: 2,
+        asking_max: 3,
+        ..GroupConfig::default()
+    };
+    let group = points.then_some(bounds);
+    RelayConfig { downlink, boot, resume_pages_max: 4, group, ..RelayConfig::default() }
 }
 
-pub(super) fn run(c: &mut Choices<'_>) {
+pub(super) fn run(c: &mut Choices<'_>, points: bool) {
     let mut run = Run {
-        relay: Relay::new(config()),
+        relay: Relay::new(config(points)),
         now: Instant(1_000_000_000_000),
         children: Children::new(5),
         parent: Parent::new(BootId(1)),
@@ -50,6 +58,10 @@ pub(super) fn run(c: &mut Choices<'_>) {
     for _ in 0..EVENTS_MAX {
         if c.over() {
             break;
+        }
+        if points && c.rarely(3) {
+            let input = run.children.member_says(c);
+            input.into_iter().for_each(|input| run.input(input));
         }
         match c.below(16) {
             0 => {

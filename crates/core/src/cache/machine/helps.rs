@@ -1,0 +1,206 @@
+//! Helping neighbours: pages that they miss and that are complete here (BuddyCache, section 3.1).
+//!
+//! A helper answers when its valid-through has reached the position that the redirector named (rule 11):
+//! its copy is exact up to there. A page that is on its way here, from above, is sent when it has come. One
+//! that is to come from a neighbour is not waited for, or two would wait for each other.
+
+use super::{Cache, CacheOutput, Out};
+use crate::cache::io::NeighbourOutput;
+use crate::group::GroupMessage;
+use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
+use crate::machine::LinkOutput;
+use crate::message::{Message, PageAnswer, PageBody};
+use std::collections::BTreeMap;
+
+/// Bytes of pages in one message to a neighbour, about: one page more may be in it.
+const HELP_BYTES: usize = 1 << 20;
+
+/// A page that a neighbour misses.
+#[derive(Clone, Copy)]
+struct Wanted {
+    asker: BootId,
+    request: RequestId,
+    domain: DomainId,
+    page: PageId,
+    position: Stamp,
+    /// The neighbour was told that it waits.
+    told: bool,
+}
+
+/// What can be done for it now.
+enum Help {
+    Send(PageAnswer),
+    /// Until the stream, or the page, is here.
+    Waits {
+        told: bool,
+    },
+    Lacks,
+}
+
+/// Pages that neighbours miss, and that cannot be sent yet.
+#[derive(Default)]
+pub(super) struct Helps {
+    waiting: Vec<Wanted>,
+    /// Something happened for which one may have waited.
+    due: bool,
+}
+
+impl Helps {
+    /// The stream went on, or a page in flight is none any more.
+    pub(super) fn look_again(&mut self) {
+        self.due = !self.waiting.is_empty();
+    }
+
+    /// A neighbour is gone.
+    pub(super) fn forget(&mut self, asker: BootId) {
+        self.waiting.retain(|wanted| wanted.asker != asker);
+    }
+
+    /// Pages that wait to be sent.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+impl Cache {
+    /// The redirector asks for help with pages.
+    pub(super) fn on_help(
+        &mut self,
+        (asker, request): (BootId, RequestId),
+        (domain, position): (DomainId, Stamp),
+        pages: Vec<PageId>,
+        out: &mut Out,
+    ) {
+        let Some(group) = &self.neighbours else { return };
+        let room = group.config.helps_max.saturating_sub(self.helps.waiting.len());
+        let wanted =
+            |page: &PageId| Wanted { asker, request, domain, page: *page, position, told: false };
+        let wanted = pages.iter().map(wanted).collect();
+        let waits = self.help(wanted, out);
+        if waits.len() > room {
+            crate::probe::probe("helps-full");
+        }
+        let (waits, over) = waits.split_at(waits.len().min(room));
+        self.helps.waiting.extend_from_slice(waits);
+        let over = over.iter().map(|wanted| wanted.page).collect();
+        self.lacks((asker, request, domain), over, false, out);
+    }
+
+    /// Looks again at what waits, if anything has happened since.
+    pub(super) fn help_waiting(&mut self, out: &mut Out) {
+        if std::mem::take(&mut self.helps.due) {
+            let waiting = std::mem::take(&mut self.helps.waiting);
+            self.helps.waiting = self.help(waiting, out);
+        }
+    }
+
+    /// The link to the redirector is gone: what it asked is of a state that it may not be on any more.
+    pub(super) fn help_no_longer(&mut self, out: &mut Out) {
+        for wanted in std::mem::take(&mut self.helps.waiting) {
+            let Wanted { asker, request, domain, page, .. } = wanted;
+            self.lacks((asker, request, domain), vec![page], false, out);
+        }
+    }
+
+    /// Sends what can be sent, says what is not to be had; gives what waits.
+    fn help(&mut self, wanted: Vec<Wanted>, out: &mut Out) -> Vec<Wanted> {
+        let mut waits = Vec::new();
+        let mut sends: BTreeMap<_, Vec<PageAnswer>> = BTreeMap::new();
+        let mut says: BTreeMap<_, Vec<PageId>> = BTreeMap::new();
+        for one in wanted {
+            let of = (one.asker, one.request, one.domain);
+            match self.help_with(&one) {
+                Help::Send(answer) => sends.entry(of).or_default().push(answer),
+                Help::Lacks => says.entry((of, false)).or_default().push(one.page),
+                Help::Waits { told } => {
+                    if told && !one.told {
+                        says.entry((of, true)).or_default().push(one.page);
+                    }
+                    waits.push(Wanted { told: one.told || told, ..one });
+                }
+            }
+        }
+        for ((of, waits), pages) in says {
+            self.lacks(of, pages, waits, out);
+        }
+        for ((asker, request, domain), answers) in sends {
+            self.send_pages(asker, (request, domain), answers, out);
+        }
+        waits
+    }
+
+    fn help_with(&self, wanted: &Wanted) -> Help {
+        let Wanted { domain, page, position, .. } = *wanted;
+        let Some(entry) = self.domains.get(&domain).filter(|entry| entry.live()) else {
+            return Help::Lacks;
+        };
+        let Some(through) = entry.position else { return Help::Lacks };
+        if through < position {
+            crate::probe::probe("help-waits-for-the-stream");
+            return Help::Waits { told: false };
+        }
+        if self.shared.is_unreadable(page.volume) {
+            return Help::Lacks;
+        }
+        let copy = self.shared.peek(page).filter(|copy| copy.complete());
+        if let Some(copy) = copy
+            && let Some(image) = &copy.page
+        {
+            let (version, as_of) = (copy.version, through);
+            let body = PageBody::Data(image.encode(page));
+            return Help::Send(PageAnswer { page, version, as_of, body });
+        }
+        let link = self.link.as_ref().expect("a live stream has a link");
+        match entry.flights.sent_by(page) {
+            Some(request) if !link.transfers.contains((request, page)) => {
+                crate::probe::probe("help-waits-for-the-page");
+                Help::Waits { told: true }
+            }
+            _ => Help::Lacks,
+        }
+    }
+
+    fn lacks(
+        &self,
+        (asker, request, domain): (BootId, RequestId, DomainId),
+        pages: Vec<PageId>,
+        waits: bool,
+        out: &mut Out,
+    ) {
+        if !pages.is_empty() {
+            let message = GroupMessage::Lacks { request, domain, pages, waits };
+            self.send_to_neighbour(asker, Message::Group(message), out);
+        }
+    }
+
+    fn send_pages(
+        &self,
+        asker: BootId,
+        (request, domain): (RequestId, DomainId),
+        answers: Vec<PageAnswer>,
+        out: &mut Out,
+    ) {
+        let (mut pages, mut bytes) = (Vec::new(), 0);
+        for answer in answers {
+            if bytes >= HELP_BYTES {
+                let pages = std::mem::take(&mut pages);
+                self.send_to_neighbour(asker, Message::Pages { request, domain, pages }, out);
+                bytes = 0;
+            }
+            if let PageBody::Data(image) = &answer.body {
+                bytes += image.len();
+            }
+            pages.push(answer);
+        }
+        self.send_to_neighbour(asker, Message::Pages { request, domain, pages }, out);
+    }
+
+    /// To one whose link is gone nothing is sent: it knows.
+    fn send_to_neighbour(&self, life: BootId, message: Message, out: &mut Out) {
+        let link = self.neighbours.as_ref().and_then(|group| group.link_to(life));
+        if let Some(link) = link {
+            let send = LinkOutput::Send { link, message };
+            out.push(CacheOutput::Neighbour(NeighbourOutput::Link(send)));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Bounds of a group: of its redirector, and of its members.
+
+use crate::time::Duration;
+
+/// Bounds of a group's redirector.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupConfig {
+    /// Memory of one member's part of the directory, a domain, about. Past it that part is forgotten:
+    /// its pages come from above until they are fetched anew. Default: 16 MiB.
+    pub directory_bytes_max: usize,
+    /// Pages under way from one helper at a time, over all who ask; more come from above. Default: 256.
+    pub helping_max: usize,
+    /// Pages that one member awaits from neighbours at a time; more come from above. Default: 4096.
+    pub asking_max: usize,
+    /// A helper from which nothing came in time is not pointed to for so long. Default: 1 s.
+    pub rest: Duration,
+    /// A transfer of which its asker says nothing for so long is taken for one that is over: the
+    /// redirector sends no notice for the page meanwhile (rule 7). Default: 60 s.
+    pub transfer_max: Duration,
+}
+
+impl Default for GroupConfig {
+    fn default() -> Self {
+        Self {
+            directory_bytes_max: 16 << 20,
+            helping_max: 256,
+            asking_max: 4096,
+            rest: Duration::from_secs(1),
+            transfer_max: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a member of a group needs beside a cache's other settings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemberConfig {
+    /// Where neighbours reach it: of no meaning to the machines.
+    pub address: String,
+    /// A neighbour that was to send a page, and says nothing for so long, is late: the page is asked for
+    /// anew. Default: 100 ms.
+    pub help_wait: Duration,
+    /// The same, once it said that the page is on its way to itself. Default: 5 s.
+    pub help_wait_long: Duration,
+    /// Pages of neighbours' misses that wait here until they can be sent; with more the helper cannot
+    /// help. Default: 1024.
+    pub helps_max: usize,
+    /// Time between two attempts to link to a neighbour, and for a link to be greeted. Default: 1 s.
+    pub redial: Duration,
+}
+
+impl Default for MemberConfig {
+    fn default() -> Self {
+        Self {
+            address: String::new(),
+            help_wait: Duration::from_millis(100),
+            help_wait_long: Duration::from_secs(5),
+            helps_max: 1024,
+            redial: Duration::from_secs(1),
+        }
+    }
+}

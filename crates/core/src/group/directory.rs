@@ -1,0 +1,399 @@
+//! The redirector's directory: which member has which page complete, as far as is known, and which
+//! transfers between neighbours are under way (BuddyCache, section 3.1).
+//!
+//! What is registered says what a member has to be told of; the directory says of what it can help with. It
+//! is a hint: it may be forgotten at any time, and a helper looks for itself.
+
+use super::{GroupConfig, HelpEnd, MEMBERS_MAX, Member};
+use crate::downlink::PageSet;
+use crate::id::{BootId, DomainId, LinkId, PageId, RequestId};
+use crate::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A page that travels between neighbours: whose fetch, and which page of it.
+type Key = (LinkId, RequestId, PageId);
+
+/// A member, and what it can help with.
+#[derive(Debug)]
+struct Joined {
+    member: Member,
+    /// Neighbours to whom a link of its stands.
+    reaches: BTreeSet<BootId>,
+    /// Pages of which its copy is complete, or on its way.
+    complete: BTreeMap<DomainId, PageSet>,
+    /// Pages under way from it, and to it from neighbours.
+    helping: usize,
+    asking: usize,
+    /// Pages for which it was chosen: who was chosen least goes first, of several that are idle.
+    chosen: u64,
+    /// It is not chosen before then.
+    rests_until: Option<Instant>,
+}
+
+/// A page on its way from a neighbour.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    domain: DomainId,
+    helper: LinkId,
+    deadline: Instant,
+}
+
+/// Members, what they have, and what is under way between them.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    config: GroupConfig,
+    members: BTreeMap<LinkId, Joined>,
+    transfers: BTreeMap<Key, Transfer>,
+    deadlines: BTreeSet<(Instant, Key)>,
+}
+
+impl Directory {
+    /// A group without members.
+    pub(crate) fn new(config: GroupConfig) -> Self {
+        Self {
+            config,
+            members: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+        }
+    }
+
+    // ---- members ----
+
+    /// A link's child is a member, or has another address now. Says whether there is anything new to be
+    /// told: a group that is full takes nobody.
+    pub(crate) fn join(&mut self, link: LinkId, member: Member) -> bool {
+        if let Some(joined) = self.members.get_mut(&link) {
+            let new = joined.member != member;
+            joined.member = member;
+            return new;
+        }
+        if self.members.len() >= MEMBERS_MAX {
+            crate::probe::probe("group-full");
+            return false;
+        }
+        let joined = Joined {
+            member,
+            reaches: BTreeSet::new(),
+            complete: BTreeMap::new(),
+            helping: 0,
+            asking: 0,
+            chosen: 0,
+            rests_until: None,
+        };
+        self.members.insert(link, joined);
+        true
+    }
+
+    /// A link is gone. Gives the pages of transfers to it, which are over; none: it was no member's.
+    pub(crate) fn leave(&mut self, link: LinkId) -> Option<Vec<(DomainId, PageId)>> {
+        self.members.remove(&link)?;
+        let all = (link, RequestId(0), PageId::default())..;
+        let of = self.transfers.range(all).take_while(|((asker, ..), _)| *asker == link);
+        let keys: Vec<Key> = of.map(|(key, _)| *key).collect();
+        Some(keys.into_iter().filter_map(|key| self.over(key)).collect())
+    }
+
+    /// All members' links.
+    pub(crate) fn links(&self) -> Vec<LinkId> {
+        self.members.keys().copied().collect()
+    }
+
+    /// All members but the one at a link, ascending.
+    pub(crate) fn neighbours(&self, link: LinkId) -> Vec<Member> {
+        let others = self.members.iter().filter(|(other, _)| **other != link);
+        let mut others: Vec<Member> = others.map(|(_, joined)| joined.member.clone()).collect();
+        others.sort_unstable();
+        others
+    }
+
+    /// The life of the member at a link.
+    pub(crate) fn life(&self, link: LinkId) -> Option<BootId> {
+        self.members.get(&link).map(|joined| joined.member.life)
+    }
+
+    /// A member says to whom its links stand.
+    pub(crate) fn reach(&mut self, link: LinkId, members: Vec<BootId>) {
+        if let Some(joined) = self.members.get_mut(&link) {
+            joined.reaches = members.into_iter().collect();
+        }
+    }
+
+    // ---- what they have ----
+
+    /// A member has the page complete, or will.
+    pub(crate) fn has(&mut self, link: LinkId, domain: DomainId, page: PageId) {
+        let Some(joined) = self.members.get_mut(&link) else { return };
+        let complete = joined.complete.entry(domain).or_default();
+        complete.insert(page);
+        if complete.bytes() > self.config.directory_bytes_max {
+            crate::probe::probe("directory-forgets");
+            *complete = PageSet::default();
+        }
+    }
+
+    /// A member does not have it, or not complete.
+    pub(crate) fn lacks(&mut self, link: LinkId, domain: DomainId, page: PageId) {
+        let joined = self.members.get_mut(&link);
+        if let Some(complete) = joined.and_then(|joined| joined.complete.get_mut(&domain)) {
+            complete.remove(page);
+        }
+    }
+
+    /// The page changed: nobody has it complete, but who changed it.
+    pub(crate) fn changed(&mut self, domain: DomainId, page: PageId, by: Option<LinkId>) {
+        for (link, joined) in &mut self.members {
+            if Some(*link) != by
+                && let Some(complete) = joined.complete.get_mut(&domain)
+            {
+                complete.remove(page);
+            }
+        }
+    }
+
+    /// What a member has is not known any more; none: of all members.
+    pub(crate) fn forget(&mut self, link: Option<LinkId>, domain: DomainId) {
+        for (other, joined) in &mut self.members {
+            if link.is_none_or(|link| link == *other) {
+                joined.complete.remove(&domain);
+            }
+        }
+    }
+
+    // ---- who helps whom ----
+
+    /// Who can help a member with a page: of those whom it reaches, the one with the fewest pages under
+    /// way.
+    pub(crate) fn choose(&self, now: Instant, key: Key, domain: DomainId) -> Option<LinkId> {
+        let (asker, _, page) = key;
+        let asks = self.members.get(&asker)?;
+        // One that names a page of a fetch twice, or a fetch's number, is not helped with it again.
+        if asks.asking >= self.config.asking_max || self.transfers.contains_key(&key) {
+            return None;
+        }
+        let helps = |(link, joined): &(&LinkId, &Joined)| {
+            **link != asker
+                && joined.helping < self.config.helping_max
+                && joined.complete.get(&domain).is_some_and(|complete| complete.contains(page))
+                && asks.reaches.contains(&joined.member.life)
+                && joined.rests_until.is_none_or(|until| until <= now)
+        };
+        let load = |(_, joined): &(&LinkId, &Joined)| (joined.helping, joined.chosen);
+        self.members.iter().filter(helps).min_by_key(load).map(|(link, _)| *link)
+    }
+
+    /// A page is on its way from one member to another.
+    pub(crate) fn point(&mut self, now: Instant, key: Key, domain: DomainId, helper: LinkId) {
+        let deadline = now.after(self.config.transfer_max);
+        let new = self.transfers.insert(key, Transfer { domain, helper, deadline }).is_none();
+        assert!(new, "a page of a fetch is pointed once");
+        self.deadlines.insert((deadline, key));
+        if let Some(asks) = self.members.get_mut(&key.0) {
+            asks.asking += 1;
+        }
+        if let Some(helps) = self.members.get_mut(&helper) {
+            helps.helping += 1;
+            helps.chosen += 1;
+        }
+    }
+
+    /// An asker says how a transfer ended. Gives the domain; none: there was no such transfer.
+    pub(crate) fn ended(&mut self, now: Instant, key: Key, end: HelpEnd) -> Option<DomainId> {
+        let helper = self.transfers.get(&key)?.helper;
+        let (domain, page) = self.over(key)?;
+        match end {
+            HelpEnd::Came => self.has(key.0, domain, page),
+            HelpEnd::Lacked => self.lacks(helper, domain, page),
+            HelpEnd::Late => {
+                crate::probe::probe("helper-late");
+                self.lacks(helper, domain, page);
+                if let Some(helps) = self.members.get_mut(&helper) {
+                    helps.rests_until = Some(now.after(self.config.rest));
+                }
+            }
+        }
+        Some(domain)
+    }
+
+    fn over(&mut self, key: Key) -> Option<(DomainId, PageId)> {
+        let Transfer { domain, helper, deadline } = self.transfers.remove(&key)?;
+        self.deadlines.remove(&(deadline, key));
+        if let Some(asks) = self.members.get_mut(&key.0) {
+            asks.asking -= 1;
+        }
+        if let Some(helps) = self.members.get_mut(&helper) {
+            helps.helping -= 1;
+        }
+        Some((domain, key.2))
+    }
+
+    /// When the first transfer is taken for over, whatever its asker says.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Transfers of which nothing was said for too long: their pages.
+    pub(crate) fn timeouts(&mut self, now: Instant) -> Vec<(DomainId, PageId)> {
+        let mut over = Vec::new();
+        while let Some((at, key)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            crate::probe::probe("transfer-unsaid");
+            over.extend(self.over(key));
+        }
+        over
+    }
+
+    /// Pages on their way between neighbours.
+    #[cfg(feature = "faults")]
+    pub(crate) fn under_way(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// Panics when an invariant is broken.
+    pub(crate) fn check(&self) {
+        assert!(self.members.len() <= MEMBERS_MAX, "too many members");
+        assert_eq!(self.transfers.len(), self.deadlines.len(), "every transfer has its limit");
+        for (link, joined) in &self.members {
+            let asking = self.transfers.keys().filter(|(asker, ..)| asker == link).count();
+            let helping = self.transfers.values().filter(|one| one.helper == *link).count();
+            assert_eq!(asking, joined.asking, "pages pointed for a member are counted");
+            assert_eq!(helping, joined.helping, "pages under way from a member are counted");
+            for complete in joined.complete.values() {
+                let most = self.config.directory_bytes_max;
+                assert!(complete.bytes() <= most, "a part of the directory outgrew its bound");
+            }
+        }
+        for (key, transfer) in &self.transfers {
+            assert!(self.members.contains_key(&key.0), "a transfer to nobody");
+            assert!(self.deadlines.contains(&(transfer.deadline, *key)), "each has its own limit");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{PageNo, VolumeId};
+    use crate::time::Duration;
+
+    const DOMAIN: DomainId = DomainId(1);
+
+    fn page(number: u64) -> PageId {
+        PageId { volume: VolumeId(1), page: PageNo(number) }
+    }
+
+    /// Members at links 1 to `count`, with lives of ten times that, who all reach one another.
+    fn group(config: GroupConfig, count: u64) -> Directory {
+        let mut directory = Directory::new(config);
+        let life = |link: u64| BootId(u128::from(link) * 10);
+        for link in 1..=count {
+            let (name, address) = (format!("n{link}"), format!("at {link}"));
+            let member = Member { life: life(link), name, address };
+            assert!(directory.join(LinkId(link), member));
+        }
+        for link in 1..=count {
+            directory.reach(LinkId(link), (1..=count).map(life).collect());
+        }
+        directory
+    }
+
+    fn choose(directory: &Directory, asker: u64, number: u64) -> Option<u64> {
+        let key = (LinkId(asker), RequestId(99), page(number));
+        directory.choose(Instant(0), key, DOMAIN).map(|link| link.0)
+    }
+
+    #[test]
+    fn pages_are_spread_over_those_who_have_them() {
+        let mut directory = group(GroupConfig { helping_max: 2, ..GroupConfig::default() }, 4);
+        for link in 1..=3 {
+            directory.has(LinkId(link), DOMAIN, page(7));
+        }
+        let mut helpers = Vec::new();
+        for request in 0..7 {
+            let helper = choose(&directory, 4, 7);
+            helpers.extend(helper);
+            if let Some(helper) = helper {
+                let key = (LinkId(4), RequestId(request), page(7));
+                directory.point(Instant(0), key, DOMAIN, LinkId(helper));
+            }
+            directory.check();
+        }
+        assert_eq!(helpers, [1, 2, 3, 1, 2, 3], "the seventh comes from above");
+        directory.ended(Instant(0), (LinkId(4), RequestId(1), page(7)), HelpEnd::Came);
+        assert_eq!(choose(&directory, 4, 7), Some(2), "there is room again");
+        assert_eq!(choose(&directory, 1, 7), Some(4), "the asker has it now, and is idle");
+        directory.check();
+    }
+
+    #[test]
+    fn nobody_is_pointed_to_who_lacks_it_rests_or_is_not_reached() {
+        let mut directory = group(GroupConfig::default(), 3);
+        directory.has(LinkId(1), DOMAIN, page(7));
+        assert_eq!(choose(&directory, 1, 7), None, "not to itself");
+        assert_eq!(choose(&directory, 2, 8), None, "another page");
+        assert_eq!(choose(&directory, 2, 7), Some(1));
+        directory.changed(DOMAIN, page(7), Some(LinkId(1)));
+        assert_eq!(choose(&directory, 2, 7), Some(1), "its own change");
+        directory.changed(DOMAIN, page(7), None);
+        assert_eq!(choose(&directory, 2, 7), None, "another's");
+
+        directory.has(LinkId(1), DOMAIN, page(7));
+        directory.has(LinkId(1), DOMAIN, page(8));
+        let key = (LinkId(2), RequestId(1), page(7));
+        directory.point(Instant(0), key, DOMAIN, LinkId(1));
+        assert_eq!(directory.ended(Instant(0), key, HelpEnd::Late), Some(DOMAIN));
+        assert_eq!(directory.ended(Instant(0), key, HelpEnd::Late), None, "said twice");
+        let after = Instant(0).after(Duration::from_secs(1));
+        assert_eq!(choose(&directory, 3, 8), None, "it rests");
+        assert_eq!(
+            directory.choose(after, (LinkId(3), RequestId(99), page(8)), DOMAIN),
+            Some(LinkId(1))
+        );
+        assert_eq!(
+            directory.choose(after, (LinkId(3), RequestId(99), page(7)), DOMAIN),
+            None,
+            "and lacks it"
+        );
+
+        directory.reach(LinkId(3), vec![BootId(20)]);
+        assert_eq!(
+            directory.choose(after, (LinkId(3), RequestId(99), page(8)), DOMAIN),
+            None,
+            "not reached"
+        );
+        directory.check();
+    }
+
+    #[test]
+    fn transfers_end_with_their_asker_or_after_a_limit() {
+        let mut directory = group(GroupConfig::default(), 3);
+        let keys = [1, 2].map(|asker| (LinkId(asker), RequestId(1), page(7)));
+        for key in keys {
+            directory.point(Instant(0), key, DOMAIN, LinkId(3));
+        }
+        assert_eq!(directory.leave(LinkId(3)), Some(Vec::new()), "the asker decides");
+        directory.check();
+        assert_eq!(directory.leave(LinkId(1)), Some(vec![(DOMAIN, page(7))]));
+        assert_eq!(directory.leave(LinkId(1)), None);
+        let limit = directory.next_timeout().expect("one is under way");
+        assert_eq!(directory.timeouts(limit), vec![(DOMAIN, page(7))]);
+        assert_eq!(directory.next_timeout(), None);
+        directory.check();
+    }
+
+    #[test]
+    fn a_part_that_grows_too_large_is_forgotten() {
+        let config = GroupConfig { directory_bytes_max: 400, ..GroupConfig::default() };
+        let mut directory = group(config, 2);
+        for number in 1..=5 {
+            directory.has(LinkId(1), DOMAIN, page(number * 64));
+            directory.check();
+        }
+        assert_eq!(choose(&directory, 2, 64), None);
+        directory.has(LinkId(1), DOMAIN, page(64));
+        assert_eq!(choose(&directory, 2, 64), Some(1));
+        directory.forget(Some(LinkId(1)), DOMAIN);
+        assert_eq!(choose(&directory, 2, 64), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! What members, their redirector, and neighbours say to each other (decision 0031). All of it travels
+//! in the control lane; pages between neighbours are [`crate::message::Message::Pages`].
+
+use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
+use crate::message::Versions;
+
+/// The protocol version that brought groups.
+pub const GROUPS_SINCE: u32 = 4;
+/// Most members of a group that are told of.
+pub const MEMBERS_MAX: usize = 256;
+/// Longest address of a member, in bytes.
+pub const ADDRESS_BYTES_MAX: usize = 256;
+
+/// A member of a group, as its neighbours need it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Member {
+    /// Its process. Of two neighbours the one with the higher life dials.
+    pub life: BootId,
+    /// Its name, as in its `Hello`.
+    pub name: String,
+    /// Where it listens for neighbours: of no meaning to the machines.
+    pub address: String,
+}
+
+/// How a transfer between neighbours ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HelpEnd {
+    /// The page is here, and complete.
+    Came,
+    /// The helper does not have it, or is not reached.
+    Lacked,
+    /// The helper said nothing for too long.
+    Late,
+}
+
+/// A message about neighbours.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum GroupMessage {
+    // ---- member to redirector ----
+    /// Neighbours reach it here, and it helps them. Said again when the address is another.
+    Join {
+        /// At most [`ADDRESS_BYTES_MAX`] bytes.
+        address: String,
+    },
+    /// All neighbours to whom a link stands, by their lives: nobody else is pointed to. At most
+    /// [`MEMBERS_MAX`].
+    Reach {
+        /// Ascending.
+        members: Vec<BootId>,
+    },
+    /// A transfer between neighbours is over, for these pages. Said at every end of one: of pages that
+    /// did not come before they are asked for anew.
+    Helped {
+        /// The fetch that was pointed.
+        request: RequestId,
+        /// Of which domain.
+        domain: DomainId,
+        /// Which pages of it.
+        pages: Vec<PageId>,
+        /// How it ended.
+        end: HelpEnd,
+    },
+
+    // ---- redirector to member ----
+    /// Who belongs to the group now, the member itself left out. At most [`MEMBERS_MAX`].
+    Members {
+        /// Ascending.
+        members: Vec<Member>,
+    },
+    /// These pages of a fetch come from a neighbour. They count as answered here; what becomes of them
+    /// is the asker's to see, who says so with `Helped`.
+    Pointed {
+        /// The asker's fetch.
+        request: RequestId,
+        /// Of which domain.
+        domain: DomainId,
+        /// Which pages of it.
+        pages: Vec<PageId>,
+        /// Who has them.
+        helper: BootId,
+    },
+    /// Send these pages to a neighbour. Names the redirector's position, and is answered when
+    /// valid-through has reached it (rule 11).
+    Help {
+        /// The asker's fetch.
+        request: RequestId,
+        /// Of which domain.
+        domain: DomainId,
+        /// Which pages.
+        pages: Vec<PageId>,
+        /// Who wants them.
+        asker: BootId,
+        /// How far the redirector's stream was.
+        position: Stamp,
+    },
+
+    // ---- between neighbours ----
+    /// First message of a link between neighbours, both ways.
+    Peer {
+        /// Protocol versions spoken.
+        versions: Versions,
+        /// Who speaks, as in its `Hello`.
+        name: String,
+        /// Its process.
+        life: BootId,
+    },
+    /// These pages of a `Help` are not to be had from the sender, or not yet.
+    Lacks {
+        /// The asker's fetch.
+        request: RequestId,
+        /// Of which domain.
+        domain: DomainId,
+        /// Which pages.
+        pages: Vec<PageId>,
+        /// They are on their way to the sender, and will be sent when they are there.
+        waits: bool,
+    },
+}
+
+/// Who sends a message about neighbours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sender {
+    /// A member, to its redirector.
+    Member,
+    /// The redirector, to a member.
+    Redirector,
+    /// A member, to a neighbour.
+    Neighbour,
+}
+
+impl GroupMessage {
+    /// Who sends it.
+    #[must_use]
+    pub fn sender(&self) -> Sender {
+        match self {
+            Self::Join { .. } | Self::Reach { .. } | Self::Helped { .. } => Sender::Member,
+            Self::Members { .. } | Self::Pointed { .. } | Self::Help { .. } => Sender::Redirector,
+            Self::Peer { .. } | Self::Lacks { .. } => Sender::Neighbour,
+        }
+    }
+}

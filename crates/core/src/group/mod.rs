@@ -1,0 +1,19 @@
+//! Groups: neighbours share their caches (decision 0031).
+//!
+//! | file | what |
+//! |---|---|
+//! | `message` | what members, redirector and neighbours say to each other |
+//! | `config` | bounds |
+//! | `directory` | who has which page complete, and which transfers are under way |
+//!
+//! The redirector is a relay with a directory (`relay/group.rs`); a member is a node whose cache asks
+//! neighbours and helps them (`cache/machine/neighbours.rs`, `helps.rs`).
+
+mod config;
+pub(crate) mod directory;
+pub mod message;
+
+pub use config::{GroupConfig, MemberConfig};
+pub use message::{
+    ADDRESS_BYTES_MAX, GROUPS_SINCE, GroupMessage, HelpEnd, MEMBERS_MAX, Member, Sender,
+};

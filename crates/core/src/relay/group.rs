@@ -1,0 +1,222 @@
+//! A relay that is its group's redirector: it points those who miss a page to a neighbour that has it
+//! (BuddyCache, section 3.1; decision 0031). Whatever else it does it does as any relay.
+//!
+//! A page on its way between neighbours counts as one on its way from above: no notice of it is passed up
+//! (rule 7), and who asked for it was registered first (rule 10). What becomes of it is the asker's to
+//! see: it says so, or leaves, or its time is up.
+
+use super::Relay;
+use super::io::RelayOutput;
+use crate::commit::{Change, Op, Write};
+use crate::downlink::Asked;
+use crate::group::{GroupMessage, HelpEnd, Member};
+use crate::id::{DomainId, LinkId, PageId, RequestId};
+use crate::message::Message;
+use crate::rights::Right;
+use crate::time::Instant;
+use std::collections::BTreeMap;
+
+/// Pages of one look at a child's queue that come from neighbours: by fetch and helper.
+pub(super) type Pointed = BTreeMap<(RequestId, LinkId), Vec<PageId>>;
+
+impl Relay {
+    /// A member says something of itself, or of a transfer. No group's redirector takes no note of it.
+    pub(super) fn member_says(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        message: GroupMessage,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let Some(group) = &mut self.group else { return };
+        match message {
+            GroupMessage::Join { address } => {
+                let Some(child) = self.links.get(link).and_then(|entry| entry.child()) else {
+                    return;
+                };
+                let member = Member { life: child.boot, name: child.name.clone(), address };
+                self.members_due |= group.join(link, member);
+            }
+            GroupMessage::Reach { members } => group.reach(link, members),
+            GroupMessage::Helped { request, domain: _, pages, end } => {
+                self.transfers_ended(now, (link, request), pages, end, out);
+            }
+            // What others say is turned away where it comes in.
+            _ => {}
+        }
+    }
+
+    fn transfers_ended(
+        &mut self,
+        now: Instant,
+        (link, request): (LinkId, RequestId),
+        pages: Vec<PageId>,
+        end: HelpEnd,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let Some(group) = &mut self.group else { return };
+        let ended = pages.into_iter().filter_map(|page| {
+            let domain = group.ended(now, (link, request, page), end)?;
+            Some((domain, page))
+        });
+        let ended: Vec<(DomainId, PageId)> = ended.collect();
+        self.arrived_or_not(ended, out);
+    }
+
+    /// Transfers are over: a notice that waited for them is passed up.
+    fn arrived_or_not(&mut self, pages: Vec<(DomainId, PageId)>, out: &mut Vec<RelayOutput>) {
+        let mut left: BTreeMap<DomainId, Vec<PageId>> = BTreeMap::new();
+        for (domain, page) in pages {
+            if let Some(entry) = self.domains.get_mut(&domain) {
+                entry.fetch_ends(page);
+                left.entry(domain).or_default().push(page);
+            }
+        }
+        for (domain, pages) in left {
+            self.evicted(domain, pages, out);
+        }
+    }
+
+    /// A child's link is gone, with what was on its way to it. Its registrations went too: a list to the
+    /// parent is due.
+    pub(super) fn member_gone(&mut self, link: LinkId) {
+        let Some(group) = &mut self.group else { return };
+        let Some(over) = group.leave(link) else { return };
+        self.members_due = true;
+        for (domain, page) in over {
+            if let Some(entry) = self.domains.get_mut(&domain) {
+                entry.fetch_ends(page);
+            }
+        }
+    }
+
+    /// Tells all members of each other, if somebody came or went.
+    pub(super) fn tell_members(&mut self, out: &mut Vec<RelayOutput>) {
+        if !std::mem::take(&mut self.members_due) {
+            return;
+        }
+        let Some(group) = &self.group else { return };
+        for link in group.links() {
+            let members = group.neighbours(link);
+            self.links.send(link, Message::Group(GroupMessage::Members { members }), out);
+        }
+    }
+
+    /// Transfers of which nothing was said for too long.
+    pub(super) fn end_transfers(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+        if let Some(group) = &mut self.group {
+            let over = group.timeouts(now);
+            self.arrived_or_not(over, out);
+        }
+    }
+
+    /// Whether a page that a child asks for comes from a neighbour; else it is to be asked for above, and
+    /// the child will be able to help with it.
+    ///
+    /// Of what it may not read nobody helps it: the one above says so.
+    pub(super) fn comes_from_neighbour(
+        &mut self,
+        now: Instant,
+        (link, domain): (LinkId, DomainId),
+        asked: &Asked,
+        pointed: &mut Pointed,
+    ) -> bool {
+        let Some(group) = &mut self.group else { return false };
+        let key = (link, asked.request, asked.page);
+        let helper = group.choose(now, key, domain).filter(|helper| {
+            let follower = self.links.follower(*helper, domain);
+            follower.is_some_and(|follower| follower.registration.contains(asked.page))
+        });
+        let may = self.links.right_of_link(link, asked.page.volume) >= Right::Read;
+        let Some((helper, entry)) = helper.filter(|_| may).zip(self.domains.get_mut(&domain))
+        else {
+            group.has(link, domain, asked.page);
+            return false;
+        };
+        crate::probe::probe("pointed-to-a-neighbour");
+        group.point(now, key, domain, helper);
+        entry.fetch_begins(asked.page);
+        pointed.entry((asked.request, helper)).or_default().push(asked.page);
+        true
+    }
+
+    /// Says to a child, and to those who are to help it, what comes from them. Neither may wait for an
+    /// advance that carries nothing: the helper answers at this relay's position, and what it sends may be as
+    /// new.
+    pub(super) fn tell_pointed(
+        &mut self,
+        now: Instant,
+        (link, domain): (LinkId, DomainId),
+        pointed: Pointed,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let Some(entry) = self.domains.get(&domain).filter(|_| !pointed.is_empty()) else {
+            return;
+        };
+        let position = entry.through();
+        for ((request, to), pages) in pointed {
+            let group = self.group.as_ref();
+            let lives = group.and_then(|group| Some((group.life(link)?, group.life(to)?)));
+            let (asker, helper) = lives.expect("both are members, in this step");
+            self.links.point(link, (request, domain), (&pages, helper), out);
+            let help = GroupMessage::Help { request, domain, pages, asker, position };
+            self.links.send(to, Message::Group(help), out);
+            if let Some(follower) = self.links.follower(to, domain) {
+                follower.told(position);
+            }
+            self.pump(now, domain, to, out);
+        }
+        if let Some(follower) = self.links.follower(link, domain) {
+            follower.told(position);
+        }
+        self.pump(now, domain, link, out);
+    }
+
+    // ---- what they have ----
+
+    /// What an advance tells: copies of these pages have holes now, but for those of who made the change.
+    pub(super) fn directory_changed(&mut self, domain: DomainId, changes: &[Change]) {
+        let Some(group) = &mut self.group else { return };
+        for change in changes {
+            let by = self.links.link_of(domain, change.id.boot);
+            change.pages.iter().for_each(|page| group.changed(domain, page.page, by));
+        }
+    }
+
+    /// Nobody knows how these pages changed.
+    pub(super) fn directory_stale(&mut self, domain: DomainId, pages: &[PageId]) {
+        if let Some(group) = &mut self.group {
+            pages.iter().for_each(|page| group.changed(domain, *page, None));
+        }
+    }
+
+    /// What a child has is not known any more; none: nor what all others have.
+    pub(super) fn directory_forgets(&mut self, link: Option<LinkId>, domain: DomainId) {
+        if let Some(group) = &mut self.group {
+            group.forget(link, domain);
+        }
+    }
+
+    /// A child names pages that it holds. One with holes among them is found when somebody is helped.
+    pub(super) fn directory_listed(&mut self, link: LinkId, domain: DomainId, pages: &[PageId]) {
+        if let Some(group) = &mut self.group {
+            pages.iter().for_each(|page| group.has(link, domain, *page));
+        }
+    }
+
+    /// A child gave pages up.
+    pub(super) fn directory_evicted(&mut self, link: LinkId, domain: DomainId, pages: &[PageId]) {
+        if let Some(group) = &mut self.group {
+            pages.iter().for_each(|page| group.lacks(link, domain, *page));
+        }
+    }
+
+    /// Pages that a commit makes, of which its node then has the only complete copies.
+    pub(super) fn made_by(&self, writes: &[Write]) -> Vec<PageId> {
+        let makes = |write: &&Write| matches!(write.op, Op::CreatePage(_));
+        let group = self.group.as_ref();
+        group.map_or_else(Vec::new, |_| {
+            writes.iter().filter(makes).map(|write| write.page).collect()
+        })
+    }
+}

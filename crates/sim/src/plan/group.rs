@@ -1,0 +1,82 @@
+//! Groups: the nodes below each relay are neighbours, and the relay is their redirector.
+
+use super::{Plan, pick};
+use crate::agenda::{MICRO, MILLI, SECOND};
+use crate::net::Line;
+use larder_core::group::{GroupConfig, MemberConfig};
+use larder_core::rng::Rng;
+use larder_core::time::Duration;
+use serde::{Deserialize, Serialize};
+
+/// What the groups of a run are like.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupPlan {
+    /// The line between two neighbours.
+    pub line: Line,
+    /// How long a neighbour is waited for, in nanoseconds.
+    pub help_wait: u64,
+    /// The same of one that waits itself.
+    pub help_wait_long: u64,
+    /// Pages that wait at a helper.
+    pub helps_max: usize,
+    /// Pages under way from one member.
+    pub helping_max: usize,
+    /// Pages under way to one.
+    pub asking_max: usize,
+    /// Bytes of a member's part of the directory.
+    pub directory_bytes_max: usize,
+    /// How long one that was late is not asked, in nanoseconds.
+    pub rest: u64,
+}
+
+impl GroupPlan {
+    /// In half of the runs that have relays. Drawn apart, so that the others stay what they were.
+    pub(super) fn draw(plan: &Plan) -> Option<Self> {
+        let rng = &mut Rng::new(plan.seed ^ 0x0047_4f55);
+        if plan.relays.is_empty() || plan.nodes.len() < 2 || rng.chance(1, 2) {
+            return None;
+        }
+        let latency = pick(rng, &[20 * MICRO, 100 * MICRO, 100 * MICRO, 20 * MILLI]);
+        let line = Line {
+            latency,
+            jitter: pick(rng, &[0, latency / 4, latency * 4]),
+            byte_nanos: pick(rng, &[0, 10]),
+            bulk_spread: latency * pick(rng, &[0, 1, 8]),
+        };
+        Some(Self {
+            line,
+            help_wait: pick(rng, &[MILLI, 100 * MILLI, SECOND]),
+            help_wait_long: pick(rng, &[SECOND, 5 * SECOND]),
+            helps_max: pick(rng, &[1, 4, 1024]),
+            helping_max: pick(rng, &[1, 4, 256]),
+            asking_max: pick(rng, &[1, 4, 4096]),
+            directory_bytes_max: pick(rng, &[300, 1 << 20]),
+            rest: pick(rng, &[MILLI, SECOND]),
+        })
+    }
+
+    /// The redirector's bounds.
+    #[must_use]
+    pub fn redirector(&self) -> GroupConfig {
+        GroupConfig {
+            directory_bytes_max: self.directory_bytes_max,
+            helping_max: self.helping_max,
+            asking_max: self.asking_max,
+            rest: Duration::from_nanos(self.rest),
+            ..GroupConfig::default()
+        }
+    }
+
+    /// Those of the member at an address.
+    #[must_use]
+    pub fn member(&self, address: String) -> MemberConfig {
+        MemberConfig {
+            address,
+            help_wait: Duration::from_nanos(self.help_wait),
+            help_wait_long: Duration::from_nanos(self.help_wait_long),
+            helps_max: self.helps_max,
+            ..MemberConfig::default()
+        }
+    }
+}
