@@ -459,7 +459,7 @@ impl Cluster {
                 CacheOutput::Notice(Notice::Refused { reason }) => {
                     self.nodes[number].refused = Some(reason);
                 }
-                CacheOutput::Notice(_) => {}
+                CacheOutput::Notice(_) | CacheOutput::Neighbour(_) => {}
             }
         }
     }
