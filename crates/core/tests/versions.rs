@@ -352,7 +352,8 @@ fn ends_without_a_version_in_common_name_both_ranges() {
         assert_eq!(world.refused, [CloseReason::Version { parent, child }]);
         assert_eq!((world.parent.agreed, world.child.agreed), (None, None));
     }
-    let reason = CloseReason::Version { parent: TODAY, child: ONLY_NEXT };
+    let (parent, child) = (Versions { oldest: 1, newest: 3 }, Versions { oldest: 4, newest: 4 });
+    let reason = CloseReason::Version { parent, child };
     let text = "no common protocol version: the parent speaks 1 to 3, the child 4; update the older \
                 of the two";
     assert_eq!(reason.to_string(), text);
