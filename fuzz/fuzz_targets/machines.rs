@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     // The first three are those of inputs that were kept before there were groups.
-    let victim = match (victim % 3, victim < 128) {
+    let victim = match (victim % 3, *victim < 128) {
         (0, _) => Victim::Origin,
         (1, true) => Victim::Cache,
         (1, false) => Victim::Member,

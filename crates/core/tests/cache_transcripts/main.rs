@@ -86,6 +86,7 @@ stories! {
     bug118_named_in_vain,
     bug124_commits_in_doubt_at_once,
     bug141_a_list_after_a_reset,
+    bug147_a_resume_that_waits,
     bug139_a_wait_on_a_line_that_is_lost,
     bug134_a_question_that_nobody_answered,
     group_asks,

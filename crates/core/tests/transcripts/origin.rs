@@ -1,6 +1,7 @@
 //! Transcripts of the origin: one test per protocol rule or named race, each told by its prose.
 
 mod copies;
+mod crowds;
 mod deletions;
 mod forgotten;
 mod left;

@@ -90,11 +90,14 @@ impl World {
         let answer = match result {
             Ok(CacheReply::Copied(answer)) => *answer,
             Ok(other) => panic!("{other:?} is no part of a copy"),
-            Err(RequestError::Busy(_)) if copying.patience > 0 && !self.clients_drain() => {
+            Err(RequestError::Busy(_)) if !self.clients_drain() => {
                 // A relay answers so at once: fifty clients that ask again at once leave no time to others.
-                copying.patience -= 1;
-                self.clients[index].stage = Stage::Copy(copying);
-                return self.client_goes_on(index, 20 * MILLI);
+                let pause = (20 * MILLI) << (PATIENCE - copying.patience);
+                if copying.patience > 0 {
+                    copying.patience -= 1;
+                    self.clients[index].stage = Stage::Copy(copying);
+                }
+                return self.client_goes_on(index, pause);
             }
             // A pin that was given up, a volume that is gone, or nobody there.
             Err(_) => return self.client_thinks(index),

@@ -3,6 +3,8 @@
 //! committed, every request is answered, queues are empty, caches agree with the origin, and nothing is
 //! kept for children that are gone (P7, P10).
 
+use super::process::Asked;
+use super::relay::{ONE_BY_ONE, commit_bytes_max};
 use super::{Machinery, Phase, World};
 use crate::agenda::{SECOND, Time};
 use crate::net::{Proc, Way, conn_of};
@@ -226,9 +228,8 @@ impl World {
 
     /// Every request ends with its user's patience (P10), but for what clocks are off, and for pauses.
     pub(super) fn check_patience(&self, proc: Proc, number: u64) {
-        let Some((asked, patience, _)) = self.process(proc).node_ref().asked.get(&number) else {
-            return;
-        };
+        let Some(request) = self.process(proc).node_ref().asked.get(&number) else { return };
+        let Asked { at: asked, patience, .. } = request;
         let bias = self.bias_ppm();
         let mut due = asked.plus(patience + patience * bias / 1_000_000 + SLACK_NANOS);
         for (time, nanos) in &self.set_backs {
@@ -267,9 +268,8 @@ impl World {
         number: u64,
         result: &Result<CacheReply, RequestError>,
     ) {
-        let Some((asked, _, pages)) = self.process(proc).node_ref().asked.get(&number) else {
-            return;
-        };
+        let Some(request) = self.process(proc).node_ref().asked.get(&number) else { return };
+        let Asked { at: asked, pages, ahead, .. } = request;
         let unanswered = matches!(
             result,
             Err(RequestError::TimedOut | RequestError::Unavailable(_))
@@ -282,7 +282,7 @@ impl World {
         let waited = self.now.0.saturating_sub(since.0);
         assert!(
             !unanswered
-                || waited < self.in_vain_nanos() + self.turns_nanos(*pages)
+                || waited < self.in_vain_nanos() + self.turns_nanos(&way, *pages, *ahead)
                 || self.mended.is_none()
                 || !self.is_in_core(proc),
             "progress: request {number} of {proc:?} waited in vain for {} s after all was mended: \
@@ -296,11 +296,36 @@ impl World {
         IN_VAIN_NANOS + IN_VAIN_STORES * self.plan.store_nanos
     }
 
-    /// How long so many pages take whose answers come one after the other, where a link takes few requests.
-    fn turns_nanos(&self, pages: usize) -> u64 {
+    /// Requests that no origin has answered, where the log takes few commits at once.
+    pub(super) fn waiting_at_origins(&self) -> usize {
+        if self.plan.limits.append_records_max > 4 {
+            return 0;
+        }
+        let statuses = self.processes.iter().filter_map(|process| match &process.machinery {
+            Machinery::Origin(host) => host.machine.as_ref().map(|machine| machine.status()),
+            Machinery::Relay(_) | Machinery::Node(_) => None,
+        });
+        let waiting = |status: ParentStatus| -> usize {
+            status.children.iter().map(|child| child.unanswered as usize).sum()
+        };
+        statuses.map(waiting).sum()
+    }
+
+    /// How long so many pages take whose answers come one after the other, where a link takes few requests;
+    /// below a relay, whose link all share, what each of the others asks: a request, and one before; and what
+    /// was ahead of it at a log that takes few commits at once.
+    fn turns_nanos(&self, way: &BTreeSet<Proc>, pages: usize, ahead: usize) -> u64 {
         let each = |line: &crate::net::Line| 2 * (line.latency + line.jitter) + line.bulk_spread;
         let slowest = self.plan.lines.iter().map(each).max().unwrap_or_default();
-        pages as u64 / u64::from(self.plan.limits.requests_max) * slowest
+        let requests = u64::from(self.plan.limits.requests_max);
+        let one_by_one = commit_bytes_max(&self.plan.limits) == ONE_BY_ONE;
+        let places = if one_by_one { 1 } else { requests };
+        let kinds = self.processes.iter().map(|process| &process.machinery);
+        let nodes = kinds.filter(|kind| matches!(kind, Machinery::Node(_))).count() as u64;
+        let crowd = if way.len() > 2 { 2 * nodes / places * slowest } else { 0 };
+        let appends = (ahead / self.plan.limits.append_records_max) as u64;
+        let log = appends * (IN_VAIN_STORES / 2) * self.plan.store_nanos;
+        pages as u64 / requests * slowest + crowd + log
     }
 
     /// A process and all above it.

@@ -1,6 +1,6 @@
 //! Node processes: the cache machine, and the checks after each of its steps.
 
-use super::process::lock;
+use super::process::{Asked, lock};
 use super::{Event, World};
 use crate::agenda::SECOND;
 use crate::check::copies::check_copy;
@@ -115,7 +115,7 @@ impl World {
     pub(crate) fn node_request(&mut self, proc: Proc, id: RequestId, op: CacheOp, patience: u64) {
         let now = self.process(proc).local(self.now);
         let pages = if let CacheOp::Fetch { pages, .. } = &op { pages.len() } else { 1 };
-        let asked = (self.now, patience, pages);
+        let asked = Asked { at: self.now, patience, pages, ahead: self.waiting_at_origins() };
         self.process_mut(proc).node().asked.insert(id.0, asked);
         let patience = std::time::Duration::from_nanos(patience);
         self.trace.line(|| format!("{proc:?} request {}: {op:?}", id.0));

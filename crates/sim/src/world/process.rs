@@ -78,6 +78,19 @@ pub struct RelayHost {
 /// the machine went on while it read.
 pub(super) type SharedCache = Arc<Mutex<Cache>>;
 
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// When it was asked.
+    pub at: Time,
+    /// Its user's, in nanoseconds.
+    pub patience: u64,
+    /// Of how many pages.
+    pub pages: usize,
+    /// Requests that had no answer of an origin then: what waits for its log comes first.
+    pub ahead: usize,
+}
+
 /// A node's process.
 #[derive(Default)]
 pub struct Node {
@@ -95,8 +108,8 @@ pub struct Node {
     pub early: BTreeSet<PageId>,
     /// Requests under way, by number: which client waits.
     pub waiting: BTreeMap<u64, u16>,
-    /// Every request under way: when it was asked, its user's patience in nanoseconds, and of how many pages.
-    pub asked: BTreeMap<u64, (Time, u64, usize)>,
+    /// Every request under way.
+    pub asked: BTreeMap<u64, Asked>,
     /// The last request number.
     pub requests: u64,
     /// The link was refused for good: an operator must act.

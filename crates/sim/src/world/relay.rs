@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::net::Proc;
-use crate::plan::GroupPlan;
+use crate::plan::{GroupPlan, Limits};
 use larder_core::downlink::DownlinkConfig;
 use larder_core::id::BootId;
 use larder_core::machine::{LinkInput, Machine};
@@ -10,6 +10,14 @@ use larder_core::message::LinkLimits;
 use larder_core::relay::io::{RelayInput, RelayNotice, RelayOutput};
 use larder_core::relay::{Relay, RelayConfig};
 use larder_core::time::Duration;
+
+/// Of commits a relay passes up no more at once: one by one, if it is so.
+pub(super) const ONE_BY_ONE: usize = 512;
+
+/// Bytes of commits that a relay passes up at once.
+pub(super) fn commit_bytes_max(limits: &Limits) -> usize {
+    if limits.requests_max == 4 { ONE_BY_ONE } else { 64 << 20 }
+}
 
 impl World {
     /// What a parent grants its children.
@@ -46,7 +54,7 @@ impl World {
             request_max: Duration::from_secs(10),
             resume_pages_max: limits.resume_pages_max,
             narrow_delay: limits.beat,
-            commit_bytes_max: if limits.requests_max == 4 { 512 } else { 64 << 20 },
+            commit_bytes_max: commit_bytes_max(limits),
             group: self.plan.group.as_ref().map(GroupPlan::redirector),
             faults: self.plan.faults,
             ..RelayConfig::default()

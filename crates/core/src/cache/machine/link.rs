@@ -1,5 +1,6 @@
 //! The link to the parent: handshake, limits, credits, the end of a link.
 
+use super::domain::Domain;
 use super::neighbours::Transfers;
 use super::{Cache, CacheOutput, Notice, Out};
 use crate::group::GroupMessage;
@@ -293,12 +294,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Beats keep a link alive; a node without an open volume has none to send.
+    /// Beats keep a link alive; a node without a stream has none to send. One whose resume waits for its turn
+    /// below a crowded relay is not gone (bug 147).
     pub(super) fn keep_alive(&mut self, now: Instant, out: &mut Out) {
         let every = self.config.beat_every;
         let Some(link) = self.link.as_mut().filter(|link| link.keep_at <= now) else { return };
         link.keep_at = now.after(every);
-        if self.domains.is_empty() {
+        if !self.domains.values().any(Domain::live) {
             self.send(Message::KeepAlive, out);
         }
     }

@@ -16,7 +16,7 @@ use crate::rights::Access;
 const REQUESTS_MIN: usize = 256;
 
 impl Domain {
-    /// Whether an append that is gathered takes one more request that is no commit. While the log hangs a
+    /// Whether an append that is gathered takes one more record that changes no page. While the log hangs a
     /// child that comes back again and again would add as many each time as it may ask at once.
     pub(super) fn takes_request(&self, cx: &Context<'_>) -> Result<(), RequestError> {
         let max = (2 * cx.config.append_records_max).max(REQUESTS_MIN);
@@ -35,17 +35,17 @@ impl Domain {
         lsn
     }
 
-    /// Sends the gathered append if none is under way.
-    pub(super) fn append(&mut self, cx: &mut Context<'_>) {
+    /// Sends the gathered append if none is under way; says whether it did.
+    pub(super) fn append(&mut self, cx: &mut Context<'_>) -> bool {
         let waits = self.append_after.is_some_and(|at| at > cx.now);
         if self.is_failed() || self.flying.is_some() || waits {
-            return;
+            return false;
         }
         self.append_after = None;
         self.gather_boots(cx);
         if self.gathering.is_empty() {
             assert!(self.gathering.withheld.is_empty(), "an answer waits for nothing");
-            return;
+            return false;
         }
         let mut batch = std::mem::take(&mut self.gathering);
         for (page, _) in &batch.pages {
@@ -62,6 +62,7 @@ impl Domain {
             batch = Batch::default();
         }
         self.flying = Some((write, batch));
+        true
     }
 
     /// Boots that wait to be registered; the longest unheard of make room. One that cannot be made

@@ -85,12 +85,14 @@ impl Domain {
         let checked = checked.and_then(|()| self.check_rights(cx, &passers, &request));
         let [passer] = passers;
         if let Err(abort) = checked {
-            if self.gathering.items.len() < cx.config.append_records_max {
-                self.pending.add(id, passer);
-                self.gather_abort(id, abort);
-            } else {
-                let error = RequestError::Busy("the append that is gathered is full".into());
-                cx.links.defer(link, self.id, id, error, cx.out);
+            // Its place does not depend on how many commits are gathered: while others wait for each place
+            // that becomes free, it would find none (bug 146).
+            match self.takes_request(cx) {
+                Ok(()) => {
+                    self.pending.add(id, passer);
+                    self.gather_abort(id, abort);
+                }
+                Err(full) => cx.links.defer(link, self.id, id, full, cx.out),
             }
             return;
         }
@@ -214,7 +216,7 @@ impl Domain {
         let id = waiting.request.id;
         match error {
             RequestError::Damaged { page, .. }
-                if self.is_open() && self.gathering.items.len() < cx.config.append_records_max =>
+                if self.is_open() && self.takes_request(cx).is_ok() =>
             {
                 self.gather_abort(id, Abort::Lost(*page));
             }
@@ -239,6 +241,8 @@ impl Domain {
         while self.has_room(cx)
             && let Some(mut waiting) = self.ready.pop_front()
         {
+            // Its turn has come; what it may have to load from here on has a limit of its own.
+            (self.taken_at, waiting.since) = (cx.now, cx.now);
             let writes = &waiting.request.writes;
             if waiting.pinned.is_empty() && writes.iter().any(|w| !self.pages.is_loaded(w.page)) {
                 self.prepare(cx, waiting);

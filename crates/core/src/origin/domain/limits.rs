@@ -58,8 +58,11 @@ impl Domain {
         let loading = self.loading_commits.iter().filter(|(_, waiting)| late(waiting.since));
         let loading: Vec<u64> = loading.map(|(ticket, _)| *ticket).collect();
         let ready = std::mem::take(&mut self.ready).into_iter();
+        // As long as one after the other has its turn, theirs will come: sent away they would come back as
+        // the last, again and again (bug 148).
+        let taken_at = self.taken_at;
         let (turns, rest): (VecDeque<_>, VecDeque<_>) =
-            ready.partition(|waiting| late(waiting.since));
+            ready.partition(|waiting| late(waiting.since.max(taken_at)));
         self.ready = rest;
         let error = RequestError::Unavailable(not_read("a page that it needs", cx));
         for ticket in loading {

@@ -167,6 +167,8 @@ pub(super) struct Domain {
     loading_commits: BTreeMap<u64, Waiting>,
     /// Commits that wait for room in an append, in order.
     ready: VecDeque<Waiting>,
+    /// When one of those last had its turn.
+    taken_at: Instant,
     waiting_bytes: usize,
     /// Of pages kept in memory for those.
     pinned_bytes: usize,
@@ -303,7 +305,10 @@ impl Domain {
             return;
         }
         self.execute_ready(cx);
-        self.append(cx);
+        if self.append(cx) {
+            // The next one has room, before records that change no page have taken it.
+            self.execute_ready(cx);
+        }
         self.start_copy_loads(cx);
         while let Some(link) = self.serve.pop_first() {
             self.serve_pages(cx, link, Pace::All);

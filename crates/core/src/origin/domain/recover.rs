@@ -130,6 +130,7 @@ impl Domain {
             pending: Pending::default(),
             loading_commits: BTreeMap::new(),
             ready: VecDeque::new(),
+            taken_at: now,
             waiting_bytes: 0,
             pinned_bytes: 0,
             next_ticket: 0,
