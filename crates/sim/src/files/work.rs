@@ -47,6 +47,10 @@ struct Process {
     ended: Notify,
     /// The tree is to be opened anew.
     over: AtomicBool,
+    /// All clients are done.
+    ends: AtomicBool,
+    /// The background has not seen that yet.
+    tends_on: AtomicBool,
 }
 
 /// Has work counted as somebody's.
@@ -97,7 +101,8 @@ async fn work_on(port: Arc<Port>, plan: Arc<FilesPlan>, files: Arc<Files>) {
     });
     let working = AtomicUsize::new(usize::from(plan.clients));
     let (ended, over) = (Notify::new(), AtomicBool::new(false));
-    let process = Arc::new(Process { port, plan, files, working, ended, over });
+    let (ends, tends_on) = (AtomicBool::new(false), AtomicBool::new(true));
+    let process = Arc::new(Process { port, plan, files, working, ended, over, ends, tends_on });
     for client in 0..process.plan.clients {
         start(client_of(process.clone(), client));
     }
@@ -105,6 +110,11 @@ async fn work_on(port: Arc<Port>, plan: Arc<FilesPlan>, files: Arc<Files>) {
     start(tends(process.clone()));
     while process.working.load(Ordering::SeqCst) > 0 {
         process.ended.notified().await;
+    }
+    process.ends.store(true, Ordering::SeqCst);
+    // What is being freed is waited for: whoever let go of it in the middle would leave it to a sweep.
+    while !process.over.load(Ordering::SeqCst) && process.tends_on.load(Ordering::SeqCst) {
+        sleep(AGAIN).await;
     }
     if !process.over.load(Ordering::SeqCst) {
         end(&process).await;
@@ -157,9 +167,13 @@ async fn tends(process: Arc<Process>) {
                 orphans = instant();
                 let _later = files.tend_orphans().await;
             }
+            if process.ends.load(Ordering::SeqCst) {
+                break;
+            }
         }
     })
     .await;
+    process.tends_on.store(false, Ordering::SeqCst);
 }
 
 /// Ends it as an unmount does, the line being whole.
