@@ -126,8 +126,8 @@ fn mix_group<'a>(mixer: &'a mut Mixer, message: &GroupMessage) -> &'a mut Mixer 
         GroupMessage::Help { request, pages, asker, position, .. } => {
             mixer.add(request.0).add(sum(pages)).add(asker.0 as u64).add(position.0)
         }
-        GroupMessage::Lacks { request, pages, waits, .. } => {
-            mixer.add(request.0).add(sum(pages)).add(u64::from(*waits))
+        GroupMessage::Lacks { request, pages, why, .. } => {
+            mixer.add(request.0).add(sum(pages)).add(*why as u64)
         }
     }
 }

@@ -14,6 +14,9 @@ pub struct GroupConfig {
     pub asking_max: usize,
     /// A helper from which nothing came in time is not pointed to for so long. Default: 1 s.
     pub rest: Duration,
+    /// Members are told of each other at most so often. Who links anew within it has never been away for
+    /// them. Default: 200 ms.
+    pub members_every: Duration,
     /// A transfer of which its asker says nothing for so long is taken for one that is over: the
     /// redirector sends no notice for the page meanwhile (rule 7). Default: 60 s.
     pub transfer_max: Duration,
@@ -26,6 +29,7 @@ impl Default for GroupConfig {
             helping_max: 256,
             asking_max: 4096,
             rest: Duration::from_secs(1),
+            members_every: Duration::from_millis(200),
             transfer_max: Duration::from_secs(60),
         }
     }

@@ -19,8 +19,12 @@ struct Joined {
     member: Member,
     /// Neighbours to whom a link of its stands.
     reaches: BTreeSet<BootId>,
-    /// Pages of which its copy is complete, or on its way.
+    /// Pages of which its copy is complete, or on its way from above.
     complete: BTreeMap<DomainId, PageSet>,
+    /// Pages that it awaits from neighbours; whether they have changed since.
+    awaits: BTreeMap<(DomainId, PageId), bool>,
+    /// Pages that did not come from a neighbour: its next request for one goes up.
+    above: BTreeSet<(DomainId, PageId)>,
     /// Pages under way from it, and to it from neighbours.
     helping: usize,
     asking: usize,
@@ -43,8 +47,14 @@ struct Transfer {
 pub(crate) struct Directory {
     config: GroupConfig,
     members: BTreeMap<LinkId, Joined>,
+    /// Who found the group full, and is let in when there is room.
+    outside: BTreeMap<LinkId, Member>,
     transfers: BTreeMap<Key, Transfer>,
     deadlines: BTreeSet<(Instant, Key)>,
+    /// Somebody came or went: when all members are told of it.
+    tell_at: Option<Instant>,
+    /// They are not told before then.
+    quiet_until: Instant,
 }
 
 impl Directory {
@@ -53,54 +63,79 @@ impl Directory {
         Self {
             config,
             members: BTreeMap::new(),
+            outside: BTreeMap::new(),
             transfers: BTreeMap::new(),
             deadlines: BTreeSet::new(),
+            tell_at: None,
+            quiet_until: Instant(0),
         }
     }
 
     // ---- members ----
 
-    /// A link's child is a member, or has another address now. Says whether there is anything new to be
-    /// told: a group that is full takes nobody.
-    pub(crate) fn join(&mut self, link: LinkId, member: Member) -> bool {
+    /// A link's child is a member, or has another address now. Who finds the group full waits until a
+    /// member leaves.
+    pub(crate) fn join(&mut self, now: Instant, link: LinkId, member: Member) {
         if let Some(joined) = self.members.get_mut(&link) {
-            let new = joined.member != member;
-            joined.member = member;
-            return new;
+            if joined.member != member {
+                joined.member = member;
+                self.members_changed(now);
+            }
+            return;
         }
         if self.members.len() >= MEMBERS_MAX {
             crate::probe::probe("group-full");
-            return false;
+            self.outside.insert(link, member);
+            return;
         }
+        self.members_changed(now);
         let joined = Joined {
             member,
             reaches: BTreeSet::new(),
             complete: BTreeMap::new(),
+            awaits: BTreeMap::new(),
+            above: BTreeSet::new(),
             helping: 0,
             asking: 0,
             chosen: 0,
             rests_until: None,
         };
         self.members.insert(link, joined);
-        true
+    }
+
+    /// All members are to be told of each other: at once, or a while after they were told last.
+    fn members_changed(&mut self, now: Instant) {
+        let at = now.max(self.quiet_until);
+        self.tell_at.get_or_insert(at);
+    }
+
+    /// What each member is to be told of the others, if it is time.
+    pub(crate) fn news(&mut self, now: Instant) -> Vec<(LinkId, Vec<Member>)> {
+        if self.tell_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        self.tell_at = None;
+        self.quiet_until = now.after(self.config.members_every);
+        self.members.keys().map(|link| (*link, self.neighbours(*link))).collect()
     }
 
     /// A link is gone. Gives the pages of transfers to it, which are over; none: it was no member's.
-    pub(crate) fn leave(&mut self, link: LinkId) -> Option<Vec<(DomainId, PageId)>> {
+    pub(crate) fn leave(&mut self, now: Instant, link: LinkId) -> Option<Vec<(DomainId, PageId)>> {
+        self.outside.remove(&link);
         self.members.remove(&link)?;
+        self.members_changed(now);
+        if let Some((link, member)) = self.outside.pop_first() {
+            self.join(now, link, member);
+        }
         let all = (link, RequestId(0), PageId::default())..;
         let of = self.transfers.range(all).take_while(|((asker, ..), _)| *asker == link);
         let keys: Vec<Key> = of.map(|(key, _)| *key).collect();
-        Some(keys.into_iter().filter_map(|key| self.over(key)).collect())
-    }
-
-    /// All members' links.
-    pub(crate) fn links(&self) -> Vec<LinkId> {
-        self.members.keys().copied().collect()
+        let over = keys.into_iter().filter_map(|key| self.over(key));
+        Some(over.map(|(domain, page, _)| (domain, page)).collect())
     }
 
     /// All members but the one at a link, ascending.
-    pub(crate) fn neighbours(&self, link: LinkId) -> Vec<Member> {
+    fn neighbours(&self, link: LinkId) -> Vec<Member> {
         let others = self.members.iter().filter(|(other, _)| **other != link);
         let mut others: Vec<Member> = others.map(|(_, joined)| joined.member.clone()).collect();
         others.sort_unstable();
@@ -143,6 +178,9 @@ impl Directory {
     /// The page changed: nobody has it complete, but who changed it.
     pub(crate) fn changed(&mut self, domain: DomainId, page: PageId, by: Option<LinkId>) {
         for (link, joined) in &mut self.members {
+            if let Some(changed) = joined.awaits.get_mut(&(domain, page)) {
+                *changed = true;
+            }
             if Some(*link) != by
                 && let Some(complete) = joined.complete.get_mut(&domain)
             {
@@ -156,17 +194,31 @@ impl Directory {
         for (other, joined) in &mut self.members {
             if link.is_none_or(|link| link == *other) {
                 joined.complete.remove(&domain);
+                let first = (domain, PageId::default());
+                let of = joined.awaits.range_mut(first..).take_while(|((d, _), _)| *d == domain);
+                of.for_each(|(_, changed)| *changed = true);
             }
         }
     }
 
     // ---- who helps whom ----
 
-    /// Who can help a member with a page: of those whom it reaches, the one with the fewest pages under
-    /// way.
-    pub(crate) fn choose(&self, now: Instant, key: Key, domain: DomainId) -> Option<LinkId> {
+    /// Who can help a member with a page: of those whom it reaches, and who `may` (they are registered for
+    /// it, and read its volume), the one with the fewest pages under way. What did not come from a neighbour
+    /// comes from above: a miss costs one wait.
+    pub(crate) fn choose(
+        &mut self,
+        now: Instant,
+        key: Key,
+        domain: DomainId,
+        mut may: impl FnMut(LinkId) -> bool,
+    ) -> Option<LinkId> {
         let (asker, _, page) = key;
-        let asks = self.members.get(&asker)?;
+        if self.members.get_mut(&asker)?.above.remove(&(domain, page)) {
+            crate::probe::probe("neighbour-did-not-help");
+            return None;
+        }
+        let asks = &self.members[&asker];
         // One that names a page of a fetch twice, or a fetch's number, is not helped with it again.
         if asks.asking >= self.config.asking_max || self.transfers.contains_key(&key) {
             return None;
@@ -177,6 +229,7 @@ impl Directory {
                 && joined.complete.get(&domain).is_some_and(|complete| complete.contains(page))
                 && asks.reaches.contains(&joined.member.life)
                 && joined.rests_until.is_none_or(|until| until <= now)
+                && may(**link)
         };
         let load = |(_, joined): &(&LinkId, &Joined)| (joined.helping, joined.chosen);
         self.members.iter().filter(helps).min_by_key(load).map(|(link, _)| *link)
@@ -190,6 +243,7 @@ impl Directory {
         self.deadlines.insert((deadline, key));
         if let Some(asks) = self.members.get_mut(&key.0) {
             asks.asking += 1;
+            asks.awaits.insert((domain, key.2), false);
         }
         if let Some(helps) = self.members.get_mut(&helper) {
             helps.helping += 1;
@@ -200,36 +254,51 @@ impl Directory {
     /// An asker says how a transfer ended. Gives the domain; none: there was no such transfer.
     pub(crate) fn ended(&mut self, now: Instant, key: Key, end: HelpEnd) -> Option<DomainId> {
         let helper = self.transfers.get(&key)?.helper;
-        let (domain, page) = self.over(key)?;
+        let (domain, page, changed) = self.over(key)?;
         match end {
+            HelpEnd::Came if changed => crate::probe::probe("transfer-overtaken"),
             HelpEnd::Came => self.has(key.0, domain, page),
             HelpEnd::Lacked => self.lacks(helper, domain, page),
+            HelpEnd::NotSent => {}
             HelpEnd::Late => {
                 crate::probe::probe("helper-late");
-                self.lacks(helper, domain, page);
                 if let Some(helps) = self.members.get_mut(&helper) {
                     helps.rests_until = Some(now.after(self.config.rest));
                 }
             }
         }
+        if end != HelpEnd::Came
+            && let Some(asks) = self.members.get_mut(&key.0)
+        {
+            // Who gives up what he missed does not ask again: a bound, and no loss.
+            if asks.above.len() >= self.config.asking_max {
+                asks.above.clear();
+            }
+            asks.above.insert((domain, page));
+        }
         Some(domain)
     }
 
-    fn over(&mut self, key: Key) -> Option<(DomainId, PageId)> {
+    /// Gives the domain, the page, and whether it has changed since it was pointed.
+    fn over(&mut self, key: Key) -> Option<(DomainId, PageId, bool)> {
         let Transfer { domain, helper, deadline } = self.transfers.remove(&key)?;
         self.deadlines.remove(&(deadline, key));
+        let mut changed = true;
         if let Some(asks) = self.members.get_mut(&key.0) {
             asks.asking -= 1;
+            // Of two fetches of a page the first that is over takes it along.
+            changed = asks.awaits.remove(&(domain, key.2)).unwrap_or(true);
         }
         if let Some(helps) = self.members.get_mut(&helper) {
             helps.helping -= 1;
         }
-        Some((domain, key.2))
+        Some((domain, key.2, changed))
     }
 
-    /// When the first transfer is taken for over, whatever its asker says.
+    /// When members are told of each other, or the first transfer is taken for over, whatever its asker says.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(at, _)| *at)
+        let transfer = self.deadlines.first().map(|(at, _)| *at);
+        [self.tell_at, transfer].into_iter().flatten().min()
     }
 
     /// Transfers of which nothing was said for too long: their pages.
@@ -239,7 +308,7 @@ impl Directory {
             && at <= now
         {
             crate::probe::probe("transfer-unsaid");
-            over.extend(self.over(key));
+            over.extend(self.over(key).map(|(domain, page, _)| (domain, page)));
         }
         over
     }
@@ -259,6 +328,8 @@ impl Directory {
             let helping = self.transfers.values().filter(|one| one.helper == *link).count();
             assert_eq!(asking, joined.asking, "pages pointed for a member are counted");
             assert_eq!(helping, joined.helping, "pages under way from a member are counted");
+            assert!(joined.awaits.len() <= joined.asking, "it awaits what is under way to it");
+            assert!(joined.above.len() <= self.config.asking_max, "what did not come is bounded");
             for complete in joined.complete.values() {
                 let most = self.config.directory_bytes_max;
                 assert!(complete.bytes() <= most, "a part of the directory outgrew its bound");
@@ -290,17 +361,22 @@ mod tests {
         for link in 1..=count {
             let (name, address) = (format!("n{link}"), format!("at {link}"));
             let member = Member { life: life(link), name, address };
-            assert!(directory.join(LinkId(link), member));
+            directory.join(Instant(0), LinkId(link), member);
         }
+        assert_eq!(directory.news(Instant(0)).len() as u64, count);
         for link in 1..=count {
             directory.reach(LinkId(link), (1..=count).map(life).collect());
         }
         directory
     }
 
-    fn choose(directory: &Directory, asker: u64, number: u64) -> Option<u64> {
+    fn choose(directory: &mut Directory, asker: u64, number: u64) -> Option<u64> {
+        choose_at(directory, Instant(0), asker, number)
+    }
+
+    fn choose_at(directory: &mut Directory, at: Instant, asker: u64, number: u64) -> Option<u64> {
         let key = (LinkId(asker), RequestId(99), page(number));
-        directory.choose(Instant(0), key, DOMAIN).map(|link| link.0)
+        directory.choose(at, key, DOMAIN, |_| true).map(|link| link.0)
     }
 
     #[test]
@@ -311,7 +387,7 @@ mod tests {
         }
         let mut helpers = Vec::new();
         for request in 0..7 {
-            let helper = choose(&directory, 4, 7);
+            let helper = choose(&mut directory, 4, 7);
             helpers.extend(helper);
             if let Some(helper) = helper {
                 let key = (LinkId(4), RequestId(request), page(7));
@@ -321,8 +397,8 @@ mod tests {
         }
         assert_eq!(helpers, [1, 2, 3, 1, 2, 3], "the seventh comes from above");
         directory.ended(Instant(0), (LinkId(4), RequestId(1), page(7)), HelpEnd::Came);
-        assert_eq!(choose(&directory, 4, 7), Some(2), "there is room again");
-        assert_eq!(choose(&directory, 1, 7), Some(4), "the asker has it now, and is idle");
+        assert_eq!(choose(&mut directory, 4, 7), Some(2), "there is room again");
+        assert_eq!(choose(&mut directory, 1, 7), Some(4), "the asker has it now, and is idle");
         directory.check();
     }
 
@@ -330,13 +406,13 @@ mod tests {
     fn nobody_is_pointed_to_who_lacks_it_rests_or_is_not_reached() {
         let mut directory = group(GroupConfig::default(), 3);
         directory.has(LinkId(1), DOMAIN, page(7));
-        assert_eq!(choose(&directory, 1, 7), None, "not to itself");
-        assert_eq!(choose(&directory, 2, 8), None, "another page");
-        assert_eq!(choose(&directory, 2, 7), Some(1));
+        assert_eq!(choose(&mut directory, 1, 7), None, "not to itself");
+        assert_eq!(choose(&mut directory, 2, 8), None, "another page");
+        assert_eq!(choose(&mut directory, 2, 7), Some(1));
         directory.changed(DOMAIN, page(7), Some(LinkId(1)));
-        assert_eq!(choose(&directory, 2, 7), Some(1), "its own change");
+        assert_eq!(choose(&mut directory, 2, 7), Some(1), "its own change");
         directory.changed(DOMAIN, page(7), None);
-        assert_eq!(choose(&directory, 2, 7), None, "another's");
+        assert_eq!(choose(&mut directory, 2, 7), None, "another's");
 
         directory.has(LinkId(1), DOMAIN, page(7));
         directory.has(LinkId(1), DOMAIN, page(8));
@@ -345,23 +421,18 @@ mod tests {
         assert_eq!(directory.ended(Instant(0), key, HelpEnd::Late), Some(DOMAIN));
         assert_eq!(directory.ended(Instant(0), key, HelpEnd::Late), None, "said twice");
         let after = Instant(0).after(Duration::from_secs(1));
-        assert_eq!(choose(&directory, 3, 8), None, "it rests");
-        assert_eq!(
-            directory.choose(after, (LinkId(3), RequestId(99), page(8)), DOMAIN),
-            Some(LinkId(1))
-        );
-        assert_eq!(
-            directory.choose(after, (LinkId(3), RequestId(99), page(7)), DOMAIN),
-            None,
-            "and lacks it"
-        );
+        assert_eq!(choose(&mut directory, 3, 8), None, "it rests");
+        assert_eq!(choose_at(&mut directory, after, 3, 8), Some(1));
+        assert_eq!(choose_at(&mut directory, after, 3, 7), Some(1), "and has what it had");
+        assert_eq!(choose_at(&mut directory, after, 2, 7), None, "a miss costs one wait");
+        assert_eq!(choose_at(&mut directory, after, 2, 7), Some(1), "another miss");
+        let key = (LinkId(3), RequestId(1), page(7));
+        directory.point(after, key, DOMAIN, LinkId(1));
+        directory.ended(after, key, HelpEnd::Lacked);
+        assert_eq!(choose_at(&mut directory, after, 2, 7), None, "it lacks it after all");
 
         directory.reach(LinkId(3), vec![BootId(20)]);
-        assert_eq!(
-            directory.choose(after, (LinkId(3), RequestId(99), page(8)), DOMAIN),
-            None,
-            "not reached"
-        );
+        assert_eq!(choose_at(&mut directory, after, 3, 8), None, "not reached");
         directory.check();
     }
 
@@ -372,10 +443,15 @@ mod tests {
         for key in keys {
             directory.point(Instant(0), key, DOMAIN, LinkId(3));
         }
-        assert_eq!(directory.leave(LinkId(3)), Some(Vec::new()), "the asker decides");
+        let now = Instant(1);
+        assert_eq!(directory.leave(now, LinkId(3)), Some(Vec::new()), "the asker decides");
         directory.check();
-        assert_eq!(directory.leave(LinkId(1)), Some(vec![(DOMAIN, page(7))]));
-        assert_eq!(directory.leave(LinkId(1)), None);
+        assert_eq!(directory.leave(now, LinkId(1)), Some(vec![(DOMAIN, page(7))]));
+        assert_eq!(directory.leave(now, LinkId(1)), None);
+        let quiet = Instant(0).after(GroupConfig::default().members_every);
+        assert_eq!(directory.next_timeout(), Some(quiet), "they were told just now");
+        assert!(directory.news(now).is_empty());
+        assert_eq!(directory.news(quiet).len(), 1, "of two that left, at once");
         let limit = directory.next_timeout().expect("one is under way");
         assert_eq!(directory.timeouts(limit), vec![(DOMAIN, page(7))]);
         assert_eq!(directory.next_timeout(), None);
@@ -390,10 +466,10 @@ mod tests {
             directory.has(LinkId(1), DOMAIN, page(number * 64));
             directory.check();
         }
-        assert_eq!(choose(&directory, 2, 64), None);
+        assert_eq!(choose(&mut directory, 2, 64), None);
         directory.has(LinkId(1), DOMAIN, page(64));
-        assert_eq!(choose(&directory, 2, 64), Some(1));
+        assert_eq!(choose(&mut directory, 2, 64), Some(1));
         directory.forget(Some(LinkId(1)), DOMAIN);
-        assert_eq!(choose(&directory, 2, 64), None);
+        assert_eq!(choose(&mut directory, 2, 64), None);
     }
 }

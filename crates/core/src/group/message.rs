@@ -31,6 +31,20 @@ pub enum HelpEnd {
     Lacked,
     /// The helper said nothing for too long.
     Late,
+    /// The helper cannot send it now, or is not reached. What it has is not known to be other.
+    NotSent,
+}
+
+/// Why a helper does not send a page.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Lack {
+    /// It does not have it, or not complete.
+    Lacks,
+    /// Its stream, or the page, is on its way to it: the page will be sent when that is there.
+    Waits,
+    /// It may have it, and cannot send it: its stream does not run, too many wait, or its copy is newer than
+    /// the position that was named.
+    NotNow,
 }
 
 /// A message about neighbours.
@@ -112,8 +126,8 @@ pub enum GroupMessage {
         domain: DomainId,
         /// Which pages.
         pages: Vec<PageId>,
-        /// They are on their way to the sender, and will be sent when they are there.
-        waits: bool,
+        /// Why, and whether they will come.
+        why: Lack,
     },
 }
 

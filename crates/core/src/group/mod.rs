@@ -15,5 +15,5 @@ pub mod message;
 
 pub use config::{GroupConfig, MemberConfig};
 pub use message::{
-    ADDRESS_BYTES_MAX, GROUPS_SINCE, GroupMessage, HelpEnd, MEMBERS_MAX, Member, Sender,
+    ADDRESS_BYTES_MAX, GROUPS_SINCE, GroupMessage, HelpEnd, Lack, MEMBERS_MAX, Member, Sender,
 };

@@ -375,7 +375,7 @@ impl Relay {
         links.any(|(_, link)| registered(link))
     }
 
-    fn narrow_later(&mut self, now: Instant, domain: DomainId, lost: bool) {
+    pub(super) fn narrow_later(&mut self, now: Instant, domain: DomainId, lost: bool) {
         if lost {
             self.gathered_in_vain(domain);
         }
@@ -621,7 +621,7 @@ impl Relay {
 
     /// A child's link is gone: nobody waits behind it.
     fn child_gone(&mut self, now: Instant, link: LinkId) {
-        self.member_gone(link);
+        self.member_gone(now, link);
         let of_link = |pending: &Pending| pending.asker.is_some_and(|(asker, _)| asker == link);
         let requests: Vec<RequestId> =
             self.pending.iter().filter(|(_, p)| of_link(p)).map(|(id, _)| *id).collect();

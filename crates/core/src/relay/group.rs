@@ -35,7 +35,7 @@ impl Relay {
                     return;
                 };
                 let member = Member { life: child.boot, name: child.name.clone(), address };
-                self.members_due |= group.join(link, member);
+                group.join(now, link, member);
             }
             GroupMessage::Reach { members } => group.reach(link, members),
             GroupMessage::Helped { request, domain: _, pages, end } => {
@@ -60,11 +60,14 @@ impl Relay {
             Some((domain, page))
         });
         let ended: Vec<(DomainId, PageId)> = ended.collect();
-        self.arrived_or_not(ended, out);
+        match end {
+            HelpEnd::Came => self.arrived(ended, out),
+            HelpEnd::Lacked | HelpEnd::Late | HelpEnd::NotSent => self.not_arrived(now, ended),
+        }
     }
 
-    /// Transfers are over: a notice that waited for them is passed up.
-    fn arrived_or_not(&mut self, pages: Vec<(DomainId, PageId)>, out: &mut Vec<RelayOutput>) {
+    /// Pages came from neighbours: a notice that waited for one is passed up.
+    fn arrived(&mut self, pages: Vec<(DomainId, PageId)>, out: &mut Vec<RelayOutput>) {
         let mut left: BTreeMap<DomainId, Vec<PageId>> = BTreeMap::new();
         for (domain, page) in pages {
             if let Some(entry) = self.domains.get_mut(&domain) {
@@ -77,12 +80,24 @@ impl Relay {
         }
     }
 
+    /// Pages did not come. Nothing says that there are such pages, and a notice could be overtaken by a commit
+    /// that makes them (P3): the parent is told by a list.
+    fn not_arrived(&mut self, now: Instant, pages: Vec<(DomainId, PageId)>) {
+        for (domain, page) in pages {
+            let Some(entry) = self.domains.get_mut(&domain) else { continue };
+            entry.fetch_ends(page);
+            if !entry.fetching.contains_key(&page) && !self.is_held_below(domain, page) {
+                crate::probe::probe("transfer-left-nobody");
+                self.narrow_later(now, domain, true);
+            }
+        }
+    }
+
     /// A child's link is gone, with what was on its way to it. Its registrations went too: a list to the
     /// parent is due.
-    pub(super) fn member_gone(&mut self, link: LinkId) {
+    pub(super) fn member_gone(&mut self, now: Instant, link: LinkId) {
         let Some(group) = &mut self.group else { return };
-        let Some(over) = group.leave(link) else { return };
-        self.members_due = true;
+        let Some(over) = group.leave(now, link) else { return };
         for (domain, page) in over {
             if let Some(entry) = self.domains.get_mut(&domain) {
                 entry.fetch_ends(page);
@@ -90,23 +105,19 @@ impl Relay {
         }
     }
 
-    /// Tells all members of each other, if somebody came or went.
-    pub(super) fn tell_members(&mut self, out: &mut Vec<RelayOutput>) {
-        if !std::mem::take(&mut self.members_due) {
-            return;
-        }
-        let Some(group) = &self.group else { return };
-        for link in group.links() {
-            let members = group.neighbours(link);
+    /// Tells all members of each other, if that is due.
+    pub(super) fn tell_members(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+        let Some(group) = &mut self.group else { return };
+        for (link, members) in group.news(now) {
             self.links.send(link, Message::Group(GroupMessage::Members { members }), out);
         }
     }
 
     /// Transfers of which nothing was said for too long.
-    pub(super) fn end_transfers(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+    pub(super) fn end_transfers(&mut self, now: Instant) {
         if let Some(group) = &mut self.group {
             let over = group.timeouts(now);
-            self.arrived_or_not(over, out);
+            self.not_arrived(now, over);
         }
     }
 
@@ -123,13 +134,17 @@ impl Relay {
     ) -> bool {
         let Some(group) = &mut self.group else { return false };
         let key = (link, asked.request, asked.page);
-        let helper = group.choose(now, key, domain).filter(|helper| {
-            let follower = self.links.follower(*helper, domain);
+        let (links, volume) = (&mut self.links, asked.page.volume);
+        if links.right_of_link(link, volume) < Right::Read {
+            return false;
+        }
+        let may = |helper: LinkId| {
+            let follower = links.follower(helper, domain);
             follower.is_some_and(|follower| follower.registration.contains(asked.page))
-        });
-        let may = self.links.right_of_link(link, asked.page.volume) >= Right::Read;
-        let Some((helper, entry)) = helper.filter(|_| may).zip(self.domains.get_mut(&domain))
-        else {
+                && links.right_of_link(helper, volume) >= Right::Read
+        };
+        let helper = group.choose(now, key, domain, may);
+        let Some((helper, entry)) = helper.zip(self.domains.get_mut(&domain)) else {
             group.has(link, domain, asked.page);
             return false;
         };

@@ -133,8 +133,6 @@ pub struct Relay {
     told_ready: bool,
     /// Of a group's redirector.
     group: Option<Directory>,
-    /// Members came or went, which all members are to be told.
-    members_due: bool,
     clock: OnwardClock,
 }
 
@@ -158,7 +156,6 @@ impl Relay {
             page_bytes: FixedMap::default(),
             told_ready: false,
             group: config.group.clone().map(Directory::new),
-            members_due: false,
             clock: OnwardClock::default(),
             config,
         }
@@ -501,8 +498,8 @@ impl Relay {
         let narrow = self.domains.values().filter_map(|domain| domain.narrow_at).min();
         let awaited = self.domains.values().filter_map(|domain| domain.awaited_until).min();
         let request = self.deadlines.first().map(|(at, _)| *at);
-        let transfer = self.group.as_ref().and_then(Directory::next_timeout);
-        let own = [up, narrow, awaited, request, transfer];
+        let group = self.group.as_ref().and_then(Directory::next_timeout);
+        let own = [up, narrow, awaited, request, group];
         own.into_iter().chain([self.links.next_timeout()]).flatten().min()
     }
 }
@@ -531,7 +528,7 @@ impl Machine for Relay {
         }
         self.serve_freed(now, out);
         self.tell_left(out);
-        self.tell_members(out);
+        self.tell_members(now, out);
         self.flush(now, out);
     }
 
@@ -557,7 +554,7 @@ impl Machine for Relay {
             self.give_up(now, request, out);
         }
         self.await_no_longer(now, out);
-        self.end_transfers(now, out);
+        self.end_transfers(now);
         let due = |domain: &RelayDomain| domain.narrow_at.is_some_and(|at| at <= now);
         let narrow: Vec<DomainId> =
             self.domains.values().filter(|d| due(d)).map(|domain| domain.id).collect();
@@ -566,7 +563,7 @@ impl Machine for Relay {
         }
         self.serve_freed(now, out);
         self.tell_left(out);
-        self.tell_members(out);
+        self.tell_members(now, out);
         self.flush(now, out);
     }
 

@@ -668,6 +668,9 @@ impl Relay {
             if let Some(follower) = self.links.follower(link, domain) {
                 follower.told(newest);
             }
+            let absent = known.iter().filter(|answer| matches!(answer.body, PageBody::Absent));
+            let absent: Vec<PageId> = absent.map(|answer| answer.page).collect();
+            self.directory_evicted(link, domain, &absent);
             self.links.answer_pages(link, asked, domain, known, out);
             self.pump(now, domain, link, out);
             self.serve(now, link, out);
@@ -719,6 +722,7 @@ impl Relay {
             self.answered(request);
         }
         if let Some((link, asked)) = asker {
+            self.directory_evicted(link, domain, &pages);
             self.links.fail_pages(link, (asked, pages), error, out);
             self.serve(now, link, out);
         }

@@ -6,7 +6,7 @@ use super::message::{Body, kind};
 use super::packed::{self, Packed};
 use super::reason::text;
 use super::varint::Reader;
-use crate::group::{ADDRESS_BYTES_MAX, GroupMessage, HelpEnd, MEMBERS_MAX, Member};
+use crate::group::{ADDRESS_BYTES_MAX, GroupMessage, HelpEnd, Lack, MEMBERS_MAX, Member};
 use crate::id::{BootId, DomainId, PageId, RequestId};
 use crate::message::{PAGES_PER_MESSAGE_MAX, Versions};
 use bytes::Bytes;
@@ -53,8 +53,13 @@ pub(super) fn body(message: &GroupMessage) -> Body<'_> {
             };
             Body::plain(kind::PEER, &head)
         }
-        GroupMessage::Lacks { request, domain, pages, waits } => {
-            let head = head::Transfer { end: u32::from(*waits), ..transfer(*request, *domain) };
+        GroupMessage::Lacks { request, domain, pages, why } => {
+            let end = match why {
+                Lack::Lacks => 1,
+                Lack::Waits => 2,
+                Lack::NotNow => 3,
+            };
+            let head = head::Transfer { end, ..transfer(*request, *domain) };
             Body::with(kind::LACKS, &head, Packed::Pages(pages))
         }
     }
@@ -111,6 +116,7 @@ fn transfer_message(kind: u32, head: head::Transfer) -> Result<GroupMessage, Wir
                 1 => HelpEnd::Came,
                 2 => HelpEnd::Lacked,
                 3 => HelpEnd::Late,
+                4 => HelpEnd::NotSent,
                 _ => return Err(WireError::Malformed("no end of a transfer")),
             };
             GroupMessage::Helped { request, domain, pages, end }
@@ -123,7 +129,15 @@ fn transfer_message(kind: u32, head: head::Transfer) -> Result<GroupMessage, Wir
             let (asker, position) = (neighbour(&head.neighbour)?, stamp_of(head.position)?);
             GroupMessage::Help { request, domain, pages, asker, position }
         }
-        kind::LACKS => GroupMessage::Lacks { request, domain, pages, waits: head.end != 0 },
+        kind::LACKS => {
+            let why = match head.end {
+                1 => Lack::Lacks,
+                2 => Lack::Waits,
+                3 => Lack::NotNow,
+                _ => return Err(WireError::Malformed("no reason why pages are not sent")),
+            };
+            GroupMessage::Lacks { request, domain, pages, why }
+        }
         _ => return Err(WireError::UnknownKind(kind)),
     })
 }
@@ -133,6 +147,7 @@ fn end_number(end: HelpEnd) -> u32 {
         HelpEnd::Came => 1,
         HelpEnd::Lacked => 2,
         HelpEnd::Late => 3,
+        HelpEnd::NotSent => 4,
     }
 }
 

@@ -9,7 +9,7 @@ use larder_core::cache::{
 use larder_core::commit::{
     Abort, Aspect, Change, IdRange, Op, Outcome, PageChange, PageKind, Read, Target, Write,
 };
-use larder_core::group::{GroupMessage, Member, MemberConfig};
+use larder_core::group::{GroupMessage, Lack, Member, MemberConfig};
 use larder_core::id::{
     BootId, CommitId, DomainId, Generation, HistoryId, LinkId, ObjectId, PageId, PageNo, RequestId,
     Slot, Stamp, VolumeId,
@@ -252,15 +252,16 @@ impl Stage {
         said.into_iter().chain([format!("(neighbours {} are reached)", words[0])]).collect()
     }
 
-    /// `neighbour open b`, `hello b`, `closed b`, `page b 3 5 2..4 0:apple`, `lacks b 3 5`, `waits b 3 5`.
+    /// `neighbour open b`, `hello b`, `closed b`, `page b 3 5 2..4 0:apple`, `lacks b 3 5`, `waits b 3 5`,
+    /// `not-now b 3 5`.
     fn neighbour(&mut self, words: &[&str]) -> Vec<String> {
         let link = neighbour_link(words[1]);
         let (peer, life) = (words[1].to_owned(), neighbour_life(words[1]));
-        let lacks = |waits| GroupMessage::Lacks {
+        let lacks = |why| GroupMessage::Lacks {
             request: RequestId(number(words[2])),
             domain: DOMAIN,
             pages: list(words[3]),
-            waits,
+            why,
         };
         let message = match words[0] {
             "open" => return self.input(CacheInput::Neighbour(LinkInput::UpOpened { link, peer })),
@@ -273,8 +274,9 @@ impl Stage {
                 Message::Group(GroupMessage::Peer { versions, name: peer, life })
             }
             "page" => self.answer(&words[2..]),
-            "lacks" => Message::Group(lacks(false)),
-            "waits" => Message::Group(lacks(true)),
+            "lacks" => Message::Group(lacks(Lack::Lacks)),
+            "waits" => Message::Group(lacks(Lack::Waits)),
+            "not-now" => Message::Group(lacks(Lack::NotNow)),
             other => panic!("neighbour {other}?"),
         };
         let received = LinkInput::Received { link, message, bytes: 100 };

@@ -206,7 +206,7 @@ fn about_neighbours() -> Vec<(&'static str, Message)> {
     let messages = vec![
         ("join", GroupMessage::Join { address: "10.0.0.7:7430".into() }),
         ("reach", GroupMessage::Reach { members: vec![BOOT, BootId(u128::MAX)] }),
-        ("helped", GroupMessage::Helped { request, domain, pages: pages(), end: HelpEnd::Lacked }),
+        ("helped", GroupMessage::Helped { request, domain, pages: pages(), end: HelpEnd::NotSent }),
         ("members", GroupMessage::Members { members: vec![member(7), member(8)] }),
         ("pointed", GroupMessage::Pointed { request, domain, pages: pages(), helper: BOOT }),
         (
@@ -220,7 +220,7 @@ fn about_neighbours() -> Vec<(&'static str, Message)> {
             },
         ),
         ("peer", GroupMessage::Peer { versions, name: "member-7/mount".into(), life: BOOT }),
-        ("lacks", GroupMessage::Lacks { request, domain, pages: pages(), waits: true }),
+        ("lacks", GroupMessage::Lacks { request, domain, pages: pages(), why: Lack::NotNow }),
     ];
     messages.into_iter().map(|(name, message)| (name, Message::Group(message))).collect()
 }

@@ -131,9 +131,8 @@ fn group(message: &GroupMessage) -> String {
             format!("Help {} r{} [{}] at {position}", asker.0, request.0, list(pages))
         }
         GroupMessage::Peer { name, life, .. } => format!("Peer {name} {}", life.0),
-        GroupMessage::Lacks { request, pages, waits, .. } => {
-            let waits = if *waits { " yet" } else { "" };
-            format!("Lacks r{} [{}]{waits}", request.0, list(pages))
+        GroupMessage::Lacks { request, pages, why, .. } => {
+            format!("Lacks r{} [{}]: {why:?}", request.0, list(pages))
         }
     }
 }

@@ -46,6 +46,8 @@ const NUMBERS: Aim = Aim { name: "numbers", sets: &[W, M, S, T], aim: Plan::aim_
 const CLOCKS: Aim = Aim { name: "clocks", sets: &[W, M, L, S, T], aim: Plan::aim_at_clocks };
 const TWO_DOMAINS: Aim =
     Aim { name: "two-domains", sets: &[W, M, L, S, T], aim: Plan::aim_at_two_domains };
+const POWER_CUTS: Aim =
+    Aim { name: "power-cuts", sets: &[W, M, L, S, T], aim: Plan::aim_at_power_cuts };
 const REFUSED_COPIES: Aim =
     Aim { name: "refused-copies", sets: &[W, M, L], aim: Plan::aim_at_refused_copies };
 
@@ -113,6 +115,10 @@ impl Plan {
             12 => TWO_DOMAINS.take(self, rng),
             13 => NARROWS.take(self, rng),
             _ => {}
+        }
+        let rng = &mut Rng::new(self.seed ^ 0x0c07_b0e7);
+        if rng.chance(1, 24) {
+            POWER_CUTS.take(self, rng);
         }
     }
 
@@ -277,6 +283,27 @@ impl Plan {
         (self.mix.pages, self.mix.slots, self.mix.value_bytes) = (1, 2, 60);
         self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
         self.mix.linger_percent = 0;
+    }
+
+    /// A log that goes from one small segment to the next all the time, on a machine that loses power again and
+    /// again (rule 14).
+    fn aim_at_power_cuts(&mut self, rng: &mut Rng) {
+        self.troubles = vec![
+            (Trouble::CutPower, pick(rng, &[SECOND, 3 * SECOND])),
+            (Trouble::KillOrigin, 4 * SECOND),
+        ];
+        self.domains = 1;
+        self.clients = self.clients.max(2);
+        self.limits.memory_bytes = 1 << 20;
+        self.store_nanos = MILLI;
+        self.lines.iter_mut().for_each(|line| line.latency = line.latency.min(10 * MILLI));
+        self.mix.actions = vec![(Action::Put, 6), (Action::Create, 2), (Action::Read, 1)];
+        self.mix.consistency = [0, 1, 0];
+        self.mix.length = 1;
+        self.mix.read_only_percent = 0;
+        self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
+        self.mix.linger_percent = 0;
+        self.mix.quota_percent = 0;
     }
 
     /// Copies below a relay that come to nothing, beside fetches over the same link, to the very end:

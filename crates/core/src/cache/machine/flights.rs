@@ -212,6 +212,11 @@ impl Cache {
         if !flight.waiters.is_empty() {
             return;
         }
+        if flight.registered && flight.sent.is_none() && !flight.seen {
+            // It was to come from a neighbour and did not: the parent takes it for held, and nothing says
+            // that there is such a page. It is asked for, for nobody.
+            return;
+        }
         // Else the answer to come decides.
         let unanswered = self.config.faults.has(Fault::NoticeUnanswered);
         let owed = flight.registered && (flight.sent.is_none() && flight.seen || unanswered);
@@ -377,6 +382,9 @@ impl Cache {
     }
 
     fn install(&mut self, domain: DomainId, page: PageId, flight: Flight, out: &mut Out) {
+        if let (Some(request), Some(link)) = (flight.sent, &mut self.link) {
+            link.transfers.installed((request, page));
+        }
         if self.shared.is_unreadable(page.volume) {
             // Answered before the right was taken, and not told of what changed since: the parent
             // says that it is not to be had.
@@ -469,15 +477,15 @@ impl Cache {
         error: &RequestError,
         out: &mut Out,
     ) {
+        if let Some(link) = &mut self.link {
+            link.transfers.forget_early((request, page));
+        }
         let entry = self.domains.get_mut(&domain).expect("asked for");
         if entry.flights.flights.get(&page).is_none_or(|flight| flight.sent != Some(request)) {
             return;
         }
         let flight = entry.flights.remove(page).expect("looked up above");
         self.helps.look_again();
-        if let Some(link) = &mut self.link {
-            link.transfers.forget_early((request, page));
-        }
         crate::probe::probe("fetch-fails");
         if flight.seen && !entry.holdings.holds(page) {
             self.owe_notice(domain, page);

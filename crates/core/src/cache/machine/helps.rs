@@ -6,10 +6,11 @@
 
 use super::{Cache, CacheOutput, Out};
 use crate::cache::io::NeighbourOutput;
-use crate::group::GroupMessage;
+use crate::group::{GroupMessage, Lack};
 use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
 use crate::machine::LinkOutput;
 use crate::message::{Message, PageAnswer, PageBody};
+use crate::time::Instant;
 use std::collections::BTreeMap;
 
 /// Bytes of pages in one message to a neighbour, about: one page more may be in it.
@@ -23,6 +24,8 @@ struct Wanted {
     domain: DomainId,
     page: PageId,
     position: Stamp,
+    /// It is not waited for longer: nor does who asked.
+    deadline: Instant,
     /// The neighbour was told that it waits.
     told: bool,
 }
@@ -30,11 +33,8 @@ struct Wanted {
 /// What can be done for it now.
 enum Help {
     Send(PageAnswer),
-    /// Until the stream, or the page, is here.
-    Waits {
-        told: bool,
-    },
-    Lacks,
+    /// Nothing, or not yet: [`Lack::Waits`] until the stream, or the page, is here.
+    Not(Lack),
 }
 
 /// Pages that neighbours miss, and that cannot be sent yet.
@@ -56,6 +56,10 @@ impl Helps {
         self.waiting.retain(|wanted| wanted.asker != asker);
     }
 
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.waiting.iter().map(|wanted| wanted.deadline).min()
+    }
+
     /// Pages that wait to be sent.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
@@ -66,6 +70,7 @@ impl Cache {
     /// The redirector asks for help with pages.
     pub(super) fn on_help(
         &mut self,
+        now: Instant,
         (asker, request): (BootId, RequestId),
         (domain, position): (DomainId, Stamp),
         pages: Vec<PageId>,
@@ -73,9 +78,17 @@ impl Cache {
     ) {
         let Some(group) = &self.neighbours else { return };
         let room = group.config.helps_max.saturating_sub(self.helps.waiting.len());
-        let wanted =
-            |page: &PageId| Wanted { asker, request, domain, page: *page, position, told: false };
-        let wanted = pages.iter().map(wanted).collect();
+        let deadline = now.after(group.config.help_wait_long);
+        let wanted = pages.into_iter().map(|page| Wanted {
+            asker,
+            request,
+            domain,
+            page,
+            position,
+            deadline,
+            told: false,
+        });
+        let wanted = wanted.collect();
         let waits = self.help(wanted, out);
         if waits.len() > room {
             crate::probe::probe("helps-full");
@@ -83,11 +96,18 @@ impl Cache {
         let (waits, over) = waits.split_at(waits.len().min(room));
         self.helps.waiting.extend_from_slice(waits);
         let over = over.iter().map(|wanted| wanted.page).collect();
-        self.lacks((asker, request, domain), over, false, out);
+        self.lacks((asker, request, domain), over, Lack::NotNow, out);
     }
 
-    /// Looks again at what waits, if anything has happened since.
-    pub(super) fn help_waiting(&mut self, out: &mut Out) {
+    /// Looks again at what waits, if anything has happened since, or the time of one is up.
+    pub(super) fn help_waiting(&mut self, now: Instant, out: &mut Out) {
+        if self.helps.next_timeout().is_some_and(|at| at <= now) {
+            crate::probe::probe("help-waited-in-vain");
+            let waiting = std::mem::take(&mut self.helps.waiting);
+            let (late, waiting) = waiting.into_iter().partition(|wanted| wanted.deadline <= now);
+            self.helps.waiting = waiting;
+            self.not_now(late, out);
+        }
         if std::mem::take(&mut self.helps.due) {
             let waiting = std::mem::take(&mut self.helps.waiting);
             self.helps.waiting = self.help(waiting, out);
@@ -96,9 +116,13 @@ impl Cache {
 
     /// The link to the redirector is gone: what it asked is of a state that it may not be on any more.
     pub(super) fn help_no_longer(&mut self, out: &mut Out) {
-        for wanted in std::mem::take(&mut self.helps.waiting) {
-            let Wanted { asker, request, domain, page, .. } = wanted;
-            self.lacks((asker, request, domain), vec![page], false, out);
+        let waiting = std::mem::take(&mut self.helps.waiting);
+        self.not_now(waiting, out);
+    }
+
+    fn not_now(&self, wanted: Vec<Wanted>, out: &mut Out) {
+        for Wanted { asker, request, domain, page, .. } in wanted {
+            self.lacks((asker, request, domain), vec![page], Lack::NotNow, out);
         }
     }
 
@@ -111,17 +135,18 @@ impl Cache {
             let of = (one.asker, one.request, one.domain);
             match self.help_with(&one) {
                 Help::Send(answer) => sends.entry(of).or_default().push(answer),
-                Help::Lacks => says.entry((of, false)).or_default().push(one.page),
-                Help::Waits { told } => {
-                    if told && !one.told {
-                        says.entry((of, true)).or_default().push(one.page);
+                Help::Not(why) => {
+                    if why != Lack::Waits || !one.told {
+                        says.entry((of, why)).or_default().push(one.page);
                     }
-                    waits.push(Wanted { told: one.told || told, ..one });
+                    if why == Lack::Waits {
+                        waits.push(Wanted { told: true, ..one });
+                    }
                 }
             }
         }
-        for ((of, waits), pages) in says {
-            self.lacks(of, pages, waits, out);
+        for ((of, why), pages) in says {
+            self.lacks(of, pages, why, out);
         }
         for ((asker, request, domain), answers) in sends {
             self.send_pages(asker, (request, domain), answers, out);
@@ -131,21 +156,26 @@ impl Cache {
 
     fn help_with(&self, wanted: &Wanted) -> Help {
         let Wanted { domain, page, position, .. } = *wanted;
-        let Some(entry) = self.domains.get(&domain).filter(|entry| entry.live()) else {
-            return Help::Lacks;
+        let entry = self.domains.get(&domain).filter(|entry| entry.live());
+        let Some((entry, through)) = entry.and_then(|entry| Some((entry, entry.position?))) else {
+            return Help::Not(Lack::NotNow);
         };
-        let Some(through) = entry.position else { return Help::Lacks };
         if through < position {
             crate::probe::probe("help-waits-for-the-stream");
-            return Help::Waits { told: false };
+            return Help::Not(Lack::Waits);
         }
         if self.shared.is_unreadable(page.volume) {
-            return Help::Lacks;
+            return Help::Not(Lack::Lacks);
         }
         let copy = self.shared.peek(page).filter(|copy| copy.complete());
         if let Some(copy) = copy
             && let Some(image) = &copy.page
         {
+            if copy.version > position {
+                // Who asks was judged as of the position, and may have lost its right since.
+                crate::probe::probe("help-would-be-too-new");
+                return Help::Not(Lack::NotNow);
+            }
             let (version, as_of) = (copy.version, through);
             let body = PageBody::Data(image.encode(page));
             return Help::Send(PageAnswer { page, version, as_of, body });
@@ -154,9 +184,9 @@ impl Cache {
         match entry.flights.sent_by(page) {
             Some(request) if !link.transfers.contains((request, page)) => {
                 crate::probe::probe("help-waits-for-the-page");
-                Help::Waits { told: true }
+                Help::Not(Lack::Waits)
             }
-            _ => Help::Lacks,
+            _ => Help::Not(Lack::Lacks),
         }
     }
 
@@ -164,11 +194,11 @@ impl Cache {
         &self,
         (asker, request, domain): (BootId, RequestId, DomainId),
         pages: Vec<PageId>,
-        waits: bool,
+        why: Lack,
         out: &mut Out,
     ) {
         if !pages.is_empty() {
-            let message = GroupMessage::Lacks { request, domain, pages, waits };
+            let message = GroupMessage::Lacks { request, domain, pages, why };
             self.send_to_neighbour(asker, Message::Group(message), out);
         }
     }

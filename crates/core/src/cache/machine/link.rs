@@ -1,7 +1,7 @@
 //! The link to the parent: handshake, limits, credits, the end of a link.
 
 use super::domain::Domain;
-use super::neighbours::Transfers;
+use super::transfers::Transfers;
 use super::{Cache, CacheOutput, Notice, Out};
 use crate::group::GroupMessage;
 use crate::id::{DomainId, LinkId, PageId, RequestId, VolumeId};
@@ -261,7 +261,7 @@ impl Cache {
                 return self.on_pointed(now, (request, domain), (pages, helper), out);
             }
             GroupMessage::Help { request, domain, pages, asker, position } => {
-                self.on_help((asker, request), (domain, position), pages, out);
+                self.on_help(now, (asker, request), (domain, position), pages, out);
             }
             _ => return violation("a message that no redirector sends"),
         }

@@ -31,6 +31,7 @@ mod rest;
 mod rights;
 mod stream;
 mod told;
+mod transfers;
 mod turns;
 mod users;
 
@@ -230,7 +231,10 @@ impl Machine for Cache {
         let lapse = self.domains.values().filter_map(|d| d.lapses_at(self.lease)).min();
         let paused = self.domains.values().filter_map(|d| d.commits.resumes_at()).min();
         let transfer = self.link.as_ref().and_then(|link| link.transfers.next_timeout());
-        [deadline, self.tick_at, lapse, paused, transfer].into_iter().flatten().min()
+        let group = self.neighbours.as_ref().and_then(neighbours::Neighbours::next_timeout);
+        let help = self.helps.next_timeout();
+        let all = [deadline, self.tick_at, lapse, paused, transfer, group, help];
+        all.into_iter().flatten().min()
     }
 
     fn check(&self) {
@@ -246,6 +250,7 @@ impl Machine for Cache {
         assert_eq!(self.deadlines.len(), self.users.len(), "every wait has a limit");
         if let Some(group) = &self.neighbours {
             group.check();
+            self.link.iter().for_each(|link| link.transfers.check());
             assert!(
                 self.helps.len() <= group.config.helps_max,
                 "those who wait for help are bounded"

@@ -443,7 +443,9 @@ fn stream() -> impl Strategy<Value = Message> {
 fn about_neighbours() -> impl Strategy<Value = Message> {
     let member =
         (boot(), text(), text()).prop_map(|(life, name, address)| Member { life, name, address });
-    let end = prop_oneof![Just(HelpEnd::Came), Just(HelpEnd::Lacked), Just(HelpEnd::Late)];
+    const ENDS: [HelpEnd; 4] = [HelpEnd::Came, HelpEnd::Lacked, HelpEnd::Late, HelpEnd::NotSent];
+    const LACKS: [Lack; 3] = [Lack::Lacks, Lack::Waits, Lack::NotNow];
+    let (end, why) = (prop::sample::select(&ENDS[..]), prop::sample::select(&LACKS[..]));
     let of = || (request(), domain(), pages());
     let versions = any::<(u32, u32)>().prop_map(|(oldest, newest)| Versions { oldest, newest });
     let message = prop_oneof![
@@ -464,8 +466,8 @@ fn about_neighbours() -> impl Strategy<Value = Message> {
             name,
             life
         }),
-        (of(), any::<bool>()).prop_map(|((request, domain, pages), waits)| {
-            GroupMessage::Lacks { request, domain, pages, waits }
+        (of(), why).prop_map(|((request, domain, pages), why)| {
+            GroupMessage::Lacks { request, domain, pages, why }
         }),
     ];
     message.prop_map(Message::Group)

@@ -2,7 +2,7 @@
 
 use super::carried;
 use super::choices::{Choices, DOMAIN};
-use larder_core::group::{GroupMessage, HelpEnd, Member};
+use larder_core::group::{GroupMessage, HelpEnd, Lack, Member};
 use larder_core::id::{BootId, DomainId, LinkId, PageId, RequestId};
 use larder_core::machine::{LinkInput, LinkOutput};
 use larder_core::message::{Message, PageAnswer, PageBody, Role, Versions, certificate_of};
@@ -30,7 +30,7 @@ pub(super) fn member_says(c: &mut Choices<'_>) -> Message {
         }
         _ => {
             let (request, domain, pages) = (RequestId(c.near(3)), c.domain(), c.page_set());
-            let end = [HelpEnd::Came, HelpEnd::Lacked, HelpEnd::Late][c.below(3)];
+            let end = [HelpEnd::Came, HelpEnd::Lacked, HelpEnd::Late, HelpEnd::NotSent][c.below(4)];
             GroupMessage::Helped { request, domain, pages, end }
         }
     })
@@ -81,8 +81,8 @@ impl Neighbours {
         let message = match c.below(6) {
             0 => hello(c),
             1 => {
-                let waits = c.rarely(2);
-                Message::Group(GroupMessage::Lacks { request, domain, pages, waits })
+                let why = [Lack::Lacks, Lack::Waits, Lack::NotNow][c.below(3)];
+                Message::Group(GroupMessage::Lacks { request, domain, pages, why })
             }
             _ => {
                 let answer = |page: &PageId| {

@@ -32,7 +32,8 @@ fn reach(link: u64) -> (String, LinkInput) {
 
 /// Members a, b and c at links 1 to 3, with lives 10, 20 and 30, who all reach each other.
 fn group(prose: &str) -> Run {
-    let group = Some(GroupConfig::default());
+    let members_every = Duration::ZERO;
+    let group = Some(GroupConfig { members_every, ..GroupConfig::default() });
     let mut run = Run::with(prose, RelayConfig { group, ..RelayConfig::default() });
     for (link, name, boot) in MEMBERS {
         run.quietly(vec![
@@ -52,8 +53,9 @@ fn group(prose: &str) -> Run {
 fn members_hear_of_each_other() {
     let group = Some(GroupConfig::default());
     let mut run = Run::with(
-        "Whoever joins is told of all others, and they of it; so are they when it leaves. A child that did not \
-         join, and one of an older version, is a child as before.",
+        "Whoever joins is told of all others, and they of it; so are they when it leaves. All are told at most \
+         every 200 ms: who comes and goes all the time costs them no more. A child that did not join, and one \
+         of an older version, is a child as before.",
         RelayConfig { group, ..RelayConfig::default() },
     );
     for (link, name, boot) in MEMBERS {
@@ -61,10 +63,14 @@ fn members_hear_of_each_other() {
     }
     run.step(vec![says(1, GroupMessage::Join { address: "at-a".into() })]);
     run.step(vec![says(2, GroupMessage::Join { address: "at-b".into() })]);
+    let quiet = Duration::from_millis(201);
+    run.0.wait(quiet);
     run.0.say("Said again, and nothing is new; then it is reached elsewhere.");
     run.step(vec![says(2, GroupMessage::Join { address: "at-b".into() })]);
+    run.0.wait(quiet);
     run.step(vec![says(2, GroupMessage::Join { address: "elsewhere".into() })]);
     run.step(vec![closed(1)]);
+    run.0.wait(quiet);
     run.0.say("What only a redirector says ends the link of who says it.");
     run.step(vec![says(3, GroupMessage::Members { members: Vec::new() })]);
     run.0.end("relay_group_members_hear_of_each_other");
@@ -113,13 +119,19 @@ fn rule_7_no_notice_while_a_neighbour_sends() {
     let mut run = group(
         "Rule 7. a has page 3, b is pointed to it. a evicts it, and b's own notice comes too (it gave the \
          page up) while the transfer is under way: a notice now would unregister this relay for what b may be about to \
-         hold. It is sent when b says that the transfer is over.",
+         hold. It is sent when b says that the page came.",
     );
-    run.quietly(vec![fetch(1, 5, &[3]), found(2, 3)]);
+    run.quietly(vec![fetch(1, 5, &[3, 4]), found(2, 3), found(2, 4)]);
     run.step(vec![fetch(2, 5, &[3])]);
     run.step(vec![evicted(1, &[3])]);
     run.step(vec![evicted(2, &[3])]);
-    run.step(vec![helped(2, 5, 3, HelpEnd::Lacked)]);
+    run.step(vec![helped(2, 5, 3, HelpEnd::Came)]);
+    run.0.say("One that did not come: nothing says that there is such a page, and a commit that makes it could \
+               overtake the notice (P3). The parent is told by a list.");
+    run.step(vec![fetch(2, 6, &[4])]);
+    run.step(vec![evicted(1, &[4]), evicted(2, &[4])]);
+    run.step(vec![helped(2, 6, 4, HelpEnd::NotSent)]);
+    run.0.wait(Duration::from_secs(6));
     run.0.end("relay_group_rule_7");
 }
 
