@@ -246,6 +246,30 @@ pub enum Fault {
     RefusedWithRight,
     /// P1: a change of a volume is acknowledged before it is durable.
     ChangedEarly,
+    /// Rule 11: a member helps before its valid-through has reached the position that is named.
+    HelpUnawaited,
+    /// Rule 5: changes that came before a page is pointed are not kept for it.
+    PointedForgetsKept,
+    /// Groups: a member helps with copies that have holes.
+    HolesHelped,
+    /// Rights: who is pointed to whom is held against nobody's rights.
+    PointsToAll,
+    /// Rule 7: a page on its way to a member whose link ends stays on its way.
+    TransferOfGone,
+    /// Groups: a page that is to come from a neighbour is waited for without a limit.
+    TransferUntimed,
+    /// Rule 6: a page that comes late from a neighbour is taken for the answer to the newest fetch of it.
+    LateHelpTaken,
+    /// Rule 10: who is pointed to a neighbour is not registered.
+    PointedUnregistered,
+    /// Rule 12: of commits under way the oldest is taken for the one that a change names.
+    UpdateOfAnother,
+    /// Rule 5: a page in flight does not keep a change whose writes came along.
+    UpdateSparesFlight,
+    /// Groups: writes that neighbours made stay when the stream has passed them.
+    UpdatesStay,
+    /// Groups: what the redirector keeps of commits stays when its link to the parent is lost.
+    UpdatesOfLost,
 }
 
 impl Faults {

@@ -898,7 +898,6 @@ impl Message {
         match self {
             Self::Goodbye { .. }
             | Self::KeepAlive
-            | Self::Group(_)
             | Self::Hello { .. }
             | Self::Resume { .. }
             | Self::Register { .. }
@@ -930,6 +929,7 @@ impl Message {
             | Self::Volumes { .. }
             | Self::Rights { .. }
             | Self::Failed { .. } => Lane::Control,
+            Self::Group(message) => message.lane(),
             Self::Resumed { .. }
             | Self::Advance { .. }
             | Self::History { .. }

@@ -126,6 +126,9 @@ fn mix_group<'a>(mixer: &'a mut Mixer, message: &GroupMessage) -> &'a mut Mixer 
         GroupMessage::Help { request, pages, asker, position, .. } => {
             mixer.add(request.0).add(sum(pages)).add(asker.0 as u64).add(position.0)
         }
+        GroupMessage::Update { id, stamp, writes, .. } => {
+            mixer.add(id.sequence).add(stamp.0).add(writes.len() as u64)
+        }
         GroupMessage::Lacks { request, pages, why, .. } => {
             mixer.add(request.0).add(sum(pages)).add(*why as u64)
         }
@@ -184,6 +187,7 @@ fn message_kind(message: &Message) -> u64 {
             GroupMessage::Help { .. } => 65,
             GroupMessage::Peer { .. } => 66,
             GroupMessage::Lacks { .. } => 67,
+            GroupMessage::Update { .. } => 68,
         },
     }
 }

@@ -334,8 +334,11 @@ impl Plan {
         plan.draw_deeds_of_administrators();
         plan.heals_core = Rng::new(seed ^ 0x00c0_4e00).chance(1, 2);
         // A planted fault of the machines is looked for beside clients of objects alone.
+        let of_groups = crate::planted::is_of_groups(faults);
+        if faults == Faults::NONE || of_groups {
+            plan.group = GroupPlan::draw(&plan, of_groups);
+        }
         if faults == Faults::NONE {
-            plan.group = GroupPlan::draw(&plan);
             plan.files = crate::files::draw(seed);
         }
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));

@@ -57,7 +57,7 @@ const OWN: &[By] = &[By::Own, By::Asked, P2, P5];
 /// Somebody commits in another's name: the log has it, or its owner is told what it never did.
 const THEFT: &[By] = &[P11, By::Asked];
 
-/// All faults of the machines and the store.
+/// Faults of the machines and the store.
 pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::SkipDoom, "skip-doom", STATE),
     planted(Fault::UnpinnedNotice, "unpinned-notice", STATE),
@@ -137,10 +137,36 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::ChangedEarly, "changed-early", &[P1]),
 ];
 
+/// Those of groups: they are looked for where nodes are neighbours.
+pub const GROUP_FAULTS: &[Planted<Fault>] = &[
+    planted(Fault::HelpUnawaited, "help-unawaited", STATE),
+    planted(Fault::PointedForgetsKept, "pointed-forgets-kept", STATE),
+    planted(Fault::HolesHelped, "holes-helped", STATE),
+    planted(Fault::PointsToAll, "points-to-all", &[By::Rights, By::Progress]),
+    planted(Fault::TransferOfGone, "transfer-of-gone", REST),
+    planted(Fault::TransferUntimed, "transfer-untimed", REST),
+    planted(Fault::LateHelpTaken, "late-help-taken", STATE),
+    planted(Fault::PointedUnregistered, "pointed-unregistered", STATE),
+    planted(Fault::UpdateOfAnother, "update-of-another", STATE),
+    planted(Fault::UpdateSparesFlight, "update-spares-flight", STATE),
+    planted(Fault::UpdatesStay, "updates-stay", REST),
+    planted(Fault::UpdatesOfLost, "updates-of-lost", REST),
+];
+
+/// All faults of the machines and the store, those of groups among them.
+fn of_machines() -> impl Iterator<Item = &'static Planted<Fault>> {
+    FAULTS.iter().chain(GROUP_FAULTS)
+}
+
+/// Whether one of groups is planted.
+pub(crate) fn is_of_groups(faults: Faults) -> bool {
+    GROUP_FAULTS.iter().any(|known| faults.has(known.fault))
+}
+
 /// The fault of the machines of a name.
 #[must_use]
 pub fn of_name(name: &str) -> Option<Fault> {
-    FAULTS.iter().find(|known| known.name == name).map(|known| known.fault)
+    of_machines().find(|known| known.name == name).map(|known| known.fault)
 }
 
 /// The fault of the file layer of a name.
@@ -153,7 +179,7 @@ pub fn file_fault_of_name(name: &str) -> Option<larder::fs::FsFault> {
 /// The name of what is planted, if anything is.
 #[must_use]
 pub fn name_of(faults: Faults) -> Option<&'static str> {
-    FAULTS.iter().find(|known| faults.has(known.fault)).map(|known| known.name)
+    of_machines().find(|known| faults.has(known.fault)).map(|known| known.name)
 }
 
 /// How a fault was caught.
@@ -221,7 +247,7 @@ impl std::fmt::Debug for Entry {
 /// All faults of the machines, of the file layer and of the runtime.
 #[must_use]
 pub fn all() -> Vec<Entry> {
-    let of_machines = FAULTS.iter().map(|planted| Entry {
+    let of_machines = of_machines().map(|planted| Entry {
         name: planted.name,
         hunt: Box::new(|seeds| hunt_in(planted, seeds, |_| ())),
     });
@@ -278,7 +304,7 @@ pub fn catch(fault: Fault, seeds_max: u64) -> Option<Caught> {
 /// caught without it.
 #[must_use]
 pub fn catch_in(fault: Fault, seeds_max: u64, change: impl Fn(&mut Plan)) -> Option<Caught> {
-    let planted = FAULTS.iter().find(|known| known.fault == fault);
+    let planted = of_machines().find(|known| known.fault == fault);
     hunt_in(planted.expect("every fault is in the list"), seeds_max, change).caught
 }
 
@@ -342,7 +368,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        for planted in FAULTS {
+        for planted in of_machines() {
             assert!(!planted.by.is_empty() && !planted.by.contains(&By::Other), "{planted:?}");
             assert_eq!(name_of(Faults::only(planted.fault)), Some(planted.name));
         }

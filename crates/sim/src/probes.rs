@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 123] = [
+pub const PROBES: [(&str, Reached); 134] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -29,6 +29,7 @@ pub const PROBES: [(&str, Reached); 123] = [
     // A relay asks for a domain that is new to it, and in that round trip a node links again.
     ("boot-told-before-welcome", Rare),
     ("bulk-credit-exhausted", Often),
+    ("change-before-its-outcome", Often),
     ("change-overtook-page", Often),
     ("changed-during-install", Often),
     // Before a node hears that its boot is forgotten its commit would have to come by a relay that has not
@@ -51,6 +52,8 @@ pub const PROBES: [(&str, Reached); 123] = [
     ("directory-forgets", Often),
     ("doomed-by-a-change", Often),
     ("doomed-by-a-new-line", Often),
+    // It takes 4 MiB of pages that overtake a word.
+    ("early-pages-full", Rare),
     ("echo-before-a-fall", Often),
     ("echo-of-before-the-clock", Often),
     ("fell-off-the-ring", Often),
@@ -62,8 +65,10 @@ pub const PROBES: [(&str, Reached); 123] = [
     ("gathered-page-gone", Often),
     // It takes 256 members.
     ("group-full", Rare),
+    ("help-waited-in-vain", Often),
     ("help-waits-for-the-page", Often),
     ("help-waits-for-the-stream", Often),
+    ("help-would-be-too-new", Often),
     ("helper-late", Often),
     ("helps-full", Often),
     ("index-page-continued", Often),
@@ -83,6 +88,7 @@ pub const PROBES: [(&str, Reached); 123] = [
     // runtime whose timers are late comes here.
     ("name-taken-over", Rare),
     ("named-in-vain", Often),
+    ("neighbour-did-not-help", Often),
     ("neighbour-lacks-it", Often),
     ("neighbour-linked-again", Often),
     ("neighbour-sends-before-its-greeting", Often),
@@ -95,6 +101,7 @@ pub const PROBES: [(&str, Reached); 123] = [
     ("notice-waits", Often),
     ("notices-overflow", Often),
     ("numbers-of-a-volume-being-deleted", Rare),
+    ("outcome-before-its-change", Often),
     ("outcome-confirmed-before", Rare),
     ("outcome-told-again", Often),
     ("page-evicted-at-origin", Often),
@@ -141,9 +148,14 @@ pub const PROBES: [(&str, Reached); 123] = [
     // It takes 4,096 answers while the log hangs.
     ("too-many-answers-withheld", Rare),
     ("torn-tail-cut", Often),
+    ("transfer-left-nobody", Often),
+    ("transfer-overtaken", Often),
     // Its asker says nothing for a minute, and its link stands.
     ("transfer-unsaid", Rare),
     ("twin-refused", Often),
+    ("update-applied", Often),
+    ("update-not-applied", Often),
+    ("update-not-kept", Often),
     ("update-not-told", Rare),
     ("volume-deleted-during-install", Often),
     ("waits-of-a-lost-line", Often),

@@ -26,6 +26,10 @@ pub(crate) struct Follower {
     pub(crate) cursor: Stamp,
     /// Everything in (cursor, scanned] concerns pages not registered.
     pub(crate) scanned: Stamp,
+    /// Of the changes up to it the writes went ahead, as far as they go to the child (member of a group).
+    pub(crate) updated: Stamp,
+    /// Bytes of those since the last advance.
+    pub(crate) updates_bytes: usize,
     /// What the stream does.
     pub(crate) phase: Phase,
     /// Resumes to be answered at the cursor's place, once it has reached their `from`.
@@ -194,6 +198,8 @@ impl Follower {
             registration,
             cursor: Stamp::ZERO,
             scanned: Stamp::ZERO,
+            updated: Stamp::ZERO,
+            updates_bytes: 0,
             phase: Phase::Waiting,
             asked: VecDeque::new(),
             request,
@@ -226,6 +232,7 @@ impl Follower {
         assert!(at >= self.cursor, "a stream does not go back");
         self.cursor = at;
         self.scanned = at;
+        self.updated = at;
         self.phase = Phase::Answering(answer);
     }
 

@@ -67,6 +67,8 @@ pub(crate) struct Link {
     pub(crate) unanswered: u32,
     pub(crate) fetches: BTreeMap<RequestId, Fetching>,
     pub(crate) followers: BTreeMap<DomainId, Follower>,
+    /// The child is a member of this redirector's group: changes come with their writes.
+    pub(crate) member: bool,
     /// The domain of the last page that was taken to be answered.
     served_last: Option<DomainId>,
     /// Pages taken since one was that is only read ahead.
@@ -94,6 +96,7 @@ impl Link {
             unanswered: 0,
             fetches: BTreeMap::new(),
             followers: BTreeMap::new(),
+            member: false,
             served_last: None,
             since_ahead: 0,
             streamed_last: None,

@@ -451,6 +451,16 @@ impl Downlinks {
         self.send(link, Message::Group(message), out);
     }
 
+    /// How far all members of a group have been told a domain's stream, of those to whom it runs.
+    pub(crate) fn least_told(&self, domain: DomainId) -> Option<Stamp> {
+        let members = self.links.values().filter(|link| link.member);
+        let followers = members.filter_map(|link| link.followers.get(&domain));
+        let runs = |follower: &&Follower| {
+            matches!(follower.phase, Phase::Streaming | Phase::Answering(..))
+        };
+        followers.filter(runs).map(|follower| follower.cursor).min()
+    }
+
     /// Pages of a fetch cannot be answered. The failure names them: it may overtake answers for the
     /// other pages, whose users it does not concern. One message for all that fail in one step: a
     /// child is owed no more answers than it has sent requests.

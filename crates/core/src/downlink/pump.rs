@@ -5,8 +5,10 @@ use super::registration::Registration;
 use super::rights::{self, Reader};
 use super::ring::{Recent, change_bytes};
 use super::{DownlinkConfig, Downlinks, LinkSink, Ring, Timer, link};
-use crate::commit::Change;
-use crate::id::{DomainId, LinkId, PageId, Stamp};
+use crate::commit::{Change, Write};
+use crate::group::GroupMessage;
+use crate::group::updates::bytes_of;
+use crate::id::{BootId, DomainId, LinkId, PageId, Stamp};
 use crate::machine::{Fault, LinkOutput};
 use crate::message::{Echo, Epoch, Message, PAGES_PER_MESSAGE_MAX, Role};
 use crate::rights::{Effective, Right};
@@ -31,6 +33,10 @@ pub(crate) trait Feed {
     fn epochs(&self) -> (&[Epoch], u64);
     /// The origin's wall clock now, as far as known.
     fn wall(&self, now: Instant) -> WallTime;
+    /// What a change's commit wrote, where members of a group are told of it (redirector).
+    fn writes(&self, _change: &Change) -> Option<&[Write]> {
+        None
+    }
     /// Goes on with an answer's walk.
     fn walk(&mut self, link: LinkId, answer: &mut Answer) -> Part;
     /// The cursor fell off the ring: answers it (origin), or leaves it fallen (relay).
@@ -67,6 +73,7 @@ impl Downlinks {
             };
             let knows = entry.knows_rights();
             let role = entry.named().map_or(Role::Node, |child| child.role);
+            let member = entry.named().filter(|_| entry.member).map(|child| child.boot);
             let Some(follower) = entry.followers.get_mut(&domain) else {
                 return false;
             };
@@ -105,7 +112,8 @@ impl Downlinks {
                     answer_part(now, link, follower, feed, (&mut reader, &mut message))
                 }
                 Phase::Streaming => {
-                    stream(&self.config, now, follower, feed, (&mut reader, &mut message))
+                    let to = (member, &mut reader, &mut message);
+                    stream(&self.config, now, follower, feed, to)
                 }
             };
             let fell = matches!(follower.phase, Phase::Fallen);
@@ -210,7 +218,7 @@ fn stream(
     now: Instant,
     follower: &mut Follower,
     feed: &mut dyn Feed,
-    (reader, message): (&mut Reader<'_>, &mut Option<Message>),
+    (member, reader, message): (Option<BootId>, &mut Reader<'_>, &mut Option<Message>),
 ) -> Step {
     let (epochs, version) = feed.epochs();
     if follower.epochs_told != version {
@@ -237,7 +245,53 @@ fn stream(
         feed.fallen(follower);
         return Step::Again;
     }
-    advance(config, now, follower, feed, (reader, message))
+    if let Some(member) = member {
+        *message = update(config, follower, feed, (member, reader));
+        if message.is_some() {
+            return Step::Again;
+        }
+    }
+    advance(config, now, follower, feed, (member, reader, message))
+}
+
+/// How far the stream may go now: a list that tells all up to a stamp must not be overtaken by it.
+fn head_for(follower: &Follower, ring: &Ring) -> Stamp {
+    let lists = follower.asked.iter().filter_map(|answer| answer.at);
+    let head = lists.min().map_or(ring.head(), |at| at.min(ring.head()));
+    // A planted fault may have put the cursor ahead of the ring.
+    head.max(follower.cursor)
+}
+
+/// What the next change wrote that others than the member made, as far as it is registered for it. At most about an
+/// advance's bytes go ahead of the advance.
+fn update(
+    config: &DownlinkConfig,
+    follower: &mut Follower,
+    feed: &dyn Feed,
+    (member, reader): (BootId, &mut Reader<'_>),
+) -> Option<Message> {
+    let ring = feed.ring();
+    let head = head_for(follower, ring);
+    for recent in ring.after(follower.scanned.max(follower.updated)) {
+        let full = follower.updates_bytes >= config.advance_bytes;
+        if recent.stamp() > head || full {
+            break;
+        }
+        follower.updated = recent.stamp();
+        let Recent::Change(change) = recent else { continue };
+        let writes = feed.writes(change).filter(|_| change.id.boot != member);
+        let concerns = |write: &&Write| {
+            follower.registration.contains(write.page) && reader.may_read(write.page.volume)
+        };
+        let writes: Vec<Write> =
+            writes.unwrap_or_default().iter().filter(concerns).cloned().collect();
+        if !writes.is_empty() {
+            follower.updates_bytes += bytes_of(&writes);
+            let (domain, &Change { stamp, id, .. }) = (feed.domain(), change);
+            return Some(Message::Group(GroupMessage::Update { domain, id, stamp, writes }));
+        }
+    }
+    None
 }
 
 /// Tells nothing but that a beat has been handled.
@@ -259,14 +313,10 @@ fn advance(
     now: Instant,
     follower: &mut Follower,
     feed: &dyn Feed,
-    (reader, message): (&mut Reader<'_>, &mut Option<Message>),
+    (member, reader, message): (Option<BootId>, &mut Reader<'_>, &mut Option<Message>),
 ) -> Step {
     let ring = feed.ring();
-    // A list that tells all up to a stamp must not be overtaken by the stream.
-    let lists = follower.asked.iter().filter_map(|answer| answer.at);
-    let head = lists.min().map_or(ring.head(), |at| at.min(ring.head()));
-    // A planted fault may have put the cursor ahead of the ring.
-    let head = head.max(follower.cursor);
+    let head = head_for(follower, ring);
     if follower.cursor == head && !follower.owes_echo(head) {
         return Step::Idle;
     }
@@ -279,8 +329,11 @@ fn advance(
         if recent.stamp() > head {
             break;
         }
-        // Cut between stamps only: half a stamp told must not raise valid-through to it.
-        if bytes >= config.advance_bytes && recent.stamp() > last {
+        // Cut between stamps only: half a stamp told must not raise valid-through to it. What a member is told
+        // of later comes with its writes.
+        let full = bytes >= config.advance_bytes;
+        let later = member.is_some() && recent.stamp() > follower.updated;
+        if (full || later) && recent.stamp() > last {
             crate::probe::probe("advance-cut");
             through = last;
             break;
@@ -302,6 +355,7 @@ fn advance(
         }
     }
     follower.scanned = through;
+    follower.updates_bytes = 0;
     let carries = !changes.is_empty() || !stale.is_empty() || follower.owes_echo(through);
     let quiet_until = follower.sent_at.after(config.quiet_interval);
     if !carries && follower.hastened_to <= follower.cursor && quiet_until > now {

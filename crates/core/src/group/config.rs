@@ -17,6 +17,12 @@ pub struct GroupConfig {
     /// Members are told of each other at most so often. Who links anew within it has never been away for
     /// them. Default: 200 ms.
     pub members_every: Duration,
+    /// Bytes of a commit's writes, about, up to which they go to neighbours with its change; with more they
+    /// are told which pages changed. Default: 64 KiB.
+    pub update_bytes_max: usize,
+    /// Bytes of writes kept of a domain's commits, about, until all members are past them; those that find no
+    /// room are as if they were too long. Default: 16 MiB.
+    pub updates_bytes_max: usize,
     /// A transfer of which its asker says nothing for so long is taken for one that is over: the
     /// redirector sends no notice for the page meanwhile (rule 7). Default: 60 s.
     pub transfer_max: Duration,
@@ -30,6 +36,8 @@ impl Default for GroupConfig {
             asking_max: 4096,
             rest: Duration::from_secs(1),
             members_every: Duration::from_millis(200),
+            update_bytes_max: 64 << 10,
+            updates_bytes_max: 16 << 20,
             transfer_max: Duration::from_secs(60),
         }
     }

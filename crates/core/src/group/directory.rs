@@ -189,6 +189,20 @@ impl Directory {
         }
     }
 
+    /// The page changed, and all are told how: copies stay complete, but for those on their way.
+    pub(crate) fn updated(&mut self, domain: DomainId, page: PageId) {
+        for joined in self.members.values_mut() {
+            if let Some(changed) = joined.awaits.get_mut(&(domain, page)) {
+                *changed = true;
+            }
+        }
+    }
+
+    /// Whether what one member commits concerns another.
+    pub(crate) fn has_neighbours(&self) -> bool {
+        self.members.len() > 1
+    }
+
     /// What a member has is not known any more; none: of all members.
     pub(crate) fn forget(&mut self, link: Option<LinkId>, domain: DomainId) {
         for (other, joined) in &mut self.members {

@@ -1,8 +1,9 @@
-//! What members, their redirector, and neighbours say to each other (decision 0031). All of it travels
-//! in the control lane; pages between neighbours are [`crate::message::Message::Pages`].
+//! What members, their redirector, and neighbours say to each other (decision 0031). It travels
+//! in the control lane, updates in the stream's; pages between neighbours are [`crate::message::Message::Pages`].
 
-use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
-use crate::message::Versions;
+use crate::commit::Write;
+use crate::id::{BootId, CommitId, DomainId, PageId, RequestId, Stamp};
+use crate::message::{Lane, Versions};
 
 /// The protocol version that brought groups.
 pub const GROUPS_SINCE: u32 = 4;
@@ -108,6 +109,19 @@ pub enum GroupMessage {
         position: Stamp,
     },
 
+    /// What a commit of a neighbour wrote to pages that the member is registered for; said before the
+    /// advance that tells of its change, with which it is applied.
+    Update {
+        /// In which domain.
+        domain: DomainId,
+        /// The commit that the change names (rule 12).
+        id: CommitId,
+        /// The change's stamp.
+        stamp: Stamp,
+        /// In their order.
+        writes: Vec<Write>,
+    },
+
     // ---- between neighbours ----
     /// First message of a link between neighbours, both ways.
     Peer {
@@ -143,12 +157,24 @@ pub enum Sender {
 }
 
 impl GroupMessage {
+    /// In which lane it travels: an update in that of the stream, before its change.
+    #[must_use]
+    pub fn lane(&self) -> Lane {
+        match self {
+            Self::Update { .. } => Lane::Stream,
+            _ => Lane::Control,
+        }
+    }
+
     /// Who sends it.
     #[must_use]
     pub fn sender(&self) -> Sender {
         match self {
             Self::Join { .. } | Self::Reach { .. } | Self::Helped { .. } => Sender::Member,
-            Self::Members { .. } | Self::Pointed { .. } | Self::Help { .. } => Sender::Redirector,
+            Self::Members { .. }
+            | Self::Pointed { .. }
+            | Self::Help { .. }
+            | Self::Update { .. } => Sender::Redirector,
             Self::Peer { .. } | Self::Lacks { .. } => Sender::Neighbour,
         }
     }

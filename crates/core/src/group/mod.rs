@@ -5,6 +5,7 @@
 //! | `message` | what members, redirector and neighbours say to each other |
 //! | `config` | bounds |
 //! | `directory` | who has which page complete, and which transfers are under way |
+//! | `updates` | what neighbours commit, until the stream tells of it |
 //!
 //! The redirector is a relay with a directory (`relay/group.rs`); a member is a node whose cache asks
 //! neighbours and helps them (`cache/machine/neighbours.rs`, `helps.rs`).
@@ -12,6 +13,7 @@
 mod config;
 pub(crate) mod directory;
 pub mod message;
+pub(crate) mod updates;
 
 pub use config::{GroupConfig, MemberConfig};
 pub use message::{

@@ -522,6 +522,9 @@ impl Relay {
         let commit = asks.unwrap_or(commit);
         self.domains.get_mut(&domain).expect("looked at above").load += Load::of(bytes);
         let made = self.made_by(&commit.writes);
+        if denied.is_none() {
+            self.keep_update(domain, &commit);
+        }
         self.commits.insert((domain, id), Passed { links: vec![link], bytes, denied, made });
         self.send_up(Message::Commit { domain, commit }, out);
     }

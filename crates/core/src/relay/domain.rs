@@ -1,7 +1,9 @@
 //! A domain as a relay follows it and passes it on.
 
 use super::config::RelayConfig;
+use crate::commit::{Change, Write};
 use crate::downlink::{Answer, Feed, Follower, Part, Ring, Walk};
+use crate::group::updates::Updates;
 use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::message::{DomainInfo, Echo, Epoch, PAGES_PER_MESSAGE_MAX};
 use crate::share::Load;
@@ -56,6 +58,8 @@ pub(super) struct RelayDomain {
     pub(super) rights_told: BTreeSet<VolumeId>,
     /// The highest as-of that pages brought which may still be on their way to children, or wait there.
     pub(super) passed: Stamp,
+    /// What members commit, until the stream has told all others of it (redirector).
+    pub(super) updates: Updates,
     /// The highest as-of that pages ever brought (planted fault of rule 11).
     pub(super) ahead: Stamp,
 }
@@ -86,6 +90,7 @@ impl RelayDomain {
             again: false,
             rights_told: BTreeSet::new(),
             passed: Stamp::ZERO,
+            updates: Updates::default(),
             ahead: Stamp::ZERO,
         }
     }
@@ -110,11 +115,18 @@ impl RelayDomain {
         lost
     }
 
+    /// All that it knew is forgotten: its stream goes on from here.
+    pub(super) fn reset(&mut self, through: Stamp) {
+        self.ring.reset(through);
+        self.updates.clear();
+    }
+
     /// The parent's histories now.
     pub(super) fn set_epochs(&mut self, epochs: Vec<Epoch>) {
         if epochs != self.epochs {
             self.epochs = epochs;
             self.epochs_version += 1;
+            self.updates.clear();
         }
     }
 
@@ -209,6 +221,10 @@ impl Feed for RelayDomain {
 
     fn wall(&self, _now: Instant) -> WallTime {
         self.wall
+    }
+
+    fn writes(&self, change: &Change) -> Option<&[Write]> {
+        self.updates.of(change)
     }
 
     fn walk(&mut self, _link: LinkId, answer: &mut Answer) -> Part {

@@ -7,10 +7,11 @@
 
 use super::Relay;
 use super::io::RelayOutput;
-use crate::commit::{Change, Op, Write};
+use crate::commit::{Change, CommitRequest, Op, Write};
 use crate::downlink::Asked;
 use crate::group::{GroupMessage, HelpEnd, Member};
 use crate::id::{DomainId, LinkId, PageId, RequestId};
+use crate::machine::Fault;
 use crate::message::Message;
 use crate::rights::Right;
 use crate::time::Instant;
@@ -36,6 +37,9 @@ impl Relay {
                 };
                 let member = Member { life: child.boot, name: child.name.clone(), address };
                 group.join(now, link, member);
+                if let Some(entry) = self.links.get_mut(link) {
+                    entry.member = true;
+                }
             }
             GroupMessage::Reach { members } => group.reach(link, members),
             GroupMessage::Helped { request, domain: _, pages, end } => {
@@ -98,11 +102,17 @@ impl Relay {
     pub(super) fn member_gone(&mut self, now: Instant, link: LinkId) {
         let Some(group) = &mut self.group else { return };
         let Some(over) = group.leave(now, link) else { return };
+        if self.config.faults.has(Fault::TransferOfGone) {
+            return;
+        }
         for (domain, page) in over {
             if let Some(entry) = self.domains.get_mut(&domain) {
                 entry.fetch_ends(page);
             }
         }
+        // Nothing is kept for who is gone.
+        let domains: Vec<DomainId> = self.domains.keys().copied().collect();
+        domains.into_iter().for_each(|domain| self.release_updates(domain));
     }
 
     /// Tells all members of each other, if that is due.
@@ -135,13 +145,14 @@ impl Relay {
         let Some(group) = &mut self.group else { return false };
         let key = (link, asked.request, asked.page);
         let (links, volume) = (&mut self.links, asked.page.volume);
-        if links.right_of_link(link, volume) < Right::Read {
+        let judged = !self.config.faults.has(Fault::PointsToAll);
+        if judged && links.right_of_link(link, volume) < Right::Read {
             return false;
         }
         let may = |helper: LinkId| {
             let follower = links.follower(helper, domain);
             follower.is_some_and(|follower| follower.registration.contains(asked.page))
-                && links.right_of_link(helper, volume) >= Right::Read
+                && (!judged || links.right_of_link(helper, volume) >= Right::Read)
         };
         let helper = group.choose(now, key, domain, may);
         let Some((helper, entry)) = helper.zip(self.domains.get_mut(&domain)) else {
@@ -150,6 +161,11 @@ impl Relay {
         };
         crate::probe::probe("pointed-to-a-neighbour");
         group.point(now, key, domain, helper);
+        if self.config.faults.has(Fault::PointedUnregistered)
+            && let Some(follower) = links.follower(link, domain)
+        {
+            follower.registration.remove(asked.page);
+        }
         entry.fetch_begins(asked.page);
         pointed.entry((asked.request, helper)).or_default().push(asked.page);
         true
@@ -189,13 +205,46 @@ impl Relay {
 
     // ---- what they have ----
 
-    /// What an advance tells: copies of these pages have holes now, but for those of who made the change.
+    /// What an advance tells: copies of these pages have holes now, but for those of who made the change, and
+    /// of all who are told what it wrote.
     pub(super) fn directory_changed(&mut self, domain: DomainId, changes: &[Change]) {
-        let Some(group) = &mut self.group else { return };
+        let (Some(group), Some(entry)) = (&mut self.group, self.domains.get_mut(&domain)) else {
+            return;
+        };
         for change in changes {
+            let another = self.config.faults.has(Fault::UpdateOfAnother);
+            if entry.updates.change(change, another) {
+                change.pages.iter().for_each(|page| group.updated(domain, page.page));
+                continue;
+            }
             let by = self.links.link_of(domain, change.id.boot);
             change.pages.iter().for_each(|page| group.changed(domain, page.page, by));
         }
+    }
+
+    // ---- what they commit ----
+
+    /// A commit is passed on: what it writes is kept for the other members.
+    pub(super) fn keep_update(&mut self, domain: DomainId, commit: &CommitRequest) {
+        let config = self.config.group.as_ref();
+        let entry = self.domains.get_mut(&domain);
+        let Some(((group, config), entry)) = self.group.as_ref().zip(config).zip(entry) else {
+            return;
+        };
+        if group.has_neighbours() {
+            let room = (config.update_bytes_max, config.updates_bytes_max);
+            entry.updates.keep(commit.id, &commit.writes, room);
+        }
+    }
+
+    /// Forgets the writes that all members were told.
+    pub(super) fn release_updates(&mut self, domain: DomainId) {
+        let Some(entry) = self.domains.get_mut(&domain).filter(|entry| entry.updates.has_told())
+        else {
+            return;
+        };
+        let least = self.links.least_told(domain);
+        entry.updates.release(least.unwrap_or(entry.through()));
     }
 
     /// Nobody knows how these pages changed.

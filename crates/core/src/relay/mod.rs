@@ -220,6 +220,9 @@ impl Relay {
         self.told_ready = false;
         for domain in self.domains.values_mut() {
             domain.lose_parent();
+            if !self.config.faults.has(Fault::UpdatesOfLost) {
+                domain.updates.forget_under_way();
+            }
         }
         self.boots.values_mut().for_each(Carried::lose_parent);
         for ((domain, id), passed) in std::mem::take(&mut self.commits) {
@@ -462,6 +465,17 @@ impl Relay {
 
     /// Sends a domain's stream to a child; asks upward when its cursor fell off the ring.
     fn pump(&mut self, now: Instant, domain: DomainId, link: LinkId, out: &mut Vec<RelayOutput>) {
+        self.pump_one(now, domain, link, out);
+        self.release_updates(domain);
+    }
+
+    fn pump_one(
+        &mut self,
+        now: Instant,
+        domain: DomainId,
+        link: LinkId,
+        out: &mut Vec<RelayOutput>,
+    ) {
         let Some(entry) = self.domains.get_mut(&domain).filter(|entry| entry.begun) else {
             return;
         };
@@ -472,8 +486,9 @@ impl Relay {
 
     fn pump_all(&mut self, now: Instant, domain: DomainId, out: &mut Vec<RelayOutput>) {
         for link in self.links.following(domain) {
-            self.pump(now, domain, link, out);
+            self.pump_one(now, domain, link, out);
         }
+        self.release_updates(domain);
     }
 
     /// Children that said hello have waited long enough for domains that have not begun.
@@ -581,6 +596,8 @@ impl Machine for Relay {
         }
         for domain in self.domains.values() {
             domain.ring.check();
+            let group = self.config.group.as_ref();
+            domain.updates.check(group.map_or(0, |group| group.updates_bytes_max));
             let asked = self.pending.values().filter(
                 |pending| matches!(&pending.what, What::Child { domain: d, .. } if *d == domain.id),
             );

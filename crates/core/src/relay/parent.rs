@@ -442,7 +442,7 @@ impl Relay {
                 ResumeAnswer::From(from) => *from,
                 ResumeAnswer::Reset => Stamp::ZERO,
             };
-            entry.ring.reset(through);
+            entry.reset(through);
             for link in self.links.following(domain) {
                 let reason = CloseReason::Forked { domain, seen, fork };
                 self.close_child(now, link, reason, out);
@@ -450,7 +450,7 @@ impl Relay {
         } else if !entry.begun || unnamed {
             crate::probe::probe("relay-cursors-all-off");
             // All cursors are off the ring now: each child's copies are asked about one by one.
-            entry.ring.reset(through);
+            entry.reset(through);
         } else if through > seen {
             if !gathered.pages.is_empty() {
                 gathered.pages.sort_unstable();
@@ -458,6 +458,7 @@ impl Relay {
                 entry.ring.push(Recent::Stale(through, gathered.pages));
             }
             entry.ring.raise(through);
+            entry.updates.reached(through);
         }
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         let new = !std::mem::replace(&mut entry.begun, true);
@@ -559,6 +560,7 @@ impl Relay {
         let vain = self.named_in_vain(domain, &changes);
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         raise(entry, span, changes, stale)?;
+        entry.updates.reached(span.1);
         self.evicted(domain, vain, out);
         Ok(())
     }
@@ -795,6 +797,8 @@ impl Relay {
         };
         if let Some(entry) = self.domains.get_mut(&domain) {
             entry.load -= Load::of(passed.bytes);
+            let outcome = ended.as_ref().ok().map(|(outcome, _)| outcome);
+            entry.updates.outcome(id, outcome, entry.ring.head());
         }
         self.count_answers(1);
         let ended = match (passed.denied, ended) {

@@ -59,6 +59,7 @@ impl RelayDomain {
         first(&[
             ("streams that do not run", usize::from(!self.following)),
             ("pages asked for", self.fetching.len()),
+            ("commits kept for neighbours", self.updates.len()),
             ("resumes asked for", self.resuming as usize),
             ("refreshes without an answer", self.refreshes_waiting()),
             ("lists announced", usize::from(self.announced.is_some())),

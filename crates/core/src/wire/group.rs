@@ -7,7 +7,7 @@ use super::packed::{self, Packed};
 use super::reason::text;
 use super::varint::Reader;
 use crate::group::{ADDRESS_BYTES_MAX, GroupMessage, HelpEnd, Lack, MEMBERS_MAX, Member};
-use crate::id::{BootId, DomainId, PageId, RequestId};
+use crate::id::{BootId, CommitId, DomainId, PageId, RequestId};
 use crate::message::{PAGES_PER_MESSAGE_MAX, Versions};
 use bytes::Bytes;
 use prost::Message as _;
@@ -42,6 +42,12 @@ pub(super) fn body(message: &GroupMessage) -> Body<'_> {
             let (neighbour, position) = (id_field(asker.0), position.0);
             let head = head::Transfer { neighbour, position, ..transfer(*request, *domain) };
             Body::with(kind::HELP, &head, Packed::Pages(pages))
+        }
+        GroupMessage::Update { domain, id, stamp, writes } => {
+            let (boot, sequence) = (id_field(id.boot.0), id.sequence);
+            let (domain, stamp) = (domain.0, stamp.0);
+            let head = head::Update { domain, boot, sequence, stamp, writes: Bytes::new() };
+            Body::with(kind::UPDATE, &head, Packed::Writes(writes))
         }
         GroupMessage::Peer { versions, name, life } => {
             let head = head::Hello {
@@ -100,6 +106,13 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<GroupMessage, WireError>
                 name: text(head.name)?,
                 life: BootId(id_of(&head.boot)?),
             }
+        }
+        kind::UPDATE => {
+            let head: head::Update = head::read(body)?;
+            let id = CommitId { boot: BootId(id_of(&head.boot)?), sequence: head.sequence };
+            let stamp = stamp_of(head.stamp)?;
+            let writes = packed::read_writes(head.writes)?;
+            GroupMessage::Update { domain: DomainId(head.domain), id, stamp, writes }
         }
         _ => transfer_message(kind, head::read(body)?)?,
     })

@@ -305,6 +305,13 @@ heads! {
         position: u64 = (uint64, tag = "5"),
         pages: Bytes = (bytes = "bytes", tag = "15"),
     }
+    Update {
+        domain: u64 = (fixed64, tag = "1"),
+        boot: Vec<u8> = (bytes = "vec", tag = "2"),
+        sequence: u64 = (uint64, tag = "3"),
+        stamp: u64 = (uint64, tag = "4"),
+        writes: Bytes = (bytes = "bytes", tag = "15"),
+    }
     Member {
         life: Vec<u8> = (bytes = "vec", tag = "1"),
         name: String = (string, tag = "2"),

@@ -58,6 +58,7 @@ pub(super) mod kind {
     pub(in crate::wire) const HELP: u32 = 75;
     pub(in crate::wire) const PEER: u32 = 76;
     pub(in crate::wire) const LACKS: u32 = 77;
+    pub(in crate::wire) const UPDATE: u32 = 78;
     pub(in crate::wire) const REFRESH: u32 = 1000;
 }
 
@@ -66,7 +67,7 @@ fn lane_of(kind: u32) -> Option<Lane> {
     match kind {
         kind::GOODBYE..=kind::VOLUME_DELETED | kind::COPY_PAGES => Some(Lane::Control),
         kind::ASK_RIGHTS..=kind::FOR | kind::JOIN..=kind::LACKS => Some(Lane::Control),
-        kind::RESUMED..=kind::HISTORY | kind::VOLUME_RIGHTS => Some(Lane::Stream),
+        kind::RESUMED..=kind::HISTORY | kind::VOLUME_RIGHTS | kind::UPDATE => Some(Lane::Stream),
         kind::COMMIT..=kind::COPIED => Some(Lane::Bulk),
         kind if KINDS_IGNORED.contains(&kind) => Some(Lane::Control),
         _ => None,
@@ -308,7 +309,7 @@ fn message_of(kind: u32, body: Bytes) -> Result<Message, WireError> {
             down::flow_message(kind, body)
         }
         kind::COPY_PAGES | kind::COPIED => copy::message(kind, body),
-        kind::JOIN..=kind::LACKS => group::message(kind, body).map(Message::Group),
+        kind::JOIN..=kind::UPDATE => group::message(kind, body).map(Message::Group),
         _ => down::message(kind, body),
     }
 }

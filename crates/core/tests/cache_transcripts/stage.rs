@@ -491,7 +491,7 @@ impl Stage {
                 },
             },
             "failed" => failed(words),
-            "members" | "pointed" | "help" => redirector_says(kind, words),
+            "members" | "pointed" | "help" | "update" => redirector_says(kind, words),
             "goodbye" => Message::Goodbye {
                 reason: CloseReason::Forked {
                     domain: DOMAIN,
@@ -730,6 +730,14 @@ fn redirector_says(kind: &str, words: &[&str]) -> Message {
             pages: list(words[1]),
             helper: neighbour_life(words[2]),
         }),
+        // `update 4 5 put 0 apple add 1 0 3`: what the commit that the change at 4 names wrote to page 5.
+        "update" => {
+            let stamp = number(words[0]);
+            let id = CommitId { boot: BootId(200), sequence: stamp };
+            let write = |op| Write { page: page(words[1]), op };
+            let writes = ops(&words[2..]).into_iter().map(write).collect();
+            Message::Group(GroupMessage::Update { domain: DOMAIN, id, stamp: Stamp(stamp), writes })
+        }
         // `help b 9 5 2`: b's fetch 9 of page 5, asked at 2.
         "help" => Message::Group(GroupMessage::Help {
             request: RequestId(number(words[1])),
@@ -740,6 +748,27 @@ fn redirector_says(kind: &str, words: &[&str]) -> Message {
         }),
         other => panic!("{other}?"),
     }
+}
+
+/// `put 0 apple`, `make`, `delete 0`, `add 0 8`: of first generations.
+fn ops(words: &[&str]) -> Vec<Op> {
+    let generation = Generation(1);
+    let mut words = words.iter();
+    let mut ops = Vec::new();
+    while let Some(what) = words.next() {
+        let mut next = || *words.next().expect("one word more");
+        ops.push(match *what {
+            "make" => Op::CreatePage(PageKind::Slotted),
+            "put" => Op::Put { slot: slot(next()), generation, value: record(next()) },
+            "delete" => Op::Delete { slot: slot(next()), generation },
+            "add" => {
+                let (slot, delta) = (slot(next()), number(next()) as i64);
+                Op::Add { slot, generation, offset: 0, delta }
+            }
+            other => panic!("{other}?"),
+        });
+    }
+    ops
 }
 
 fn to_neighbour(output: NeighbourOutput) -> String {

@@ -126,7 +126,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// How many kinds of message there are.
-pub(crate) const KINDS: usize = 48;
+pub(crate) const KINDS: usize = 49;
 
 /// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
 pub(crate) fn kind(message: &Message) -> usize {
@@ -180,6 +180,7 @@ pub(crate) fn kind(message: &Message) -> usize {
             GroupMessage::Help { .. } => 45,
             GroupMessage::Peer { .. } => 46,
             GroupMessage::Lacks { .. } => 47,
+            GroupMessage::Update { .. } => 48,
         },
     }
 }
@@ -220,6 +221,10 @@ fn about_neighbours() -> Vec<(&'static str, Message)> {
             },
         ),
         ("peer", GroupMessage::Peer { versions, name: "member-7/mount".into(), life: BOOT }),
+        (
+            "update",
+            GroupMessage::Update { domain, id: commit_id(), stamp: Stamp(1002), writes: writes() },
+        ),
         ("lacks", GroupMessage::Lacks { request, domain, pages: pages(), why: Lack::NotNow }),
     ];
     messages.into_iter().map(|(name, message)| (name, Message::Group(message))).collect()

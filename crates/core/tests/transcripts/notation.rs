@@ -1,6 +1,8 @@
 //! Messages as short text. Ids are written as small numbers: tests use small ones.
 
-use larder_core::commit::{Aspect, Change, CommitRequest, Op, Outcome, PageChange, Read, Target};
+use larder_core::commit::{
+    Aspect, Change, CommitRequest, Op, Outcome, PageChange, Read, Target, Write,
+};
 use larder_core::group::{GroupMessage, Member};
 use larder_core::id::{CommitId, PageId};
 use larder_core::message::{
@@ -129,6 +131,9 @@ fn group(message: &GroupMessage) -> String {
         }
         GroupMessage::Help { request, pages, asker, position, .. } => {
             format!("Help {} r{} [{}] at {position}", asker.0, request.0, list(pages))
+        }
+        GroupMessage::Update { id, stamp, writes: made, .. } => {
+            format!("Update {} at {stamp} [{}]", commit_id(*id), writes(made))
         }
         GroupMessage::Peer { name, life, .. } => format!("Peer {name} {}", life.0),
         GroupMessage::Lacks { request, pages, why, .. } => {
@@ -294,13 +299,17 @@ pub(crate) fn request(commit: &CommitRequest) -> String {
     let reads = join(&commit.reads, |Read { page, target: t, aspect }| {
         format!("{page}:{}", target((*t, *aspect)))
     });
-    let writes = join(&commit.writes, |write| format!("{}:{}", write.page, op(&write.op)));
+    let writes = writes(&commit.writes);
     format!(
         "Commit {} base {} of h{} reads [{reads}] writes [{writes}]",
         commit_id(commit.id),
         commit.base,
         commit.history.0
     )
+}
+
+fn writes(writes: &[Write]) -> String {
+    join(writes, |write| format!("{}:{}", write.page, op(&write.op)))
 }
 
 fn op(op: &Op) -> String {

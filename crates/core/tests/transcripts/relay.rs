@@ -4,6 +4,7 @@ mod copies;
 mod crowds;
 mod group;
 mod rest;
+mod updates;
 
 use crate::parent::*;
 use crate::transcript::Transcript;

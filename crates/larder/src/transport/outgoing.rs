@@ -252,6 +252,10 @@ fn group_weight(message: &GroupMessage) -> usize {
         GroupMessage::Join { address: text } | GroupMessage::Peer { name: text, .. } => text.len(),
         GroupMessage::Reach { members } => size_of_val(members.as_slice()),
         GroupMessage::Members { members } => members.iter().map(member).sum(),
+        GroupMessage::Update { writes, .. } => {
+            let payload = writes.iter().map(|write| write.op.payload_bytes());
+            size_of_val(writes.as_slice()) + payload.sum::<usize>()
+        }
         GroupMessage::Helped { pages, .. }
         | GroupMessage::Pointed { pages, .. }
         | GroupMessage::Help { pages, .. }

@@ -46,6 +46,8 @@ pub struct Truth {
     restored: bool,
     /// An append was taken back: until the origin starts again it may see conflicts with it.
     taken_back: bool,
+    /// Commits whose refusal was logged meanwhile: it is told after a start as well (seed 19671562694059).
+    refused: BTreeSet<CommitId>,
     /// One past the last page number given to anybody, by volume.
     ids_given: BTreeMap<VolumeId, u64>,
     /// The branch in which a page number was last given to anybody.
@@ -113,6 +115,7 @@ impl Oracle {
             failed: false,
             restored: false,
             taken_back: false,
+            refused: BTreeSet::new(),
             ids_given: BTreeMap::new(),
             numbers: BTreeMap::new(),
             volumes: BTreeSet::new(),
@@ -228,6 +231,9 @@ impl Oracle {
                         intent.node
                     );
                 }
+            }
+            LogRecord::Aborted { id, .. } if truth.taken_back => {
+                truth.refused.insert(*id);
             }
             LogRecord::Volume { stamp, volume } => {
                 let page = PageNo(1);
@@ -559,10 +565,10 @@ impl Truth {
         self.histories.len() > EPOCHS_MAX
     }
 
-    /// Whether the origin may report conflicts with commits that it took back.
+    /// Whether the origin may report a commit's conflict with what it took back.
     #[must_use]
-    pub fn has_taken_back(&self) -> bool {
-        self.taken_back
+    pub fn has_taken_back(&self, id: Option<CommitId>) -> bool {
+        self.taken_back || id.is_some_and(|id| self.refused.contains(&id))
     }
 
     fn acknowledged(&self, id: CommitId, stamp: Stamp) {

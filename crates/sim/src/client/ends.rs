@@ -266,7 +266,8 @@ impl World {
             return;
         };
         let number = truth.branch_number(ending.sent.history);
-        if truth.branch_count() != number + 1 || truth.has_taken_back() {
+        let id = ending.tag.and_then(|tag| self.oracle.intent(tag).id);
+        if truth.branch_count() != number + 1 || truth.has_taken_back(id) {
             return;
         }
         let branch = truth.current();

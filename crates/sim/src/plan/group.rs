@@ -28,13 +28,19 @@ pub struct GroupPlan {
     pub directory_bytes_max: usize,
     /// How long one that was late is not asked, in nanoseconds.
     pub rest: u64,
+    /// Bytes of a commit that go to neighbours.
+    pub update_bytes_max: usize,
+    /// Bytes of all that are kept for them.
+    pub updates_bytes_max: usize,
 }
 
 impl GroupPlan {
-    /// In half of the runs that have relays. Drawn apart, so that the others stay what they were.
-    pub(super) fn draw(plan: &Plan) -> Option<Self> {
+    /// In half of the runs that have relays, or in all of them. Drawn apart, so that the others stay what
+    /// they were.
+    pub(super) fn draw(plan: &Plan, always: bool) -> Option<Self> {
         let rng = &mut Rng::new(plan.seed ^ 0x0047_4f55);
-        if plan.relays.is_empty() || plan.nodes.len() < 2 || rng.chance(1, 2) {
+        let none = rng.chance(1, 2) && !always;
+        if plan.relays.is_empty() || plan.nodes.len() < 2 || none {
             return None;
         }
         let latency = pick(rng, &[20 * MICRO, 100 * MICRO, 100 * MICRO, 20 * MILLI]);
@@ -53,6 +59,8 @@ impl GroupPlan {
             asking_max: pick(rng, &[1, 4, 4096]),
             directory_bytes_max: pick(rng, &[300, 1 << 20]),
             rest: pick(rng, &[MILLI, SECOND]),
+            update_bytes_max: pick(rng, &[0, 200, 64 << 10, 64 << 10]),
+            updates_bytes_max: pick(rng, &[300, 16 << 20, 16 << 20]),
         })
     }
 
@@ -64,6 +72,8 @@ impl GroupPlan {
             helping_max: self.helping_max,
             asking_max: self.asking_max,
             rest: Duration::from_nanos(self.rest),
+            update_bytes_max: self.update_bytes_max,
+            updates_bytes_max: self.updates_bytes_max,
             ..GroupConfig::default()
         }
     }

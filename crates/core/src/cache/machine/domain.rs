@@ -4,6 +4,7 @@ use super::commits::Commits;
 use super::flights::Flights;
 use super::memory::Holdings;
 use super::told::Told;
+use super::updates::Updates;
 use crate::cache::read::DomainState;
 use crate::id::{BootId, RequestId, Stamp, VolumeId};
 use crate::message::{Epoch, VolumeInfo};
@@ -41,6 +42,8 @@ pub(super) struct Domain {
     pub(super) flights: Flights,
     pub(super) holdings: Holdings,
     pub(super) commits: Commits,
+    /// What neighbours wrote, ahead of the stream.
+    pub(super) updates: Updates,
     /// What outcomes told ahead of the stream.
     pub(super) told: Told,
     /// Beats sent on this link and not echoed, ascending.
@@ -89,6 +92,7 @@ impl Domain {
             flights: Flights::default(),
             holdings: Holdings::default(),
             commits: Commits::new(boot),
+            updates: Updates::default(),
             told: Told::default(),
             beats: VecDeque::new(),
             beat_clock: BeatClock::default(),
@@ -128,6 +132,7 @@ impl Domain {
         self.refreshed_at = None;
         self.flights.lose_link();
         self.commits.lose_link();
+        self.updates.clear();
         self.holdings.lose_link();
     }
 

@@ -115,7 +115,7 @@ impl Flights {
     }
 
     /// A planted fault: no answer to come is taken to be older than one that came.
-    fn forget_kept(&mut self, upto: Stamp) {
+    pub(super) fn forget_kept(&mut self, upto: Stamp) {
         for flight in self.flights.values_mut() {
             self.kept -= flight.kept.len();
             flight.kept.retain(|(stamp, _)| *stamp > upto);
@@ -217,11 +217,16 @@ impl Cache {
             // that there is such a page. It is asked for, for nobody.
             return;
         }
-        // Else the answer to come decides.
+        // Else the answer to come decides. One that waits for the stream has come (bug 149).
         let unanswered = self.config.faults.has(Fault::NoticeUnanswered);
-        let owed = flight.registered && (flight.sent.is_none() && flight.seen || unanswered);
+        let to_come = flight.sent.is_some() && flight.answer.is_none();
+        let owed = flight.registered && (!to_come && flight.seen || unanswered);
+        let came = flight.sent.filter(|_| flight.answer.is_some());
         entry.flights.remove(page);
         entry.flights.tidy();
+        if let (Some(request), Some(link)) = (came, &mut self.link) {
+            link.transfers.installed((request, page));
+        }
         self.helps.look_again();
         if owed && !entry.holdings.holds(page) {
             self.owe_notice(domain, page);

@@ -8,7 +8,7 @@ use super::{Cache, CacheOutput, Out};
 use crate::cache::io::NeighbourOutput;
 use crate::group::{GroupMessage, Lack};
 use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
-use crate::machine::LinkOutput;
+use crate::machine::{Fault, LinkOutput};
 use crate::message::{Message, PageAnswer, PageBody};
 use crate::time::Instant;
 use std::collections::BTreeMap;
@@ -160,14 +160,15 @@ impl Cache {
         let Some((entry, through)) = entry.and_then(|entry| Some((entry, entry.position?))) else {
             return Help::Not(Lack::NotNow);
         };
-        if through < position {
+        if through < position && !self.config.faults.has(Fault::HelpUnawaited) {
             crate::probe::probe("help-waits-for-the-stream");
             return Help::Not(Lack::Waits);
         }
         if self.shared.is_unreadable(page.volume) {
             return Help::Not(Lack::Lacks);
         }
-        let copy = self.shared.peek(page).filter(|copy| copy.complete());
+        let holes = self.config.faults.has(Fault::HolesHelped);
+        let copy = self.shared.peek(page).filter(|copy| copy.complete() || holes);
         if let Some(copy) = copy
             && let Some(image) = &copy.page
         {

@@ -260,6 +260,9 @@ impl Cache {
             GroupMessage::Pointed { request, domain, pages, helper } => {
                 return self.on_pointed(now, (request, domain), (pages, helper), out);
             }
+            GroupMessage::Update { domain, id, stamp, writes } => {
+                return self.on_update(domain, (id, stamp), writes);
+            }
             GroupMessage::Help { request, domain, pages, asker, position } => {
                 self.on_help(now, (asker, request), (domain, position), pages, out);
             }

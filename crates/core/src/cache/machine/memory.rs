@@ -425,7 +425,7 @@ impl Cache {
         }
     }
 
-    fn keep_for_snapshots(&self, domain: DomainId, copy: &Arc<PageCopy>, until: Stamp) {
+    pub(super) fn keep_for_snapshots(&self, domain: DomainId, copy: &Arc<PageCopy>, until: Stamp) {
         self.domains[&domain].state.keep_for_snapshots(copy, until);
     }
 
@@ -449,7 +449,7 @@ impl Cache {
         self.put(domain, copy);
     }
 
-    fn put(&mut self, domain: DomainId, copy: PageCopy) {
+    pub(super) fn put(&mut self, domain: DomainId, copy: PageCopy) {
         let (page, cost) = (copy.id, copy.cost());
         let holdings = &mut self.domains.get_mut(&domain).expect("attached").holdings;
         match holdings.resident.insert(page, cost) {
@@ -677,8 +677,8 @@ impl Domain {
     }
 }
 
-/// A copy after a commit of this node that touched `change` at the origin; none: it cannot be told.
-fn updated(
+/// A copy after a commit that touched `change` at the origin; none: it cannot be told.
+pub(super) fn updated(
     old: Option<&PageCopy>,
     change: &PageChange,
     stamp: Stamp,

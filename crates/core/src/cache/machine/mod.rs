@@ -33,6 +33,7 @@ mod stream;
 mod told;
 mod transfers;
 mod turns;
+mod updates;
 mod users;
 
 use super::io::{CacheInput, CacheOutput, CacheReply, Notice};

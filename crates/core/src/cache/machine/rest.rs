@@ -18,6 +18,7 @@ impl Cache {
             ("calls to be sent", self.calls.len()),
             ("volumes to be asked about", self.doubts.len()),
             ("pages gathered for requests", self.memory.pinned()),
+            ("pages that neighbours wait for", self.helps.len()),
             ("transactions in the table", self.shared.running().count()),
         ]);
         let domains = self.domains.iter();
@@ -44,6 +45,7 @@ impl Link {
             ("requests and pages counted as asked for", self.outstanding),
             ("fetches sent", self.fetches.len()),
             ("pages to come from neighbours", self.transfers.len()),
+            ("pages that came before their word", self.transfers.early()),
             ("calls sent", self.calls.len()),
             ("questions after volumes", self.doubts.len()),
         ])
@@ -59,6 +61,7 @@ impl Domain {
             ("users who wait for the latest", self.refreshes.len()),
             ("users who wait for the stream", self.openings.len()),
             ("refreshes without an answer", self.refreshes_sent.len()),
+            ("commits of neighbours ahead of the stream", self.updates.len()),
             ("stamps told ahead of the stream", self.told.len()),
             ("snapshots that run", running),
             ("pages kept for snapshots", kept),

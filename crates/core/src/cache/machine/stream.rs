@@ -333,11 +333,14 @@ impl Cache {
                 page: page.page,
                 touched: page.touched.as_slice().into(),
             });
-            self.keep_for_flight(domain, change.stamp, page);
+            let spares = self.config.faults.has(Fault::UpdateSparesFlight);
+            if !spares || !self.domains[&domain].updates.has(change.id, change.stamp) {
+                self.keep_for_flight(domain, change.stamp, page);
+            }
             let ops = own.as_ref().and_then(|own| own.get(&page.page));
             match ops {
                 Some(ops) => self.update(domain, from, page, change.stamp, ops),
-                None => self.invalidate(domain, from, page),
+                None => self.update_or_invalidate(domain, from, (change.id, change.stamp), page),
             }
             changed.add(page);
         }
@@ -350,6 +353,9 @@ impl Cache {
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         if !self.config.faults.has(Fault::WritesRetained) {
             entry.commits.release(through);
+        }
+        if !self.config.faults.has(Fault::UpdatesStay) {
+            entry.updates.reached(through);
         }
         entry.told.reached(through);
         self.answer_waits(domain, through, out);

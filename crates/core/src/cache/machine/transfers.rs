@@ -8,10 +8,11 @@
 use super::link::violation;
 use super::{Cache, Out};
 use crate::group::{GroupMessage, HelpEnd, Lack};
-use crate::id::{BootId, DomainId, PageId, RequestId};
+use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
+use crate::machine::Fault;
 use crate::message::{CloseReason, Message, PageAnswer, PageBody};
 use crate::page::Page;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of pages that came before the parent's word of them; more are not kept.
@@ -53,6 +54,12 @@ impl Transfers {
     /// Pages that are to come.
     pub(super) fn len(&self) -> usize {
         self.pointed.len()
+    }
+
+    /// Pages that came before the parent's word of them.
+    #[cfg(feature = "faults")]
+    pub(super) fn early(&self) -> usize {
+        self.early.len()
     }
 
     /// Whether a page of a fetch is to come from a neighbour.
@@ -150,7 +157,14 @@ impl Cache {
             return violation("somebody who is no member is pointed to a neighbour");
         };
         let reached = group.link_to(helper).is_some();
-        let deadline = now.after(group.config.help_wait);
+        let untimed = self.config.faults.has(Fault::TransferUntimed);
+        let wait = if untimed { Duration::from_secs(1 << 30) } else { group.config.help_wait };
+        let deadline = now.after(wait);
+        if self.config.faults.has(Fault::PointedForgetsKept)
+            && let Some(entry) = self.domains.get_mut(&domain)
+        {
+            entry.flights.forget_kept(Stamp(u64::MAX));
+        }
         let mut came = Vec::new();
         let mut lost = Vec::new();
         for page in pages {
@@ -205,6 +219,12 @@ impl Cache {
                 came.push(answer);
                 continue;
             }
+            if self.config.faults.has(Fault::LateHelpTaken)
+                && let Some(newest) = self.sent_by(domain, answer.page)
+            {
+                self.page_came(domain, newest, answer);
+                continue;
+            }
             let asked = link.fetches.get(&request).filter(|fetch| fetch.domain == domain);
             let asked = asked.is_some_and(|fetch| fetch.pages.contains(&answer.page));
             if asked && self.is_sound(&answer) {
@@ -243,7 +263,7 @@ impl Cache {
         for answer in came {
             let key = (request, answer.page);
             self.page_came(domain, request, answer);
-            let waits = self.domains[&domain].flights.sent_by(key.1) == Some(request);
+            let waits = self.sent_by(domain, key.1) == Some(request);
             let transfers = &mut self.link.as_mut().expect("they were pointed on it").transfers;
             if waits && let Some(pointing) = transfers.pointed.get(&key).copied() {
                 transfers.insert(key, Pointing { deadline, came: true, ..pointing });
@@ -255,6 +275,11 @@ impl Cache {
         if let Some(through) = through {
             self.install_waiting(domain, through, out);
         }
+    }
+
+    /// The newest fetch of a page.
+    fn sent_by(&self, domain: DomainId, page: PageId) -> Option<RequestId> {
+        self.domains.get(&domain)?.flights.sent_by(page)
     }
 
     /// Tells the parent of pages that came.

@@ -461,6 +461,9 @@ fn about_neighbours() -> impl Strategy<Value = Message> {
         (of(), boot(), stamp()).prop_map(|((request, domain, pages), asker, position)| {
             GroupMessage::Help { request, domain, pages, asker, position }
         }),
+        (domain(), commit_id(), stamp(), writes()).prop_map(|(domain, id, stamp, writes)| {
+            GroupMessage::Update { domain, id, stamp, writes }
+        }),
         (versions, text(), boot()).prop_map(|(versions, name, life)| GroupMessage::Peer {
             versions,
             name,

@@ -40,7 +40,11 @@ pub(super) fn member_says(c: &mut Choices<'_>) -> Message {
 pub(super) fn redirector_says(c: &mut Choices<'_>, fetch: Option<Fetch>) -> Message {
     let (request, domain, asked) = fetch.unwrap_or((RequestId(c.near(3)), DOMAIN, c.page_set()));
     let pages = if c.rarely(6) { c.page_set() } else { asked };
-    Message::Group(match c.below(5) {
+    Message::Group(match c.below(6) {
+        5 => {
+            let (id, stamp) = (c.commit_id(BootId(2), 3), c.stamp(5));
+            GroupMessage::Update { domain, id, stamp, writes: c.writes() }
+        }
         0 => {
             let member = |(life, name): &(u128, &str)| Member {
                 life: BootId(*life),

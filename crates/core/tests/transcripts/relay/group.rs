@@ -6,10 +6,10 @@ use larder_core::group::{GroupConfig, GroupMessage, HelpEnd};
 use larder_core::page::Page;
 use larder_core::rights::{Effective, Right, Rights};
 
-const MEMBERS: [(u64, &str, u128); 3] = [(1, "a", 10), (2, "b", 20), (3, "c", 30)];
+pub(super) const MEMBERS: [(u64, &str, u128); 3] = [(1, "a", 10), (2, "b", 20), (3, "c", 30)];
 
 /// The answer from above: page `n` as it was made.
-fn found(request: u64, n: u64) -> (String, LinkInput) {
+pub(super) fn found(request: u64, n: u64) -> (String, LinkInput) {
     let body = PageBody::Data(Page::empty(PageKind::Slotted).encode(page(n)));
     let answer = PageAnswer { page: page(n), version: Stamp(2), as_of: Stamp(5), body };
     up(Message::Pages { request: RequestId(request), domain: DOMAIN, pages: vec![answer] })
@@ -19,7 +19,7 @@ fn says(link: u64, message: GroupMessage) -> (String, LinkInput) {
     received(link, Message::Group(message))
 }
 
-fn helped(link: u64, request: u64, n: u64, end: HelpEnd) -> (String, LinkInput) {
+pub(super) fn helped(link: u64, request: u64, n: u64, end: HelpEnd) -> (String, LinkInput) {
     let (request, pages) = (RequestId(request), vec![page(n)]);
     says(link, GroupMessage::Helped { request, domain: DOMAIN, pages, end })
 }
@@ -31,9 +31,14 @@ fn reach(link: u64) -> (String, LinkInput) {
 }
 
 /// Members a, b and c at links 1 to 3, with lives 10, 20 and 30, who all reach each other.
-fn group(prose: &str) -> Run {
+pub(super) fn group(prose: &str) -> Run {
+    group_in(prose, GroupConfig::default())
+}
+
+/// The same with other bounds. They are told of each other at once.
+pub(super) fn group_in(prose: &str, config: GroupConfig) -> Run {
     let members_every = Duration::ZERO;
-    let group = Some(GroupConfig { members_every, ..GroupConfig::default() });
+    let group = Some(GroupConfig { members_every, ..config });
     let mut run = Run::with(prose, RelayConfig { group, ..RelayConfig::default() });
     for (link, name, boot) in MEMBERS {
         run.quietly(vec![
