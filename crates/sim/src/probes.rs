@@ -154,7 +154,8 @@ pub const PROBES: [(&str, Reached); 134] = [
     ("transfer-unsaid", Rare),
     ("twin-refused", Often),
     ("update-applied", Often),
-    ("update-not-applied", Often),
+    // As the next: the two can differ only in what a page has forgotten.
+    ("update-not-applied", Rare),
     ("update-not-kept", Often),
     ("update-not-told", Rare),
     ("volume-deleted-during-install", Often),

@@ -43,7 +43,7 @@ impl GroupPlan {
         if plan.relays.is_empty() || plan.nodes.len() < 2 || none {
             return None;
         }
-        let latency = pick(rng, &[20 * MICRO, 100 * MICRO, 100 * MICRO, 20 * MILLI]);
+        let latency = pick(rng, &[20 * MICRO, 100 * MICRO, 100 * MICRO, 20 * MILLI, 80 * MILLI]);
         let line = Line {
             latency,
             jitter: pick(rng, &[0, latency / 4, latency * 4]),
@@ -52,7 +52,7 @@ impl GroupPlan {
         };
         Some(Self {
             line,
-            help_wait: pick(rng, &[MILLI, 100 * MILLI, SECOND]),
+            help_wait: pick(rng, &[MILLI, 5 * MILLI, 100 * MILLI, SECOND]),
             help_wait_long: pick(rng, &[SECOND, 5 * SECOND]),
             helps_max: pick(rng, &[1, 4, 1024]),
             helping_max: pick(rng, &[1, 4, 256]),

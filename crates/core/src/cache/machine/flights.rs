@@ -62,6 +62,11 @@ impl Flights {
         self.flights.get(&page)?.sent
     }
 
+    /// The same, if the page is not here yet.
+    pub(super) fn unanswered(&self, page: PageId) -> Option<RequestId> {
+        self.flights.get(&page).filter(|flight| flight.answer.is_none())?.sent
+    }
+
     /// Pages asked for, ascending.
     pub(super) fn pages(&self) -> impl Iterator<Item = PageId> + '_ {
         self.flights.iter().filter(|(_, flight)| flight.sent.is_some()).map(|(&page, _)| page)

@@ -220,7 +220,7 @@ impl Cache {
                 continue;
             }
             if self.config.faults.has(Fault::LateHelpTaken)
-                && let Some(newest) = self.sent_by(domain, answer.page)
+                && let Some(newest) = self.unanswered(domain, answer.page)
             {
                 self.page_came(domain, newest, answer);
                 continue;
@@ -275,6 +275,11 @@ impl Cache {
         if let Some(through) = through {
             self.install_waiting(domain, through, out);
         }
+    }
+
+    /// The newest fetch of a page, if nothing has come of it.
+    fn unanswered(&self, domain: DomainId, page: PageId) -> Option<RequestId> {
+        self.domains.get(&domain)?.flights.unanswered(page)
     }
 
     /// The newest fetch of a page.
