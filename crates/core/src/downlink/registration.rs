@@ -185,7 +185,8 @@ impl Registration {
     }
 
     /// Takes a part of the list of all pages held; `done` narrows the registration to it. Says whether
-    /// pages that were named before went with that.
+    /// pages went with that, which nobody names: some that were named before, or whatever there was of an
+    /// unknown lot (bug 150).
     pub(crate) fn holding(&mut self, pages: &[PageId], done: bool) -> bool {
         if self.gathered == Gathered::Off {
             self.gathered = Gathered::Set(PageSet::default(), false);
@@ -210,10 +211,10 @@ impl Registration {
             Gathered::Off | Gathered::Over => None,
         };
         let before = std::mem::replace(&mut self.exact, narrowed);
-        let (Some(before), Some(now)) = (&before, &self.exact) else {
-            return false;
-        };
-        before.iter().any(|page| !now.contains(page))
+        match (&before, &self.exact) {
+            (Some(before), Some(now)) => before.iter().any(|page| !now.contains(page)),
+            (before, now) => before.is_none() && now.is_some(),
+        }
     }
 
     /// The pages named, ascending; none: all.
@@ -239,6 +240,23 @@ impl Registration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A relay that had announced a list could not make it, for a child that held an unknown lot; its parent
+    /// gathered what was fetched meanwhile. When the child said what it held the relay made its list, of
+    /// nothing, and the parent counted it for what had been gathered, until the link ended (bug 150).
+    #[test]
+    fn bug_150_an_unknown_lot_may_have_held_anything() {
+        let page = |page| PageId { volume: VolumeId(1), page: PageNo(page) };
+        let config = DownlinkConfig { registered_pages_max: 16, ..DownlinkConfig::default() };
+        let mut registration = Registration::nothing(&config);
+        registration.all();
+        assert!(registration.holding(&[page(1), page(2)], true), "nobody knows what went");
+        assert!(!registration.holding(&[page(1), page(2)], true), "the same as before");
+        assert!(registration.holding(&[page(1)], true), "page 2 went");
+        registration.all();
+        assert!(!registration.holding(&(0..64).map(|n| page(n * 64)).collect::<Vec<_>>(), true));
+        assert!(registration.pages().is_none(), "too many to be named");
+    }
 
     /// A relay had announced that it would narrow itself, for a child that had come back, when another
     /// came back: it was registered for everything anew, for that one. The list that it made when both

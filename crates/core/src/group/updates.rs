@@ -122,6 +122,7 @@ impl Updates {
     }
 
     /// Commits whose writes are kept.
+    #[cfg(any(test, feature = "faults"))]
     pub(crate) fn len(&self) -> usize {
         self.under_way.len() + self.told.len()
     }
