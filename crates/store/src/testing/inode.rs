@@ -258,6 +258,13 @@ impl Inode {
         sector.map_or(0, |bytes| bytes[(offset % SECTOR_BYTES as u64) as usize])
     }
 
+    /// Whether a place holds a byte, durably, and nothing else was written there since.
+    pub(super) fn still_is(&self, offset: u64, byte: u8) -> bool {
+        let mut now = [0];
+        self.now.read(offset, &mut now);
+        self.durable_byte(offset) == byte && now == [byte]
+    }
+
     /// Replaces its bytes, durably.
     pub(super) fn replace(&mut self, bytes: &[u8]) {
         self.now = Content::default();

@@ -254,7 +254,8 @@ impl FaultDisk {
     }
 
     /// An operator puts back what was altered, from a mirror of the disk; sectors that were written since
-    /// are left alone.
+    /// are left alone, synced or not: a mended record would come back in the place of one that is on its way
+    /// (seed 19671562699998 of a night).
     pub fn mend_rot(&self, rot: &Rot) {
         let mut state = self.state();
         for sector in rot.sectors().filter(|sector| state.is_wrong(sector)).collect::<Vec<_>>() {
@@ -359,9 +360,8 @@ impl State {
     /// Whether none of a sector's altered bytes was written since. One alone says nothing: what is written
     /// over a sector has some bytes in common with it.
     fn is_wrong(&self, sector: &[Altered]) -> bool {
-        let is_wrong = |altered: &Altered| {
-            self.inodes[altered.inode].durable_byte(altered.offset) == altered.wrong
-        };
+        let is_wrong =
+            |altered: &Altered| self.inodes[altered.inode].still_is(altered.offset, altered.wrong);
         sector.iter().all(is_wrong)
     }
 
