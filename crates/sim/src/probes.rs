@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 134] = [
+pub const PROBES: [(&str, Reached); 135] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -154,7 +154,8 @@ pub const PROBES: [(&str, Reached); 134] = [
     ("transfer-unsaid", Rare),
     ("twin-refused", Often),
     ("update-applied", Often),
-    // As the next: the two can differ only in what a page has forgotten.
+    ("update-makes-room", Often),
+    // As with "update-not-told": the two can differ only in what a page has forgotten.
     ("update-not-applied", Rare),
     ("update-not-kept", Often),
     ("update-not-told", Rare),

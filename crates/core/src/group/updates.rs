@@ -30,24 +30,25 @@ pub(crate) struct Updates {
 }
 
 impl Updates {
-    /// A commit is passed on. Of one that is sent again with other writes none are kept, nor where there is no
-    /// room: its change comes as it is.
+    /// A commit is passed on. Where there is no room for what it writes its change comes as it is. Of one that
+    /// is sent again with other writes none are kept: nobody knows which of them were done.
     pub(crate) fn keep(&mut self, id: CommitId, writes: &[Write], (one, all): (usize, usize)) {
         let bytes = bytes_of(writes);
-        if writes.is_empty() || bytes > one {
+        let before = self.forget(id);
+        let differs = before.is_some_and(|kept| *kept.writes != *writes);
+        if writes.is_empty() || bytes > one || differs {
             return;
         }
         while self.bytes + bytes > all
             && let Some((_, (_, oldest))) = self.told.pop_first()
         {
-            crate::probe::probe("update-not-kept");
+            crate::probe::probe("update-makes-room");
             self.bytes -= oldest.bytes;
         }
         if self.bytes + bytes > all {
             crate::probe::probe("update-not-kept");
             return;
         }
-        self.forget(id);
         self.bytes += bytes;
         self.under_way.insert(id, Kept { writes: writes.into(), bytes, at: None });
     }
@@ -62,7 +63,7 @@ impl Updates {
                 }
             }
             // Its change came, or did not concern anybody here, or there is none, or nobody knows.
-            _ => self.forget(id),
+            _ => drop(self.forget(id)),
         }
     }
 
@@ -115,10 +116,10 @@ impl Updates {
         *self = Self::default();
     }
 
-    fn forget(&mut self, id: CommitId) {
-        if let Some(kept) = self.under_way.remove(&id) {
-            self.bytes -= kept.bytes;
-        }
+    fn forget(&mut self, id: CommitId) -> Option<Kept> {
+        let kept = self.under_way.remove(&id)?;
+        self.bytes -= kept.bytes;
+        Some(kept)
     }
 
     /// Commits whose writes are kept.
@@ -187,6 +188,18 @@ mod tests {
         updates.check(ROOM.1);
         updates.release(Stamp(7));
         assert_eq!(updates.len(), 0);
+        updates.check(ROOM.1);
+    }
+
+    #[test]
+    fn of_a_commit_with_other_writes_the_second_time_none_are_kept() {
+        let mut updates = Updates::default();
+        updates.keep(id(1), &writes(), ROOM);
+        updates.keep(id(1), &writes(), ROOM);
+        assert!(updates.change(&change(1, 5), false), "the same writes");
+        updates.keep(id(2), &writes(), ROOM);
+        updates.keep(id(2), &[writes(), writes()].concat(), ROOM);
+        assert!(!updates.change(&change(2, 6), false), "nobody knows which were done");
         updates.check(ROOM.1);
     }
 

@@ -111,15 +111,14 @@ impl Cache {
         let new = copy.and_then(|(old, volume)| {
             let ops = entry.updates.ops(id, stamp, page)?;
             let new = updated(Some(&old), change, stamp, ops, volume.page_bytes);
-            crate::probe::probe(if new.is_some() {
-                "update-applied"
-            } else {
-                "update-not-applied"
-            });
+            if new.is_none() {
+                crate::probe::probe("update-not-applied");
+            }
             new.map(|new| (old, new))
         });
         match new {
             Some((old, new)) => {
+                crate::probe::probe("update-applied");
                 self.keep_for_snapshots(domain, &old, from);
                 self.put(domain, new);
             }
