@@ -130,11 +130,13 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::Written;
-    use larder_core::id::{Epoch, HistoryId, Stamp};
+    use larder_core::id::{HistoryId, Stamp};
     use larder_core::record::{LogRecord, Lsn};
 
     fn epoch(history: u128) -> LogRecord {
-        LogRecord::Epoch { epoch: Epoch { history: HistoryId(history), first: Stamp(1) } }
+        LogRecord::Epoch {
+            epoch: larder_core::message::Epoch { history: HistoryId(history), first: Stamp(1) },
+        }
     }
 
     /// The story of seed 19671562689427: the origin died twice while the beginning of its time was being
