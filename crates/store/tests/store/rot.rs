@@ -5,7 +5,7 @@ use larder_core::record::{DomainMeta, InstallBatch, InstalledPage, StoredPage};
 use larder_store::pages::{FjallConfig, FjallPages, Pages, PagesError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const VOLUME: VolumeId = VolumeId(1);
 const PAGES: u64 = 2000;
@@ -94,14 +94,13 @@ fn write_out(place: &Path) {
     open(place).give_back().expect("nothing is in the way");
 }
 
-fn blob_bytes(place: &Path) -> u64 {
+/// The files of images, and their lengths.
+fn blobs(place: &Path) -> BTreeMap<PathBuf, u64> {
     let keyspaces = std::fs::read_dir(place.join("keyspaces")).expect("it is there");
-    let blobs =
+    let folders =
         keyspaces.filter_map(|place| std::fs::read_dir(place.ok()?.path().join("blobs")).ok());
-    blobs
-        .flatten()
-        .map(|file| file.and_then(|file| file.metadata()).expect("it is there").len())
-        .sum()
+    let files = folders.flatten().map(|file| file.expect("it is there"));
+    files.map(|file| (file.path(), file.metadata().expect("it is there").len())).collect()
 }
 
 /// The story: a bit of a page's image flipped. The page was answered as damaged and all else was served,
@@ -128,12 +127,20 @@ fn images_that_rot_end_nothing_in_the_background() {
 
 /// As above, in what gives space back: an image that nothing refers to any more and that rotted is nobody's
 /// loss; one that is in use stays, with its file, and all others are moved.
+///
+/// This test once found more bytes after than before, on a slow machine: how many images a file gets depends on
+/// the engine's threads, and those with a bad one, which stay, held most of all. Now each of ten files is written
+/// on its own.
 #[test]
 fn images_that_rot_are_left_where_they_are_when_space_is_given_back() {
     let place = tempfile::tempdir().expect("a directory for the test");
     let mut writer = Writer::default();
-    writer.install(&open(place.path()), 1..=PAGES);
-    write_out(place.path());
+    for first in (1..=PAGES).step_by(200) {
+        writer.install(&open(place.path()), first..first + 200);
+        write_out(place.path());
+    }
+    let made = blobs(place.path());
+    assert_eq!(made.len(), 10, "{made:?}");
     let is_kept = |number: u64| number.is_multiple_of(3);
     let mut rotten = rot(place.path(), |number| [300, 601, 900].contains(&number));
     assert_eq!(rotten.len(), 3);
@@ -141,14 +148,17 @@ fn images_that_rot_are_left_where_they_are_when_space_is_given_back() {
     let pages = open(place.path());
     writer.install(&pages, (1..=PAGES).filter(|number| !is_kept(*number)));
     assert_eq!(pages.owes_space(), Ok(false), "it is little; and all is in files now");
-    let before = blob_bytes(place.path());
+    let before = blobs(place.path());
     for _ in 0..2 {
         pages.give_back().expect("rot is no reason");
         writer.check(&pages, &rotten);
     }
     drop(pages);
     let pages = open(place.path());
-    let after = blob_bytes(place.path());
+    let after = blobs(place.path());
+    let left = made.keys().filter(|file| after.contains_key(*file)).count();
+    assert_eq!(left, rotten.len(), "only files with an image that cannot be moved are left");
+    let [before, after] = [before, after].map(|files| files.values().sum::<u64>());
     assert!(after < before, "before {before}, after {after}");
     writer.check(&pages, &rotten);
 }
