@@ -29,7 +29,9 @@ pub(crate) use pump::{Feed, Part};
 pub(crate) use registration::{PageSet, Registration};
 pub(crate) use resume::{Verdict, judge};
 pub(crate) use ring::{Recent, Ring};
-pub use status::{ChildStatus, Directory, DomainStatus, FollowerStatus, ParentStatus};
+pub use status::{
+    ChildStatus, Directory, DomainMemory, DomainStatus, FollowerStatus, ParentStatus,
+};
 
 use crate::commit::{Abort, CommitRequest, Outcome};
 use crate::group::GroupMessage;

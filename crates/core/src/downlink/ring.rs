@@ -66,6 +66,11 @@ impl Ring {
         self.head
     }
 
+    /// Memory that what is kept takes, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Takes a commit, later than all before; forgets the oldest beyond the bounds.
     pub(crate) fn push(&mut self, recent: Recent) {
         let stamp = recent.stamp();

@@ -30,6 +30,19 @@ pub struct DomainStatus {
     pub removing_volumes: u64,
     /// Those pages, about.
     pub removing_pages: u64,
+    /// What it takes in memory beside the directory; none: at a relay.
+    pub memory: Option<DomainMemory>,
+}
+
+/// What a domain takes in its machine's memory, in bytes, about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DomainMemory {
+    /// Pages that are in the page engine as they are here.
+    pub clean: usize,
+    /// Pages with changes that are not installed yet.
+    pub uninstalled: usize,
+    /// The ring of recent commits.
+    pub recent: usize,
 }
 
 /// What is registered.
@@ -121,8 +134,15 @@ impl Downlinks {
             let mut directory = Directory::default();
             let followed = children.iter().flat_map(|child| &child.domains);
             followed.filter(|f| f.domain == domain).for_each(|f| directory.add(f.directory));
-            let (removing_volumes, removing_pages) = (0, 0);
-            DomainStatus { domain, open, stamp, directory, removing_volumes, removing_pages }
+            DomainStatus {
+                domain,
+                open,
+                stamp,
+                directory,
+                removing_volumes: 0,
+                removing_pages: 0,
+                memory: None,
+            }
         });
         ParentStatus { domains: domains.collect(), children }
     }

@@ -83,8 +83,9 @@ impl Origin {
         let domains = self.domains.values().map(|d| (d.id(), d.is_open(), d.durable()));
         let mut status = self.links.status(domains);
         for domain in &mut status.domains {
-            let left = self.domains.get(&domain.domain).map(Domain::left_to_remove);
-            (domain.removing_volumes, domain.removing_pages) = left.unwrap_or_default();
+            let here = self.domains.get(&domain.domain).expect("it was just named");
+            (domain.removing_volumes, domain.removing_pages) = here.left_to_remove();
+            domain.memory = Some(here.memory());
         }
         status
     }

@@ -67,6 +67,13 @@ fn status_shows_links_lag_directory_and_sizes() -> Result<()> {
         ensure!(text.contains(name), "{name} is no metric");
     }
     ensure!(metric(origin.http, "larder_store_bytes", &["part=\"log\""])? > 0.0, "the log's size");
+    wait_until("what the origin's memory is for", READY, || {
+        for part in ["part=\"clean\"", "part=\"recent\"", "part=\"engine_tables\""] {
+            let bytes = metric(origin.http, "larder_memory_bytes", &[part])?;
+            ensure!(bytes > 0.0, "{part} takes {bytes} bytes");
+        }
+        Ok(())
+    })?;
     for server in [far, near, relay, origin] {
         server.stop()?;
     }

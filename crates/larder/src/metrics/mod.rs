@@ -92,6 +92,21 @@ struct StoreLabels {
     part: &'static str,
 }
 
+/// A part of the memory that a domain takes at its origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryPart {
+    /// Pages that are in the page engine as they are in memory.
+    Clean,
+    /// Pages with changes that are not installed yet.
+    Uninstalled,
+    /// The ring of recent commits.
+    Recent,
+    /// The page engine's cache of blocks.
+    EngineCache,
+    /// The page engine's tables of what is not in its files yet.
+    EngineTables,
+}
+
 /// A part of a domain's store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StorePart {
@@ -135,6 +150,7 @@ pub struct Metrics {
     install_seconds: Histogram,
     loads: Counter,
     store_bytes: Family<StoreLabels, Gauge<u64, AtomicU64>>,
+    memory_bytes: Family<StoreLabels, Gauge<u64, AtomicU64>>,
     queued_bytes: Gauge<u64, AtomicU64>,
     /// What copies take, and what they may.
     cache_bytes: [Gauge<u64, AtomicU64>; 2],
@@ -200,6 +216,7 @@ impl Metrics {
             install_seconds: seconds(),
             loads: Counter::default(),
             store_bytes: Family::default(),
+            memory_bytes: Family::default(),
             queued_bytes: Gauge::default(),
             cache_bytes: Default::default(),
             directory_pages: Family::default(),
@@ -247,6 +264,8 @@ impl Metrics {
         r.register("installs_refused", help, self.installs_refused.clone());
         r.register("loads", "Loads from the page engine", self.loads.clone());
         r.register_with_unit("store", "Bytes of files", Unit::Bytes, self.store_bytes.clone());
+        let memory = self.memory_bytes.clone();
+        r.register_with_unit("memory", "What a domain takes in memory", Unit::Bytes, memory);
         r.register_with_unit(
             "queued",
             "Bytes that wait for peers to take them",
@@ -430,6 +449,19 @@ impl Metrics {
     /// A part of a domain's store takes so many bytes.
     pub fn store(&self, domain: DomainId, part: StorePart, bytes: u64) {
         self.store_bytes.get_or_create(&store_labels(domain, part)).set(bytes);
+    }
+
+    /// A part of what a domain takes in memory.
+    pub fn memory(&self, domain: DomainId, part: MemoryPart, bytes: u64) {
+        let part = match part {
+            MemoryPart::Clean => "clean",
+            MemoryPart::Uninstalled => "uninstalled",
+            MemoryPart::Recent => "recent",
+            MemoryPart::EngineCache => "engine_cache",
+            MemoryPart::EngineTables => "engine_tables",
+        };
+        let labels = StoreLabels { domain: format!("{:016x}", domain.0), part };
+        self.memory_bytes.get_or_create(&labels).set(bytes);
     }
 
     /// What a part of a domain's store takes; none: not known yet.

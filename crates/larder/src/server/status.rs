@@ -1,9 +1,9 @@
 //! What origins and relays tell operators of their children and their directory.
 
 use crate::clock::now;
-use crate::metrics::Metrics;
+use crate::metrics::{MemoryPart, Metrics};
 use crate::transport::LinkSender;
-use larder_core::downlink::{ChildStatus, Directory, DomainStatus, ParentStatus};
+use larder_core::downlink::{ChildStatus, Directory, DomainMemory, DomainStatus, ParentStatus};
 use larder_core::id::{DomainId, LinkId, PageId, Stamp};
 use larder_core::message::Role;
 use larder_core::origin::io::Unreadable;
@@ -91,6 +91,11 @@ impl Seen {
             let lag = lag.max().unwrap_or(0);
             metrics.removing(domain.domain, domain.removing_volumes, domain.removing_pages);
             metrics.directory(domain.domain, pages as u64, bytes as u64, lag);
+            if let Some(DomainMemory { clean, uninstalled, recent }) = domain.memory {
+                metrics.memory(domain.domain, MemoryPart::Clean, clean as u64);
+                metrics.memory(domain.domain, MemoryPart::Uninstalled, uninstalled as u64);
+                metrics.memory(domain.domain, MemoryPart::Recent, recent as u64);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::pace::{Due, Pace};
 use crate::clock::now;
 use crate::host::Inputs;
-use crate::metrics::{Metrics, StorePart};
+use crate::metrics::{MemoryPart, Metrics, StorePart};
 use crate::planted::{RuntimeFault, planted};
 use larder_core::id::DomainId;
 use larder_core::origin::Origin;
@@ -206,12 +206,18 @@ impl<D: Disk> Appender<D> {
 pub(super) trait Engine: Pages {
     /// Bytes of its files; none: it cannot say.
     fn bytes(&self) -> Option<u64>;
+    /// Memory that its cache takes, and its tables; none: it cannot say.
+    fn memory(&self) -> Option<(u64, u64)>;
 }
 
 impl Engine for FjallPages {
     fn bytes(&self) -> Option<u64> {
         // Without the figure the engine still works; what fails here fails there too.
         self.disk_bytes().ok()
+    }
+
+    fn memory(&self) -> Option<(u64, u64)> {
+        Some(self.memory_bytes())
     }
 }
 
@@ -238,6 +244,10 @@ impl<P: Engine> Worker<P> {
     fn measure(&self) {
         if let Some(bytes) = self.pages.engine().bytes() {
             self.metrics.store(self.domain, StorePart::Pages, bytes);
+        }
+        if let Some((cache, tables)) = self.pages.engine().memory() {
+            self.metrics.memory(self.domain, MemoryPart::EngineCache, cache);
+            self.metrics.memory(self.domain, MemoryPart::EngineTables, tables);
         }
     }
 

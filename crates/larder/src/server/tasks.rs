@@ -27,6 +27,10 @@ impl Engine for Arc<ModelPages> {
     fn bytes(&self) -> Option<u64> {
         None
     }
+
+    fn memory(&self) -> Option<(u64, u64)> {
+        None
+    }
 }
 
 /// A domain's tasks. They end when this is dropped, with whatever was asked for.

@@ -257,6 +257,12 @@ impl FjallPages {
         self.database.disk_space().map_err(|error| self.fault(&error))
     }
 
+    /// Memory that it takes now: its cache of blocks, and its tables of what is not in files yet.
+    #[must_use]
+    pub fn memory_bytes(&self) -> (u64, u64) {
+        (self.database.cache_size(), self.database.write_buffer_size())
+    }
+
     pub(super) fn fault(&self, error: &fjall::Error) -> PagesError {
         fault(&self.place, error)
     }

@@ -27,7 +27,7 @@ mod rest;
 mod resume;
 mod volumes;
 
-use crate::downlink::{Asked, Downlinks, LinkSink, Pace, Ring};
+use crate::downlink::{Asked, DomainMemory, Downlinks, LinkSink, Pace, Ring};
 use crate::id::{DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{Faults, LinkOutput};
 use crate::message::{CloseReason, DomainInfo, Epoch, RequestError};
@@ -235,6 +235,15 @@ impl Domain {
 
     pub(super) fn durable(&self) -> Stamp {
         self.durable
+    }
+
+    /// What it takes in memory beside the directory.
+    pub(super) fn memory(&self) -> DomainMemory {
+        DomainMemory {
+            clean: self.pages.clean_bytes(),
+            uninstalled: self.pages.dirty_bytes(),
+            recent: self.ring.bytes(),
+        }
     }
 
     pub(super) fn set_room(&mut self, bytes: u64) {

@@ -184,6 +184,11 @@ impl Pages {
         entry.latest().map(|image| image.version).or(recovered)
     }
 
+    /// Bytes of pages that are installed as they are.
+    pub(super) fn clean_bytes(&self) -> usize {
+        self.clean_bytes
+    }
+
     /// Bytes of changed pages.
     pub(super) fn dirty_bytes(&self) -> usize {
         self.dirty_bytes
