@@ -15,6 +15,7 @@ use crate::work::Work;
 use crate::world::{LINES, Pace, VOLUME, World};
 use anyhow::{Context, Result, ensure};
 use larder_core::rng::Rng;
+use larder_harness::process::metric;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,6 +36,9 @@ const SAMPLES_MIN: usize = 40;
 const ALLOWED: [f64; FIGURES.len()] = [4e6, 4.0, 4.0, 80e6];
 /// Memory may also rise by this part of itself.
 const ALLOWED_PART: f64 = 0.06;
+
+/// What the origin says it keeps in memory on purpose: when it grows, which part of it did.
+const PARTS_TOLD: [&str; 5] = ["clean", "uninstalled", "recent", "engine_cache", "engine_tables"];
 
 /// All samples of a figure, by process.
 type Series = BTreeMap<String, Vec<Sample>>;
@@ -68,12 +72,17 @@ fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Ri
     going.start(world, &mut rng)?;
     locks::start(world)?;
     let (mut series, mut steps, mut volumes) = (Series::new(), 0, 0);
+    let mut told: [Vec<u64>; PARTS_TOLD.len()] = Default::default();
     let mut next = started;
     while started.elapsed() < length {
         next += EVERY;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         for (name, sample) in sample(world)? {
             series.entry(name).or_default().push(sample);
+        }
+        for (part, figures) in PARTS_TOLD.iter().zip(&mut told) {
+            let label = format!("part=\"{part}\"");
+            figures.push(metric(world.origin_http(), "larder_memory_bytes", &[&label])? as u64);
         }
         steps += 1;
         if steps % STEP == 0 {
@@ -95,6 +104,10 @@ fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Ri
         "file_operations": going.files.steps,
         "additions_under_locks": added,
         "volumes_made_and_deleted": volumes,
+        "origin_keeps": PARTS_TOLD.iter().zip(&told).map(|(part, figures)| {
+            let (from, rise) = trend(&figures[figures.len() / 2..]);
+            ((*part).to_owned(), json!({ "from": from.round(), "rise": rise.round() }))
+        }).collect::<serde_json::Map<_, _>>(),
     });
     Ok((report, rises))
 }

@@ -180,6 +180,11 @@ impl World {
         format!("127.0.0.1:{}", self.ports[0])
     }
 
+    /// Where the origin answers HTTP.
+    pub(crate) fn origin_http(&self) -> u16 {
+        self.origin.as_ref().expect("it was started").http
+    }
+
     /// Where its store is.
     pub(crate) fn data(&self) -> PathBuf {
         self.disk.0.join("data")
@@ -324,8 +329,7 @@ impl World {
 
     /// What an operator does about a domain that ended its service, and says so.
     pub(crate) fn restart_if_it_ended_service(&mut self) -> Result<()> {
-        let origin = self.origin.as_ref().expect("it was started");
-        let http = origin.http;
+        let http = self.origin_http();
         let serves = wait_until("the origin", SILENCE, || http_get(http, "/readyz"));
         if serves.is_err() {
             self.ended_services += 1;
