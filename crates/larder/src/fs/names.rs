@@ -5,7 +5,7 @@
 //! reads what is in all of its pages and deletes its inode, and so conflicts with every creation in
 //! it.
 
-use super::open::Taken;
+use super::open::{Held, Taken};
 use super::record::{
     CTIME_AT, Content, Entry, Inode, InodeId, Kind, LINKS_AT, MTIME_AT, NAME_BYTES_MAX, SIZE_AT,
     Xattrs, time_to_field,
@@ -328,7 +328,10 @@ impl<S: TxStore> FileSystem<S> {
         for _ in 0..count {
             let Some(taken) = lock(&self.unsettled).pop_front() else { break };
             let Some(id) = taken.id else { continue };
-            match self.settle_inode(id).await {
+            let held = Held::new(&self.unsettled, taken);
+            let settled = self.settle_inode(id).await;
+            let taken = held.done();
+            match settled {
                 // It was done, and the file is still open here, or large.
                 Ok(0) if !taken.foreign => self.reap_later(id),
                 // It was done, or it never will be; or whatever is asked for is refused from here on, and

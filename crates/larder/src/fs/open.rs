@@ -15,7 +15,7 @@ use super::{Attr, FileSystem, FsError, ReadAhead, TxError, TxStore, lock, transa
 use crate::clock::timeout;
 use bytes::{Bytes, BytesMut};
 use larder_core::id::{Generation, PageNo, Slot};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -59,6 +59,32 @@ pub(super) struct Taken {
     pub(super) mark: Option<DropMark>,
     /// It may be another node's: whether it is to be freed is looked at anew.
     pub(super) foreign: bool,
+}
+
+/// A removal that somebody is about. Whoever lets go of it in the middle leaves it to those whose
+/// outcome is not known.
+pub(super) struct Held<'a> {
+    unsettled: &'a Mutex<VecDeque<Taken>>,
+    taken: Option<Taken>,
+}
+
+impl<'a> Held<'a> {
+    pub(super) fn new(unsettled: &'a Mutex<VecDeque<Taken>>, taken: Taken) -> Self {
+        Self { unsettled, taken: Some(taken) }
+    }
+
+    /// What became of it is known, or is for the caller to say.
+    pub(super) fn done(mut self) -> Taken {
+        self.taken.take().expect("it ends once")
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Some(taken) = self.taken.take() {
+            lock(self.unsettled).push_back(taken);
+        }
+    }
 }
 
 #[derive(Default)]

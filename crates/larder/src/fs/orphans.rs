@@ -5,7 +5,7 @@
 //! so of for long was left by a node that died, and is freed by whoever notices.
 
 use super::content::PAGES_FREED_MAX;
-use super::open::Taken;
+use super::open::{Held, Taken};
 use super::record::{Content, Entry, Inode, InodeId, Kind, Xattrs};
 use super::trie;
 use super::tx::{Tx, TxError};
@@ -105,11 +105,13 @@ impl<S: TxStore> FileSystem<S> {
             }
             return Err(error);
         }
+        let held = Held::new(&self.unsettled, Taken { id: Some(id), mark, foreign });
         let freed = self.free_orphan(id, since).await;
+        let taken = held.done();
         match &freed {
             // Nobody opens it before it is known.
             Err(FsError::Store(TxError::OutcomeUnknown)) => {
-                lock(&self.unsettled).push_back(Taken { id: Some(id), mark, foreign });
+                lock(&self.unsettled).push_back(taken);
             }
             Err(error) if may_pass(error) && !foreign => self.reap_later(id),
             _ => {}

@@ -1,5 +1,6 @@
 //! Holes: kept, found, made, and left out of copies.
 
+use super::super::memory::Stall;
 use super::record::{Extents, Inode, Xattrs};
 use super::*;
 use larder_core::id::PageNo;
@@ -371,6 +372,34 @@ async fn what_a_large_file_held_is_freed_soon_after_it_was_cut_to_nothing() {
     let cut = SetAttr { size: Some(0), ..SetAttr::default() };
     fs.setattr(id, cut).await.expect("it works");
     assert_eq!(fs.orphans().await.map(|orphans| orphans.len()), Ok(1));
+    fs.reap_waiting().await.expect("it works");
+    assert_eq!(fs.orphans().await, Ok(Vec::new()));
+}
+
+/// Bug 151. A mount was ended while its background freed a large file: the task was dropped in the middle,
+/// with the file's number, which it had taken from those that wait. The end of the mount found nothing to free,
+/// and the file stayed for a day.
+#[tokio::test]
+async fn what_was_being_freed_is_freed_after_all_when_that_is_dropped() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, id, 300 * u64::from(PAGE_BYTES), b"far out").await;
+    fs.unlink(fs.root(), b"f").await.expect("it works");
+    for stall in [Stall::Before, Stall::After] {
+        store.stall(stall);
+        {
+            let freeing = std::pin::pin!(fs.reap_waiting());
+            let cut = tokio::time::timeout(Duration::from_millis(20), freeing).await;
+            assert!(cut.is_err(), "its commit waits");
+        }
+        store.stall(Stall::Nowhere);
+        // So is the settling of what it left.
+        store.stall(Stall::Before);
+        let cut = tokio::time::timeout(Duration::from_millis(20), fs.settle_unknown()).await;
+        assert!(cut.is_err(), "its commit waits");
+        store.stall(Stall::Nowhere);
+        fs.settle_unknown().await.expect("it works");
+    }
     fs.reap_waiting().await.expect("it works");
     assert_eq!(fs.orphans().await, Ok(Vec::new()));
 }
