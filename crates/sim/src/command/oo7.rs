@@ -14,13 +14,14 @@ pub(crate) fn run(words: &[&str]) -> Option<ExitCode> {
         "--readers",
         "--writers",
         "--rtt-ms",
+        "--lan-rtt-ms",
         "--think-us",
         "--warm",
         "--transactions",
         "--memory-mib",
         "--seed",
     ];
-    let options = Options::parse(words, &values, &["--json", "--local-reads"])?;
+    let options = Options::parse(words, &values, &["--json", "--local-reads", "--group"])?;
     let parameters = match options.value("--size").unwrap_or("medium") {
         "tiny" => Parameters::tiny(),
         "small" => Parameters::new(Size::Small, 3),
@@ -28,12 +29,14 @@ pub(crate) fn run(words: &[&str]) -> Option<ExitCode> {
         _ => return None,
     };
     let memory: u64 = options.number("--memory-mib", 40)?;
+    let lan = Duration::from_millis(options.number("--lan-rtt-ms", 0)?);
     let course = Course {
         parameters,
         page_bytes: 8 << 10,
         readers: options.number("--readers", 1)?,
         writers: options.number("--writers", 0)?,
         round_trip: Duration::from_millis(options.number("--rtt-ms", 40)?),
+        group: options.has("--group").then_some(lan),
         memory: memory.checked_mul(1 << 20)?,
         warm: options.number("--warm", 0)?,
         transactions: options.number("--transactions", 1000)?,

@@ -5,10 +5,10 @@
 
 use super::cast::Cast;
 use super::env::{Shared, lock};
-use super::plan::{NodePlan, Plan};
+use super::plan::{GroupPlan, NodePlan, Plan};
 use super::{Failure, run_world};
 use larder::client::{Consistency, Node, Session, SessionOptions, VolumeOptions};
-use larder::config::{LinkConfig, NodeSection, OriginSection};
+use larder::config::{GroupSection, LinkConfig, NodeSection, OriginSection};
 use larder::limits::Limits;
 use larder_oo7::{Database, Mix, Operation, Parameters, Workload, build};
 use larder_store::log::LogConfig;
@@ -36,8 +36,10 @@ pub struct Course {
     pub readers: usize,
     /// Who changes the composite part in one of two transactions (T2b of it).
     pub writers: usize,
-    /// From a client to the origin and back.
+    /// From a client to the origin and back; in a group, from its redirector.
     pub round_trip: Duration,
+    /// The clients are a group: from one to another, or to their redirector, and back.
+    pub group: Option<Duration>,
     /// Bytes of each client's cache.
     pub memory: u64,
     /// Transactions of each client before those that are measured.
@@ -84,20 +86,29 @@ impl Course {
     /// A world without troubles, whose lines have room for everything.
     fn plan(&self) -> Plan {
         let (node, origin) = (NodeSection::default(), OriginSection::default());
-        let one_way = u64::try_from(self.round_trip.as_millis() / 2).unwrap_or(u64::MAX);
+        let one_way = |there_and_back: Duration| {
+            u64::try_from(there_and_back.as_millis() / 2).unwrap_or(u64::MAX)
+        };
+        let near = one_way(self.group.unwrap_or(self.round_trip));
         let names = ["founder".into()].into_iter();
         let names = names.chain((0..self.readers + self.writers).map(|n| format!("client{n}")));
         let nodes = names.map(|name| NodePlan {
-            latency_ms: if name == "founder" { 0 } else { one_way },
+            parent: usize::from(self.group.is_some() && name != "founder"),
+            latency_ms: if name == "founder" { 0 } else { near },
             name,
-            parent: 0,
             clients: 1,
             memory: self.memory,
             watcher: None,
         });
         Plan {
             domains: 1,
-            relays: Vec::new(),
+            relays: self.group.iter().map(|_| 0).collect(),
+            relay_latency_ms: Some(one_way(self.round_trip)),
+            group: self.group.map(|_| GroupPlan {
+                latency_ms: near,
+                section: GroupSection::default(),
+                outsider: None,
+            }),
             nodes: nodes.collect(),
             limits: Limits::SHIPPED,
             link: LinkConfig::default(),
@@ -139,6 +150,9 @@ impl Course {
 async fn play(shared: Arc<Shared>, course: Course, told: Arc<Mutex<Vec<Measured>>>) {
     let mut cast = Cast::new(&shared);
     cast.start_origin().await;
+    if course.group.is_some() {
+        cast.start_relay(0).await;
+    }
     shared.net.heal(true);
     found(&cast, &course).await;
     let count = course.readers + course.writers;
@@ -158,6 +172,7 @@ async fn play(shared: Arc<Shared>, course: Course, told: Arc<Mutex<Vec<Measured>
     let mut measured = clients.join_all().await;
     measured.sort_by_key(|(number, _)| *number);
     lock(&told).extend(measured.into_iter().map(|(_, measured)| measured));
+    cast.relays.clear();
     cast.end_origin().await;
 }
 
@@ -244,6 +259,7 @@ mod tests {
             readers: 2,
             writers: 1,
             round_trip: Duration::from_millis(40),
+            group: None,
             memory: 40 << 20,
             warm: 60,
             transactions: 40,
@@ -266,6 +282,20 @@ mod tests {
         let waited = reader.took - reader.commits;
         assert_eq!(waited, cold.round_trip * u32::try_from(reader.misses).expect("few"));
         assert!(reader.misses > 3 && reader.conflicts == 0, "{reader:?}");
+    }
+
+    /// What one member has fetched its neighbours get from it: all they wait for beside their commits is what
+    /// the first of them fetches for all, over the line.
+    #[test]
+    fn a_group_crosses_the_line_for_a_page_once() {
+        let alone = Course { readers: 3, writers: 0, warm: 0, ..course() };
+        let group = Course { group: Some(Duration::from_millis(2)), ..alone.clone() };
+        let waited = |course: &Course| {
+            let pages = |one: &Measured| one.took - one.commits;
+            run(course).iter().map(pages).sum::<Duration>()
+        };
+        let (alone, group) = (waited(&alone), waited(&group));
+        assert!(group < alone * 2 / 3, "{group:?} in a group, {alone:?} without");
     }
 
     /// What is in memory is read, and committed, without a message.
