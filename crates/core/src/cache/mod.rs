@@ -11,6 +11,7 @@ pub mod machine;
 pub mod policy;
 pub mod read;
 pub mod transaction;
+pub mod versions;
 
 pub use config::{CacheConfig, PolicyKind};
 pub use machine::Cache;
@@ -20,6 +21,7 @@ pub use transaction::{
     Savepoint, Seen, Session, SessionOptions, Step, Transaction, TransactionError,
     TransactionLimits,
 };
+pub use versions::{Ahead, VersionCache, VersionLimits};
 
 use crate::id::{PageId, Slot, Stamp};
 use crate::page::Page;

@@ -3,6 +3,7 @@
 mod commit;
 mod files;
 mod group;
+mod versions;
 
 use anyhow::{Result, bail};
 use larder_harness::resident;
@@ -15,6 +16,7 @@ const USAGE: &str = "usage: bench NAME [--json]\n\n\
   import      20,000 small files into a volume, beside `cp -r` and `sync`\n\
   mount       find, grep and a large read at a mount 40 ms away, beside local disk\n\
   create      making, syncing, renaming small files there, beside the line's round trip\n\
+  versions    200 objects committed ahead of their stream, beside a locked hash map\n\
   memory      1 GiB of cached pages, beside a locked hash map of the same pages\n\
   simulator   events a second with checks on, beside an empty event loop";
 
@@ -53,6 +55,7 @@ async fn main() -> Result<()> {
         "memory" | "local-read" => return sibling("bench-counted", &[name], json),
         "commit" => commit::run().await?,
         "group" => group::run().await?,
+        "versions" => versions::run()?,
         // They wait for processes and file systems, not for tasks.
         "import" => tokio::task::spawn_blocking(files::import).await??,
         "mount" => tokio::task::spawn_blocking(files::mount).await??,
