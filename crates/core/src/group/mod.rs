@@ -6,12 +6,14 @@
 //! | `config` | bounds |
 //! | `directory` | who has which page complete, and which transfers are under way |
 //! | `updates` | what neighbours commit, until the stream tells of it |
+//! | `membership` | who is there, and who is the redirector now (decision 0034) |
 //!
 //! The redirector is a relay with a directory (`relay/group.rs`); a member is a node whose cache asks
 //! neighbours and helps them (`cache/machine/neighbours.rs`, `helps.rs`).
 
 mod config;
 pub(crate) mod directory;
+pub mod membership;
 pub mod message;
 pub(crate) mod updates;
 
