@@ -90,7 +90,7 @@ pub enum LinkOutput {
 /// Planted faults: one-line breakages that the simulator must catch. All are off unless a test
 /// build of the simulator switches one on; release builds hold no switch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Faults(u128);
+pub struct Faults([u128; 2]);
 
 /// One planted fault; the list grows with the protocol. See `docs/planted-faults.md`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -274,24 +274,38 @@ pub enum Fault {
     UpdatesStay,
     /// Groups: what the redirector keeps of commits stays when its link to the parent is lost.
     UpdatesOfLost,
+    /// Failover: of two redirectors the one with the older claim is followed.
+    FollowsOlder,
+    /// Failover: a redirector goes on as one when another has replaced it.
+    LeadsOn,
+    /// Failover: a redirector that is gone is followed on.
+    DeadIsFollowed,
+    /// Failover: who was taken for gone is not told so, and stays out.
+    GoneForGood,
+    /// Rule 15: a commit in doubt is sent on another link as another commit.
+    RepeatedAnew,
+    /// Rule 17: pages that a resume names as changed are kept as they are.
+    StaleKept,
 }
 
 impl Faults {
     /// None.
-    pub const NONE: Self = Self(0);
+    pub const NONE: Self = Self([0; 2]);
     /// Whether any can be planted: only with the `faults` feature.
     pub const COMPILED_IN: bool = cfg!(feature = "faults");
 
     /// Just this one.
     #[must_use]
     pub fn only(fault: Fault) -> Self {
-        Self(1 << fault as u8)
+        let mut bits = [0; 2];
+        bits[fault as usize / 128] = 1 << (fault as u8 % 128);
+        Self(bits)
     }
 
     /// Whether `fault` is planted. Always false without the `faults` feature.
     #[must_use]
     #[inline]
     pub fn has(self, fault: Fault) -> bool {
-        Self::COMPILED_IN && self.0 & (1 << fault as u8) != 0
+        Self::COMPILED_IN && self.0[fault as usize / 128] & (1 << (fault as u8 % 128)) != 0
     }
 }

@@ -13,7 +13,7 @@ use larder_core::id::LinkId;
 use larder_core::message::{CloseReason, Lane, Message};
 use larder_core::rng::Rng;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A process, by its place in the world: 0 is the origin.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -93,7 +93,10 @@ pub struct Net {
     live: BTreeSet<u32>,
     /// Messages sent so far.
     sent: u64,
+    /// By machines.
     blocked: BTreeSet<(Proc, Proc)>,
+    /// Processes that run on another one's machine, and on whose.
+    beside: BTreeMap<Proc, Proc>,
 }
 
 /// A message to be delivered, as the agenda has it.
@@ -152,8 +155,8 @@ impl Net {
     pub fn connect(&mut self, child: Proc, parent: Proc, line: Line) -> u32 {
         let number = u32::try_from(self.conns.len()).expect("fewer connections than that");
         let mut ways = [Direction::default(), Direction::default()];
-        ways[Way::Up as usize].clogged = self.blocked.contains(&(child, parent));
-        ways[Way::Down as usize].clogged = self.blocked.contains(&(parent, child));
+        ways[Way::Up as usize].clogged = self.is_blocked(child, parent);
+        ways[Way::Down as usize].clogged = self.is_blocked(parent, child);
         let (open, neighbours) = ([false, false], false);
         self.conns.push(Conn { child, parent, neighbours, line, ways, open, broken: false });
         self.live.insert(number);
@@ -167,10 +170,27 @@ impl Net {
         conn
     }
 
+    /// A process runs on another one's machine: what parts that from others parts it, too.
+    pub fn put_beside(&mut self, process: Proc, other: Proc) {
+        self.beside.insert(process, other);
+    }
+
+    /// The process whose machine it runs on: itself, mostly.
+    #[must_use]
+    pub fn machine_of(&self, process: Proc) -> Proc {
+        self.beside.get(&process).copied().unwrap_or(process)
+    }
+
+    /// Whether nothing from `from` reaches `to`.
+    #[must_use]
+    pub fn is_blocked(&self, from: Proc, to: Proc) -> bool {
+        self.blocked.contains(&(self.machine_of(from), self.machine_of(to)))
+    }
+
     /// Whether a new connection can be made now: messages pass both ways.
     #[must_use]
     pub fn reachable(&self, a: Proc, b: Proc) -> bool {
-        !self.blocked.contains(&(a, b)) && !self.blocked.contains(&(b, a))
+        !self.is_blocked(a, b) && !self.is_blocked(b, a)
     }
 
     /// A connection.
@@ -311,15 +331,15 @@ impl Net {
 
     /// Lets go of it, unless a partition holds it too. Gives the deliveries to be entered anew.
     pub fn unclog(&mut self, now: Time, conn: u32, way: Way) -> Vec<(Time, Delivery)> {
-        let entry = &mut self.conns[conn as usize];
-        let pair = match way {
+        let entry = self.conn(conn);
+        let (from, to) = match way {
             Way::Up => (entry.child, entry.parent),
             Way::Down => (entry.parent, entry.child),
         };
-        if self.blocked.contains(&pair) {
+        if self.is_blocked(from, to) {
             return Vec::new();
         }
-        let direction = entry.way(way);
+        let direction = self.conns[conn as usize].way(way);
         direction.clogged = false;
         let mut deliveries = Vec::new();
         for (lane, queue) in
@@ -335,6 +355,10 @@ impl Net {
 
     /// Nothing from `from` reaches `to` until it is unblocked.
     pub fn block(&mut self, from: Proc, to: Proc) {
+        let (from, to) = (self.machine_of(from), self.machine_of(to));
+        if from == to {
+            return;
+        }
         self.blocked.insert((from, to));
         for (conn, way) in self.between(from, to) {
             self.clog(conn, way);
@@ -343,6 +367,7 @@ impl Net {
 
     /// Ends that. Gives the deliveries to be entered anew.
     pub fn unblock(&mut self, now: Time, from: Proc, to: Proc) -> Vec<(Time, Delivery)> {
+        let (from, to) = (self.machine_of(from), self.machine_of(to));
         self.blocked.remove(&(from, to));
         let mut deliveries = Vec::new();
         for (conn, way) in self.between(from, to) {
@@ -356,10 +381,10 @@ impl Net {
     pub fn is_cut(&self, conn: u32, end: End) -> bool {
         let conn = &self.conns[conn as usize];
         let other = if end == End::Child { conn.parent } else { conn.child };
-        self.blocked.contains(&(other, conn.at(end)))
+        self.is_blocked(other, conn.at(end))
     }
 
-    /// Pairs that are blocked.
+    /// Pairs of machines that are blocked.
     #[must_use]
     pub fn blocked(&self) -> Vec<(Proc, Proc)> {
         self.blocked.iter().copied().collect()
@@ -369,9 +394,10 @@ impl Net {
         let live = self.live.iter();
         live.filter_map(|number| {
             let conn = &self.conns[*number as usize];
-            if (conn.child, conn.parent) == (from, to) {
+            let (child, parent) = (self.machine_of(conn.child), self.machine_of(conn.parent));
+            if (child, parent) == (from, to) {
                 Some((*number, Way::Up))
-            } else if (conn.parent, conn.child) == (from, to) {
+            } else if (parent, child) == (from, to) {
                 Some((*number, Way::Down))
             } else {
                 None

@@ -2,9 +2,11 @@
 //! run gets a random subset of operations and troubles with wild weights, so that rare ones meet.
 
 mod aims;
+mod failover;
 mod group;
 mod troubles;
 
+pub use failover::FailoverPlan;
 pub use group::GroupPlan;
 pub use troubles::{Budget, TROUBLES, Trouble};
 
@@ -317,6 +319,9 @@ impl Plan {
         if let Some(outside) = self.outside_budget() {
             return Err(format!("its budget is {}, without {outside}", self.budget.name()));
         }
+        if self.failover().is_some_and(|failover| !failover.is_sound(self)) {
+            return Err("redirectors that are no members of a group".into());
+        }
         let mut parents =
             self.relays.iter().zip(1..).chain(self.nodes.iter().map(|p| (p, relays + 1)));
         match parents.find(|(parent, below)| usize::from(**parent) >= *below) {
@@ -337,6 +342,10 @@ impl Plan {
         let of_groups = crate::planted::is_of_groups(faults);
         if faults == Faults::NONE || of_groups {
             plan.group = GroupPlan::draw(&plan, of_groups);
+            let of_failover = crate::planted::is_of_failover(faults);
+            if faults == Faults::NONE || of_failover {
+                plan.draw_failover(of_failover);
+            }
         }
         if faults == Faults::NONE {
             plan.files = crate::files::draw(seed);

@@ -153,14 +153,30 @@ pub const GROUP_FAULTS: &[Planted<Fault>] = &[
     planted(Fault::UpdatesOfLost, "updates-of-lost", REST),
 ];
 
+/// Those of failover: they are looked for where groups find their redirectors themselves.
+pub const FAILOVER_FAULTS: &[Planted<Fault>] = &[
+    planted(Fault::FollowsOlder, "follows-older", REST),
+    planted(Fault::LeadsOn, "leads-on", REST),
+    planted(Fault::DeadIsFollowed, "dead-is-followed", REST),
+    planted(Fault::GoneForGood, "gone-for-good", REST),
+    planted(Fault::RepeatedAnew, "repeated-anew", &[P11, By::Asked]),
+    planted(Fault::StaleKept, "stale-kept", STATE),
+];
+
 /// All faults of the machines and the store, those of groups among them.
 fn of_machines() -> impl Iterator<Item = &'static Planted<Fault>> {
-    FAULTS.iter().chain(GROUP_FAULTS)
+    FAULTS.iter().chain(GROUP_FAULTS).chain(FAILOVER_FAULTS)
 }
 
 /// Whether one of groups is planted.
 pub(crate) fn is_of_groups(faults: Faults) -> bool {
-    GROUP_FAULTS.iter().any(|known| faults.has(known.fault))
+    let mut of_groups = GROUP_FAULTS.iter().chain(FAILOVER_FAULTS);
+    of_groups.any(|known| faults.has(known.fault))
+}
+
+/// Whether one of failover is.
+pub(crate) fn is_of_failover(faults: Faults) -> bool {
+    FAILOVER_FAULTS.iter().any(|known| faults.has(known.fault))
 }
 
 /// The fault of the machines of a name.

@@ -214,11 +214,7 @@ impl Downlinks {
                 let follower = self.known(link, domain)?;
                 let lost = follower.registration.holding(&pages, done);
                 follower.scanned = follower.cursor;
-                let mut asks = vec![Ask::Held(domain, pages)];
-                if done {
-                    asks.push(Ask::Narrowed(domain, lost));
-                }
-                return Ok(asks);
+                return Ok(done.then_some(Ask::Narrowed(domain, lost)).into_iter().collect());
             }
             Message::Credit { lane, bytes } => return self.credit(link, lane, bytes),
             Message::Beat { domain, sent } => Ask::Beat(domain, sent),

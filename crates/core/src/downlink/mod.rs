@@ -66,8 +66,6 @@ pub(crate) trait LinkSink {
 pub(crate) enum Ask {
     /// A member of a group says something.
     Member(GroupMessage),
-    /// Part of a list of what the child holds.
-    Held(DomainId, Vec<PageId>),
     /// A child said who it is: `welcome` it when the domains are ready.
     Greeted,
     /// A link is gone.

@@ -58,6 +58,9 @@ pub struct MemberConfig {
     pub helps_max: usize,
     /// Time between two attempts to link to a neighbour, and for a link to be greeted. Default: 1 s.
     pub redial: Duration,
+    /// When the redirector is another one, links to neighbours that it has not named yet are kept for so
+    /// long. Default: 2 s.
+    pub regroup: Duration,
 }
 
 impl Default for MemberConfig {
@@ -68,6 +71,7 @@ impl Default for MemberConfig {
             help_wait_long: Duration::from_secs(5),
             helps_max: 1024,
             redial: Duration::from_secs(1),
+            regroup: Duration::from_secs(2),
         }
     }
 }

@@ -75,6 +75,14 @@ pub enum GroupMessage {
         /// How it ended.
         end: HelpEnd,
     },
+    /// Of these pages, which a list of what the member holds has just named, its copies are complete. Of
+    /// others in the list they have holes, or are owed or on their way.
+    Complete {
+        /// Of which domain.
+        domain: DomainId,
+        /// Which pages of it.
+        pages: Vec<PageId>,
+    },
 
     // ---- redirector to member ----
     /// Who belongs to the group now, the member itself left out. At most [`MEMBERS_MAX`].
@@ -194,7 +202,10 @@ impl GroupMessage {
     #[must_use]
     pub fn sender(&self) -> Sender {
         match self {
-            Self::Join { .. } | Self::Reach { .. } | Self::Helped { .. } => Sender::Member,
+            Self::Join { .. }
+            | Self::Reach { .. }
+            | Self::Helped { .. }
+            | Self::Complete { .. } => Sender::Member,
             Self::Members { .. }
             | Self::Pointed { .. }
             | Self::Help { .. }

@@ -7,12 +7,14 @@
 //! | `directory` | who has which page complete, and which transfers are under way |
 //! | `status` | what is told to operators |
 //! | `updates` | what neighbours commit, until the stream tells of it |
+//! | `membership` | who is there, and who is the redirector now (decision 0034) |
 //!
 //! The redirector is a relay with a directory (`relay/group.rs`); a member is a node whose cache asks
 //! neighbours and helps them (`cache/machine/neighbours.rs`, `helps.rs`).
 
 mod config;
 pub(crate) mod directory;
+pub mod membership;
 pub mod message;
 mod status;
 pub(crate) mod updates;

@@ -250,7 +250,7 @@ impl Origin {
             }
             // It may have to hear what it may not hold.
             // It helps its children by itself.
-            Ask::Member(_) | Ask::Held(..) => {}
+            Ask::Member(_) => {}
             Ask::Narrowed(domain, _) => {
                 self.with(now, domain, events, out, |domain, cx| domain.pump(cx, link));
             }

@@ -30,7 +30,6 @@ impl Relay {
             Ask::Greeted => self.welcome_held(out),
             Ask::Gone(link) => self.child_gone(now, link),
             Ask::Member(message) => self.member_says(now, link, message, out),
-            Ask::Held(domain, pages) => self.directory_listed(link, domain, &pages),
             Ask::Register(register) => self.register(now, link, register, out),
             Ask::Serve => self.serve(now, link, out),
             Ask::Pump => {

@@ -46,6 +46,9 @@ impl Relay {
             GroupMessage::Helped { request, domain: _, pages, end } => {
                 self.transfers_ended(now, (link, request), pages, end, out);
             }
+            GroupMessage::Complete { domain, pages } => {
+                pages.iter().for_each(|page| group.has(link, domain, *page));
+            }
             // What others say is turned away where it comes in.
             _ => {}
         }
@@ -268,8 +271,8 @@ impl Relay {
         }
     }
 
-    /// A child names pages that it holds. One with holes among them is found when somebody is helped.
-    pub(super) fn directory_listed(&mut self, link: LinkId, domain: DomainId, pages: &[PageId]) {
+    /// A child made these pages: it has them complete.
+    pub(super) fn directory_made(&mut self, link: LinkId, domain: DomainId, pages: &[PageId]) {
         if let Some(group) = &mut self.group {
             pages.iter().for_each(|page| group.has(link, domain, *page));
         }

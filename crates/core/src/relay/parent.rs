@@ -811,7 +811,7 @@ impl Relay {
             match &ended {
                 Ok((outcome, history)) => {
                     if matches!(outcome, Outcome::Committed(_)) {
-                        self.directory_listed(link, domain, &passed.made);
+                        self.directory_made(link, domain, &passed.made);
                     }
                     self.links.outcome(link, domain, id, (outcome.clone(), *history), out);
                     if let (Outcome::Committed(stamp), Some(follower)) =

@@ -43,6 +43,10 @@ pub(super) fn body(message: &GroupMessage) -> Body<'_> {
             let head = head::Transfer { neighbour, position, ..transfer(*request, *domain) };
             Body::with(kind::HELP, &head, Packed::Pages(pages))
         }
+        GroupMessage::Complete { domain, pages } => {
+            let head = transfer(RequestId(0), *domain);
+            Body::with(kind::COMPLETE, &head, Packed::Pages(pages))
+        }
         GroupMessage::Update { domain, id, stamp, writes } => {
             let (boot, sequence) = (id_field(id.boot.0), id.sequence);
             let (domain, stamp) = (domain.0, stamp.0);
@@ -134,6 +138,7 @@ fn transfer_message(kind: u32, head: head::Transfer) -> Result<GroupMessage, Wir
             };
             GroupMessage::Helped { request, domain, pages, end }
         }
+        kind::COMPLETE => GroupMessage::Complete { domain, pages },
         kind::POINTED => {
             let helper = neighbour(&head.neighbour)?;
             GroupMessage::Pointed { request, domain, pages, helper }

@@ -181,6 +181,7 @@ pub(crate) fn kind(message: &Message) -> usize {
             GroupMessage::Peer { .. } => 46,
             GroupMessage::Lacks { .. } => 47,
             GroupMessage::Update { .. } => 48,
+            GroupMessage::Complete { .. } => 49,
         },
     }
 }
@@ -208,6 +209,7 @@ fn about_neighbours() -> Vec<(&'static str, Message)> {
         ("join", GroupMessage::Join { address: "10.0.0.7:7430".into() }),
         ("reach", GroupMessage::Reach { members: vec![BOOT, BootId(u128::MAX)] }),
         ("helped", GroupMessage::Helped { request, domain, pages: pages(), end: HelpEnd::NotSent }),
+        ("complete", GroupMessage::Complete { domain, pages: pages() }),
         ("members", GroupMessage::Members { members: vec![member(7), member(8)] }),
         ("pointed", GroupMessage::Pointed { request, domain, pages: pages(), helper: BOOT }),
         (

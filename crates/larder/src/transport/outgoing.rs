@@ -275,6 +275,7 @@ fn group_weight(message: &GroupMessage) -> usize {
             size_of_val(writes.as_slice()) + payload.sum::<usize>()
         }
         GroupMessage::Helped { pages, .. }
+        | GroupMessage::Complete { pages, .. }
         | GroupMessage::Pointed { pages, .. }
         | GroupMessage::Help { pages, .. }
         | GroupMessage::Lacks { pages, .. } => size_of_val(pages.as_slice()),

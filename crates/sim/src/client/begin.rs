@@ -159,8 +159,11 @@ impl World {
     }
 
     fn relay_names(&self) -> impl Iterator<Item = String> {
-        let relays = 1..=self.plan.relays.len() as u16;
-        relays.map(|relay| certificate_of(&self.process(Proc(relay)).name).to_owned())
+        let nodes = self.plan.nodes.len() as u16;
+        let beside = self.plan.group.as_ref().map_or(0, |group| group.standbys().len()) as u16;
+        let relays = self.plan.relays.len() as u16;
+        let all = (1..=relays).chain(relays + nodes + 1..=relays + nodes + beside);
+        all.map(|relay| certificate_of(&self.process(Proc(relay)).name).to_owned())
     }
 
     /// The certificates of all nodes, ascending by process.

@@ -32,6 +32,9 @@ pub struct GroupPlan {
     pub update_bytes_max: usize,
     /// Bytes of all that are kept for them.
     pub updates_bytes_max: usize,
+    /// Whether groups find their redirectors themselves; else it is the relay above.
+    #[serde(default)]
+    pub failover: Option<super::FailoverPlan>,
 }
 
 impl GroupPlan {
@@ -61,6 +64,7 @@ impl GroupPlan {
             rest: pick(rng, &[MILLI, SECOND]),
             update_bytes_max: pick(rng, &[0, 200, 64 << 10, 64 << 10]),
             updates_bytes_max: pick(rng, &[300, 16 << 20, 16 << 20]),
+            failover: None,
         })
     }
 

@@ -68,10 +68,20 @@ pub enum Trouble {
     FreezeWall,
     /// A process's own clock likewise: within the stated bias or, beyond the recoverable, for leases.
     FreezeClock,
+    /// The redirector of a group dies: for good, if it has no clients.
+    KillRedirector,
+    /// It reaches some members of its group no more, or they it; the origin too, perhaps.
+    PartRedirector,
+    /// It stands still, longer than it takes to be replaced.
+    PauseRedirector,
+    /// Two members of a group do not reach each other.
+    PartMembers,
+    /// A redirector is told to end, as for an upgrade: it says so, and starts anew.
+    HandOver,
 }
 
 /// All kinds, in their order.
-pub const TROUBLES: [Trouble; 24] = [
+pub const TROUBLES: [Trouble; 29] = [
     Trouble::Break,
     Trouble::Clog,
     Trouble::Partition,
@@ -96,6 +106,11 @@ pub const TROUBLES: [Trouble; 24] = [
     Trouble::MisdirectWrite,
     Trouble::FreezeWall,
     Trouble::FreezeClock,
+    Trouble::KillRedirector,
+    Trouble::PartRedirector,
+    Trouble::PauseRedirector,
+    Trouble::PartMembers,
+    Trouble::HandOver,
 ];
 
 /// Those that any plan may have: the others are drawn apart, where there is something to do them to.
@@ -152,7 +167,12 @@ impl Trouble {
             | Self::Swizzle
             | Self::Isolate
             | Self::FreezeWall
-            | Self::FreezeClock => Budget::Recoverable,
+            | Self::FreezeClock
+            | Self::KillRedirector
+            | Self::PartRedirector
+            | Self::PauseRedirector
+            | Self::PartMembers
+            | Self::HandOver => Budget::Recoverable,
         }
     }
 }

@@ -33,8 +33,8 @@ const START_NANOS: u64 = 10 * SECOND;
 impl World {
     /// Whether a process is of the core that is to work now: without a core every one is.
     pub(crate) fn is_in_core(&self, proc: Proc) -> bool {
-        let core = self.core.as_ref();
-        !self.process(proc).retired && core.is_none_or(|core| core.contains(&proc))
+        let (core, machine) = (self.core.as_ref(), self.net.machine_of(proc));
+        !self.process(machine).retired && core.is_none_or(|core| core.contains(&machine))
     }
 
     /// A core of the world heals, and works, while all others are away. With a log that hangs, or
@@ -45,7 +45,10 @@ impl World {
         }
         let core = self.draw_core();
         let others = (1..self.processes.len() as u16).map(Proc);
-        let others = others.filter(|proc| !core.contains(proc) && !self.process(*proc).retired);
+        let others = others.filter(|proc| {
+            let is_beside = self.net.machine_of(*proc) != *proc;
+            !core.contains(proc) && !self.process(*proc).retired && !is_beside
+        });
         let others: Vec<Proc> = others.collect();
         if others.is_empty() {
             return;
@@ -68,13 +71,18 @@ impl World {
     /// The origin, some of the nodes, and the relays on their way.
     fn draw_core(&mut self) -> BTreeSet<Proc> {
         let first = 1 + self.plan.relays.len() as u16;
-        let nodes: Vec<Proc> = (first..self.processes.len() as u16).map(Proc).collect();
+        let last = first + self.plan.nodes.len() as u16;
+        let nodes: Vec<Proc> = (first..last).map(Proc).collect();
         let nodes: Vec<Proc> =
             nodes.into_iter().filter(|node| !self.process(*node).retired).collect();
         let mut core = BTreeSet::from([Proc(0)]);
         let sure = nodes[self.rng.below(nodes.len() as u64) as usize];
         for node in nodes {
             if node == sure || self.rng.chance(1, 2) {
+                if !self.seats.is_empty() {
+                    self.add_to_core(node, &mut core);
+                    continue;
+                }
                 let mut member = node;
                 while core.insert(member)
                     && let Some((parent, _)) = self.process(member).parent
@@ -86,11 +94,30 @@ impl World {
         core
     }
 
+    /// A node, and somebody who may be the redirector of its group, and of the group above that.
+    fn add_to_core(&mut self, node: Proc, core: &mut BTreeSet<Proc>) {
+        core.insert(node);
+        let mut group = self.seats.get(&node).map_or(0, |seat| seat.group);
+        while group > 0 {
+            let may = self.seats.iter().filter(|(proc, seat)| {
+                seat.group == group && seat.relay.is_some() && !self.process(**proc).retired
+            });
+            let may: Vec<Proc> = may.map(|(proc, _)| *proc).collect();
+            if !may.is_empty() && !may.iter().any(|proc| core.contains(proc)) {
+                core.insert(may[self.rng.below(may.len() as u64) as usize]);
+            }
+            group = self.plan.relays[usize::from(group) - 1];
+        }
+    }
+
     /// Nothing reaches it or comes from it; it may be dead, or stand still, as well.
     fn leave_out(&mut self, proc: Proc) {
         let (parent, _) = self.process(proc).parent.expect("the origin is of every core");
-        self.net.block(proc, parent);
-        self.net.block(parent, proc);
+        let core = self.core.clone().filter(|_| !self.seats.is_empty()).unwrap_or_default();
+        for other in std::iter::once(parent).chain(core) {
+            self.net.block(proc, other);
+            self.net.block(other, proc);
+        }
         match self.rng.below(3) {
             0 => {}
             1 => {
@@ -222,8 +249,10 @@ impl World {
     /// A process does nothing for so long.
     pub(super) fn stand_still(&mut self, proc: Proc, nanos: u64) {
         let until = self.now.plus(nanos);
-        self.process_mut(proc).paused_until = until;
-        self.stalls.push((proc, until));
+        for proc in self.on_machine_of(proc) {
+            self.process_mut(proc).paused_until = until;
+            self.stalls.push((proc, until));
+        }
     }
 
     /// Every request ends with its user's patience (P10), but for what clocks are off, and for pauses.
@@ -257,6 +286,7 @@ impl World {
     /// died start, what was held up comes through.
     pub(super) fn note_mended(&mut self) {
         let back = 2 * u64::try_from(self.plan.limits.silence.as_nanos()).unwrap_or(u64::MAX);
+        let back = back.saturating_add(self.plan.failover_nanos());
         self.mended = Some(self.now.plus(back.saturating_add(START_NANOS)));
     }
 

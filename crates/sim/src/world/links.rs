@@ -36,6 +36,7 @@ impl World {
         }
         let (parent, line) = self.process(child).parent.expect("only the origin has none");
         if !self.net.reachable(child, parent) || !self.process(parent).is_up() {
+            self.next_parent(child);
             self.enter_connect(child);
             return;
         }
@@ -144,7 +145,7 @@ impl World {
     }
 
     /// The process at `end` ended or closed the connection; the other end hears of it.
-    fn close_from(&mut self, conn: u32, end: End, reason: Option<CloseReason>) {
+    pub(super) fn close_from(&mut self, conn: u32, end: End, reason: Option<CloseReason>) {
         let other = if end == End::Child { End::Parent } else { End::Child };
         self.net.break_off(&mut self.rng, conn);
         self.net.closed(conn, end);

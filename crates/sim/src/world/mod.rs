@@ -1,5 +1,6 @@
 //! The world: processes, network, disks, troubles, and the loop that plays them.
 
+mod failover;
 mod forge;
 mod hang;
 mod healing;
@@ -11,6 +12,7 @@ mod process;
 mod reading;
 mod relay;
 mod rest;
+mod seats;
 mod settle;
 mod troubles;
 
@@ -97,6 +99,8 @@ pub struct World {
     mended: Option<Time>,
     /// Clients of the file layer.
     pub(crate) files: crate::files::Files,
+    /// Who takes part in groups that find their redirectors themselves.
+    seats: BTreeMap<Proc, seats::Seat>,
     /// Counts for the report.
     pub tally: Tally,
 }
@@ -174,6 +178,10 @@ enum Event {
     Client(u16, u32),
     /// A process of files goes on.
     Files(Proc, u32),
+    /// The time of a machine of membership has come.
+    Seat(Proc, u32),
+    /// A datagram of one comes to another.
+    Datagram(Proc, Proc, bytes::Bytes),
     /// Wall clocks are read.
     Wall,
     /// The next trouble of a kind.
@@ -205,6 +213,10 @@ impl World {
         }
         let files = crate::files::Files::new(&plan, &domains);
         let processes = process::make(&plan, &domains, &mut rng);
+        let (mut net, first) = (Net::default(), 1 + plan.relays.len() + plan.nodes.len());
+        for (place, (node, _)) in seats::standbys(&plan).enumerate() {
+            net.put_beside(Proc((first + place) as u16), node);
+        }
         let first_node = 1 + plan.relays.len() as u16;
         let nodes = (0..plan.nodes.len() as u16).map(|node| Proc(first_node + node));
         let clients: Vec<Client> = nodes
@@ -220,7 +232,7 @@ impl World {
             trace: Trace::new(readable),
             now: Time(SECOND),
             agenda: Agenda::default(),
-            net: Net::default(),
+            net,
             processes,
             clients,
             sessions,
@@ -245,6 +257,7 @@ impl World {
             failed: BTreeSet::new(),
             mended: None,
             files,
+            seats: seats::seats(&plan),
             tally: Tally::default(),
             rng,
             draws: Draws::new(plan.seed),
@@ -262,6 +275,9 @@ impl World {
         for number in 0..self.processes.len() as u16 {
             if self.plan.absent.contains(&number) {
                 self.process_mut(Proc(number)).retired = true;
+                continue;
+            }
+            if self.net.machine_of(Proc(number)) != Proc(number) {
                 continue;
             }
             self.rng = self.draws.next(About::Start(number));
@@ -311,12 +327,16 @@ impl World {
     fn step(&mut self) {
         let (time, event) = self.agenda.pop().expect("wall clocks are always read again");
         self.now = self.now.max(time);
-        self.trace.event(self.now);
+        // Who is there is asked all the time: runs are as long as what else happens.
+        let counts = !matches!(event, Event::Seat(..) | Event::Datagram(..));
+        if counts {
+            self.trace.event(self.now);
+        }
         if let Some(about) = self.about(&event) {
             self.rng = self.draws.next(about);
         }
         self.play(event);
-        if self.trace.events().is_multiple_of(WHOLE_CHECK_EVENTS) {
+        if counts && self.trace.events().is_multiple_of(WHOLE_CHECK_EVENTS) {
             let over = self.stop_at.is_some_and(|at| std::time::Instant::now() >= at);
             assert!(!over, "{OVERTIME}");
             self.check_whole();
@@ -335,6 +355,8 @@ impl World {
             Event::Timer(process, _) => About::Timer(process.0),
             // Beside its machine's.
             Event::Files(process, _) => About::Timer(0x8000 | process.0),
+            Event::Seat(process, _) => About::Timer(0x4000 | process.0),
+            Event::Datagram(_, to, _) => About::Message(1 << 31 | u32::from(to.0)),
             Event::Store(domain, _, queue) => About::Store(3 * domain + *queue as u16),
             Event::Stored(..) => About::Answer,
             Event::Client(..) => return None,
@@ -356,6 +378,8 @@ impl World {
             Event::Stored(incarnation, input) => self.stored(incarnation, *input),
             Event::Client(client, incarnation) => self.client_step(client, incarnation),
             Event::Files(proc, incarnation) => self.files_step(proc, incarnation),
+            Event::Seat(proc, life) => self.seat_timer(proc, life),
+            Event::Datagram(from, to, datagram) => self.datagram_comes(from, to, datagram),
             Event::Wall => self.wall(),
             Event::Trouble(which, number) => self.trouble(which, number),
             Event::Mend(mend, _) => self.mend(mend),
@@ -460,9 +484,12 @@ impl World {
     fn start(&mut self, proc: Proc) {
         match self.process(proc).machinery {
             Machinery::Origin(_) => self.start_origin(),
+            // One of a group runs when it is elected.
+            Machinery::Relay(_) if self.seats.contains_key(&proc) => {}
             Machinery::Relay(_) => self.start_relay(proc),
             Machinery::Node(_) => self.start_node(proc),
         }
+        self.start_seat(proc);
     }
 
     fn timer(&mut self, proc: Proc, incarnation: u32) {
@@ -486,6 +513,7 @@ impl World {
 
     /// Enters a process's next timeout, if it comes before the one entered.
     fn enter_timer(&mut self, proc: Proc) {
+        self.enter_seat_timer(proc);
         let process = &mut self.processes[proc.0 as usize];
         let Some(local) = process.next_timeout() else {
             return;

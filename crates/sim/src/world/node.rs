@@ -384,6 +384,7 @@ impl World {
         node.asked.clear();
         self.trace.mix(0xdead << 16 | u64::from(proc.0));
         self.trace.line(|| format!("{proc:?} dies"));
+        self.end_seat(proc);
         self.end_clients(proc);
         self.files_end(proc);
         self.after_death(proc);

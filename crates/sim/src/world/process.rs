@@ -1,6 +1,7 @@
 //! Processes: what each is made of, alive or dead.
 
 use super::origin::StoreHost;
+use super::seats::standbys;
 use crate::agenda::{SECOND, Time};
 use crate::clock::{Rate, SimClock};
 use crate::net::{Line, Proc};
@@ -39,6 +40,8 @@ pub struct Process {
     pub uplink: Option<u32>,
     /// Its parent and the line to it. The origin has none.
     pub parent: Option<(Proc, Line)>,
+    /// Those that may be its parent in turn, where that is a group's redirector.
+    pub parents: Vec<Proc>,
     /// Connection attempts that failed one after the other.
     pub attempts: u32,
     /// What it runs.
@@ -141,6 +144,12 @@ impl Process {
         }
     }
 
+    /// Whether it is a relay that runs.
+    #[must_use]
+    pub fn is_relaying(&self) -> bool {
+        matches!(&self.machinery, Machinery::Relay(host) if host.machine.is_some())
+    }
+
     /// When its machine wants to be called.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
@@ -209,6 +218,21 @@ pub(super) fn make(plan: &Plan, domains: &[DomainId], rng: &mut Rng) -> Vec<Proc
         let name = if copy { 1 } else { number + 1 };
         processes.push(process(plan, rng, format!("node{name}"), parent, machinery));
     }
+    for (node, group) in standbys(plan) {
+        let name = format!("standby-{}", processes[usize::from(node.0)].name);
+        let parent = processes[usize::from(group)].parent;
+        let machinery = Machinery::Relay(Box::default());
+        processes.push(process(plan, rng, name, parent, machinery));
+    }
+    let first = 1 + plan.relays.len() + plan.nodes.len();
+    let beside: Vec<u16> = standbys(plan).map(|(_, group)| group).collect();
+    for place in (1..=plan.relays.len()).chain(first..processes.len()) {
+        let group = if place < first { place } else { usize::from(beside[place - first]) };
+        let above = plan.relays[group - 1];
+        let of_above = (0..).zip(&beside).filter(|(_, group)| **group == above && above > 0);
+        let of_above = of_above.map(|(number, _): (usize, _)| Proc((first + number) as u16));
+        processes[place].parents = std::iter::once(Proc(above)).chain(of_above).collect();
+    }
     processes
 }
 
@@ -236,6 +260,7 @@ fn process(
         timer_at: None,
         uplink: None,
         parent,
+        parents: Vec::new(),
         attempts: 0,
         machinery,
     }

@@ -113,9 +113,14 @@ impl World {
         self.enter_timer(proc);
     }
 
-    /// A relay's process ends.
+    /// A relay's process ends, and whatever else runs on its machine.
     pub(super) fn kill_relay(&mut self, proc: Proc) {
-        if self.process_mut(proc).relay().machine.take().is_some() {
+        let machine = self.net.machine_of(proc);
+        if machine != proc {
+            return self.kill_node(machine);
+        }
+        let ran = self.process_mut(proc).relay().machine.take().is_some();
+        if self.end_seat(proc) || ran {
             self.trace.mix(0xdead << 16 | u64::from(proc.0));
             self.trace.line(|| format!("{proc:?} dies"));
             self.after_death(proc);

@@ -107,7 +107,10 @@ impl World {
     /// What is not yet as it must be at rest.
     fn unrest(&mut self) -> Option<String> {
         for (number, process) in self.processes.iter().enumerate() {
-            if !self.is_in_core(Proc(number as u16)) {
+            let proc = Proc(number as u16);
+            // One that is elected now and then: its group is looked at as a whole.
+            let rests = self.runs_when_elected(proc) && !process.is_up();
+            if !self.is_in_core(proc) || rests {
                 continue;
             }
             if !process.is_up() {
@@ -116,6 +119,9 @@ impl World {
             if number > 0 && process.uplink.is_none() {
                 return Some(format!("{} has no link up", process.name));
             }
+        }
+        if let Some(why) = self.groups_unrest() {
+            return Some(why);
         }
         let busy = |(number, client): &(u16, &Client)| {
             let there = self.is_in_core(client.node) && !self.plan.idle.contains(number);
@@ -192,6 +198,7 @@ impl World {
             self.check_cycles();
         }
         self.check_origin();
+        self.seats.values().filter_map(|seat| seat.machine.as_ref()).for_each(Machine::check);
         for number in 1..self.processes.len() {
             let proc = Proc(number as u16);
             match &self.processes[number].machinery {

@@ -40,6 +40,8 @@ pub(super) enum Mend {
     Fork(Proc),
     /// A wall clock goes on from where it stood.
     WallGoesOn(Proc),
+    /// A process that was told to end in this life of it does.
+    Ends(Proc, u32),
     /// Who speaks for another's boot goes on to commit under it, and is found out.
     Forged(Box<super::forge::Forged>),
 }
@@ -133,6 +135,11 @@ impl World {
             Trouble::Isolate => self.isolate(),
             Trouble::FreezeWall => self.freeze_wall(),
             Trouble::FreezeClock => self.freeze_clock(),
+            Trouble::KillRedirector => self.kill_redirector(),
+            Trouble::PartRedirector => self.part_redirector(),
+            Trouble::PauseRedirector => self.pause_redirector(),
+            Trouble::PartMembers => self.part_members(),
+            Trouble::HandOver => self.hand_over(),
         }
     }
 
@@ -229,7 +236,7 @@ impl World {
         self.enter_timer(proc);
     }
 
-    fn draw_delay(&mut self) -> u64 {
+    pub(super) fn draw_delay(&mut self) -> u64 {
         let span = pick(&mut self.rng, &[10 * MILLI, 500 * MILLI, 5 * SECOND, 30 * SECOND]);
         1 + self.rng.below(span)
     }
@@ -401,6 +408,7 @@ impl World {
             }
             Mend::Fork(child) => self.mend_fork(child),
             Mend::WallGoesOn(proc) => self.wall_goes_on(proc),
+            Mend::Ends(proc, life) => self.ends(proc, life),
             Mend::Forged(forged) => self.forge_commit(&forged),
         }
     }
@@ -429,7 +437,7 @@ impl World {
     /// Of two processes of a name one is taken away: somebody has read what the refused one printed.
     pub(super) fn retire_copy(&mut self) {
         if self.plan.twins {
-            let copy = Proc(self.processes.len() as u16 - 1);
+            let copy = Proc((self.plan.relays.len() + self.plan.nodes.len()) as u16);
             self.process_mut(copy).retired = true;
             self.kill_node(copy);
         }

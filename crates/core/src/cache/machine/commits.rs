@@ -158,6 +158,21 @@ impl Commits {
         }
     }
 
+    /// A planted fault: what is in doubt is another commit from now on.
+    pub(super) fn number_anew(&mut self) {
+        let in_doubt = |id: &&CommitId| id.boot == self.boot && self.pending[*id].in_doubt;
+        let doubted: Vec<CommitId> = self.unresolved.iter().filter(in_doubt).copied().collect();
+        for id in doubted {
+            let anew = CommitId { boot: self.boot, sequence: self.next };
+            self.next += 1;
+            self.unresolved.remove(&id);
+            self.unresolved.insert(anew);
+            let pending = self.pending.remove(&id);
+            self.pending.extend(pending.map(|pending| (anew, pending)));
+        }
+        self.queue = self.unresolved.iter().copied().collect();
+    }
+
     /// A commit's writes by page, if it is one of ours (rule 12: matched by its id only).
     pub(super) fn retained(&self, id: CommitId) -> Option<BTreeMap<PageId, Vec<Op>>> {
         let pending = self.pending.get(&id)?;

@@ -5,7 +5,7 @@ use super::transfers::Transfers;
 use super::{Cache, CacheOutput, Notice, Out};
 use crate::group::{GROUPS_SINCE, GroupMessage};
 use crate::id::{DomainId, LinkId, PageId, RequestId, VolumeId};
-use crate::machine::{LinkInput, LinkOutput};
+use crate::machine::{Fault, LinkInput, LinkOutput};
 use crate::message::{CloseReason, Lane, LinkLimits, Message, Role, Versions};
 use crate::rights::Right;
 use crate::time::Instant;
@@ -154,6 +154,9 @@ impl Cache {
         self.tick_at = None;
         for domain in self.domains.values_mut() {
             domain.lose_link();
+            if self.config.faults.has(Fault::RepeatedAnew) {
+                domain.commits.number_anew();
+            }
         }
         self.requeue_calls();
         self.help_no_longer(out);
@@ -302,7 +305,7 @@ impl Cache {
         self.lease = limits.lease;
         // Regular work may be due sooner than it was thought before the lease was known.
         self.tick_at = Some(now.after(self.tick_every()));
-        self.join_group(out);
+        self.join_group(now, out);
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in domains {
             self.resume(now, domain, out);

@@ -4,6 +4,7 @@ use super::{Cache, Domain, Out};
 use crate::cache::policy::{Policy, Use, policy};
 use crate::cache::{PageCopy, PolicyKind};
 use crate::commit::{Aspect, Op, PageChange, PageKind, Target};
+use crate::group::GroupMessage;
 use crate::id::{DomainId, PageId, RequestId, Slot, Stamp};
 use crate::machine::Fault;
 use crate::message::{Message, PAGES_PER_MESSAGE_MAX};
@@ -610,7 +611,21 @@ impl Cache {
             entry.begin_listing();
         }
         let (pages, done) = entry.next_part();
+        let complete = self.complete_of(&pages);
         self.send(Message::Holding { domain, pages, done }, out);
+        if let Some(pages) = complete {
+            self.send(Message::Group(GroupMessage::Complete { domain, pages }), out);
+        }
+    }
+
+    /// Of pages of a list, for a redirector: those of which the copy here is complete.
+    fn complete_of(&self, pages: &[PageId]) -> Option<Vec<PageId>> {
+        self.neighbours.as_ref().filter(|_| self.is_in_group())?;
+        let complete = |page: &PageId| {
+            self.shared.peek(*page).is_some_and(|copy| copy.complete() && copy.page.is_some())
+        };
+        let complete: Vec<PageId> = pages.iter().copied().filter(complete).collect();
+        (!complete.is_empty()).then_some(complete)
     }
 
     /// Checks a domain's bookkeeping; gives the bytes it holds.

@@ -14,7 +14,7 @@ use crate::id::{BootId, LinkId};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::message::{CloseReason, Message, Versions, certificate_of};
 use crate::time::{Duration, Instant};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A neighbour is not dialled more often than this, whatever the configuration says.
 const REDIAL_MIN: Duration = Duration::from_millis(10);
@@ -34,8 +34,11 @@ struct Peer {
 /// The group as this member knows it.
 pub(super) struct Neighbours {
     pub(super) config: MemberConfig,
-    /// The others, as the parent told last.
+    /// The others, as the parent told last, and who is kept beside them.
     members: BTreeMap<BootId, Member>,
+    /// Of those, the ones that the parent before knew of, and this one has not named; until when.
+    kept: BTreeSet<BootId>,
+    kept_until: Option<Instant>,
     links: BTreeMap<LinkId, Peer>,
     /// Those who are greeted.
     reached: BTreeMap<BootId, LinkId>,
@@ -56,6 +59,8 @@ impl Neighbours {
         Self {
             config,
             members: BTreeMap::new(),
+            kept: BTreeSet::new(),
+            kept_until: None,
             links: BTreeMap::new(),
             reached: BTreeMap::new(),
             dials: BTreeMap::new(),
@@ -93,6 +98,8 @@ impl Neighbours {
 
     pub(super) fn check(&self) {
         assert!(self.links.len() <= 2 * MEMBERS_MAX, "too many links to neighbours");
+        assert!(self.members.len() <= 2 * MEMBERS_MAX, "too many neighbours");
+        assert!(self.kept.is_empty() || self.kept_until.is_some(), "nobody is kept for ever");
         for (life, link) in &self.reached {
             let peer = self.links.get(link).expect("who is reached has a link");
             assert_eq!(peer.life, Some(*life), "a link is its neighbour's");
@@ -229,31 +236,40 @@ impl Cache {
         };
         Some(MembershipStatus {
             address: group.config.address.clone(),
-            redirector: self.link.as_ref().is_some_and(Link::redirects),
+            redirector: self.is_in_group(),
             neighbours: group.members.iter().map(neighbour).collect(),
             asking: self.link.as_ref().map_or(0, |link| link.transfers.len()),
             helping: self.helps.len(),
         })
     }
 
-    /// The parent has welcomed the link: it is told where neighbours reach this node, and whom it reaches.
-    pub(super) fn join_group(&mut self, out: &mut Out) {
-        let redirects = self.link.as_ref().is_some_and(Link::redirects);
+    /// Whether the parent may be a group's redirector.
+    pub(super) fn is_in_group(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::redirects)
+    }
+
+    /// The parent has welcomed the link: it is told where neighbours reach this node, and whom it reaches. It
+    /// may be another redirector, to which others come when they have noticed: those whom this node knows are
+    /// kept until then (decision 0034).
+    pub(super) fn join_group(&mut self, now: Instant, out: &mut Out) {
+        let redirects = self.is_in_group();
         let Some(group) = self.neighbours.as_mut().filter(|_| redirects) else { return };
         if group.config.address.is_empty() {
             return;
         }
         (group.reach_due, group.tend_due) = (true, true);
+        group.kept_until = Some(now.after(group.config.regroup));
+        group.kept = group.members.keys().copied().collect();
         let address = group.config.address.clone();
         self.send(Message::Group(GroupMessage::Join { address }), out);
     }
 
     /// Neighbours reach this node here from now on.
-    pub(super) fn reachable(&mut self, address: String, out: &mut Out) {
+    pub(super) fn reachable(&mut self, now: Instant, address: String, out: &mut Out) {
         let Some(group) = &mut self.neighbours else { return };
         if group.config.address != address {
             group.config.address = address;
-            self.join_group(out);
+            self.join_group(now, out);
         }
     }
 
@@ -285,7 +301,15 @@ impl Cache {
         for (_, link) in mute {
             self.close_neighbour(link, CloseReason::Silent, out);
         }
-        let redirects = self.link.as_ref().is_some_and(Link::redirects);
+        let group = self.neighbours.as_mut().expect("looked at by the caller");
+        if let Some(until) = group.kept_until {
+            if until <= now {
+                self.keep_no_longer(out);
+            } else {
+                tend_at = Some(tend_at.map_or(until, |first| first.min(until)));
+            }
+        }
+        let redirects = self.is_in_group();
         let own = self.config.boot;
         let group = self.neighbours.as_mut().expect("looked at by the caller");
         // What was closed just now was looked at.
@@ -321,7 +345,28 @@ impl Cache {
         let Some(group) = &mut self.neighbours else { return };
         group.tend_due = true;
         let others = members.into_iter().filter(|member| member.life != own);
-        group.members = others.map(|member| (member.life, member)).collect();
+        let told: BTreeMap<BootId, Member> = others.map(|member| (member.life, member)).collect();
+        group.kept.retain(|life| !told.contains_key(life) && group.reached.contains_key(life));
+        group.members.retain(|life, _| group.kept.contains(life));
+        if !group.members.is_empty() {
+            crate::probe::probe("neighbour-kept");
+        }
+        group.members.extend(told);
+        self.part_from_others(out);
+    }
+
+    /// Whoever was kept and is no member here is none.
+    fn keep_no_longer(&mut self, out: &mut Out) {
+        let Some(group) = &mut self.neighbours else { return };
+        group.kept_until = None;
+        let kept = std::mem::take(&mut group.kept);
+        group.members.retain(|life, _| !kept.contains(life));
+        self.part_from_others(out);
+    }
+
+    /// Ends all links to those who are no members.
+    fn part_from_others(&mut self, out: &mut Out) {
+        let Some(group) = &mut self.neighbours else { return };
         let members = &group.members;
         group.dials.retain(|life, _| members.contains_key(life));
         // All links to one: of two that cross the other would step in for the first.

@@ -132,7 +132,9 @@ impl Cache {
         let mut changed = Changed::default();
         let batch = state.batch();
         batch.set_history(epoch.history);
-        self.note_stale(domain, &part.stale, part.through, &batch, &mut changed);
+        if !self.config.faults.has(Fault::StaleKept) {
+            self.note_stale(domain, &part.stale, part.through, &batch, &mut changed);
+        }
         if part.done {
             batch.set_through(Some(part.through));
         }

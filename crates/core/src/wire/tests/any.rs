@@ -454,6 +454,7 @@ fn about_neighbours() -> impl Strategy<Value = Message> {
         (of(), end).prop_map(|((request, domain, pages), end)| {
             GroupMessage::Helped { request, domain, pages, end }
         }),
+        (domain(), pages()).prop_map(|(domain, pages)| GroupMessage::Complete { domain, pages }),
         vec(member, 0..4).prop_map(|members| GroupMessage::Members { members }),
         (of(), boot()).prop_map(|((request, domain, pages), helper)| {
             GroupMessage::Pointed { request, domain, pages, helper }

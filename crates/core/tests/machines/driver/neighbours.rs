@@ -22,7 +22,8 @@ fn life(c: &mut Choices<'_>) -> BootId {
 
 /// What a member says to its redirector.
 pub(super) fn member_says(c: &mut Choices<'_>) -> Message {
-    Message::Group(match c.below(6) {
+    Message::Group(match c.below(7) {
+        6 => GroupMessage::Complete { domain: c.domain(), pages: c.page_set() },
         0 => GroupMessage::Join { address: c.name() },
         1 | 2 => {
             let members: BTreeSet<BootId> = (0..c.below(4)).map(|_| c.boot(BootId(2))).collect();

@@ -1,0 +1,184 @@
+//! Who is a group's redirector, among those who are there.
+
+use super::config::{Candidacy, Participant};
+use crate::id::BootId;
+use crate::machine::{Fault, Faults};
+use crate::time::{Duration, Instant};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Somebody says to be the redirector. Of two the greater is followed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Claim {
+    /// Raised a while after it was made, if at least half of those are there who were before: one more
+    /// than any that is known then.
+    pub term: u64,
+    /// Who makes it has seen so many at once since, itself among them.
+    pub weight: u32,
+    /// Who makes it. Of two claims that are alike otherwise that of the lower life is followed.
+    pub leader: BootId,
+}
+
+impl Claim {
+    fn order(self) -> (u64, u32, Reverse<BootId>) {
+        (self.term, self.weight, Reverse(self.leader))
+    }
+}
+
+type There = BTreeMap<BootId, Participant>;
+
+/// Whom one process follows.
+#[derive(Debug)]
+pub(super) struct Election {
+    own: Participant,
+    faults: Faults,
+    /// It is there, or was when it was looked at last.
+    followed: Option<Claim>,
+    /// The highest term that was heard of.
+    term: u64,
+    /// Most that were there at once since somebody else was followed.
+    most: usize,
+    /// No claim is made before then; none: not begun.
+    settled_at: Option<Instant>,
+    settled: bool,
+    /// When this process's claim is to be raised, and how many were there before it was made.
+    raise_at: Option<(Instant, usize)>,
+}
+
+impl Election {
+    pub(super) fn new(own: Participant, faults: Faults) -> Self {
+        Self {
+            own,
+            faults,
+            followed: None,
+            term: 0,
+            most: 0,
+            settled_at: None,
+            settled: false,
+            raise_at: None,
+        }
+    }
+
+    pub(super) fn begin(&mut self, settled_at: Instant) {
+        self.settled_at = Some(settled_at);
+    }
+
+    pub(super) fn followed(&self) -> Option<Claim> {
+        self.followed
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let raise_at = self.raise_at.map(|(at, _)| at);
+        [self.settled_at.filter(|_| !self.settled), raise_at].into_iter().flatten().min()
+    }
+
+    pub(super) fn leave(&mut self) {
+        (self.followed, self.raise_at) = (None, None);
+    }
+
+    /// Somebody follows this claim. It counts when who made it is there; what others say of this process's own
+    /// claims is of the past.
+    pub(super) fn heard(&mut self, claim: Claim, there: &There) {
+        self.term = self.term.max(claim.term);
+        if claim.leader == self.own.life || !there.contains_key(&claim.leader) {
+            return;
+        }
+        if self.faults.has(Fault::LeadsOn) && self.leads() {
+            return;
+        }
+        let older = self.faults.has(Fault::FollowsOlder);
+        let followed = self.followed.filter(|followed| there.contains_key(&followed.leader));
+        let is_newer = |followed: Claim| (claim.order() > followed.order()) != older;
+        if followed.is_none_or(|followed| followed != claim && is_newer(followed)) {
+            self.follow(claim, there);
+        }
+    }
+
+    fn leads(&self) -> bool {
+        self.followed.is_some_and(|claim| claim.leader == self.own.life)
+    }
+
+    fn follow(&mut self, claim: Claim, there: &There) {
+        let before = self.followed.replace(claim);
+        if before.is_none_or(|before| before.leader != claim.leader) {
+            if self.own.life != claim.leader && before.is_some_and(|it| it.leader == self.own.life)
+            {
+                crate::probe::probe("redirector-gives-way");
+            }
+            self.most = there.len();
+            self.raise_at = None;
+        }
+    }
+
+    /// Looks who is there now; says whether this process makes a new claim. `last` is how long it takes until
+    /// the last of so many that are gone is known to be.
+    pub(super) fn settle(
+        &mut self,
+        now: Instant,
+        there: &There,
+        last: impl Fn(usize) -> Duration,
+    ) -> bool {
+        self.settled |= self.settled_at.is_some_and(|at| at <= now);
+        let is_gone = |claim: &Claim| !there.contains_key(&claim.leader);
+        let dead = self.faults.has(Fault::DeadIsFollowed);
+        if self.followed.as_ref().is_some_and(is_gone) && !dead {
+            crate::probe::probe("redirector-is-gone");
+            self.followed = None;
+        }
+        if self.followed.is_some() {
+            self.most = self.most.max(there.len());
+        }
+        if let Some(claim) = self.followed.as_mut().filter(|claim| claim.leader == self.own.life) {
+            claim.weight = claim.weight.max(there.len() as u32);
+        }
+        if self.raise_at.is_some_and(|(at, _)| at <= now) {
+            return self.raise(there);
+        }
+        if !self.settled || !self.is_wanted(there) {
+            return false;
+        }
+        // Another one that is there gives way to nothing less.
+        let raised = u64::from(self.followed.is_some());
+        self.term = self.term.saturating_add(raised);
+        let (term, weight, most) = (self.term, there.len() as u32, self.most);
+        self.follow(Claim { term, weight, leader: self.own.life }, there);
+        self.raise_at = Some((now.after(last(most)), most));
+        true
+    }
+
+    /// By now it is known of all that are gone. A part of less than half gives way when it meets the other
+    /// one: its claim stays as it is.
+    fn raise(&mut self, there: &There) -> bool {
+        let Some((_, most)) = self.raise_at.take() else { return false };
+        let Some(claim) = self.followed.as_mut().filter(|claim| claim.leader == self.own.life)
+        else {
+            return false;
+        };
+        if 2 * there.len() < most {
+            crate::probe::probe("claim-of-the-smaller-part");
+            return false;
+        }
+        self.term = self.term.saturating_add(1);
+        claim.term = self.term;
+        true
+    }
+
+    /// Whether it is this process that should be the redirector now, and is not.
+    fn is_wanted(&self, there: &There) -> bool {
+        let may = there.values().filter(|one| one.candidacy != Candidacy::Never);
+        let first = may.min_by_key(|one| (one.candidacy, one.life));
+        if first.is_none_or(|first| first.life != self.own.life) {
+            return false;
+        }
+        let Some(claim) = self.followed else { return true };
+        // One that is pinned waits for nobody who is not.
+        let followed = there.get(&claim.leader).map(|one| one.candidacy);
+        self.own.candidacy == Candidacy::Pinned && followed != Some(Candidacy::Pinned)
+    }
+
+    pub(super) fn check(&self) {
+        if let Some(claim) = self.followed {
+            assert!(claim.term <= self.term, "the highest term is known");
+        }
+    }
+}

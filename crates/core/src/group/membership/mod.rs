@@ -1,0 +1,369 @@
+//! Who of a group is there, and who is its redirector now (BuddyCache, appendix; decision 0034).
+//!
+//! Each process of a group runs one of these machines beside its cache. It finds out by SWIM (`foca`) who is
+//! there, and agrees with the others upon a redirector: whoever is followed, as long as it is there; then the
+//! first of those who may. What it says is only ever a hint. Whom it takes for gone may be there, and two
+//! processes may be redirectors at once: each is a parent like any other, and whoever is linked to either is
+//! told the truth by it. A wrong suspicion costs time.
+//!
+//! | who follows whom | why |
+//! |---|---|
+//! | the redirector that is followed is there | it stays: one that starts later changes nothing |
+//! | it is gone | of those who are there and may, the first claims to be it |
+//! | two parts of a group meet | the greater claim is followed, and the other redirector gives way |
+//! | a part of at least half | its redirector raises the term when it knows all who are gone: who comes back follows it |
+//! | one that is pinned is there | it claims at once |
+//! | the redirector is told to end | it says so, and is replaced without being missed |
+
+mod config;
+mod datagram;
+mod election;
+mod swim;
+
+pub use config::{Candidacy, MembershipConfig, NAME_BYTES_MAX, Participant};
+pub use datagram::DATAGRAM_BYTES_MAX;
+pub use election::Claim;
+
+use crate::group::MEMBERS_MAX;
+use crate::id::BootId;
+use crate::machine::{Fault, Machine};
+use crate::rng::Rng;
+use crate::time::{Duration, Instant, OnwardClock};
+use crate::wire::WireError;
+use bytes::Bytes;
+use datagram::{Datagram, SWIM_BYTES_MAX, Say};
+use election::Election;
+use foca::{Foca, Member, NoCustomBroadcast, PeriodicParams, State, Timer};
+use std::collections::BTreeMap;
+use std::num::{NonZeroU8, NonZeroUsize};
+use swim::{Asked, Codec, Identity, Numbers};
+
+/// Participants that are known, those that are gone among them.
+const KNOWN_MAX: usize = 2 * MEMBERS_MAX;
+
+/// News of a participant goes along with so many datagrams.
+const TOLD_TIMES: NonZeroU8 = NonZeroU8::new(10).expect("not zero");
+/// So many others ask one that does not answer, and hear the news every now and then.
+const ASKED_BY: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
+const ONE: NonZeroUsize = NonZeroUsize::new(1).expect("not zero");
+
+/// What the machine is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MembershipInput {
+    /// A datagram came, from who belongs to the group.
+    Received {
+        /// From which address: it is answered there.
+        from: String,
+        /// What.
+        datagram: Bytes,
+    },
+    /// The process is told to end: the others hear of it, and nothing more is asked for.
+    Leave,
+}
+
+/// What the machine asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MembershipOutput {
+    /// Send this, once: it may be lost.
+    Send {
+        /// Where to.
+        to: String,
+        /// At most [`DATAGRAM_BYTES_MAX`] bytes.
+        datagram: Bytes,
+    },
+    /// Who is the redirector from now on; none: nobody is known to be.
+    Redirector(Option<Participant>),
+}
+
+/// The membership machine: see the module.
+pub struct Membership {
+    config: MembershipConfig,
+    swim: Foca<Identity, Codec, Numbers, NoCustomBroadcast>,
+    /// What `foca` wants to be reminded of; numbered in the order in which it asked.
+    timers: BTreeMap<(Instant, u64), Timer<Identity>>,
+    timers_asked: u64,
+    election: Election,
+    /// Whom the process was told of last.
+    told: Option<BootId>,
+    /// When a seed is asked next; none: not begun.
+    seek_at: Option<Instant>,
+    /// Which.
+    seek: usize,
+    left: bool,
+    clock: OnwardClock,
+}
+
+impl std::fmt::Debug for Membership {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Membership({:?}, {:?})", self.config.own, self.election)
+    }
+}
+
+impl Membership {
+    /// A process that knows nobody.
+    #[must_use]
+    pub fn new(config: MembershipConfig) -> Self {
+        let own = &config.own;
+        assert!(own.name.len() <= NAME_BYTES_MAX, "names are bounded");
+        assert!(own.address.len() <= super::ADDRESS_BYTES_MAX, "addresses are bounded");
+        assert!(config.group.len() <= NAME_BYTES_MAX, "names of groups are bounded");
+        let identity = Identity { participant: own.clone(), renewed: 0 };
+        let rng = Numbers(Rng::new(config.seed));
+        Self {
+            swim: Foca::new(identity, swim_config(&config), rng, Codec),
+            timers: BTreeMap::new(),
+            timers_asked: 0,
+            election: Election::new(own.clone(), config.faults),
+            told: None,
+            seek_at: None,
+            seek: 0,
+            left: false,
+            clock: OnwardClock::default(),
+            config,
+        }
+    }
+
+    /// Who is there, this process among them, by their lives.
+    #[must_use]
+    pub fn participants(&self) -> BTreeMap<BootId, Participant> {
+        let others = self.swim.iter_members().map(|member| member.id().participant.clone());
+        let own = (!self.left).then(|| self.config.own.clone());
+        others.chain(own).map(|participant| (participant.life, participant)).collect()
+    }
+
+    /// Whom this process follows.
+    #[must_use]
+    pub fn claim(&self) -> Option<Claim> {
+        self.election.followed()
+    }
+
+    /// Whether this process is the redirector.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.told == Some(self.config.own.life)
+    }
+
+    fn received(
+        &mut self,
+        now: Instant,
+        from: String,
+        bytes: Bytes,
+        out: &mut Vec<MembershipOutput>,
+    ) -> Result<(), WireError> {
+        let Datagram { group, claim, say } = Datagram::decode(bytes)?;
+        if group != self.config.group {
+            crate::probe::probe("datagram-of-another-group");
+            return Ok(());
+        }
+        match say {
+            Say::Who => {
+                let here = Say::Here(self.swim.identity().clone());
+                self.send(from, here, out);
+            }
+            Say::Here(identity) => {
+                let life = identity.participant.life;
+                if life != self.config.own.life && self.takes([life]) {
+                    self.swim(now, out, |swim, asked| swim.announce(identity, asked));
+                }
+            }
+            Say::Left(identity) => {
+                if identity.participant.life != self.config.own.life {
+                    let gone = Member::new(identity, 0, State::Down);
+                    let gone = std::iter::once(gone);
+                    self.swim(now, out, |swim, asked| swim.apply_many(gone, true, asked));
+                }
+            }
+            Say::Claimed => {}
+            Say::Swim(bytes) => {
+                let named = swim::named(&bytes)?;
+                if self.takes(named) {
+                    self.swim(now, out, |swim, asked| swim.handle_data(&bytes[..], asked));
+                }
+            }
+        }
+        if let Some(claim) = claim {
+            self.election.heard(claim, &self.participants());
+        }
+        Ok(())
+    }
+
+    /// Whether there is room for those among these who are not known.
+    fn takes(&self, lives: impl IntoIterator<Item = BootId>) -> bool {
+        let state = self.swim.iter_membership_state();
+        let count = state.len();
+        let known: std::collections::BTreeSet<BootId> =
+            state.map(|member| member.id().participant.life).collect();
+        let new = lives.into_iter().filter(|life| !known.contains(life)).count();
+        if count + new > KNOWN_MAX {
+            crate::probe::probe("participants-full");
+            return false;
+        }
+        true
+    }
+
+    /// Lets `foca` make a step, and does what it asks for. What it does not take is as if it had not come.
+    fn swim<E>(
+        &mut self,
+        now: Instant,
+        out: &mut Vec<MembershipOutput>,
+        step: impl FnOnce(
+            &mut Foca<Identity, Codec, Numbers, NoCustomBroadcast>,
+            &mut Asked,
+        ) -> Result<(), E>,
+    ) {
+        let mut asked = Asked::default();
+        if step(&mut self.swim, &mut asked).is_err() {
+            crate::probe::probe("swim-did-not-take-it");
+        }
+        for (timer, after) in asked.timers {
+            self.timers_asked += 1;
+            self.timers.insert((now.after(after), self.timers_asked), timer);
+        }
+        for (to, bytes) in asked.sends {
+            self.send(to.participant.address, Say::Swim(bytes.into()), out);
+        }
+    }
+
+    fn send(&self, to: String, say: Say, out: &mut Vec<MembershipOutput>) {
+        let (group, claim) = (self.config.group.clone(), self.election.followed());
+        let datagram = Datagram { group, claim, say }.encode();
+        assert!(datagram.len() <= DATAGRAM_BYTES_MAX, "what it is made of is bounded");
+        out.push(MembershipOutput::Send { to, datagram });
+    }
+
+    fn send_to_all(&self, say: &Say, out: &mut Vec<MembershipOutput>) {
+        for member in self.swim.iter_members() {
+            self.send(member.id().participant.address.clone(), say.clone(), out);
+        }
+    }
+
+    /// Asks the next seed from which nobody is known.
+    fn seek(&mut self, now: Instant, out: &mut Vec<MembershipOutput>) {
+        self.seek_at = Some(now.after(self.config.seek_every));
+        let there: Vec<String> =
+            self.participants().into_values().map(|participant| participant.address).collect();
+        let seeds = self.config.seeds.len();
+        for _ in 0..seeds {
+            self.seek = (self.seek + 1) % seeds;
+            let seed = &self.config.seeds[self.seek];
+            if !there.contains(seed) {
+                return self.send(seed.clone(), Say::Who, out);
+            }
+        }
+    }
+
+    fn begin(&mut self, now: Instant, out: &mut Vec<MembershipOutput>) {
+        self.election.begin(now.after(self.config.settle));
+        self.seek_at = Some(now.after(self.config.seek_every));
+        for seed in &self.config.seeds {
+            if *seed != self.config.own.address {
+                self.send(seed.clone(), Say::Who, out);
+            }
+        }
+    }
+
+    fn leave(&mut self, now: Instant, out: &mut Vec<MembershipOutput>) {
+        self.left = true;
+        let left = Say::Left(self.swim.identity().clone());
+        self.election.leave();
+        self.send_to_all(&left, out);
+        self.swim(now, out, |swim, asked| swim.leave_cluster(asked));
+        self.timers.clear();
+        self.seek_at = None;
+        self.told = None;
+        out.push(MembershipOutput::Redirector(None));
+    }
+
+    /// Looks who is the redirector now. All hear of a new claim at once, from who makes it.
+    fn settle(&mut self, now: Instant, out: &mut Vec<MembershipOutput>) {
+        let there = self.participants();
+        let (every, suspect_max) = (self.config.probe_every, self.config.suspect_max);
+        // Each is asked in turn, one of them twice perhaps before the last one is.
+        let last = |most: usize| suspect_max + every * (2 * most.min(MEMBERS_MAX) + 1) as u32;
+        if self.election.settle(now, &there, last) {
+            self.send_to_all(&Say::Claimed, out);
+        }
+        let followed = self.election.followed().map(|claim| claim.leader);
+        if followed != self.told {
+            self.told = followed;
+            let redirector = followed.and_then(|life| there.get(&life).cloned());
+            out.push(MembershipOutput::Redirector(redirector));
+        }
+    }
+}
+
+fn swim_config(config: &MembershipConfig) -> foca::Config {
+    let periodic =
+        |frequency: Duration, num_members| Some(PeriodicParams { frequency, num_members });
+    foca::Config {
+        probe_period: config.probe_every,
+        probe_rtt: config.probe_wait,
+        num_indirect_probes: ASKED_BY,
+        max_transmissions: TOLD_TIMES,
+        suspect_to_down_after: config.suspect_max,
+        remove_down_after: config.forget_after,
+        max_packet_size: NonZeroUsize::new(SWIM_BYTES_MAX).expect("not zero"),
+        notify_down_members: !config.faults.has(Fault::GoneForGood),
+        periodic_announce: periodic(config.seek_every * 4, ONE),
+        periodic_announce_to_down_members: periodic(config.seek_every, ONE),
+        periodic_gossip: periodic(config.probe_every, ASKED_BY),
+    }
+}
+
+impl Machine for Membership {
+    type Input = MembershipInput;
+    type Output = MembershipOutput;
+
+    fn handle(&mut self, now: Instant, input: MembershipInput, out: &mut Vec<MembershipOutput>) {
+        let now = self.clock.at(now);
+        if self.left {
+            return;
+        }
+        match input {
+            MembershipInput::Received { from, datagram } => {
+                if self.received(now, from, datagram, out).is_err() {
+                    crate::probe::probe("datagram-unread");
+                }
+            }
+            MembershipInput::Leave => return self.leave(now, out),
+        }
+        self.settle(now, out);
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut Vec<MembershipOutput>) {
+        let now = self.clock.at(now);
+        if self.left {
+            return;
+        }
+        match self.seek_at {
+            None => self.begin(now, out),
+            Some(at) if at <= now => self.seek(now, out),
+            Some(_) => {}
+        }
+        // What is asked for meanwhile is for later.
+        let due: Vec<_> = self.timers.range(..=(now, u64::MAX)).map(|(key, _)| *key).collect();
+        for key in due {
+            let timer = self.timers.remove(&key).expect("looked up just now");
+            self.swim(now, out, |swim, asked| swim.handle_timer(timer, asked));
+        }
+        self.settle(now, out);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        if self.left {
+            return None;
+        }
+        let Some(seek_at) = self.seek_at else { return Some(Instant(0)) };
+        let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
+        [Some(seek_at), timer, self.election.next_timeout()].into_iter().flatten().min()
+    }
+
+    fn check(&self) {
+        let known = self.swim.iter_membership_state().len();
+        assert!(known <= KNOWN_MAX, "too many participants");
+        self.election.check();
+    }
+}
+
+#[cfg(test)]
+mod tests;

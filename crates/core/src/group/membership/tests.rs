@@ -1,0 +1,338 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+const MILLI: u64 = 1_000_000;
+/// What a datagram takes.
+const WAY: u64 = MILLI / 5;
+
+/// A group of machines, and a network between them.
+struct Group {
+    now: u64,
+    machines: Vec<Option<Membership>>,
+    /// Whom each was told to follow, by the number in its address.
+    follows: Vec<Option<usize>>,
+    flying: BTreeMap<(u64, u64), (usize, usize, Bytes)>,
+    sent: u64,
+    /// Pairs that do not reach each other.
+    cut: BTreeSet<(usize, usize)>,
+    /// Who stands still.
+    still: BTreeSet<usize>,
+    /// All that was sent, for comparison.
+    trace: Vec<(u64, usize, Bytes)>,
+}
+
+fn participant(number: usize, candidacy: Candidacy) -> Participant {
+    let (life, name) = (BootId(100 + number as u128), format!("n{number}"));
+    Participant { life, name, address: number.to_string(), candidacy }
+}
+
+fn config(own: Participant, seeds: &[usize]) -> MembershipConfig {
+    let seeds = seeds.iter().map(ToString::to_string).collect();
+    MembershipConfig { seeds, ..MembershipConfig::new("g", own) }
+}
+
+impl Group {
+    /// So many that may all be elected and know the first one's address.
+    fn of(count: usize) -> Self {
+        Self::with(&vec![Candidacy::May(1); count])
+    }
+
+    fn with(candidacies: &[Candidacy]) -> Self {
+        let machine = |(number, candidacy): (usize, &Candidacy)| {
+            Some(Membership::new(config(participant(number, *candidacy), &[0])))
+        };
+        Self {
+            now: 0,
+            machines: candidacies.iter().enumerate().map(machine).collect(),
+            follows: vec![None; candidacies.len()],
+            flying: BTreeMap::new(),
+            sent: 0,
+            cut: BTreeSet::new(),
+            still: BTreeSet::new(),
+            trace: Vec::new(),
+        }
+    }
+
+    /// Makes the step that is due next, and no later than `until`.
+    fn step(&mut self, until: u64) -> bool {
+        let timer = |(number, machine): (usize, &Option<Membership>)| {
+            let at = machine.as_ref()?.next_timeout()?.0.max(self.now);
+            (!self.still.contains(&number)).then_some((at, number))
+        };
+        let timer = self.machines.iter().enumerate().filter_map(timer).min();
+        let flight = self.flying.keys().next().copied();
+        let next = [timer.map(|(at, _)| at), flight.map(|(at, _)| at)].into_iter().flatten().min();
+        let Some(at) = next.filter(|at| *at <= until) else {
+            self.now = until;
+            return false;
+        };
+        self.now = at;
+        let mut out = Vec::new();
+        if let Some(key) = flight.filter(|(due, _)| *due == at) {
+            let (from, to, datagram) = self.flying.remove(&key).expect("it flies");
+            if self.still.contains(&to) {
+                // It waits until that goes on.
+                self.flying.insert((at + MILLI, key.1), (from, to, datagram));
+                return true;
+            }
+            if self.cut.contains(&(from, to)) {
+                return true;
+            }
+            let Some(machine) = &mut self.machines[to] else { return true };
+            let from = from.to_string();
+            machine.handle(Instant(at), MembershipInput::Received { from, datagram }, &mut out);
+            self.carry_out(to, out);
+        } else if let Some((_, number)) = timer {
+            let machine = self.machines[number].as_mut().expect("it has a timer");
+            machine.handle_timeout(Instant(at), &mut out);
+            machine.check();
+            self.carry_out(number, out);
+        }
+        true
+    }
+
+    fn carry_out(&mut self, number: usize, out: Vec<MembershipOutput>) {
+        for output in out {
+            match output {
+                MembershipOutput::Send { to, datagram } => {
+                    self.trace.push((self.now, number, datagram.clone()));
+                    self.sent += 1;
+                    let to = to.parse().expect("a number");
+                    self.flying.insert((self.now + WAY, self.sent), (number, to, datagram));
+                }
+                MembershipOutput::Redirector(followed) => {
+                    let followed = followed.map(|it| it.address.parse().expect("a number"));
+                    self.follows[number] = followed;
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, millis: u64) {
+        let until = self.now + millis * MILLI;
+        while self.step(until) {}
+    }
+
+    /// Runs until all of these follow the same one of them; says which, and after how many milliseconds.
+    fn agree(&mut self, members: &[usize]) -> (usize, u64) {
+        let began = self.now;
+        while self.now < began + 60_000 * MILLI {
+            let followed: BTreeSet<_> = members.iter().map(|it| self.follows[*it]).collect();
+            if let (Some(Some(one)), 1) = (followed.first(), followed.len())
+                && members.contains(one)
+            {
+                return (*one, (self.now - began) / MILLI);
+            }
+            self.step(began + 60_000 * MILLI);
+        }
+        panic!("{members:?} do not agree: {:?}", self.follows);
+    }
+
+    fn kill(&mut self, number: usize) {
+        (self.machines[number], self.follows[number]) = (None, None);
+    }
+
+    /// Nobody of one part reaches anybody of the other.
+    fn part(&mut self, one: &[usize], other: &[usize]) {
+        for (a, b) in one.iter().flat_map(|a| other.iter().map(move |b| (*a, *b))) {
+            self.cut.extend([(a, b), (b, a)]);
+        }
+    }
+}
+
+#[test]
+fn all_find_each_other_by_one_address_and_follow_the_same_one() {
+    for count in [1, 2, 3, 8] {
+        let mut group = Group::of(count);
+        let all: Vec<usize> = (0..count).collect();
+        let (leader, _) = group.agree(&all);
+        assert_eq!(leader, 0, "of {count} the first");
+        group.run(10_000);
+        assert_eq!(group.follows, vec![Some(0); count]);
+        let known: Vec<usize> =
+            group.machines.iter().flatten().map(|it| it.participants().len()).collect();
+        assert_eq!(known, vec![count; count]);
+        assert!(group.machines[0].as_ref().is_some_and(Membership::leads));
+    }
+}
+
+/// A redirector that dies is replaced within the time that a group may take for it, with what it takes to
+/// link to the new one left over. One that comes later changes nothing.
+#[test]
+fn a_dead_redirector_is_replaced() {
+    for count in [2, 3, 5, 10] {
+        let mut group = Group::of(count);
+        let all: Vec<usize> = (0..count).collect();
+        group.agree(&all);
+        group.run(5_000);
+        group.kill(0);
+        let (leader, took) = group.agree(&all[1..]);
+        assert_eq!(leader, 1);
+        assert!(took <= 1_600, "{count} took {took} ms");
+        let again = participant(200, Candidacy::May(0));
+        let again = Participant { address: "0".into(), ..again };
+        let machine = Membership::new(config(again, &[1]));
+        group.machines[0] = Some(machine);
+        group.run(5_000);
+        assert_eq!(group.follows, vec![Some(1); count], "who follows somebody goes on");
+    }
+}
+
+#[test]
+fn a_part_works_by_itself_and_gives_way_when_they_meet() {
+    let mut group = Group::of(5);
+    group.agree(&[0, 1, 2, 3, 4]);
+    group.run(3_000);
+    // The greater part has lost the redirector.
+    group.part(&[0, 1], &[2, 3, 4]);
+    assert_eq!(group.agree(&[2, 3, 4]).0, 2);
+    group.run(8_000);
+    assert_eq!(group.follows[..2], [Some(0), Some(0)], "it does not know why it is alone");
+    group.cut.clear();
+    assert_eq!(group.agree(&[0, 1, 2, 3, 4]).0, 2);
+    // The smaller one has.
+    group.run(3_000);
+    group.part(&[0], &[1, 2, 3, 4]);
+    assert_eq!(group.agree(&[0]).0, 0);
+    group.run(8_000);
+    let before = group.follows[1..].to_vec();
+    group.cut.clear();
+    assert_eq!(group.agree(&[0, 1, 2, 3, 4]).0, 2);
+    assert_eq!(group.follows[1..], before, "the others did not change theirs");
+}
+
+/// Two that do not reach each other, while all others reach both: nobody is taken for gone.
+#[test]
+fn who_is_reached_through_others_is_there() {
+    let mut group = Group::of(4);
+    group.agree(&[0, 1, 2, 3]);
+    group.run(2_000);
+    group.part(&[0], &[3]);
+    group.run(20_000);
+    assert_eq!(group.follows, [Some(0); 4]);
+    assert_eq!(group.machines[3].as_ref().map(|it| it.participants().len()), Some(4));
+}
+
+#[test]
+fn one_that_stood_still_finds_that_it_was_replaced() {
+    let mut group = Group::of(3);
+    group.agree(&[0, 1, 2]);
+    group.run(2_000);
+    group.still.insert(0);
+    assert_eq!(group.agree(&[1, 2]).0, 1);
+    group.run(8_000);
+    assert_eq!(group.follows[0], Some(0));
+    group.still.clear();
+    let (leader, took) = group.agree(&[0, 1, 2]);
+    assert_eq!(leader, 1);
+    assert!(took <= 2_000, "{took} ms");
+}
+
+/// An upgrade: a redirector that is told to end is not missed first.
+#[test]
+fn who_leaves_says_so() {
+    let mut group = Group::of(4);
+    group.agree(&[0, 1, 2, 3]);
+    group.run(2_000);
+    let mut out = Vec::new();
+    let machine = group.machines[0].as_mut().expect("it is there");
+    machine.handle(Instant(group.now), MembershipInput::Leave, &mut out);
+    assert_eq!(out.last(), Some(&MembershipOutput::Redirector(None)));
+    assert_eq!(machine.next_timeout(), None);
+    group.carry_out(0, out);
+    let (leader, took) = group.agree(&[1, 2, 3]);
+    assert_eq!(leader, 1);
+    assert!(took <= 5, "{took} ms");
+}
+
+#[test]
+fn roles_that_are_pinned_and_those_that_never_are() {
+    let mut group = Group::with(&[Candidacy::Never, Candidacy::May(2), Candidacy::May(1)]);
+    assert_eq!(group.agree(&[0, 1, 2]).0, 2, "the lower number goes first");
+    group.kill(2);
+    assert_eq!(group.agree(&[0, 1]).0, 1);
+    group.kill(1);
+    group.run(10_000);
+    assert_eq!(group.follows[0], None, "who never is one follows nobody");
+
+    let mut group = Group::with(&[Candidacy::May(0), Candidacy::May(0), Candidacy::Pinned]);
+    let pinned = group.machines[2].take();
+    assert_eq!(group.agree(&[0, 1]).0, 0);
+    group.machines[2] = pinned;
+    group.run(3_000);
+    assert_eq!(group.agree(&[0, 1, 2]).0, 2, "one that is pinned does not wait");
+    group.kill(2);
+    assert_eq!(group.agree(&[0, 1]).0, 0);
+}
+
+#[test]
+fn two_runs_of_a_group_are_alike() {
+    let run = || {
+        let mut group = Group::of(5);
+        group.run(3_000);
+        group.part(&[0, 4], &[1, 2, 3]);
+        group.run(4_000);
+        group.cut.clear();
+        group.run(4_000);
+        group.trace
+    };
+    assert!(run() == run());
+}
+
+#[test]
+fn what_comes_from_another_group_is_dropped_and_participants_are_bounded() {
+    let mut out = Vec::new();
+    let mut machine = Membership::new(config(participant(0, Candidacy::May(1)), &[]));
+    let mut come = |machine: &mut Membership, group: &str, life: u128| {
+        let life = BootId(life);
+        let participant = Participant { life, ..participant(1, Candidacy::May(1)) };
+        // As it would introduce itself.
+        let mut stranger = Membership::new(config(participant, &[]));
+        stranger.config.group = group.into();
+        let mut said = Vec::new();
+        let identity = machine.swim.identity().clone();
+        stranger.swim(Instant(0), &mut said, |swim, asked| swim.announce(identity, asked));
+        let Some(MembershipOutput::Send { datagram, .. }) = said.pop() else {
+            panic!("it says so")
+        };
+        out.clear();
+        let from = "1".into();
+        machine.handle(Instant(0), MembershipInput::Received { from, datagram }, &mut out);
+        machine.check();
+    };
+    come(&mut machine, "other", 7);
+    assert_eq!(machine.participants().len(), 1);
+    for life in 0..2 * KNOWN_MAX as u128 {
+        come(&mut machine, "g", 1_000 + life);
+    }
+    assert_eq!(machine.participants().len(), KNOWN_MAX + 1);
+}
+
+proptest! {
+    /// Nothing that may come brings a machine down, or is read otherwise than it was written.
+    #[test]
+    fn any_bytes_are_taken(bytes: Vec<u8>, cuts in 0..400_usize, flips in prop::collection::vec((0..400_usize, 0..8_u8), 0..4)) {
+        let _ = Datagram::decode(bytes.clone().into());
+        let _ = swim::named(&bytes);
+        let mut group = Group::of(3);
+        group.run(1_000);
+        let (_, from, whole) = group.trace[group.trace.len() / 2].clone();
+        prop_assert_eq!(Datagram::decode(whole.clone()).expect("it was sent").encode(), &whole);
+        let mut bad = whole.to_vec();
+        bad.truncate(bad.len().saturating_sub(cuts % 8));
+        for (at, bit) in flips {
+            let at = at % bad.len().max(1);
+            if let Some(byte) = bad.get_mut(at) {
+                *byte ^= 1 << bit;
+            }
+        }
+        let machine = group.machines[(from + 1) % 3].as_mut().expect("it lives");
+        for datagram in [Bytes::from(bad), bytes.into()] {
+            let mut out = Vec::new();
+            let from = from.to_string();
+            machine.handle(Instant(group.now), MembershipInput::Received { from, datagram }, &mut out);
+            machine.check();
+        }
+    }
+}
