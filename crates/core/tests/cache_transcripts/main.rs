@@ -90,6 +90,8 @@ stories! {
     bug149_given_up_when_it_is_here,
     bug139_a_wait_on_a_line_that_is_lost,
     bug134_a_question_that_nobody_answered,
+    failover_neighbours,
+    failover_under_way,
     group_asks,
     group_asks_again,
     group_early_and_late,

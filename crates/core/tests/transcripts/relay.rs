@@ -2,6 +2,7 @@
 
 mod copies;
 mod crowds;
+mod failover;
 mod group;
 mod rest;
 mod updates;

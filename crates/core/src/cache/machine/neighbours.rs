@@ -87,6 +87,17 @@ impl Neighbours {
         (mute_since.after(self.config.help_wait_long) <= now).then_some(link)
     }
 
+    /// Whom the parent is told to be reached: those first whom it has named.
+    fn said_reached(&self) -> Vec<BootId> {
+        let of = |kept| {
+            let lives = self.reached.keys().copied();
+            lives.filter(move |life| self.kept.contains(life) == kept)
+        };
+        let mut lives: Vec<BootId> = of(false).chain(of(true)).take(MEMBERS_MAX).collect();
+        lives.sort_unstable();
+        lives
+    }
+
     fn redial(&self) -> Duration {
         self.config.redial.max(REDIAL_MIN)
     }
@@ -320,7 +331,7 @@ impl Cache {
         }
         if redirects {
             if std::mem::take(&mut group.reach_due) {
-                let members = group.reached.keys().copied().collect();
+                let members = group.said_reached();
                 self.send(Message::Group(GroupMessage::Reach { members }), out);
             }
             let group = self.neighbours.as_mut().expect("looked at by the caller");

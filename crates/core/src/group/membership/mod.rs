@@ -240,6 +240,9 @@ impl Membership {
     /// Asks the next seed from which nobody is known.
     fn seek(&mut self, now: Instant, out: &mut Vec<MembershipOutput>) {
         self.seek_at = Some(now.after(self.config.seek_every));
+        // Who came back from having been taken for gone asks nobody before it has heard from somebody; if all
+        // are gone by then, they are there for it for ever (bug 151).
+        self.swim(now, out, |swim, asked| swim.apply_many(std::iter::empty(), true, asked));
         let there: Vec<String> =
             self.participants().into_values().map(|participant| participant.address).collect();
         let seeds = self.config.seeds.len();

@@ -229,6 +229,36 @@ fn one_that_stood_still_finds_that_it_was_replaced() {
     assert!(took <= 2_000, "{took} ms");
 }
 
+/// The story (bug 151): a member was told that it had been taken for gone, and came back under another
+/// identity. Before anything more was said all others were gone. It asked nobody whether they were there, and
+/// followed a redirector that was dead, for ever.
+#[test]
+fn bug_151_who_comes_back_when_all_others_have_gone() {
+    use foca::Codec as _;
+    let mut group = Group::of(2);
+    group.agree(&[0, 1]);
+    group.run(2_000);
+    let identity = |number: usize| {
+        let machine = group.machines[number].as_ref().expect("it lives");
+        machine.swim.identity().clone()
+    };
+    let (src, dst, message) = (identity(0), identity(1), foca::Message::TurnUndead);
+    let mut bytes = Vec::new();
+    let header = foca::Header { src, src_incarnation: 0, dst, message };
+    Codec.encode_header(&header, &mut bytes).expect("there is room");
+    let say = Say::Swim(bytes.into());
+    let datagram = Datagram { group: "g".into(), claim: None, say }.encode();
+    group.kill(0);
+    group.flying.clear();
+    let mut out = Vec::new();
+    let machine = group.machines[1].as_mut().expect("it lives");
+    let input = MembershipInput::Received { from: "0".into(), datagram };
+    machine.handle(Instant(group.now), input, &mut out);
+    assert_eq!(machine.swim.identity().renewed, 1);
+    group.run(3_000);
+    assert_eq!(group.follows[1], Some(1));
+}
+
 /// An upgrade: a redirector that is told to end is not missed first.
 #[test]
 fn who_leaves_says_so() {
@@ -335,4 +365,45 @@ proptest! {
             machine.check();
         }
     }
+}
+
+/// As they are written: a difference is a change of format (`docs/formats/wire.md`, section 6).
+#[test]
+fn datagrams_are_written_as_ever() {
+    let identity = |number, candidacy| Identity {
+        participant: participant(number, candidacy),
+        renewed: number as u32,
+    };
+    let (one, other) = (identity(1, Candidacy::May(0)), identity(2, Candidacy::Never));
+    let claim = Claim { term: 3, weight: 300, leader: BootId(101) };
+    let message = |message| {
+        use foca::Codec as _;
+        let (src, dst) = (one.clone(), other.clone());
+        let header = foca::Header { src, src_incarnation: 1, dst, message };
+        let mut bytes = Vec::new();
+        Codec.encode_header(&header, &mut bytes).expect("there is room");
+        bytes.extend(1_u16.to_be_bytes());
+        let gone = Member::new(identity(3, Candidacy::Pinned), 2, State::Down);
+        Codec.encode_member(&gone, &mut bytes).expect("there is room");
+        Say::Swim(bytes.into())
+    };
+    let target = other.clone();
+    let said = [
+        (None, Say::Who),
+        (Some(claim), Say::Here(one.clone())),
+        (None, Say::Left(other.clone())),
+        (Some(claim), Say::Claimed),
+        (None, message(foca::Message::Ping(7))),
+        (Some(claim), message(foca::Message::PingReq { target, probe_number: 255 })),
+        (None, message(foca::Message::TurnUndead)),
+    ];
+    let mut text = String::new();
+    for (claim, say) in said {
+        let datagram = Datagram { group: "g".into(), claim, say };
+        let bytes = datagram.encode();
+        assert_eq!(Datagram::decode(bytes.clone()).as_ref(), Ok(&datagram));
+        let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        text += &format!("{}\n", bytes.join(" "));
+    }
+    insta::assert_snapshot!("datagrams", text);
 }

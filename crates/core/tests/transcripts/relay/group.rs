@@ -195,7 +195,7 @@ fn who_leaves_helps_nobody_and_is_not_waited_for() {
 fn a_member_that_comes_back_says_what_it_holds() {
     let mut run = group(
         "a comes back with what it had: until its list comes nobody is pointed to it, since pages of it may have changed. A page \
-         that the list names is one that it can help with.",
+         of which it says then that its copy is complete is one that it can help with.",
     );
     run.quietly(vec![fetch(1, 5, &[3, 8]), found(2, 3), found(2, 8)]);
     run.quietly(vec![closed(1), opened(4, "a"), hello_of(4, "a", 10, (Role::Node, 4))]);
@@ -204,7 +204,9 @@ fn a_member_that_comes_back_says_what_it_holds() {
     run.step(vec![resume(4, 1, &[(1, 1)], 5)]);
     run.step(vec![resumed(3, 5, 5, &[])]);
     run.step(vec![fetch(2, 5, &[3])]);
-    run.step(vec![holding(4, &[3, 8])]);
+    let pages = vec![page(3), page(8)];
+    let complete = says(4, GroupMessage::Complete { domain: DOMAIN, pages });
+    run.step(vec![holding(4, &[3, 8]), complete]);
     run.step(vec![fetch(3, 5, &[8])]);
     run.0.end("relay_group_a_member_that_comes_back");
 }

@@ -376,7 +376,7 @@ async fn what_a_large_file_held_is_freed_soon_after_it_was_cut_to_nothing() {
     assert_eq!(fs.orphans().await, Ok(Vec::new()));
 }
 
-/// Bug 151. A mount was ended while its background freed a large file: the task was dropped in the middle,
+/// Bug 152. A mount was ended while its background freed a large file: the task was dropped in the middle,
 /// with the file's number, which it had taken from those that wait. The end of the mount found nothing to free,
 /// and the file stayed for a day.
 #[tokio::test]
