@@ -2,7 +2,7 @@
 
 use super::options::Options;
 use larder_oo7::{Parameters, Size};
-use larder_sim::runtime::oo7::{Course, Measured, measure};
+use larder_sim::runtime::oo7::{Costs, Course, Measured, measure};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -38,7 +38,9 @@ pub(crate) fn run(words: &[&str]) -> Option<ExitCode> {
         warm: options.number("--warm", 0)?,
         transactions: options.number("--transactions", 1000)?,
         think: Duration::from_micros(options.number("--think-us", 1000)?),
+        costs: Costs::default(),
         strict: !options.has("--local-reads"),
+        ahead: false,
         seed: options.number("--seed", 1)?,
     };
     // Without clients nothing is measured, and without time between transactions it never ends.

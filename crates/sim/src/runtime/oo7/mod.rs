@@ -1,29 +1,49 @@
 //! OO7 in virtual time: an origin, and clients with a line of a given latency each, on one module of a
-//! database. What a processor does takes no time here but for what is said to pass between two
-//! transactions, so that all that is measured is what the protocol waits for; the same course gives the same
-//! figures everywhere.
+//! database. What processors and network cards do takes what the course says, nothing at all by default, so
+//! that all that is measured is what the protocol waits for; the same course gives the same figures everywhere.
+
+mod client;
 
 use super::cast::Cast;
 use super::env::{Shared, lock};
-use super::plan::{NodePlan, Plan};
+use super::plan::{Machines, NodePlan, Plan};
 use super::{Failure, run_world};
-use larder::client::{Consistency, Node, Session, SessionOptions, VolumeOptions};
-use larder::config::{LinkConfig, NodeSection, OriginSection};
+use client::{Client, Meeting};
+use larder::client::{Consistency, Node, SessionOptions, VolumeOptions};
+use larder::config::{LinkConfig, NodeSection, OriginSection, Period};
 use larder::limits::Limits;
-use larder_oo7::{Database, Mix, Operation, Parameters, Workload, build};
+use larder_oo7::{Mix, Operation, Parameters, Workload, build};
 use larder_store::log::LogConfig;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::Barrier;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 /// Longest wait for anything: nothing is in anybody's way.
-const LIMIT: Duration = Duration::from_secs(3600);
+pub(super) const LIMIT: Duration = Duration::from_secs(10_000_000);
+
+/// The world's time goes so much slower than a course's, so that its milliseconds are hundredths of a
+/// course's: no timer is finer than they are.
+pub(super) const SLOW: u32 = 100;
 
 /// The volume.
 const NAME: &str = "design";
+
+/// What work takes, beside what is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Costs {
+    /// A client's processor, for an atomic part that a transaction comes to, its connections included.
+    pub visit: Duration,
+    /// The origin, for a commit: it takes one after another.
+    pub commit: Duration,
+    /// The origin's disk, for what it appends to its log at once.
+    pub log_write: Duration,
+    /// A network card, for a KiB that it sends.
+    pub card_kib: Duration,
+    /// The origin's processor, for a KiB that it sends.
+    pub origin_kib: Duration,
+    /// A client's, for a KiB that it sends.
+    pub client_kib: Duration,
+}
 
 /// What is measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,7 +56,7 @@ pub struct Course {
     pub readers: usize,
     /// Who changes the composite part in one of two transactions (T2b of it).
     pub writers: usize,
-    /// From a client to the origin and back.
+    /// From a client to the origin and back, in steps of 20 microseconds.
     pub round_trip: Duration,
     /// Bytes of each client's cache.
     pub memory: u64,
@@ -44,10 +64,14 @@ pub struct Course {
     pub warm: u64,
     /// Those that are.
     pub transactions: u64,
-    /// What a client computes between two transactions.
+    /// What passes between two transactions of a client.
     pub think: Duration,
+    /// What work takes.
+    pub costs: Costs,
     /// Every transaction is validated at the origin, those that only read too: the paper's mechanism.
     pub strict: bool,
+    /// Clients ask for all of the module before they begin, and do not wait for it.
+    pub ahead: bool,
     /// What is drawn comes from it.
     pub seed: u64,
 }
@@ -59,14 +83,28 @@ pub struct Measured {
     pub writes: bool,
     /// Transactions.
     pub transactions: u64,
-    /// What they took together, in virtual time, without what was computed between them.
+    /// Of them those that changed something.
+    pub wrote: u64,
+    /// What they took together, in virtual time, without what passed between them.
     pub took: Duration,
+    /// Of that, what its processor was at.
+    pub worked: Duration,
     /// Of that, their last commits.
     pub commits: Duration,
     /// Reads that waited for a page.
     pub misses: u64,
+    /// Commits that were validated at the origin.
+    pub at_origin: u64,
     /// Attempts that met a conflict.
     pub conflicts: u64,
+}
+
+impl Measured {
+    /// What was waited for pages, and lost by conflicts.
+    #[must_use]
+    pub fn fetches(&self) -> Duration {
+        self.took.saturating_sub(self.worked).saturating_sub(self.commits)
+    }
 }
 
 /// Runs a course; what each client measured, readers first.
@@ -75,54 +113,81 @@ pub struct Measured {
 /// Whatever went wrong in its world, where nothing should.
 pub fn measure(course: &Course) -> Result<Vec<Measured>, Failure> {
     let told: Arc<Mutex<Vec<Measured>>> = Arc::default();
-    run_world(course.plan(), false, |shared| play(shared, course.clone(), told.clone()))?;
+    run_world(course.world(), false, |shared| play(shared, course.clone(), told.clone()))?;
     let measured = std::mem::take(&mut *lock(&told));
     Ok(measured)
 }
 
-impl Course {
-    /// A world without troubles, whose lines have room for everything.
-    fn plan(&self) -> Plan {
-        let (node, origin) = (NodeSection::default(), OriginSection::default());
-        let one_way = u64::try_from(self.round_trip.as_millis() / 2).unwrap_or(u64::MAX);
-        let names = ["founder".into()].into_iter();
-        let names = names.chain((0..self.readers + self.writers).map(|n| format!("client{n}")));
-        let nodes = names.map(|name| NodePlan {
-            latency_ms: if name == "founder" { 0 } else { one_way },
-            name,
-            parent: 0,
-            clients: 1,
-            memory: self.memory,
-            watcher: None,
-        });
-        Plan {
-            domains: 1,
-            relays: Vec::new(),
-            nodes: nodes.collect(),
-            limits: Limits::SHIPPED,
-            link: LinkConfig::default(),
-            beat: node.beat.0,
-            lease: origin.lease.0,
-            pipe_bytes: 16 << 20,
-            fragment: 1 << 30,
-            dawdle: 0,
-            disk_ms: 0,
-            log: LogConfig::default(),
-            install_every: Duration::from_secs(1),
-            requests_max: 65_536,
-            windows: (1 << 20, 4 << 20),
-            ..Plan::draw(self.seed, None)
+/// A world without troubles, whose lines have room for everything: a founder at the origin's side, and nodes
+/// with their names and the time to the origin and back.
+pub(super) fn calm(
+    nodes: impl Iterator<Item = (String, Duration)>,
+    memory: u64,
+    costs: &Costs,
+    seed: u64,
+) -> Plan {
+    let (node, origin, link) =
+        (NodeSection::default(), OriginSection::default(), LinkConfig::default());
+    let nodes = std::iter::once(("founder".into(), Duration::ZERO)).chain(nodes);
+    let nodes = nodes.map(|(name, round_trip)| NodePlan {
+        name,
+        latency_ms: u64::try_from((round_trip / 2 * SLOW).as_millis()).unwrap_or(u64::MAX),
+        parent: 0,
+        clients: 1,
+        memory,
+        watcher: None,
+    });
+    let long = |period: Period| Period(period.0 * SLOW);
+    Plan {
+        domains: 1,
+        relays: Vec::new(),
+        nodes: nodes.collect(),
+        limits: Limits::SHIPPED,
+        link: LinkConfig {
+            connect_limit: long(link.connect_limit),
+            write_limit: long(link.write_limit),
+            silence_max: long(link.silence_max),
+            ..link
+        },
+        beat: long(node.beat).0,
+        lease: long(origin.lease).0,
+        pipe_bytes: 16 << 20,
+        fragment: 1 << 30,
+        dawdle: 0,
+        disk_ms: 0,
+        machines: costs.machines(),
+        log: LogConfig::default(),
+        install_every: Duration::from_secs(1) * SLOW,
+        requests_max: 65_536,
+        windows: (1 << 20, 4 << 20),
+        ..Plan::draw(seed, None)
+    }
+}
+
+impl Costs {
+    fn machines(&self) -> Machines {
+        let byte =
+            |kib: Duration| u64::try_from((kib * SLOW / 1024).as_nanos()).unwrap_or(u64::MAX);
+        Machines {
+            slow: SLOW,
+            card: byte(self.card_kib),
+            origin: byte(self.origin_kib),
+            relay: 0,
+            node: byte(self.client_kib),
+            log_write: self.log_write * SLOW,
         }
+    }
+}
+
+impl Course {
+    fn world(&self) -> Plan {
+        let nodes =
+            (0..self.readers + self.writers).map(|n| (format!("client{n}"), self.round_trip));
+        calm(nodes, self.memory, &self.costs, self.seed)
     }
 
     fn session(&self) -> SessionOptions {
-        let consistency = if self.strict { Consistency::Strict } else { Consistency::Serializable };
-        SessionOptions {
-            consistency,
-            time_limit: LIMIT,
-            refresh_limit: LIMIT,
-            ..Default::default()
-        }
+        session(if self.strict { Consistency::Strict } else { Consistency::Serializable })
     }
 
     /// What a client does; readers come first.
@@ -136,13 +201,24 @@ impl Course {
     }
 }
 
+/// A session that waits as long as it takes.
+pub(super) fn session(consistency: Consistency) -> SessionOptions {
+    SessionOptions {
+        consistency,
+        time_limit: LIMIT,
+        refresh_limit: LIMIT,
+        attempts_max: u32::MAX,
+        ..SessionOptions::default()
+    }
+}
+
 async fn play(shared: Arc<Shared>, course: Course, told: Arc<Mutex<Vec<Measured>>>) {
     let mut cast = Cast::new(&shared);
     cast.start_origin().await;
     shared.net.heal(true);
     found(&cast, &course).await;
     let count = course.readers + course.writers;
-    let meeting = Arc::new(Meeting { barrier: Barrier::new(count), busy: AtomicUsize::new(count) });
+    let meeting = Arc::new(Meeting::new(count));
     let mut clients = JoinSet::new();
     for number in 0..count {
         let node = Node::start(cast.node_config(1 + number, LIMIT)).expect("its certificate does");
@@ -173,66 +249,6 @@ async fn found(cast: &Cast, course: &Course) {
     node.shutdown().await;
 }
 
-/// Where clients wait for each other.
-struct Meeting {
-    barrier: Barrier,
-    /// Clients that have transactions left to be measured: the others go on until there are none.
-    busy: AtomicUsize,
-}
-
-struct Client {
-    course: Course,
-    workload: Workload,
-    node: Node,
-    shared: Arc<Shared>,
-    meeting: Arc<Meeting>,
-}
-
-impl Client {
-    async fn run(self) -> Measured {
-        self.node.linked(LIMIT).await.expect("nothing is in its way");
-        let volume = self.node.volume(NAME).await.expect("it was made");
-        let session = volume.session(self.course.session());
-        let tx = session.begin_read().await.expect("nothing is in its way");
-        let database = Database::open(&volume, &tx).await.expect("it was built");
-        drop(tx);
-        for number in 0..self.course.warm {
-            self.one(&database, &session, number).await;
-        }
-        self.meeting.barrier.wait().await;
-        let misses = || self.node.metrics().summary().misses;
-        let before = misses();
-        let mut measured = Measured {
-            writes: !self.workload.mix.only_reads(),
-            transactions: self.course.transactions,
-            ..Measured::default()
-        };
-        let end = self.course.warm + self.course.transactions;
-        for number in self.course.warm..end {
-            let done = self.one(&database, &session, number).await;
-            measured.took += done.took;
-            measured.commits += done.commit;
-            measured.conflicts += u64::from(done.attempts - 1);
-        }
-        measured.misses = misses() - before;
-        self.meeting.busy.fetch_sub(1, Ordering::Relaxed);
-        for number in end.. {
-            if self.meeting.busy.load(Ordering::Relaxed) == 0 {
-                break;
-            }
-            self.one(&database, &session, number).await;
-        }
-        self.node.shutdown().await;
-        measured
-    }
-
-    async fn one(&self, database: &Database, session: &Session, number: u64) -> larder_oo7::Done {
-        let done = self.workload.run(database, session, number, || self.shared.elapsed()).await;
-        sleep(self.course.think).await;
-        done.unwrap_or_else(|error| panic!("transaction {number}: {error}"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,7 +264,9 @@ mod tests {
             warm: 60,
             transactions: 40,
             think: Duration::from_millis(1),
+            costs: Costs::default(),
             strict: true,
+            ahead: false,
             seed: 3,
         }
     }
