@@ -27,6 +27,7 @@ pub(crate) fn buddycache(words: &[&str]) -> Option<ExitCode> {
         return Some(ExitCode::FAILURE);
     }
     eprintln!("figures are in {folder}");
+    eprint!("{}", results.summary());
     if options.has("--json") {
         println!("{}", results.json());
     }

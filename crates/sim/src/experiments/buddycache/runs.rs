@@ -3,6 +3,7 @@
 use super::machines::{LOCAL, costs};
 use crate::runtime::Failure;
 use crate::runtime::oo7::{Course, Measured, measure};
+use crate::runtime::sharing;
 use larder_oo7::{Layout, Parameters, Size};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,6 +39,38 @@ pub(super) struct Run {
     pub(super) clients: usize,
     /// There and back; zero: on the local network.
     pub(super) round_trip_ms: u32,
+    /// Each does the work of so many, one after the other.
+    pub(super) work: usize,
+    /// MiB of a client's cache; zero: as much as the paper's.
+    pub(super) memory_mib: u32,
+}
+
+impl Run {
+    /// A cold run as the paper's are, on the local network.
+    pub(super) fn cold(system: System, clients: usize) -> Self {
+        Self { load: Load::Cold, system, clients, round_trip_ms: 0, work: 1, memory_mib: 0 }
+    }
+
+    /// A hot run as the paper's are, on the local network.
+    pub(super) fn hot(system: System) -> Self {
+        Self { load: Load::Hot, ..Self::cold(system, HOT_CLIENTS) }
+    }
+
+    /// The same at a distance.
+    pub(super) fn far(self, round_trip_ms: u32) -> Self {
+        Self { round_trip_ms, ..self }
+    }
+
+    /// One client that does the work of so many: what it misses is what they miss together, each page counted
+    /// once.
+    pub(super) fn alone(clients: usize) -> Self {
+        Self { work: clients, ..Self::cold(System::Base, 1) }
+    }
+
+    /// One client with a cache of another size, and the work of two.
+    pub(super) fn small(memory_mib: u32) -> Self {
+        Self { memory_mib, ..Self::alone(2) }
+    }
 }
 
 /// How much is run.
@@ -49,10 +82,18 @@ pub struct Scale {
     cold: u64,
     warm: u64,
     hot: u64,
+    /// Clients of cold runs on the local network.
     pub(super) clients: Vec<usize>,
-    /// Of these there are runs at all latencies.
+    /// Of these there are runs far away too.
     pub(super) curves: Vec<usize>,
+    /// Distances that are derived.
     pub(super) latencies_ms: Vec<u32>,
+    /// Distances at which hot clients are.
+    pub(super) far_ms: Vec<u32>,
+    /// Sizes of caches, MiB.
+    pub(super) caches_mib: Vec<u32>,
+    /// Clients that share a page.
+    pub(super) sharing: Vec<usize>,
     seed: u64,
 }
 
@@ -71,7 +112,10 @@ impl Scale {
             hot: 1000,
             clients: (1..=10).collect(),
             curves: vec![3, 5, 10],
-            latencies_ms: vec![1, 5, 10, 20, 40, 60, 80, 120, 160, 200],
+            latencies_ms: vec![1, 5, 10, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200],
+            far_ms: vec![1, 20, 40, 80, 200],
+            caches_mib: vec![5, 10, 20, 30, 40],
+            sharing: vec![1, 2, 4, 6, 8, 10],
             seed: 1,
         }
     }
@@ -90,9 +134,12 @@ impl Scale {
             cold: 60,
             warm: 60,
             hot: 60,
-            clients: vec![1, 3],
-            curves: vec![3],
-            latencies_ms: vec![1, 40, 80],
+            clients: vec![1, 3, 5],
+            curves: vec![3, 5],
+            latencies_ms: vec![1, 20, 40, 60, 80, 100],
+            far_ms: vec![40, 80],
+            caches_mib: vec![1, 40],
+            sharing: vec![1, 3],
             ..Self::paper()
         }
     }
@@ -109,28 +156,32 @@ impl Scale {
 
     /// All runs.
     pub(super) fn runs(&self) -> Vec<Run> {
-        let mut runs = Vec::new();
-        for system in [System::Base, System::Best] {
-            let cold =
-                |clients, round_trip_ms| Run { load: Load::Cold, system, clients, round_trip_ms };
-            let hot = |round_trip_ms| Run {
-                load: Load::Hot,
-                system,
-                clients: HOT_CLIENTS,
-                round_trip_ms,
-            };
-            let some = [0, 40, 80];
-            runs.extend(self.clients.iter().flat_map(|clients| some.map(|ms| cold(*clients, ms))));
-            let curves = self.curves.iter();
-            runs.extend(
-                curves.flat_map(|clients| self.latencies_ms.iter().map(|ms| cold(*clients, *ms))),
-            );
-            runs.extend(some.map(hot));
-            runs.extend(self.latencies_ms.iter().map(|ms| hot(*ms)));
+        let mut runs: Vec<Run> =
+            self.clients.iter().map(|&clients| Run::cold(System::Base, clients)).collect();
+        for &clients in &self.curves {
+            for system in [System::Base, System::Best] {
+                runs.extend(FAR_MS.map(|ms| Run::cold(system, clients).far(ms)));
+            }
+            runs.push(Run::alone(clients));
         }
-        runs.sort();
-        runs.dedup();
+        runs.push(Run::hot(System::Base));
+        runs.extend(self.far_ms.iter().map(|ms| Run::hot(System::Base).far(*ms)));
+        runs.extend(FAR_MS.map(|ms| Run::hot(System::Best).far(ms)));
+        runs.extend(self.caches_mib.iter().map(|mib| Run::small(*mib)));
         runs
+    }
+
+    /// False sharing among so many, which may read of one another.
+    pub(super) fn sharing(&self, clients: usize, reads_others: bool) -> sharing::Course {
+        sharing::Course {
+            clients,
+            objects: 4,
+            reads_others,
+            round_trip: LOCAL + Duration::from_millis(40),
+            transactions: self.hot,
+            costs: costs(),
+            seed: self.seed,
+        }
     }
 
     fn course(&self, run: Run) -> Course {
@@ -140,6 +191,10 @@ impl Scale {
             Load::Hot => (self.warm, self.hot),
         };
         let best = run.system == System::Best;
+        let memory = match run.memory_mib {
+            0 => self.memory,
+            mib => u64::from(mib) << 20,
+        };
         // Whatever the distance, the local networks at both its ends are crossed too.
         let line = Duration::from_millis(u64::from(run.round_trip_ms));
         Course {
@@ -148,9 +203,9 @@ impl Scale {
             readers: run.clients - writers,
             writers,
             round_trip: LOCAL + line,
-            memory: self.memory,
+            memory,
             warm,
-            transactions,
+            transactions: transactions * run.work as u64,
             think: Duration::ZERO,
             costs: costs(),
             strict: !best,
@@ -159,6 +214,9 @@ impl Scale {
         }
     }
 }
+
+/// The paper's distances.
+const FAR_MS: [u32; 2] = [40, 80];
 
 /// Clients of a hot run: one writer and three readers.
 pub(super) const HOT_CLIENTS: usize = 4;
@@ -171,6 +229,8 @@ pub(super) struct Mean {
     pub(super) fetch: f64,
     pub(super) commit: f64,
     pub(super) misses: f64,
+    /// Transactions that waited for a page.
+    pub(super) missed: f64,
     pub(super) commits_at_origin: f64,
     pub(super) conflicts: f64,
 }
@@ -187,6 +247,7 @@ impl Mean {
             fetch: mean(&|one| one.fetches().as_secs_f64()),
             commit: mean(&|one| one.commits.as_secs_f64()),
             misses: mean(&|one| one.misses as f64),
+            missed: mean(&|one| one.missed as f64),
             commits_at_origin: mean(&|one| one.at_origin as f64),
             conflicts: mean(&|one| one.conflicts as f64),
         }
@@ -222,8 +283,20 @@ pub(super) struct Outcome {
     pub(super) writers: Mean,
 }
 
+impl Outcome {
+    fn of(measured: &[Measured]) -> Self {
+        let of = |writes| Mean::of(measured.iter().filter(move |one| one.writes == writes));
+        Self { readers: of(false), writers: of(true) }
+    }
+}
+
 /// What all runs came to.
-pub(super) type Outcomes = BTreeMap<Run, Outcome>;
+#[derive(Default)]
+pub(super) struct Outcomes {
+    pub(super) runs: BTreeMap<Run, Outcome>,
+    /// By clients, and whether they read of one another.
+    pub(super) sharing: BTreeMap<(usize, bool), sharing::Measured>,
+}
 
 /// Runs all of a scale, so many at once, and says how far it is.
 pub(super) fn run_all(
@@ -233,8 +306,8 @@ pub(super) fn run_all(
 ) -> Result<Outcomes, Failure> {
     let mut runs = scale.runs();
     // The longest first, so that nobody waits for one at the end.
-    runs.sort_by_key(|run| std::cmp::Reverse((run.load, run.clients)));
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Ok(Outcomes::new())));
+    runs.sort_by_key(|run| std::cmp::Reverse((run.load, run.clients * run.work)));
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Ok(Outcomes::default())));
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
@@ -244,12 +317,8 @@ pub(super) fn run_all(
                     let Ok(outcomes) = &mut *done else { return };
                     match measured {
                         Ok(measured) => {
-                            let of = |writes| {
-                                Mean::of(measured.iter().filter(move |one| one.writes == writes))
-                            };
-                            outcomes
-                                .insert(*run, Outcome { readers: of(false), writers: of(true) });
-                            progress(outcomes.len(), runs.len());
+                            outcomes.runs.insert(*run, Outcome::of(&measured));
+                            progress(outcomes.runs.len(), runs.len());
                         }
                         Err(failure) => *done = Err(failure),
                     }
@@ -257,5 +326,12 @@ pub(super) fn run_all(
             });
         }
     });
-    done.into_inner().unwrap_or_else(PoisonError::into_inner)
+    let mut outcomes = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+    for &clients in &scale.sharing {
+        for others in [false, true] {
+            let measured = sharing::measure(&scale.sharing(clients, others))?;
+            outcomes.sharing.insert((clients, others), measured);
+        }
+    }
+    Ok(outcomes)
 }

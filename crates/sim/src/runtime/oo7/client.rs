@@ -110,6 +110,7 @@ impl Client {
             measured.commits += done.commit;
             measured.conflicts += u64::from(done.attempts - 1);
             measured.wrote += u64::from(done.tally.changed > 0);
+            measured.missed += u64::from(done.took > done.worked + done.commit);
         }
         let after = self.node.metrics().summary();
         measured.misses = after.misses - before.misses;

@@ -93,6 +93,8 @@ pub struct Measured {
     pub commits: Duration,
     /// Reads that waited for a page.
     pub misses: u64,
+    /// Transactions that waited for one, or met a conflict.
+    pub missed: u64,
     /// Commits that were validated at the origin.
     pub at_origin: u64,
     /// Attempts that met a conflict.
