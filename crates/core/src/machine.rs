@@ -36,6 +36,8 @@ pub enum LinkInput {
         link: LinkId,
         /// Who is at the other end.
         peer: String,
+        /// Its certificate is of the group that this process is in; false where it is in none.
+        in_group: bool,
     },
     /// A connection from a child stands; `peer` is the name its certificate proved.
     DownOpened {
@@ -45,6 +47,8 @@ pub enum LinkInput {
         peer: String,
         /// What its certificate lets it be.
         role: Role,
+        /// Its certificate is of the group that this process is in; false where it is in none.
+        in_group: bool,
     },
     /// The connection is gone; nothing more comes from it, and what was sent may be lost.
     Closed {

@@ -190,7 +190,11 @@ impl World {
     fn open_link(&mut self) {
         self.link = LinkId(self.link.0 + 1);
         let link = self.link;
-        self.input(CacheInput::Link(LinkInput::UpOpened { link, peer: "origin".into() }));
+        self.input(CacheInput::Link(LinkInput::UpOpened {
+            link,
+            peer: "origin".into(),
+            in_group: true,
+        }));
         let limits = LinkLimits {
             requests_max: 16_384,
             stream_window_bytes: 1 << 20,

@@ -186,9 +186,18 @@ impl World {
         };
         world.origin_says(out);
         let (peer, role) = ("node".into(), Role::Node);
-        world.tell_origin(OriginInput::Link(LinkInput::DownOpened { link: LINK, peer, role }));
+        world.tell_origin(OriginInput::Link(LinkInput::DownOpened {
+            link: LINK,
+            peer,
+            role,
+            in_group: true,
+        }));
         let peer = "origin".into();
-        world.tell_cache(CacheInput::Link(LinkInput::UpOpened { link: LINK, peer }));
+        world.tell_cache(CacheInput::Link(LinkInput::UpOpened {
+            link: LINK,
+            peer,
+            in_group: true,
+        }));
         world.run();
         world
     }
@@ -375,7 +384,7 @@ fn welcome(version: u32) -> LinkInput {
 /// know.
 #[test]
 fn a_version_that_was_not_offered_is_refused() {
-    let open = || LinkInput::UpOpened { link: LINK, peer: "origin".into() };
+    let open = || LinkInput::UpOpened { link: LINK, peer: "origin".into(), in_group: true };
     let named = Versions { oldest: NEXT, newest: NEXT };
     let reason = CloseReason::Version { parent: named, child: TODAY };
     let closed = LinkOutput::Close { link: LINK, reason };

@@ -23,6 +23,14 @@ pub fn larder_binary() -> anyhow::Result<std::path::PathBuf> {
     Ok(binary)
 }
 
+/// The figure below which so many hundredths of some lie; `None` of none.
+#[must_use]
+pub fn percentile(mut figures: Vec<f64>, hundredths: usize) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    let place = (figures.len() * hundredths).div_ceil(100).max(1) - 1;
+    figures.get(place).copied()
+}
+
 /// The median of some figures; `None` of none.
 #[must_use]
 pub fn median(mut figures: Vec<f64>) -> Option<f64> {

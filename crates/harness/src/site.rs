@@ -256,8 +256,17 @@ impl Site {
     /// # Errors
     /// When it cannot be done.
     pub fn issue(&self, name: &str, role: &str, days: u32) -> Result<()> {
-        let days = days.to_string();
-        let words = ["ca", "issue", name, "--tls", &self.tls(), "--role", role, "--days", &days];
+        self.issue_in(name, role, days, &[])
+    }
+
+    /// Issues a certificate of groups of neighbours.
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    pub fn issue_in(&self, name: &str, role: &str, days: u32, groups: &[&str]) -> Result<()> {
+        let (days, tls) = (days.to_string(), self.tls());
+        let mut words = vec!["ca", "issue", name, "--tls", &tls, "--role", role, "--days", &days];
+        words.extend(groups.iter().flat_map(|group| ["--group", group]));
         self.larder(&words)?.success()?;
         Ok(())
     }
@@ -343,10 +352,18 @@ impl Site {
     /// # Errors
     /// When it does not become ready.
     pub fn relay(&self, parent: u16, extra: &[&str]) -> Result<Server> {
+        self.relay_as("relay", parent, extra)
+    }
+
+    /// The same under another name.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn relay_as(&self, name: &str, parent: u16, extra: &[&str]) -> Result<Server> {
         let port = free_port()?;
         let (parent, listen) = (format!("127.0.0.1:{parent}"), format!("127.0.0.1:{port}"));
-        let words = ["relay", "--name", "relay", "--parent", &parent, "--listen", &listen];
-        let mut server = self.start("relay", &[&words, extra].concat())?;
+        let words = ["relay", "--name", name, "--parent", &parent, "--listen", &listen];
+        let mut server = self.start(name, &[&words, extra].concat())?;
         server.port = port;
         self.ready(server)
     }

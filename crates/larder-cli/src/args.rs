@@ -42,7 +42,7 @@ pub(crate) struct Common {
     /// mount in the background /var/log/larder or ~/.local/state/larder]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) log_file: Option<PathBuf>,
-    /// Print results as JSON (`ca`, `volume`, `status`, `top`, `bench` and `support-bundle`)
+    /// Print results as JSON (`ca`, `volume`, `status`, `group`, `top`, `bench` and `support-bundle`)
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Set any key of the settings, e.g. `--set link.silence_max=20s`; may be repeated
@@ -88,6 +88,21 @@ pub(crate) struct Uplink {
     pub(crate) request_limit: Option<String>,
 }
 
+/// A member's place in a group of neighbours.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Membership {
+    /// Share caches with the members of this group, whose redirector is the parent; the certificate must
+    /// be of it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+    /// Where to listen for neighbours [default: any free port]
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) group_listen: Option<String>,
+    /// Where neighbours reach this process [default: where it reaches its parent from]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) group_address: Option<String>,
+}
+
 /// A process that serves for long.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Serve {
@@ -116,6 +131,9 @@ pub(crate) enum Command {
     Volume(VolumeCommand),
     /// Show a running process's state, from its HTTP endpoint
     Status(StatusArgs),
+    /// Show the group of a running member or redirector, from its HTTP endpoint: who is in it, who is reached,
+    /// what the directory and retained updates take, where pages came from
+    Group(StatusArgs),
     /// Watch running processes side by side, from their HTTP endpoints: what they read, commit, send
     /// and wait for, every second, until Ctrl-C
     ///
@@ -173,6 +191,9 @@ pub(crate) struct OriginArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct RelayArgs {
+    /// Be the redirector of this group of neighbours: of those of its members who link here
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
     /// Address to serve at
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,
@@ -199,6 +220,8 @@ pub(crate) struct NodeArgs {
     pub(crate) memory: Memory,
     #[command(flatten)]
     pub(crate) uplink: Uplink,
+    #[command(flatten)]
+    pub(crate) membership: Membership,
     #[command(flatten)]
     pub(crate) serve: Serve,
 }
@@ -261,6 +284,8 @@ pub(crate) struct MountArgs {
     pub(crate) memory: Memory,
     #[command(flatten)]
     pub(crate) uplink: Uplink,
+    #[command(flatten)]
+    pub(crate) membership: Membership,
     #[command(flatten)]
     pub(crate) serve: Serve,
 }

@@ -34,6 +34,9 @@ pub(crate) enum CaCommand {
         /// Days until it expires
         #[arg(long, default_value_t = 365)]
         days: u32,
+        /// A group of neighbours that it is of; may be repeated
+        #[arg(long = "group", value_name = "GROUP")]
+        groups: Vec<String>,
     },
     /// Issue a certificate once more, with its key or a new one
     ///
@@ -51,6 +54,9 @@ pub(crate) enum CaCommand {
         /// Days until it expires [default: as many as the old one had]
         #[arg(long)]
         days: Option<u32>,
+        /// A group of neighbours that it is of from now on, beside those it was of; may be repeated
+        #[arg(long = "group", value_name = "GROUP")]
+        groups: Vec<String>,
         /// Folder of the authority
         #[arg(long, value_name = "DIR", default_value = "tls")]
         tls: PathBuf,
@@ -110,22 +116,26 @@ pub(crate) fn run(command: &CaCommand, common: &Common) -> Result<()> {
             );
             show(&json!({ "authority": name, "folder": folder.to_string() }), common, &text)
         }
-        CaCommand::Issue { name, role, tls, days } => {
-            Authority::open(tls)?.issue(tls, name, *role, *days)?;
+        CaCommand::Issue { name, role, tls, days, groups } => {
+            Authority::open(tls)?.issue_in(tls, (name, *role, groups), *days)?;
             let role = format!("{role:?}").to_lowercase();
             let folder = tls.display();
             let text = format!(
-                "{folder}/{name}.pem and {folder}/{name}-key.pem issued for {days} days, role {role}"
+                "{folder}/{name}.pem and {folder}/{name}-key.pem issued for {days} days, role \
+                 {role}{}",
+                of_groups(groups)
             );
-            show(&json!({ "name": name, "role": role, "days": days }), common, &text)
+            let issued = json!({ "name": name, "role": role, "days": days, "groups": groups });
+            show(&issued, common, &text)
         }
-        CaCommand::Renew { name, new_key, days, tls } => {
-            let issued = Authority::open(tls)?.renew(name, *new_key, *days)?;
+        CaCommand::Renew { name, new_key, days, groups, tls } => {
+            let issued = Authority::open(tls)?.renew(name, *new_key, *days, groups)?;
             let key = if *new_key { " and its key" } else { "" };
             let text = format!(
-                "{}/{name}.pem{key} issued anew, until {}; copy it to where {name} runs",
+                "{}/{name}.pem{key} issued anew, until {}{}; copy it to where {name} runs",
                 tls.display(),
-                date(issued.until)
+                date(issued.until),
+                of_groups(&issued.groups)
             );
             show(&certificate(&issued, Standing::Valid), common, &text)
         }
@@ -154,6 +164,14 @@ pub(crate) fn run(command: &CaCommand, common: &Common) -> Result<()> {
     }
 }
 
+/// Of which groups a certificate is, as part of a sentence.
+fn of_groups(groups: &[String]) -> String {
+    match groups {
+        [] => String::new(),
+        groups => format!(", of {}", groups.join(" and ")),
+    }
+}
+
 fn list(all: &[(Issued, Standing)], common: &Common) -> Result<()> {
     if common.json {
         return out::line(Value::from_iter(
@@ -162,11 +180,12 @@ fn list(all: &[(Issued, Standing)], common: &Common) -> Result<()> {
     }
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(["NAME", "ROLE", "STATE", "UNTIL", "SERIAL"]);
+    table.set_header(["NAME", "ROLE", "GROUPS", "STATE", "UNTIL", "SERIAL"]);
     for (one, state) in all {
         let role = format!("{:?}", one.role).to_lowercase();
         let state = format!("{state:?}").to_lowercase();
-        table.add_row([&one.name, &role, &state, &date(one.until), &one.serial]);
+        let groups = one.groups.join(",");
+        table.add_row([&one.name, &role, &groups, &state, &date(one.until), &one.serial]);
     }
     out::line(table)
 }
@@ -175,6 +194,7 @@ fn certificate(one: &Issued, state: Standing) -> Value {
     json!({
         "name": one.name,
         "role": one.role,
+        "groups": one.groups,
         "state": state,
         "serial": one.serial,
         "from": one.from,

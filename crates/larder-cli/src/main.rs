@@ -8,6 +8,7 @@ mod bundle;
 mod ca;
 mod documents;
 mod exit;
+mod group;
 mod kernel_options;
 mod mount;
 mod mounting;
@@ -74,6 +75,7 @@ async fn run(cli: Cli, words: &[OsString]) -> Result<()> {
         Command::Unmount(arguments) => unmounting::run(arguments).await,
         Command::Volume(command) => volume::run(command, &cli.common).await,
         Command::Status(arguments) => status::run(arguments, &cli.common).await,
+        Command::Group(arguments) => group::run(arguments, &cli.common).await,
         Command::Top(arguments) => top::run(arguments, &cli.common).await,
         Command::Bench(command) => bench::run(command, &cli.common).await,
         Command::SupportBundle(arguments) => bundle::run(arguments, &cli.common).await,

@@ -102,6 +102,7 @@ pub(crate) fn config(arguments: &MountArgs, common: &Common) -> Result<Config> {
     KernelOptions::parse(&arguments.options)?;
     let mut config = Flags::default()
         .uplink(&arguments.uplink)
+        .membership(&arguments.membership)
         .set("node.memory", arguments.memory.memory.as_ref())
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;

@@ -143,6 +143,7 @@ pub(crate) async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> 
     let config = Flags::default()
         .parent("relay", &arguments.parent)
         .set("relay.listen", arguments.listen.as_ref())
+        .set("group.name", arguments.group.as_ref())
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
@@ -159,6 +160,7 @@ pub(crate) async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> 
 pub(crate) async fn node(arguments: &NodeArgs, common: &Common) -> Result<()> {
     let config = Flags::default()
         .uplink(&arguments.uplink)
+        .membership(&arguments.membership)
         .set("node.memory", arguments.memory.memory.as_ref())
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;

@@ -1,6 +1,6 @@
 //! From flags to the configuration.
 
-use crate::args::{Common, Identity, Parent, Uplink};
+use crate::args::{Common, Identity, Membership, Parent, Uplink};
 use anyhow::Result;
 use larder::config::{Config, ConfigError};
 
@@ -33,6 +33,13 @@ impl Flags {
         self.parent("node", &uplink.parent)
             .set("node.instance", uplink.instance.as_ref())
             .set("node.request_limit", uplink.request_limit.as_ref())
+    }
+
+    /// A member's place in a group.
+    pub(crate) fn membership(self, membership: &Membership) -> Self {
+        self.set("group.name", membership.group.as_ref())
+            .set("group.listen", membership.group_listen.as_ref())
+            .set("group.address", membership.group_address.as_ref())
     }
 
     /// The configuration: defaults, file, environment, these flags, each over the one before.

@@ -2,6 +2,7 @@
 
 use crate::args::{Common, StatusArgs};
 use crate::exit::NoAnswer;
+use crate::group::take_members;
 use crate::out;
 use anyhow::{Context, Result, ensure};
 use comfy_table::Table;
@@ -12,17 +13,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
-    let address = &arguments.http;
-    let (code, body) = match larder::http::get_text(address, "/status").await {
-        Err(error) if error.kind() == ErrorKind::InvalidInput => {
-            let detail = format!("{address}: {error}");
-            return Err(ConfigError::Invalid { layer: "--http".into(), detail }.into());
-        }
-        other => other.map_err(|error| NoAnswer { address: address.clone(), error })?,
-    };
-    ensure!(code == 200, "{address} answered {code}: {body}");
-    let mut value: Value = serde_json::from_str(&body)
-        .with_context(|| format!("{address} is not a Larder process"))?;
+    let mut value = told(&arguments.http).await?;
     if common.json {
         return out::line(value);
     }
@@ -31,6 +22,7 @@ pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
     if let Some(fields) = value.as_object_mut() {
         tables.extend(fields.remove("domains").map(|domains| domains_table(&domains)));
         tables.extend(fields.remove("children").map(|children| children_table(&children)));
+        tables.extend(fields.get_mut("group").map(take_members));
     }
     let mut general = table();
     rows("", &value, &mut general);
@@ -44,21 +36,34 @@ pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
     Ok(())
 }
 
-fn table() -> Table {
+/// What the process at an address tells of itself.
+pub(crate) async fn told(address: &str) -> Result<Value> {
+    let (code, body) = match larder::http::get_text(address, "/status").await {
+        Err(error) if error.kind() == ErrorKind::InvalidInput => {
+            let detail = format!("{address}: {error}");
+            return Err(ConfigError::Invalid { layer: "--http".into(), detail }.into());
+        }
+        other => other.map_err(|error| NoAnswer { address: address.to_owned(), error })?,
+    };
+    ensure!(code == 200, "{address} answered {code}: {body}");
+    serde_json::from_str(&body).with_context(|| format!("{address} is not a Larder process"))
+}
+
+pub(crate) fn table() -> Table {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
     table
 }
 
-fn items(value: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-fn number(value: &Value) -> String {
+pub(crate) fn number(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".into(), |number| number.to_string())
 }
 
-fn bytes(value: &Value) -> String {
+pub(crate) fn bytes(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".into(), |bytes| HumanBytes(bytes).to_string())
 }
 
@@ -144,7 +149,7 @@ fn children_table(children: &Value) -> Table {
 }
 
 /// One row a leaf, named by its path.
-fn rows(path: &str, value: &Value, table: &mut Table) {
+pub(crate) fn rows(path: &str, value: &Value, table: &mut Table) {
     let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
     match value {
         Value::Object(fields) => {

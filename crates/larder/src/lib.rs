@@ -12,6 +12,7 @@ pub mod clock;
 #[cfg(feature = "runtime")]
 pub mod config;
 pub mod fs;
+mod group;
 #[cfg(feature = "runtime")]
 mod host;
 #[cfg(feature = "runtime")]

@@ -3,13 +3,15 @@
 use crate::cache::PageCopy;
 use crate::commit::{IdRange, Outcome, Read, Write};
 use crate::group::Member;
-use crate::id::{CommitId, DomainId, HistoryId, PageId, RequestId, Stamp, VolumeId};
+use crate::id::{
+    BootId, CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId,
+};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::message::{
     CopyAnswer, CopyAsk, RequestError, VolumeChange, VolumeInfo, VolumeKey, VolumeSpec,
 };
 use crate::rights::{Access, Right, Rights};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use std::sync::Arc;
 
 /// What the cache is told.
@@ -19,6 +21,9 @@ pub enum CacheInput {
     Link(LinkInput),
     /// Of links to neighbours, whoever dialled: their numbers are apart from the parent's.
     Neighbour(LinkInput),
+    /// Neighbours reach this node at this address from now on: it joins its group when it is told so.
+    /// Ignored by a node that is no member.
+    Reachable(String),
     /// A user asks. Ids are the user's; never reused while the machine lives.
     Request {
         /// For the reply.
@@ -202,6 +207,15 @@ pub enum Notice {
 pub enum NeighbourOutput {
     /// Connect to one. Asked again while no link to it is greeted.
     Dial(Member),
+    /// All who are greeted now, and on which link: pages may be sent to them.
+    Reached(Vec<(BootId, LinkId)>),
+    /// For figures: so many pages of a fetch came from a neighbour, so long after they were asked for.
+    Came {
+        /// How many.
+        pages: usize,
+        /// How long.
+        took: Duration,
+    },
     /// On a link that stands.
     Link(LinkOutput),
 }

@@ -26,8 +26,8 @@ impl Downlinks {
         out: &mut dyn LinkSink,
     ) -> Vec<(LinkId, Ask)> {
         match input {
-            LinkInput::DownOpened { link, peer, role } => {
-                self.opened(now, link, (peer, role), out);
+            LinkInput::DownOpened { link, peer, role, in_group } => {
+                self.opened(now, link, (peer, role, in_group), out);
                 Vec::new()
             }
             LinkInput::Closed { link, .. } => {
@@ -55,7 +55,7 @@ impl Downlinks {
         &mut self,
         now: Instant,
         link: LinkId,
-        (peer, role): (String, Role),
+        (peer, role, in_group): (String, Role, bool),
         out: &mut dyn LinkSink,
     ) {
         if self.links.len() >= self.config.links_max {
@@ -63,7 +63,7 @@ impl Downlinks {
             out.link(crate::machine::LinkOutput::Close { link, reason });
             return;
         }
-        let fresh = self.links.insert(link, Link::new(peer, role, now)).is_none();
+        let fresh = self.links.insert(link, Link::new((peer, role, in_group), now)).is_none();
         assert!(fresh, "a link number came twice");
         self.timers.insert((now.after(self.config.hello_max), link, Timer::Hello));
         self.timers.insert((now.after(self.config.silence_max), link, Timer::Silence));

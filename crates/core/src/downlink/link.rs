@@ -56,6 +56,8 @@ pub(crate) struct Link {
     /// The name that its certificate proved, and what that lets it be.
     pub(crate) peer: String,
     pub(crate) role: Role,
+    /// That certificate is of this redirector's group.
+    pub(crate) in_group: bool,
     pub(crate) greeting: Greeting,
     pub(crate) heard: Instant,
     /// Bytes that may be sent; below zero by at most one message.
@@ -84,10 +86,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(peer: String, role: Role, now: Instant) -> Self {
+    pub(crate) fn new((peer, role, in_group): (String, Role, bool), now: Instant) -> Self {
         Self {
             peer,
             role,
+            in_group,
             greeting: Greeting::Awaited,
             heard: now,
             stream_credit: 0,

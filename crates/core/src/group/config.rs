@@ -46,7 +46,7 @@ impl Default for GroupConfig {
 /// What a member of a group needs beside a cache's other settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberConfig {
-    /// Where neighbours reach it: of no meaning to the machines.
+    /// Where neighbours reach it: of no meaning to the machines. Empty: not known yet.
     pub address: String,
     /// A neighbour that was to send a page, and says nothing for so long, is late: the page is asked for
     /// anew. Default: 100 ms.

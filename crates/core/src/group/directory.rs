@@ -4,7 +4,7 @@
 //! What is registered says what a member has to be told of; the directory says of what it can help with. It
 //! is a hint: it may be forgotten at any time, and a helper looks for itself.
 
-use super::{GroupConfig, HelpEnd, MEMBERS_MAX, Member};
+use super::{GroupConfig, HelpEnd, MEMBERS_MAX, Member, MemberStatus};
 use crate::downlink::PageSet;
 use crate::id::{BootId, DomainId, LinkId, PageId, RequestId};
 use crate::time::Instant;
@@ -328,9 +328,23 @@ impl Directory {
     }
 
     /// Pages on their way between neighbours.
-    #[cfg(feature = "faults")]
-    pub(crate) fn under_way(&self) -> usize {
+    pub(crate) fn transfers(&self) -> usize {
         self.transfers.len()
+    }
+
+    /// Its members, for operators.
+    pub(crate) fn status(&self) -> Vec<MemberStatus> {
+        let status = |(link, joined): (&LinkId, &Joined)| MemberStatus {
+            member: joined.member.clone(),
+            link: *link,
+            reaches: joined.reaches.len(),
+            pages: joined.complete.values().map(PageSet::len).sum(),
+            bytes: joined.complete.values().map(PageSet::bytes).sum(),
+            helping: joined.helping,
+            asking: joined.asking,
+            chosen: joined.chosen,
+        };
+        self.members.iter().map(status).collect()
     }
 
     /// Panics when an invariant is broken.

@@ -3,7 +3,7 @@
 
 use crate::commit::Write;
 use crate::id::{BootId, CommitId, DomainId, PageId, RequestId, Stamp};
-use crate::message::{Lane, Versions};
+use crate::message::{Lane, Message, PageAnswer, PageBody, Versions};
 
 /// The protocol version that brought groups.
 pub const GROUPS_SINCE: u32 = 4;
@@ -143,6 +143,30 @@ pub enum GroupMessage {
         /// Why, and whether they will come.
         why: Lack,
     },
+}
+
+/// Bytes of pages in one message to a neighbour, about: one page more may be in it.
+const HELP_BYTES: usize = 1 << 20;
+
+/// The messages in which pages go to a neighbour that asked for them.
+#[must_use]
+pub fn messages(request: RequestId, domain: DomainId, answers: Vec<PageAnswer>) -> Vec<Message> {
+    let (mut all, mut pages, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for answer in answers {
+        if bytes >= HELP_BYTES {
+            let pages = std::mem::take(&mut pages);
+            all.push(Message::Pages { request, domain, pages });
+            bytes = 0;
+        }
+        if let PageBody::Data(image) = &answer.body {
+            bytes += image.len();
+        }
+        pages.push(answer);
+    }
+    if !pages.is_empty() {
+        all.push(Message::Pages { request, domain, pages });
+    }
+    all
 }
 
 /// Who sends a message about neighbours.

@@ -122,10 +122,15 @@ impl Updates {
         Some(kept)
     }
 
+    /// Commits whose writes are kept, and the bytes of those.
+    pub(crate) fn kept(&self) -> (usize, usize) {
+        (self.under_way.len() + self.told.len(), self.bytes)
+    }
+
     /// Commits whose writes are kept.
     #[cfg(any(test, feature = "faults"))]
     pub(crate) fn len(&self) -> usize {
-        self.under_way.len() + self.told.len()
+        self.kept().0
     }
 
     /// Whether the stream has told of changes whose writes are kept.

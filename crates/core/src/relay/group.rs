@@ -9,7 +9,7 @@ use super::Relay;
 use super::io::RelayOutput;
 use crate::commit::{Change, CommitRequest, Op, Write};
 use crate::downlink::Asked;
-use crate::group::{GroupMessage, HelpEnd, Member};
+use crate::group::{GroupMessage, HelpEnd, Member, not_in_group};
 use crate::id::{DomainId, LinkId, PageId, RequestId};
 use crate::machine::Fault;
 use crate::message::Message;
@@ -32,9 +32,10 @@ impl Relay {
         let Some(group) = &mut self.group else { return };
         match message {
             GroupMessage::Join { address } => {
-                let Some(child) = self.links.get(link).and_then(|entry| entry.child()) else {
-                    return;
+                let Some(entry) = self.links.get(link).filter(|entry| entry.in_group) else {
+                    return self.close_stranger(now, link, out);
                 };
+                let Some(child) = entry.child() else { return };
                 let member = Member { life: child.boot, name: child.name.clone(), address };
                 group.join(now, link, member);
                 if let Some(entry) = self.links.get_mut(link) {
@@ -48,6 +49,12 @@ impl Relay {
             // What others say is turned away where it comes in.
             _ => {}
         }
+    }
+
+    /// Whoever joins without a certificate of the group would be sent pages past the origin.
+    fn close_stranger(&mut self, now: Instant, link: LinkId, out: &mut Vec<RelayOutput>) {
+        let name = self.links.get(link).map_or_else(String::new, |entry| entry.peer.clone());
+        self.close_child(now, link, not_in_group(&name), out);
     }
 
     fn transfers_ended(

@@ -21,6 +21,7 @@ pub use config::RelayConfig;
 
 use crate::commit::CommitRequest;
 use crate::downlink::{Ask, COPY_RESERVED, Downlinks, LinkSink, ParentStatus};
+use crate::group::GroupStatus;
 use crate::group::directory::Directory;
 use crate::hash::FixedMap;
 use crate::id::{BootId, CommitId, DomainId, LinkId, PageId, RequestId, VolumeId};
@@ -177,6 +178,13 @@ impl Relay {
     #[must_use]
     pub fn status(&self) -> ParentStatus {
         self.links.status(self.domains.values().map(|d| (d.id, d.following, d.through())))
+    }
+
+    /// What it knows of its group, for operators; none: it is no redirector.
+    #[must_use]
+    pub fn group_status(&self) -> Option<GroupStatus> {
+        let updates = self.domains.values().map(|domain| &domain.updates);
+        self.group.as_ref().map(|group| GroupStatus::new(group, updates))
     }
 
     fn send_up(&self, message: Message, out: &mut Vec<RelayOutput>) {

@@ -19,7 +19,7 @@ impl Relay {
             ("requests", self.pending.len()),
             ("requests to be sent", self.waiting.len()),
             ("deadlines", self.deadlines.len()),
-            ("pages between neighbours", self.group.as_ref().map_or(0, Directory::under_way)),
+            ("pages between neighbours", self.group.as_ref().map_or(0, Directory::transfers)),
             ("commits passed on", self.commits.len()),
             ("commits that found no room", self.held.len()),
             ("boots not registered", self.boots.values().filter(|boot| !boot.registered()).count()),

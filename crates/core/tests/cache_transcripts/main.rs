@@ -99,6 +99,8 @@ stories! {
     group_updates,
     group_updates_not,
     group_links,
+    group_reader_helps,
+    group_strangers,
     race_evicted_and_overtaken,
     race_joins_an_overtaken_fetch,
     race_owed_changes_first,

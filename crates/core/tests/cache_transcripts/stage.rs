@@ -176,9 +176,12 @@ impl Stage {
             "sent" => self.few_bytes(number(rest[0]) as usize),
             "setup" => self.setup(number(rest[0]), rest.get(1) != Some(&"unregistered")),
             "link" => self.link(rest),
-            "member" => self.member(),
+            "member" => self.member("here"),
+            "member-nowhere" => self.member(""),
+            "reachable" => self.input(CacheInput::Reachable(rest[0].into())),
             "group" => self.group(rest),
             "neighbour" => self.neighbour(rest),
+            "reader-helps" => self.reader_helps(rest),
             "at" => self.at(number(rest[0])),
             "fetch" | "prefetch" => {
                 let pages = list(rest[0]);
@@ -232,10 +235,10 @@ impl Stage {
         vec![format!("({sent} sent)")]
     }
 
-    /// A cache that is a member of a group.
-    fn member(&mut self) -> Vec<String> {
+    /// A cache that is a member of a group, and where neighbours reach it, if it knows.
+    fn member(&mut self, address: &str) -> Vec<String> {
         let clock = Arc::new(StageClock(Arc::clone(&self.now)));
-        let group = Some(MemberConfig { address: "here".into(), ..MemberConfig::default() });
+        let group = Some(MemberConfig { address: address.into(), ..MemberConfig::default() });
         let config = CacheConfig { group, ..Self::config(clock, 1 << 20) };
         (self.cache, self.shared) = Cache::new(config);
         self.version = 4;
@@ -252,7 +255,7 @@ impl Stage {
         said.into_iter().chain([format!("(neighbours {} are reached)", words[0])]).collect()
     }
 
-    /// `neighbour open b`, `hello b`, `closed b`, `page b 3 5 2..4 0:apple`, `lacks b 3 5`, `waits b 3 5`,
+    /// `neighbour open b`, `stranger b` (its certificate is not of the group), `hello b`, `closed b`, `page b 3 5 2..4 0:apple`, `lacks b 3 5`, `waits b 3 5`,
     /// `not-now b 3 5`.
     fn neighbour(&mut self, words: &[&str]) -> Vec<String> {
         let link = neighbour_link(words[1]);
@@ -264,7 +267,11 @@ impl Stage {
             why,
         };
         let message = match words[0] {
-            "open" => return self.input(CacheInput::Neighbour(LinkInput::UpOpened { link, peer })),
+            "open" | "stranger" => {
+                let in_group = words[0] == "open";
+                let opened = LinkInput::UpOpened { link, peer, in_group };
+                return self.input(CacheInput::Neighbour(opened));
+            }
             "closed" => {
                 let closed = LinkInput::Closed { link, reason: None };
                 return self.input(CacheInput::Neighbour(closed));
@@ -281,6 +288,17 @@ impl Stage {
         };
         let received = LinkInput::Received { link, message, bytes: 100 };
         self.input(CacheInput::Neighbour(received))
+    }
+
+    /// `reader-helps 5,6 2`: what the task that reads the parent's link sends of these pages, whose help the
+    /// redirector asks for at a position, whatever the machine is at.
+    fn reader_helps(&self, words: &[&str]) -> Vec<String> {
+        let position = Stamp(number(words[1]));
+        let (sent, left) = self.shared.help_with(DOMAIN, list(words[0]), position);
+        let sent =
+            sent.iter().map(|one| format!("sends {} {}..{}", one.page, one.version, one.as_of));
+        let left = left.iter().map(|page| format!("leaves {page} to the machine"));
+        sent.chain(left).collect()
     }
 
     fn resize(&mut self, bytes: usize) -> Vec<String> {
@@ -342,11 +360,11 @@ impl Stage {
 
     fn link(&mut self, words: &[&str]) -> Vec<String> {
         match words[0] {
-            "up" => {
+            "up" | "stranger" => {
                 self.link = LinkId(number(words[1]));
                 let link = self.link;
-                let peer = "origin".into();
-                self.input(CacheInput::Link(LinkInput::UpOpened { link, peer }))
+                let (peer, in_group) = ("origin".into(), words[0] == "up");
+                self.input(CacheInput::Link(LinkInput::UpOpened { link, peer, in_group }))
             }
             "down" => {
                 let link = self.link;
@@ -775,6 +793,11 @@ fn to_neighbour(output: NeighbourOutput) -> String {
     let name = |link: LinkId| char::from(b'a' + (link.0 - 10) as u8);
     match output {
         NeighbourOutput::Dial(member) => format!("dial {} {}", member.name, member.address),
+        NeighbourOutput::Came { pages, took } => format!("{pages} came after {took:?}"),
+        NeighbourOutput::Reached(reached) => {
+            let names: String = reached.iter().map(|(_, link)| name(*link)).collect();
+            format!("reached: {names}")
+        }
         NeighbourOutput::Link(LinkOutput::Send {
             link,
             message: Message::Pages { request, pages, .. },

@@ -28,9 +28,17 @@ pub(crate) fn opened(link: u64, peer: &str) -> (String, LinkInput) {
 
 /// A child's connection, and what its certificate lets it be.
 pub(crate) fn opened_as(link: u64, peer: &str, role: Role) -> (String, LinkInput) {
-    let input = LinkInput::DownOpened { link: LinkId(link), peer: peer.into(), role };
+    let input =
+        LinkInput::DownOpened { link: LinkId(link), peer: peer.into(), role, in_group: true };
     let relay = if role == Role::Relay { ", a relay" } else { "" };
     (format!("link {link} opened by {peer}{relay}"), input)
+}
+
+/// A child's connection whose certificate is not of the parent's group.
+pub(crate) fn stranger(link: u64, peer: &str) -> (String, LinkInput) {
+    let (link_id, role, in_group) = (LinkId(link), Role::Node, false);
+    let input = LinkInput::DownOpened { link: link_id, peer: peer.into(), role, in_group };
+    (format!("link {link} opened by {peer}, of another group"), input)
 }
 
 /// The end of a connection.

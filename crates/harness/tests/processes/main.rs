@@ -12,6 +12,7 @@ mod damage;
 mod deletion;
 mod dirty;
 mod full_disk;
+mod groups;
 mod guides;
 mod identity;
 mod lease;

@@ -135,6 +135,16 @@ pub enum Error {
     /// A certificate does not do: names the file and the remedy.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// There is nothing to be had where a member of a group was to listen for neighbours.
+    #[error(
+        "cannot listen for neighbours at {address}: {detail}; give group.listen (--group-listen) another address, or port 0 for any"
+    )]
+    Listen {
+        /// Where.
+        address: String,
+        /// The system's words.
+        detail: String,
+    },
     /// The node was shut down.
     #[error("the node has been shut down")]
     ShutDown,

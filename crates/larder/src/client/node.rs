@@ -6,6 +6,7 @@ use super::rooms::CommitRooms;
 use super::{Error, Event, Notices, Result, Volume};
 use crate::clock::{BootClock, now, random_u128};
 use crate::config::{NodeConfig, Policy};
+use crate::group::{self, Membership};
 use crate::host::{Host, Inputs, Queues};
 use crate::http::{Probe, Telling};
 use crate::limits::Limits;
@@ -141,11 +142,18 @@ impl Node {
             dials: true,
             parent_name: Some(config.node.parent_name.clone()).filter(|name| !name.is_empty()),
             crl_required: config.link.crl_required,
+            ..Uses::default()
         };
+        let uses = group::member_uses(&config.group, uses);
         let credentials = Credentials::load(&config.tls_dir, &config.name, uses)?;
         let boot = BootId(random_u128());
         let metrics = Arc::new(Metrics::new());
-        let settings = cache_config(&config, boot);
+        let membership =
+            Membership::open(&config.group, &credentials, &metrics).map_err(|error| {
+                Error::Listen { address: config.group.listen.clone(), detail: error.to_string() }
+            })?;
+        let group = membership.as_ref().map(|membership| membership.config.clone());
+        let settings = CacheConfig { group, ..cache_config(&config, boot) };
         #[cfg(feature = "simulated")]
         let settings = tuned(settings);
         let (machine, cache) = Cache::new(settings);
@@ -162,20 +170,25 @@ impl Node {
             config.link.write_limit.0,
         );
         let (state, link) = watch::channel(LinkState::Down(None));
-        let dialer = Dialer {
-            setup,
-            credentials: credentials.clone(),
-            parent: config.node.parent.clone(),
-            link: config.link.clone(),
-            state,
-        };
+        let (parent, keys) = (&config.node.parent, credentials.clone());
+        let mut dialer = Dialer::new(parent, setup, keys, config.link.clone(), state);
         let (events, _) = broadcast::channel(events);
         let requests = Requests::new(inputs.clone());
-        let outlet = CacheOutlet::new(&requests, events.clone());
+        let neighbours = membership.as_ref().map(|membership| membership.neighbours.clone());
+        if let Some(neighbours) = &neighbours {
+            dialer.helps(neighbours.helper(cache.clone()));
+        }
+        let outlet = CacheOutlet::new(&requests, events.clone(), neighbours);
+        let neighbours = membership.map_or_else(Vec::new, |membership| {
+            let trust = (&credentials, &config.link);
+            membership.start(&queues, &metrics, trust, dialer.local())
+        });
         let host = Host::spawn(machine, outlet, queues, Vec::new());
         let dial = tokio::spawn(dialer.run(1));
         let watch = tokio::spawn(credentials.clone().watch(metrics.clone()));
         tracing::info!(name = %config.full_name(), %boot, parent = %config.node.parent, "node started");
+        let mut tasks = [&host, &dial, &watch].map(JoinHandle::abort_handle).to_vec();
+        tasks.extend(neighbours);
         let shared = NodeShared {
             ids: IdPools::new(config.node.page_run),
             config,
@@ -188,7 +201,7 @@ impl Node {
             link,
             commit_rooms: CommitRooms::new(commit_bytes),
             credentials,
-            tasks: Mutex::new([&host, &dial, &watch].map(JoinHandle::abort_handle).to_vec()),
+            tasks: Mutex::new(tasks),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -356,6 +369,15 @@ impl Node {
     }
 }
 
+#[cfg(test)]
+impl Node {
+    /// Has the machine's task do nothing else for so long.
+    pub(crate) async fn keep_busy(&self, time: Duration) {
+        let sleep = move || std::thread::sleep(time);
+        self.shared.inputs.look(move |_, _| tokio::task::block_in_place(sleep)).await;
+    }
+}
+
 /// For the simulator.
 #[cfg(feature = "simulated")]
 impl Node {
@@ -398,14 +420,23 @@ impl Probe for Node {
     fn status(&self) -> Telling<'_> {
         Box::pin(async {
             let shared = &self.shared;
-            if let Some(used) = shared.inputs.look(|cache, _| cache.memory_bytes()).await {
+            let seen =
+                shared.inputs.look(|cache, _| (cache.memory_bytes(), cache.membership_status()));
+            let (used, membership) = seen.await.unzip();
+            if let Some(used) = used {
                 shared.metrics.cache(used as u64, shared.config.node.memory.0);
             }
-            serde_json::json!({
+            let mut status = serde_json::json!({
                 "role": "node",
                 "node": Node::status(self),
                 "figures": shared.metrics.summary(),
-            })
+            });
+            if let Some(membership) = membership.flatten() {
+                shared.metrics.group().member(&membership);
+                let told = group::told_by_member(&shared.config.group, &membership, self.metrics());
+                status["group"] = told;
+            }
+            status
         })
     }
 }

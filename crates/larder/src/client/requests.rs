@@ -2,11 +2,13 @@
 
 use super::{Error, Event, Result};
 use crate::clock::now;
+use crate::group::Neighbours;
 use crate::host::{Inputs, Outlet};
 use crate::planted::{RuntimeFault, planted};
+use crate::transport::LinkSender;
 use larder_core::cache::Cache;
 use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply, Notice};
-use larder_core::id::RequestId;
+use larder_core::id::{LinkId, RequestId};
 use larder_core::message::RequestError;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -130,11 +132,17 @@ impl Requests {
 pub(super) struct CacheOutlet {
     waiting: Arc<Waiting>,
     events: broadcast::Sender<Event>,
+    /// What its machine says of neighbours; none: the node is no member of a group.
+    neighbours: Option<Neighbours>,
 }
 
 impl CacheOutlet {
-    pub(super) fn new(requests: &Requests, events: broadcast::Sender<Event>) -> Self {
-        Self { waiting: requests.waiting.clone(), events }
+    pub(super) fn new(
+        requests: &Requests,
+        events: broadcast::Sender<Event>,
+        neighbours: Option<Neighbours>,
+    ) -> Self {
+        Self { waiting: requests.waiting.clone(), events, neighbours }
     }
 }
 
@@ -146,10 +154,14 @@ impl Drop for CacheOutlet {
 }
 
 impl Outlet<Cache> for CacheOutlet {
-    fn carry_out(&mut self, output: CacheOutput) {
+    fn carry_out(&mut self, output: CacheOutput, links: &BTreeMap<LinkId, LinkSender>) {
         match output {
             CacheOutput::Link(_) => unreachable!("the host keeps what is of links"),
-            CacheOutput::Neighbour(_) => unreachable!("a node has no neighbours yet"),
+            CacheOutput::Neighbour(output) => {
+                if let Some(neighbours) = &self.neighbours {
+                    neighbours.carry_out(output, links);
+                }
+            }
             CacheOutput::Reply { id, result } => {
                 let mut waiting = self.waiting.lock();
                 let whose = match planted(RuntimeFault::AnswerCrossed) {

@@ -5,8 +5,10 @@
 //! `[node]` is the variable `LARDER_NODE_MEMORY`; a key outside sections, such as `name`, is
 //! `LARDER_NAME`. Unknown keys are errors, so that a misspelt one is noticed.
 
+mod group;
 mod units;
 
+pub use group::GroupSection;
 pub use units::{DefaultRight, Names, Period, Size};
 
 use larder_core::message::{INSTANCE_MARK, is_node_name};
@@ -53,6 +55,8 @@ pub struct Config {
     pub origin: OriginSection,
     /// A relay.
     pub relay: RelaySection,
+    /// A group of neighbours.
+    pub group: GroupSection,
     /// Metrics, health and status.
     pub http: HttpConfig,
     /// Logs.
@@ -68,6 +72,7 @@ impl Default for Config {
             node: NodeSection::default(),
             origin: OriginSection::default(),
             relay: RelaySection::default(),
+            group: GroupSection::default(),
             http: HttpConfig::default(),
             log: LogConfig::default(),
         }
@@ -289,6 +294,8 @@ pub struct NodeConfig {
     pub tls_dir: PathBuf,
     /// Its parent, memory and limits.
     pub node: NodeSection,
+    /// The group it is a member of, if it is.
+    pub group: GroupSection,
     /// What holds for its link.
     pub link: LinkConfig,
 }
@@ -301,14 +308,17 @@ impl NodeConfig {
             name: name.into(),
             tls_dir: tls_dir.into(),
             node: NodeSection { parent: parent.into(), ..NodeSection::default() },
+            group: GroupSection::default(),
             link: LinkConfig::default(),
         }
     }
 
     /// For a process that does one task and ends: unless an instance was chosen it gets one of
-    /// its own, so that it runs beside others of the name.
+    /// its own, so that it runs beside others of the name. It is in no group, which would hear of it
+    /// only to see it go.
     #[must_use]
     pub fn for_task(mut self, task: &str) -> Self {
+        self.group.name.clear();
         if self.node.instance.is_empty() {
             self.node.instance = format!("{task}-{:016x}", crate::clock::random_u64());
         }
@@ -347,6 +357,8 @@ pub struct RelayConfig {
     pub tls_dir: PathBuf,
     /// Its parent and address.
     pub relay: RelaySection,
+    /// The group it is the redirector of, if it is.
+    pub group: GroupSection,
     /// What holds for its links.
     pub link: LinkConfig,
 }
@@ -413,6 +425,7 @@ impl Config {
             name: self.name.clone(),
             tls_dir: self.tls_dir.clone(),
             node: self.node.clone(),
+            group: self.group.clone(),
             link: self.link.clone(),
         }
     }
@@ -435,6 +448,7 @@ impl Config {
             name: self.name.clone(),
             tls_dir: self.tls_dir.clone(),
             relay: self.relay.clone(),
+            group: self.group.clone(),
             link: self.link.clone(),
         }
     }
@@ -502,6 +516,9 @@ impl Config {
             if !holds {
                 return Err(invalid(key, why));
             }
+        }
+        if let Some((key, why)) = self.group.fault() {
+            return Err(invalid(key, why));
         }
         for (period, key) in periods {
             if period.0.is_zero() {
@@ -630,6 +647,38 @@ mod tests {
         let environment = pairs(&[("LARDER_NODE_MEMORY", "lots")]);
         let text = Config::load(None, environment, []).expect_err("invalid").to_string();
         assert!(text.contains("LARDER_NODE_MEMORY"), "{text}");
+    }
+
+    /// A key that operators are not told of is of no use to them.
+    #[test]
+    fn every_key_stands_in_the_page_of_settings() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md");
+        let page = std::fs::read_to_string(page).expect("the page is there");
+        let left_out: Vec<String> =
+            keys().into_iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
+        assert!(left_out.is_empty(), "docs/settings.md does not name {left_out:?}");
+    }
+
+    #[test]
+    fn mistakes_of_a_group_name_their_key() {
+        let text = |key: &str, value: &str| {
+            Config::load(None, [], pairs(&[(key, value)])).expect_err("invalid").to_string()
+        };
+        for (key, value) in [
+            ("group.name", "the LAN"),
+            ("group.listen", "somewhere"),
+            ("group.address", "host"),
+            ("group.address", "host:0"),
+            ("group.help_wait", "9s"),
+            ("group.help_wait", "0"),
+            ("group.redial", "1ms"),
+            ("group.queue", "1MiB"),
+        ] {
+            assert!(text(key, value).contains(key), "{}", text(key, value));
+        }
+        let flags = pairs(&[("group.name", "site1"), ("group.address", "[fe80::1]:4785")]);
+        let config = Config::load(None, [], flags).expect("valid");
+        assert_eq!(config.node().group.group(), Some("site1"));
     }
 
     /// Bug 110: flags and variables were tried as numbers first. The administrator `007` of the

@@ -3,10 +3,11 @@
 
 use crate::clock::now;
 use crate::limits::Limits;
+use crate::metrics::Side;
 use crate::planted::{RuntimeFault, planted};
 use crate::transport::{LinkEvent, LinkSender};
 use larder_core::cache::Cache;
-use larder_core::cache::io::{CacheInput, CacheOutput};
+use larder_core::cache::io::{CacheInput, CacheOutput, NeighbourOutput};
 use larder_core::id::LinkId;
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::CloseReason;
@@ -31,8 +32,8 @@ const GOODBYE_LIMIT: Duration = Duration::from_millis(300);
 
 /// A machine with links, as a host drives it.
 pub(crate) trait Linked: Machine {
-    /// Wraps what happens on links.
-    fn link_input(input: LinkInput) -> Self::Input;
+    /// Wraps what happens on links of a side. Their numbers are apart.
+    fn link_input(side: Side, input: LinkInput) -> Self::Input;
     /// Tells what is asked of links from the rest.
     fn link_output(output: Self::Output) -> Result<LinkOutput, Self::Output>;
 }
@@ -40,7 +41,7 @@ pub(crate) trait Linked: Machine {
 macro_rules! linked {
     ($machine:ty, $input:ident, $output:ident) => {
         impl Linked for $machine {
-            fn link_input(input: LinkInput) -> $input {
+            fn link_input(_: Side, input: LinkInput) -> $input {
                 $input::Link(input)
             }
 
@@ -53,14 +54,31 @@ macro_rules! linked {
         }
     };
 }
-linked!(Cache, CacheInput, CacheOutput);
 linked!(Origin, OriginInput, OriginOutput);
 linked!(Relay, RelayInput, RelayOutput);
 
+impl Linked for Cache {
+    fn link_input(side: Side, input: LinkInput) -> CacheInput {
+        match side {
+            Side::Neighbour => CacheInput::Neighbour(input),
+            Side::Up | Side::Down => CacheInput::Link(input),
+        }
+    }
+
+    fn link_output(output: CacheOutput) -> Result<LinkOutput, CacheOutput> {
+        match output {
+            CacheOutput::Link(output) | CacheOutput::Neighbour(NeighbourOutput::Link(output)) => {
+                Ok(output)
+            }
+            other => Err(other),
+        }
+    }
+}
+
 /// What carries out the outputs that are not of links.
 pub(crate) trait Outlet<M: Linked>: Send + 'static {
-    /// Carries one out; must not wait.
-    fn carry_out(&mut self, output: M::Output);
+    /// Carries one out; must not wait. `links`: those that stand.
+    fn carry_out(&mut self, output: M::Output, links: &BTreeMap<LinkId, LinkSender>);
 }
 
 /// Where a machine's inputs go, from whatever is not a link.
@@ -251,12 +269,12 @@ where
     }
 
     fn link_event(&mut self, now: Instant, event: LinkEvent) {
-        let (input, permit) = match event {
-            LinkEvent::Opened { link, sender, input } => {
+        let (side, input, permit) = match event {
+            LinkEvent::Opened { side, link, sender, input } => {
                 self.links.insert(link, sender);
-                (input, None)
+                (side, input, None)
             }
-            LinkEvent::Input { input, permit } => (input, permit),
+            LinkEvent::Input { side, input, permit } => (side, input, permit),
         };
         if let LinkInput::Closed { link, .. } = &input {
             self.links.remove(link);
@@ -264,7 +282,7 @@ where
         if matches!(input, LinkInput::Closed { .. }) && planted(RuntimeFault::OutputsDropped) {
             self.outputs.clear();
         }
-        self.machine.handle(now, M::link_input(input), &mut self.outputs);
+        self.machine.handle(now, M::link_input(side, input), &mut self.outputs);
         if planted(RuntimeFault::BudgetKept) {
             std::mem::forget(permit);
             return;
@@ -288,7 +306,7 @@ where
                         sender.close(reason);
                     }
                 }
-                Err(other) => self.outlet.carry_out(other),
+                Err(other) => self.outlet.carry_out(other, &self.links),
             }
         }
         // Only now: a writer woken by the first of several messages, on another core, would send

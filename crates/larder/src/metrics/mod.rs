@@ -1,9 +1,12 @@
 //! Figures of a process, for Prometheus and for `larder status`.
 
 mod asked;
+mod group;
 mod kind;
 
 pub use asked::{Asked, AskedCounts};
+pub(crate) use group::GroupFigures;
+pub use group::{PeerFetch, Sources};
 pub use kind::Kind;
 
 use larder_core::id::{DomainId, Stamp};
@@ -36,6 +39,8 @@ pub enum Side {
     Up,
     /// From a child.
     Down,
+    /// To a neighbour, whoever dialled.
+    Neighbour,
 }
 
 /// How a transaction ended.
@@ -165,6 +170,7 @@ pub struct Metrics {
     pages_unreadable: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     apart_bytes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     asked: AskedCounts,
+    group: GroupFigures,
 }
 
 impl Default for Metrics {
@@ -235,6 +241,7 @@ impl Metrics {
                 "What the kernel asked a mount for: what its own caches answer is not among it",
                 Asked::ALL.map(Asked::name),
             )),
+            group: GroupFigures::new(r),
         };
         metrics.register(&mut registry);
         metrics.registry = registry;
@@ -254,7 +261,7 @@ impl Metrics {
             self.age_seconds.clone(),
         );
         let pages = self.pages_received.clone();
-        r.register("pages_received", "Pages whose bytes came from a parent", pages);
+        r.register("pages_received", "Pages whose bytes came here", pages);
         let help = "Pages received that had not changed since the last resume: never had here, \
                     evicted, or fetched again for nothing";
         r.register("pages_unchanged", help, self.pages_unchanged.clone());
@@ -364,6 +371,17 @@ impl Metrics {
         (tally.messages.get(), tally.bytes.get())
     }
 
+    /// Those of the process's group.
+    pub(crate) fn group(&self) -> &GroupFigures {
+        &self.group
+    }
+
+    /// How long pages of neighbours took.
+    #[must_use]
+    pub fn peer_fetches(&self) -> PeerFetch {
+        self.group.peer_fetches()
+    }
+
     /// Counts bytes on a socket.
     pub fn wire(&self, direction: Direction, bytes: u64) {
         self.wire_bytes[direction as usize].inc_by(bytes);
@@ -386,6 +404,7 @@ impl Metrics {
         let what = match side {
             Side::Up => "up_failed",
             Side::Down => "down_failed",
+            Side::Neighbour => "neighbour_failed",
         };
         self.connects.get_or_create(&Label { what }).inc();
     }
@@ -655,6 +674,7 @@ fn side_name(side: Side) -> &'static str {
     match side {
         Side::Up => "up",
         Side::Down => "down",
+        Side::Neighbour => "neighbour",
     }
 }
 

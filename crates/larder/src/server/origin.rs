@@ -8,11 +8,11 @@ use crate::clock::{now, wall_time};
 use crate::config::OriginConfig;
 use crate::host::{Host, Inputs, Outlet, Queues};
 use crate::http::{Probe, Telling};
-use crate::metrics::{Metrics, StorePart};
+use crate::metrics::{Metrics, Side, StorePart};
 use crate::tls::{Credentials, Uses};
-use crate::transport::{LinkSetup, Listener};
+use crate::transport::{Door, LinkSender, LinkSetup, Listener};
 use larder_core::downlink::DownlinkConfig;
-use larder_core::id::{DomainId, VolumeId};
+use larder_core::id::{DomainId, LinkId, VolumeId};
 use larder_core::message::LinkLimits;
 use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault, Unreadable};
 use larder_core::origin::{self, Origin};
@@ -92,13 +92,13 @@ impl OriginServer {
         let listen = &config.origin.listen;
         let link = config.link.clone();
         let keys = credentials.clone();
-        let listener = Listener::bind(listen, setup, keys, link, FIRST_DOWN_LINK).await;
         let listen_error = |error: std::io::Error| ServerError::Listen {
             address: listen.clone(),
             detail: error.to_string(),
         };
-        let listener = listener.map_err(listen_error)?;
-        let address = listener.address().map_err(listen_error)?;
+        let door = Door::open(listen, &credentials).await.map_err(listen_error)?;
+        let address = door.address().map_err(listen_error)?;
+        let listener = Listener::new(door, Side::Down, setup, keys, link, FIRST_DOWN_LINK);
         let failed = Failed::default();
         let damaged = Damaged::default();
         let told = Told::default();
@@ -364,7 +364,7 @@ impl Drop for OriginOutlet {
 }
 
 impl Outlet<Origin> for OriginOutlet {
-    fn carry_out(&mut self, output: OriginOutput) {
+    fn carry_out(&mut self, output: OriginOutput, _: &BTreeMap<LinkId, LinkSender>) {
         let domain = match &output {
             OriginOutput::Link(_) => unreachable!("the host keeps what is of links"),
             OriginOutput::Append { domain, .. }

@@ -3,17 +3,19 @@
 use super::status::{Seen, directory, domain_name};
 use super::{FIRST_DOWN_LINK, ServerError};
 use crate::clock::{random_u128, wall_time};
-use crate::config::RelayConfig;
+use crate::config::{GroupSection, RelayConfig};
+use crate::group;
 use crate::host::{Host, Inputs, Outlet, Queues};
 use crate::http::{Probe, Telling};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Side};
 use crate::tls::{Credentials, Uses};
-use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch, Listener};
+use crate::transport::{Dialer, Door, LinkSender, LinkSetup, LinkState, LinkWatch, Listener};
 use larder_core::commit::COMMIT_BYTES_MAX;
 use larder_core::downlink::{DomainStatus, DownlinkConfig};
-use larder_core::id::BootId;
+use larder_core::id::{BootId, LinkId};
 use larder_core::relay::io::{RelayInput, RelayNotice, RelayOutput};
 use larder_core::relay::{self, Relay};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +33,7 @@ pub struct RelayServer {
     name: String,
     address: SocketAddr,
     parent: String,
+    group: GroupSection,
     inputs: Inputs<Relay>,
     metrics: Arc<Metrics>,
     credentials: Arc<Credentials>,
@@ -50,7 +53,14 @@ impl RelayServer {
     pub async fn start(config: RelayConfig) -> Result<Self, ServerError> {
         let wanted = Some(config.relay.parent_name.clone()).filter(|name| !name.is_empty());
         let crl_required = config.link.crl_required;
-        let uses = Uses { serves: true, dials: true, parent_name: wanted, crl_required };
+        let uses = Uses {
+            serves: true,
+            dials: true,
+            parent_name: wanted,
+            crl_required,
+            ..Uses::default()
+        };
+        let uses = group::redirector_uses(&config.group, uses);
         let credentials = Credentials::load(&config.tls_dir, &config.name, uses)?;
         let metrics = Arc::new(Metrics::new());
         let queues = Queues::<Relay>::new();
@@ -69,13 +79,8 @@ impl RelayServer {
         let up = queue_bytes.saturating_mul(4).saturating_add(COMMIT_ROOM);
         let (up, down) = (setup(up), setup(queue_bytes));
         let (state, link) = watch::channel(LinkState::Down(None));
-        let dialer = Dialer {
-            setup: up,
-            credentials: credentials.clone(),
-            parent: config.relay.parent.clone(),
-            link: config.link.clone(),
-            state,
-        };
+        let (parent, keys) = (&config.relay.parent, credentials.clone());
+        let dialer = Dialer::new(parent, up, keys, config.link.clone(), state);
         let listen = config.relay.listen.clone();
         let listen_error = |error: std::io::Error| ServerError::Listen {
             address: listen.clone(),
@@ -83,10 +88,9 @@ impl RelayServer {
         };
         let link_config = config.link.clone();
         let keys = credentials.clone();
-        let listener = Listener::bind(&listen, down, keys, link_config, FIRST_DOWN_LINK)
-            .await
-            .map_err(listen_error)?;
-        let address = listener.address().map_err(listen_error)?;
+        let door = Door::open(&listen, &credentials).await.map_err(listen_error)?;
+        let address = door.address().map_err(listen_error)?;
+        let listener = Listener::new(door, Side::Down, down, keys, link_config, FIRST_DOWN_LINK);
         let (ready_sender, ready) = watch::channel(false);
         let outlet = RelayOutlet { ready: ready_sender };
         let host = Host::spawn(machine, outlet, queues, Vec::new());
@@ -98,8 +102,8 @@ impl RelayServer {
             [&accept, &dial, &clock, &watch, &host].map(tokio::task::JoinHandle::abort_handle);
         tracing::info!(name = %config.name, %address, parent = %config.relay.parent, "relay started");
         let (tasks, parent) = (tasks.to_vec(), config.relay.parent);
-        let name = config.name;
-        Ok(Self { name, address, parent, inputs, metrics, credentials, link, ready, tasks })
+        let (name, group) = (config.name, config.group);
+        Ok(Self { name, address, parent, group, inputs, metrics, credentials, link, ready, tasks })
     }
 
     /// Waits until it has ended: a broken invariant ends it, and its process should end with it.
@@ -156,6 +160,7 @@ fn machine_config(config: &RelayConfig) -> relay::RelayConfig {
         commit_bytes_max: usize::try_from(config.link.queue.0)
             .unwrap_or(usize::MAX)
             .saturating_mul(2),
+        group: group::redirector(&config.group),
         ..defaults
     }
 }
@@ -176,7 +181,7 @@ struct RelayOutlet {
 }
 
 impl Outlet<Relay> for RelayOutlet {
-    fn carry_out(&mut self, output: RelayOutput) {
+    fn carry_out(&mut self, output: RelayOutput, _: &BTreeMap<LinkId, LinkSender>) {
         match output {
             RelayOutput::Link(_) => unreachable!("the host keeps what is of links"),
             RelayOutput::Notice(RelayNotice::Ready) => {
@@ -222,7 +227,10 @@ impl Probe for RelayServer {
 
     fn status(&self) -> Telling<'_> {
         Box::pin(async {
-            let seen = self.inputs.look(|relay, links| Seen::new(relay.status(), links)).await;
+            let seen = self
+                .inputs
+                .look(|relay, links| (Seen::new(relay.status(), links), relay.group_status()));
+            let (seen, group) = seen.await.unzip();
             if let Some(seen) = &seen {
                 seen.measure(&self.metrics);
             }
@@ -234,7 +242,7 @@ impl Probe for RelayServer {
                     "directory": directory(status.directory),
                 })
             };
-            serde_json::json!({
+            let mut status = serde_json::json!({
                 "role": "relay",
                 "name": self.name,
                 "address": self.address.to_string(),
@@ -245,7 +253,12 @@ impl Probe for RelayServer {
                 "domains": seen.as_ref().map(|seen| seen.domains().map(domain).collect::<Vec<_>>()),
                 "children": seen.as_ref().map(Seen::children),
                 "figures": self.metrics.summary(),
-            })
+            });
+            if let Some(group) = group.flatten() {
+                self.metrics.group().redirector(&group);
+                status["group"] = group::told_by_redirector(&self.group, &group);
+            }
+            status
         })
     }
 }

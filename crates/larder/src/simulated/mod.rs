@@ -76,6 +76,8 @@ pub trait World {
     fn fault(&self) -> Option<RuntimeFault>;
     /// Opens a connection to an address in the name of a process; also the name at the other end.
     fn connect(&self, from: &str, role: Role, to: &str) -> Later<io::Result<(Stream, String)>>;
+    /// The groups that a process's certificate is of.
+    fn groups(&self, name: &str) -> Vec<String>;
     /// Takes connections at an address, for a process.
     fn listen(&self, name: &str, at: &str) -> io::Result<(mpsc::Receiver<Incoming>, SocketAddr)>;
     /// The stores of an origin, by its folder.
@@ -130,6 +132,12 @@ fn outside<T>(what: impl FnOnce() -> T) -> T {
     let result = what();
     WORLD.set(world);
     result
+}
+
+/// What a process's certificate proves.
+pub(crate) fn proven(name: String, role: Role) -> crate::tls::Proven {
+    let groups = world().map_or_else(Vec::new, |world| world.groups(&name));
+    crate::tls::Proven { name, role, groups }
 }
 
 pub(crate) fn limits() -> Option<Limits> {

@@ -1,5 +1,6 @@
 //! A process's certificates without the process.
 
+use crate::metrics::Side;
 use crate::tls::{CertificateStatus, Credentials, TlsError, Uses};
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +29,6 @@ impl Watched {
     /// With what links are accepted now; none: this is a node.
     #[must_use]
     pub fn server_config(&self) -> Option<Arc<rustls::ServerConfig>> {
-        self.serves.then(|| self.credentials.current().server())
+        self.serves.then(|| self.credentials.current().server(Side::Down))
     }
 }

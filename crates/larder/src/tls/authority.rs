@@ -4,8 +4,8 @@ use super::error::TlsError;
 use super::issued::{self, Edition, ISSUED_FILE, Issued, Standing, hexadecimal, serial_bytes};
 use super::revoked::{Revoked, lists, no_list};
 use super::{
-    CA_FILE, CA_KEY_FILE, CRL_FILE, certificate_file, check_key_mode, key_file, read_certificates,
-    read_file,
+    CA_FILE, CA_KEY_FILE, CRL_FILE, GROUP_URI, certificate_file, check_key_mode, is_group_name,
+    key_file, read_certificates, read_file,
 };
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
@@ -14,6 +14,7 @@ use rcgen::{
 };
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -180,10 +181,20 @@ impl Authority {
     /// copies of the authority's certificate and list when `out` is another folder. `days` from
     /// now.
     pub fn issue(&self, out: &Path, name: &str, role: Role, days: u32) -> Result<(), TlsError> {
+        self.issue_in(out, (name, role, &[]), days)
+    }
+
+    /// The same for a name that is in groups of neighbours.
+    pub fn issue_in(
+        &self,
+        out: &Path,
+        (name, role, groups): (&str, Role, &[String]),
+        days: u32,
+    ) -> Result<(), TlsError> {
         check_name(name)?;
         fs::create_dir_all(out).map_err(|e| file_error(out, &e, "choose a folder to write to"))?;
         let key = KeyPair::generate().map_err(|e| generation_error(out, &e))?;
-        let certificate = self.sign(out, name, role, &key, seconds(days))?;
+        let certificate = self.sign(out, (name, role, groups), &key, seconds(days))?;
         write_file(&out.join(key_file(name)), key.serialize_pem().as_bytes(), 0o600)?;
         write_file(&out.join(certificate_file(name)), certificate.pem().as_bytes(), 0o644)?;
         for file in [CA_FILE, CRL_FILE] {
@@ -197,8 +208,15 @@ impl Authority {
 
     /// Issues a certificate once more for the name and role in `NAME.pem`, with its key or a new
     /// one, for `days`, or for as long as it was. The old one stays good until it expires or is
-    /// revoked. The key of one that was revoked is not signed again.
-    pub fn renew(&self, name: &str, new_key: bool, days: Option<u32>) -> Result<Issued, TlsError> {
+    /// revoked. The key of one that was revoked is not signed again. The groups it was of stay, and
+    /// `groups` are added to them.
+    pub fn renew(
+        &self,
+        name: &str,
+        new_key: bool,
+        days: Option<u32>,
+        groups: &[String],
+    ) -> Result<Issued, TlsError> {
         check_name(name)?;
         let (path, key_path) =
             (self.dir.join(certificate_file(name)), self.dir.join(key_file(name)));
@@ -221,7 +239,8 @@ impl Authority {
         };
         let lasted = Duration::from_secs(u64::try_from(old.until - old.from).unwrap_or(0));
         let lasts = days.map_or(lasted.saturating_sub(CLOCK_SLACK), seconds);
-        let certificate = self.sign(&self.dir, name, old.role, &key, lasts)?;
+        let groups = [&old.groups, groups].concat();
+        let certificate = self.sign(&self.dir, (name, old.role, &groups), &key, lasts)?;
         if new_key {
             write_file(&key_path, key.serialize_pem().as_bytes(), 0o600)?;
         }
@@ -232,8 +251,7 @@ impl Authority {
     fn sign(
         &self,
         out: &Path,
-        name: &str,
-        role: Role,
+        (name, role, groups): (&str, Role, &[String]),
         key: &KeyPair,
         lasts: Duration,
     ) -> Result<rcgen::Certificate, TlsError> {
@@ -241,6 +259,12 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, name);
         let san = name.try_into().map_err(|_| TlsError::BadName(name.to_owned()))?;
         params.subject_alt_names.push(SanType::DnsName(san));
+        for group in groups.iter().collect::<BTreeSet<_>>() {
+            let bad = || TlsError::BadGroup(group.clone());
+            let uri =
+                is_group_name(group).then(|| format!("{GROUP_URI}{group}")).ok_or_else(bad)?;
+            params.subject_alt_names.push(SanType::URI(uri.try_into().map_err(|_| bad())?));
+        }
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = role.usages().to_vec();

@@ -8,9 +8,10 @@
 
 use super::revoked::no_list;
 use super::{
-    CA_FILE, CRL_FILE, Identity, Own, TlsError, Trusted, certificate_file, key_file, peer_name,
+    CA_FILE, CRL_FILE, Identity, Own, Proven, TlsError, Trusted, certificate_file, key_file,
+    peer_name,
 };
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Side};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
@@ -50,33 +51,47 @@ pub(crate) struct Uses {
     pub(crate) parent_name: Option<String>,
     /// Whether there has to be a revocation list from the start.
     pub(crate) crl_required: bool,
+    /// The group that the certificate must be of; none: it is in none.
+    pub(crate) group: Option<String>,
+    /// Has links to neighbours of that group.
+    pub(crate) neighbours: bool,
 }
+
+/// What links are served with, and what they are opened with; what is not needed is not there.
+type Configs = (Option<Arc<rustls::ServerConfig>>, Option<Arc<rustls::ClientConfig>>);
 
 /// What was read, ready for new links.
 pub(crate) struct Trust {
     pub(crate) identity: Identity,
-    server: Option<Arc<rustls::ServerConfig>>,
-    client: Option<Arc<rustls::ClientConfig>>,
+    /// From children, and to the parent.
+    tree: Configs,
+    /// From neighbours, and to them.
+    neighbours: Configs,
 }
 
 impl Trust {
     /// Makes ready for its uses. An error if the certificate and its key do not fit together, or
-    /// have the wrong role.
+    /// have the wrong role, or group.
     fn new(identity: Identity, uses: &Uses) -> Result<Self, TlsError> {
+        uses.group.iter().try_for_each(|group| identity.check_group(group))?;
         let server = uses.serves.then(|| identity.server_config()).transpose()?;
         let parent = uses.parent_name.as_deref();
         let client = uses.dials.then(|| identity.client_config(parent)).transpose()?;
-        Ok(Self { identity, server, client })
+        let neighbours = uses.neighbours.then(|| identity.neighbour_configs()).transpose()?;
+        let neighbours = neighbours.unzip();
+        Ok(Self { identity, tree: (server, client), neighbours })
     }
 
-    /// For links from children.
-    pub(crate) fn server(&self) -> Arc<rustls::ServerConfig> {
-        self.server.clone().expect("who serves says so when the files are loaded")
+    /// For links from children, or from neighbours.
+    pub(crate) fn server(&self, side: Side) -> Arc<rustls::ServerConfig> {
+        let configs = if side == Side::Neighbour { &self.neighbours } else { &self.tree };
+        configs.0.clone().expect("who serves says so when the files are loaded")
     }
 
-    /// For the link to the parent.
-    pub(crate) fn client(&self) -> Arc<rustls::ClientConfig> {
-        self.client.clone().expect("who dials says so when the files are loaded")
+    /// For the link to the parent, or to neighbours.
+    pub(crate) fn client(&self, side: Side) -> Arc<rustls::ClientConfig> {
+        let configs = if side == Side::Neighbour { &self.neighbours } else { &self.tree };
+        configs.1.clone().expect("who dials says so when the files are loaded")
     }
 }
 
@@ -169,7 +184,8 @@ impl Credentials {
         #[cfg(feature = "simulated")]
         if let Some(identity) = crate::simulated::identity(&name) {
             // Pipes have no TLS.
-            let trust = Trust { identity: identity?, server: None, client: None };
+            let (tree, neighbours) = <(Configs, Configs)>::default();
+            let trust = Trust { identity: identity?, tree, neighbours };
             let (current, looked) = (watch::Sender::new(Arc::new(trust)), Mutex::default());
             return Ok(Arc::new(Self { dir, name, uses, current, looked }));
         }
@@ -196,6 +212,16 @@ impl Credentials {
     #[cfg(feature = "simulated")]
     pub(crate) fn serves(&self) -> bool {
         self.uses.serves
+    }
+
+    /// Whether somebody's certificate is of the group that this process is in.
+    pub(crate) fn in_group(&self, peer: &Proven) -> bool {
+        self.uses.group.as_ref().is_some_and(|group| peer.is_of(group))
+    }
+
+    /// Whether this process is a member of a group.
+    pub(crate) fn has_neighbours(&self) -> bool {
+        self.uses.neighbours
     }
 
     /// For new links.

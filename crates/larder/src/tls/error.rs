@@ -134,6 +134,21 @@ pub enum TlsError {
         /// What it may not do.
         wanted: &'static str,
     },
+    /// The certificate is not of the group in which its holder is to be.
+    #[error("the certificate {path} is not of group `{group}`, which group.name (--group) names; renew it with `larder ca renew {name} --group {group}`, and copy it here", path = path.display())]
+    NotInGroup {
+        /// Which.
+        path: PathBuf,
+        /// The name in it.
+        name: String,
+        /// The group.
+        group: String,
+    },
+    /// A name that no group can have.
+    #[error(
+        "`{0}` is no name of a group: 1 to 63 letters, digits, `-`, `_` and `.`, beginning with a letter or digit"
+    )]
+    BadGroup(String),
     /// The other side's certificate does not do. Not our file: theirs.
     #[error("the certificate of {peer} is refused: {detail}")]
     PeerRefused {

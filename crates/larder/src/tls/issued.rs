@@ -4,7 +4,7 @@
 //! knows less.
 
 use super::authority::{Role, file_error, write_file};
-use super::{TlsError, malformed, peer_name, read_certificates, read_file};
+use super::{TlsError, malformed, peer_groups, peer_name, read_certificates, read_file};
 use rustls::pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -89,6 +89,9 @@ pub struct Issued {
     pub name: String,
     /// What its holder may be.
     pub role: Role,
+    /// The groups it is of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
     /// Its beginning, in seconds since 1970.
     pub from: i64,
     /// Its end, likewise.
@@ -113,6 +116,7 @@ impl Issued {
             serial: hexadecimal(&parsed.tbs_certificate.serial.to_bytes_be()),
             name: peer_name(certificate).ok_or_else(|| malformed(path, "it holds no name"))?,
             role,
+            groups: peer_groups(certificate),
             from: parsed.validity().not_before.timestamp(),
             until: parsed.validity().not_after.timestamp(),
         })

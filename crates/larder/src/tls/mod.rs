@@ -2,7 +2,8 @@
 //! peer's name taken from its certificate.
 //!
 //! A certificate names a Larder identity, not a host: a node may move, and a parent may be reached
-//! through a forwarded port. The extended key usage says who may serve and who may connect.
+//! through a forwarded port. The extended key usage says who may serve and who may connect; URIs say
+//! which groups of neighbours it is of (decision 0032).
 
 mod authority;
 mod credentials;
@@ -160,23 +161,49 @@ impl Identity {
     /// For serving links: asks every peer for a certificate of the authority.
     pub fn server_config(&self) -> Result<Arc<rustls::ServerConfig>, TlsError> {
         self.check_usage(true)?;
+        self.serving(ALPN)
+    }
+
+    /// For links to neighbours, that are accepted and that are dialled. Who may connect to a parent may do
+    /// both: none of them is a parent.
+    pub(crate) fn neighbour_configs(
+        &self,
+    ) -> Result<(Arc<rustls::ServerConfig>, Arc<rustls::ClientConfig>), TlsError> {
+        self.check_usage(false)?;
+        let verifier = verify::NeighbourVerifier(self.child_verifier()?);
+        Ok((self.serving(NEIGHBOUR_ALPN)?, self.connecting(Arc::new(verifier), NEIGHBOUR_ALPN)?))
+    }
+
+    /// Whether its certificate is of a group.
+    pub(crate) fn check_group(&self, group: &str) -> Result<(), TlsError> {
+        let is_of = Proven::of(&self.own.chain[0]).is_some_and(|own| own.is_of(group));
+        is_of.then_some(()).ok_or_else(|| TlsError::NotInGroup {
+            path: self.own.certificate_path.clone(),
+            name: self.name.clone(),
+            group: group.to_owned(),
+        })
+    }
+
+    fn child_verifier(&self) -> Result<Arc<verify::ChildVerifier>, TlsError> {
         let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
             self.trusted.roots.clone(),
             self.provider.clone(),
         )
         .build()
         .map_err(|e| malformed(&self.own.certificate_path, &e.to_string()))?;
-        let verifier = Arc::new(verify::ChildVerifier {
-            chains: verifier,
-            revoked: self.trusted.revoked.clone(),
-        });
+        let revoked = self.trusted.revoked.clone();
+        Ok(Arc::new(verify::ChildVerifier { chains: verifier, revoked }))
+    }
+
+    fn serving(&self, alpn: &[u8]) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+        let verifier = self.child_verifier()?;
         let mut config = rustls::ServerConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|e| self.config_error(&e))?
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.own.chain.clone(), self.own.key.clone_key())
             .map_err(|e| self.config_error(&e))?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = vec![alpn.to_vec()];
         // A resumed session is not asked for its certificate: it would go on past the end of that.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
@@ -196,6 +223,14 @@ impl Identity {
             self.provider.clone(),
             parent.map(str::to_owned),
         ));
+        self.connecting(verifier, ALPN)
+    }
+
+    fn connecting(
+        &self,
+        verifier: Arc<dyn rustls::client::danger::ServerCertVerifier>,
+        alpn: &[u8],
+    ) -> Result<Arc<rustls::ClientConfig>, TlsError> {
         let mut config = rustls::ClientConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|e| self.config_error(&e))?
@@ -203,7 +238,7 @@ impl Identity {
             .with_custom_certificate_verifier(verifier)
             .with_client_auth_cert(self.own.chain.clone(), self.own.key.clone_key())
             .map_err(|e| self.config_error(&e))?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = vec![alpn.to_vec()];
         config.resumption = rustls::client::Resumption::disabled();
         Ok(Arc::new(config))
     }
@@ -289,6 +324,44 @@ impl Identity {
 
 /// Tells Larder's links from other protocols on the same port.
 const ALPN: &[u8] = b"larder/1";
+/// The same of links between neighbours: who dials a parent at a neighbour's address is told so.
+const NEIGHBOUR_ALPN: &[u8] = b"larder-group/1";
+
+/// Beginning of the URI under which a certificate names a group.
+const GROUP_URI: &str = "larder-group:";
+
+/// Whether a group can have this name: 1 to 63 letters, digits, `-`, `_` and `.`, beginning with a letter or
+/// digit.
+#[must_use]
+pub fn is_group_name(name: &str) -> bool {
+    (1..=63).contains(&name.len())
+        && name.as_bytes()[0].is_ascii_alphanumeric()
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+/// Who is at the other end of a link, as its certificate proves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Proven {
+    /// Its name.
+    pub(crate) name: String,
+    /// What it may be.
+    pub(crate) role: larder_core::message::Role,
+    /// The groups it is of.
+    pub(crate) groups: Vec<String>,
+}
+
+impl Proven {
+    /// What a certificate says; none: it holds no name.
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (role, groups) = (peer_role(certificate), peer_groups(certificate));
+        Some(Self { name: peer_name(certificate)?, role, groups })
+    }
+
+    /// Whether it is of a group.
+    pub(crate) fn is_of(&self, group: &str) -> bool {
+        self.groups.iter().any(|of| of == group)
+    }
+}
 
 /// The Larder identity that a certificate names.
 pub fn peer_name(certificate: &CertificateDer<'_>) -> Option<String> {
@@ -298,6 +371,18 @@ pub fn peer_name(certificate: &CertificateDer<'_>) -> Option<String> {
         GeneralName::DNSName(name) => Some((*name).to_owned()),
         _ => None,
     })
+}
+
+/// The groups that a certificate names.
+pub fn peer_groups(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names.into_iter().flat_map(|names| names.value.general_names.iter());
+    let groups = names.filter_map(|name| match name {
+        GeneralName::URI(uri) => uri.strip_prefix(GROUP_URI),
+        _ => None,
+    });
+    groups.map(str::to_owned).collect()
 }
 
 /// What a certificate lets a child be: a relay only if it may serve as well.

@@ -192,8 +192,8 @@ fn a_revoked_certificate_is_refused_by_both_sides_and_its_successor_is_not() {
     let (dir, authority) = authority("revoked");
     let stolen = Identity::load(&dir, "node-one").expect("issued");
     let old_origin = Identity::load(&dir, "origin").expect("issued");
-    authority.renew("node-one", true, None).expect("renews");
-    authority.renew("origin", false, Some(2)).expect("renews");
+    authority.renew("node-one", true, None, &[]).expect("renews");
+    authority.renew("origin", false, Some(2), &[]).expect("renews");
     for name in ["node-one", "origin"] {
         let revoked = authority.revoke(&Which::Replaced(name.into())).expect("one was replaced");
         assert_eq!(revoked.known.len(), 1, "{name}");
@@ -222,7 +222,7 @@ fn a_revoked_certificate_is_refused_by_both_sides_and_its_successor_is_not() {
 fn a_renewal_with_the_same_key_has_a_number_of_its_own() {
     let (dir, authority) = authority("numbers");
     let key = std::fs::read(dir.join("node-one-key.pem")).expect("issued");
-    let renewed = authority.renew("node-one", false, None).expect("renews");
+    let renewed = authority.renew("node-one", false, None, &[]).expect("renews");
     assert_eq!(std::fs::read(dir.join("node-one-key.pem")).expect("still there"), key);
     let all = authority.list().expect("a good folder");
     let of_node: Vec<_> = all.iter().filter(|(issued, _)| issued.name == "node-one").collect();
@@ -253,7 +253,7 @@ fn only_whole_and_good_files_take_the_place_of_those_in_use() {
 
     // A new certificate and its key are two files: between them nothing changes.
     let old_key = std::fs::read(dir.join("node-one-key.pem")).expect("there");
-    authority.renew("node-one", true, None).expect("renews");
+    authority.renew("node-one", true, None, &[]).expect("renews");
     let new_key = std::fs::read(dir.join("node-one-key.pem")).expect("there");
     std::fs::write(dir.join("node-one-key.pem"), old_key).expect("writes");
     credentials.look(true);
@@ -320,7 +320,7 @@ fn a_part_that_does_not_do_keeps_no_other_out() {
     assert!(accepts(&lost));
 
     // A certificate that has ended, and a list.
-    authority.renew("origin", false, Some(0)).expect("renews");
+    authority.renew("origin", false, Some(0), &[]).expect("renews");
     // Validity is kept in whole seconds.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     authority.revoke(&Which::Name("lost".into())).expect("revokes");
@@ -333,7 +333,7 @@ fn a_part_that_does_not_do_keeps_no_other_out() {
 
     // A list of half its length, and a certificate.
     let good = std::fs::read(dir.join(CRL_FILE)).expect("there");
-    authority.renew("origin", true, Some(1)).expect("renews");
+    authority.renew("origin", true, Some(1), &[]).expect("renews");
     std::fs::write(dir.join(CRL_FILE), &good[..good.len() / 2]).expect("writes");
     origin.look(true);
     assert_ne!(serial(), first);
@@ -352,7 +352,7 @@ fn a_part_that_does_not_do_keeps_no_other_out() {
 
     // Authorities that nobody's certificate here is of are not taken: it would be believed nowhere.
     std::fs::write(dir.join(CRL_FILE), &good).expect("writes");
-    authority.renew("origin", true, None).expect_err("it is garbage");
+    authority.renew("origin", true, None, &[]).expect_err("it is garbage");
     authority.issue(&dir, "origin", Role::Origin, 1).expect("issues");
     let (other, _other_authority) = other_authority("parts-other");
     let ours = std::fs::read(dir.join(CA_FILE)).expect("there");
@@ -511,7 +511,7 @@ fn certificates_from_before_the_list_are_remembered_when_they_are_replaced() {
     };
     let (node, origin) = (serial("node-one"), serial("origin"));
     std::fs::remove_file(dir.join(ISSUED)).expect("as authorities were");
-    authority.renew("node-one", true, None).expect("renews");
+    authority.renew("node-one", true, None, &[]).expect("renews");
     authority.issue(&dir, "origin", Role::Origin, 1).expect("issues");
     for (name, old) in [("node-one", node), ("origin", origin)] {
         let revoked = authority.revoke(&Which::Name(name.into())).expect("there are two").known;
@@ -606,11 +606,11 @@ fn the_key_of_a_revoked_certificate_is_not_signed_again() {
     let (dir, authority) = authority("stolen-key");
     authority.revoke(&Which::Name("node-one".into())).expect("revokes");
     let before = authority.list().expect("a good folder").len();
-    let error = authority.renew("node-one", false, None).expect_err("its key was stolen");
+    let error = authority.renew("node-one", false, None, &[]).expect_err("its key was stolen");
     let text = error.to_string();
     assert!(text.contains("--new-key") && text.contains("larder ca issue node-one"), "{text}");
     assert_eq!(authority.list().expect("a good folder").len(), before, "nothing was signed");
-    authority.renew("node-one", true, None).expect("another key");
+    authority.renew("node-one", true, None, &[]).expect("another key");
     assert!(Credentials::load(&dir, "node-one", uses(false)).is_ok());
 }
 
@@ -726,6 +726,6 @@ fn a_certificate_lasts_no_longer_than_can_be_written() {
         let ever = Identity::load(&dir, "ever").expect("issued");
         assert_eq!(handshake(&origin, &ever, None).0.expect("accepted"), "ever");
     }
-    let renewed = authority.renew("ever", false, None).expect("renews");
+    let renewed = authority.renew("ever", false, None, &[]).expect("renews");
     assert_eq!(renewed.until, 253_402_300_799, "the last second that can be written");
 }

@@ -79,6 +79,46 @@ impl ClientCertVerifier for ChildVerifier {
     }
 }
 
+/// Accepts a certificate of the authority that may connect, of whoever listens for neighbours.
+#[derive(Debug)]
+pub(super) struct NeighbourVerifier(pub(super) Arc<ChildVerifier>);
+
+impl ServerCertVerifier for NeighbourVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _dialled: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.0.verify_client_cert(end_entity, intermediates, now)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
 /// Accepts a certificate of the authority that may serve, with the name wanted if one is: the
 /// address that was dialled plays no part.
 #[derive(Debug)]

@@ -32,6 +32,8 @@ const UNBOUNDED: QueueLimits =
 pub(crate) enum LinkEvent {
     /// It stands: `input` is the machine's `UpOpened` or `DownOpened`.
     Opened {
+        /// Whose it is.
+        side: Side,
         /// Its number.
         link: LinkId,
         /// Where to send.
@@ -41,6 +43,8 @@ pub(crate) enum LinkEvent {
     },
     /// A message came, or the link is gone.
     Input {
+        /// Whose the link is.
+        side: Side,
         /// For the machine.
         input: LinkInput,
         /// Given back when the machine has handled it.
@@ -92,28 +96,29 @@ impl LinkSetup {
     }
 
     /// Runs a link until it ends, or until `distrusts` does. `input` tells the machine of it;
-    /// `seen` looks at every message received before the machine does.
+    /// `first` takes every message received before the machine does, and gives it what is left.
     pub(super) async fn run<S>(
         &self,
         stream: S,
         side: Side,
         link: LinkId,
         (input, address): (LinkInput, &str),
-        seen: impl FnMut(&Message),
+        first: impl FnMut(Message) -> Option<Message>,
         distrusts: impl Future<Output = TlsError>,
     ) -> End
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        let (sender, queue) = outgoing(self.queue_bytes, address);
+        let (sender, queue) = outgoing(side, self.queue_bytes, address);
         let own = sender.clone();
-        let opened = LinkEvent::Opened { link, sender, input };
+        let opened = LinkEvent::Opened { side, link, sender, input };
         if self.events.send(opened).await.is_err() {
             return End::Stopped;
         }
         self.metrics.link(side, true);
         let (mut read, write) = tokio::io::split(stream);
         let writer = Writer {
+            side,
             write,
             queue,
             metrics: self.metrics.clone(),
@@ -126,7 +131,7 @@ impl LinkSetup {
             biased;
             end = &mut writer.0 => end.unwrap_or(End::Stopped),
             error = distrusts => End::Distrusted(error),
-            end = self.read(&mut read, link, seen) => end,
+            end = self.read(&mut read, (side, link), first) => end,
         };
         let goodbye = match &end {
             End::Closed(reason) if !writer.0.is_finished() => Some(reason.clone()),
@@ -155,7 +160,8 @@ impl LinkSetup {
         if planted(RuntimeFault::ClosedUntold) {
             return end;
         }
-        let closed = LinkEvent::Input { input: LinkInput::Closed { link, reason }, permit: None };
+        let input = LinkInput::Closed { link, reason };
+        let closed = LinkEvent::Input { side, input, permit: None };
         match self.events.send(closed).await {
             Ok(()) => end,
             Err(_) => End::Stopped,
@@ -165,8 +171,8 @@ impl LinkSetup {
     async fn read<S: AsyncRead>(
         &self,
         read: &mut ReadHalf<S>,
-        link: LinkId,
-        mut seen: impl FnMut(&Message),
+        (side, link): (Side, LinkId),
+        mut first: impl FnMut(Message) -> Option<Message>,
     ) -> End {
         let mut lanes = LaneReceiver::new();
         let mut buffer = BytesMut::with_capacity(self.limits.batch_bytes);
@@ -186,12 +192,13 @@ impl LinkSetup {
                     Err(error) => return End::Closed(error.into()),
                 };
                 self.metrics.message(Direction::Received, &message, u64::from(bytes));
+                self.metrics.group().moved(side, Direction::Received, &message);
                 own_pages(&mut message);
-                seen(&message);
+                let Some(message) = first(message) else { continue };
                 if let Message::Goodbye { reason } = message {
                     return End::Goodbye(reason);
                 }
-                if !self.hand_over(link, message, bytes).await {
+                if !self.hand_over((side, link), message, bytes).await {
                     return End::Stopped;
                 }
             }
@@ -203,7 +210,7 @@ impl LinkSetup {
 
     /// Gives a message to the machine, and waits while too much lies before it: so the socket
     /// waits, and the peer. False: the machine's task is gone.
-    async fn hand_over(&self, link: LinkId, message: Message, bytes: u32) -> bool {
+    async fn hand_over(&self, (side, link): (Side, LinkId), message: Message, bytes: u32) -> bool {
         let permit = if bytes > self.limits.small_bytes {
             let share = bytes.min(self.limits.input_bytes);
             match self.budget.clone().acquire_many_owned(share).await {
@@ -214,7 +221,7 @@ impl LinkSetup {
             None
         };
         let input = LinkInput::Received { link, message, bytes };
-        self.events.send(LinkEvent::Input { input, permit }).await.is_ok()
+        self.events.send(LinkEvent::Input { side, input, permit }).await.is_ok()
     }
 }
 
@@ -228,6 +235,7 @@ impl<T> Drop for Owned<T> {
 }
 
 struct Writer<S> {
+    side: Side,
     write: WriteHalf<S>,
     queue: Outgoing,
     metrics: Arc<Metrics>,
@@ -256,7 +264,10 @@ impl<S: AsyncWrite> Writer<S> {
             }
             for message in taken.drain(..) {
                 match lanes.push(&message) {
-                    Ok(bytes) => self.metrics.message(Direction::Sent, &message, bytes as u64),
+                    Ok(bytes) => {
+                        self.metrics.message(Direction::Sent, &message, bytes as u64);
+                        self.metrics.group().moved(self.side, Direction::Sent, &message);
+                    }
                     Err(error) => {
                         return self.goodbye(CloseReason::Limit(error.to_string())).await;
                     }
@@ -359,10 +370,14 @@ mod tests {
         let metrics = Arc::new(Metrics::new());
         let setup = LinkSetup::new(events, metrics, 1 << 20, Duration::from_secs(5));
         let (here, mut there) = tokio::io::duplex(4096);
-        let opened =
-            LinkInput::DownOpened { link: LinkId(1), peer: "peer".into(), role: Role::Node };
+        let opened = LinkInput::DownOpened {
+            link: LinkId(1),
+            peer: "peer".into(),
+            role: Role::Node,
+            in_group: false,
+        };
         let run = async {
-            setup.run(here, Side::Down, LinkId(1), (opened, "pipe"), |_| {}, pending()).await
+            setup.run(here, Side::Down, LinkId(1), (opened, "pipe"), Some, pending()).await
         };
         let peer = async move {
             let header = FrameHeader { length: 3, lane: Lane::Control, slot: 0, last: true };
@@ -400,9 +415,14 @@ mod tests {
         let setup =
             LinkSetup::new(events, Arc::new(Metrics::new()), 1 << 20, Duration::from_secs(5));
         let (here, mut there) = tokio::io::duplex(4096);
-        let input = LinkInput::DownOpened { link: LinkId(1), peer: "a".into(), role: Role::Node };
+        let input = LinkInput::DownOpened {
+            link: LinkId(1),
+            peer: "a".into(),
+            role: Role::Node,
+            in_group: false,
+        };
         let link = tokio::spawn(async move {
-            setup.run(here, Side::Down, LinkId(1), (input, "pipe"), |_| {}, pending()).await
+            setup.run(here, Side::Down, LinkId(1), (input, "pipe"), Some, pending()).await
         });
         let opened = told.recv().await;
         assert!(matches!(opened, Some(LinkEvent::Opened { .. })));
@@ -426,10 +446,14 @@ mod tests {
         let (events, mut told) = mpsc::channel(8);
         let metrics = Arc::new(Metrics::new());
         let setup = LinkSetup::new(events, metrics, 64 << 20, PATIENCE);
-        let opened =
-            LinkInput::DownOpened { link: LinkId(1), peer: "peer".into(), role: Role::Node };
+        let opened = LinkInput::DownOpened {
+            link: LinkId(1),
+            peer: "peer".into(),
+            role: Role::Node,
+            in_group: false,
+        };
         let run = tokio::spawn(async move {
-            setup.run(near, Side::Down, LinkId(1), (opened, "line"), |_| {}, pending()).await
+            setup.run(near, Side::Down, LinkId(1), (opened, "line"), Some, pending()).await
         });
         let Some(LinkEvent::Opened { sender, .. }) = told.recv().await else {
             panic!("the link stands");

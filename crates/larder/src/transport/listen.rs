@@ -1,24 +1,26 @@
-//! Links from children.
+//! Links that others open: children, and neighbours.
 
-use super::dial::{broken, lasting};
+use super::connect::{broken, lasting};
 use super::link::{End, LinkSetup};
 use super::prepare;
 use crate::config::LinkConfig;
 use crate::metrics::Side;
-use crate::tls::{Credentials, TlsError, peer_name, peer_role};
+use crate::tls::{Credentials, Proven, TlsError};
 use larder_core::id::LinkId;
 use larder_core::machine::LinkInput;
-use larder_core::message::Role;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: u32 = 1024;
 
 /// Accepts links.
 pub(crate) struct Listener {
@@ -28,7 +30,7 @@ pub(crate) struct Listener {
 }
 
 /// Where connections come in.
-enum Door {
+pub(crate) enum Door {
     Tcp(TcpListener),
     #[cfg(feature = "simulated")]
     Pipes(tokio::sync::mpsc::Receiver<crate::simulated::Incoming>, SocketAddr),
@@ -42,6 +44,7 @@ enum Arrived {
 }
 
 struct Shared {
+    side: Side,
     setup: LinkSetup,
     credentials: Arc<Credentials>,
     link: LinkConfig,
@@ -49,35 +52,19 @@ struct Shared {
 }
 
 impl Listener {
-    /// Binds. Links are numbered from `first_link`.
-    pub(crate) async fn bind(
-        listen: &str,
+    /// Of links of a side, which are numbered from `first_link`.
+    pub(crate) fn new(
+        door: Door,
+        side: Side,
         setup: LinkSetup,
         credentials: Arc<Credentials>,
         link: LinkConfig,
         first_link: u64,
-    ) -> std::io::Result<Self> {
-        let door = Door::open(listen, &credentials).await?;
+    ) -> Self {
         let room = Arc::new(Semaphore::new(link.links_max as usize));
-        Ok(Self {
-            door,
-            shared: Arc::new(Shared {
-                setup,
-                credentials,
-                link,
-                next_link: AtomicU64::new(first_link),
-            }),
-            room,
-        })
-    }
-
-    /// Where it listens.
-    pub(crate) fn address(&self) -> std::io::Result<SocketAddr> {
-        match &self.door {
-            Door::Tcp(listener) => listener.local_addr(),
-            #[cfg(feature = "simulated")]
-            Door::Pipes(_, address) => Ok(*address),
-        }
+        let next_link = AtomicU64::new(first_link);
+        let shared = Arc::new(Shared { side, setup, credentials, link, next_link });
+        Self { door, shared, room }
     }
 
     /// Accepts until dropped.
@@ -96,7 +83,7 @@ impl Listener {
             while links.try_join_next().is_some() {}
             let Ok(permit) = self.room.clone().try_acquire_owned() else {
                 tracing::warn!(%address, "refused: link.links_max links stand");
-                self.shared.setup.metrics.link_failed(Side::Down);
+                self.shared.setup.metrics.link_failed(self.shared.side);
                 continue;
             };
             let shared = self.shared.clone();
@@ -109,14 +96,43 @@ impl Listener {
 }
 
 impl Door {
-    async fn open(listen: &str, credentials: &Credentials) -> std::io::Result<Self> {
+    /// Listens at `host:port`.
+    pub(crate) async fn open(listen: &str, credentials: &Credentials) -> std::io::Result<Self> {
         #[cfg(feature = "simulated")]
-        if let Some(world) = crate::simulated::world() {
-            let (arrivals, address) = world.listen(credentials.name(), listen)?;
-            return Ok(Self::Pipes(arrivals, address));
+        if let Some(opened) = Self::of_world(listen, credentials) {
+            return opened;
         }
         let _ = credentials;
         Ok(Self::Tcp(TcpListener::bind(listen).await?))
+    }
+
+    /// Listens at an address, at once.
+    pub(crate) fn open_at(listen: SocketAddr, credentials: &Credentials) -> std::io::Result<Self> {
+        #[cfg(feature = "simulated")]
+        if let Some(opened) = Self::of_world(&listen.to_string(), credentials) {
+            return opened;
+        }
+        let _ = credentials;
+        let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // As with `TcpListener::bind`: a process that is started anew finds its port free.
+        socket.set_reuseaddr(true)?;
+        socket.bind(listen)?;
+        Ok(Self::Tcp(socket.listen(BACKLOG)?))
+    }
+
+    #[cfg(feature = "simulated")]
+    fn of_world(listen: &str, credentials: &Credentials) -> Option<std::io::Result<Self>> {
+        let opened = crate::simulated::world()?.listen(credentials.name(), listen);
+        Some(opened.map(|(arrivals, address)| Self::Pipes(arrivals, address)))
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> std::io::Result<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr(),
+            #[cfg(feature = "simulated")]
+            Self::Pipes(_, address) => Ok(*address),
+        }
     }
 
     async fn accept(&mut self) -> std::io::Result<(Arrived, SocketAddr)> {
@@ -144,15 +160,15 @@ impl Shared {
             #[cfg(feature = "simulated")]
             Arrived::Pipe(incoming) => {
                 let crate::simulated::Incoming { stream, peer, role, .. } = incoming;
-                return self
-                    .serve_link(stream, address, (peer, role), std::future::pending())
-                    .await;
+                let peer = crate::simulated::proven(peer, role);
+                return self.serve_link(stream, address, peer, std::future::pending()).await;
             }
         };
         let handshake = async {
             prepare(&stream, self.link.write_limit.0).map_err(|e| e.to_string())?;
             let trust = self.credentials.current();
-            let stream = tokio_rustls::TlsAcceptor::from(trust.server()).accept(stream).await;
+            let acceptor = tokio_rustls::TlsAcceptor::from(trust.server(self.side));
+            let stream = acceptor.accept(stream).await;
             stream.map_err(|e| trust.identity.explain(&address.to_string(), &e).to_string())
         };
         let stream = match timeout(self.link.connect_limit.0, handshake).await {
@@ -163,48 +179,55 @@ impl Shared {
         let chain = stream.get_ref().1.peer_certificates();
         let known = chain.and_then(|chain| {
             let certificate = chain.first()?.clone().into_owned();
-            Some((peer_name(&certificate)?, peer_role(&certificate), certificate))
+            Some((Proven::of(&certificate)?, certificate))
         });
-        let Some((peer, role, certificate)) = known else {
+        let Some((peer, certificate)) = known else {
             return self.refuse(address, "the certificate holds no name");
         };
         let distrusts = self.credentials.distrusts(&certificate);
-        self.serve_link(stream, address, (peer, role), distrusts).await;
+        self.serve_link(stream, address, peer, distrusts).await;
     }
 
     async fn serve_link<S: AsyncRead + AsyncWrite + Send + 'static>(
         &self,
         stream: S,
         address: SocketAddr,
-        (peer, role): (String, Role),
+        peer: Proven,
         distrusts: impl Future<Output = TlsError>,
     ) {
         let link = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
-        tracing::info!(%address, %peer, link = link.0, "child linked");
-        let opened =
-            (LinkInput::DownOpened { link, peer: peer.clone(), role }, address.to_string());
-        let opened = (opened.0, opened.1.as_str());
-        let end = self.setup.run(stream, Side::Down, link, opened, |_| {}, distrusts).await;
+        let (who, at) = (self.who(), address.to_string());
+        let in_group = self.credentials.in_group(&peer);
+        let Proven { name: peer, role, .. } = peer;
+        tracing::info!(%address, %peer, link = link.0, "{who} linked");
+        let opened = LinkInput::DownOpened { link, peer: peer.clone(), role, in_group };
+        let opened = (opened, at.as_str());
+        let end = self.setup.run(stream, self.side, link, opened, Some, distrusts).await;
         let why = match end {
             // Somebody has to see to it.
             End::Closed(reason) if lasting(&reason) => {
-                tracing::warn!(%address, %peer, link = link.0, %reason, "child refused");
+                tracing::warn!(%address, %peer, link = link.0, %reason, "{who} refused");
                 return;
             }
             End::Goodbye(reason) => format!("it said: {reason}"),
             End::Closed(reason) => format!("closed here: {reason}"),
             End::Broken(error) => broken(&error),
             End::Distrusted(error) => {
-                tracing::warn!(%address, link = link.0, %error, "child cut off");
+                tracing::warn!(%address, link = link.0, %error, "{who} cut off");
                 return;
             }
             End::Stopped => return,
         };
-        tracing::info!(%address, %peer, link = link.0, why, "child gone");
+        tracing::info!(%address, %peer, link = link.0, why, "{who} gone");
+    }
+
+    /// Who links here.
+    fn who(&self) -> &'static str {
+        if self.side == Side::Neighbour { "neighbour" } else { "child" }
     }
 
     fn refuse(&self, address: SocketAddr, why: &str) {
-        self.setup.metrics.link_failed(Side::Down);
+        self.setup.metrics.link_failed(self.side);
         tracing::warn!(%address, why, "connection refused");
     }
 }

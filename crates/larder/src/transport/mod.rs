@@ -1,17 +1,21 @@
-//! Links over TCP with mutual TLS: dialling, listening, one reader and one writer task a link.
+//! Links over TCP with mutual TLS: dialling, listening, one reader and one writer task a link. To the
+//! parent, from children, and between neighbours.
 //!
 //! Between a link and its machine stand two bounded queues. Towards the machine a full queue makes
 //! the reader wait, and so the socket, and so the peer. Towards the peer the machine never waits:
 //! a peer that lets more than `link.queue` bytes lie is cut off (P7).
 
+mod connect;
 mod dial;
 mod link;
 mod listen;
+mod neighbours;
 mod outgoing;
 
 pub(crate) use dial::{Dialer, LinkState, LinkWatch};
 pub(crate) use link::{LinkEvent, LinkSetup};
-pub(crate) use listen::Listener;
+pub(crate) use listen::{Door, Listener};
+pub(crate) use neighbours::NeighbourDialer;
 pub(crate) use outgoing::LinkSender;
 
 use rustix::net::sockopt;

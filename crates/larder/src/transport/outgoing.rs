@@ -1,8 +1,9 @@
 //! What waits to be sent on a link.
 
 use crate::clock::now;
+use crate::metrics::Side;
 use crate::planted::{RuntimeFault, planted};
-use larder_core::group::{GroupMessage, Member};
+use larder_core::group::{GroupMessage, Lack, Member};
 use larder_core::message::{
     CloseReason, CopyAnswer, Message, PageBody, VolumeChange, VolumeKey, VolumeSpec,
 };
@@ -24,6 +25,7 @@ pub(super) struct Outgoing {
 }
 
 struct Shared {
+    side: Side,
     /// Of the peer.
     address: String,
     opened: Instant,
@@ -51,8 +53,9 @@ pub(super) enum Work {
 }
 
 /// A queue towards a peer at `address` that takes `bytes_max` bytes, by estimate.
-pub(super) fn outgoing(bytes_max: usize, address: &str) -> (LinkSender, Outgoing) {
+pub(super) fn outgoing(side: Side, bytes_max: usize, address: &str) -> (LinkSender, Outgoing) {
     let shared = Arc::new(Shared {
+        side,
         address: address.to_owned(),
         opened: now(),
         queue: Mutex::default(),
@@ -81,6 +84,13 @@ impl LinkSender {
         }
         // Whoever queued the first of what lies there wakes the writer.
         let first = queue.messages.is_empty();
+        let waiting = queue.waiting + queue.taken;
+        let message = match self.shared.side {
+            Side::Neighbour if waiting + weight(&message) > self.shared.bytes_max / 2 => {
+                not_now(message)
+            }
+            _ => message,
+        };
         queue.waiting += weight(&message);
         let bytes = queue.waiting + queue.taken;
         if bytes > self.shared.bytes_max && planted(RuntimeFault::QueueDrops) {
@@ -163,6 +173,14 @@ impl Outgoing {
     pub(super) fn left(&self, bytes: usize) {
         self.shared.lock().taken = bytes;
     }
+}
+
+/// What a neighbour is told in the place of pages for which there is no room: it gets them from above, and
+/// waits for nobody. All else is said as it is.
+fn not_now(message: Message) -> Message {
+    let Message::Pages { request, domain, pages } = message else { return message };
+    let pages = pages.into_iter().map(|answer| answer.page).collect();
+    Message::Group(GroupMessage::Lacks { request, domain, pages, why: Lack::NotNow })
 }
 
 fn rights_bytes(rights: &Rights) -> usize {
@@ -279,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_lets_too_much_lie_is_closed_and_its_queue_given_up() {
-        let (sender, outgoing) = outgoing(10_000, "here");
+        let (sender, outgoing) = outgoing(Side::Down, 10_000, "here");
         let mut taken = Vec::new();
         let _ = sender.queue(pages(4000));
         assert!(matches!(outgoing.poll(&mut taken), Some(Work::Send)));
@@ -296,7 +314,7 @@ mod tests {
     /// off after `link.queue` bytes in all.
     #[test]
     fn a_link_that_is_never_idle_is_bounded_by_what_waits_not_by_what_it_ever_sent() {
-        let (sender, outgoing) = outgoing(10_000, "here");
+        let (sender, outgoing) = outgoing(Side::Down, 10_000, "here");
         let mut taken = Vec::new();
         for _ in 0..100 {
             let _ = sender.queue(pages(4000));
@@ -312,11 +330,33 @@ mod tests {
         assert!(matches!(outgoing.poll(&mut taken), Some(Work::Close(CloseReason::Limit(_)))));
     }
 
+    /// A helper's machine never waits for a slow neighbour, and the neighbour need not wait for it: pages that
+    /// find no room are said to be had elsewhere. Who takes not even that is closed.
+    #[test]
+    fn a_neighbour_that_takes_nothing_is_told_so_and_closed_in_the_end() {
+        let (sender, outgoing) = outgoing(Side::Neighbour, 10_000, "here");
+        let mut taken = Vec::new();
+        let _ = sender.queue(pages(4000));
+        let _ = sender.queue(pages(4000));
+        assert!(matches!(outgoing.poll(&mut taken), Some(Work::Send)));
+        assert!(matches!(taken[0], Message::Pages { .. }));
+        let lacks = |message: &Message| match message {
+            Message::Group(GroupMessage::Lacks { pages, why, .. }) => Some((pages.len(), *why)),
+            _ => None,
+        };
+        assert_eq!(lacks(&taken[1]), Some((1, Lack::NotNow)));
+        for _ in 0..100 {
+            let _ = sender.queue(pages(4000));
+        }
+        let work = outgoing.poll(&mut taken);
+        assert!(matches!(work, Some(Work::Close(CloseReason::Limit(_)))));
+    }
+
     /// The machine answers a commit by its outcome and an advance. A writer woken by the first sent
     /// both in writes of their own, and the child read twice.
     #[test]
     fn only_the_first_of_what_lies_there_asks_for_the_writer() {
-        let (sender, outgoing) = outgoing(1 << 20, "here");
+        let (sender, outgoing) = outgoing(Side::Down, 1 << 20, "here");
         assert!(sender.queue(pages(1)));
         assert!(!sender.queue(pages(2)));
         let mut taken = Vec::new();
@@ -331,7 +371,7 @@ mod tests {
     /// bound of 64 MiB let 64 GiB wait.
     #[test]
     fn a_list_of_pages_that_failed_counts_as_what_it_takes() {
-        let (sender, outgoing) = outgoing(1 << 20, "here");
+        let (sender, outgoing) = outgoing(Side::Down, 1 << 20, "here");
         let refusal = || Message::Failed {
             request: RequestId(1),
             pages: vec![PageId::default(); 4096],

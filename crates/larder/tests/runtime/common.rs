@@ -1,7 +1,9 @@
 //! An origin, relays and nodes of one process, over real sockets on loopback.
 
 use larder::client::{Node, NodeConfig, Session, SessionOptions, Volume, VolumeOptions};
-use larder::config::{LinkConfig, OriginConfig, OriginSection, Period, RelayConfig, RelaySection};
+use larder::config::{
+    GroupSection, LinkConfig, OriginConfig, OriginSection, Period, RelayConfig, RelaySection,
+};
 use larder::core::id::{ObjectId, Slot};
 use larder::server::{OriginServer, RelayServer};
 use larder::testing::proxy::Proxy;
@@ -80,8 +82,8 @@ impl Site {
         OriginServer::start(self.origin_config(listen)).await.expect("the origin starts")
     }
 
-    pub(crate) async fn relay(&self, parent: &str) -> RelayServer {
-        let config = RelayConfig {
+    pub(crate) fn relay_config(&self, parent: &str) -> RelayConfig {
+        RelayConfig {
             name: "relay".into(),
             tls_dir: self.tls(),
             relay: RelaySection {
@@ -89,9 +91,13 @@ impl Site {
                 parent: parent.into(),
                 ..RelaySection::default()
             },
+            group: GroupSection::default(),
             link: self.link(),
-        };
-        RelayServer::start(config).await.expect("the relay starts")
+        }
+    }
+
+    pub(crate) async fn relay(&self, parent: &str) -> RelayServer {
+        RelayServer::start(self.relay_config(parent)).await.expect("the relay starts")
     }
 
     pub(crate) fn node_config(&self, name: &str, parent: &str) -> NodeConfig {

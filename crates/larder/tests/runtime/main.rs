@@ -5,5 +5,6 @@ mod common;
 mod end_to_end;
 mod faults;
 mod files;
+mod groups;
 mod hostile;
 mod volumes;

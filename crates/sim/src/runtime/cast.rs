@@ -2,11 +2,11 @@
 
 use super::client::{Client, Task, run_task};
 use super::env::{Shared, lock};
-use super::net::{Line, Speed};
+use super::net::{Line, NEIGHBOURS, Speed, to_neighbours};
 use super::watch::{View, watch};
 use super::work::{Aims, Who, Work};
 use larder::client::{Consistency, Error, Node, NodeConfig, SessionOptions, Volume, VolumeOptions};
-use larder::config::{OriginConfig, RelayConfig, RelaySection};
+use larder::config::{GroupSection, OriginConfig, RelayConfig, RelaySection};
 use larder::server::{OriginServer, RelayServer};
 use larder_core::id::{Generation, ObjectId, PageId, PageNo, Slot};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +41,11 @@ pub(super) struct Life {
     watcher: Option<JoinHandle<()>>,
 }
 
+/// Where a node listens for neighbours.
+pub(super) fn neighbour_address(node: usize) -> String {
+    format!("{NEIGHBOURS}{}:1", node + 1)
+}
+
 fn address(process: usize) -> String {
     format!("10.0.0.{}:1", process + 1)
 }
@@ -50,11 +55,15 @@ impl Cast {
         let plan = &shared.plan;
         set_speeds(shared);
         for (number, _) in plan.relays.iter().enumerate() {
-            let latency = shared.pick(&[0, 5, 20, 60]);
+            let drawn = || shared.pick(&[0, 5, 20, 60]);
+            let latency = plan.relay_latency_ms.unwrap_or_else(drawn);
             set_line(shared, &format!("relay{}", number + 1), latency);
         }
         for node in &plan.nodes {
             set_line(shared, &node.name, node.latency_ms);
+            if let Some(group) = &plan.group {
+                set_line(shared, &to_neighbours(&node.name), group.latency_ms);
+            }
         }
         Self {
             shared: shared.clone(),
@@ -90,6 +99,7 @@ impl Cast {
                 parent: address(plan.relays[number]),
                 ..RelaySection::default()
             },
+            group: self.group_section(&name, String::new()),
             link: plan.link.clone(),
         };
         self.shared.net.begins(&name);
@@ -104,8 +114,16 @@ impl Cast {
             name: node.name.clone(),
             tls_dir: "/world".into(),
             node: plan.node_section(node, address(node.parent), request_limit),
+            group: self.group_section(&node.name, neighbour_address(number)),
             link: plan.link.clone(),
         }
+    }
+
+    /// What a process is in its group, and where neighbours reach it.
+    fn group_section(&self, name: &str, address: String) -> GroupSection {
+        let plan = &self.shared.plan;
+        let group = plan.group.as_ref().zip(plan.group_of(name));
+        group.map_or_else(GroupSection::default, |(group, place)| group.section(place, address))
     }
 
     /// Starts a node, its clients, if it is to have any, and its watcher.

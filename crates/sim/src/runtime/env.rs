@@ -2,7 +2,7 @@
 
 use super::ledger::Ledger;
 use super::net::Net;
-use super::plan::Plan;
+use super::plan::{Plan, group_name};
 use super::work::Aims;
 use crate::check::cycles::History;
 use crate::trace::Trace;
@@ -214,6 +214,10 @@ impl World for Env {
 
     fn connect(&self, from: &str, role: Role, to: &str) -> Later<io::Result<(Stream, String)>> {
         self.0.net.connect(from, role, to)
+    }
+
+    fn groups(&self, name: &str) -> Vec<String> {
+        self.0.plan.group_of(name).map(group_name).into_iter().collect()
     }
 
     fn listen(&self, name: &str, at: &str) -> io::Result<(mpsc::Receiver<Incoming>, SocketAddr)> {

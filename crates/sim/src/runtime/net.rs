@@ -22,6 +22,14 @@ const NO_ANSWER: Duration = Duration::from_secs(3600);
 /// Bytes under way on a line that is well.
 const HEALED_BYTES: usize = 1 << 20;
 
+/// Addresses at which nodes listen for neighbours begin so.
+pub(super) const NEIGHBOURS: &str = "10.0.1.";
+
+/// What the line is called by which a process dials its neighbours.
+pub(super) fn to_neighbours(name: &str) -> String {
+    format!("{name}'s neighbours")
+}
+
 /// How a line is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
@@ -84,8 +92,8 @@ struct State {
     /// Whose lines up are gone.
     gone: Vec<String>,
     connections: Vec<Connection>,
-    /// When each process dialled last.
-    dialled: BTreeMap<String, Instant>,
+    /// When each process dialled last, and whom.
+    dialled: BTreeMap<(String, String), Instant>,
     /// Names under which more than one process dials.
     shared: Vec<String>,
     healed: Arc<AtomicBool>,
@@ -99,7 +107,7 @@ struct Door {
 }
 
 struct Connection {
-    /// Who opened it.
+    /// Whose line up it uses, or to neighbours.
     from: String,
     /// To the parent, and from it.
     ways: [Weak<Mutex<Way>>; 2],
@@ -216,9 +224,10 @@ impl Net {
         Ok((door, address))
     }
 
-    /// A process begins: its attempts are counted anew.
+    /// A process begins: its attempts are counted anew, and those of its neighbours to reach it.
     pub(super) fn begins(&self, name: &str) {
-        lock(&self.0).dialled.remove(name);
+        let stays = |(from, to): &(String, String)| from != name && !to.starts_with(NEIGHBOURS);
+        lock(&self.0).dialled.retain(|who, _| stays(who));
     }
 
     /// Opens a connection; also the name at the other end.
@@ -229,10 +238,14 @@ impl Net {
         to: &str,
     ) -> Later<io::Result<(Stream, String)>> {
         let (net, from, to) = (self.clone(), from.to_owned(), to.to_owned());
+        let whose = match to.starts_with(NEIGHBOURS) {
+            true => to_neighbours(&from),
+            false => from.clone(),
+        };
         let (line, gone) = {
             let mut state = lock(&self.0);
             let now = Instant::now();
-            let before = state.dialled.insert(from.clone(), now);
+            let before = state.dialled.insert((from.clone(), to.clone()), now);
             let least = state.pause_min;
             let before = before.filter(|_| !state.shared.contains(&from));
             assert!(
@@ -240,20 +253,20 @@ impl Net {
                 "P10: {from} dials again {:?} after its last attempt, and is to pause for {least:?}",
                 now - before.unwrap_or(now)
             );
-            (state.lines[&from], state.gone.contains(&from))
+            (state.lines[&whose], state.gone.contains(&from))
         };
         Box::pin(async move {
             if gone {
                 sleep(NO_ANSWER).await;
             }
             sleep(line.latency + Duration::from_millis(1)).await;
-            net.open(&from, role, &to, line).await
+            net.open((&from, &whose), role, &to, line).await
         })
     }
 
     async fn open(
         &self,
-        from: &str,
+        (from, whose): (&str, &str),
         role: Role,
         to: &str,
         line: Line,
@@ -268,7 +281,7 @@ impl Net {
             let [up, down] = [(); 2].map(|()| Arc::new(Mutex::new(Way::default())));
             let ways = [&up, &down].map(Arc::downgrade);
             state.connections.retain(|connection| connection.stands());
-            state.connections.push(Connection { from: from.into(), ways });
+            state.connections.push(Connection { from: whose.into(), ways });
             let (dialler, door) = (state.machine(from), state.machine(&name));
             let ours = (line, dialler);
             let ours = End::new(ours, &state.healed, (down.clone(), up.clone()), mine);

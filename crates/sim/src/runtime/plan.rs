@@ -1,6 +1,6 @@
 //! What a seed draws for a world of the runtime.
 
-use larder::config::{LinkConfig, NodeSection, OriginSection, Period, Size};
+use larder::config::{GroupSection, LinkConfig, NodeSection, OriginSection, Period, Size};
 use larder::limits::Limits;
 use larder::planted::RuntimeFault;
 use larder_core::rng::Rng;
@@ -18,6 +18,8 @@ pub struct Plan {
     pub domains: usize,
     /// Relays: each is below the origin, or below the one before.
     pub relays: Vec<usize>,
+    /// Latency of each relay to its parent, in milliseconds; none: it is drawn.
+    pub relay_latency_ms: Option<u64>,
     /// Nodes: each below the origin (0) or a relay (its number from 1).
     pub nodes: Vec<NodePlan>,
     /// How long clients work while there are troubles.
@@ -62,6 +64,19 @@ pub struct Plan {
     pub trouble_ms: u64,
     /// Which troubles there are.
     pub troubles: Vec<Trouble>,
+    /// The nodes below each relay are a group, and it is their redirector.
+    pub group: Option<GroupPlan>,
+}
+
+/// What groups of a world are like.
+#[derive(Clone, Debug)]
+pub struct GroupPlan {
+    /// Between two neighbours, one way, in milliseconds.
+    pub latency_ms: u64,
+    /// Bounds and limits; its name and addresses are those of each process.
+    pub section: GroupSection,
+    /// A node whose certificate is of no group, and that is in none.
+    pub outsider: Option<usize>,
 }
 
 /// A node of a plan.
@@ -142,7 +157,17 @@ pub enum Trouble {
     NeverReads,
     /// Somebody comes under the name of a node.
     Twin,
+    /// Links between neighbours break.
+    NeighboursCut,
+    /// A node takes nothing from its neighbours for a while, or sends them nothing.
+    NeighboursStall,
+    /// Somebody without a certificate of the group comes to a member.
+    Stranger,
 }
+
+/// Troubles of worlds with groups, beside the others.
+const GROUP_TROUBLES: [Trouble; 3] =
+    [Trouble::NeighboursCut, Trouble::NeighboursStall, Trouble::Stranger];
 
 /// All of them.
 pub const TROUBLES: [Trouble; 17] = [
@@ -182,11 +207,15 @@ impl Plan {
         let nodes = (0..count).map(|number| NodePlan::draw(rng, number, relays.len())).collect();
         let some: Vec<Trouble> = TROUBLES.into_iter().filter(|_| rng.chance(1, 3)).collect();
         let calm = rng.chance(1, 8);
+        let group = GroupPlan::draw(seed, relays.len(), count);
+        let troubles = some.into_iter().chain(group.iter().flat_map(|_| GROUP_TROUBLES));
+        let troubles = troubles.collect();
         Self {
             seed,
             fault,
             domains: pick(rng, &[1, 1, 1, 2]),
             relays,
+            relay_latency_ms: None,
             nodes,
             busy: Duration::from_millis(pick(rng, &[1_000, 3_000, 6_000, 12_000])),
             limits: limits(rng),
@@ -212,7 +241,8 @@ impl Plan {
             objects: pick(rng, &[2, 5, 12, 30]),
             cancels: pick(rng, &[0, 1, 3]),
             trouble_ms: if calm { 0 } else { pick(rng, &[150, 500, 1_500]) },
-            troubles: some,
+            troubles,
+            group,
         }
     }
 
@@ -246,6 +276,59 @@ impl Plan {
             lease: Period(self.lease),
             ..OriginSection::default()
         }
+    }
+}
+
+impl GroupPlan {
+    /// In half of the worlds that have relays. Drawn apart, so that the others stay what they were.
+    fn draw(seed: u64, relays: usize, nodes: usize) -> Option<Self> {
+        let rng = &mut Rng::new(seed ^ 0x0067_726f_7570_7300);
+        if relays == 0 || nodes < 2 || rng.chance(1, 2) {
+            return None;
+        }
+        let ms = |ms: u64| Period(Duration::from_millis(ms));
+        let section = GroupSection {
+            help_wait: ms(pick(rng, &[2, 20, 100, 1_000])),
+            help_wait_long: ms(pick(rng, &[1_000, 5_000])),
+            helps_max: pick(rng, &[1, 4, 1_024]),
+            redial: ms(pick(rng, &[20, 200, 1_000])),
+            queue: Size(pick(rng, &[2_000, 20_000, 4 << 20])),
+            directory: Size(pick(rng, &[1 << 10, 1 << 20])),
+            helping_max: pick(rng, &[1, 4, 256]),
+            asking_max: pick(rng, &[1, 4, 4_096]),
+            rest: ms(pick(rng, &[1, 1_000])),
+            update: Size(pick(rng, &[0, 200, 64 << 10, 64 << 10])),
+            updates: Size(pick(rng, &[300, 16 << 20, 16 << 20])),
+            ..GroupSection::default()
+        };
+        let outsider = rng.chance(1, 3).then(|| rng.below(nodes as u64) as usize);
+        Some(Self { latency_ms: pick(rng, &[0, 0, 1, 5, 40]), section, outsider })
+    }
+
+    /// A group's section for one of its processes: `place` is its redirector's number.
+    #[must_use]
+    pub fn section(&self, place: usize, address: String) -> GroupSection {
+        let (listen, name) = (address.clone(), group_name(place));
+        GroupSection { name, listen, address, ..self.section.clone() }
+    }
+}
+
+/// The group below a relay; of the nodes below the origin another, which has no redirector.
+#[must_use]
+pub fn group_name(place: usize) -> String {
+    format!("group{place}")
+}
+
+impl Plan {
+    /// The group whose certificate a process has.
+    #[must_use]
+    pub fn group_of(&self, name: &str) -> Option<usize> {
+        let group = self.group.as_ref()?;
+        if let Some(number) = name.strip_prefix("relay") {
+            return number.parse().ok();
+        }
+        let node = self.nodes.iter().position(|node| node.name == name)?;
+        (group.outsider != Some(node)).then(|| self.nodes[node].parent)
     }
 }
 

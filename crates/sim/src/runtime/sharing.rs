@@ -3,7 +3,7 @@
 
 use super::cast::Cast;
 use super::env::{Shared, lock};
-use super::oo7::{Costs, LIMIT, SLOW, calm, session};
+use super::oo7::{Costs, Groups, LIMIT, SLOW, calm, session};
 use super::{Failure, run_world};
 use larder::client::{Consistency, Error, Node, Session, Volume, VolumeOptions};
 use larder_core::id::{Generation, ObjectId, Slot};
@@ -28,6 +28,8 @@ pub struct Course {
     pub reads_others: bool,
     /// From a client to the origin and back.
     pub round_trip: Duration,
+    /// Who is in which group; none: all are alone.
+    pub groups: Option<Groups>,
     /// Transactions of each client: all change one of its own objects.
     pub transactions: u64,
     /// What work takes.
@@ -55,8 +57,8 @@ pub struct Measured {
 /// Whatever went wrong in its world, where nothing should.
 pub fn measure(course: &Course) -> Result<Measured, Failure> {
     let told: Arc<Mutex<Measured>> = Arc::default();
-    let nodes = (0..course.clients).map(|n| (format!("client{n}"), course.round_trip));
-    let plan = calm(nodes, 1 << 20, &course.costs, course.seed);
+    let far = (course.round_trip, course.groups.as_ref());
+    let plan = calm(course.clients, far, 1 << 20, &course.costs, course.seed);
     run_world(plan, false, |shared| play(shared, course.clone(), told.clone()))?;
     let measured = *lock(&told);
     Ok(measured)
@@ -65,6 +67,9 @@ pub fn measure(course: &Course) -> Result<Measured, Failure> {
 async fn play(shared: Arc<Shared>, course: Course, told: Arc<Mutex<Measured>>) {
     let mut cast = Cast::new(&shared);
     cast.start_origin().await;
+    for number in 0..shared.plan.relays.len() {
+        cast.start_relay(number).await;
+    }
     shared.net.heal(true);
     found(&cast, &course).await;
     let meeting = Arc::new(Barrier::new(course.clients));
@@ -83,6 +88,7 @@ async fn play(shared: Arc<Shared>, course: Course, told: Arc<Mutex<Measured>>) {
         all.conflicts += one.conflicts;
     }
     *lock(&told) = all;
+    cast.relays.clear();
     cast.end_origin().await;
 }
 
@@ -174,6 +180,7 @@ mod tests {
             objects: 4,
             reads_others,
             round_trip: Duration::from_millis(40),
+            groups: None,
             transactions: 20,
             costs: Costs::default(),
             seed: 5,

@@ -1,8 +1,9 @@
 //! A world from its beginning to its end: troubles, peace, and what must hold then.
 
-use super::cast::{Cast, Life, open, strict};
+use super::cast::{Cast, Life, neighbour_address, open, strict};
 use super::client::{Task, run_task};
 use super::env::{Shared, lock};
+use super::net::to_neighbours;
 use super::plan::Trouble;
 use super::watch::{Held, look};
 use larder::client::Node;
@@ -145,7 +146,19 @@ impl Cast {
             Trouble::Sleep => {
                 shared.slept.fetch_add(shared.below(4_000_000_000), Ordering::Relaxed);
             }
-            Trouble::Garbage | Trouble::NeverReads => self.stranger(trouble == Trouble::Garbage),
+            Trouble::Garbage | Trouble::NeverReads => {
+                let parent = shared.below(1 + self.relays.len() as u64);
+                let to = format!("10.0.0.{}:1", parent + 1);
+                self.stranger(to, trouble == Trouble::Garbage);
+            }
+            Trouble::NeighboursCut => shared.net.cut(&to_neighbours(&shared.plan.nodes[node].name)),
+            Trouble::NeighboursStall => {
+                let line = to_neighbours(&shared.plan.nodes[node].name);
+                let way = shared.below(2) as usize;
+                shared.net.stall(&line, way, true);
+                self.later(3_000, move |shared| shared.net.stall(&line, way, false));
+            }
+            Trouble::Stranger => self.stranger(neighbour_address(node), shared.chance(1, 2)),
             Trouble::Twin => self.twin(node),
         }
     }
@@ -168,12 +181,12 @@ impl Cast {
     }
 
     /// Somebody who speaks no protocol: he is rid of, and told why if he sent something.
-    fn stranger(&self, garbage: bool) {
+    fn stranger(&self, to: String, garbage: bool) {
         let shared = self.shared.clone();
         let name = format!("stranger{}", shared.next_client());
-        let parent = shared.below(1 + self.relays.len() as u64);
-        let to = format!("10.0.0.{}:1", parent + 1);
-        shared.net.set_line(&name, shared.net.line(&shared.plan.nodes[0].name));
+        let line = shared.net.line(&shared.plan.nodes[0].name);
+        shared.net.set_line(&name, line);
+        shared.net.set_line(&to_neighbours(&name), line);
         let opening = shared.net.connect(&name, Role::Node, &to);
         tokio::spawn(async move {
             let Ok((mut stream, _)) = opening.await else { return };
@@ -195,8 +208,13 @@ impl Cast {
 
     /// Another process under a node's name.
     fn twin(&self, node: usize) {
-        let config = self.node_config(node, Duration::from_secs(1));
+        let mut config = self.node_config(node, Duration::from_secs(1));
         let shared = self.shared.clone();
+        if config.group.group().is_some() {
+            // Of one machine: what the other listens at is taken.
+            let free = neighbour_address(100 + shared.next_client() as usize % 100);
+            (config.group.listen, config.group.address) = (free.clone(), free);
+        }
         shared.net.shares(&config.name);
         let pause = Duration::from_millis(shared.below(2_000));
         tokio::spawn(async move {

@@ -88,6 +88,7 @@ impl World {
             End::Child => LinkInput::UpOpened {
                 link,
                 peer: self.process(self.net.conn(conn).parent).name.clone(),
+                in_group: true,
             },
             End::Parent => {
                 let child = self.process(self.net.conn(conn).child);
@@ -95,7 +96,7 @@ impl World {
                     Machinery::Relay(_) => Role::Relay,
                     Machinery::Node(_) | Machinery::Origin(_) => Role::Node,
                 };
-                LinkInput::DownOpened { link, peer: child.name.clone(), role }
+                LinkInput::DownOpened { link, peer: child.name.clone(), role, in_group: true }
             }
         };
         self.trace.mix(0x0be0 | u64::from(conn) << 16);

@@ -7,6 +7,7 @@ use crate::check::copies::check_copy;
 use crate::net::Proc;
 use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, NeighbourOutput, Notice};
 use larder_core::cache::{Cache, CacheConfig, ReadCache};
+use larder_core::group::GroupMessage;
 use larder_core::id::{BootId, DomainId, PageId, RequestId, Stamp, VolumeId};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{CloseReason, EPOCHS_MAX, Message};
@@ -45,6 +46,7 @@ impl World {
         node.waiting.clear();
         node.asked.clear();
         node.refused = false;
+        node.reached.clear();
         self.trace.mix(0x40de << 16 | u64::from(proc.0));
         self.set_clock(proc);
         self.enter_connect(proc);
@@ -152,7 +154,34 @@ impl World {
             self.oracle.numbers_came(proc, range, *history);
         }
         self.process_mut(proc).node().early.extend(arrived);
-        self.node_input(proc, CacheInput::Link(input));
+        if let Some(input) = self.reader_helps(proc, input) {
+            self.node_input(proc, CacheInput::Link(input));
+        }
+    }
+
+    /// The task that reads the link answers a neighbour's miss, as it does while the machine is busy, and leaves
+    /// the rest to the machine. By turns, so that either way is taken.
+    fn reader_helps(&mut self, proc: Proc, input: LinkInput) -> Option<LinkInput> {
+        let LinkInput::Received { link, message: Message::Group(message), bytes } = input else {
+            return Some(input);
+        };
+        let received =
+            |message| LinkInput::Received { link, message: Message::Group(message), bytes };
+        let GroupMessage::Help { request, domain, pages, asker, position } = message else {
+            return Some(received(message));
+        };
+        let node = self.process(proc).node_ref();
+        let to = node.reached.get(&asker).copied().filter(|_| request.0.is_multiple_of(2));
+        let Some((to, read)) = to.zip(node.read.as_ref()) else {
+            return Some(received(GroupMessage::Help { request, domain, pages, asker, position }));
+        };
+        let (answers, pages) = read.help_with(domain, pages, position);
+        let is_left = !pages.is_empty();
+        for message in larder_core::group::messages(request, domain, answers) {
+            self.link_output(proc, LinkOutput::Send { link: to, message });
+        }
+        let help = GroupMessage::Help { request, domain, pages, asker, position };
+        is_left.then(|| received(help))
     }
 
     fn node_input(&mut self, proc: Proc, input: CacheInput) {
@@ -190,6 +219,10 @@ impl World {
                     self.link_output(proc, output);
                 }
                 CacheOutput::Neighbour(NeighbourOutput::Dial(member)) => self.dial(proc, &member),
+                CacheOutput::Neighbour(NeighbourOutput::Came { .. }) => {}
+                CacheOutput::Neighbour(NeighbourOutput::Reached(reached)) => {
+                    self.process_mut(proc).node().reached = reached.into_iter().collect();
+                }
                 CacheOutput::Reply { id, result } => {
                     self.trace.mix(id.0 << 1 | u64::from(result.is_ok()));
                     self.trace.line(|| format!("{proc:?} replies to {}: {result:?}", id.0));

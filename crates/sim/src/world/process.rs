@@ -6,7 +6,7 @@ use crate::clock::{Rate, SimClock};
 use crate::net::{Line, Proc};
 use crate::plan::Plan;
 use larder_core::cache::{Cache, ReadCache};
-use larder_core::id::{BootId, DomainId, HistoryId, PageId, Stamp};
+use larder_core::id::{BootId, DomainId, HistoryId, LinkId, PageId, Stamp};
 use larder_core::machine::Machine;
 use larder_core::origin::Origin;
 use larder_core::relay::Relay;
@@ -114,6 +114,8 @@ pub struct Node {
     pub requests: u64,
     /// The link was refused for good: an operator must act.
     pub refused: bool,
+    /// Neighbours who are greeted, and their links.
+    pub reached: BTreeMap<BootId, LinkId>,
 }
 
 impl fmt::Debug for Node {

@@ -248,9 +248,9 @@ impl Cluster {
         self.lines.push(line);
         let peer = self.name(child);
         let role = if child == Who::Relay { Role::Relay } else { Role::Node };
-        self.feed(parent, LinkInput::DownOpened { link, peer, role });
+        self.feed(parent, LinkInput::DownOpened { link, peer, role, in_group: true });
         let peer = self.name(parent);
-        self.feed(child, LinkInput::UpOpened { link, peer });
+        self.feed(child, LinkInput::UpOpened { link, peer, in_group: true });
     }
 
     /// A child's line breaks: what was under way on it is lost, and both ends learn it.

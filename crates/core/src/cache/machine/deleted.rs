@@ -65,7 +65,7 @@ impl Cache {
     pub(super) fn still_denied(&mut self, asked: RequestId, volume: VolumeId) {
         let Some(domain) = self.shared.volume(volume).map(|known| known.domain) else { return };
         let Some(entry) = self.domains.get_mut(&domain) else { return };
-        match entry.stream {
+        match entry.stream() {
             Stream::Live(resume) | Stream::Again(resume) if asked > resume => {}
             Stream::Live(_) | Stream::Again(_) => {
                 self.doubts.insert(volume);

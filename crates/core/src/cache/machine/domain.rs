@@ -35,7 +35,7 @@ pub(super) struct Domain {
     pub(super) state: Arc<DomainState>,
     /// Its histories, as last told.
     pub(super) epochs: Vec<Epoch>,
-    pub(super) stream: Stream,
+    stream: Stream,
     /// Where the link's stream stands. The valid-through that readers see, except while a resume
     /// from a lost branch is under way: then they see none.
     pub(super) position: Option<Stamp>,
@@ -111,6 +111,16 @@ impl Domain {
         }
     }
 
+    pub(super) fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// The stream is so far now. Neighbours are helped by any thread while it runs.
+    pub(super) fn set_stream(&mut self, stream: Stream) {
+        self.stream = stream;
+        self.state.set_live(self.live());
+    }
+
     pub(super) fn live(&self) -> bool {
         matches!(self.stream, Stream::Live(_))
     }
@@ -122,7 +132,7 @@ impl Domain {
     }
 
     pub(super) fn lose_link(&mut self) {
-        self.stream = Stream::Off;
+        self.set_stream(Stream::Off);
         self.asks_again_at = Instant(0);
         // All that are restricted are asked for anew.
         self.denied.clear();

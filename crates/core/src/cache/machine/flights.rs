@@ -10,6 +10,7 @@ use crate::message::{
     CloseReason, Message, PAGES_PER_MESSAGE_MAX, PageAnswer, PageAsk, PageBody, RequestError,
 };
 use crate::page::Page;
+use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -240,7 +241,7 @@ impl Cache {
 
     /// Asks for what is queued, demand before prefetch, in one message and as far as there is room; says
     /// whether one was sent.
-    pub(super) fn send_fetch(&mut self, domain: DomainId, out: &mut Out) -> bool {
+    pub(super) fn send_fetch(&mut self, now: Instant, domain: DomainId, out: &mut Out) -> bool {
         let max = self.link.as_ref().map_or(0, super::Link::room).min(PAGES_PER_MESSAGE_MAX);
         let entry = self.domains.get_mut(&domain).expect("attached");
         if !entry.live() {
@@ -262,7 +263,7 @@ impl Cache {
             }
             let link = self.link.as_mut().expect("it has room");
             link.outstanding += asks.len();
-            link.fetches.insert(request, SentFetch { domain, pages });
+            link.fetches.insert(request, SentFetch { domain, pages, sent: now });
             let fetch = Message::Fetch { request, domain, pages: asks, prefetch };
             self.send(fetch, out);
             return true;

@@ -6,15 +6,13 @@
 
 use super::{Cache, CacheOutput, Out};
 use crate::cache::io::NeighbourOutput;
-use crate::group::{GroupMessage, Lack};
+use crate::cache::read::Help;
+use crate::group::{GroupMessage, Lack, messages};
 use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
-use crate::machine::{Fault, LinkOutput};
-use crate::message::{Message, PageAnswer, PageBody};
+use crate::machine::LinkOutput;
+use crate::message::{Message, PageAnswer};
 use crate::time::Instant;
 use std::collections::BTreeMap;
-
-/// Bytes of pages in one message to a neighbour, about: one page more may be in it.
-const HELP_BYTES: usize = 1 << 20;
 
 /// A page that a neighbour misses.
 #[derive(Clone, Copy)]
@@ -28,13 +26,6 @@ struct Wanted {
     deadline: Instant,
     /// The neighbour was told that it waits.
     told: bool,
-}
-
-/// What can be done for it now.
-enum Help {
-    Send(PageAnswer),
-    /// Nothing, or not yet: [`Lack::Waits`] until the stream, or the page, is here.
-    Not(Lack),
 }
 
 /// Pages that neighbours miss, and that cannot be sent yet.
@@ -134,8 +125,8 @@ impl Cache {
         for one in wanted {
             let of = (one.asker, one.request, one.domain);
             match self.help_with(&one) {
-                Help::Send(answer) => sends.entry(of).or_default().push(answer),
-                Help::Not(why) => {
+                Ok(answer) => sends.entry(of).or_default().push(answer),
+                Err(why) => {
                     if why != Lack::Waits || !one.told {
                         says.entry((of, why)).or_default().push(one.page);
                     }
@@ -149,46 +140,39 @@ impl Cache {
             self.lacks(of, pages, why, out);
         }
         for ((asker, request, domain), answers) in sends {
-            self.send_pages(asker, (request, domain), answers, out);
+            for message in messages(request, domain, answers) {
+                self.send_to_neighbour(asker, message, out);
+            }
         }
         waits
     }
 
-    fn help_with(&self, wanted: &Wanted) -> Help {
+    /// The page, or why it is not sent: [`Lack::Waits`] until the stream, or the page, is here.
+    fn help_with(&self, wanted: &Wanted) -> Result<PageAnswer, Lack> {
         let Wanted { domain, page, position, .. } = *wanted;
-        let entry = self.domains.get(&domain).filter(|entry| entry.live());
-        let Some((entry, through)) = entry.and_then(|entry| Some((entry, entry.position?))) else {
-            return Help::Not(Lack::NotNow);
-        };
-        if through < position && !self.config.faults.has(Fault::HelpUnawaited) {
-            crate::probe::probe("help-waits-for-the-stream");
-            return Help::Not(Lack::Waits);
-        }
-        if self.shared.is_unreadable(page.volume) {
-            return Help::Not(Lack::Lacks);
-        }
-        let holes = self.config.faults.has(Fault::HolesHelped);
-        let copy = self.shared.peek(page).filter(|copy| copy.complete() || holes);
-        if let Some(copy) = copy
-            && let Some(image) = &copy.page
-        {
-            if copy.version > position {
-                // Who asks was judged as of the position, and may have lost its right since.
-                crate::probe::probe("help-would-be-too-new");
-                return Help::Not(Lack::NotNow);
+        match self.shared.help(domain, page, position) {
+            Help::Send(answer) => Ok(answer),
+            Help::NotNow => Err(Lack::NotNow),
+            Help::Behind => {
+                crate::probe::probe("help-waits-for-the-stream");
+                Err(Lack::Waits)
             }
-            let (version, as_of) = (copy.version, through);
-            let body = PageBody::Data(image.encode(page));
-            return Help::Send(PageAnswer { page, version, as_of, body });
-        }
-        let link = self.link.as_ref().expect("a live stream has a link");
-        match entry.flights.sent_by(page) {
-            Some(request) if !link.transfers.contains((request, page)) => {
+            Help::Lacks if self.is_on_its_way(domain, page) => {
                 crate::probe::probe("help-waits-for-the-page");
-                Help::Not(Lack::Waits)
+                Err(Lack::Waits)
             }
-            _ => Help::Not(Lack::Lacks),
+            Help::Lacks => Err(Lack::Lacks),
         }
+    }
+
+    /// Whether a page is asked for above, and will be here.
+    fn is_on_its_way(&self, domain: DomainId, page: PageId) -> bool {
+        let flights = &self.domains[&domain].flights;
+        let link = self.link.as_ref().expect("a live stream has a link");
+        !self.shared.is_unreadable(page.volume)
+            && flights
+                .sent_by(page)
+                .is_some_and(|request| !link.transfers.contains((request, page)))
     }
 
     fn lacks(
@@ -202,28 +186,6 @@ impl Cache {
             let message = GroupMessage::Lacks { request, domain, pages, why };
             self.send_to_neighbour(asker, Message::Group(message), out);
         }
-    }
-
-    fn send_pages(
-        &self,
-        asker: BootId,
-        (request, domain): (RequestId, DomainId),
-        answers: Vec<PageAnswer>,
-        out: &mut Out,
-    ) {
-        let (mut pages, mut bytes) = (Vec::new(), 0);
-        for answer in answers {
-            if bytes >= HELP_BYTES {
-                let pages = std::mem::take(&mut pages);
-                self.send_to_neighbour(asker, Message::Pages { request, domain, pages }, out);
-                bytes = 0;
-            }
-            if let PageBody::Data(image) = &answer.body {
-                bytes += image.len();
-            }
-            pages.push(answer);
-        }
-        self.send_to_neighbour(asker, Message::Pages { request, domain, pages }, out);
     }
 
     /// To one whose link is gone nothing is sent: it knows.

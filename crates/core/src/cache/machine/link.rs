@@ -3,7 +3,7 @@
 use super::domain::Domain;
 use super::transfers::Transfers;
 use super::{Cache, CacheOutput, Notice, Out};
-use crate::group::GroupMessage;
+use crate::group::{GROUPS_SINCE, GroupMessage};
 use crate::id::{DomainId, LinkId, PageId, RequestId, VolumeId};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::message::{CloseReason, Lane, LinkLimits, Message, Role, Versions};
@@ -15,11 +15,15 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct SentFetch {
     pub(super) domain: DomainId,
     pub(super) pages: BTreeSet<PageId>,
+    /// When it was sent.
+    pub(super) sent: Instant,
 }
 
 /// The link that stands now.
 pub(super) struct Link {
     pub(super) id: LinkId,
+    /// The parent's certificate is of this node's group: it may be its redirector.
+    in_group: bool,
     /// Set by `Welcome`.
     pub(super) limits: Option<LinkLimits>,
     /// The protocol version that `Welcome` said.
@@ -50,6 +54,11 @@ pub(super) struct Link {
 }
 
 impl Link {
+    /// Whether the parent may be this member's redirector, and speaks of groups.
+    pub(super) fn redirects(&self) -> bool {
+        self.in_group && self.limits.is_some() && self.version >= GROUPS_SINCE
+    }
+
     /// How many more requests may be sent.
     pub(super) fn room(&self) -> usize {
         let max = self.limits.map_or(0, |limits| limits.requests_max as usize);
@@ -65,7 +74,7 @@ pub(super) fn violation<T>(what: &str) -> Result<T, CloseReason> {
 impl Cache {
     pub(super) fn handle_link(&mut self, now: Instant, input: LinkInput, out: &mut Out) {
         match input {
-            LinkInput::UpOpened { link, .. } => self.opened(now, link, out),
+            LinkInput::UpOpened { link, in_group, .. } => self.opened(now, link, in_group, out),
             LinkInput::DownOpened { link, .. } => {
                 let reason = CloseReason::Forbidden("a node has no children".into());
                 out.push(CacheOutput::Link(LinkOutput::Close { link, reason }));
@@ -93,13 +102,14 @@ impl Cache {
         }
     }
 
-    fn opened(&mut self, now: Instant, id: LinkId, out: &mut Out) {
+    fn opened(&mut self, now: Instant, id: LinkId, in_group: bool, out: &mut Out) {
         if self.link.is_some() {
             // The runtime connects anew when it knows the old connection dead before we do.
             self.close(CloseReason::Silent, out);
         }
         self.link = Some(Link {
             id,
+            in_group,
             limits: None,
             version: self.config.versions.oldest,
             heard: now,
@@ -255,6 +265,9 @@ impl Cache {
         message: GroupMessage,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
+        if !self.link.as_ref().is_some_and(Link::redirects) {
+            return violation("a redirector whose certificate is not of this node's group");
+        }
         match message {
             GroupMessage::Members { members } => self.on_members(members, out),
             GroupMessage::Pointed { request, domain, pages, helper } => {

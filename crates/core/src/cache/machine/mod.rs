@@ -201,6 +201,7 @@ impl Machine for Cache {
         match input {
             CacheInput::Link(input) => self.handle_link(now, input, out),
             CacheInput::Neighbour(input) => self.handle_neighbour(now, input, out),
+            CacheInput::Reachable(address) => self.reachable(address, out),
             CacheInput::Request { id, op, deadline } => self.ask(now, id, op, deadline, out),
             CacheInput::Cancel { id } => self.cancel(id),
         }

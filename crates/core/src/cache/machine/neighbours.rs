@@ -3,10 +3,13 @@
 //! Of two members the one with the higher life dials. It may dial anew while a link that it has not heard of
 //! stands, and the greetings of two links may cross: it alone says which of them stays.
 
-use super::link::violation;
+use super::link::{Link, violation};
 use super::{Cache, CacheOutput, Out};
 use crate::cache::io::NeighbourOutput;
-use crate::group::{GROUPS_SINCE, GroupMessage, MEMBERS_MAX, Member, MemberConfig};
+use crate::group::{
+    GROUPS_SINCE, GroupMessage, MEMBERS_MAX, Member, MemberConfig, MembershipStatus,
+    NeighbourStatus, not_in_group,
+};
 use crate::id::{BootId, LinkId};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::message::{CloseReason, Message, Versions, certificate_of};
@@ -40,6 +43,8 @@ pub(super) struct Neighbours {
     dials: BTreeMap<BootId, Instant>,
     /// The parent is to be told who is reached.
     reach_due: bool,
+    /// The process is to be told, with their links.
+    reached_due: bool,
     /// Links or members are others than when they were looked at last.
     tend_due: bool,
     /// When they are looked at in any case: somebody is to be dialled, or to be given up.
@@ -55,6 +60,7 @@ impl Neighbours {
             reached: BTreeMap::new(),
             dials: BTreeMap::new(),
             reach_due: false,
+            reached_due: false,
             tend_due: false,
             tend_at: None,
         }
@@ -102,7 +108,12 @@ impl Cache {
         let Some(group) = &mut self.neighbours else { return };
         group.tend_due = true;
         match input {
-            LinkInput::UpOpened { link, peer } | LinkInput::DownOpened { link, peer, .. } => {
+            LinkInput::UpOpened { link, peer, in_group }
+            | LinkInput::DownOpened { link, peer, in_group, .. } => {
+                if !in_group {
+                    let reason = not_in_group(&peer);
+                    return send(out, LinkOutput::Close { link, reason });
+                }
                 if group.links.len() >= 2 * MEMBERS_MAX {
                     let reason = CloseReason::Limit("too many neighbours".into());
                     return send(out, LinkOutput::Close { link, reason });
@@ -172,7 +183,7 @@ impl Cache {
         }
         peer.life = Some(life);
         let before = group.reached.insert(life, link);
-        group.reach_due = true;
+        (group.reach_due, group.reached_due) = (true, true);
         let Some(before) = before else { return Ok(()) };
         crate::probe::probe("neighbour-linked-again");
         // Who dialled says which of two stays; the other end keeps the one before until it is closed.
@@ -202,19 +213,48 @@ impl Cache {
                 Some(other) => group.reached.insert(life, other),
                 None => group.reached.remove(&life),
             };
-            group.reach_due = true;
+            (group.reach_due, group.reached_due) = (true, true);
         }
         // What was on its way on it does not come any more.
         self.helper_gone(life, out);
     }
 
+    /// What it knows of its group, for operators; none: it is no member.
+    #[must_use]
+    pub fn membership_status(&self) -> Option<MembershipStatus> {
+        let group = self.neighbours.as_ref()?;
+        let neighbour = |(life, member): (&BootId, &Member)| NeighbourStatus {
+            member: member.clone(),
+            link: group.link_to(*life),
+        };
+        Some(MembershipStatus {
+            address: group.config.address.clone(),
+            redirector: self.link.as_ref().is_some_and(Link::redirects),
+            neighbours: group.members.iter().map(neighbour).collect(),
+            asking: self.link.as_ref().map_or(0, |link| link.transfers.len()),
+            helping: self.helps.len(),
+        })
+    }
+
     /// The parent has welcomed the link: it is told where neighbours reach this node, and whom it reaches.
     pub(super) fn join_group(&mut self, out: &mut Out) {
-        let speaks = self.link.as_ref().is_some_and(|link| link.version >= GROUPS_SINCE);
-        let Some(group) = self.neighbours.as_mut().filter(|_| speaks) else { return };
+        let redirects = self.link.as_ref().is_some_and(Link::redirects);
+        let Some(group) = self.neighbours.as_mut().filter(|_| redirects) else { return };
+        if group.config.address.is_empty() {
+            return;
+        }
         (group.reach_due, group.tend_due) = (true, true);
         let address = group.config.address.clone();
         self.send(Message::Group(GroupMessage::Join { address }), out);
+    }
+
+    /// Neighbours reach this node here from now on.
+    pub(super) fn reachable(&mut self, address: String, out: &mut Out) {
+        let Some(group) = &mut self.neighbours else { return };
+        if group.config.address != address {
+            group.config.address = address;
+            self.join_group(out);
+        }
     }
 
     /// What a group wants done after every input: nothing, mostly.
@@ -245,13 +285,16 @@ impl Cache {
         for (_, link) in mute {
             self.close_neighbour(link, CloseReason::Silent, out);
         }
-        let link = self.link.as_ref().filter(|link| link.limits.is_some());
-        let speaks = link.is_some_and(|link| link.version >= GROUPS_SINCE);
+        let redirects = self.link.as_ref().is_some_and(Link::redirects);
         let own = self.config.boot;
         let group = self.neighbours.as_mut().expect("looked at by the caller");
         // What was closed just now was looked at.
         group.tend_due = false;
-        if speaks {
+        if std::mem::take(&mut group.reached_due) {
+            let reached = group.reached.iter().map(|(life, link)| (*life, *link)).collect();
+            out.push(CacheOutput::Neighbour(NeighbourOutput::Reached(reached)));
+        }
+        if redirects {
             if std::mem::take(&mut group.reach_due) {
                 let members = group.reached.keys().copied().collect();
                 self.send(Message::Group(GroupMessage::Reach { members }), out);

@@ -56,7 +56,7 @@ impl Domain {
     fn under_way(&self) -> Option<String> {
         let (running, kept) = self.state.snapshots();
         let own = first(&[
-            ("streams that do not run", usize::from(!matches!(self.stream, Stream::Live(_)))),
+            ("streams that do not run", usize::from(!matches!(self.stream(), Stream::Live(_)))),
             ("users who wait for a stamp", self.waits.len()),
             ("users who wait for the latest", self.refreshes.len()),
             ("users who wait for the stream", self.openings.len()),

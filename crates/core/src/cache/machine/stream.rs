@@ -63,14 +63,14 @@ impl Cache {
         let has_room = link.room() > 0;
         let entry = self.domains.get_mut(&domain).expect("attached");
         if !has_room {
-            entry.stream = Stream::Waits;
+            entry.set_stream(Stream::Waits);
             return;
         }
         let request = self.request_id();
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         let through = entry.position;
         let epochs = if through.is_some() { entry.epochs.clone() } else { Vec::new() };
-        entry.stream = Stream::Asked(request);
+        entry.set_stream(Stream::Asked(request));
         entry.beat_at = now;
         // Whatever is held is listed anew: the registration is for everything now.
         entry.holdings.resume(through.is_some());
@@ -89,7 +89,7 @@ impl Cache {
         let Some(entry) = self.domains.get(&domain) else {
             return violation("an answer for a domain that was not asked for");
         };
-        let (first, stream) = match entry.stream {
+        let (first, stream) = match entry.stream() {
             Stream::Asked(request) if request == part.request => (true, Stream::Begun(request)),
             // A reset in the middle names no pages, so what overtook a fetch in flight would be
             // lost: only a new link, which loses its fetches, can begin with one.
@@ -121,7 +121,7 @@ impl Cache {
         if entry.position.is_some_and(|position| part.through < position) {
             return violation("a resume that ends below its beginning");
         }
-        entry.stream = stream;
+        entry.set_stream(stream);
         if entry.epochs.last() != Some(&epoch) {
             // The origin was started again, perhaps from a copy of before a deletion that a failed
             // fetch had told of, ahead of the stream.
@@ -141,7 +141,7 @@ impl Cache {
         out.extend(changed.notice(domain));
         if part.done {
             let entry = self.domains.get_mut(&domain).expect("looked up above");
-            entry.stream = Stream::Live(part.request);
+            entry.set_stream(Stream::Live(part.request));
             entry.position = Some(part.through);
             self.doubts.append(&mut entry.denied);
             if stream == Stream::Begun(part.request) {
@@ -224,7 +224,7 @@ impl Cache {
         // Rule 2: else a transaction that read a page goes on although nobody knows what changed.
         let spare = self.config.faults.has(Fault::ResumeSparesReaders);
         // A list follows a resume that begins.
-        let listed = !matches!(self.domains[&domain].stream, Stream::Begun(_));
+        let listed = !matches!(self.domains[&domain].stream(), Stream::Begun(_));
         for &page in pages {
             if page.is_volume() {
                 self.drop_volume(domain, page.volume, stamp, batch);
@@ -520,7 +520,7 @@ impl Cache {
     /// Regular work: a stream that did not begin is asked for again; beats.
     pub(super) fn tick_stream(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
         let entry = &self.domains[&domain];
-        match entry.stream {
+        match entry.stream() {
             Stream::Off if entry.asks_again_at > now => {}
             Stream::Off => self.resume(now, domain, out),
             Stream::Waits | Stream::Asked(_) | Stream::Begun(_) | Stream::Again(_) => {}

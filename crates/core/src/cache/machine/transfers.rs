@@ -6,7 +6,8 @@
 //! it is sent (rule 7), and changes are kept for it (rule 5).
 
 use super::link::violation;
-use super::{Cache, Out};
+use super::{Cache, CacheOutput, Out};
+use crate::cache::io::NeighbourOutput;
 use crate::group::{GroupMessage, HelpEnd, Lack};
 use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
@@ -30,6 +31,8 @@ struct Pointing {
     domain: DomainId,
     helper: BootId,
     deadline: Instant,
+    /// When the page was asked for.
+    asked: Instant,
     /// When it began, or the helper said that it waits itself.
     since: Instant,
     /// The helper said so: it is given more time once.
@@ -165,6 +168,8 @@ impl Cache {
         {
             entry.flights.forget_kept(Stamp(u64::MAX));
         }
+        let link = self.link.as_ref().expect("it came on this link");
+        let asked = link.fetches.get(&request).map_or(now, |fetch| fetch.sent);
         let mut came = Vec::new();
         let mut lost = Vec::new();
         for page in pages {
@@ -172,9 +177,9 @@ impl Cache {
                 continue;
             }
             let transfers = &mut self.link.as_mut().expect("it came on this link").transfers;
-            let (lengthened, has_come) = (false, false);
+            let (since, lengthened, came_too) = (now, false, false);
             let pointing =
-                Pointing { domain, helper, deadline, since: now, lengthened, came: has_come };
+                Pointing { domain, helper, deadline, asked, since, lengthened, came: came_too };
             transfers.insert((request, page), pointing);
             match transfers.take_early((request, page)) {
                 Some((from, answer)) if from == helper => came.push(answer),
@@ -260,6 +265,12 @@ impl Cache {
         }
         let config = &self.neighbours.as_ref().expect("they are neighbours'").config;
         let deadline = now.after(config.help_wait_long);
+        let link = self.link.as_ref().expect("they were pointed on it");
+        let first = link.transfers.pointed.get(&(request, came[0].page));
+        if let Some(Pointing { asked, .. }) = first {
+            let (pages, took) = (came.len(), now.since(*asked));
+            out.push(CacheOutput::Neighbour(NeighbourOutput::Came { pages, took }));
+        }
         for answer in came {
             let key = (request, answer.page);
             self.page_came(domain, request, answer);

@@ -31,7 +31,7 @@ impl Cache {
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in &domains {
             self.end_expired(*domain, out);
-            if self.domains[domain].stream == Stream::Waits {
+            if self.domains[domain].stream() == Stream::Waits {
                 self.resume(now, *domain, out);
             }
         }
@@ -50,7 +50,7 @@ impl Cache {
                 Turn::Calls => self.send_call(out),
                 Turn::Doubts => self.send_doubt(out),
                 Turn::Commits(domain) => self.send_commit(domain, out),
-                Turn::Fetches(domain) => self.send_fetch(domain, out),
+                Turn::Fetches(domain) => self.send_fetch(now, domain, out),
             };
             if sent {
                 self.sent_last = Some(sends);

@@ -646,10 +646,10 @@ impl Cache {
             return Ok(());
         }
         let resumed = super::domain::Stream::Asked(request);
-        let Some(entry) = self.domains.values_mut().find(|entry| entry.stream == resumed) else {
+        let Some(entry) = self.domains.values_mut().find(|entry| entry.stream() == resumed) else {
             return violation("the failure of no request");
         };
-        entry.stream = super::domain::Stream::Off;
+        entry.set_stream(super::domain::Stream::Off);
         // Whatever finds no room goes before all else: domains that are out of service must not take all
         // the time that their refusals need.
         let took = link.heard.since(entry.beat_at);

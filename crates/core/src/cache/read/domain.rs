@@ -6,7 +6,7 @@ use crate::id::{DomainId, HistoryId, PageId, Slot, Stamp};
 use crate::machine::{Fault, Faults};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Holds nothing yet.
@@ -102,6 +102,8 @@ pub(crate) struct DomainState {
     /// Nanoseconds + 1 of the child's clock; 0: never confirmed.
     confirmed_at: AtomicU64,
     lease: AtomicU64,
+    /// The stream of the link that stands has begun, and tells of every change from here on.
+    live: AtomicBool,
     /// Held while a batch is applied: readers that meet one wait here instead of spinning.
     gate: Mutex<()>,
     recent: RwLock<Recent>,
@@ -121,6 +123,7 @@ impl DomainState {
             through: AtomicU64::new(NONE),
             confirmed_at: AtomicU64::new(0),
             lease: AtomicU64::new(0),
+            live: AtomicBool::new(false),
             gate: Mutex::new(()),
             recent: RwLock::new(Recent {
                 history,
@@ -180,6 +183,11 @@ impl DomainState {
             0 => false,
             confirmed => now.0.saturating_sub(confirmed - 1) <= limit,
         }
+    }
+
+    /// Whether the stream of the link that stands runs.
+    pub(crate) fn live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
     }
 
     /// The sequence of a state that is stable now; waits for a batch under way. The wait is as
@@ -345,6 +353,10 @@ impl DomainState {
         while snapshots.bytes > snapshots.bytes_max {
             snapshots.forget_oldest();
         }
+    }
+
+    pub(crate) fn set_live(&self, live: bool) {
+        self.live.store(live, Ordering::Release);
     }
 
     pub(crate) fn set_confirmed(&self, at: Instant, lease: Duration) {

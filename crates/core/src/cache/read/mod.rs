@@ -6,9 +6,11 @@
 //! read-write locks, so nothing is ever torn; the sequence makes several look-ups one state.
 
 mod domain;
+mod help;
 mod running;
 
 pub(crate) use domain::{Batch, DomainState, Position, RecentChange, Recheck};
+pub(crate) use help::Help;
 pub(crate) use running::Ticket;
 
 use crate::cache::{Line, PageCopy};

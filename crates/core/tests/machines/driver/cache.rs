@@ -62,7 +62,7 @@ pub(super) fn run(c: &mut Choices<'_>, is_member: bool) {
         notices_max: 4,
         transactions_max: 4,
         snapshot_bytes: 16 << 10,
-        group: is_member.then(|| MemberConfig { helps_max: 4, ..MemberConfig::default() }),
+        group: is_member.then(member),
         ..CacheConfig::new("node", BootId(1), Arc::new(Shown(Arc::clone(&clock))))
     };
     let (cache, shared) = Cache::new(config);
@@ -130,7 +130,7 @@ impl Run {
         let link = LinkId(self.ups);
         self.up = Some(link);
         self.parent.opened();
-        self.link(LinkInput::UpOpened { link, peer: "origin".into() });
+        self.link(LinkInput::UpOpened { link, peer: "origin".into(), in_group: true });
         let welcome = self.parent.welcome(c);
         self.parent_says(&welcome);
     }
@@ -215,6 +215,13 @@ impl Run {
                 }
                 CacheOutput::Neighbour(NeighbourOutput::Dial(member)) => {
                     assert!(member.life < BootId(1), "the higher life dials");
+                }
+                CacheOutput::Neighbour(NeighbourOutput::Came { pages, .. }) => {
+                    assert!(pages > 0, "nothing came from a neighbour");
+                }
+                CacheOutput::Neighbour(NeighbourOutput::Reached(reached)) => {
+                    let open = |(_, link): &(BootId, LinkId)| self.neighbours.holds(*link);
+                    assert!(reached.iter().all(open), "reached over a link that is closed");
                 }
                 CacheOutput::Neighbour(NeighbourOutput::Link(output)) => {
                     self.neighbours.told(&output);
@@ -334,4 +341,8 @@ impl Run {
             self.needs = Some(self.ask(CacheOp::Fetch { domain, pages, prefetch: false }));
         }
     }
+}
+
+fn member() -> MemberConfig {
+    MemberConfig { address: "here".into(), helps_max: 4, ..MemberConfig::default() }
 }

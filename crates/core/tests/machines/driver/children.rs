@@ -44,7 +44,7 @@ impl Children {
         let role = who.role;
         let child = Child { who, hints: Hints::new(self.through), asked: BTreeSet::new() };
         self.links.insert(link, child);
-        LinkInput::DownOpened { link, peer: peer.into(), role }
+        LinkInput::DownOpened { link, peer: peer.into(), role, in_group: true }
     }
 
     /// The honest child comes.

@@ -121,8 +121,8 @@ impl Neighbours {
             _ => c.name(),
         };
         let opened = match c.rarely(2) {
-            true => LinkInput::DownOpened { link, peer, role: Role::Node },
-            false => LinkInput::UpOpened { link, peer },
+            true => LinkInput::DownOpened { link, peer, role: Role::Node, in_group: true },
+            false => LinkInput::UpOpened { link, peer, in_group: true },
         };
         std::iter::once(opened).chain(received(link, &hello)).collect()
     }

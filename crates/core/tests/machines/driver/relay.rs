@@ -102,7 +102,7 @@ impl Run {
         let link = LinkId(UP + self.ups);
         self.up = Some(link);
         self.parent.opened();
-        self.input(LinkInput::UpOpened { link, peer: "origin".into() });
+        self.input(LinkInput::UpOpened { link, peer: "origin".into(), in_group: true });
         let welcome = self.parent.welcome(c);
         self.parent_says(&welcome);
     }

@@ -76,6 +76,9 @@ fn members_hear_of_each_other() {
     run.step(vec![says(2, GroupMessage::Join { address: "elsewhere".into() })]);
     run.step(vec![closed(1)]);
     run.0.wait(quiet);
+    run.0.say("Whose certificate is not of the group does not join it.");
+    run.quietly(vec![stranger(4, "d"), hello_of(4, "d", 40, (Role::Node, 4))]);
+    run.step(vec![says(4, GroupMessage::Join { address: "at-d".into() })]);
     run.0.say("What only a redirector says ends the link of who says it.");
     run.step(vec![says(3, GroupMessage::Members { members: Vec::new() })]);
     run.0.end("relay_group_members_hear_of_each_other");

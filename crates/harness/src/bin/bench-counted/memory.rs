@@ -106,7 +106,8 @@ fn directory(apart: u64) -> Result<f64> {
     feed(&mut origin, OriginInput::WallClock(WallTime(0)));
     let received =
         |message| OriginInput::Link(LinkInput::Received { link: LINK, message, bytes: 100 });
-    let opened = LinkInput::DownOpened { link: LINK, peer: "node".into(), role: Role::Node };
+    let (peer, in_group) = ("node".to_owned(), false);
+    let opened = LinkInput::DownOpened { link: LINK, peer, role: Role::Node, in_group };
     feed(&mut origin, OriginInput::Link(opened));
     let (name, boot, role) = ("node".to_owned(), BootId(1), Role::Node);
     let hello = Message::Hello { min_version: 1, max_version: 1, name, boot, role };

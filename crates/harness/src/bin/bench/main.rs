@@ -2,6 +2,7 @@
 
 mod commit;
 mod files;
+mod group;
 
 use anyhow::{Result, bail};
 use larder_harness::resident;
@@ -10,6 +11,7 @@ use serde_json::Value;
 const USAGE: &str = "usage: bench NAME [--json]\n\n\
   local-read  a cached object read inside a transaction, beside a locked hash map\n\
   commit      durable small commits between processes, beside an append and sync of the same bytes\n\
+  group       crossing a redirector, and pages from a neighbour, beside a direct link to the origin\n\
   import      20,000 small files into a volume, beside `cp -r` and `sync`\n\
   mount       find, grep and a large read at a mount 40 ms away, beside local disk\n\
   create      making, syncing, renaming small files there, beside the line's round trip\n\
@@ -29,6 +31,10 @@ async fn main() -> Result<()> {
             println!("{}", resident::node(tls, parent, runs).await?);
             return Ok(());
         }
+        // The helper of `bench group`.
+        [command, tls, parent, folder] if command == "group-helper" => {
+            return group::help(tls, parent, folder).await;
+        }
         [command] if command == "memory-rival" => {
             println!("{}", resident::rival()?);
             return Ok(());
@@ -46,6 +52,7 @@ async fn main() -> Result<()> {
         // A binary of its own: counting allocations would slow the commits down.
         "memory" | "local-read" => return sibling("bench-counted", &[name], json),
         "commit" => commit::run().await?,
+        "group" => group::run().await?,
         // They wait for processes and file systems, not for tasks.
         "import" => tokio::task::spawn_blocking(files::import).await??,
         "mount" => tokio::task::spawn_blocking(files::mount).await??,

@@ -29,6 +29,12 @@ fn server_page_ms() -> f64 {
     value("table1-fetch-base-3") - value("local-network-ms") - card_page_ms()
 }
 
+/// A page at the redirector: what table 1 has for crossing it, without the local network and the second card.
+fn redirector_page_ms() -> f64 {
+    let crossing = value("table1-fetch-group-3") - value("table1-fetch-base-3");
+    crossing - value("local-network-ms") - card_page_ms()
+}
+
 /// A hot T1 of the medium database, 437,400 visits, took Thor's client 7.77 s at 133 MHz; here at 850.
 const VISIT_US: f64 = 7.77e6 / 437_400.0 * 133.0 / 850.0;
 
@@ -58,6 +64,11 @@ pub(super) fn parameters() -> Vec<Parameter> {
             value_ms: server_page_ms(),
             origin: "table 1: a fetch of Base with three clients, 1.3 ms, without network and card; that 0.24 ms of it is \
                      copying and unswizzling is what table 2 says of a client",
+        },
+        Parameter {
+            name: "page of 8 KiB at the redirector's processor",
+            value_ms: redirector_page_ms(),
+            origin: "table 1: a fetch in a group of three less one of Base, without network and card",
         },
         Parameter {
             name: "page of 8 KiB at a client that sends it to another",
@@ -98,6 +109,7 @@ pub(super) fn costs() -> Costs {
         log_write: ms(log_write_ms()),
         card_kib: kib(card_page_ms()),
         origin_kib: kib(server_page_ms()),
+        redirector_kib: kib(redirector_page_ms()),
         client_kib: kib(value("table2-copy-unswizzle")),
     }
 }

@@ -15,7 +15,7 @@ pub use runs::Scale;
 use crate::runtime::Failure;
 use figure::Figure;
 use report::Report;
-use runs::{Load, Mean, Outcomes};
+use runs::{Mean, Outcomes, Run};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -74,28 +74,29 @@ impl Results {
     /// Every run, a line for its readers and one for its writers.
     fn csv(&self) -> String {
         let mut text = String::from(
-            "load,system,clients,round trip ms,work,cache MiB,who,transactions,compute s,fetch s,\
-             commit s,misses,transactions that missed,commits at origin,conflicts\n",
+            "load,topology,best,clients,round trip ms,cache MiB,who,transactions,compute s,\
+             server fetch s,peer fetch s,commit s,misses,from neighbours,transactions that missed,\
+             commits at origin,conflicts\n",
         );
         for (run, outcome) in &self.outcomes.runs {
             let who = [("readers", outcome.readers), ("writer", outcome.writers)];
             for (who, mean) in who.into_iter().filter(|(_, mean)| mean.transactions > 0.0) {
-                text += &format!(
-                    "{:?},{:?},{},{},{},{},{who},{},{:.3},{:.3},{:.3},{:.1},{:.1},{:.1},{:.1}\n",
-                    run.load,
-                    run.system,
-                    run.clients,
-                    run.round_trip_ms,
-                    run.work,
-                    run.memory_mib,
-                    mean.transactions,
-                    mean.compute,
-                    mean.fetch,
-                    mean.commit,
+                let times = [mean.compute, mean.fetch, mean.peer, mean.commit];
+                let counts = [
                     mean.misses,
+                    mean.from_neighbours,
                     mean.missed,
                     mean.commits_at_origin,
-                    mean.conflicts
+                    mean.conflicts,
+                ];
+                let times = times.map(|time| format!("{time:.3}")).join(",");
+                let counts = counts.map(|count| format!("{count:.1}")).join(",");
+                let Run { load, topology, best, clients, round_trip_ms, memory_mib } = run;
+                text += &format!(
+                    "{},{},{best},{clients},{round_trip_ms},{memory_mib},{who},{},{times},{counts}\n",
+                    load.name(),
+                    topology.name(),
+                    mean.transactions
                 );
             }
         }
@@ -111,11 +112,11 @@ impl Results {
             .map(|one| json!({ "name": one.name, "ms": one.value_ms, "origin": one.origin }));
         let runs = self.outcomes.runs.iter().map(|(run, outcome)| {
             json!({
-                "load": match run.load { Load::Cold => "cold", Load::Hot => "hot" },
-                "system": format!("{:?}", run.system).to_lowercase(),
+                "load": run.load.name(),
+                "topology": run.topology.name(),
+                "best": run.best,
                 "clients": run.clients,
                 "round_trip_ms": run.round_trip_ms,
-                "work": run.work,
                 "cache_mib": run.memory_mib,
                 "readers": told(&outcome.readers),
                 "writers": told(&outcome.writers),
@@ -138,9 +139,11 @@ fn told(mean: &Mean) -> Value {
     json!({
         "transactions": mean.transactions,
         "compute_s": mean.compute,
-        "fetch_s": mean.fetch,
+        "server_fetch_s": mean.fetch,
+        "peer_fetch_s": mean.peer,
         "commit_s": mean.commit,
         "misses": mean.misses,
+        "from_neighbours": mean.from_neighbours,
         "missed": mean.missed,
         "commits_at_origin": mean.commits_at_origin,
         "conflicts": mean.conflicts,
@@ -150,8 +153,8 @@ fn told(mean: &Mean) -> Value {
 #[cfg(test)]
 mod tests {
     use super::compare::Ours;
-    use super::paper::{Kind, paper};
-    use super::runs::{Run, System};
+    use super::paper::paper;
+    use super::runs::Topology;
     use super::*;
 
     fn quick() -> Results {
@@ -163,31 +166,37 @@ mod tests {
     fn a_quick_run_has_the_orderings_of_the_paper() {
         let results = quick();
         let report = results.report();
-        for id in ["table1-commits-in-sequence", "fig7-fetches-fall"] {
+        for id in ["table1-commits-in-sequence", "fig7-commits-alike", "fig9-rises", "fig9-low"] {
             let point = paper().points.iter().find(|point| point.id == id).expect("it is stated");
-            let held = report.ours(point);
-            assert!(matches!(held, Ours::Holds(true) | Ours::ModelHolds(true)), "{id}: {held:?}");
+            assert_eq!(report.ours(point), Ours::Holds(true), "{id}");
         }
-        let base = report.readers(Run::cold(System::Base, 3).far(40));
-        let best = report.readers(Run::cold(System::Best, 3).far(40));
-        assert!(best.waited() < base.waited() / 10.0, "{best:?} {base:?}");
-        // Demand fetches, and every commit at the origin; and none of them.
-        assert_eq!((base.commits_at_origin, best.commits_at_origin), (base.transactions, 0.0));
-        let [three, five] = [3, 5].map(|clients| report.shared(clients));
-        assert!(1.0 < three && three < five, "{three} {five}");
-        let hot = report.readers(Run::hot(System::Base).far(40));
-        let model = (report.readers_by_model(hot), report.writers_by_model(hot));
-        assert!(0.0 < model.0 && model.0 < model.1, "{model:?}");
-        // Each run is what it is wherever it is made.
+        let [base, group] = [Topology::Alone, Topology::Group].map(|topology| {
+            let far = Run::cold(topology, 3).far(40);
+            [far, far.best()].map(|run| report.readers(run))
+        });
+        assert!(group[0].total() < base[0].total(), "{group:?} {base:?}");
+        assert!(base[1].waited() < base[0].waited() / 4.0, "{base:?}");
+        // Demand fetches, and every commit at the origin; and no commit there.
+        let at_origin = [base, group].map(|of| of.map(|mean| mean.commits_at_origin));
+        assert_eq!(at_origin, [[base[0].transactions, 0.0]; 2]);
+        assert!(group[0].from_neighbours > 0.0 && base[0].from_neighbours == 0.0);
+        let [readers, writers] = [Topology::ReaderGroup, Topology::WriterGroup]
+            .map(|topology| report.hot_benefit(topology, 40));
+        assert!(0.0 < readers && readers < writers, "{readers} {writers}");
+    }
+
+    /// The same figures wherever they are measured; and all of them are drawn.
+    #[test]
+    fn every_point_has_a_place_and_every_figure_is_drawn() {
+        let results = quick();
         let json = results.json();
         assert_eq!(json, quick().json());
-        // Every point of the paper has a place beside ours, and every figure is drawn.
         assert_eq!(json["points"].as_array().map(Vec::len), Some(paper().points.len()));
-        assert!(paper().points.iter().any(|point| point.kind == Kind::Ordering));
         for figure in results.figures() {
             let svg = draw::svg(&figure).expect("it can be drawn");
             assert!(svg.contains("<svg") && !figure.csv().is_empty(), "{}", figure.id);
             assert!(!svg.contains("NaN"), "{}", figure.id);
         }
+        assert_eq!(results.summary().lines().count(), 4);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::machines::{LOCAL, costs};
 use crate::runtime::Failure;
-use crate::runtime::oo7::{Course, Measured, measure};
+use crate::runtime::oo7::{Course, Groups, Measured, measure};
 use crate::runtime::sharing;
 use larder_oo7::{Layout, Parameters, Size};
 use std::collections::BTreeMap;
@@ -19,41 +19,76 @@ pub(super) enum Load {
     Hot,
 }
 
-/// How they do it.
+impl Load {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Cold => "cold",
+            Self::Hot => "hot",
+        }
+    }
+}
+
+/// Who is in a group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum System {
-    /// Each by itself, as the paper's: pages when they are missed, one at a time, and every commit validated at
-    /// the origin.
-    Base,
-    /// Each by itself, with what Larder has: what is only read is committed where it is, and cold clients ask
-    /// for the module ahead.
-    Best,
+pub(super) enum Topology {
+    /// Each is linked to the origin.
+    Alone,
+    /// All are one group.
+    Group,
+    /// Two readers and the writer are one, which is measured, and a reader is another.
+    WriterGroup,
+    /// The readers are one, which is measured, and the writer another.
+    ReaderGroup,
+}
+
+impl Topology {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::Group => "group",
+            Self::WriterGroup => "writer group",
+            Self::ReaderGroup => "reader group",
+        }
+    }
+
+    /// The group of each client, readers first; who is measured is of the first.
+    fn groups(self, clients: usize) -> Option<Vec<usize>> {
+        match self {
+            Self::Alone => None,
+            Self::Group => Some(vec![1; clients]),
+            Self::WriterGroup => Some(vec![1, 1, 2, 1]),
+            Self::ReaderGroup => Some(vec![1, 1, 1, 2]),
+        }
+    }
 }
 
 /// One run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Run {
     pub(super) load: Load,
-    pub(super) system: System,
+    pub(super) topology: Topology,
+    /// With what Larder has: what is only read is committed where it is, and cold clients ask for the module
+    /// ahead. Else as the paper's: pages when they are missed, one at a time, and every commit validated at
+    /// the origin.
+    pub(super) best: bool,
     /// Clients; of a hot run one of them writes.
     pub(super) clients: usize,
     /// There and back; zero: on the local network.
     pub(super) round_trip_ms: u32,
-    /// Each does the work of so many, one after the other.
-    pub(super) work: usize,
     /// MiB of a client's cache; zero: as much as the paper's.
     pub(super) memory_mib: u32,
 }
 
 impl Run {
     /// A cold run as the paper's are, on the local network.
-    pub(super) fn cold(system: System, clients: usize) -> Self {
-        Self { load: Load::Cold, system, clients, round_trip_ms: 0, work: 1, memory_mib: 0 }
+    pub(super) fn cold(topology: Topology, clients: usize) -> Self {
+        let load = Load::Cold;
+        Self { load, topology, best: false, clients, round_trip_ms: 0, memory_mib: 0 }
     }
 
     /// A hot run as the paper's are, on the local network.
-    pub(super) fn hot(system: System) -> Self {
-        Self { load: Load::Hot, ..Self::cold(system, HOT_CLIENTS) }
+    pub(super) fn hot(topology: Topology) -> Self {
+        Self { load: Load::Hot, ..Self::cold(topology, HOT_CLIENTS) }
     }
 
     /// The same at a distance.
@@ -61,15 +96,14 @@ impl Run {
         Self { round_trip_ms, ..self }
     }
 
-    /// One client that does the work of so many: what it misses is what they miss together, each page counted
-    /// once.
-    pub(super) fn alone(clients: usize) -> Self {
-        Self { work: clients, ..Self::cold(System::Base, 1) }
+    /// The same with what Larder has.
+    pub(super) fn best(self) -> Self {
+        Self { best: true, ..self }
     }
 
-    /// One client with a cache of another size, and the work of two.
-    pub(super) fn small(memory_mib: u32) -> Self {
-        Self { memory_mib, ..Self::alone(2) }
+    /// Cold clients with caches of another size.
+    pub(super) fn small(topology: Topology, memory_mib: u32) -> Self {
+        Self { memory_mib, ..Self::cold(topology, SMALL_CLIENTS) }
     }
 }
 
@@ -82,14 +116,14 @@ pub struct Scale {
     cold: u64,
     warm: u64,
     hot: u64,
+    /// Transactions of each client that shares a page.
+    shares: u64,
     /// Clients of cold runs on the local network.
     pub(super) clients: Vec<usize>,
     /// Of these there are runs far away too.
     pub(super) curves: Vec<usize>,
     /// Distances that are derived.
     pub(super) latencies_ms: Vec<u32>,
-    /// Distances at which hot clients are.
-    pub(super) far_ms: Vec<u32>,
     /// Sizes of caches, MiB.
     pub(super) caches_mib: Vec<u32>,
     /// Clients that share a page.
@@ -110,11 +144,11 @@ impl Scale {
             cold: 1000,
             warm: 2000,
             hot: 1000,
-            clients: (1..=10).collect(),
+            shares: 200,
+            clients: vec![1, 2, 3, 5, 7, 10],
             curves: vec![3, 5, 10],
             latencies_ms: vec![1, 5, 10, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200],
-            far_ms: vec![1, 20, 40, 80, 200],
-            caches_mib: vec![5, 10, 20, 30, 40],
+            caches_mib: vec![5, 10, 20, 30],
             sharing: vec![1, 2, 4, 6, 8, 10],
             seed: 1,
         }
@@ -134,14 +168,19 @@ impl Scale {
             cold: 60,
             warm: 60,
             hot: 60,
+            shares: 20,
             clients: vec![1, 3, 5],
             curves: vec![3, 5],
             latencies_ms: vec![1, 20, 40, 60, 80, 100],
-            far_ms: vec![40, 80],
-            caches_mib: vec![1, 40],
+            caches_mib: vec![1],
             sharing: vec![1, 3],
             ..Self::paper()
         }
+    }
+
+    /// The most clients of which there are runs far away.
+    pub(super) fn most(&self) -> usize {
+        *self.curves.last().expect("a scale has some")
     }
 
     /// Transactions of a cold run.
@@ -156,29 +195,33 @@ impl Scale {
 
     /// All runs.
     pub(super) fn runs(&self) -> Vec<Run> {
-        let mut runs: Vec<Run> =
-            self.clients.iter().map(|&clients| Run::cold(System::Base, clients)).collect();
-        for &clients in &self.curves {
-            for system in [System::Base, System::Best] {
-                runs.extend(FAR_MS.map(|ms| Run::cold(system, clients).far(ms)));
+        use Topology as T;
+        let mut runs = Vec::new();
+        for topology in [T::Alone, T::Group] {
+            runs.extend(self.clients.iter().map(|&clients| Run::cold(topology, clients)));
+            for &clients in &self.curves {
+                runs.extend(FAR_MS.map(|ms| Run::cold(topology, clients).far(ms)));
+                runs.push(Run::cold(topology, clients).far(BEST_MS).best());
             }
-            runs.push(Run::alone(clients));
+            runs.extend(self.caches_mib.iter().map(|mib| Run::small(topology, *mib)));
         }
-        runs.push(Run::hot(System::Base));
-        runs.extend(self.far_ms.iter().map(|ms| Run::hot(System::Base).far(*ms)));
-        runs.extend(FAR_MS.map(|ms| Run::hot(System::Best).far(ms)));
-        runs.extend(self.caches_mib.iter().map(|mib| Run::small(*mib)));
+        for topology in [T::Alone, T::WriterGroup, T::ReaderGroup] {
+            runs.push(Run::hot(topology));
+            runs.extend(FAR_MS.map(|ms| Run::hot(topology).far(ms)));
+            runs.push(Run::hot(topology).far(BEST_MS).best());
+        }
         runs
     }
 
-    /// False sharing among so many, which may read of one another.
-    pub(super) fn sharing(&self, clients: usize, reads_others: bool) -> sharing::Course {
+    /// False sharing among so many, who may read of one another, and may be a group.
+    pub(super) fn sharing(&self, clients: usize, how: Sharing) -> sharing::Course {
         sharing::Course {
             clients,
             objects: 4,
-            reads_others,
-            round_trip: LOCAL + Duration::from_millis(40),
-            transactions: self.hot,
+            reads_others: how.reads_others,
+            round_trip: LOCAL + Duration::from_millis(u64::from(BEST_MS)),
+            groups: how.group.then(|| Groups::one(clients, LOCAL)),
+            transactions: self.shares,
             costs: costs(),
             seed: self.seed,
         }
@@ -190,7 +233,6 @@ impl Scale {
             Load::Cold => (0, self.cold),
             Load::Hot => (self.warm, self.hot),
         };
-        let best = run.system == System::Best;
         let memory = match run.memory_mib {
             0 => self.memory,
             mib => u64::from(mib) << 20,
@@ -203,13 +245,14 @@ impl Scale {
             readers: run.clients - writers,
             writers,
             round_trip: LOCAL + line,
+            groups: run.topology.groups(run.clients).map(|of| Groups { round_trip: LOCAL, of }),
             memory,
             warm,
-            transactions: transactions * run.work as u64,
+            transactions,
             think: Duration::ZERO,
             costs: costs(),
-            strict: !best,
-            ahead: best && run.load == Load::Cold,
+            strict: !run.best,
+            ahead: run.best && run.load == Load::Cold,
             seed: self.seed,
         }
     }
@@ -217,6 +260,12 @@ impl Scale {
 
 /// The paper's distances.
 const FAR_MS: [u32; 2] = [40, 80];
+
+/// The distance at which targets are.
+pub(super) const BEST_MS: u32 = 40;
+
+/// Clients with small caches.
+const SMALL_CLIENTS: usize = 3;
 
 /// Clients of a hot run: one writer and three readers.
 pub(super) const HOT_CLIENTS: usize = 4;
@@ -226,9 +275,14 @@ pub(super) const HOT_CLIENTS: usize = 4;
 pub(super) struct Mean {
     pub(super) transactions: f64,
     pub(super) compute: f64,
+    /// From above, and what conflicts cost.
     pub(super) fetch: f64,
     pub(super) commit: f64,
     pub(super) misses: f64,
+    /// Pages that came from neighbours.
+    pub(super) from_neighbours: f64,
+    /// Seconds that those took.
+    pub(super) peer: f64,
     /// Transactions that waited for a page.
     pub(super) missed: f64,
     pub(super) commits_at_origin: f64,
@@ -236,7 +290,9 @@ pub(super) struct Mean {
 }
 
 impl Mean {
-    fn of<'a>(measured: impl Iterator<Item = &'a Measured>) -> Self {
+    /// Where pages are asked for ahead, what those of neighbours took is no part of what was waited.
+    fn of<'a>(measured: impl Iterator<Item = &'a Measured>, ahead: bool) -> Self {
+        let peer = |one: &Measured| if ahead { Duration::ZERO } else { one.neighbours };
         let all: Vec<&Measured> = measured.collect();
         let mean = |of: &dyn Fn(&Measured) -> f64| {
             all.iter().map(|one| of(one)).sum::<f64>() / all.len().max(1) as f64
@@ -244,9 +300,11 @@ impl Mean {
         Self {
             transactions: mean(&|one| one.transactions as f64),
             compute: mean(&|one| one.worked.as_secs_f64()),
-            fetch: mean(&|one| one.fetches().as_secs_f64()),
+            fetch: mean(&|one| one.fetches().saturating_sub(peer(one)).as_secs_f64()),
             commit: mean(&|one| one.commits.as_secs_f64()),
             misses: mean(&|one| one.misses as f64),
+            from_neighbours: mean(&|one| one.from_neighbours as f64),
+            peer: mean(&|one| peer(one).as_secs_f64()),
             missed: mean(&|one| one.missed as f64),
             commits_at_origin: mean(&|one| one.at_origin as f64),
             conflicts: mean(&|one| one.conflicts as f64),
@@ -254,12 +312,17 @@ impl Mean {
     }
 
     pub(super) fn total(&self) -> f64 {
-        self.compute + self.fetch + self.commit
+        self.compute + self.waited()
     }
 
     /// What it waited for the network.
     pub(super) fn waited(&self) -> f64 {
-        self.fetch + self.commit
+        self.fetch + self.peer + self.commit
+    }
+
+    /// Misses that were fetched from above.
+    pub(super) fn fetched(&self) -> f64 {
+        (self.misses - self.from_neighbours).max(0.0)
     }
 
     /// The same at a distance, as the paper derives it: each request that crosses the line takes so much
@@ -267,7 +330,7 @@ impl Mean {
     pub(super) fn at(&self, round_trip_ms: u32) -> Self {
         let seconds = f64::from(round_trip_ms) / 1e3;
         Self {
-            fetch: self.fetch + self.misses * seconds,
+            fetch: self.fetch + self.fetched() * seconds,
             commit: self.commit + self.commits_at_origin * seconds,
             ..*self
         }
@@ -277,25 +340,48 @@ impl Mean {
 /// What a run came to.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Outcome {
-    /// Who only reads.
+    /// Who only reads, of the group that is measured.
     pub(super) readers: Mean,
     /// Who writes.
     pub(super) writers: Mean,
 }
 
 impl Outcome {
-    fn of(measured: &[Measured]) -> Self {
-        let of = |writes| Mean::of(measured.iter().filter(move |one| one.writes == writes));
+    fn of(run: Run, measured: &[Measured]) -> Self {
+        let groups = run.topology.groups(run.clients).unwrap_or_else(|| vec![1; run.clients]);
+        let of = |writes| {
+            let some = measured.iter().zip(&groups).filter(move |(one, _)| one.writes == writes);
+            let some = some.filter(|(_, group)| writes || **group == 1);
+            Mean::of(some.map(|(one, _)| one), run.best)
+        };
         Self { readers: of(false), writers: of(true) }
     }
+}
+
+/// How a page is shared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Sharing {
+    /// Each reads an object of another too.
+    pub(super) reads_others: bool,
+    /// All are a group.
+    pub(super) group: bool,
+}
+
+impl Sharing {
+    pub(super) const ALL: [Self; 4] = [
+        Self { reads_others: false, group: false },
+        Self { reads_others: false, group: true },
+        Self { reads_others: true, group: false },
+        Self { reads_others: true, group: true },
+    ];
 }
 
 /// What all runs came to.
 #[derive(Default)]
 pub(super) struct Outcomes {
     pub(super) runs: BTreeMap<Run, Outcome>,
-    /// By clients, and whether they read of one another.
-    pub(super) sharing: BTreeMap<(usize, bool), sharing::Measured>,
+    /// By clients.
+    pub(super) sharing: BTreeMap<(usize, Sharing), sharing::Measured>,
 }
 
 /// Runs all of a scale, so many at once, and says how far it is.
@@ -306,7 +392,7 @@ pub(super) fn run_all(
 ) -> Result<Outcomes, Failure> {
     let mut runs = scale.runs();
     // The longest first, so that nobody waits for one at the end.
-    runs.sort_by_key(|run| std::cmp::Reverse((run.load, run.clients * run.work)));
+    runs.sort_by_key(|run| std::cmp::Reverse((run.load, run.clients)));
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Ok(Outcomes::default())));
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
@@ -317,7 +403,7 @@ pub(super) fn run_all(
                     let Ok(outcomes) = &mut *done else { return };
                     match measured {
                         Ok(measured) => {
-                            outcomes.runs.insert(*run, Outcome::of(&measured));
+                            outcomes.runs.insert(*run, Outcome::of(*run, &measured));
                             progress(outcomes.runs.len(), runs.len());
                         }
                         Err(failure) => *done = Err(failure),
@@ -328,9 +414,9 @@ pub(super) fn run_all(
     });
     let mut outcomes = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
     for &clients in &scale.sharing {
-        for others in [false, true] {
-            let measured = sharing::measure(&scale.sharing(clients, others))?;
-            outcomes.sharing.insert((clients, others), measured);
+        for how in Sharing::ALL {
+            let measured = sharing::measure(&scale.sharing(clients, how))?;
+            outcomes.sharing.insert((clients, how), measured);
         }
     }
     Ok(outcomes)

@@ -69,14 +69,18 @@ impl Client {
         let tx = session.begin_read().await.expect("nothing is in its way");
         let database = Database::open(&volume, &tx).await.expect("it was built");
         drop(tx);
+        let begun = self.shared.elapsed();
         if self.course.ahead {
             self.ask_ahead(&volume, &session, &database).await;
         }
+        let asked = (self.shared.elapsed() - begun) / SLOW;
         for number in 0..self.course.warm {
             self.one(&database, &session, number).await;
         }
         self.meeting.barrier.wait().await;
-        let measured = self.measure(&database, &session).await;
+        let mut measured = self.measure(&database, &session).await;
+        // Whoever waits before it begins waits too.
+        measured.took += asked;
         self.meeting.busy.fetch_sub(1, Ordering::Relaxed);
         for number in self.course.warm + self.course.transactions.. {
             if self.meeting.busy.load(Ordering::Relaxed) == 0 {
@@ -97,6 +101,7 @@ impl Client {
 
     async fn measure(&self, database: &Database, session: &Session) -> Measured {
         let before = self.node.metrics().summary();
+        let (pages, long) = self.neighbours();
         let mut measured = Measured {
             writes: !self.workload.mix.only_reads(),
             transactions: self.course.transactions,
@@ -114,11 +119,23 @@ impl Client {
         }
         let after = self.node.metrics().summary();
         measured.misses = after.misses - before.misses;
+        let later = self.neighbours();
+        (measured.from_neighbours, measured.neighbours) = (later.0 - pages, later.1 - long);
         measured.at_origin = after.committed - before.committed;
-        for time in [&mut measured.took, &mut measured.worked, &mut measured.commits] {
+        let times = [&mut measured.took, &mut measured.worked, &mut measured.commits];
+        for time in times.into_iter().chain([&mut measured.neighbours]) {
             *time /= SLOW;
         }
         measured
+    }
+
+    /// Pages that came from neighbours so far, and what they took together, as anybody reads it.
+    fn neighbours(&self) -> (u64, Duration) {
+        let metrics = self.node.metrics();
+        let text = metrics.encode();
+        let sum = text.lines().find_map(|line| line.strip_prefix("larder_peer_fetch_seconds_sum "));
+        let seconds: f64 = sum.and_then(|sum| sum.parse().ok()).unwrap_or_default();
+        (metrics.peer_fetches().pages, Duration::from_secs_f64(seconds))
     }
 
     async fn one(&self, database: &Database, session: &Session, number: u64) -> Done {

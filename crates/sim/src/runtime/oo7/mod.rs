@@ -6,11 +6,11 @@ mod client;
 
 use super::cast::Cast;
 use super::env::{Shared, lock};
-use super::plan::{Machines, NodePlan, Plan};
+use super::plan::{GroupPlan, Machines, NodePlan, Plan};
 use super::{Failure, run_world};
 use client::{Client, Meeting};
 use larder::client::{Consistency, Node, SessionOptions, VolumeOptions};
-use larder::config::{LinkConfig, NodeSection, OriginSection, Period};
+use larder::config::{GroupSection, LinkConfig, NodeSection, OriginSection, Period};
 use larder::limits::Limits;
 use larder_oo7::{Mix, Operation, Parameters, Workload, build};
 use larder_store::log::LogConfig;
@@ -41,8 +41,27 @@ pub struct Costs {
     pub card_kib: Duration,
     /// The origin's processor, for a KiB that it sends.
     pub origin_kib: Duration,
+    /// A redirector's, for a KiB that it sends.
+    pub redirector_kib: Duration,
     /// A client's, for a KiB that it sends.
     pub client_kib: Duration,
+}
+
+/// Groups of clients, each with a redirector of its own, on a machine of its own.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Groups {
+    /// From one member to another, or to the redirector, and back, in steps of 20 microseconds.
+    pub round_trip: Duration,
+    /// The group of each client, readers first, by its number from 1.
+    pub of: Vec<usize>,
+}
+
+impl Groups {
+    /// One of so many.
+    #[must_use]
+    pub fn one(clients: usize, round_trip: Duration) -> Self {
+        Self { round_trip, of: vec![1; clients] }
+    }
 }
 
 /// What is measured.
@@ -56,8 +75,10 @@ pub struct Course {
     pub readers: usize,
     /// Who changes the composite part in one of two transactions (T2b of it).
     pub writers: usize,
-    /// From a client to the origin and back, in steps of 20 microseconds.
+    /// From a client to the origin and back, in steps of 20 microseconds; in a group, from its redirector.
     pub round_trip: Duration,
+    /// Who is in which group; none: all are alone.
+    pub groups: Option<Groups>,
     /// Bytes of each client's cache.
     pub memory: u64,
     /// Transactions of each client before those that are measured.
@@ -93,6 +114,10 @@ pub struct Measured {
     pub commits: Duration,
     /// Reads that waited for a page.
     pub misses: u64,
+    /// Pages that came from neighbours.
+    pub from_neighbours: u64,
+    /// What they took, from their being asked for.
+    pub neighbours: Duration,
     /// Transactions that waited for one, or met a conflict.
     pub missed: u64,
     /// Commits that were validated at the origin.
@@ -120,29 +145,41 @@ pub fn measure(course: &Course) -> Result<Vec<Measured>, Failure> {
     Ok(measured)
 }
 
-/// A world without troubles, whose lines have room for everything: a founder at the origin's side, and nodes
-/// with their names and the time to the origin and back.
+/// A world without troubles, whose lines have room for everything: a founder at the origin's side, and so many
+/// clients at a distance, or in groups that are.
 pub(super) fn calm(
-    nodes: impl Iterator<Item = (String, Duration)>,
+    clients: usize,
+    (round_trip, groups): (Duration, Option<&Groups>),
     memory: u64,
     costs: &Costs,
     seed: u64,
 ) -> Plan {
     let (node, origin, link) =
         (NodeSection::default(), OriginSection::default(), LinkConfig::default());
-    let nodes = std::iter::once(("founder".into(), Duration::ZERO)).chain(nodes);
-    let nodes = nodes.map(|(name, round_trip)| NodePlan {
+    let one_way = |there_and_back: Duration| {
+        u64::try_from((there_and_back / 2 * SLOW).as_millis()).unwrap_or(u64::MAX)
+    };
+    let near = one_way(groups.map_or(round_trip, |groups| groups.round_trip));
+    let client = |number: usize| {
+        let parent = groups.map_or(0, |groups| groups.of[number]);
+        (format!("client{number}"), parent, near)
+    };
+    let nodes = std::iter::once(("founder".into(), 0, 0)).chain((0..clients).map(client));
+    let nodes = nodes.map(|(name, parent, latency_ms)| NodePlan {
         name,
-        latency_ms: u64::try_from((round_trip / 2 * SLOW).as_millis()).unwrap_or(u64::MAX),
-        parent: 0,
+        latency_ms,
+        parent,
         clients: 1,
         memory,
         watcher: None,
     });
     let long = |period: Period| Period(period.0 * SLOW);
+    let count = groups.and_then(|groups| groups.of.iter().max()).copied().unwrap_or_default();
     Plan {
         domains: 1,
-        relays: Vec::new(),
+        relays: vec![0; count],
+        relay_latency_ms: Some(one_way(round_trip)),
+        group: groups.map(|_| GroupPlan { latency_ms: near, section: unhurried(), outsider: None }),
         nodes: nodes.collect(),
         limits: Limits::SHIPPED,
         link: LinkConfig {
@@ -166,6 +203,19 @@ pub(super) fn calm(
     }
 }
 
+/// A group's limits, in a world that is slow.
+fn unhurried() -> GroupSection {
+    let group = GroupSection::default();
+    let long = |period: Period| Period(period.0 * SLOW);
+    GroupSection {
+        help_wait: long(group.help_wait),
+        help_wait_long: long(group.help_wait_long),
+        redial: long(group.redial),
+        rest: long(group.rest),
+        ..group
+    }
+}
+
 impl Costs {
     fn machines(&self) -> Machines {
         let byte =
@@ -174,7 +224,7 @@ impl Costs {
             slow: SLOW,
             card: byte(self.card_kib),
             origin: byte(self.origin_kib),
-            relay: 0,
+            relay: byte(self.redirector_kib),
             node: byte(self.client_kib),
             log_write: self.log_write * SLOW,
         }
@@ -183,9 +233,8 @@ impl Costs {
 
 impl Course {
     fn world(&self) -> Plan {
-        let nodes =
-            (0..self.readers + self.writers).map(|n| (format!("client{n}"), self.round_trip));
-        calm(nodes, self.memory, &self.costs, self.seed)
+        let far = (self.round_trip, self.groups.as_ref());
+        calm(self.readers + self.writers, far, self.memory, &self.costs, self.seed)
     }
 
     fn session(&self) -> SessionOptions {
@@ -217,6 +266,9 @@ pub(super) fn session(consistency: Consistency) -> SessionOptions {
 async fn play(shared: Arc<Shared>, course: Course, told: Arc<Mutex<Vec<Measured>>>) {
     let mut cast = Cast::new(&shared);
     cast.start_origin().await;
+    for number in 0..shared.plan.relays.len() {
+        cast.start_relay(number).await;
+    }
     shared.net.heal(true);
     found(&cast, &course).await;
     let count = course.readers + course.writers;
@@ -236,6 +288,7 @@ async fn play(shared: Arc<Shared>, course: Course, told: Arc<Mutex<Vec<Measured>
     let mut measured = clients.join_all().await;
     measured.sort_by_key(|(number, _)| *number);
     lock(&told).extend(measured.into_iter().map(|(_, measured)| measured));
+    cast.relays.clear();
     cast.end_origin().await;
 }
 
@@ -262,6 +315,7 @@ mod tests {
             readers: 2,
             writers: 1,
             round_trip: Duration::from_millis(40),
+            groups: None,
             memory: 40 << 20,
             warm: 60,
             transactions: 40,
@@ -286,6 +340,21 @@ mod tests {
         let waited = reader.took - reader.commits;
         assert_eq!(waited, cold.round_trip * u32::try_from(reader.misses).expect("few"));
         assert!(reader.misses > 3 && reader.conflicts == 0, "{reader:?}");
+    }
+
+    /// What one member has fetched its neighbours get from it: all they wait for beside their commits is what
+    /// the first of them fetches for all, over the line.
+    #[test]
+    fn a_group_crosses_the_line_for_a_page_once() {
+        let alone = Course { readers: 3, writers: 0, warm: 0, ..course() };
+        let near = Duration::from_millis(2);
+        let group = Course { groups: Some(Groups::one(3, near)), ..alone.clone() };
+        let waited = |course: &Course| {
+            let pages = |one: &Measured| one.took - one.commits;
+            run(course).iter().map(pages).sum::<Duration>()
+        };
+        let (alone, group) = (waited(&alone), waited(&group));
+        assert!(group < alone * 2 / 3, "{group:?} in a group, {alone:?} without");
     }
 
     /// What is in memory is read, and committed, without a message.

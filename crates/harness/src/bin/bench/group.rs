@@ -1,0 +1,202 @@
+//! Groups between processes on loopback: what crossing a redirector adds to a request, beside the same request
+//! on a direct link; and what a page of 8 KiB takes from a neighbour, also while that neighbour is busy.
+//!
+//! Origin, redirector and helper are processes of their own; this process has the nodes that ask, by turns, so
+//! that whatever else the machine does falls on all of them alike.
+
+use anyhow::{Context, Result, ensure};
+use larder::client::{Error, Node, SessionOptions, Volume, VolumeOptions};
+use larder::config::{NodeConfig, Size};
+use larder::core::commit::PageKind;
+use larder::core::id::PageId;
+use larder::metrics::Side;
+use larder_harness::process::{Process, wait_until};
+use larder_harness::site::Site;
+use larder_harness::{larder_binary, median, percentile};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const GROUP: &str = "bench";
+const VOLUME: &str = "pages";
+const LIMIT: Duration = Duration::from_secs(60);
+/// Round trips of each kind that are timed.
+const REQUESTS: usize = 3_000;
+/// Pages of 8 KiB that each node fetches, one after the other.
+const PAGES: usize = 1_500;
+/// What fills one.
+const FILL: usize = 8_000;
+/// Who keeps the busy helper's machine at work.
+const BUSY: usize = 32;
+/// A file of the folder whose being there has the helper be busy.
+const BUSY_FILE: &str = "busy";
+
+pub(crate) async fn run() -> Result<Value> {
+    let site = Site::new(&larder_binary()?, "bench-group")?;
+    for (name, role) in [("redirector", "relay"), ("helper", "node"), ("asker", "node")] {
+        site.issue_in(name, role, 30, &[GROUP])?;
+    }
+    let origin = site.origin(&site.path("data"), 0, &[])?;
+    let redirector = site.relay_as("redirector", origin.port, &["--group", GROUP])?;
+    let founder = node(&site, "admin", origin.port, None).await?;
+    let pages = found(&founder).await?;
+    founder.shutdown().await;
+
+    let direct = node(&site, "one", origin.port, None).await?;
+    let member = node(&site, "asker", redirector.port, Some("first")).await?;
+    let [direct_us, redirected_us] = requests([&direct, &member]).await?;
+    let (request, through) = (middle(&direct_us), middle(&redirected_us));
+
+    let _helper = helper(&site, redirector.port, pages.len())?;
+    let [above_us, peer_us] = fetches([&direct, &member], &pages).await?;
+    member.shutdown().await;
+    std::fs::write(site.path(BUSY_FILE), "")?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let direct = node(&site, "two", origin.port, None).await?;
+    let member = node(&site, "asker", redirector.port, Some("second")).await?;
+    let [above_busy_us, peer_busy_us] = fetches([&direct, &member], &pages).await?;
+    Ok(json!({
+        "request_us": request,
+        "request_through_redirector_us": through,
+        "redirector_adds_us": through - request,
+        "redirector_ratio": through / request,
+        "fetch_from_origin": figures(&above_us),
+        "peer_fetch": figures(&peer_us),
+        "peer_fetch_ratio": middle(&peer_us) / middle(&above_us),
+        "fetch_from_origin_busy": figures(&above_busy_us),
+        "peer_fetch_busy": figures(&peer_busy_us),
+        "busy_ratio": middle(&peer_busy_us) / middle(&above_busy_us),
+    }))
+}
+
+fn middle(times: &[f64]) -> f64 {
+    median(times.to_vec()).unwrap_or_default()
+}
+
+fn figures(times: &[f64]) -> Value {
+    let p99 = percentile(times.to_vec(), 99).unwrap_or_default();
+    json!({ "median_us": middle(times), "p99_us": p99 })
+}
+
+/// A node of this process; with an instance: a member of the group.
+async fn node(site: &Site, name: &str, parent: u16, instance: Option<&str>) -> Result<Node> {
+    let config = config(Path::new(&site.tls()), name, parent, instance);
+    Ok(Node::connect(config).await?)
+}
+
+fn config(tls: &Path, name: &str, parent: u16, instance: Option<&str>) -> NodeConfig {
+    let mut config = NodeConfig::new(name, tls, &format!("127.0.0.1:{parent}"));
+    config.node.memory = Size(1 << 30);
+    if let Some(instance) = instance {
+        config.node.instance = instance.into();
+        config.group.name = GROUP.into();
+    }
+    config
+}
+
+/// The volume, and its pages.
+async fn found(founder: &Node) -> Result<Vec<PageId>> {
+    let options = VolumeOptions { page_bytes: 8 << 10, ..VolumeOptions::new(VOLUME) };
+    let volume = founder.create_volume(options).await?;
+    let (session, id) = (volume.session(SessionOptions::default()), volume.id());
+    let mut pages = Vec::new();
+    while pages.len() < PAGES {
+        let made = session.transact(|tx| async move {
+            let page = tx.create_page(id, PageKind::Slotted).await?;
+            tx.create(page, vec![7; FILL]).await?;
+            Ok::<_, Error>(page)
+        });
+        pages.push(made.await?);
+    }
+    Ok(pages)
+}
+
+/// Microseconds of round trips to the origin of two nodes, by turns.
+async fn requests(nodes: [&Node; 2]) -> Result<[Vec<f64>; 2]> {
+    let volumes = [nodes[0].volume(VOLUME).await?, nodes[1].volume(VOLUME).await?];
+    let mut times = [Vec::new(), Vec::new()];
+    for number in 0..REQUESTS + REQUESTS / 10 {
+        for (volume, times) in volumes.iter().zip(&mut times) {
+            let begun = Instant::now();
+            volume.refresh().await?;
+            // The first of them find nothing in the processor's caches.
+            if number >= REQUESTS / 10 {
+                times.push(begun.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+    }
+    Ok(times)
+}
+
+/// Microseconds of a fetch of each page by two nodes that lack it, by turns. The second gets all, or nearly all,
+/// from a neighbour.
+async fn fetches(nodes: [&Node; 2], pages: &[PageId]) -> Result<[Vec<f64>; 2]> {
+    let volumes = [nodes[0].volume(VOLUME).await?, nodes[1].volume(VOLUME).await?];
+    let linked = Instant::now();
+    while nodes[1].metrics().links(Side::Neighbour) == 0 {
+        ensure!(linked.elapsed() < LIMIT, "the asker links to no neighbour");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // The redirector hears of it.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut times = [Vec::new(), Vec::new()];
+    for page in pages {
+        for (volume, times) in volumes.iter().zip(&mut times) {
+            times.push(fetch(volume, *page).await?);
+        }
+    }
+    let came = nodes[1].metrics().peer_fetches().pages;
+    ensure!(came as usize > pages.len() * 9 / 10, "only {came} pages came from the neighbour");
+    Ok(times)
+}
+
+async fn fetch(volume: &Volume, page: PageId) -> Result<f64> {
+    let session = volume.session(SessionOptions::default());
+    let tx = session.begin_read().await?;
+    let begun = Instant::now();
+    tx.fetch(&[page]).await?;
+    Ok(begun.elapsed().as_secs_f64() * 1e6)
+}
+
+/// The member that has all pages, a process of its own.
+fn helper(site: &Site, parent: u16, pages: usize) -> Result<Process> {
+    let folder = site.path("");
+    let words = ["group-helper", &site.tls(), &parent.to_string(), &folder.display().to_string()];
+    let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+    let mut process = Process::start("helper", &std::env::current_exe()?, &words, &folder)?;
+    wait_until("the helper", LIMIT, || {
+        process.alive()?;
+        ensure!(process.log().contains("warm"), "it has not read all {pages} pages yet");
+        Ok(())
+    })?;
+    Ok(process)
+}
+
+/// What that process does: reads all pages, and is busy from when it is told on.
+pub(crate) async fn help(tls: &str, parent: &str, folder: &str) -> Result<()> {
+    let config = config(Path::new(tls), "helper", parent.parse()?, Some("helper"));
+    let node = Node::connect(config).await?;
+    let volume = node.volume(VOLUME).await?;
+    let mut number = volume.root().page;
+    let mut read = 0;
+    let session = volume.session(SessionOptions::default());
+    while read < PAGES {
+        number.0 += 1;
+        let tx = session.begin_read().await?;
+        let page = volume.page(number);
+        let objects = tx.read_all(page).await?;
+        read += usize::from(objects.is_some_and(|objects| !objects.is_empty()));
+        ensure!(number.0 < 100 * PAGES as u64, "the pages are not there");
+    }
+    println!("warm");
+    let busy = PathBuf::from(folder).join(BUSY_FILE);
+    while !busy.exists() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let work = |volume: Volume| async move { while volume.refresh().await.is_ok() {} };
+    let tasks: Vec<_> = (0..BUSY).map(|_| tokio::spawn(work(volume.clone()))).collect();
+    for task in tasks {
+        task.await.context("no panic")?;
+    }
+    Ok(())
+}

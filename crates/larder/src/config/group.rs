@@ -1,0 +1,118 @@
+//! The section of groups of neighbours.
+
+use super::units::{Period, Size};
+use larder_core::group::{GroupConfig, MemberConfig};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A group's section: for nodes and mounts that are its members, and for the relay that is its redirector.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GroupSection {
+    /// The group; empty: none. The process's certificate must be of it.
+    pub name: String,
+    /// Where a member listens for neighbours, `IP:PORT`; port 0: any that is free.
+    pub listen: String,
+    /// Where neighbours reach a member, `host:port`; empty: at `listen`, or if that is every address of the
+    /// machine at the one by which it reaches its parent.
+    pub address: String,
+    /// A neighbour that was to send a page, and says nothing for so long, is late.
+    pub help_wait: Period,
+    /// The same, once it said that the page is on its way to itself.
+    pub help_wait_long: Period,
+    /// Pages of neighbours' misses that wait at a member until they can be sent.
+    pub helps_max: u32,
+    /// Time between two attempts to link to a neighbour.
+    pub redial: Period,
+    /// Bytes queued towards a neighbour: pages that would fill more than half are not to be had.
+    pub queue: Size,
+    /// Memory of one member's part of a redirector's directory, a domain.
+    pub directory: Size,
+    /// Pages under way from one helper at a time.
+    pub helping_max: u32,
+    /// Pages that one member awaits from neighbours at a time.
+    pub asking_max: u32,
+    /// A helper that was late is not pointed to for so long.
+    pub rest: Period,
+    /// Bytes of a commit's writes up to which they go to neighbours with its change; zero: none do.
+    pub update: Size,
+    /// Bytes of writes kept of a domain's commits until all members are past them.
+    pub updates: Size,
+}
+
+impl Default for GroupSection {
+    fn default() -> Self {
+        let (member, group) = (MemberConfig::default(), GroupConfig::default());
+        let count = |count: usize| u32::try_from(count).expect("a small bound");
+        Self {
+            name: String::new(),
+            listen: "0.0.0.0:0".into(),
+            address: String::new(),
+            help_wait: Period(member.help_wait),
+            help_wait_long: Period(member.help_wait_long),
+            helps_max: count(member.helps_max),
+            redial: Period(member.redial),
+            queue: Size(8 << 20),
+            directory: Size(group.directory_bytes_max as u64),
+            helping_max: count(group.helping_max),
+            asking_max: count(group.asking_max),
+            rest: Period(group.rest),
+            update: Size(group.update_bytes_max as u64),
+            updates: Size(group.updates_bytes_max as u64),
+        }
+    }
+}
+
+impl GroupSection {
+    /// The group; none: it is in none.
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        Some(self.name.as_str()).filter(|name| !name.is_empty())
+    }
+
+    /// What does not do: which key, and why.
+    pub(super) fn fault(&self) -> Option<(&'static str, &'static str)> {
+        let has_port = |address: &str| {
+            address.rsplit_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+            })
+        };
+        let name = self.group();
+        let rules = [
+            (
+                name.is_none_or(crate::tls::is_group_name),
+                "group.name",
+                "not 1 to 63 letters, digits, `-`, `_` and `.`, beginning with a letter or digit",
+            ),
+            (
+                self.listen.parse::<SocketAddr>().is_ok(),
+                "group.listen",
+                "no address of this machine with a port, as `0.0.0.0:4785`, or `0.0.0.0:0` for any port",
+            ),
+            (
+                self.address.is_empty()
+                    || has_port(&self.address)
+                        && self.address.len() <= larder_core::group::ADDRESS_BYTES_MAX,
+                "group.address",
+                "not `host:port`, where neighbours reach this process, or longer than 256 bytes",
+            ),
+            (
+                self.help_wait.0 <= self.help_wait_long.0,
+                "group.help_wait",
+                "above group.help_wait_long",
+            ),
+            (!self.help_wait.0.is_zero(), "group.help_wait", "zero: no neighbour is that fast"),
+            (self.redial.0 >= Duration::from_millis(10), "group.redial", "less than 10ms"),
+            (self.helps_max > 0, "group.helps_max", "zero"),
+            (
+                self.queue.0 >= 4 << 20,
+                "group.queue",
+                "less than 4MiB: the longest pages do not fit",
+            ),
+            (self.directory.0 >= 1 << 10, "group.directory", "less than 1KiB"),
+            (self.update.0 <= 1 << 20, "group.update", "more than 1MiB"),
+        ];
+        rules.into_iter().find(|(holds, ..)| !holds).map(|(_, key, why)| (key, why))
+    }
+}
