@@ -2,7 +2,7 @@
 
 use super::paper::{Kind, Point, paper};
 use super::report::Report;
-use super::runs::{BEST_MS, Run, Topology};
+use super::runs::{FAR_MS, Run, Topology};
 use super::{model::improvement, report::system_of};
 use serde_json::{Value, json};
 
@@ -165,7 +165,7 @@ impl Report<'_> {
 
     /// What is to be reached, and what was.
     pub(super) fn targets(&self) -> Vec<Target> {
-        let (most, ms) = (self.scale.most(), BEST_MS);
+        let (most, ms) = (self.scale.most(), FAR_MS);
         let cold = |topology| Run::cold(topology, most).far(ms);
         let hot = |topology| Run::hot(topology).far(ms);
         let base = self.readers(cold(Topology::Alone)).waited();

@@ -92,12 +92,30 @@ fn lines(
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
+        .position(emptiest(series, (right, bottom, top)))
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .label_font(("sans-serif", 13))
         .draw()?;
     Ok(())
+}
+
+/// The corner in which the fewest points are.
+fn emptiest(series: &[Series], (right, bottom, top): (f64, f64, f64)) -> SeriesLabelPosition {
+    use SeriesLabelPosition as P;
+    let (x, y) = (right / 2.0, f64::midpoint(bottom, top));
+    let corners = [
+        (P::LowerRight, false, false),
+        (P::UpperLeft, true, true),
+        (P::UpperRight, false, true),
+        (P::LowerLeft, true, false),
+    ];
+    let points = || series.iter().flat_map(|one| &one.points);
+    let inside = |left: bool, upper: bool| {
+        points().filter(|point| (point.0 < x) == left && (point.1 > y) == upper).count()
+    };
+    let least = corners.into_iter().min_by_key(|&(_, left, upper)| inside(left, upper));
+    least.map_or(P::LowerRight, |(corner, ..)| corner)
 }
 
 /// Series of one name have one colour, whoever's they are; what is only the paper's is black.

@@ -39,7 +39,7 @@ fn redirector_page_ms() -> f64 {
 const VISIT_US: f64 = 7.77e6 / 437_400.0 * 133.0 / 850.0;
 
 /// A commit at the server, which takes one after another.
-const COMMIT_MS: f64 = 1.6;
+const COMMIT_MS: f64 = 1.5;
 
 /// Half a turn of the disk.
 fn log_write_ms() -> f64 {
