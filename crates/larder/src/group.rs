@@ -146,6 +146,7 @@ impl Membership {
             help_wait_long: section.help_wait_long.0,
             helps_max: section.helps_max as usize,
             redial: section.redial.0,
+            ..MemberConfig::default()
         };
         let (dials, wanted) = mpsc::channel(MEMBERS_MAX);
         let neighbours = Neighbours { dials, reached: Arc::default(), metrics: metrics.clone() };

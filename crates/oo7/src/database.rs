@@ -8,7 +8,11 @@ use crate::schema::{
 };
 use crate::{Error, Result};
 use larder::client::{Transaction, Volume};
-use larder_core::id::VolumeId;
+use larder_core::id::{PageId, PageNo, VolumeId};
+use std::collections::BTreeSet;
+
+/// Pages that are fetched together.
+const FETCHED_TOGETHER: usize = 1024;
 
 /// A database in a volume. Cloning shares it.
 #[derive(Clone, Debug)]
@@ -61,6 +65,38 @@ impl Database {
         self.modules.len()
     }
 
+    /// Numbers of the pages that walks of a module come to, documents and manuals left out: what somebody who
+    /// will work on it asks for ahead ([`Volume::prefetch`]). It reads assemblies and composite parts,
+    /// those of one level together.
+    ///
+    /// # Errors
+    /// What the store says, and [`Error::Invalid`] for a module that is not there.
+    pub async fn pages_of_module(&self, tx: &Transaction, number: usize) -> Result<Vec<PageNo>> {
+        let access = self.access(tx);
+        let mut level = vec![access.module(self.module(number)?).await?.root];
+        let (mut pages, mut composites) = (BTreeSet::new(), BTreeSet::new());
+        while !level.is_empty() {
+            access.fetch(&level).await?;
+            let mut below = Vec::new();
+            for at in level {
+                pages.insert(at.page);
+                match access.get(at).await? {
+                    Thing::Complex(assembly) => below.extend(assembly.below),
+                    Thing::Base(base) => composites.extend(base.private),
+                    other => return Err(unexpected(at, "an assembly", &other)),
+                }
+            }
+            level = below;
+        }
+        let composites: Vec<Reference> = composites.into_iter().collect();
+        access.fetch(&composites).await?;
+        for at in composites {
+            // Its document lies behind all else that was made with it.
+            pages.extend(at.page..=access.composite(at).await?.document.page);
+        }
+        Ok(pages.into_iter().map(PageNo).collect())
+    }
+
     pub(crate) fn access<'a>(&self, tx: &'a Transaction) -> Access<'a> {
         Access { tx, volume: self.volume }
     }
@@ -99,6 +135,16 @@ macro_rules! of_kind {
 impl Access<'_> {
     pub(crate) async fn get(&self, at: Reference) -> Result<Thing> {
         Thing::decode(&self.tx.get(at.of(self.volume)).await?)
+    }
+
+    /// Has the pages of some objects come together.
+    async fn fetch(&self, objects: &[Reference]) -> Result<()> {
+        let pages: BTreeSet<PageId> = objects.iter().map(|at| at.of(self.volume).page).collect();
+        let pages: Vec<PageId> = pages.into_iter().collect();
+        for some in pages.chunks(FETCHED_TOGETHER) {
+            self.tx.fetch(some).await?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn put(&self, at: Reference, thing: &Thing) -> Result<()> {

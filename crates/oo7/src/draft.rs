@@ -2,7 +2,7 @@
 //! where it will lie.
 
 use crate::cluster::{Cluster, Place, Plan};
-use crate::parameters::Parameters;
+use crate::parameters::{Layout, Parameters};
 use crate::schema::{AtomicPart, CompositePart, Connection, Design, Document, Reference, Thing};
 use larder_core::rng::Rng;
 
@@ -37,6 +37,7 @@ pub(crate) struct Draft {
     pub(crate) atoms: Vec<AtomicPart>,
     /// Those that begin at each atom: to which atom, and what they are.
     connections: Vec<Vec<(usize, Connection)>>,
+    layout: Layout,
     places: Places,
 }
 
@@ -103,21 +104,34 @@ impl Draft {
                 atoms[*to].from.push(Reference::default());
             }
         }
-        Self { composite, document, atoms, connections, places: Places::default() }
+        let layout = parameters.layout;
+        Self { composite, document, atoms, connections, layout, places: Places::default() }
     }
 
-    /// Gives all of it places: the composite part, each atom with the connections that begin there, and
-    /// the document.
+    /// Gives all of it places: the composite part, atoms and connections as its layout has them, and the
+    /// document.
     pub(crate) fn place(&mut self, plan: &mut Plan) {
         let bytes = |thing: Thing| thing.encode().len();
         self.places.composite = Some(plan.place(bytes(Thing::Composite(self.composite.clone()))));
-        for (atom, connections) in self.atoms.iter().zip(&self.connections) {
-            self.places.atoms.push(plan.place(bytes(Thing::Atomic(atom.clone()))));
-            let places = connections.iter();
-            let places = places.map(|(_, c)| plan.place(bytes(Thing::Connection(c.clone()))));
-            self.places.connections.push(places.collect());
+        for number in 0..self.atoms.len() {
+            let atom = Thing::Atomic(self.atoms[number].clone());
+            self.places.atoms.push(plan.place(bytes(atom)));
+            if self.layout == Layout::ByVisit {
+                self.place_connections(number, plan);
+            }
+        }
+        if self.layout == Layout::ByCreation {
+            (0..self.atoms.len()).for_each(|number| self.place_connections(number, plan));
         }
         self.places.document = Some(plan.place(bytes(Thing::Document(self.document.clone()))));
+    }
+
+    /// Those that begin at an atom.
+    fn place_connections(&mut self, atom: usize, plan: &mut Plan) {
+        let places = self.connections[atom].iter();
+        let places =
+            places.map(|(_, one)| plan.place(Thing::Connection(one.clone()).encode().len()));
+        self.places.connections.push(places.collect());
     }
 
     /// Where the composite part comes to lie.

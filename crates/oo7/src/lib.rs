@@ -24,9 +24,9 @@ pub use build::{Progress, build};
 pub use check::{Counts, check};
 pub use database::Database;
 pub use operation::{Operation, Tally};
-pub use parameters::{ModulePlan, Parameters, Size};
+pub use parameters::{Layout, ModulePlan, Parameters, Size};
 pub use schema::Reference;
-pub use workload::{Done, Mix, Workload};
+pub use workload::{Done, Mix, Pace, Workload};
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]

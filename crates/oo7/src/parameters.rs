@@ -11,6 +11,17 @@ pub enum Size {
     Medium,
 }
 
+/// How the objects of a composite part lie in its pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Layout {
+    /// Each atomic part before the connections that begin there: what one visit reads lies together.
+    #[default]
+    ByVisit,
+    /// All atomic parts, then all connections: in the order in which the published program makes them,
+    /// and in which a store that fills pages by time of creation has them lie.
+    ByCreation,
+}
+
 /// What a database is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parameters {
@@ -37,6 +48,8 @@ pub struct Parameters {
     pub shared_composites_per_user: u32,
     /// Levels of that module's assemblies: 1 to 10.
     pub shared_levels: u32,
+    /// How composite parts lie.
+    pub layout: Layout,
     /// What is random in it.
     pub seed: u64,
 }
@@ -76,6 +89,7 @@ impl Parameters {
             users: 1,
             shared_composites_per_user: 0,
             shared_levels: 7,
+            layout: Layout::ByVisit,
             seed: 7,
         }
     }

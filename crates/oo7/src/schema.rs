@@ -1,7 +1,7 @@
 //! The objects of a database, and how they are laid out: a byte that tells the kind, then the fields
 //! in their order, numbers little-endian, lists after their length.
 
-use crate::parameters::Parameters;
+use crate::parameters::{Layout, Parameters};
 use crate::{Error, Result};
 use bytes::Bytes;
 use larder_core::id::{Generation, ObjectId, PageId, PageNo, Slot, VolumeId};
@@ -176,7 +176,7 @@ pub(crate) struct Node {
     pub(crate) entries: Vec<(Bytes, Reference)>,
 }
 
-const MAGIC: u32 = u32::from_le_bytes(*b"OO71");
+const MAGIC: u32 = u32::from_le_bytes(*b"OO72");
 
 impl Thing {
     /// What it is called in messages.
@@ -254,6 +254,10 @@ impl Root {
         let p = self.parameters;
         out.number(MAGIC).byte(u8::from(self.complete));
         out.0.extend(p.seed.to_le_bytes());
+        out.byte(match p.layout {
+            Layout::ByVisit => 0,
+            Layout::ByCreation => 1,
+        });
         for number in [
             p.atomic_per_composite,
             p.connections_per_atomic,
@@ -466,6 +470,7 @@ impl In<'_> {
         }
         let complete = self.flag()?;
         let seed = u64::from_le_bytes(self.take()?);
+        let layout = if self.flag()? { Layout::ByCreation } else { Layout::ByVisit };
         let parameters = Parameters {
             atomic_per_composite: self.number()?,
             connections_per_atomic: self.number()?,
@@ -478,6 +483,7 @@ impl In<'_> {
             users: self.number()?,
             shared_composites_per_user: self.number()?,
             shared_levels: self.number()?,
+            layout,
             seed,
         };
         let (next_composite, next_atomic) = (self.number()?, self.number()?);

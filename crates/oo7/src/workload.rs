@@ -101,6 +101,29 @@ pub struct Workload {
     pub seed: u64,
 }
 
+/// The time by which transactions are measured, and what they take beside what they wait for. A function
+/// that gives the time is one in which they take nothing.
+pub trait Pace: Send + Sync {
+    /// The time since any moment.
+    fn now(&self) -> Duration;
+
+    /// A transaction has done what it does, which came to this: it takes what that takes.
+    fn works(&self, _tally: &Tally) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
+    /// It is about to commit.
+    fn commits(&self, _only_reads: bool) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+}
+
+impl<Now: Fn() -> Duration + Send + Sync> Pace for Now {
+    fn now(&self) -> Duration {
+        self()
+    }
+}
+
 /// A transaction that was committed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Done {
@@ -112,13 +135,15 @@ pub struct Done {
     pub attempts: u32,
     /// From its beginning to its commit, with all attempts.
     pub took: Duration,
+    /// Of that, what its last attempt worked.
+    pub worked: Duration,
     /// Of that, what its last commit took.
     pub commit: Duration,
 }
 
 impl Workload {
     /// Runs the transaction of a number, again with the same draws as long as it meets conflicts and the
-    /// session's attempts and time allow. `now` is the time since any moment.
+    /// session's attempts and time allow.
     ///
     /// # Errors
     /// What the operations and the store say.
@@ -127,35 +152,45 @@ impl Workload {
         database: &Database,
         session: &Session,
         number: u64,
-        now: impl Fn() -> Duration + Send + Sync,
+        pace: &impl Pace,
     ) -> Result<Done> {
         let rng = &mut Rng::new(self.seed ^ Rng::new(number).next_u64());
         let drawn: Vec<(Operation, u64)> =
             (0..self.operations).map(|_| (self.mix.draw(rng), rng.next_u64())).collect();
-        let (attempts, committing) = (AtomicU32::new(0), AtomicU64::new(0));
-        let (of, at, module) = (&drawn, &now, self.module);
-        let (attempts_of, committing_of) = (&attempts, &committing);
-        let start = now();
+        let only_reads = drawn.iter().all(|(operation, _)| operation.only_reads());
+        let (attempts, working) = (AtomicU32::new(0), AtomicU64::new(0));
+        let committing = AtomicU64::new(0);
+        let (of, module) = (&drawn, self.module);
+        let (attempts_of, working_of, committing_of) = (&attempts, &working, &committing);
+        let nanos = || u64::try_from(pace.now().as_nanos()).unwrap_or(u64::MAX);
+        let nanos_of = &nanos;
+        let start = pace.now();
         let body = |tx| async move {
             attempts_of.fetch_add(1, Ordering::Relaxed);
             let mut tally = Tally::default();
             for (operation, seed) in of {
                 tally += operation.run(database, &tx, module, *seed).await?;
             }
-            let nanos = u64::try_from(at().as_nanos()).unwrap_or(u64::MAX);
-            committing_of.store(nanos, Ordering::Relaxed);
+            working_of.store(nanos_of(), Ordering::Relaxed);
+            pace.works(&tally).await;
+            committing_of.store(nanos_of(), Ordering::Relaxed);
+            pace.commits(only_reads).await;
             Ok::<_, Error>(tally)
         };
-        let only_reads = drawn.iter().all(|(operation, _)| operation.only_reads());
         let tally =
             if only_reads { session.read(body).await? } else { session.transact(body).await? };
-        let end = now();
+        let (working, committing) = (
+            Duration::from_nanos(working.into_inner()),
+            Duration::from_nanos(committing.into_inner()),
+        );
+        let end = pace.now();
         Ok(Done {
             operations: drawn.into_iter().map(|(operation, _)| operation).collect(),
             tally,
             attempts: attempts.into_inner(),
             took: end.saturating_sub(start),
-            commit: end.saturating_sub(Duration::from_nanos(committing.into_inner())),
+            worked: committing.saturating_sub(working),
+            commit: end.saturating_sub(committing),
         })
     }
 }

@@ -12,6 +12,8 @@ pub mod clock;
 pub mod decisions;
 pub mod digest;
 pub mod draws;
+#[cfg(feature = "runtime")]
+pub mod experiments;
 #[cfg(feature = "files")]
 pub mod files;
 #[cfg(not(feature = "files"))]

@@ -28,6 +28,8 @@ const USAGE: &str = "usage:
   larder-sim oo7 [--size tiny|small|medium] [--readers N] [--writers N] [--rtt-ms N] [--warm N]
       [--transactions N] [--think-us N] [--memory-mib N] [--local-reads] [--seed N] [--json]
                                       measures in virtual time what users of a database wait for
+  larder-sim experiments buddycache [--json] [--out FOLDER] [--jobs N] [--quick]
+                                      measures a paper's experiments anew; writes figures to FOLDER
   larder-sim scenario NAME A..B [--fault NAME] [--record FOLDER]
                                       plays worlds in which a named race is met
   larder-sim hash [--runtime | --files] A..B
@@ -63,6 +65,8 @@ fn command(words: &[&str]) -> Option<ExitCode> {
         ["hash", "--runtime", seeds] => command::runtime::hash(seeds),
         #[cfg(feature = "runtime")]
         ["oo7", rest @ ..] => command::oo7::run(rest),
+        #[cfg(feature = "runtime")]
+        ["experiments", "buddycache", rest @ ..] => command::experiments::buddycache(rest),
         #[cfg(feature = "files")]
         ["hash", "--files", seeds] => hash_files(seeds),
         ["run", seeds, rest @ ..] => run(seeds, rest),

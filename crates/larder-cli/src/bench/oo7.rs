@@ -383,7 +383,7 @@ impl Work {
         let workload = Workload { mix: self.mix.clone(), operations, module, seed };
         let number = if self.same { 0 } else { number };
         let epoch = Instant::now();
-        Ok(workload.run(database, session, number, || epoch.elapsed()).await?)
+        Ok(workload.run(database, session, number, &|| epoch.elapsed()).await?)
     }
 
     fn is_over(&self, done: u64, elapsed: Duration) -> bool {

@@ -2,7 +2,7 @@
 
 use super::options::Options;
 use larder_oo7::{Parameters, Size};
-use larder_sim::runtime::oo7::{Course, Measured, measure};
+use larder_sim::runtime::oo7::{Costs, Course, Groups, Measured, measure};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,23 +30,27 @@ pub(crate) fn run(words: &[&str]) -> Option<ExitCode> {
     };
     let memory: u64 = options.number("--memory-mib", 40)?;
     let lan = Duration::from_millis(options.number("--lan-rtt-ms", 0)?);
+    let (readers, writers): (usize, usize) =
+        (options.number("--readers", 1)?, options.number("--writers", 0)?);
+    // Without clients nothing is measured, and without time between transactions it never ends.
+    let clients = readers.checked_add(writers).filter(|clients| (1..=1000).contains(clients))?;
     let course = Course {
         parameters,
         page_bytes: 8 << 10,
-        readers: options.number("--readers", 1)?,
-        writers: options.number("--writers", 0)?,
+        readers,
+        writers,
         round_trip: Duration::from_millis(options.number("--rtt-ms", 40)?),
-        group: options.has("--group").then_some(lan),
+        groups: options.has("--group").then(|| Groups::one(clients, lan)),
         memory: memory.checked_mul(1 << 20)?,
         warm: options.number("--warm", 0)?,
         transactions: options.number("--transactions", 1000)?,
         think: Duration::from_micros(options.number("--think-us", 1000)?),
+        costs: Costs::default(),
         strict: !options.has("--local-reads"),
+        ahead: false,
         seed: options.number("--seed", 1)?,
     };
-    // Without clients nothing is measured, and without time between transactions it never ends.
-    let clients = course.readers.checked_add(course.writers)?;
-    if !(1..=1000).contains(&clients) || course.think.is_zero() {
+    if course.think.is_zero() {
         return None;
     }
     let measured = match measure(&course) {

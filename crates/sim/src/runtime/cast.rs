@@ -2,7 +2,7 @@
 
 use super::client::{Client, Task, run_task};
 use super::env::{Shared, lock};
-use super::net::{Line, NEIGHBOURS, to_neighbours};
+use super::net::{Line, NEIGHBOURS, Speed, to_neighbours};
 use super::watch::{View, watch};
 use super::work::{Aims, Who, Work};
 use larder::client::{Consistency, Error, Node, NodeConfig, SessionOptions, Volume, VolumeOptions};
@@ -53,6 +53,7 @@ fn address(process: usize) -> String {
 impl Cast {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
         let plan = &shared.plan;
+        set_speeds(shared);
         for (number, _) in plan.relays.iter().enumerate() {
             let drawn = || shared.pick(&[0, 5, 20, 60]);
             let latency = plan.relay_latency_ms.unwrap_or_else(drawn);
@@ -289,6 +290,20 @@ impl Life {
         if let Some(watcher) = self.watcher.take() {
             watcher.abort();
         }
+    }
+}
+
+/// What work takes whom.
+fn set_speeds(shared: &Shared) {
+    let plan = &shared.plan;
+    let card = plan.machines.card;
+    let set = |name: &str, processor| shared.net.set_speed(name, Speed { processor, card });
+    set("origin", plan.machines.origin);
+    for number in 1..=plan.relays.len() {
+        set(&format!("relay{number}"), plan.machines.relay);
+    }
+    for node in &plan.nodes {
+        set(&node.name, plan.machines.node);
     }
 }
 

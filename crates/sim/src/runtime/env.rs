@@ -247,7 +247,10 @@ impl World for Env {
         };
         let mut rng = lock(&self.0.rng);
         let mut delay = || Duration::from_millis(rng.below(most + 1));
-        (delay(), delay())
+        let (done, told) = (delay(), delay());
+        let write =
+            if job == Job::Append { self.0.plan.machines.log_write } else { Duration::ZERO };
+        (done + write, told)
     }
 
     fn appends(&self, domain: DomainId, records: &[(Lsn, LogRecord)]) {
@@ -264,15 +267,17 @@ impl World for Env {
         config.install_interval = plan.install_every;
         config.downlink.limits.stream_window_bytes = plan.windows.0 as _;
         config.downlink.limits.bulk_window_bytes = plan.windows.1 as _;
-        config.wait_max = Duration::from_secs(4);
+        config.downlink.hello_max *= plan.machines.slow;
+        config.wait_max = Duration::from_secs(4) * plan.machines.slow;
     }
 
     fn tune_relay(&self, config: &mut relay::RelayConfig) {
         let plan = &self.0.plan;
         config.downlink.limits.stream_window_bytes = plan.windows.0 as _;
         config.downlink.limits.bulk_window_bytes = plan.windows.1 as _;
-        config.request_max = Duration::from_secs(3);
-        config.narrow_delay = Duration::from_secs(1);
+        config.downlink.hello_max *= plan.machines.slow;
+        config.request_max = Duration::from_secs(3) * plan.machines.slow;
+        config.narrow_delay = Duration::from_secs(1) * plan.machines.slow;
     }
 
     fn tune_cache(&self, config: &mut cache::CacheConfig) {

@@ -10,6 +10,7 @@ pub mod oo7;
 mod panics;
 pub mod plan;
 pub mod planted;
+pub mod sharing;
 mod watch;
 mod work;
 mod world;

@@ -47,8 +47,46 @@ pub(super) struct Line {
 #[derive(Clone)]
 pub(super) struct Net(Arc<Mutex<State>>);
 
+/// What sending takes a machine: its processor is at it first, then its network card; each does one
+/// thing after another. Nanoseconds for a byte.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Speed {
+    pub(super) processor: u64,
+    pub(super) card: u64,
+}
+
+/// A machine, as far as its work takes time.
+struct Machine {
+    speed: Speed,
+    processor_free: Instant,
+    card_free: Instant,
+}
+
+impl Machine {
+    fn new(speed: Speed) -> Self {
+        let now = Instant::now();
+        Self { speed, processor_free: now, card_free: now }
+    }
+
+    /// Its processor is at something for so long, from when it has time for it; when that is done.
+    fn works(&mut self, long: Duration) -> Instant {
+        self.processor_free = self.processor_free.max(Instant::now()) + long;
+        self.processor_free
+    }
+
+    /// When the last of so many bytes has left it.
+    fn sends(&mut self, bytes: usize) -> Instant {
+        let take = |each: u64| Duration::from_nanos(each.saturating_mul(bytes as u64));
+        let ready = self.works(take(self.speed.processor));
+        self.card_free = self.card_free.max(ready) + take(self.speed.card);
+        self.card_free
+    }
+}
+
 struct State {
     rng: Rng,
+    /// By the names of processes; one that is not here works in no time.
+    machines: BTreeMap<String, Arc<Mutex<Machine>>>,
     doors: BTreeMap<String, Door>,
     lines: BTreeMap<String, Line>,
     /// Whose lines up are gone.
@@ -92,6 +130,8 @@ struct Way {
 /// One end of a connection.
 struct End {
     line: Line,
+    /// Whose it is.
+    machine: Arc<Mutex<Machine>>,
     /// No buffer is small any more.
     healed: Arc<AtomicBool>,
     reads: Arc<Mutex<Way>>,
@@ -123,6 +163,7 @@ impl Net {
     pub(super) fn new(rng: Rng, pause_min: Duration) -> Self {
         Self(Arc::new(Mutex::new(State {
             rng,
+            machines: BTreeMap::new(),
             doors: BTreeMap::new(),
             lines: BTreeMap::new(),
             gone: Vec::new(),
@@ -137,6 +178,19 @@ impl Net {
     /// Sets the line up from a process.
     pub(super) fn set_line(&self, from: &str, line: Line) {
         lock(&self.0).lines.insert(from.into(), line);
+    }
+
+    /// Sets what a process's machine takes for its work.
+    pub(super) fn set_speed(&self, name: &str, speed: Speed) {
+        let machine = Arc::new(Mutex::new(Machine::new(speed)));
+        lock(&self.0).machines.insert(name.into(), machine);
+    }
+
+    /// Waits while a process's processor is at something for so long, once it has time for it.
+    pub(super) async fn works(&self, name: &str, long: Duration) {
+        let machine = lock(&self.0).machine(name);
+        let done = lock(&machine).works(long);
+        tokio::time::sleep_until(done).await;
     }
 
     /// The line up from a process.
@@ -228,8 +282,11 @@ impl Net {
             let ways = [&up, &down].map(Arc::downgrade);
             state.connections.retain(|connection| connection.stands());
             state.connections.push(Connection { from: whose.into(), ways });
-            let ours = End::new(line, &state.healed, (down.clone(), up.clone()), mine);
-            let stream: Stream = Box::new(End::new(line, &state.healed, (up, down), theirs));
+            let (dialler, door) = (state.machine(from), state.machine(&name));
+            let ours = (line, dialler);
+            let ours = End::new(ours, &state.healed, (down.clone(), up.clone()), mine);
+            let theirs = End::new((line, door), &state.healed, (up, down), theirs);
+            let stream: Stream = Box::new(theirs);
             let address = SocketAddr::from(([10, 0, 9, 9], 9));
             (ours, Incoming { stream, address, peer: from.into(), role }, arrivals, name)
         };
@@ -283,6 +340,13 @@ impl Net {
     }
 }
 
+impl State {
+    fn machine(&mut self, name: &str) -> Arc<Mutex<Machine>> {
+        let new = || Arc::new(Mutex::new(Machine::new(Speed::default())));
+        self.machines.entry(name.into()).or_insert_with(new).clone()
+    }
+}
+
 impl Connection {
     fn stands(&self) -> bool {
         self.ways.iter().any(|way| way.strong_count() > 0)
@@ -291,13 +355,14 @@ impl Connection {
 
 impl End {
     fn new(
-        line: Line,
+        (line, machine): (Line, Arc<Mutex<Machine>>),
         healed: &Arc<AtomicBool>,
         (reads, writes): (Arc<Mutex<Way>>, Arc<Mutex<Way>>),
         rng: Rng,
     ) -> Self {
         Self {
             line,
+            machine,
             healed: healed.clone(),
             reads,
             writes,
@@ -390,7 +455,7 @@ impl AsyncWrite for End {
             return Poll::Pending;
         }
         let count = most.min(room);
-        let arrives = Instant::now() + self.line.latency;
+        let arrives = lock(&self.machine).sends(count) + self.line.latency;
         way.under_way.push_back((arrives, bytes[..count].iter().copied().collect()));
         way.bytes += count;
         if let Some(reader) = way.reader.take() {

@@ -42,6 +42,8 @@ pub struct Plan {
     pub disk_ms: u64,
     /// The commit log.
     pub log: LogConfig,
+    /// What work takes.
+    pub machines: Machines,
     /// Changed pages are installed after this long.
     pub install_every: Duration,
     /// What the cache keeps for commits: `commits_max`, `requests_max` of a node.
@@ -92,6 +94,30 @@ pub struct NodePlan {
     pub watcher: Option<u64>,
     /// Latency to its parent, in milliseconds.
     pub latency_ms: u64,
+}
+
+/// What work takes the machines of a world: nothing in those that a seed draws.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Machines {
+    /// Everything takes so many times as long as is meant: tokio's timers are no finer than a
+    /// millisecond. Limits that are constants elsewhere are so much longer.
+    pub slow: u32,
+    /// Nanoseconds that a network card takes for a byte.
+    pub card: u64,
+    /// Nanoseconds that the origin's processor takes for a byte that it sends.
+    pub origin: u64,
+    /// The same of a relay.
+    pub relay: u64,
+    /// The same of a node.
+    pub node: u64,
+    /// What an append to the log takes, beside what is drawn.
+    pub log_write: Duration,
+}
+
+impl Machines {
+    /// Work takes no time.
+    pub const NONE: Self =
+        Self { slow: 1, card: 0, origin: 0, relay: 0, node: 0, log_write: Duration::ZERO };
 }
 
 /// A kind of trouble.
@@ -205,6 +231,7 @@ impl Plan {
                 reserve_bytes: 64 << 10,
                 ..LogConfig::default()
             },
+            machines: Machines::NONE,
             install_every: Duration::from_millis(pick(rng, &[50, 500, 2_000])),
             requests_max: pick(rng, &[4, 32, 1_000, 65_536]),
             windows: pick(rng, &[(2_000, 10_000), (20_000, 100_000), (1 << 20, 4 << 20)]),

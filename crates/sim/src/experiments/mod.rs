@@ -1,0 +1,3 @@
+//! The published experiments of the systems that Larder joins, measured on Larder in virtual time.
+
+pub mod buddycache;
