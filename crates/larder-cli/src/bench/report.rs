@@ -155,7 +155,14 @@ mod tests {
     fn done(operations: &[Operation], attempts: u32, took: u64) -> Done {
         let (took, commit) = (Duration::from_millis(took), Duration::from_millis(1));
         let tally = Tally { atoms: 20, ..Tally::default() };
-        Done { operations: operations.to_vec(), tally, attempts, took, commit }
+        Done {
+            operations: operations.to_vec(),
+            tally,
+            attempts,
+            took,
+            worked: took - commit,
+            commit,
+        }
     }
 
     #[test]
