@@ -47,7 +47,10 @@ impl Relay {
                 self.transfers_ended(now, (link, request), pages, end, out);
             }
             GroupMessage::Complete { domain, pages } => {
-                pages.iter().for_each(|page| group.has(link, domain, *page));
+                // With what it is not registered for it helps nobody; a domain that it does not follow is none.
+                let Some(follower) = self.links.follower(link, domain) else { return };
+                let held = pages.iter().filter(|page| follower.registration.contains(**page));
+                held.for_each(|page| group.has(link, domain, *page));
             }
             // What others say is turned away where it comes in.
             _ => {}

@@ -75,7 +75,13 @@ impl GroupSection {
     pub(super) fn fault(&self) -> Option<(&'static str, &'static str)> {
         let has_port = |address: &str| {
             address.rsplit_once(':').is_some_and(|(host, port)| {
-                !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+                // `fe80::1:4785` may be an address without a port; at `0.0.0.0` nobody is reached.
+                let bare = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
+                let anywhere = address
+                    .parse::<std::net::SocketAddr>()
+                    .is_ok_and(|address| address.ip().is_unspecified());
+                let port = port.parse::<u16>().is_ok_and(|port| port > 0);
+                !host.is_empty() && !bare && !anywhere && port
             })
         };
         let name = self.group();
@@ -95,7 +101,7 @@ impl GroupSection {
                     || has_port(&self.address)
                         && self.address.len() <= larder_core::group::ADDRESS_BYTES_MAX,
                 "group.address",
-                "not `host:port`, where neighbours reach this process, or longer than 256 bytes",
+                "not `host:port` (`[host]:port` with IPv6), where neighbours reach this process, or longer than 256 bytes",
             ),
             (
                 self.help_wait.0 <= self.help_wait_long.0,

@@ -167,7 +167,9 @@ impl Membership {
                 }
             }
             Say::Left(identity) => {
-                if identity.participant.life != self.config.own.life {
+                // Who is not known cannot leave, and would take the room of who is.
+                let life = identity.participant.life;
+                if life != self.config.own.life && self.knows(life) {
                     let gone = Member::new(identity, 0, State::Down);
                     let gone = std::iter::once(gone);
                     self.swim(now, out, |swim, asked| swim.apply_many(gone, true, asked));
@@ -185,6 +187,11 @@ impl Membership {
             self.election.heard(claim, &self.participants());
         }
         Ok(())
+    }
+
+    /// Whether a process was ever there, as far as is remembered.
+    fn knows(&self, life: BootId) -> bool {
+        self.swim.iter_membership_state().any(|member| member.id().participant.life == life)
     }
 
     /// Whether there is room for those among these who are not known.

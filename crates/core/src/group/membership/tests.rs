@@ -339,6 +339,28 @@ fn what_comes_from_another_group_is_dropped_and_participants_are_bounded() {
     assert_eq!(machine.participants().len(), KNOWN_MAX + 1);
 }
 
+/// Whoever said that somebody left was believed, though nobody knew him: a list without bound, of processes that
+/// never were.
+#[test]
+fn who_is_not_known_cannot_leave() {
+    let mut group = Group::of(2);
+    group.run(1_000);
+    let (_, _, whole) = group.trace[group.trace.len() / 2].clone();
+    let mut said = Datagram::decode(whole).expect("it was sent");
+    let machine = group.machines[0].as_mut().expect("it lives");
+    let known = machine.swim.iter_membership_state().count();
+    let mut identity = machine.swim.identity().clone();
+    for life in 0..2 * KNOWN_MAX as u128 {
+        identity.participant.life = BootId(1_000 + life);
+        said.say = Say::Left(identity.clone());
+        let (from, datagram) = ("1".into(), said.encode());
+        let mut out = Vec::new();
+        machine.handle(Instant(1), MembershipInput::Received { from, datagram }, &mut out);
+        machine.check();
+    }
+    assert_eq!(machine.swim.iter_membership_state().count(), known);
+}
+
 proptest! {
     /// Nothing that may come brings a machine down, or is read otherwise than it was written.
     #[test]
