@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 135] = [
+pub const PROBES: [(&str, Reached); 145] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -32,6 +32,7 @@ pub const PROBES: [(&str, Reached); 135] = [
     ("change-before-its-outcome", Often),
     ("change-overtook-page", Often),
     ("changed-during-install", Often),
+    ("claim-of-the-smaller-part", Often),
     // Before a node hears that its boot is forgotten its commit would have to come by a relay that has not
     // heard it either: nodes renew their boots first.
     ("commit-expired", Rare),
@@ -47,6 +48,10 @@ pub const PROBES: [(&str, Reached); 135] = [
     ("conflict-with-what-was-taken-back", Rare),
     ("copy-still-valid", Often),
     ("damaged-log-refused", Often),
+    // Groups of a run have seeds of their own.
+    ("datagram-of-another-group", Rare),
+    // Nobody harms datagrams here; a proptest does.
+    ("datagram-unread", Rare),
     ("deleted-while-commit-waited", Often),
     ("deletion-recovered-from-the-log", Often),
     ("directory-forgets", Often),
@@ -65,6 +70,8 @@ pub const PROBES: [(&str, Reached); 135] = [
     ("gathered-page-gone", Often),
     // It takes 256 members.
     ("group-full", Rare),
+    // It takes a thread that changes a copy while another looks at it.
+    ("help-looked-again", Rare),
     ("help-waited-in-vain", Often),
     ("help-waits-for-the-page", Often),
     ("help-waits-for-the-stream", Often),
@@ -89,6 +96,7 @@ pub const PROBES: [(&str, Reached); 135] = [
     ("name-taken-over", Rare),
     ("named-in-vain", Often),
     ("neighbour-did-not-help", Often),
+    ("neighbour-kept", Often),
     ("neighbour-lacks-it", Often),
     ("neighbour-linked-again", Often),
     ("neighbour-sends-before-its-greeting", Often),
@@ -106,11 +114,15 @@ pub const PROBES: [(&str, Reached); 135] = [
     ("outcome-told-again", Often),
     ("page-evicted-at-origin", Often),
     ("pages-ahead-of-the-log", Rare),
+    // It takes 512 lives of one group.
+    ("participants-full", Rare),
     ("pointed-to-a-neighbour", Often),
     ("process-moved", Often),
     ("read-right-lost", Often),
     ("reader-overrun", Often),
     ("recovered-ops-applied", Often),
+    ("redirector-gives-way", Often),
+    ("redirector-is-gone", Often),
     ("refusal-told-again", Often),
     ("refused-commit-undone", Often),
     ("registered-walk-forgotten", Rare),
@@ -143,6 +155,7 @@ pub const PROBES: [(&str, Reached); 135] = [
     ("state-too-old", Often),
     ("stream-credit-exhausted", Often),
     ("stream-resumed-again", Often),
+    ("swim-did-not-take-it", Rare),
     ("told-in-vain", Often),
     ("told-lost", Often),
     // It takes 4,096 answers while the log hangs.
@@ -159,6 +172,8 @@ pub const PROBES: [(&str, Reached); 135] = [
     ("update-not-applied", Rare),
     ("update-not-kept", Often),
     ("update-not-told", Rare),
+    // Nothing in a run uses the version cache yet.
+    ("version-cache-purges", Rare),
     ("volume-deleted-during-install", Often),
     ("waits-of-a-lost-line", Often),
     ("whole-change-overtook-page", Often),
