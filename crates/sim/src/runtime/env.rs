@@ -267,16 +267,16 @@ impl World for Env {
         config.install_interval = plan.install_every;
         config.downlink.limits.stream_window_bytes = plan.windows.0 as _;
         config.downlink.limits.bulk_window_bytes = plan.windows.1 as _;
-        config.downlink.hello_max *= plan.machines.slow;
-        config.wait_max = Duration::from_secs(4) * plan.machines.slow;
+        config.downlink.hello_max *= plan.machines.patience;
+        config.wait_max = Duration::from_secs(4) * plan.machines.patience;
     }
 
     fn tune_relay(&self, config: &mut relay::RelayConfig) {
         let plan = &self.0.plan;
         config.downlink.limits.stream_window_bytes = plan.windows.0 as _;
         config.downlink.limits.bulk_window_bytes = plan.windows.1 as _;
-        config.downlink.hello_max *= plan.machines.slow;
-        config.request_max = Duration::from_secs(3) * plan.machines.slow;
+        config.downlink.hello_max *= plan.machines.patience;
+        config.request_max = Duration::from_secs(3) * plan.machines.patience;
         config.narrow_delay = Duration::from_secs(1) * plan.machines.slow;
     }
 

@@ -100,8 +100,10 @@ pub struct NodePlan {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Machines {
     /// Everything takes so many times as long as is meant: tokio's timers are no finer than a
-    /// millisecond. Limits that are constants elsewhere are so much longer.
+    /// millisecond.
     pub slow: u32,
+    /// Limits of waits that a world sets itself are so many times as long.
+    pub patience: u32,
     /// Nanoseconds that a network card takes for a byte.
     pub card: u64,
     /// Nanoseconds that the origin's processor takes for a byte that it sends.
@@ -116,8 +118,15 @@ pub struct Machines {
 
 impl Machines {
     /// Work takes no time.
-    pub const NONE: Self =
-        Self { slow: 1, card: 0, origin: 0, relay: 0, node: 0, log_write: Duration::ZERO };
+    pub const NONE: Self = Self {
+        slow: 1,
+        patience: 1,
+        card: 0,
+        origin: 0,
+        relay: 0,
+        node: 0,
+        log_write: Duration::ZERO,
+    };
 }
 
 /// A kind of trouble.

@@ -30,6 +30,7 @@ impl Meeting {
 }
 
 pub(super) struct Client {
+    pub(super) number: usize,
     pub(super) course: Course,
     pub(super) workload: Workload,
     pub(super) node: Node,
@@ -92,11 +93,16 @@ impl Client {
         measured
     }
 
-    /// Asks for all pages of the module, and waits for none of them but those that name others.
+    /// Asks for all pages of the module, and waits for none of them but those that name others. Each client
+    /// begins elsewhere, so that neighbours have what one asks for later.
     async fn ask_ahead(&self, volume: &Volume, session: &Session, database: &Database) {
         let tx = session.begin_read().await.expect("nothing is in its way");
         let pages = database.pages_of_module(&tx, self.workload.module).await;
-        volume.prefetch(&pages.expect("it was built"));
+        let mut pages = pages.expect("it was built");
+        let clients = self.course.readers + self.course.writers;
+        let begin = pages.len() * self.number / clients;
+        pages.rotate_left(begin);
+        volume.prefetch(&pages);
     }
 
     async fn measure(&self, database: &Database, session: &Session) -> Measured {

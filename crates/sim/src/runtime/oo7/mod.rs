@@ -222,6 +222,7 @@ impl Costs {
             |kib: Duration| u64::try_from((kib * SLOW / 1024).as_nanos()).unwrap_or(u64::MAX);
         Machines {
             slow: SLOW,
+            patience: 100 * SLOW,
             card: byte(self.card_kib),
             origin: byte(self.origin_kib),
             relay: byte(self.redirector_kib),
@@ -277,6 +278,7 @@ async fn play(shared: Arc<Shared>, course: Course, told: Arc<Mutex<Vec<Measured>
     for number in 0..count {
         let node = Node::start(cast.node_config(1 + number, LIMIT)).expect("its certificate does");
         let client = Client {
+            number,
             workload: course.workload(number),
             course: course.clone(),
             node,
