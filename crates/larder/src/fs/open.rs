@@ -699,14 +699,15 @@ impl<S: TxStore> FileSystem<S> {
         })
     }
 
-    /// Opens a file.
+    /// Opens a file; [`FsError::IsDirectory`], or [`FsError::Invalid`], if it is anything else.
     pub async fn open_file(&self, id: InodeId) -> Result<(Handle, Attr), FsError> {
         let handle = self.hold(id).await?;
         let attr = self.getattr(id).await?;
         match attr.inode.kind {
+            Kind::File => Ok((handle, attr)),
             Kind::Directory => Err(FsError::IsDirectory),
-            kind if kind.is_special() => Err(FsError::Invalid("not a file with content")),
-            _ => Ok((handle, attr)),
+            // Also a symbolic link, whose content is its target: nobody may write that.
+            _ => Err(FsError::Invalid("only a file can be opened")),
         }
     }
 

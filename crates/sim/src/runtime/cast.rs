@@ -374,7 +374,6 @@ async fn live(
 pub(super) fn strict() -> SessionOptions {
     SessionOptions {
         consistency: Consistency::Strict,
-        // A small cache reads all of it over a long line, page by page.
         time_limit: Duration::from_secs(20),
         refresh_limit: Duration::from_secs(5),
         ..SessionOptions::default()

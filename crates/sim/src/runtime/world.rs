@@ -17,6 +17,9 @@ use tokio::time::{sleep, timeout};
 
 /// Within this long after the last trouble everything answers again.
 const BUDGET: Duration = Duration::from_secs(60);
+/// The longest that one page takes from the origin: there and back over the longest lines (a node's 80 ms,
+/// two relays' 60 ms each), and the slowest load.
+const TRIP_MAX: Duration = Duration::from_millis(500);
 /// Within this long a watcher has read what it was told of.
 const WATCH_BUDGET: Duration = Duration::from_secs(20);
 /// Within this long a peer that says nothing sensible is rid of.
@@ -249,11 +252,12 @@ impl Cast {
         let shared = self.shared.clone();
         let mut tag = 1 << 20;
         for number in 0..self.nodes.len() {
-            let until = shared.elapsed() + BUDGET;
             let life = self.nodes[number].as_ref().expect("all were started");
             let node = life.node.clone();
             for place in 0..shared.disks.len() {
                 for (task, read_only) in [(Task::Write, false), (Task::ReadAll, true)] {
+                    let walk = if read_only { self.walk(place) } else { Duration::ZERO };
+                    let until = shared.elapsed() + BUDGET + walk;
                     loop {
                         let left = until.saturating_sub(shared.elapsed());
                         let name = life.name();
@@ -264,7 +268,9 @@ impl Cast {
                         tag += 1;
                         let mut work = self.work(place, &name, tag, read_only);
                         work.who.strict = true;
-                        let (result, _) = run_task(volume.session(strict()), work, task).await;
+                        let mut options = strict();
+                        options.time_limit += walk;
+                        let (result, _) = run_task(volume.session(options), work, task).await;
                         shared.saw(&[53, super::client::code(&result)], || {
                             format!("{name} settles: {result:?}")
                         });
@@ -283,6 +289,14 @@ impl Cast {
         for life in self.nodes.iter().flatten() {
             watched(&shared, life).await;
         }
+    }
+
+    /// How long it takes to read everything, where the cache holds next to nothing of it: one trip for each
+    /// page, one after the other, and every attempt begins anew.
+    fn walk(&self, place: usize) -> Duration {
+        let aims = &lock(&self.shared.aims)[place];
+        let reads = aims.objects.len() + aims.diaries.len() + aims.raw.len() + aims.pages.len();
+        TRIP_MAX * reads as u32
     }
 
     /// Nothing is held, nothing waits, and everybody was told what is.

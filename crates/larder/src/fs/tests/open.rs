@@ -450,3 +450,18 @@ async fn an_opening_behind_a_removal_that_cannot_be_settled_has_a_limit() {
     assert!(matches!(damaged, Err(FsError::Store(TxError::Damaged(_)))), "{damaged:?}");
     assert_eq!(opened(id).await, Err(TxError::TimedOut.into()));
 }
+
+/// Bug 153. The origin was restored from an older copy, and a symbolic link came to be where a file had been, under
+/// its very inode. Whoever knew the file opened it still: the link was opened as a file, what he wrote showed as
+/// its size, and the commit would have put it over the link's target.
+#[tokio::test]
+async fn a_link_in_the_place_of_a_file_is_not_opened() {
+    let (_, fs) = fresh().await;
+    let link = Create { target: "f".into(), ..kind(Kind::Symlink) };
+    let link = make(&fs, fs.root(), "link", &link).await;
+    let opened = fs.open_file(link).await.map(|_| ());
+    assert!(matches!(opened, Err(FsError::Invalid(_))), "{opened:?}");
+    assert_eq!(fs.readlink(link).await, Ok("f".into()));
+    let directory = make(&fs, fs.root(), "d", &directory()).await;
+    assert_eq!(fs.open_file(directory).await.map(|_| ()), Err(FsError::IsDirectory));
+}
