@@ -13,8 +13,9 @@ pub(super) enum Ours {
     Is(f64),
     /// Whether an ordering holds.
     Holds(bool),
-    /// A fact of the set-up, which went into ours, or a cost that is measured between processes.
-    SetUp,
+    /// There is none: it is a fact of the set-up, which went into ours, a cost that is measured between processes, or
+    /// of clients that this scale has not.
+    Nothing,
 }
 
 /// What is called similar: percentage points, and the share of one in the other.
@@ -35,7 +36,7 @@ impl Report<'_> {
             "fig7" | "fig8" | "fig9" | "up" => self.of_cold(id, clients),
             "fig10" | "fig11" | "fig12" => self.of_hot(id),
             "module" | "cache" | "page" | "card" | "disk" | "server" | "local" | "version" => {
-                Ours::SetUp
+                Ours::Nothing
             }
             _ => unknown(id),
         }
@@ -70,7 +71,7 @@ impl Report<'_> {
             "table2-alert-helper-least"
             | "table2-alert-helper-most"
             | "table2-copy-unswizzle"
-            | "table2-cross-redirector" => Ours::SetUp,
+            | "table2-cross-redirector" => Ours::Nothing,
             _ => unknown(id),
         }
     }
@@ -80,6 +81,7 @@ impl Report<'_> {
         let curves = || self.scale.curves.iter().copied();
         let benefit = |ms| self.cold_benefit(most, ms);
         match id {
+            "fig7-3" | "fig7-5" | "fig7-10" if curves().all(|k| k != clients) => Ours::Nothing,
             "fig7-3" | "fig7-5" | "fig7-10" => Ours::Is(self.cold_benefit(clients, 40)),
             "fig7-commits-alike" => {
                 let commit = |topology| self.cold(topology, 3, 40).commit;
@@ -142,7 +144,7 @@ impl Report<'_> {
             let ours = match self.ours(point) {
                 Ours::Is(ours) => json!(ours),
                 Ours::Holds(holds) => json!(holds),
-                Ours::SetUp => Value::Null,
+                Ours::Nothing => Value::Null,
             };
             let kind = match point.kind {
                 Kind::Value => "value",
