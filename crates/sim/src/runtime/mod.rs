@@ -4,6 +4,7 @@
 mod cast;
 mod client;
 mod env;
+mod gate;
 mod ledger;
 mod net;
 pub mod oo7;

@@ -3,13 +3,13 @@
 
 use super::cast::Cast;
 use super::env::{Shared, lock};
+use super::gate::Gate;
 use super::oo7::{Costs, Groups, LIMIT, SLOW, calm, session};
 use super::{Failure, run_world};
 use larder::client::{Consistency, Error, Node, Session, Volume, VolumeOptions};
 use larder_core::id::{Generation, ObjectId, Slot};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 /// The volume.
@@ -72,7 +72,7 @@ async fn play(shared: Arc<Shared>, course: Course, told: Arc<Mutex<Measured>>) {
     }
     shared.net.heal(true);
     found(&cast, &course).await;
-    let meeting = Arc::new(Barrier::new(course.clients));
+    let meeting = Arc::new(Gate::new(course.clients));
     let mut clients = JoinSet::new();
     for number in 0..course.clients {
         let node = Node::start(cast.node_config(1 + number, LIMIT)).expect("its certificate does");
@@ -118,7 +118,7 @@ struct Client {
     course: Course,
     node: Node,
     shared: Arc<Shared>,
-    meeting: Arc<Barrier>,
+    meeting: Arc<Gate>,
 }
 
 impl Client {

@@ -2,17 +2,18 @@
 
 use super::{Course, Measured, NAME, SLOW};
 use crate::runtime::env::Shared;
+use crate::runtime::gate::Gate;
 use larder::client::{Node, Session, Volume};
 use larder_oo7::{Database, Done, Pace, Tally, Workload};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::{Barrier, Mutex};
+use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 /// What clients of a course share.
 pub(super) struct Meeting {
-    barrier: Barrier,
+    gate: Gate,
     /// Clients that have transactions left to be measured: the others go on until there are none.
     busy: AtomicUsize,
     /// Whose commit the origin is at: it takes one after another.
@@ -22,7 +23,7 @@ pub(super) struct Meeting {
 impl Meeting {
     pub(super) fn new(clients: usize) -> Self {
         Self {
-            barrier: Barrier::new(clients),
+            gate: Gate::new(clients),
             busy: AtomicUsize::new(clients),
             commits: Mutex::default(),
         }
@@ -78,7 +79,7 @@ impl Client {
         for number in 0..self.course.warm {
             self.one(&database, &session, number).await;
         }
-        self.meeting.barrier.wait().await;
+        self.meeting.gate.wait().await;
         let mut measured = self.measure(&database, &session).await;
         // Whoever waits before it begins waits too.
         measured.took += asked;
