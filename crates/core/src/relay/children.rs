@@ -9,8 +9,8 @@ use crate::downlink::{Answer, Ask, COPY_RESERVED, Follower, Phase, Recent, Regis
 use crate::id::{DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{
-    CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RESTORES_SINCE, RequestError,
-    ResumeAnswer, Role, VolumeKey,
+    ACROSS_SINCE, CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RESTORES_SINCE,
+    RequestError, ResumeAnswer, Role, VolumeKey,
 };
 use crate::rights::{Denied, Right};
 use crate::share::{Load, Room};
@@ -501,9 +501,11 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         };
-        let older = (up.version < RESTORES_SINCE && commit.restores()).then_some(up.version);
+        let needs = if commit.across.is_some() { ACROSS_SINCE } else { RESTORES_SINCE };
+        let newer = commit.across.is_some() || commit.restores();
+        let older = (up.version < needs && newer).then_some(up.version);
         if let Some(version) = older {
-            let error = RequestError::older_parent(version, RESTORES_SINCE);
+            let error = RequestError::older_parent(version, needs);
             self.links.defer(link, domain, id, error, out);
             return;
         }
@@ -566,7 +568,8 @@ impl Relay {
     /// The conflict that the relay knows of already. Only for a commit that cannot have been sent
     /// before: a repeated one may have been committed, and its outcome is the origin's to tell.
     /// It is the node's own, its number is new on this link, and its base lies after the stamp at
-    /// which the link's stream began: the transaction is younger than the link.
+    /// which the link's stream began: the transaction is younger than the link. Of a part of a transaction
+    /// over several domains the others would not hear of it.
     fn early(&mut self, link: LinkId, domain: DomainId, commit: &CommitRequest) -> Option<Abort> {
         // The boot is this link's: the node's own, unless a relay speaks for others.
         let own = self.links.get(link)?.child()?.role == Role::Node;
@@ -574,7 +577,7 @@ impl Relay {
         let new = commit.id.sequence > follower.sequence_max;
         follower.sequence_max = follower.sequence_max.max(commit.id.sequence);
         let mut base = commit.base;
-        if !own || !new || base <= follower.began {
+        if !own || !new || base <= follower.began || commit.across.is_some() {
             return None;
         }
         let entry = &self.domains[&domain];
@@ -708,5 +711,6 @@ fn settled(commit: &CommitRequest) -> CommitRequest {
         numbers: Vec::new(),
         reads: Vec::new(),
         writes: Vec::new(),
+        across: commit.across.clone(),
     }
 }

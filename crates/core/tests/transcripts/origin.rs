@@ -12,7 +12,7 @@ mod volumes;
 
 use crate::parent::*;
 use crate::transcript::Transcript;
-use larder_core::id::{DomainId, HistoryId, PageId, Stamp};
+use larder_core::id::{Attempt, DomainId, HistoryId, PageId, Stamp};
 use larder_core::machine::{LinkInput, LinkOutput};
 use larder_core::origin::io::{
     LoadId, LoadKey, Loaded, OriginInput, OriginOutput, StoreFault, WriteId,
@@ -101,9 +101,22 @@ fn show(output: &OriginOutput) -> Option<String> {
 
 fn record(lsn: Lsn, record: &LogRecord) -> String {
     let what = match record {
-        LogRecord::Commit { stamp, id, .. } => {
-            format!("commit {}#{} stamp {stamp}", id.boot.0, id.sequence)
+        LogRecord::Commit { stamp, id, decided, .. } => {
+            let decided = decided.as_ref().map_or_else(String::new, |decided| {
+                let domains = decided.participants.iter().map(|part| part.domain.0);
+                format!(
+                    ", decides {} for {:?}",
+                    attempt(decided.attempt),
+                    domains.collect::<Vec<_>>()
+                )
+            });
+            format!("commit {}#{} stamp {stamp}{decided}", id.boot.0, id.sequence)
         }
+        LogRecord::Prepared { attempt: name, id, coordinator, .. } => {
+            let (name, decides) = (attempt(*name), coordinator.domain.0);
+            format!("prepared {}#{} for {name}, d{decides} decides", id.boot.0, id.sequence)
+        }
+        LogRecord::Released { attempt: name } => format!("released {}", attempt(*name)),
         LogRecord::Boot { boot, name } => format!("boot {} of {name}", boot.0),
         LogRecord::Aborted { id, abort } => {
             format!("aborted {}#{}: {abort}", id.boot.0, id.sequence)
@@ -124,6 +137,10 @@ fn record(lsn: Lsn, record: &LogRecord) -> String {
         LogRecord::Epoch { epoch } => format!("epoch h{} from {}", epoch.history.0, epoch.first),
     };
     format!("{}: {what}", lsn.0)
+}
+
+fn attempt(attempt: Attempt) -> String {
+    format!("h{}/{}", attempt.history.0, attempt.number)
 }
 
 /// An origin and what its store would hold.

@@ -263,6 +263,8 @@ impl Oracle {
             }
             LogRecord::Ids { .. }
             | LogRecord::Settings { .. }
+            | LogRecord::Prepared { .. }
+            | LogRecord::Released { .. }
             | LogRecord::Boot { .. }
             | LogRecord::Aborted { .. }
             | LogRecord::Confirmed { .. } => {}

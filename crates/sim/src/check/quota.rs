@@ -91,6 +91,8 @@ impl Ledger {
             | LogRecord::Aborted { .. }
             | LogRecord::Confirmed { .. }
             | LogRecord::Ids { .. }
+            | LogRecord::Prepared { .. }
+            | LogRecord::Released { .. }
             | LogRecord::Epoch { .. } => {}
         }
     }

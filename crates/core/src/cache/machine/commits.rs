@@ -315,6 +315,7 @@ impl Commits {
             numbers: pending.numbers.clone(),
             reads: pending.reads.clone(),
             writes: pending.writes.clone(),
+            across: None,
         }
     }
 }
@@ -346,8 +347,16 @@ impl Cache {
         // As long as it may become: a link that it is too long for would break, and the next one.
         let Asked { history, base, reads, writes, named } = asked;
         let numbers = self.numbers.of(&writes, &named);
-        let asked =
-            CommitRequest { id, confirmed: u64::MAX, history, base, numbers, reads, writes };
+        let asked = CommitRequest {
+            id,
+            confirmed: u64::MAX,
+            history,
+            base,
+            numbers,
+            reads,
+            writes,
+            across: None,
+        };
         if let Err(abort) = crate::wire::check_commit(domain, &asked) {
             return Err(Ok(CacheReply::Outcome(Outcome::Aborted(abort))));
         }

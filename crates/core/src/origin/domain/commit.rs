@@ -42,6 +42,10 @@ impl Domain {
         request: CommitRequest,
     ) {
         let id = request.id;
+        if request.across.is_some() {
+            let error = "this origin does not commit over several domains yet";
+            return cx.links.defer(link, self.id, id, RequestError::Invalid(error.into()), cx.out);
+        }
         if self.pending.has(id) {
             crate::probe::probe("commit-repeated-under-way");
             // Repeated while it is under way: one answer for each link that asked.

@@ -72,6 +72,7 @@ impl Domain {
             time: self.wall_at(cx.now),
             grown: grown.iter().map(|growth| growth.bytes).collect(),
             writes: request.writes,
+            decided: None,
         };
         let item = Item::Commit { stamp, id, changes, grown };
         self.gathering.push(lsn, record, item);
@@ -260,6 +261,8 @@ impl Domain {
                 | LogRecord::Ids { .. }
                 | LogRecord::Settings { .. }
                 | LogRecord::Deleted { .. }
+                | LogRecord::Prepared { .. }
+                | LogRecord::Released { .. }
                 | LogRecord::Epoch { .. } => {}
             }
         }

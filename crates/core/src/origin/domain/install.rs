@@ -263,6 +263,7 @@ impl Domain {
             volumes: self.volumes.values().map(|volume| volume.meta.clone()).collect(),
             deleted: self.removal.meta(),
             boots: self.boots.meta(),
+            decided: Vec::new(),
         }
     }
 

@@ -220,6 +220,7 @@ impl Domain {
                 self.replay_stamp(stamp)?;
                 self.replay_deletion(stamp, volume, lsn);
             }
+            LogRecord::Prepared { .. } | LogRecord::Released { .. } => {}
             LogRecord::Epoch { epoch } => self.add_epoch(epoch),
         }
         Ok(())
@@ -277,6 +278,7 @@ mod tests {
                 volumes: vec![volume(version)],
                 deleted: Vec::new(),
                 boots: Vec::new(),
+                decided: Vec::new(),
             };
             let recovered = RecoveredDomain {
                 meta,

@@ -204,6 +204,7 @@ fn limits_are_kept() {
         numbers: Vec::new(),
         reads: Vec::new(),
         writes: vec![write; crate::commit::COMMIT_WRITES_MAX + 1],
+        across: None,
     };
     let many = Message::Commit { domain: DomainId(1), commit };
     assert!(matches!(
