@@ -236,6 +236,26 @@ impl Follower {
         self.phase = Phase::Answering(answer);
     }
 
+    /// The stream goes on at `at` after a part of it was lost, in which these pages changed; none: too many.
+    /// Answers whose place was in that part have it at `at` now, and tell of what was lost as well.
+    pub(crate) fn move_asked(&mut self, at: Stamp, lost: Option<&[PageId]>, pages_max: usize) {
+        for answer in self.asked.iter_mut().filter(|answer| answer.at.is_some()) {
+            crate::probe::probe("answer-beyond-a-lost-part");
+            answer.at = Some(at);
+            let Walk::List(pages, _) = &mut answer.walk else { continue };
+            match lost {
+                _ if answer.answer == ResumeAnswer::Reset => {}
+                Some(lost) if pages.len() + lost.len() <= pages_max => {
+                    pages.extend_from_slice(lost);
+                }
+                _ => {
+                    answer.answer = ResumeAnswer::Reset;
+                    pages.clear();
+                }
+            }
+        }
+    }
+
     /// The child was told of this stamp on another lane: it may wait until its stream is there.
     pub(crate) fn told(&mut self, stamp: Stamp) {
         self.hastened_to = self.hastened_to.max(stamp);
