@@ -22,6 +22,8 @@ pub struct Database {
     pub(crate) parameters: Parameters,
     pub(crate) modules: Vec<Reference>,
     pub(crate) indexes: Indexes,
+    /// See [`Self::together`].
+    pub(crate) together: bool,
 }
 
 /// Where a database says what it is: in the page that is made with the volume.
@@ -50,7 +52,15 @@ impl Database {
         }
         let Root { parameters, modules, indexes, .. } = *root;
         let page_bytes = volume.page_bytes();
-        Ok(Self { volume: volume.id(), page_bytes, parameters, modules, indexes })
+        let volume = volume.id();
+        Ok(Self { volume, page_bytes, parameters, modules, indexes, together: false })
+    }
+
+    /// The same, of which walks have the pages of a composite part's atomic parts come together, when they
+    /// come to it, where without that they wait for one page after another.
+    #[must_use]
+    pub fn together(self) -> Self {
+        Self { together: true, ..self }
     }
 
     /// What it is made of.
@@ -138,7 +148,7 @@ impl Access<'_> {
     }
 
     /// Has the pages of some objects come together.
-    async fn fetch(&self, objects: &[Reference]) -> Result<()> {
+    pub(crate) async fn fetch(&self, objects: &[Reference]) -> Result<()> {
         let pages: BTreeSet<PageId> = objects.iter().map(|at| at.of(self.volume).page).collect();
         let pages: Vec<PageId> = pages.into_iter().collect();
         for some in pages.chunks(FETCHED_TOGETHER) {

@@ -125,6 +125,9 @@ impl<'a> Walk<'a> {
         self.tally.composites += 1;
         let part = self.access.composite(at).await?;
         let Some(root) = part.parts.first().copied() else { return Ok(()) };
+        if self.database.together {
+            self.access.fetch(&part.parts).await?;
+        }
         let mut todo = self.atom(root, true).await?;
         if self.visit == Visit::LookAtRoot {
             return Ok(());

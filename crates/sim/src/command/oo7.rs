@@ -48,6 +48,7 @@ pub(crate) fn run(words: &[&str]) -> Option<ExitCode> {
         costs: Costs::default(),
         strict: !options.has("--local-reads"),
         ahead: false,
+        together: false,
         seed: options.number("--seed", 1)?,
     };
     if course.think.is_zero() {

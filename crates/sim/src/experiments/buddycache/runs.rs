@@ -67,9 +67,9 @@ impl Topology {
 pub(super) struct Run {
     pub(super) load: Load,
     pub(super) topology: Topology,
-    /// With what Larder has: what is only read is committed where it is, and cold clients ask for the module
-    /// ahead. Else as the paper's: pages when they are missed, one at a time, and every commit validated at
-    /// the origin.
+    /// With what Larder has: what is only read is committed where it is, the pages of a composite part come together,
+    /// and cold clients ask for the module ahead. Else as the paper's: pages when they are missed, one at a
+    /// time, and every commit validated at the origin.
     pub(super) best: bool,
     /// Clients; of a hot run one of them writes.
     pub(super) clients: usize,
@@ -243,7 +243,12 @@ impl Scale {
             readers: run.clients - writers,
             writers,
             round_trip: LOCAL + line,
-            groups: run.topology.groups(run.clients).map(|of| Groups { round_trip: LOCAL, of }),
+            groups: run.topology.groups(run.clients).map(|of| {
+                let default = Groups::one(0, LOCAL);
+                // Who asks ahead waits for no page alone, and helpers send many.
+                let help_wait = if run.best { PATIENCE } else { default.help_wait };
+                Groups { of, help_wait, ..default }
+            }),
             memory,
             warm,
             transactions,
@@ -251,6 +256,7 @@ impl Scale {
             costs: costs(),
             strict: !run.best,
             ahead: run.best && run.load == Load::Cold,
+            together: run.best,
             seed: self.seed,
         }
     }
@@ -258,6 +264,9 @@ impl Scale {
 
 /// The distance at which clients are that are far away: the paper's, and that of the targets.
 pub(super) const FAR_MS: u32 = 40;
+
+/// How long members that ask ahead wait for a page of a neighbour, who may be at thousands.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Clients with small caches.
 const SMALL_CLIENTS: usize = 3;

@@ -70,6 +70,7 @@ impl Client {
         let tx = session.begin_read().await.expect("nothing is in its way");
         let database = Database::open(&volume, &tx).await.expect("it was built");
         drop(tx);
+        let database = if self.course.together { database.together() } else { database };
         let begun = self.shared.elapsed();
         if self.course.ahead {
             self.ask_ahead(&volume, &session, &database).await;

@@ -54,13 +54,16 @@ pub struct Groups {
     pub round_trip: Duration,
     /// The group of each client, readers first, by its number from 1.
     pub of: Vec<usize>,
+    /// How long a neighbour's page is waited for.
+    pub help_wait: Duration,
 }
 
 impl Groups {
     /// One of so many.
     #[must_use]
     pub fn one(clients: usize, round_trip: Duration) -> Self {
-        Self { round_trip, of: vec![1; clients] }
+        let help_wait = GroupSection::default().help_wait.0;
+        Self { round_trip, of: vec![1; clients], help_wait }
     }
 }
 
@@ -93,6 +96,8 @@ pub struct Course {
     pub strict: bool,
     /// Clients ask for all of the module before they begin, and do not wait for it.
     pub ahead: bool,
+    /// The pages of a composite part's atomic parts come together ([`larder_oo7::Database::together`]).
+    pub together: bool,
     /// What is drawn comes from it.
     pub seed: u64,
 }
@@ -179,7 +184,11 @@ pub(super) fn calm(
         domains: 1,
         relays: vec![0; count],
         relay_latency_ms: Some(one_way(round_trip)),
-        group: groups.map(|_| GroupPlan { latency_ms: near, section: unhurried(), outsider: None }),
+        group: groups.map(|groups| GroupPlan {
+            latency_ms: near,
+            section: unhurried(groups.help_wait),
+            outsider: None,
+        }),
         nodes: nodes.collect(),
         limits: Limits::SHIPPED,
         link: LinkConfig {
@@ -204,14 +213,16 @@ pub(super) fn calm(
 }
 
 /// A group's limits, in a world that is slow.
-fn unhurried() -> GroupSection {
+fn unhurried(help_wait: Duration) -> GroupSection {
     let group = GroupSection::default();
     let long = |period: Period| Period(period.0 * SLOW);
     GroupSection {
-        help_wait: long(group.help_wait),
+        help_wait: Period(help_wait * SLOW),
         help_wait_long: long(group.help_wait_long),
         redial: long(group.redial),
         rest: long(group.rest),
+        helping_max: 4096,
+        helps_max: 4096,
         ..group
     }
 }
@@ -325,6 +336,7 @@ mod tests {
             costs: Costs::default(),
             strict: true,
             ahead: false,
+            together: false,
             seed: 3,
         }
     }
