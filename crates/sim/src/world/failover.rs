@@ -61,7 +61,8 @@ impl World {
         self.part_from(one, &[other]);
     }
 
-    fn part_from(&mut self, proc: Proc, others: &[Proc]) {
+    /// Parts a process from others, one way or both, for a while.
+    pub(super) fn part_from(&mut self, proc: Proc, others: &[Proc]) {
         let ways = self.rng.below(3);
         let span = self.draw_delay();
         for other in others.iter().copied().filter(|other| *other != proc) {

@@ -288,18 +288,8 @@ impl World {
     /// Parts a process from all others.
     fn isolate(&mut self) {
         let proc = self.any_process();
-        let ways = self.rng.below(3);
-        let span = self.draw_delay();
-        for other in (0..self.processes.len() as u16).map(Proc).filter(|other| *other != proc) {
-            if ways != 0 {
-                self.net.block(proc, other);
-                self.enter_mend(span, Mend::Unblock(proc, other));
-            }
-            if ways != 1 {
-                self.net.block(other, proc);
-                self.enter_mend(span, Mend::Unblock(other, proc));
-            }
-        }
+        let all: Vec<Proc> = (0..self.processes.len() as u16).map(Proc).collect();
+        self.part_from(proc, &all);
     }
 
     fn partition(&mut self) {
