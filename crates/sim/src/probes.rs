@@ -15,10 +15,12 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 145] = [
+pub const PROBES: [(&str, Reached); 147] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
+    // Two relays in a row, and the line between the origin and them is slow beside its commits.
+    ("answer-beyond-a-lost-part", Rare),
     ("answer-withheld", Often),
     ("answer-withheld-in-vain", Often),
     ("append-taken-back", Often),
@@ -128,6 +130,7 @@ pub const PROBES: [(&str, Reached); 145] = [
     ("registered-walk-forgotten", Rare),
     ("registration-overflows", Often),
     ("relay-answers-early", Often),
+    ("relay-below-reset", Rare),
     ("relay-child-fell", Often),
     ("relay-child-told-all", Often),
     ("relay-commits-full", Often),

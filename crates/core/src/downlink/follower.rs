@@ -236,6 +236,36 @@ impl Follower {
         self.phase = Phase::Answering(answer);
     }
 
+    /// An answer that led from `from` to the cursor cannot be given: the stream is off the ring, at `from`.
+    pub(crate) fn fall_back(&mut self, from: Stamp) {
+        assert!(from <= self.cursor, "an answer leads forward");
+        self.cursor = from;
+        self.scanned = from;
+        self.updated = from;
+        self.phase = Phase::Fallen;
+    }
+
+    /// The stream goes on at `at` after a part of it was lost, in which these pages changed; none: too many.
+    /// Answers whose place was in that part have it at `at` now, and tell of what was lost as well (bug 157).
+    pub(crate) fn move_asked(&mut self, at: Stamp, lost: Option<&[PageId]>, pages_max: usize) {
+        let short = |answer: &&mut Answer| answer.at.is_some_and(|told| told < at);
+        for answer in self.asked.iter_mut().filter(short) {
+            crate::probe::probe("answer-beyond-a-lost-part");
+            answer.at = Some(at);
+            let Walk::List(pages, _) = &mut answer.walk else { continue };
+            match lost {
+                _ if answer.answer == ResumeAnswer::Reset => {}
+                Some(lost) if pages.len() + lost.len() <= pages_max => {
+                    pages.extend_from_slice(lost);
+                }
+                _ => {
+                    answer.answer = ResumeAnswer::Reset;
+                    pages.clear();
+                }
+            }
+        }
+    }
+
     /// The child was told of this stamp on another lane: it may wait until its stream is there.
     pub(crate) fn told(&mut self, stamp: Stamp) {
         self.hastened_to = self.hastened_to.max(stamp);

@@ -160,8 +160,9 @@ fn answer_part(
         Walk::Registered(after) => {
             let Some(part) = registered_part(&follower.registration, after) else {
                 crate::probe::probe("registered-walk-forgotten");
-                // It was forgotten meanwhile: the parent is asked once more.
-                follower.phase = Phase::Fallen;
+                // It was forgotten meanwhile: the parent is asked once more, for what changed since
+                // what the child was told, not since where this answer would have led (bug 158).
+                follower.fall_back(answer.from());
                 return Step::Again;
             };
             part

@@ -248,23 +248,11 @@ impl Relay {
     }
 
     /// A child's cursor fell off the ring: the parent is asked what changed since.
-    pub(super) fn child_fell(
-        &mut self,
-        now: Instant,
-        domain: DomainId,
-        link: LinkId,
-        out: &mut Vec<RelayOutput>,
-    ) {
+    pub(super) fn child_fell(&mut self, now: Instant, domain: DomainId, link: LinkId) {
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         let follower = self.links.follower(link, domain).expect("looked up by the caller");
         assert!(matches!(follower.phase, Phase::Fallen), "it fell just now");
         crate::probe::probe("relay-child-fell");
-        if !follower.asked.is_empty() {
-            // A relay's question for its own child has its place in the stream that is lost now.
-            let reason = CloseReason::Limit("the stream was not taken in time".into());
-            self.close_child(now, link, reason, out);
-            return;
-        }
         let what = What::Child {
             domain,
             epochs: entry.epochs.clone(),

@@ -488,7 +488,7 @@ impl Relay {
             return;
         };
         if self.links.pump(now, link, entry, out) {
-            self.child_fell(now, domain, link, out);
+            self.child_fell(now, domain, link);
         }
     }
 

@@ -512,6 +512,7 @@ impl Relay {
         fallen: bool,
         out: &mut Vec<RelayOutput>,
     ) {
+        let is_relay = self.links.relay_of(link).is_some();
         let entry = &self.domains[&domain];
         let mut at = entry.through();
         if self.config.faults.has(Fault::HelpOvertakes) && !fallen {
@@ -523,24 +524,31 @@ impl Relay {
         match follower.phase {
             Phase::Waiting => follower.begin(answer, at),
             Phase::Fallen if fallen => {
-                if matches!(answer.walk, Walk::Registered(_))
-                    && follower.registration.pages().is_none()
-                {
-                    // What it holds is not known, what changed is too much: it comes back, and its
-                    // new link, on which nothing is under way, may begin with a reset.
-                    let reason = CloseReason::Limit("too much changed to be told here".into());
-                    self.close_child(now, link, reason, out);
-                    return;
-                }
+                let lost = match &answer.walk {
+                    Walk::List(pages, _) => Some(&pages[..]),
+                    _ => None,
+                };
+                follower.move_asked(at, lost, self.config.resume_pages_max);
                 answer.answer = ResumeAnswer::From(follower.cursor);
+                if lost.is_none() && follower.registration.pages().is_none() {
+                    if !is_relay {
+                        // What it holds is not known, what changed is too much: it comes back, and its
+                        // new link, on which nothing is under way, may begin with a reset.
+                        let reason = CloseReason::Limit("too much changed to be told here".into());
+                        self.close_child(now, link, reason, out);
+                        return;
+                    }
+                    // A relay is told just that: it asks for each of its children what changed of what
+                    // that one holds or is being brought. On a new link it would have to ask for them all
+                    // before the next time that too much changes (bug 157).
+                    crate::probe::probe("relay-below-reset");
+                    (answer.answer, answer.walk) = (ResumeAnswer::Reset, Walk::Nothing);
+                }
                 follower.answer(answer, at);
             }
-            Phase::Answering(_) | Phase::Streaming => follower.asked.push_back(answer),
-            Phase::Fallen => {
-                // The answer's place is in the part of the stream that is lost.
-                let reason = CloseReason::Limit("the stream was not taken in time".into());
-                self.close_child(now, link, reason, out);
-                return;
+            // Its place may be in the part of the stream that is lost: it waits for what is told of that.
+            Phase::Fallen | Phase::Answering(_) | Phase::Streaming => {
+                follower.asked.push_back(answer);
             }
         }
         self.pump(now, domain, link, out);

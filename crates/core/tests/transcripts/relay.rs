@@ -1,5 +1,6 @@
 //! Transcripts of the relay.
 
+mod behind;
 mod copies;
 mod crowds;
 mod failover;

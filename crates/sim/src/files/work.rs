@@ -158,14 +158,16 @@ async fn tends(process: Arc<Process>) {
             let _later = files.settle_unknown().await;
             files.flush_aged(age).await;
             let _later = files.reap_waiting().await;
+            // From the end of one renewal to the next, as a mount counts: else one would always be under
+            // way where the store is slow, and clients who write to the same would never have their turn.
             if instant().duration_since(locks) >= files.lock_renewal() {
-                locks = instant();
                 let _later = files.tend_locks().await;
                 let _later = files.release_owed_locks().await;
+                locks = instant();
             }
             if instant().duration_since(orphans) >= plan.options().orphan_touch() {
-                orphans = instant();
                 let _later = files.tend_orphans().await;
+                orphans = instant();
             }
             if process.ends.load(Ordering::SeqCst) {
                 break;
