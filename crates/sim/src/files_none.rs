@@ -19,7 +19,7 @@ pub struct Files;
 
 /// No seed has files.
 #[must_use]
-pub fn draw(_seed: u64) -> Option<FilesPlan> {
+pub fn draw(_seed: u64, _store_nanos: u64) -> Option<FilesPlan> {
     None
 }
 

@@ -348,7 +348,7 @@ impl Plan {
             }
         }
         if faults == Faults::NONE {
-            plan.files = crate::files::draw(seed);
+            plan.files = crate::files::draw(seed, plan.store_nanos);
         }
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         let outside = plan.outside_budget();

@@ -105,17 +105,26 @@ pub struct FilesPlan {
     pub whole_every: Option<u64>,
 }
 
+/// Commits that a lock's lease, or the age of an orphan, lasts at least.
+const COMMITS_OF_AN_AGE: u64 = 20;
+
 /// Pages beyond what one transaction frees.
 fn far() -> u64 {
     300
 }
 
 impl FilesPlan {
-    /// Draws it. The names collide in their directories' pages now and then: some are alike but for
+    /// Draws it, for a store that takes so long. The names collide in their directories' pages now and then: some are alike but for
     /// their ends, and long enough to fill a page with few.
     #[must_use]
-    pub fn draw(seed: u64) -> Self {
+    pub fn draw(seed: u64, store_nanos: u64) -> Self {
         let rng = &mut Rng::new(seed ^ 0xf11e_5eed);
+        // What is renewed by commits must be many times as long as a commit takes, as an operator sees to it:
+        // else renewals are always under way, and who writes to the same objects loses to them each time.
+        let commits = Duration::from_nanos(COMMITS_OF_AN_AGE * store_nanos);
+        let age = |rng: &mut Rng, seconds: &[u64]| {
+            Duration::from_secs(pick(rng, seconds)).max(commits)
+        };
         let mut actions = Vec::new();
         let share = pick(rng, &[1, 3, 3, 4]);
         for action in ACTIONS {
@@ -146,9 +155,9 @@ impl FilesPlan {
             late,
             write_back_age: Duration::from_millis(pick(rng, &[400, 2_000, 5_000])),
             dirty_bytes: pick(rng, &[(600, 1_000), (8_000, 12_000), (1 << 20, 4 << 20)]),
-            orphan_age: Duration::from_secs(pick(rng, &[4, 30, 3_600])),
+            orphan_age: age(rng, &[4, 30, 3_600]),
             dropped_age: Duration::from_secs(pick(rng, &[2, 300])),
-            lock_lease: Duration::from_secs(pick(rng, &[2, 30])),
+            lock_lease: age(rng, &[2, 30]),
             choices: Choices {
                 leased: rng.chance(1, 2),
                 ample: late,
@@ -177,10 +186,10 @@ impl FilesPlan {
 
 /// A fifth of all seeds have clients of files: few, beside those of objects.
 #[must_use]
-pub fn draw(seed: u64) -> Option<FilesPlan> {
+pub fn draw(seed: u64, store_nanos: u64) -> Option<FilesPlan> {
     let rng = &mut Rng::new(seed ^ 0x00f1_1e50);
     rng.chance(1, 5).then(|| {
-        let mut plan = FilesPlan::draw(seed);
+        let mut plan = FilesPlan::draw(seed, store_nanos);
         plan.clients = plan.clients.min(2);
         plan.nodes = plan.nodes.min(2);
         plan.think = plan.think.max(20 * MILLI);
@@ -192,7 +201,7 @@ pub fn draw(seed: u64) -> Option<FilesPlan> {
 
 /// A plan whose world is about files: with a planted fault of theirs, or none.
 pub fn aim(plan: &mut Plan, fault: Option<FsFault>) {
-    let mut files = FilesPlan::draw(plan.seed);
+    let mut files = FilesPlan::draw(plan.seed, plan.store_nanos);
     files.faults = fault.map_or(FsFaults::NONE, FsFaults::only);
     plan.files = Some(files);
     plan.replays = true;
