@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 147] = [
+pub const PROBES: [(&str, Reached); 151] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -65,11 +65,15 @@ pub const PROBES: [(&str, Reached); 147] = [
     ("echo-of-before-the-clock", Often),
     ("fell-off-the-ring", Often),
     ("fetch-fails", Often),
+    ("follower-of-a-claim-given-up", Rare),
     ("fork-accepted", Often),
     ("fork-refused", Often),
     // It takes 256 requests while the log hangs.
     ("gathered-full", Rare),
     ("gathered-page-gone", Often),
+    ("gone-again", Often),
+    // More than 512 participants: a test of the machine has them.
+    ("gone-makes-room", Rare),
     // It takes 256 members.
     ("group-full", Rare),
     // It takes a thread that changes a copy while another looks at it.
@@ -93,6 +97,7 @@ pub const PROBES: [(&str, Reached); 147] = [
     ("load-fails", Often),
     ("log-keeps-its-reserve", Often),
     ("look-goes-on", Often),
+    ("membership-stood-still", Often),
     // A silent link is closed by its timer at the very moment from which on its name may be taken; only a
     // runtime whose timers are late comes here.
     ("name-taken-over", Rare),

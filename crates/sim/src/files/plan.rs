@@ -122,9 +122,8 @@ impl FilesPlan {
         // What is renewed by commits must be many times as long as a commit takes, as an operator sees to it:
         // else renewals are always under way, and who writes to the same objects loses to them each time.
         let commits = Duration::from_nanos(COMMITS_OF_AN_AGE * store_nanos);
-        let age = |rng: &mut Rng, seconds: &[u64]| {
-            Duration::from_secs(pick(rng, seconds)).max(commits)
-        };
+        let age =
+            |rng: &mut Rng, seconds: &[u64]| Duration::from_secs(pick(rng, seconds)).max(commits);
         let mut actions = Vec::new();
         let share = pick(rng, &[1, 3, 3, 4]);
         for action in ACTIONS {

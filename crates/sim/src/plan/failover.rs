@@ -24,6 +24,9 @@ pub struct FailoverPlan {
     pub suspect: u64,
     /// Percent of datagrams that are lost.
     pub loss_percent: u64,
+    /// Percent of datagrams that come twice, or seconds late.
+    #[serde(default)]
+    pub stray_percent: u64,
 }
 
 /// The troubles of groups that can lose their redirectors.
@@ -62,6 +65,7 @@ impl Plan {
             probe_wait,
             suspect: probe_wait * pick(rng, &[2, 6]),
             loss_percent: pick(rng, &[0, 0, 2, 20]),
+            stray_percent: pick(&mut Rng::new(self.seed ^ 0x00da_7a_67), &[0, 0, 5, 40]),
         };
         if failover.standbys.is_empty() {
             return;
@@ -104,6 +108,7 @@ impl FailoverPlan {
             && self.standbys.is_sorted()
             && self.probe_wait > 0
             && self.loss_percent <= 100
+            && self.stray_percent <= 100
     }
 
     /// What a participant of the group of a relay is told.

@@ -5,7 +5,7 @@
 //! machine, die and stand still together, and are parted from others together.
 
 use super::{Event, Machinery, World};
-use crate::agenda::{MICRO, Time};
+use crate::agenda::{MICRO, SECOND, Time};
 use crate::net::{End, Line, Proc, link_of};
 use crate::plan::Plan;
 use larder_core::group::membership::{
@@ -17,6 +17,9 @@ use std::collections::BTreeMap;
 
 /// The line between a node and the relay beside it.
 const BESIDE: Line = Line { latency: 20 * MICRO, jitter: 0, byte_nanos: 0, bulk_spread: 0 };
+
+/// How late a datagram may come that went astray, in nanoseconds.
+const STRAY_NANOS_MAX: u64 = 8 * SECOND;
 
 /// A process that takes part in a group.
 #[derive(Debug)]
@@ -211,7 +214,7 @@ impl World {
     fn send_datagram(&mut self, from: Proc, to: Proc, datagram: bytes::Bytes) {
         let group = self.plan.group.as_ref().expect("there are groups");
         let failover = self.plan.failover().expect("there are groups that find redirectors");
-        let (line, loss) = (group.line, failover.loss_percent);
+        let (line, loss, stray) = (group.line, failover.loss_percent, failover.stray_percent);
         let delay = line.latency + self.rng.below(line.jitter + 1);
         if self.rng.below(100) < loss || self.net.is_blocked(from, to) {
             return;
@@ -221,7 +224,14 @@ impl World {
             word[..part.len()].copy_from_slice(part);
             self.trace.mix(u64::from_le_bytes(word));
         }
-        self.agenda.enter(self.now.plus(delay), Event::Datagram(from, to, datagram));
+        let strays = stray > 0 && self.rng.below(100) < stray;
+        if strays {
+            let late = delay + self.rng.below(STRAY_NANOS_MAX);
+            self.agenda.enter(self.now.plus(late), Event::Datagram(from, to, datagram.clone()));
+        }
+        if !strays || self.rng.chance(1, 2) {
+            self.agenda.enter(self.now.plus(delay), Event::Datagram(from, to, datagram));
+        }
     }
 
     // ---- whom they follow ----

@@ -41,6 +41,8 @@ pub(super) struct Election {
     /// No claim is made before then; none: not begun.
     settled_at: Option<Instant>,
     settled: bool,
+    /// Somebody follows a claim of this process that it gave up.
+    named: bool,
     /// When this process's claim is to be raised, and how many were there before it was made.
     raise_at: Option<(Instant, usize)>,
 }
@@ -55,6 +57,7 @@ impl Election {
             most: 0,
             settled_at: None,
             settled: false,
+            named: false,
             raise_at: None,
         }
     }
@@ -68,19 +71,36 @@ impl Election {
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let raise_at = self.raise_at.map(|(at, _)| at);
-        [self.settled_at.filter(|_| !self.settled), raise_at].into_iter().flatten().min()
+        let settled_at = self.settled_at.filter(|_| !self.settled);
+        [settled_at, self.raise_at()].into_iter().flatten().min()
+    }
+
+    /// When this process's claim is to be raised.
+    pub(super) fn raise_at(&self) -> Option<Instant> {
+        self.raise_at.map(|(at, _)| at)
+    }
+
+    /// It is to be so much later.
+    pub(super) fn put_off(&mut self, by: Duration) {
+        self.raise_at = self.raise_at.map(|(at, most)| (at.after(by), most));
     }
 
     pub(super) fn leave(&mut self) {
         (self.followed, self.raise_at) = (None, None);
     }
 
-    /// Somebody follows this claim. It counts when who made it is there; what others say of this process's own
-    /// claims is of the past.
+    /// Somebody follows this claim. It counts when who made it is there, and may make it. What others say of this
+    /// process's own claims is of the past: if it made way since, and would not know by what it follows that
+    /// others are better followed, it must claim anew, or who says so has nobody who leads.
     pub(super) fn heard(&mut self, claim: Claim, there: &There) {
+        if there.get(&claim.leader).is_none_or(|one| one.candidacy == Candidacy::Never) {
+            return;
+        }
         self.term = self.term.max(claim.term);
-        if claim.leader == self.own.life || !there.contains_key(&claim.leader) {
+        if claim.leader == self.own.life {
+            self.named |= self.followed.is_none_or(|followed| {
+                followed.leader != self.own.life && claim.order() > followed.order()
+            });
             return;
         }
         if self.faults.has(Fault::LeadsOn) && self.leads() {
@@ -134,11 +154,15 @@ impl Election {
         if self.raise_at.is_some_and(|(at, _)| at <= now) {
             return self.raise(there);
         }
-        if !self.settled || !self.is_wanted(there) {
+        let named = std::mem::take(&mut self.named) && !self.faults.has(Fault::NamedInVain);
+        if named {
+            crate::probe::probe("follower-of-a-claim-given-up");
+        }
+        if !self.settled || !(named || self.is_wanted(there)) {
             return false;
         }
-        // Another one that is there gives way to nothing less.
-        let raised = u64::from(self.followed.is_some());
+        // Another one that is there, and a claim that was given up, give way to nothing less.
+        let raised = u64::from(named || self.followed.is_some());
         self.term = self.term.saturating_add(raised);
         let (term, weight, most) = (self.term, there.len() as u32, self.most);
         self.follow(Claim { term, weight, leader: self.own.life }, there);

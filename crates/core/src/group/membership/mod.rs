@@ -19,6 +19,7 @@ mod config;
 mod datagram;
 mod election;
 mod swim;
+mod timers;
 
 pub use config::{Candidacy, MembershipConfig, NAME_BYTES_MAX, Participant};
 pub use datagram::DATAGRAM_BYTES_MAX;
@@ -33,10 +34,11 @@ use crate::wire::WireError;
 use bytes::Bytes;
 use datagram::{Datagram, SWIM_BYTES_MAX, Say};
 use election::Election;
-use foca::{Foca, Member, NoCustomBroadcast, PeriodicParams, State, Timer};
-use std::collections::BTreeMap;
+use foca::{Foca, Member, NoCustomBroadcast, PeriodicParams, State};
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU8, NonZeroUsize};
 use swim::{Asked, Codec, Identity, Numbers};
+use timers::Timers;
 
 /// Participants that are known, those that are gone among them.
 const KNOWN_MAX: usize = 2 * MEMBERS_MAX;
@@ -79,9 +81,7 @@ pub enum MembershipOutput {
 pub struct Membership {
     config: MembershipConfig,
     swim: Foca<Identity, Codec, Numbers, NoCustomBroadcast>,
-    /// What `foca` wants to be reminded of; numbered in the order in which it asked.
-    timers: BTreeMap<(Instant, u64), Timer<Identity>>,
-    timers_asked: u64,
+    timers: Timers,
     election: Election,
     /// Whom the process was told of last.
     told: Option<BootId>,
@@ -107,12 +107,12 @@ impl Membership {
         assert!(own.name.len() <= NAME_BYTES_MAX, "names are bounded");
         assert!(own.address.len() <= super::ADDRESS_BYTES_MAX, "addresses are bounded");
         assert!(config.group.len() <= NAME_BYTES_MAX, "names of groups are bounded");
+        assert!(config.probe_wait < config.probe_every, "others ask before the next one is asked");
         let identity = Identity { participant: own.clone(), renewed: 0 };
         let rng = Numbers(Rng::new(config.seed));
         Self {
             swim: Foca::new(identity, swim_config(&config), rng, Codec),
-            timers: BTreeMap::new(),
-            timers_asked: 0,
+            timers: Timers::default(),
             election: Election::new(own.clone(), config.faults),
             told: None,
             seek_at: None,
@@ -162,7 +162,7 @@ impl Membership {
             }
             Say::Here(identity) => {
                 let life = identity.participant.life;
-                if life != self.config.own.life && self.takes([life]) {
+                if life != self.config.own.life && self.takes(now, [life], out) {
                     self.swim(now, out, |swim, asked| swim.announce(identity, asked));
                 }
             }
@@ -178,7 +178,7 @@ impl Membership {
             Say::Claimed => {}
             Say::Swim(bytes) => {
                 let named = swim::named(&bytes)?;
-                if self.takes(named) {
+                if self.takes(now, named, out) {
                     self.swim(now, out, |swim, asked| swim.handle_data(&bytes[..], asked));
                 }
             }
@@ -191,21 +191,35 @@ impl Membership {
 
     /// Whether a process was ever there, as far as is remembered.
     fn knows(&self, life: BootId) -> bool {
-        self.swim.iter_membership_state().any(|member| member.id().participant.life == life)
+        self.lives().any(|known| known == life)
     }
 
-    /// Whether there is room for those among these who are not known.
-    fn takes(&self, lives: impl IntoIterator<Item = BootId>) -> bool {
-        let state = self.swim.iter_membership_state();
-        let count = state.len();
-        let known: std::collections::BTreeSet<BootId> =
-            state.map(|member| member.id().participant.life).collect();
-        let new = lives.into_iter().filter(|life| !known.contains(life)).count();
-        if count + new > KNOWN_MAX {
-            crate::probe::probe("participants-full");
-            return false;
+    /// Whether there is room for those among these who are not known: who is gone for longest makes it, since
+    /// what names somebody unknown may be the answer of one that is there.
+    fn takes(
+        &mut self,
+        now: Instant,
+        lives: impl IntoIterator<Item = BootId>,
+        out: &mut Vec<MembershipOutput>,
+    ) -> bool {
+        let named: BTreeSet<BootId> = lives.into_iter().collect();
+        let known: BTreeSet<BootId> = self.lives().collect();
+        let new = named.difference(&known).count();
+        let over = (known.len() + new).saturating_sub(KNOWN_MAX);
+        for timer in self.timers.take_gone(over, &named) {
+            crate::probe::probe("gone-makes-room");
+            self.swim(now, out, |swim, asked| swim.handle_timer(timer, asked));
         }
-        true
+        let fits = self.lives().count() + new <= KNOWN_MAX;
+        if !fits {
+            crate::probe::probe("participants-full");
+        }
+        fits
+    }
+
+    /// Who is known, those that are gone among them.
+    fn lives(&self) -> impl Iterator<Item = BootId> {
+        self.swim.iter_membership_state().map(|member| member.id().participant.life)
     }
 
     /// Lets `foca` make a step, and does what it asks for. What it does not take is as if it had not come.
@@ -223,8 +237,7 @@ impl Membership {
             crate::probe::probe("swim-did-not-take-it");
         }
         for (timer, after) in asked.timers {
-            self.timers_asked += 1;
-            self.timers.insert((now.after(after), self.timers_asked), timer);
+            self.timers.add(now.after(after), timer);
         }
         for (to, bytes) in asked.sends {
             self.send(to.participant.address, Say::Swim(bytes.into()), out);
@@ -260,6 +273,19 @@ impl Membership {
                 return self.send(seed.clone(), Say::Who, out);
             }
         }
+    }
+
+    /// A process that stood still does not take that for the silence of others: what came meanwhile is yet to
+    /// be read.
+    fn goes_on(&mut self, now: Instant) {
+        let due = [self.timers.next(), self.election.raise_at()].into_iter().flatten().min();
+        let late = due.map_or(Duration::ZERO, |at| now.since(at));
+        if late <= self.config.probe_every {
+            return;
+        }
+        crate::probe::probe("membership-stood-still");
+        self.timers.put_off(late);
+        self.election.put_off(late);
     }
 
     fn begin(&mut self, now: Instant, out: &mut Vec<MembershipOutput>) {
@@ -329,6 +355,7 @@ impl Machine for Membership {
         if self.left {
             return;
         }
+        self.goes_on(now);
         match input {
             MembershipInput::Received { from, datagram } => {
                 if self.received(now, from, datagram, out).is_err() {
@@ -345,15 +372,13 @@ impl Machine for Membership {
         if self.left {
             return;
         }
+        self.goes_on(now);
         match self.seek_at {
             None => self.begin(now, out),
             Some(at) if at <= now => self.seek(now, out),
             Some(_) => {}
         }
-        // What is asked for meanwhile is for later.
-        let due: Vec<_> = self.timers.range(..=(now, u64::MAX)).map(|(key, _)| *key).collect();
-        for key in due {
-            let timer = self.timers.remove(&key).expect("looked up just now");
+        for timer in self.timers.take_due(now) {
             self.swim(now, out, |swim, asked| swim.handle_timer(timer, asked));
         }
         self.settle(now, out);
@@ -364,13 +389,16 @@ impl Machine for Membership {
             return None;
         }
         let Some(seek_at) = self.seek_at else { return Some(Instant(0)) };
-        let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
-        [Some(seek_at), timer, self.election.next_timeout()].into_iter().flatten().min()
+        [Some(seek_at), self.timers.next(), self.election.next_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn check(&self) {
         let known = self.swim.iter_membership_state().len();
         assert!(known <= KNOWN_MAX, "too many participants");
+        self.timers.check();
         self.election.check();
     }
 }

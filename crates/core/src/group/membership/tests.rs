@@ -1,3 +1,5 @@
+mod strays;
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -79,7 +81,7 @@ impl Group {
             if self.cut.contains(&(from, to)) {
                 return true;
             }
-            let Some(machine) = &mut self.machines[to] else { return true };
+            let Some(Some(machine)) = self.machines.get_mut(to) else { return true };
             let from = from.to_string();
             machine.handle(Instant(at), MembershipInput::Received { from, datagram }, &mut out);
             self.carry_out(to, out);
