@@ -280,8 +280,6 @@ pub enum Fault {
     LeadsOn,
     /// Failover: a redirector that is gone is followed on.
     DeadIsFollowed,
-    /// Failover: one that others follow, though it made way, lets them.
-    NamedInVain,
     /// Failover: who was taken for gone is not told so, and stays out.
     GoneForGood,
     /// Rule 15: a commit in doubt is sent on another link as another commit.

@@ -158,7 +158,6 @@ pub const FAILOVER_FAULTS: &[Planted<Fault>] = &[
     planted(Fault::FollowsOlder, "follows-older", REST),
     planted(Fault::LeadsOn, "leads-on", REST),
     planted(Fault::DeadIsFollowed, "dead-is-followed", REST),
-    planted(Fault::NamedInVain, "named-in-vain", REST),
     planted(Fault::GoneForGood, "gone-for-good", REST),
     planted(Fault::RepeatedAnew, "repeated-anew", &[P11, By::Asked]),
     planted(Fault::StaleKept, "stale-kept", STATE),

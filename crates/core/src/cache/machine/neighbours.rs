@@ -358,6 +358,9 @@ impl Cache {
         let others = members.into_iter().filter(|member| member.life != own);
         let told: BTreeMap<BootId, Member> = others.map(|member| (member.life, member)).collect();
         group.kept.retain(|life| !told.contains_key(life) && group.reached.contains_key(life));
+        // Several redirectors in a row may each name others.
+        let over = group.kept.iter().nth(MEMBERS_MAX).copied();
+        over.into_iter().for_each(|life| drop(group.kept.split_off(&life)));
         group.members.retain(|life, _| group.kept.contains(life));
         if !group.members.is_empty() {
             crate::probe::probe("neighbour-kept");

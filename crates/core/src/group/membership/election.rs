@@ -154,7 +154,7 @@ impl Election {
         if self.raise_at.is_some_and(|(at, _)| at <= now) {
             return self.raise(there);
         }
-        let named = std::mem::take(&mut self.named) && !self.faults.has(Fault::NamedInVain);
+        let named = std::mem::take(&mut self.named);
         if named {
             crate::probe::probe("follower-of-a-claim-given-up");
         }
