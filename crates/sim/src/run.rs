@@ -1,5 +1,7 @@
 //! Runs of seeds: one, a range, twice for the hash; failures become reports.
 
+use crate::agenda::SECOND;
+use crate::decisions::Decision;
 use crate::plan::{Budget, Plan};
 use crate::probes::Counts;
 use crate::recording::Recording;
@@ -133,8 +135,12 @@ const TRANSCRIPT_LINES: usize = 400;
 const IDLE: [&str; 6] =
     [" timer", ": Beat", ": KeepAlive", ": Credit", "TrimLog", "changes: [], stale: []"];
 
+/// Within this long what clients of files begin after the troubles is mostly answered, in nanoseconds.
+const ANSWERED_WITHIN: u64 = SECOND;
+
 /// What happens in a recorded run, and how it fails, as text: without signs of life and credits, and
-/// of a clean run only what comes before its troubles end.
+/// of a clean run only what comes before its troubles end, and before what clients of files begin later
+/// is answered: a run may be kept for that.
 #[must_use]
 pub fn transcript(recording: &Recording) -> String {
     let result = run_recorded(recording, true);
@@ -142,12 +148,17 @@ pub fn transcript(recording: &Recording) -> String {
         Ok(clean) => (&clean.tail, "no promise is broken"),
         Err(failure) => (&failure.tail, failure.what.as_str()),
     };
-    let is_wild = |line: &&str| {
+    let begun_later = recording.decisions.iter().filter_map(|decision| match decision {
+        Decision::Files(turn) if turn.at > recording.wild_until() => Some(turn.at),
+        _ => None,
+    });
+    let until = begun_later.max().map_or(recording.wild_until, |at| at.plus(ANSWERED_WITHIN).0);
+    let is_told = |line: &&str| {
         let micros = line.trim_start().split(' ').next().and_then(|word| word.parse().ok());
-        result.is_err() || micros.is_none_or(|micros: u64| micros <= recording.wild_until / 1_000)
+        result.is_err() || micros.is_none_or(|micros: u64| micros <= until / 1_000)
     };
     let lines = tail.lines().filter(|line| !IDLE.iter().any(|idle| line.contains(idle)));
-    let lines: Vec<&str> = lines.take_while(is_wild).collect();
+    let lines: Vec<&str> = lines.take_while(is_told).collect();
     let decisions = recording.decisions.iter().map(ToString::to_string);
     let first = lines.len().saturating_sub(TRANSCRIPT_LINES);
     let texts = decisions.chain([String::new()]).collect::<Vec<_>>();

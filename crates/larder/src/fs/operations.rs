@@ -2,7 +2,7 @@
 
 use super::content::Resized;
 use super::record::{Content, Entry, Inode, InodeId, Kind, NAME_BYTES_MAX, Xattrs};
-use super::tx::{Taken, Tx};
+use super::tx::{Taken, Tx, TxError};
 use super::xattr::{drop_privileges, follow_mode};
 use super::{FileSystem, FsError, FsFault, Position, TxStore, transact, trie};
 use bytes::Bytes;
@@ -315,7 +315,15 @@ impl<S: TxStore> FileSystem<S> {
             if at == self.root.root {
                 return Ok(false);
             }
-            at = parent_of(tx, self.trie_of(at).await?).await?;
+            let trie = match self.trie_of(at).await {
+                // Looked at by itself, and later: what was in it was moved away, and it was removed.
+                Err(FsError::NotFound) => {
+                    let why = format!("directory {at} was removed");
+                    return Err(TxError::Conflict(why).into());
+                }
+                trie => trie?,
+            };
+            at = parent_of(tx, trie).await?;
         }
         Err(FsError::Damaged(format!("directory {directory} is in a loop")))
     }

@@ -8,6 +8,7 @@ mod layout;
 mod open;
 mod repairs;
 mod space;
+mod stale;
 mod walk;
 mod writeback;
 

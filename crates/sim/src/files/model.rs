@@ -87,6 +87,17 @@ fn is_above(tree: &Tree, above: InodeId, directory: InodeId) -> bool {
     false
 }
 
+/// Whether a tree is a reason to refuse an operation so: what [`effect`] says, and one thing more. Of a
+/// link to what is a directory by now, in a directory that is gone, either may be told: a node that
+/// remembers where the second kept its names misses it only after it looked at the first.
+#[must_use]
+pub fn refuses(tree: &Tree, ask: &Ask, refusal: Refusal) -> bool {
+    let is_directory = |id| tree.inodes.get(id).is_some_and(|inode| inode.kind == DIRECTORY);
+    let both = matches!(ask, Ask::Link(id, at)
+        if is_directory(id) && find(tree, at) == Err(Refusal::NotFound));
+    effect(tree, ask) == Err(refusal) || both && refusal == Refusal::IsDirectory
+}
+
 /// What it does to a tree, or why it is refused.
 pub fn effect(tree: &Tree, ask: &Ask) -> Result<Effect, Refusal> {
     match ask {
@@ -126,9 +137,10 @@ pub fn effect(tree: &Tree, ask: &Ask) -> Result<Effect, Refusal> {
 }
 
 fn rename(tree: &Tree, from: &Place, to: &Place, mode: RenameMode) -> Result<Effect, Refusal> {
-    let target = find(tree, to);
-    let (source, kind) = find(tree, from)?.ok_or(Refusal::NotFound)?;
-    let target = target?;
+    // Both directories are looked at before either name: one that is none is told of, whether the old
+    // name is there or not (bug 154).
+    let (source, target) = (find(tree, from)?, find(tree, to)?);
+    let (source, kind) = source.ok_or(Refusal::NotFound)?;
     match (mode, target) {
         (RenameMode::NoReplace, Some(_)) => return Err(Refusal::Exists),
         (RenameMode::Exchange, None) => return Err(Refusal::NotFound),
@@ -157,4 +169,73 @@ fn rename(tree: &Tree, from: &Place, to: &Place, mode: RenameMode) -> Result<Eff
         removed.push(to.clone());
     }
     Ok(Effect { added: vec![moved], removed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::{Body, FILE, Inode, Names, SYMLINK};
+    use super::*;
+    use bytes::Bytes;
+    use larder_core::id::{Generation, PageNo, Slot};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    fn id(slot: u16) -> InodeId {
+        InodeId { page: PageNo(1), slot: Slot(slot), generation: Generation(1) }
+    }
+
+    fn place(directory: u16, name: &'static str) -> Place {
+        (id(directory), Bytes::from_static(name.as_bytes()))
+    }
+
+    /// The root (2) with a file `f` (6), a link `l` (8) and a directory `d` (10).
+    fn tree() -> Tree {
+        let inode = |kind, names| Inode {
+            kind,
+            mode: 0o644,
+            links: 1,
+            size: 0,
+            change: 0,
+            ctime: 0,
+            body: Body::Empty,
+            xattrs: Bytes::new(),
+            names,
+        };
+        let held = [("f", 6, FILE), ("l", 8, SYMLINK), ("d", 10, DIRECTORY)];
+        let names: Names = held
+            .iter()
+            .map(|(name, slot, kind)| (Bytes::from(*name), (id(*slot), *kind)))
+            .collect();
+        let mut inodes: BTreeMap<_, _> = held
+            .iter()
+            .map(|(_, slot, kind)| (id(*slot), Arc::new(inode(*kind, Names::new()))))
+            .collect();
+        inodes.insert(id(2), Arc::new(inode(DIRECTORY, names)));
+        inodes.insert(id(4), Arc::new(inode(DIRECTORY, Names::new())));
+        Tree { inodes, root: id(2), orphans: id(4), page_bytes: 4_064 }
+    }
+
+    /// Bug 154. Of a rename of a name that is not there into what is no directory the model told the
+    /// first, and the file layer, which looks at both directories before it looks for names, the
+    /// second. Both are true. A wrong refusal is one as before.
+    #[test]
+    fn a_rename_into_no_directory_is_refused_as_that() {
+        use Refusal::{Exists, IsDirectory, NotDirectory, NotEmpty, NotFound};
+        let rename = |from, to| Ask::Rename(from, to, RenameMode::Exchange);
+        let refusals = [NotFound, Exists, NotDirectory, IsDirectory, NotEmpty, Refusal::Invalid];
+        let told = |ask| -> Vec<Refusal> {
+            refusals.into_iter().filter(|refusal| refuses(&tree(), &ask, *refusal)).collect()
+        };
+        assert_eq!(told(rename(place(2, "none"), place(8, "f"))), [NotDirectory]);
+        assert_eq!(told(rename(place(2, "f"), place(8, "f"))), [NotDirectory]);
+        assert_eq!(told(rename(place(8, "f"), place(12, "f"))), [NotDirectory]);
+        assert_eq!(told(rename(place(12, "f"), place(8, "f"))), [NotFound]);
+        assert_eq!(told(rename(place(2, "none"), place(10, "f"))), [NotFound]);
+        assert_eq!(told(rename(place(2, "f"), place(2, "l"))), []);
+        // A link to what is a directory by now: in a directory that is gone either is told.
+        assert_eq!(told(Ask::Link(id(10), place(12, "n"))), [NotFound, IsDirectory]);
+        assert_eq!(told(Ask::Link(id(10), place(8, "n"))), [NotDirectory]);
+        assert_eq!(told(Ask::Link(id(6), place(12, "n"))), [NotFound]);
+        assert_eq!(told(Ask::Link(id(6), place(2, "n"))), []);
+    }
 }

@@ -1,7 +1,7 @@
 //! Each answer is of a state that was, with what its node wrote itself and has not committed over it.
 
 use super::super::journal::{Answer, Ask, Entry, Journal, Place, Who, Written};
-use super::super::model::{Effect, Refusal, effect, is_of_names};
+use super::super::model::{Effect, Refusal, effect, is_of_names, refuses};
 use super::super::tree::{FILE, Tree};
 use super::Checker;
 use larder::fs::{FsError, InodeId, TxError};
@@ -295,7 +295,7 @@ impl Checker {
             .range(..)
             .filter(|(stamp, _)| **stamp >= entry.began || self.at < entry.began);
         let mut states = within.filter_map(|(_, tree)| tree.as_ref());
-        let explained = states.any(|tree| effect(tree, &entry.ask) == Err(refusal));
+        let explained = states.any(|tree| refuses(tree, &entry.ask, refusal));
         // The state it began in may be an older one than is durable.
         let older = entry.seen.is_some_and(|seen| seen < entry.began);
         assert!(
