@@ -28,6 +28,7 @@ mod faults;
 mod host;
 #[cfg(feature = "runtime")]
 pub mod import;
+mod kept;
 mod late;
 mod locks;
 #[cfg(any(test, feature = "memory-store"))]
@@ -55,6 +56,7 @@ pub use caller::on_behalf_of;
 #[cfg(feature = "runtime")]
 pub use client::VolumeStore;
 pub use faults::{FsFault, FsFaults};
+pub use kept::{Kept, KeptPart};
 pub use locks::{Holder, Lock, LockAsk, LockKind, NodeRef};
 #[cfg(feature = "runtime")]
 pub(crate) use locks::{forget_lock_holders, lock_holders_page};
@@ -461,6 +463,13 @@ impl<S: TxStore> FileSystem<S> {
             tries.clear();
         }
         tries.insert(directory, root);
+    }
+
+    /// A directory is gone.
+    fn forget_directory(&self, directory: InodeId) {
+        let page = lock(&self.tries).remove(&directory);
+        page.into_iter().for_each(|page| self.crawler.forget(page));
+        self.inode_pages.end(directory);
     }
 
     /// An inode, with the time of access that is known here. A value read.
