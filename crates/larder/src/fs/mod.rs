@@ -86,8 +86,10 @@ use larder_core::id::{PageNo, Slot};
 
 /// Bytes of a page of a volume made for files.
 pub const PAGE_BYTES: u32 = 32 << 10;
-/// Pages known to be full, and tries known, at most; what is beyond is found out again.
-const REMEMBERED_MAX: usize = 1 << 16;
+/// Pages known to be full at most; what is beyond is found out again.
+const FULL_MAX: usize = 1 << 16;
+/// Tries known at most, likewise. Of directories that others remove nobody hears here.
+const TRIES_MAX: usize = 1 << 13;
 
 /// What can go wrong in the file layer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -429,7 +431,7 @@ impl<S: TxStore> FileSystem<S> {
         }
         if let FsError::Store(TxError::Full(page)) = &error {
             let mut full = lock(&self.full);
-            if full.len() >= REMEMBERED_MAX {
+            if full.len() >= FULL_MAX {
                 full.clear();
             }
             full.insert(*page);
@@ -459,7 +461,7 @@ impl<S: TxStore> FileSystem<S> {
 
     fn remember_trie(&self, directory: InodeId, root: PageNo) {
         let mut tries = lock(&self.tries);
-        if tries.len() >= REMEMBERED_MAX {
+        if tries.len() >= TRIES_MAX {
             tries.clear();
         }
         tries.insert(directory, root);
