@@ -712,3 +712,37 @@ fn bug21_a_page_made_beside_a_list() {
     let held: Vec<PageId> = many.into_iter().filter(|p| world.shared.peek(*p).is_some()).collect();
     assert!(held.iter().all(|page| world.listed.contains(page)));
 }
+
+/// A mount at which files and directories came and went had its memory fill with copies that said of
+/// pages that they were gone: 320 bytes each, up to all of `node.memory`, a gigabyte if nobody had set it.
+/// Only so many are kept, the last ones; of the others it is asked again.
+#[test]
+fn bug155_pages_that_are_gone_do_not_fill_the_memory() {
+    let config = |config: CacheConfig| CacheConfig { absences_max: 100, ..config };
+    let mut world = World::with(1 << 20, config);
+    let first = world.origin.next_page;
+    for no in first..first + 150 {
+        let (page, kind) = (page_id(no), PageKind::Slotted);
+        world.origin.next_page = no + 1;
+        world.own(vec![Write { page, op: Op::CreatePage(kind) }], true);
+        world.own(vec![Write { page, op: Op::DeletePage }], true);
+    }
+    let held: Vec<u64> = (first..world.origin.next_page)
+        .filter(|no| world.shared.peek(page_id(*no)).is_some())
+        .collect();
+    assert_eq!(held, (world.origin.next_page - 100..world.origin.next_page).collect::<Vec<_>>());
+    world.compare().expect("they are absent at the origin");
+    // One that was shed, and is made again by somebody else.
+    world.act(&Act::Fetch(first - 1));
+    world.act(&Act::Deliver);
+    assert!(world.shared.peek(page_id(first)).is_some_and(|copy| copy.page.is_none()));
+    world.foreign(&[Write { page: page_id(first), op: Op::CreatePage(PageKind::Raw) }]);
+    world.stream(true);
+    world.compare().expect("it is not held, or it is there");
+    // A page of which it was known that it is absent is there: the next ones are counted as before.
+    let page = page_id(world.origin.next_page);
+    world.origin.next_page += 1;
+    world.own(vec![Write { page, op: Op::CreatePage(PageKind::Slotted) }], true);
+    let held = world.compare().expect("all are exact");
+    assert!((100..=101).contains(&held), "{held} copies");
+}

@@ -394,7 +394,14 @@ pub fn wait_until<T>(
 /// # Errors
 /// When the endpoint does not answer.
 pub fn metric(port: u16, name: &str, labels: &[&str]) -> Result<f64> {
-    let text = http_get(port, "/metrics")?;
+    metric_in(&http_get(port, "/metrics")?, name, labels)
+}
+
+/// The same of what `/metrics` has said.
+///
+/// # Errors
+/// When a value is no number.
+pub fn metric_in(text: &str, name: &str, labels: &[&str]) -> Result<f64> {
     let mut sum = 0.0;
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let Some((key, value)) = line.rsplit_once(' ') else { continue };

@@ -2,7 +2,7 @@
 
 use crate::args::{Common, MountArgs};
 use crate::kernel_options::KernelOptions;
-use crate::mount::{Consistency, MountOptions, Mounted, Standing, next_signal};
+use crate::mount::{Consistency, Keeps, MountOptions, Mounted, Standing, next_signal};
 use crate::serve::{self, Stopping};
 use crate::settings::Flags;
 use crate::standing_mounts::Registered;
@@ -42,10 +42,13 @@ struct MountProbe {
     node: Node,
     standing: Standing,
     tree: MountedTree,
+    keeps: MountKeeps,
 }
 
 /// The tree that is mounted, once it is.
 type MountedTree = Arc<OnceLock<Weak<FileSystem<VolumeStore>>>>;
+/// What the mount keeps in memory, likewise.
+type MountKeeps = Arc<OnceLock<Keeps<VolumeStore>>>;
 
 impl MountProbe {
     /// Why every operation fails, if it does.
@@ -77,6 +80,9 @@ impl Probe for MountProbe {
     fn status(&self) -> Telling<'_> {
         Box::pin(async {
             let mut status = Probe::status(&self.node).await;
+            if let Some(keeps) = self.keeps.get() {
+                keeps.tell(self.node.metrics());
+            }
             status["mounted"] = self.standing.now().is_ok().into();
             status["fails"] = self.fails().into();
             let tree = self.tree.get().and_then(Weak::upgrade);
@@ -226,11 +232,11 @@ pub(crate) async fn run(
 
     let mut stopping = Stopping::listen()?;
     let standing = Standing::default();
-    let told = MountedTree::default();
+    let (told, keeps) = (MountedTree::default(), MountKeeps::default());
     let start = async {
         let node = Node::connect(config.node()).await?;
-        let (standing, tree) = (standing.clone(), told.clone());
-        let probe = MountProbe { node: node.clone(), standing, tree };
+        let (standing, tree, keeps) = (standing.clone(), told.clone(), keeps.clone());
+        let probe = MountProbe { node: node.clone(), standing, tree, keeps };
         let endpoint = serve::http(&config, Arc::new(probe)).await?;
         let volume = node.volume(&arguments.volume).await?;
         Ok((node, endpoint, volume))
@@ -281,6 +287,7 @@ pub(crate) async fn run(
     let mounted =
         Mounted::mount(tree, point, options, move || next_signal(&mut notices, domain, id))
             .with_context(|| not_mounted(point))?;
+    keeps.get_or_init(|| mounted.keeps());
     let registered = Registered::begin(point, &arguments.volume);
     tracing::info!(volume = %arguments.volume, point = %point.display(), "mounted");
     usable(only_reads)?;

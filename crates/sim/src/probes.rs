@@ -15,7 +15,8 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 151] = [
+pub const PROBES: [(&str, Reached); 152] = [
+    ("absence-shed", Often),
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),

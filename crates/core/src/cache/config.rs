@@ -35,6 +35,9 @@ pub struct CacheConfig {
     pub memory_bytes: usize,
     /// Which copies go first.
     pub policy: PolicyKind,
+    /// Most copies that say only that a page is absent; of more the oldest go, but for those that
+    /// requests have gathered.
+    pub absences_max: usize,
     /// Most user requests that wait; more are answered `Busy`.
     pub requests_max: usize,
     /// Most commits without an outcome, those whose users no longer wait included; more are
@@ -81,6 +84,7 @@ impl CacheConfig {
             clock,
             memory_bytes: 256 << 20,
             policy: PolicyKind::S3Fifo,
+            absences_max: 1 << 13,
             requests_max: 1 << 16,
             commits_max: 1 << 12,
             commit_bytes_max: 256 << 20,

@@ -8,8 +8,9 @@
 use larder::core::commit::Target;
 use larder::core::id::{PageNo, Slot};
 use larder::fs::record::Inode;
-use larder::fs::{Attr, InodeId, Kind};
+use larder::fs::{Attr, InodeId, Kept, Kind};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::mem::size_of;
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ const RECENT_MAX: usize = 4096;
 const ENTRIES_MAX: usize = 1 << 20;
 /// Names remembered of one inode that lead to it: of one with more, the last ones.
 const PLACES_MAX: usize = 64;
+/// Bytes of a name, mostly.
+const NAME_BYTES: usize = 16;
 /// Slot of a directory page's header: when it changes, names below may have moved.
 const HEADER: Slot = Slot(0);
 
@@ -153,6 +156,20 @@ impl Known {
         };
         known.count(ROOT, root, 1);
         known
+    }
+
+    /// Inodes that the kernel refers to.
+    pub(super) fn inodes_kept(&self) -> Kept {
+        // Each has an entry by its page, and most one name: nodes of a tree map are two thirds full.
+        let by_page = size_of::<(PageNo, Slot, u64)>() * 3 / 2;
+        Kept::of(self.inodes.len(), size_of::<(u64, KnownInode)>() + by_page + size_of::<Place>())
+    }
+
+    /// Names that it believes.
+    pub(super) fn names_kept(&self) -> Kept {
+        let place = size_of::<(Place, Vec<KnownName>)>() * 3 / 2;
+        let each = size_of::<KnownName>() + place + size_of::<(Instant, Place)>();
+        Kept::of(self.names_count, each + NAME_BYTES)
     }
 
     /// The kernel's number for an inode.

@@ -42,8 +42,8 @@ use larder::client::{Event, Notices};
 use larder::core::commit::Target;
 use larder::core::id::{DomainId, PageNo, VolumeId};
 use larder::core::rights::Right;
-use larder::fs::{FileSystem, FsError, Handle, TxError, TxStore};
-use larder::metrics::AskedCounts;
+use larder::fs::{FileSystem, FsError, Handle, KeptPart, TxError, TxStore};
+use larder::metrics::{AskedCounts, Metrics};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx, syncfs};
 use rustix::mount::UnmountFlags;
 use silent::Silent;
@@ -51,7 +51,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -214,6 +214,25 @@ struct Shared<S: TxStore> {
     refused_mapped: AtomicBool,
 }
 
+/// Tells what a mount keeps in memory, while that is there.
+pub(crate) struct Keeps<S: TxStore>(Weak<Shared<S>>);
+
+impl<S: TxStore> Keeps<S> {
+    /// Brings these figures up to date.
+    pub(crate) fn tell(&self, metrics: &Metrics) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let (inodes, names) = {
+            let known = shared.known();
+            (known.inodes_kept(), known.names_kept())
+        };
+        metrics.mount("inodes", inodes);
+        metrics.mount("names", names);
+        for part in KeptPart::ALL {
+            metrics.mount(part.name(), shared.fs.kept(part));
+        }
+    }
+}
+
 /// What a file handle of the kernel stands for.
 #[derive(Clone)]
 enum Open {
@@ -333,6 +352,11 @@ impl<S: TxStore> Mounted<S> {
         // The kernel has begun to ask: the session shakes hands before it is given out.
         shared.options.standing.begin();
         Ok(Self { shared, point, id, device, session: Some(session), tickers })
+    }
+
+    /// By which it tells what it keeps in memory.
+    pub(crate) fn keeps(&self) -> Keeps<S> {
+        Keeps(Arc::downgrade(&self.shared))
     }
 
     /// Whether the kernel has ended the mount (somebody called `umount`).

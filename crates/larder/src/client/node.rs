@@ -14,9 +14,11 @@ use crate::metrics::Metrics;
 use crate::tls::{CertificateStatus, Credentials, Uses};
 use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch};
 use larder_core::cache::io::{CacheOp, CacheReply};
-use larder_core::cache::{Cache, CacheConfig, PolicyKind, ReadCache};
+use larder_core::cache::{Cache, CacheConfig, PageCopy, PolicyKind, ReadCache};
 use larder_core::id::{BootId, DomainId, HistoryId, Stamp, VolumeId};
-use larder_core::message::{VolumeChange, VolumeInfo, VolumeKey, VolumeSpec};
+use larder_core::message::{
+    PAGES_PER_MESSAGE_MAX, VolumeChange, VolumeInfo, VolumeKey, VolumeSpec,
+};
 use larder_core::rights::{Access, Rights, RightsEdit};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -450,9 +452,17 @@ fn tuned(mut settings: CacheConfig) -> CacheConfig {
     settings
 }
 
+/// Copies of absent pages, of a memory of so many bytes: a 64th of it, and not fewer than one request may
+/// ask for.
+fn absences_max(memory: u64) -> usize {
+    let part = memory / 64 / PageCopy::OVERHEAD_BYTES as u64;
+    usize::try_from(part).unwrap_or(usize::MAX).max(PAGES_PER_MESSAGE_MAX)
+}
+
 fn cache_config(config: &NodeConfig, boot: BootId) -> CacheConfig {
     CacheConfig {
         memory_bytes: usize::try_from(config.node.memory.0).unwrap_or(usize::MAX),
+        absences_max: absences_max(config.node.memory.0),
         policy: match config.node.policy {
             Policy::S3Fifo => PolicyKind::S3Fifo,
             Policy::Lru => PolicyKind::Lru,

@@ -33,6 +33,16 @@ impl Accessed {
         times.insert(id, (now, inode.ctime));
     }
 
+    /// A file is being removed. Should it stay, its time of access is what was committed.
+    pub(super) fn forget(&self, id: InodeId) {
+        lock(&self.times).remove(&id);
+    }
+
+    /// Files of which it is remembered.
+    pub(super) fn len(&self) -> usize {
+        lock(&self.times).len()
+    }
+
     /// Sets the time of access as it is known here.
     pub(super) fn apply(&self, id: InodeId, inode: &mut Inode) {
         if inode.kind == Kind::File

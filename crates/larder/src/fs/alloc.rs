@@ -4,16 +4,23 @@
 //! creates there it puts into pages of its own for that directory, so that listing finds
 //! neighbours together and two sites never meet in one page. Slots of such a page are given out by
 //! counting and never twice, so two creations here never meet in one slot.
+//!
+//! A page goes with the last inode in it, unless it is being filled: more are to come. Who fills one
+//! no longer looks at it once more: its last inode may have gone before.
 
 use super::content::OBJECT_OVERHEAD;
 use super::record::{INODE_BYTES, InodeId};
+use super::trie::HEADER_SLOT;
 use super::trie::inode_slot_of;
+use super::write::may_pass;
 use super::{FileSystem, FsError, TxStore, lock, transact};
+use crate::clock::instant;
 use crate::fs::Tx;
 use larder_core::commit::PageKind;
 use larder_core::id::{PageNo, Slot};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// Page numbers asked for at a time.
 const NUMBERS_PER_ASK: u64 = 4096;
@@ -23,6 +30,11 @@ const SPARE_PAGES: u64 = 16;
 const INODES_PER_PAGE: u16 = 24;
 /// Directories whose current inode page is remembered.
 const DIRECTORIES_MAX: usize = 8192;
+/// Pages that are to be looked at, since they are filled no longer; of more the oldest stay, empty or
+/// not.
+const LEFT_MAX: usize = 1 << 14;
+/// So many of them are looked at in one transaction.
+const LOOKED_AT_ONCE: usize = 64;
 
 /// Page numbers to hand out.
 #[derive(Default)]
@@ -66,6 +78,17 @@ pub(super) struct InodePages {
 struct Pages {
     current: BTreeMap<InodeId, (PageNo, u16)>,
     spare: BTreeSet<PageNo>,
+    /// Filled no longer, since when: to be looked at, oldest first.
+    left: VecDeque<(Instant, PageNo)>,
+}
+
+impl Pages {
+    fn leave(&mut self, page: PageNo) {
+        if self.left.len() == LEFT_MAX {
+            self.left.pop_front();
+        }
+        self.left.push_back((instant(), page));
+    }
 }
 
 impl InodePages {
@@ -73,7 +96,11 @@ impl InodePages {
     pub(super) fn retire(&self, page: PageNo) {
         let mut state = lock(&self.state);
         state.spare.remove(&page);
+        let before = state.current.len();
         state.current.retain(|_, (current, _)| *current != page);
+        if state.current.len() < before {
+            state.leave(page);
+        }
     }
 
     /// Whether this node still fills the page.
@@ -89,10 +116,45 @@ impl InodePages {
             _ => (state.spare.pop_first()?, 0),
         };
         if state.current.len() >= DIRECTORIES_MAX {
-            state.current.clear();
+            let all = std::mem::take(&mut state.current);
+            all.into_values()
+                .filter(|(left, _)| *left != page)
+                .for_each(|(left, _)| state.leave(left));
         }
-        state.current.insert(directory, (page, used + 1));
+        let before = state.current.insert(directory, (page, used + 1));
+        if let Some((full, _)) = before.filter(|(before, _)| *before != page) {
+            state.leave(full);
+        }
         Some((page, Slot(2 * (used + 1))))
+    }
+
+    /// A directory is gone: its page is filled no longer.
+    pub(super) fn end(&self, directory: InodeId) {
+        let mut state = lock(&self.state);
+        if let Some((page, _)) = state.current.remove(&directory) {
+            state.leave(page);
+        }
+    }
+
+    /// Pages that are filled, or to be filled or looked at.
+    pub(super) fn len(&self) -> usize {
+        let state = lock(&self.state);
+        state.current.len() + state.spare.len() + state.left.len()
+    }
+
+    /// Takes out some pages that are filled no longer for at least so long.
+    fn take_left(&self, age: Duration) -> Vec<PageNo> {
+        let mut state = lock(&self.state);
+        let now = instant();
+        let old = |(since, _): &&(Instant, PageNo)| now.saturating_duration_since(*since) >= age;
+        let count = state.left.iter().take(LOOKED_AT_ONCE).take_while(old).count();
+        state.left.drain(..count).map(|(_, page)| page).collect()
+    }
+
+    /// They are to be looked at again.
+    fn leave_again(&self, pages: &[PageNo]) {
+        let mut state = lock(&self.state);
+        pages.iter().for_each(|page| state.leave(*page));
     }
 }
 
@@ -121,6 +183,52 @@ impl<S: TxStore> FileSystem<S> {
     /// Room of a directory's first page that is kept for names.
     pub(super) fn room_for_names(&self) -> usize {
         self.store.page_bytes() as usize / 2
+    }
+
+    /// Removes pages that were filled here and are empty: while they were filled nobody removed them, and
+    /// nobody will. Not before whoever found one being filled has ended: a removal that left it there,
+    /// a creation that was given a slot in it.
+    pub(super) async fn free_left_pages(&self) -> Result<(), FsError> {
+        let mut again = Vec::new();
+        let freed = self.free_left(&mut again).await;
+        self.inode_pages.leave_again(&again);
+        freed
+    }
+
+    async fn free_left(&self, again: &mut Vec<PageNo>) -> Result<(), FsError> {
+        loop {
+            let pages = self.inode_pages.take_left(self.options.write_limit);
+            if pages.is_empty() {
+                return Ok(());
+            }
+            let (made, pages): (Vec<_>, Vec<_>) =
+                pages.into_iter().partition(|page| self.open_files.made_on(*page) > 0);
+            again.extend(made);
+            let freed = transact!(self, tx => {
+                tx.fetch(&pages).await?;
+                for page in &pages {
+                    self.free_inode_page(&tx, *page).await?;
+                }
+                Ok(())
+            });
+            if let Err(error) = freed {
+                if may_pass(&error) {
+                    again.extend(pages);
+                }
+                return Err(error);
+            }
+        }
+    }
+
+    /// Removes an inode page if nothing is in it.
+    pub(super) async fn free_inode_page(&self, tx: &S::Tx, page: PageNo) -> Result<(), FsError> {
+        // The page of a directory, and page 1, have something in slot 0.
+        if tx.get(page, HEADER_SLOT).await?.is_none()
+            && tx.slots(page).await?.is_some_and(|slots| slots.is_empty())
+        {
+            tx.delete_page(page).await?;
+        }
+        Ok(())
     }
 
     /// A place for a new inode of a directory: in a page that is there, in a slot that nobody

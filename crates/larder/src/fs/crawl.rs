@@ -71,6 +71,16 @@ impl<S: TxStore> Crawler<S> {
         }
     }
 
+    /// A directory is gone.
+    pub(super) fn forget(&self, page: PageNo) {
+        lock(&self.state).walk.forget(page);
+    }
+
+    /// Directories remembered, and files of theirs that were not asked for yet.
+    pub(super) fn known(&self) -> (usize, usize) {
+        lock(&self.state).walk.known()
+    }
+
     /// Asks for what the walk wants now.
     fn go_on(&self) {
         let (files, batches) = {

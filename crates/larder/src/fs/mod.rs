@@ -28,6 +28,7 @@ mod faults;
 mod host;
 #[cfg(feature = "runtime")]
 pub mod import;
+mod kept;
 mod late;
 mod locks;
 #[cfg(any(test, feature = "memory-store"))]
@@ -55,6 +56,7 @@ pub use caller::on_behalf_of;
 #[cfg(feature = "runtime")]
 pub use client::VolumeStore;
 pub use faults::{FsFault, FsFaults};
+pub use kept::{Kept, KeptPart};
 pub use locks::{Holder, Lock, LockAsk, LockKind, NodeRef};
 #[cfg(feature = "runtime")]
 pub(crate) use locks::{forget_lock_holders, lock_holders_page};
@@ -84,8 +86,10 @@ use larder_core::id::{PageNo, Slot};
 
 /// Bytes of a page of a volume made for files.
 pub const PAGE_BYTES: u32 = 32 << 10;
-/// Pages known to be full, and tries known, at most; what is beyond is found out again.
-const REMEMBERED_MAX: usize = 1 << 16;
+/// Pages known to be full at most; what is beyond is found out again.
+const FULL_MAX: usize = 1 << 16;
+/// Tries known at most, likewise. Of directories that others remove nobody hears here.
+const TRIES_MAX: usize = 1 << 13;
 
 /// What can go wrong in the file layer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -427,7 +431,7 @@ impl<S: TxStore> FileSystem<S> {
         }
         if let FsError::Store(TxError::Full(page)) = &error {
             let mut full = lock(&self.full);
-            if full.len() >= REMEMBERED_MAX {
+            if full.len() >= FULL_MAX {
                 full.clear();
             }
             full.insert(*page);
@@ -457,10 +461,17 @@ impl<S: TxStore> FileSystem<S> {
 
     fn remember_trie(&self, directory: InodeId, root: PageNo) {
         let mut tries = lock(&self.tries);
-        if tries.len() >= REMEMBERED_MAX {
+        if tries.len() >= TRIES_MAX {
             tries.clear();
         }
         tries.insert(directory, root);
+    }
+
+    /// A directory is gone.
+    fn forget_directory(&self, directory: InodeId) {
+        let page = lock(&self.tries).remove(&directory);
+        page.into_iter().for_each(|page| self.crawler.forget(page));
+        self.inode_pages.end(directory);
     }
 
     /// An inode, with the time of access that is known here. A value read.

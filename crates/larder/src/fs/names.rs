@@ -389,7 +389,7 @@ impl<S: TxStore> FileSystem<S> {
             self.touch_parent(&tx, directory, -1, -1, now).await?;
             Ok(entry.id)
         });
-        lock(&self.tries).remove(&removed?);
+        self.forget_directory(removed?);
         Ok(())
     }
 

@@ -256,6 +256,10 @@ impl OpenFiles {
         lock(&self.table).files.get(&id).cloned()
     }
 
+    pub(super) fn len(&self) -> usize {
+        lock(&self.table).files.len()
+    }
+
     pub(super) fn all(&self) -> Vec<Arc<OpenFile>> {
         lock(&self.table).files.values().cloned().collect()
     }

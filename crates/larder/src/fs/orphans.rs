@@ -64,17 +64,13 @@ impl<S: TxStore> FileSystem<S> {
         let leaves = self.options.faults.has(FsFault::LeavePages);
         let all = leaves || self.free_content(tx, id, inode).await?;
         assert!(all, "only small inodes are removed at once");
+        self.accessed.forget(id);
         self.free_xattrs(tx, inode).await?;
         tx.delete(id.page, id.slot, id.generation).await?;
         let room = tx.room(id.page).await?.unwrap_or(0);
         let mostly_empty = room + 2048 > self.store.page_bytes() as usize * 15 / 16;
-        // The page of a directory, and page 1, have something in slot 0.
-        if mostly_empty
-            && !self.inode_pages.is_current(id.page)
-            && tx.get(id.page, trie::HEADER_SLOT).await?.is_none()
-            && tx.slots(id.page).await?.is_some_and(|slots| slots.is_empty())
-        {
-            tx.delete_page(id.page).await?;
+        if mostly_empty && !self.inode_pages.is_current(id.page) {
+            self.free_inode_page(tx, id.page).await?;
         }
         Ok(())
     }
@@ -150,7 +146,8 @@ impl<S: TxStore> FileSystem<S> {
         }
     }
 
-    /// Frees what waits to be freed, a few at a time, so that who removes many files is not far ahead.
+    /// Frees what waits to be freed, a few at a time, so that who removes many files is not far ahead;
+    /// and pages of inodes that were filled here and are empty.
     pub async fn reap_waiting(&self) -> Result<(), FsError> {
         // What comes to wait anew meanwhile waits for the next time.
         let left = AtomicUsize::new(lock(&self.to_reap).len());
@@ -162,7 +159,8 @@ impl<S: TxStore> FileSystem<S> {
             Ok::<(), FsError>(())
         };
         let done = tokio::join!(frees(), frees(), frees(), frees(), frees(), frees());
-        done.0.and(done.1).and(done.2).and(done.3).and(done.4).and(done.5)
+        done.0.and(done.1).and(done.2).and(done.3).and(done.4).and(done.5)?;
+        self.free_left_pages().await
     }
 
     /// Files without a name and their sizes, of which some may be open on some node.

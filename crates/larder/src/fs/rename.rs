@@ -4,7 +4,7 @@ use super::names::{Dropped, check_name};
 use super::open::Taken;
 use super::record::{CTIME_AT, Entry, InodeId, Kind, time_to_field};
 use super::tx::Tx;
-use super::{FileSystem, FsError, FsFault, TxStore, lock, transact, trie};
+use super::{FileSystem, FsError, FsFault, TxStore, transact, trie};
 use bytes::Bytes;
 use larder_core::id::PageNo;
 
@@ -55,7 +55,7 @@ impl<S: TxStore> FileSystem<S> {
         });
         let dropped = renamed.map(|(dropped, directory)| {
             if let Some(directory) = directory {
-                lock(&self.tries).remove(&directory);
+                self.forget_directory(directory);
             }
             dropped
         });

@@ -3,6 +3,7 @@
 mod attributes;
 mod exports;
 mod golden;
+mod kept;
 mod late;
 mod layout;
 mod open;

@@ -101,6 +101,10 @@ struct Node {
     last_child: Option<[usize; 2]>,
 }
 
+/// Of a directory with its number, and of a file.
+pub(super) const NODE_BYTES: usize = size_of::<(PageNo, Node)>();
+pub(super) const FILE_BYTES: usize = size_of::<File>();
+
 impl Node {
     fn new(parent: Option<PageNo>, place: [usize; 2]) -> Self {
         Self {
@@ -205,6 +209,11 @@ impl Walk {
         node.state = State::Named;
         self.files -= node.files.len();
         node.files.clear();
+    }
+
+    /// Directories known, and files of theirs that were not asked for yet.
+    pub(super) fn known(&self) -> (usize, usize) {
+        (self.nodes.len(), self.files)
     }
 
     /// Whether the walker stands there: only then all of a large directory is worth a look.
@@ -437,7 +446,8 @@ impl Walk {
         found
     }
 
-    fn forget(&mut self, page: PageNo) {
+    /// Forgets a directory.
+    pub(super) fn forget(&mut self, page: PageNo) {
         self.uncharge(page);
         self.leave(page);
         if let Some(node) = self.nodes.remove(&page) {

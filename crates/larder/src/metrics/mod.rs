@@ -3,14 +3,17 @@
 mod asked;
 mod group;
 mod kind;
+mod mount;
 
 pub use asked::{Asked, AskedCounts};
 pub(crate) use group::GroupFigures;
 pub use group::{PeerFetch, Sources};
 pub use kind::Kind;
 
+use crate::fs::Kept;
 use larder_core::id::{DomainId, Stamp};
 use larder_core::message::{Lane, Message, PageAnswer, PageBody};
+use mount::MountFigures;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -170,6 +173,7 @@ pub struct Metrics {
     pages_unreadable: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     apart_bytes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     asked: AskedCounts,
+    mount: MountFigures,
     group: GroupFigures,
 }
 
@@ -241,6 +245,7 @@ impl Metrics {
                 "What the kernel asked a mount for: what its own caches answer is not among it",
                 Asked::ALL.map(Asked::name),
             )),
+            mount: MountFigures::new(r),
             group: GroupFigures::new(r),
         };
         metrics.register(&mut registry);
@@ -545,6 +550,11 @@ impl Metrics {
     #[must_use]
     pub fn asked(&self) -> AskedCounts {
         self.asked.clone()
+    }
+
+    /// What a mount of this node keeps of a part of what it knows, beside page copies.
+    pub fn mount(&self, part: &'static str, kept: Kept) {
+        self.mount.keeps(part, kept);
     }
 
     /// The counts that people ask for most, for `/status`.

@@ -27,6 +27,8 @@ impl World {
         config.recent_max = limits.recent_max;
         config.kept_max = limits.kept_max;
         config.notices_max = limits.notices_max;
+        // Not fewer than a few, or readers would wait for one and the same absence in turn.
+        config.absences_max = limits.notices_max.max(8);
         if limits.requests_max == 16 {
             config.sent_bytes_max = 512;
         }

@@ -1,5 +1,6 @@
 //! Copies in memory: put, changed, evicted; the notices and page lists that follow.
 
+use super::absences::{Absences, is_absence};
 use super::{Cache, Domain, Out};
 use crate::cache::policy::{Policy, Use, policy};
 use crate::cache::{PageCopy, PolicyKind};
@@ -27,6 +28,7 @@ pub(super) struct Memory {
     policy: Box<dyn Policy>,
     used: usize,
     max: usize,
+    pub(super) absences: Absences,
     /// Pages that waiting requests have gathered, and which requests: they stay until the reply.
     pins: BTreeMap<PageId, BTreeSet<RequestId>>,
     /// Suspects, oldest first; some are suspects no more.
@@ -39,6 +41,7 @@ impl Memory {
             policy: policy(kind),
             used: 0,
             max,
+            absences: Absences::default(),
             pins: BTreeMap::new(),
             suspects: VecDeque::new(),
         }
@@ -50,6 +53,11 @@ impl Memory {
 
     pub(super) fn pin(&mut self, page: PageId, user: RequestId) {
         self.pins.entry(page).or_default().insert(user);
+    }
+
+    /// Whether a waiting request has gathered the page.
+    pub(super) fn is_pinned(&self, page: PageId) -> bool {
+        self.pins.contains_key(&page)
     }
 
     /// Pages that waiting requests have gathered.
@@ -147,6 +155,16 @@ impl Holdings {
     /// Whether the page is in memory, whole or with holes.
     pub(super) fn holds(&self, page: PageId) -> bool {
         self.resident.contains_key(&page)
+    }
+
+    /// What its copy in memory costs.
+    pub(super) fn cost_of(&self, page: PageId) -> Option<usize> {
+        self.resident.get(&page).copied()
+    }
+
+    /// Copies of absent pages.
+    pub(super) fn absences(&self) -> usize {
+        self.resident.values().filter(|cost| is_absence(**cost)).count()
     }
 
     pub(super) fn suspect(&self, page: PageId) -> Option<Arc<PageCopy>> {
@@ -453,10 +471,12 @@ impl Cache {
     pub(super) fn put(&mut self, domain: DomainId, copy: PageCopy) {
         let (page, cost) = (copy.id, copy.cost());
         let holdings = &mut self.domains.get_mut(&domain).expect("attached").holdings;
-        match holdings.resident.insert(page, cost) {
+        let before = holdings.resident.insert(page, cost);
+        match before {
             Some(before) => self.memory.used -= before,
             None => self.memory.policy.insert(page, cost),
         }
+        self.memory.absences.replaced((domain, page), before, Some(cost));
         self.memory.used += cost;
         self.shared.put(Arc::new(copy));
     }
@@ -466,9 +486,9 @@ impl Cache {
         self.shared.remove(page);
         self.memory.policy.remove(page);
         let holdings = &mut self.domains.get_mut(&domain).expect("attached").holdings;
-        if let Some(cost) = holdings.resident.remove(&page) {
-            self.memory.used -= cost;
-        }
+        let before = holdings.resident.remove(&page);
+        self.memory.used -= before.unwrap_or_default();
+        self.memory.absences.replaced((domain, page), before, None);
         for user in self.memory.pins.remove(&page).unwrap_or_default() {
             crate::probe::probe("gathered-page-gone");
             self.departed(user, page);
@@ -488,6 +508,7 @@ impl Cache {
     /// is answered all the same.
     pub(super) fn shrink(&mut self, out: &mut Out) {
         self.give_back_written();
+        self.shed_absences();
         while self.memory.used > self.memory.max {
             if let Some((domain, page)) = self.memory.suspects.pop_front() {
                 if self.drop_suspect_of(domain, page) {
@@ -506,13 +527,7 @@ impl Cache {
             });
             let Some(page) = victim else { break };
             let volume = self.shared.volume(page.volume).expect("its pages were asked for");
-            let copy = self.shared.peek(page).expect("the policy knows what is in the maps");
-            self.drop_copy(volume.domain, page);
-            // The parent may go on thinking that we know of a page's absence: such a page is not
-            // made yet, and a notice could overtake the commit that makes it (bulk lane), which
-            // registers us for it. While a transaction runs that read the absence it must (rule 2): a
-            // list that did not name the page would end that (bug 117).
-            self.owe(volume.domain, page, copy.page.is_none());
+            self.evict(volume.domain, page);
         }
         // Seldom any: this is done after every input.
         let full = |entry: &Domain| entry.holdings.owed.len() >= NOTICES_BATCH;
@@ -521,6 +536,17 @@ impl Cache {
         for domain in due {
             self.send_notices(domain, false, out);
         }
+    }
+
+    /// Drops a copy that is in the maps, for want of room.
+    pub(super) fn evict(&mut self, domain: DomainId, page: PageId) {
+        let copy = self.shared.peek(page).expect("the caller knows what is in the maps");
+        self.drop_copy(domain, page);
+        // The parent may go on thinking that we know of a page's absence: such a page is not
+        // made yet, and a notice could overtake the commit that makes it (bulk lane), which
+        // registers us for it. While a transaction runs that read the absence it must (rule 2): a
+        // list that did not name the page would end that (bug 117).
+        self.owe(domain, page, copy.page.is_none());
     }
 
     // ---- what the parent must hear ----

@@ -9,6 +9,7 @@
 //! | `flights` | pages asked for, and their install (rules 4 to 7) |
 //! | `neighbours` | links to neighbours, and pages that come from them (decision 0031) |
 //! | `helps` | pages that neighbours miss |
+//! | `absences` | copies that say only that a page is absent: how many |
 //! | `memory` | copies: put, changed, evicted; notices and page lists (rules 2, 17) |
 //! | `commits` | commits, retained writes, confirmations (rules 12, 15) |
 //! | `numbers` | in which history page numbers were given (rule 16) |
@@ -17,6 +18,7 @@
 //! | `rest` | what is under way, for the simulator |
 //! | `turns` | who sends next, where there is little room |
 
+mod absences;
 mod commits;
 mod deleted;
 mod domain;
@@ -245,6 +247,8 @@ impl Machine for Cache {
             used += self.check_domain(*id, domain);
         }
         assert_eq!(used, self.memory.used(), "the memory's count is that of its copies");
+        let absences = self.domains.values().map(|domain| domain.holdings.absences());
+        self.check_absences(absences.sum());
         for (at, id) in &self.deadlines {
             let user = self.users.get(id).expect("a deadline belongs to a waiting request");
             assert_eq!(user.deadline, *at, "each request has its one deadline");

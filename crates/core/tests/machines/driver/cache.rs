@@ -60,6 +60,7 @@ pub(super) fn run(c: &mut Choices<'_>, is_member: bool) {
         recent_max: 16,
         kept_max: 8,
         notices_max: 4,
+        absences_max: 2,
         transactions_max: 4,
         snapshot_bytes: 16 << 10,
         group: is_member.then(member),

@@ -3,6 +3,7 @@
 
 mod faults;
 mod files;
+mod keeps;
 mod locks;
 mod previous;
 mod rounds;

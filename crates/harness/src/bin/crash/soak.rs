@@ -9,13 +9,13 @@
 //! line by least squares; the process fails if along it a figure has risen by more than its allowance.
 //! A leak of one page a second is found in twenty minutes, one of a page a minute in a night.
 
+use crate::keeps::keeps;
 use crate::locks;
 use crate::samples::{FIGURES, Sample, sample};
 use crate::work::Work;
 use crate::world::{LINES, Pace, VOLUME, World};
 use anyhow::{Context, Result, ensure};
 use larder_core::rng::Rng;
-use larder_harness::process::metric;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,11 +37,10 @@ const ALLOWED: [f64; FIGURES.len()] = [4e6, 4.0, 4.0, 80e6];
 /// Memory may also rise by this part of itself.
 const ALLOWED_PART: f64 = 0.06;
 
-/// What the origin says it keeps in memory on purpose: when it grows, which part of it did.
-const PARTS_TOLD: [&str; 5] = ["clean", "uninstalled", "recent", "engine_cache", "engine_tables"];
-
 /// All samples of a figure, by process.
 type Series = BTreeMap<String, Vec<Sample>>;
+/// The same for what processes say they keep on purpose, by process and part.
+type Kept = BTreeMap<(String, &'static str), Vec<u64>>;
 
 /// Works for `length`, and prints the report.
 ///
@@ -72,7 +71,7 @@ fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Ri
     going.start(world, &mut rng)?;
     locks::start(world)?;
     let (mut series, mut steps, mut volumes) = (Series::new(), 0, 0);
-    let mut told: [Vec<u64>; PARTS_TOLD.len()] = Default::default();
+    let mut kept = Kept::new();
     let mut next = started;
     while started.elapsed() < length {
         next += EVERY;
@@ -80,9 +79,8 @@ fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Ri
         for (name, sample) in sample(world)? {
             series.entry(name).or_default().push(sample);
         }
-        for (part, figures) in PARTS_TOLD.iter().zip(&mut told) {
-            let label = format!("part=\"{part}\"");
-            figures.push(metric(world.origin_http(), "larder_memory_bytes", &[&label])? as u64);
+        for (part, bytes) in keeps(world)? {
+            kept.entry(part).or_default().push(bytes);
         }
         steps += 1;
         if steps % STEP == 0 {
@@ -104,12 +102,19 @@ fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Ri
         "file_operations": going.files.steps,
         "additions_under_locks": added,
         "volumes_made_and_deleted": volumes,
-        "origin_keeps": PARTS_TOLD.iter().zip(&told).map(|(part, figures)| {
-            let (from, rise) = trend(&figures[figures.len() / 2..]);
-            ((*part).to_owned(), json!({ "from": from.round(), "rise": rise.round() }))
-        }).collect::<serde_json::Map<_, _>>(),
+        "keeps": kept_to_json(&kept),
     });
     Ok((report, rises))
+}
+
+/// What each process kept along the later half, by its name and the part's.
+fn kept_to_json(kept: &Kept) -> Value {
+    let mut all = json!({});
+    for ((process, part), figures) in kept {
+        let (from, rise) = trend(&figures[figures.len() / 2..]);
+        all[process][part] = json!({ "from": from.round(), "rise": rise.round() });
+    }
+    all
 }
 
 /// One step of many: a volume is made, backed up and deleted, or a line is cut for a moment. How many

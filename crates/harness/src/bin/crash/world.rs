@@ -185,7 +185,12 @@ impl World {
         self.origin.as_ref().expect("it was started").http
     }
 
-    /// Where its store is.
+    /// Where a site's mount answers HTTP.
+    pub(crate) fn mount_http(&self, site: usize) -> u16 {
+        self.mounts[site].http
+    }
+
+    /// Where the origin's store is.
     pub(crate) fn data(&self) -> PathBuf {
         self.disk.0.join("data")
     }

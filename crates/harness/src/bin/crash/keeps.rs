@@ -1,0 +1,33 @@
+//! What processes say of themselves that they keep in memory on purpose: when one grows, whether that is
+//! why, and which part of it did.
+
+use crate::world::{SITES, World};
+use anyhow::Result;
+use larder::fs::KeptPart;
+use larder_harness::process::{http_get, metric_in};
+
+/// Parts of a domain at the origin.
+const ORIGIN: [&str; 5] = ["clean", "uninstalled", "recent", "engine_cache", "engine_tables"];
+/// What a mount keeps of what the kernel knows.
+const KERNEL: [&str; 2] = ["inodes", "names"];
+
+/// Bytes that each process keeps now, by its name and the part's.
+pub(crate) fn keeps(world: &World) -> Result<Vec<((String, &'static str), u64)>> {
+    let mut all = Vec::new();
+    let told = http_get(world.origin_http(), "/metrics")?;
+    for part in ORIGIN {
+        let label = format!("part=\"{part}\"");
+        let bytes = metric_in(&told, "larder_memory_bytes", &[&label])?;
+        all.push((("origin".to_owned(), part), bytes as u64));
+    }
+    for (site, name) in SITES.iter().enumerate() {
+        let told = http_get(world.mount_http(site), "/metrics")?;
+        let mut tell = |part, bytes: f64| all.push((((*name).to_owned(), part), bytes as u64));
+        tell("copies", metric_in(&told, "larder_cache_bytes", &[])?);
+        for part in KERNEL.into_iter().chain(KeptPart::ALL.map(KeptPart::name)) {
+            let label = format!("what=\"{part}\"");
+            tell(part, metric_in(&told, "larder_mount_bytes", &[&label])?);
+        }
+    }
+    Ok(all)
+}
