@@ -231,11 +231,11 @@ mod tests {
         assert_eq!(told(rename(place(8, "f"), place(12, "f"))), [NotDirectory]);
         assert_eq!(told(rename(place(12, "f"), place(8, "f"))), [NotFound]);
         assert_eq!(told(rename(place(2, "none"), place(10, "f"))), [NotFound]);
-        assert_eq!(told(rename(place(2, "f"), place(2, "l"))), []);
+        assert!(told(rename(place(2, "f"), place(2, "l"))).is_empty());
         // A link to what is a directory by now: in a directory that is gone either is told.
         assert_eq!(told(Ask::Link(id(10), place(12, "n"))), [NotFound, IsDirectory]);
         assert_eq!(told(Ask::Link(id(10), place(8, "n"))), [NotDirectory]);
         assert_eq!(told(Ask::Link(id(6), place(12, "n"))), [NotFound]);
-        assert_eq!(told(Ask::Link(id(6), place(2, "n"))), []);
+        assert!(told(Ask::Link(id(6), place(2, "n"))).is_empty());
     }
 }
