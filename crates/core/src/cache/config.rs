@@ -36,7 +36,8 @@ pub struct CacheConfig {
     /// Which copies go first.
     pub policy: PolicyKind,
     /// Most copies that say only that a page is absent; of more the oldest go, but for those that
-    /// requests have gathered.
+    /// requests have gathered. Not fewer than are asked for at once: who reads them one by one would have
+    /// each of them asked for again.
     pub absences_max: usize,
     /// Most user requests that wait; more are answered `Busy`.
     pub requests_max: usize,

@@ -219,6 +219,7 @@ impl Known {
         });
         if known.id != id {
             // The slot was used anew: what was told of its old inode is of no use.
+            self.by_page.remove(&(known.id.page, known.id.slot, number));
             (known.id, known.told, known.pages) = (id, None, Pages::Mixed);
             (known.listing, known.untold) = (Listing::Mixed, false);
         }

@@ -5,6 +5,7 @@ mod fresh;
 mod kept;
 mod lapse;
 mod quota;
+mod remembered;
 mod silent;
 
 use super::*;

@@ -27,8 +27,9 @@ impl World {
         config.recent_max = limits.recent_max;
         config.kept_max = limits.kept_max;
         config.notices_max = limits.notices_max;
-        // Not fewer than a few, or readers would wait for one and the same absence in turn.
-        config.absences_max = limits.notices_max.max(8);
+        // Not fewer than what is asked for at once and then read one by one: else each is asked for again.
+        let at_once = if self.plan.files.is_some() { 1 << 10 } else { 8 };
+        config.absences_max = limits.notices_max.max(at_once);
         if limits.requests_max == 16 {
             config.sent_bytes_max = 512;
         }
