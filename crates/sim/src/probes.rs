@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 145] = [
+pub const PROBES: [(&str, Reached); 146] = [
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
@@ -69,6 +69,7 @@ pub const PROBES: [(&str, Reached); 145] = [
     ("gathered-full", Rare),
     ("gathered-page-gone", Often),
     // It takes 256 members.
+    ("generations-forgotten", Often),
     ("group-full", Rare),
     // It takes a thread that changes a copy while another looks at it.
     ("help-looked-again", Rare),
