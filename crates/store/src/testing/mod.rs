@@ -668,7 +668,7 @@ mod tests {
     #[test]
     fn what_was_damaged_twice_is_damaged_still() {
         let mut twice = 0;
-        for seed in 0..400 {
+        for seed in 0..1_000 {
             let disk = FaultDisk::new(Rng::new(seed));
             let file = disk.create("log").expect("a new name");
             disk.sync_directory().expect("no fault");
@@ -676,7 +676,7 @@ mod tests {
                 file.write_at(at, bytes).expect("no quota");
                 file.sync().expect("no fault");
             };
-            write(0, &[1; 512]);
+            write(0, &[1; 64]);
             write(512, &[2; 100]);
             write(612, &[3; 512]);
             let clean = disk.bytes("log");
