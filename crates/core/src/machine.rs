@@ -286,6 +286,10 @@ pub enum Fault {
     RepeatedAnew,
     /// Rule 17: pages that a resume names as changed are kept as they are.
     StaleKept,
+    /// Rule 18: where the generation of an empty slot was forgotten, generations begin anew.
+    GenerationsAnew,
+    /// Log: a segment goes although its last record is not installed.
+    TrimmedTooFar,
 }
 
 impl Faults {

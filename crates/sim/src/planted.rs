@@ -135,6 +135,8 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::AgeFromZero, "age-from-zero", AGES),
     planted(Fault::RefusedWithRight, "refused-with-right", &[By::Refusal]),
     planted(Fault::ChangedEarly, "changed-early", &[P1]),
+    planted(Fault::GenerationsAnew, "generations-anew", &[P2, P5, By::Rule(18)]),
+    planted(Fault::TrimmedTooFar, "trimmed-too-far", &[P1, P8]),
 ];
 
 /// Those of groups: they are looked for where nodes are neighbours.

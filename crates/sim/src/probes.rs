@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 152] = [
+pub const PROBES: [(&str, Reached); 153] = [
     ("absence-shed", Often),
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
@@ -72,10 +72,11 @@ pub const PROBES: [(&str, Reached); 152] = [
     // It takes 256 requests while the log hangs.
     ("gathered-full", Rare),
     ("gathered-page-gone", Often),
+    // It takes 256 members.
+    ("generations-forgotten", Often),
     ("gone-again", Often),
     // More than 512 participants: a test of the machine has them.
     ("gone-makes-room", Rare),
-    // It takes 256 members.
     ("group-full", Rare),
     // It takes a thread that changes a copy while another looks at it.
     ("help-looked-again", Rare),

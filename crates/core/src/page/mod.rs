@@ -264,6 +264,11 @@ impl Page {
         }
     }
 
+    /// The planted fault of rule 18: forgets how far the generations of slots were that have no entry.
+    pub(crate) fn forget_floor(&mut self) {
+        self.tally.floor = 0;
+    }
+
     /// Filled slots, ascending; none in a raw page.
     pub fn slots(&self) -> impl Iterator<Item = (Slot, Generation)> + '_ {
         slotted::entries(self)

@@ -459,6 +459,7 @@ fn same_generation(named: Generation, actual: Generation) -> Result<(), OpError>
 /// The lowest floor that leaves at most `kept_max` remembered generations; those of `spare` do
 /// not count, since the slot is about to be filled.
 fn floor_to_keep(page: &Page, spare: impl Into<Option<Slot>>, kept_max: usize) -> u32 {
+    crate::probe::probe("generations-forgotten");
     let spare = spare.into();
     let mut generations: Vec<u32> = entries(page)
         .filter(|entry| !entry.is_filled() && !entry.is_retired() && Some(entry.slot) != spare)

@@ -329,7 +329,7 @@ impl PageHistory {
             let used = self.generation_used(slot);
             assert!(
                 generation > used,
-                "{stamp}: {page} {slot:?} is filled with {generation:?} after {used:?}"
+                "rule 18: {stamp}: {page} {slot:?} is filled with {generation:?} after {used:?}"
             );
         } else {
             let there = held.as_ref().map(|held| held.0);

@@ -14,3 +14,4 @@ pub mod rights;
 #[cfg(feature = "second-opinion")]
 pub mod second;
 pub mod seen;
+pub mod trimmed;

@@ -48,6 +48,8 @@ const TWO_DOMAINS: Aim =
     Aim { name: "two-domains", sets: &[W, M, L, S, T], aim: Plan::aim_at_two_domains };
 const POWER_CUTS: Aim =
     Aim { name: "power-cuts", sets: &[W, M, L, S, T], aim: Plan::aim_at_power_cuts };
+const EMPTIED_SLOTS: Aim =
+    Aim { name: "emptied-slots", sets: &[M, S], aim: Plan::aim_at_emptied_slots };
 const REFUSED_COPIES: Aim =
     Aim { name: "refused-copies", sets: &[W, M, L], aim: Plan::aim_at_refused_copies };
 
@@ -119,6 +121,10 @@ impl Plan {
         let rng = &mut Rng::new(self.seed ^ 0x0c07_b0e7);
         if rng.chance(1, 24) {
             POWER_CUTS.take(self, rng);
+        }
+        let rng = &mut Rng::new(self.seed ^ 0x0e_a971);
+        if rng.chance(1, 24) {
+            EMPTIED_SLOTS.take(self, rng);
         }
     }
 
@@ -306,6 +312,26 @@ impl Plan {
         self.mix.quota_percent = 0;
     }
 
+    /// Pages of many small objects that are made and removed all the time: more slots are empty than a page
+    /// has room to remember, while clients keep references to what was in them (rule 18).
+    fn aim_at_emptied_slots(&mut self, rng: &mut Rng) {
+        self.mix.actions = vec![
+            (Action::Create, 6),
+            (Action::Delete, 5),
+            (Action::Read, 1),
+            (Action::ReadOld, 2),
+            (Action::List, 1),
+        ];
+        self.mix.consistency = [0, 1, 0];
+        self.mix.length = pick(rng, &[4, 8]);
+        self.mix.read_only_percent = pick(rng, &[0, 30]);
+        (self.mix.pages, self.mix.slots, self.mix.value_bytes) = (1, 96, 24);
+        self.mix.think = pick(rng, &[10 * MICRO, MILLI]);
+        self.mix.linger_percent = 0;
+        self.mix.quota_percent = 0;
+        self.store_nanos = MILLI;
+    }
+
     /// Copies below a relay that come to nothing, beside fetches over the same link, to the very end:
     /// what waits for the credit that was reserved for them is served by nothing else (bug 75).
     fn aim_at_refused_copies(&mut self, _rng: &mut Rng) {
@@ -452,7 +478,7 @@ mod tests {
     use larder_core::machine::Faults;
     use std::collections::BTreeSet;
 
-    const AIMS: [Aim; 11] = [
+    const AIMS: [Aim; 12] = [
         CROWDS,
         TWINS,
         LATE_STREAMS,
@@ -463,6 +489,7 @@ mod tests {
         NUMBERS,
         CLOCKS,
         TWO_DOMAINS,
+        EMPTIED_SLOTS,
         REFUSED_COPIES,
     ];
 

@@ -9,6 +9,7 @@ use crate::agenda::MILLI;
 use crate::check::oracle::Oracle;
 use crate::check::quota::{self, Ledger};
 use crate::check::rights::Allowed;
+use crate::check::trimmed;
 use crate::net::Proc;
 use crate::plan::Plan;
 use larder_core::id::{DomainId, HistoryId, PageId, Stamp};
@@ -415,6 +416,7 @@ impl World {
             OriginOutput::Install { batch, .. } => Some(batch.clone()),
             _ => None,
         };
+        let trims = matches!(output, OriginOutput::TrimLog { .. });
         let failing = matches!(output, OriginOutput::Load { .. }) && store.failing_loads > 0;
         store.failing_loads -= u64::from(failing);
         let answer = match output {
@@ -424,6 +426,9 @@ impl World {
             }
             output => store.open.as_mut().expect("open while the origin lives").carry_out(output),
         };
+        if trims && store.rots.is_empty() {
+            trimmed::check(domain, &store.disk, &store.pages);
+        }
         let answered = matches!(answer, Some(OriginInput::Appended { result: Ok(()), .. }));
         store.written.note(&append, answered);
         self.trace.mix(0x5703 | u64::from(number) << 32);

@@ -347,8 +347,10 @@ impl<D: Disk> Log<D> {
 
     fn trim_segments(&mut self, through: Lsn) -> Result<(), LogError> {
         let mut changed = false;
+        let beyond = u64::from(self.config.faults.has(Fault::TrimmedTooFar));
+        let limit = Lsn(through.0 + beyond);
         while let Some(oldest) = self.sealed.front()
-            && oldest.last <= through
+            && oldest.last <= limit
         {
             let name = name_of(oldest.sequence);
             let fits = oldest.bytes == self.config.segment_bytes;

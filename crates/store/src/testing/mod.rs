@@ -238,19 +238,31 @@ impl FaultDisk {
     /// a log that looks like a write that was torn and never answered.
     #[must_use]
     pub fn is_newest(&self, rot: &Rot) -> bool {
-        self.is_newest_from(rot, 0)
+        !self.newest_of(std::slice::from_ref(rot), 0).is_empty()
     }
 
-    /// The same of what is at this offset of its file or behind.
+    /// Those of some damages, in the order in which they were done, of which the same is true at this offset of
+    /// their file or behind. What a later one altered again is there still (bug 156).
     #[must_use]
-    pub fn is_newest_from(&self, rot: &Rot, offset: u64) -> bool {
+    pub fn newest_of(&self, rots: &[Rot], offset: u64) -> Vec<Rot> {
         let state = self.state();
         let (newest, ranges) = &state.newest;
-        rot.sectors().filter(|sector| state.is_wrong(sector)).flatten().any(|altered| {
-            *newest == altered.inode
+        let left = left_by(rots);
+        let is_left = |altered: &Altered| {
+            let (_, wrong) = left[&(altered.inode, altered.offset)];
+            state.inodes[altered.inode].still_is(altered.offset, wrong)
+        };
+        let in_newest = |altered: &Altered| {
+            let (right, wrong) = left[&(altered.inode, altered.offset)];
+            right != wrong
+                && *newest == altered.inode
                 && altered.offset >= offset
                 && ranges.iter().any(|range| range.contains(&altered.offset))
-        })
+        };
+        let is_newest = |rot: &&Rot| {
+            rot.sectors().any(|sector| sector.iter().all(is_left) && sector.iter().any(in_newest))
+        };
+        rots.iter().filter(is_newest).cloned().collect()
     }
 
     /// An operator puts back what was altered, from a mirror of the disk; sectors that were written since
@@ -526,6 +538,18 @@ impl DiskFile for FaultFile {
     }
 }
 
+/// What is right at each place that some damages altered, one after the other, and what they left there.
+fn left_by(rots: &[Rot]) -> BTreeMap<(usize, u64), (u8, u8)> {
+    let mut left = BTreeMap::new();
+    for Altered { inode, offset, right, wrong } in rots.iter().flat_map(|rot| &rot.altered) {
+        let place: &mut (u8, u8) = left.entry((*inode, *offset)).or_insert((*right, *right));
+        // Else it was written in between.
+        let before = if place.1 == *right { place.0 } else { *right };
+        *place = (before, *wrong);
+    }
+    left
+}
+
 fn failed(file: &str, operation: &'static str, detail: &str) -> DiskError {
     DiskError::Failed { file: file.into(), operation, detail: detail.into() }
 }
@@ -636,5 +660,35 @@ mod tests {
         }
         let expected = [(1, 12), (2, 11), (1, 2), (12, 11)];
         assert_eq!(kinds, expected.into());
+    }
+
+    /// The story of bug 156 (seed 20073580583049 of a night): a write went to the place of the newest one, and
+    /// later the newest one was lost there, which left a sector as it was before. Neither damage was found as it
+    /// had been done, and the record that was gone passed for one that the log had lost by itself.
+    #[test]
+    fn what_was_damaged_twice_is_damaged_still() {
+        let mut twice = 0;
+        for seed in 0..1_000 {
+            let disk = FaultDisk::new(Rng::new(seed));
+            let file = disk.create("log").expect("a new name");
+            disk.sync_directory().expect("no fault");
+            let mut write = |at: u64, bytes: &[u8]| {
+                file.write_at(at, bytes).expect("no quota");
+                file.sync().expect("no fault");
+            };
+            write(0, &[1; 64]);
+            write(512, &[2; 100]);
+            write(612, &[3; 512]);
+            let clean = disk.bytes("log");
+            let first = if seed % 2 == 0 { disk.misdirect_write() } else { disk.rot() };
+            let rots: Vec<Rot> = first.into_iter().chain(disk.lose_write()).collect();
+            let altered = disk.bytes("log")[612..] != clean[612..];
+            let newest = disk.newest_of(&rots, 0);
+            assert_eq!(!newest.is_empty(), altered, "{rots:?}");
+            twice += usize::from(altered && rots.iter().all(|rot| !disk.is_newest(rot)));
+            rots.iter().rev().for_each(|rot| disk.mend_rot(rot));
+            assert_eq!(disk.bytes("log"), clean);
+        }
+        assert!(twice > 5, "{twice} were damaged twice");
     }
 }

@@ -323,7 +323,11 @@ pub(super) fn apply_op(
             if faults.has(Fault::IgnoreGeneration) {
                 return page.apply(&with_current_generation(op, page), page_bytes);
             }
-            page.apply(op, page_bytes)
+            let touched = page.apply(op, page_bytes);
+            if faults.has(Fault::GenerationsAnew) {
+                page.forget_floor();
+            }
+            touched
         }
     }
 }

@@ -46,11 +46,9 @@ impl StoreHost {
     /// torn and never answered (decision 0005), and those who saw it find that it is gone. Noted until a
     /// start has succeeded, since recovery changes the disk.
     pub(super) fn note_newest_rots(&mut self) {
-        for rot in &self.rots {
-            if self.disk.is_newest_from(rot, SEGMENT_HEADER_BYTES)
-                && !self.newest_rots.contains(rot)
-            {
-                self.newest_rots.push(rot.clone());
+        for rot in self.disk.newest_of(&self.rots, SEGMENT_HEADER_BYTES) {
+            if !self.newest_rots.contains(&rot) {
+                self.newest_rots.push(rot);
             }
         }
     }
