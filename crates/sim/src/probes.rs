@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 153] = [
+pub const PROBES: [(&str, Reached); 154] = [
     ("absence-shed", Often),
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
@@ -109,6 +109,7 @@ pub const PROBES: [(&str, Reached); 153] = [
     ("neighbour-lacks-it", Often),
     ("neighbour-linked-again", Often),
     ("neighbour-sends-before-its-greeting", Often),
+    ("neighbour-sends-on", Often),
     // Machines of ours send none.
     ("neighbour-sent-damage", Rare),
     ("neighbour-too-late", Often),

@@ -102,6 +102,7 @@ stories! {
     group_updates_not,
     group_links,
     group_reader_helps,
+    group_sends_on,
     group_strangers,
     race_evicted_and_overtaken,
     race_joins_an_overtaken_fetch,

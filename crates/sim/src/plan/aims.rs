@@ -40,6 +40,8 @@ const RESTORES: Aim = Aim { name: "restores", sets: &[W, M, S, T], aim: Plan::ai
 const EVICTIONS: Aim = Aim { name: "evictions", sets: &[W, M, L], aim: Plan::aim_at_evictions };
 const LISTS: Aim = Aim { name: "lists", sets: &[W, M, L, S, T], aim: Plan::aim_at_lists };
 const NARROWS: Aim = Aim { name: "narrows", sets: &[W, M, L, S, T], aim: Plan::aim_at_narrows };
+const RESUMES_BELOW: Aim =
+    Aim { name: "resumes-below", sets: &[W, M, L, S, T], aim: Plan::aim_at_resumes_below };
 const OLD_ECHOES: Aim =
     Aim { name: "old-echoes", sets: &[W, M, L, S, T], aim: Plan::aim_at_old_echoes };
 const NUMBERS: Aim = Aim { name: "numbers", sets: &[W, M, S, T], aim: Plan::aim_at_numbers };
@@ -116,6 +118,7 @@ impl Plan {
             10 | 11 => CLOCKS.take(self, rng),
             12 => TWO_DOMAINS.take(self, rng),
             13 => NARROWS.take(self, rng),
+            14 => RESUMES_BELOW.take(self, rng),
             _ => {}
         }
         let rng = &mut Rng::new(self.seed ^ 0x0c07_b0e7);
@@ -258,6 +261,39 @@ impl Plan {
         for line in &mut self.lines[1..] {
             (line.latency, line.jitter) = (MILLI, 0);
         }
+    }
+
+    /// Nodes that come back again and again below two relays, between which little fits on the way: what is
+    /// answered for a node has its place in the stream of the relay that asked, which is not there yet, or falls
+    /// off the upper one's ring before it is (rule 11, bug 157).
+    fn aim_at_resumes_below(&mut self, rng: &mut Rng) {
+        self.troubles = vec![(Trouble::Break, pick(rng, &[100, 400]) * MILLI)];
+        (self.domains, self.volumes) = (1, 1);
+        (self.relays, self.nodes) = (vec![0, 1], vec![0, 2, 2, 2]);
+        (self.clients, self.events) = (2, 10_000);
+        self.lines.resize(self.relays.len() + self.nodes.len(), self.lines[0]);
+        for line in &mut self.lines {
+            (line.latency, line.jitter, line.byte_nanos, line.bulk_spread) = (MILLI, 0, 0, 0);
+        }
+        self.lines[1].latency = pick(rng, &[10, 40]) * MILLI;
+        self.limits.stream_window_bytes = pick(rng, &[300, 1_000, 4_096]);
+        self.limits.ring_commits_max = pick(rng, &[1, 4, 64]);
+        self.limits.registered_pages_max = pick(rng, &[2, 8, 1 << 10]);
+        self.limits.resume_pages_max = pick(rng, &[1, 8, 65_536]);
+        self.limits.memory_bytes = 1 << 20;
+        self.limits.requests_max = 64;
+        (self.limits.lease, self.limits.silence) =
+            (Duration::from_secs(15), Duration::from_secs(30));
+        self.limits.beat = Duration::from_millis(pick(rng, &[100, 1_000]));
+        self.store_nanos = MILLI;
+        self.mix.actions = vec![(Action::Read, 5), (Action::Put, 4), (Action::Create, 1)];
+        self.mix.consistency = [0, 1, 0];
+        self.mix.length = pick(rng, &[1, 2]);
+        self.mix.read_only_percent = 40;
+        (self.mix.pages, self.mix.slots, self.mix.value_bytes) = (6, 2, 60);
+        self.mix.think = pick(rng, &[5, 30]) * MILLI;
+        self.mix.linger_percent = 0;
+        self.mix.patience = 2 * SECOND;
     }
 
     /// Clients that keep numbers of pages over restores which may lose nothing else that their node

@@ -98,6 +98,19 @@ impl Transfers {
         of.map(|(key, _)| *key).collect()
     }
 
+    /// One that sends is not late with what comes after: over a slow line a batch comes page by page. It is
+    /// waited for as long again, and for no more than `most` in all.
+    fn put_off(&mut self, now: Instant, helper: BootId, (wait, most): (Duration, Duration)) {
+        for key in self.of(helper) {
+            let one = self.pointed[&key];
+            let deadline = now.after(wait).min(one.since.after(most));
+            if deadline > one.deadline {
+                crate::probe::probe("neighbour-sends-on");
+                self.insert(key, Pointing { deadline, ..one });
+            }
+        }
+    }
+
     fn take_due(&self, now: Instant) -> Vec<Key> {
         let due = self.deadlines.iter().take_while(|(at, _)| *at <= now);
         due.map(|(_, key)| *key).collect()
@@ -241,7 +254,12 @@ impl Cache {
                 crate::probe::probe("neighbour-was-late");
             }
         }
+        let sent = !came.is_empty();
         self.transfers_came(now, (request, domain), came, out);
+        if let (true, Some(link), Some(group)) = (sent, &mut self.link, &self.neighbours) {
+            let times = (group.config.help_wait, group.config.help_wait_long);
+            link.transfers.put_off(now, life, times);
+        }
     }
 
     /// Pages that neighbours sent. One that does not check is as if it had not come. One that the stream has
