@@ -290,6 +290,10 @@ pub enum Fault {
     GenerationsAnew,
     /// Log: a segment goes although its last record is not installed.
     TrimmedTooFar,
+    /// Log: the new name of a segment that is used again is not synced.
+    NewNameUnsynced,
+    /// Rule 13: a relay rejects commits that may have been sent before.
+    EarlyRepeated,
 }
 
 impl Faults {

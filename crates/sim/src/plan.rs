@@ -350,6 +350,11 @@ impl Plan {
         if faults == Faults::NONE {
             plan.files = crate::files::draw(seed, plan.store_nanos);
         }
+        if plan.files.is_some() && plan.store_nanos > 20 * MILLI {
+            // A directory's page that is full is hundreds of pages: commits would wait for their installs, one
+            // after the other, for minutes.
+            plan.limits.install_pages_max = plan.limits.install_pages_max.max(64);
+        }
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         let outside = plan.outside_budget();
         assert!(outside.is_none(), "seed {seed} is {:?} and has {outside:?}", plan.budget);

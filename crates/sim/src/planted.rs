@@ -137,6 +137,8 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::ChangedEarly, "changed-early", &[P1]),
     planted(Fault::GenerationsAnew, "generations-anew", &[P2, P5, By::Rule(18)]),
     planted(Fault::TrimmedTooFar, "trimmed-too-far", &[P1, P8]),
+    planted(Fault::NewNameUnsynced, "new-name-unsynced", &[P1, P8, P9, By::Log]),
+    planted(Fault::EarlyRepeated, "early-repeated", &[P11, By::Asked]),
 ];
 
 /// Those of groups: they are looked for where nodes are neighbours.

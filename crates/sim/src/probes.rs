@@ -15,13 +15,15 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 154] = [
+pub const PROBES: [(&str, Reached); 156] = [
+    ("absence-outdated", Often),
     ("absence-shed", Often),
     ("advance-cut", Often),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
     // Two relays in a row, and the line between the origin and them is slow beside its commits.
     ("answer-beyond-a-lost-part", Rare),
+    ("answer-waits-for-its-place", Often),
     ("answer-withheld", Often),
     ("answer-withheld-in-vain", Often),
     ("append-taken-back", Often),

@@ -561,7 +561,8 @@ impl Relay {
         let new = commit.id.sequence > follower.sequence_max;
         follower.sequence_max = follower.sequence_max.max(commit.id.sequence);
         let mut base = commit.base;
-        if !own || !new || base <= follower.began {
+        let fresh = new && base > follower.began;
+        if !own || !fresh && !self.config.faults.has(Fault::EarlyRepeated) {
             return None;
         }
         let entry = &self.domains[&domain];

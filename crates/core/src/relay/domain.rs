@@ -42,7 +42,7 @@ pub(super) struct RelayDomain {
     /// Bytes of commits that found no room.
     pub(super) held: usize,
     /// Pages asked of the parent and not answered, with how often.
-    pub(super) fetching: BTreeMap<PageId, u32>,
+    pub(super) fetching: BTreeMap<PageId, Asking>,
     /// Resumes asked of the parent for children.
     pub(super) resuming: u32,
     /// When the relay's own registration is narrowed.
@@ -188,17 +188,37 @@ impl RelayDomain {
 
     /// A page was asked of the parent.
     pub(super) fn fetch_begins(&mut self, page: PageId) {
-        *self.fetching.entry(page).or_default() += 1;
+        self.fetching.entry(page).or_default().count += 1;
     }
 
-    /// A page asked of the parent was answered, or will not be.
-    pub(super) fn fetch_ends(&mut self, page: PageId) {
-        let count = self.fetching.get_mut(&page).expect("it was begun");
-        *count -= 1;
-        if *count == 0 {
+    /// A page asked of the parent was answered, or will not be. Says whether the stream named it meanwhile.
+    pub(super) fn fetch_ends(&mut self, page: PageId) -> bool {
+        let asking = self.fetching.get_mut(&page).expect("it was begun");
+        asking.count -= 1;
+        let named = asking.named;
+        if asking.count == 0 {
             self.fetching.remove(&page);
         }
+        named
     }
+
+    /// The stream tells of these: whoever is asked for is there now.
+    pub(super) fn named(&mut self, changes: &[Change]) {
+        for change in changes.iter().flat_map(|change| &change.pages) {
+            if let Some(asking) = self.fetching.get_mut(&change.page) {
+                asking.named = true;
+            }
+        }
+    }
+}
+
+/// A page that is asked of the parent.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Asking {
+    /// So often.
+    count: u32,
+    /// The stream has told of a change of it since.
+    named: bool,
 }
 
 /// A child's beat is answered with the age of what is known here.

@@ -548,6 +548,9 @@ impl Relay {
             }
             // Its place may be in the part of the stream that is lost: it waits for what is told of that.
             Phase::Fallen | Phase::Answering(_) | Phase::Streaming => {
+                if answer.at.is_some_and(|at| at > follower.cursor) {
+                    crate::probe::probe("answer-waits-for-its-place");
+                }
                 follower.asked.push_back(answer);
             }
         }
@@ -567,6 +570,7 @@ impl Relay {
         self.directory_stale(domain, &stale);
         let vain = self.named_in_vain(domain, &changes);
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        entry.named(&changes);
         raise(entry, span, changes, stale)?;
         entry.updates.reached(span.1);
         self.evicted(domain, vain, out);
@@ -645,9 +649,12 @@ impl Relay {
         }
         let over = asked.is_empty();
         self.count_answers(u32::try_from(done.len()).expect("at most a message's"));
+        let mut named = BTreeSet::new();
         for (ask, reserved) in done {
-            if let Some(entry) = self.domains.get_mut(&domain) {
-                entry.fetch_ends(ask.page);
+            if let Some(entry) = self.domains.get_mut(&domain)
+                && entry.fetch_ends(ask.page)
+            {
+                named.insert(ask.page);
             }
             self.unreserve(asker.map(|(link, _)| link), reserved);
         }
@@ -665,6 +672,8 @@ impl Relay {
                 entry.passed = entry.passed.max(answer.as_of);
             }
         }
+        let absent = known.iter().filter(|answer| matches!(answer.body, PageBody::Absent));
+        let absent: Vec<PageId> = absent.map(|answer| answer.page).collect();
         if let Some((link, asked)) = asker
             && !known.is_empty()
         {
@@ -678,8 +687,6 @@ impl Relay {
             if let Some(follower) = self.links.follower(link, domain) {
                 follower.told(newest);
             }
-            let absent = known.iter().filter(|answer| matches!(answer.body, PageBody::Absent));
-            let absent: Vec<PageId> = absent.map(|answer| answer.page).collect();
             self.directory_evicted(link, domain, &absent);
             self.links.answer_pages(link, asked, domain, known, out);
             self.pump(now, domain, link, out);
@@ -689,6 +696,13 @@ impl Relay {
             // sent: a commit that makes it could overtake it.
             let there = known.iter().filter(|answer| !matches!(answer.body, PageBody::Absent));
             self.evicted(domain, there.map(|answer| answer.page).collect(), out);
+        }
+        // But one that was made before the answer came is there, and who asked may have let go of it for that,
+        // while it was on its way here (bug 159).
+        let made: Vec<PageId> = absent.into_iter().filter(|page| named.contains(page)).collect();
+        if !made.is_empty() {
+            crate::probe::probe("absence-outdated");
+            self.evicted(domain, made, out);
         }
     }
 
@@ -725,7 +739,9 @@ impl Relay {
         self.count_answers(u32::try_from(pages.len()).expect("a message names few"));
         let forgets = self.config.faults.has(Fault::FetchingKept);
         if let Some(entry) = self.domains.get_mut(&domain).filter(|_| !forgets) {
-            pages.iter().for_each(|page| entry.fetch_ends(*page));
+            for page in &pages {
+                entry.fetch_ends(*page);
+            }
         }
         self.unreserve(asker.map(|(link, _)| link), reserved);
         if over {

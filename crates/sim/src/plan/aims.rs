@@ -269,15 +269,15 @@ impl Plan {
     fn aim_at_resumes_below(&mut self, rng: &mut Rng) {
         self.troubles = vec![(Trouble::Break, pick(rng, &[100, 400]) * MILLI)];
         (self.domains, self.volumes) = (1, 1);
-        (self.relays, self.nodes) = (vec![0, 1], vec![0, 2, 2, 2]);
-        (self.clients, self.events) = (2, 10_000);
+        (self.relays, self.nodes) = (vec![0, 1], vec![0, 0, 2, 2, 2]);
+        (self.clients, self.events) = (3, 20_000);
         self.lines.resize(self.relays.len() + self.nodes.len(), self.lines[0]);
         for line in &mut self.lines {
             (line.latency, line.jitter, line.byte_nanos, line.bulk_spread) = (MILLI, 0, 0, 0);
         }
         self.lines[1].latency = pick(rng, &[10, 40]) * MILLI;
-        self.limits.stream_window_bytes = pick(rng, &[300, 1_000, 4_096]);
-        self.limits.ring_commits_max = pick(rng, &[1, 4, 64]);
+        self.limits.stream_window_bytes = pick(rng, &[100, 300, 1_000]);
+        self.limits.ring_commits_max = pick(rng, &[4, 64, 1 << 12]);
         self.limits.registered_pages_max = pick(rng, &[2, 8, 1 << 10]);
         self.limits.resume_pages_max = pick(rng, &[1, 8, 65_536]);
         self.limits.memory_bytes = 1 << 20;
@@ -291,7 +291,7 @@ impl Plan {
         self.mix.length = pick(rng, &[1, 2]);
         self.mix.read_only_percent = 40;
         (self.mix.pages, self.mix.slots, self.mix.value_bytes) = (6, 2, 60);
-        self.mix.think = pick(rng, &[5, 30]) * MILLI;
+        self.mix.think = pick(rng, &[1, 5]) * MILLI;
         self.mix.linger_percent = 0;
         self.mix.patience = 2 * SECOND;
     }

@@ -374,7 +374,7 @@ impl<D: Disk> Log<D> {
                 written: self.config.segment_bytes,
             });
         }
-        if changed {
+        if changed && !self.config.faults.has(Fault::NewNameUnsynced) {
             // Else a spare could be filled under its new name and found under its old one.
             self.disk.sync_directory()?;
         }

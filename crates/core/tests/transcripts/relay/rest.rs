@@ -53,6 +53,22 @@ fn bug_145_told_of_what_nobody_asks_for_any_more() {
 }
 
 #[test]
+fn bug_159_made_before_it_was_said_to_be_absent() {
+    let mut run = Run::new(
+        "Found at rest (seed 40000010952). a looks at page 3 ahead, which nobody has made, and does not wait for it. \
+         Then it is made; a is told, holds nothing of it and says so, while the answer to its question is on its way \
+         here, and so no notice is sent. The answer is of before: there is none. Of what is absent no notice was sent \
+         then, and this relay was told of every change of the page from then on. But it is there by now.",
+    );
+    run.two_nodes();
+    run.step(vec![fetch(1, 5, &[3])]);
+    run.step(vec![advance(5, 6, 3)]);
+    run.step(vec![evicted(1, &[3])]);
+    run.step(vec![pages(2, 3, 0, 5)]);
+    run.0.end("relay_bug_159_made_before_it_was_said_to_be_absent");
+}
+
+#[test]
 fn bug_82_a_child_that_lists_less() {
     let mut run = Run::new(
         "Found at rest. b is brought page 3 while the parent gathers for this relay's list. Then b lists what it holds, \
