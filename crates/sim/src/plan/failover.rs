@@ -65,7 +65,7 @@ impl Plan {
             probe_wait,
             suspect: probe_wait * pick(rng, &[2, 6]),
             loss_percent: pick(rng, &[0, 0, 2, 20]),
-            stray_percent: pick(&mut Rng::new(self.seed ^ 0x00da_7a_67), &[0, 0, 5, 40]),
+            stray_percent: pick(&mut Rng::new(self.seed ^ 0x00da_7a67), &[0, 0, 5, 40]),
         };
         if failover.standbys.is_empty() {
             return;

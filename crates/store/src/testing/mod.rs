@@ -672,7 +672,7 @@ mod tests {
             let disk = FaultDisk::new(Rng::new(seed));
             let file = disk.create("log").expect("a new name");
             disk.sync_directory().expect("no fault");
-            let mut write = |at: u64, bytes: &[u8]| {
+            let write = |at: u64, bytes: &[u8]| {
                 file.write_at(at, bytes).expect("no quota");
                 file.sync().expect("no fault");
             };
