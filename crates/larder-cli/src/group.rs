@@ -41,7 +41,7 @@ pub(crate) fn take_members(group: &mut Value) -> Table {
             "DIRECTORY",
             "HELPING",
             "ASKING",
-            "HELPED",
+            "CHOSEN",
         ]),
         false => table.set_header(["NEIGHBOUR", "ADDRESS", "REACHED"]),
     };

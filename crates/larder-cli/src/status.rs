@@ -162,6 +162,7 @@ pub(crate) fn rows(path: &str, value: &Value, table: &mut Table) {
                 .for_each(|(at, value)| rows(&below(&at.to_string()), value, table));
         }
         Value::String(text) => drop(table.add_row([path, text])),
+        Value::Null => drop(table.add_row([path, "-"])),
         other => drop(table.add_row([path, &other.to_string()])),
     }
 }

@@ -212,7 +212,7 @@ impl Neighbours {
     pub(crate) fn carry_out(&self, output: NeighbourOutput, links: &BTreeMap<LinkId, LinkSender>) {
         match output {
             NeighbourOutput::Link(_) => unreachable!("the host keeps what is of links"),
-            NeighbourOutput::Came { took, .. } => self.metrics.group().peer_fetch(took),
+            NeighbourOutput::Came { pages, took } => self.metrics.group().peer_fetch(pages, took),
             // Without room it is asked for again.
             NeighbourOutput::Dial(member) => drop(self.dials.try_send(member)),
             NeighbourOutput::Reached(reached) => {

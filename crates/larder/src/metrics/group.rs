@@ -94,17 +94,20 @@ impl GroupFigures {
         let Message::Pages { pages, .. } = message else { return };
         let end = match (side, direction) {
             (Side::Up, Direction::Received) => 0,
-            (Side::Neighbour, Direction::Received) => 1,
             (Side::Down, Direction::Sent) => 2,
             (Side::Neighbour, Direction::Sent) => 3,
-            (Side::Up, Direction::Sent) | (Side::Down, Direction::Received) => return,
+            // Of those from neighbours the ones count that are of use: see `peer_fetch`.
+            (Side::Neighbour, Direction::Received)
+            | (Side::Up, Direction::Sent)
+            | (Side::Down, Direction::Received) => return,
         };
         let with_bytes = pages.iter().filter(|page| matches!(page.body, PageBody::Data(_)));
         self.pages[end].inc_by(with_bytes.count() as u64);
     }
 
-    /// Pages came from a neighbour, so long after they were asked for.
-    pub(crate) fn peer_fetch(&self, took: Duration) {
+    /// So many pages came from a neighbour, whole and not given up yet, so long after they were asked for.
+    pub(crate) fn peer_fetch(&self, pages: usize, took: Duration) {
+        self.pages[1].inc_by(pages as u64);
         self.peer_fetch_seconds.observe(took.as_secs_f64());
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.len() == RECENT {
@@ -188,9 +191,10 @@ mod tests {
         let figures = GroupFigures::new(&mut Registry::default());
         assert_eq!(figures.peer_fetches().median_us, None);
         for micros in (1..=2 * RECENT as u64).rev() {
-            figures.peer_fetch(Duration::from_micros(micros));
+            figures.peer_fetch(1, Duration::from_micros(micros));
         }
-        let PeerFetch { median_us, p99_us, .. } = figures.peer_fetches();
+        let PeerFetch { pages, median_us, p99_us, .. } = figures.peer_fetches();
+        assert_eq!(pages, 2 * RECENT as u64);
         assert_eq!(median_us.map(f64::round), Some(256.0));
         assert_eq!(p99_us.map(f64::round), Some(507.0));
     }
