@@ -20,6 +20,16 @@ use std::sync::Arc;
 
 type Fs = Arc<FileSystem<MemoryStore>>;
 
+/// What is closed is committed from here on, while the task lives.
+async fn commits(fs: &Fs) -> tokio::task::JoinHandle<()> {
+    let committer = fs.clone();
+    let task = tokio::spawn(async move { committer.commit_closed().await });
+    while !fs.is_well() {
+        tokio::task::yield_now().await;
+    }
+    task
+}
+
 async fn fresh() -> (MemoryStore, Fs) {
     let store = MemoryStore::new(PAGE_BYTES);
     let fs = open(&store).await;

@@ -10,11 +10,7 @@ async fn committing(options: FsOptions) -> (MemoryStore, Fs, tokio::task::JoinHa
     let fs = Arc::new(fs.await.expect("it works"));
     // The first inode page is made by a commit.
     make(&fs, fs.root(), "first", &directory()).await;
-    let committer = fs.clone();
-    let task = tokio::spawn(async move { committer.commit_closed().await });
-    while !fs.is_well() {
-        tokio::task::yield_now().await;
-    }
+    let task = commits(&fs).await;
     (store, fs, task)
 }
 

@@ -17,11 +17,7 @@ async fn made_anew(first: &Create, then: &Create) -> (Fs, InodeId) {
 
 /// By a node that commits what is closed.
 async fn made_late(fs: &Fs, directory: InodeId) -> Result<(), FsError> {
-    let committer = fs.clone();
-    let task = tokio::spawn(async move { committer.commit_closed().await });
-    while !fs.is_well() {
-        tokio::task::yield_now().await;
-    }
+    let task = commits(fs).await;
     let made = fs.create_late(directory, b"f", &file(), true).await;
     task.abort();
     made.map(|made| assert!(made.is_some(), "the node is well"))
