@@ -246,8 +246,14 @@ impl Follower {
     }
 
     /// The stream goes on at `at` after a part of it was lost, in which these pages changed; none: too many.
-    /// Answers whose place was in that part have it at `at` now, and tell of what was lost as well (bug 157).
+    /// Answers whose place was in that part have it at `at` now, and tell of what was lost as well (bug 157); all
+    /// that wait name no more than `pages_max` pages for it.
     pub(crate) fn move_asked(&mut self, at: Stamp, lost: Option<&[PageId]>, pages_max: usize) {
+        let lists = self.asked.iter().map(|answer| match &answer.walk {
+            Walk::List(pages, _) => pages.len(),
+            _ => 0,
+        });
+        let mut held: usize = lists.sum();
         let short = |answer: &&mut Answer| answer.at.is_some_and(|told| told < at);
         for answer in self.asked.iter_mut().filter(short) {
             crate::probe::probe("answer-beyond-a-lost-part");
@@ -255,11 +261,13 @@ impl Follower {
             let Walk::List(pages, _) = &mut answer.walk else { continue };
             match lost {
                 _ if answer.answer == ResumeAnswer::Reset => {}
-                Some(lost) if pages.len() + lost.len() <= pages_max => {
+                Some(lost) if held + lost.len() <= pages_max => {
+                    held += lost.len();
                     pages.extend_from_slice(lost);
                 }
                 _ => {
                     answer.answer = ResumeAnswer::Reset;
+                    held -= pages.len();
                     pages.clear();
                 }
             }

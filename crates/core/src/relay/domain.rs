@@ -169,6 +169,8 @@ impl RelayDomain {
     /// The link to the parent is gone.
     pub(super) fn lose_parent(&mut self) {
         self.following = false;
+        // What comes next may be another line, on which it was not made.
+        self.fetching.values_mut().for_each(|asking| asking.named = false);
         self.resume = None;
         self.awaited_until = None;
         self.announced = None;

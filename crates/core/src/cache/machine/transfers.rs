@@ -104,7 +104,8 @@ impl Transfers {
         for key in self.of(helper) {
             let one = self.pointed[&key];
             let deadline = now.after(wait).min(one.since.after(most));
-            if deadline > one.deadline {
+            // Not for every page of many that come one by one.
+            if deadline > one.deadline.after(wait / 4) {
                 crate::probe::probe("neighbour-sends-on");
                 self.insert(key, Pointing { deadline, ..one });
             }
@@ -254,8 +255,7 @@ impl Cache {
                 crate::probe::probe("neighbour-was-late");
             }
         }
-        let sent = !came.is_empty();
-        self.transfers_came(now, (request, domain), came, out);
+        let sent = self.transfers_came(now, (request, domain), came, out);
         if let (true, Some(link), Some(group)) = (sent, &mut self.link, &self.neighbours) {
             let times = (group.config.help_wait, group.config.help_wait_long);
             link.transfers.put_off(now, life, times);
@@ -263,14 +263,15 @@ impl Cache {
     }
 
     /// Pages that neighbours sent. One that does not check is as if it had not come. One that the stream has
-    /// not reached waits for it, and not for ever: what is far ahead of the stream is not to be believed.
+    /// not reached waits for it, and not for ever: what is far ahead of the stream is not to be believed. Says
+    /// whether any is sound.
     fn transfers_came(
         &mut self,
         now: Instant,
         (request, domain): (RequestId, DomainId),
         answers: Vec<PageAnswer>,
         out: &mut Out,
-    ) {
+    ) -> bool {
         let (came, bad): (Vec<PageAnswer>, Vec<PageAnswer>) =
             answers.into_iter().partition(|answer| self.is_sound(answer));
         if !bad.is_empty() {
@@ -279,7 +280,7 @@ impl Cache {
             self.transfers_over(keys, HelpEnd::Lacked, out);
         }
         if came.is_empty() {
-            return;
+            return false;
         }
         let config = &self.neighbours.as_ref().expect("they are neighbours'").config;
         let deadline = now.after(config.help_wait_long);
@@ -304,6 +305,7 @@ impl Cache {
         if let Some(through) = through {
             self.install_waiting(domain, through, out);
         }
+        true
     }
 
     /// The newest fetch of a page, if nothing has come of it.
