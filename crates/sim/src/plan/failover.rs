@@ -57,6 +57,8 @@ impl Plan {
                 |(place, node): (usize, u16)| (place == sure || rng.chance(2, 3)).then_some(node);
             standbys.extend(members.into_iter().enumerate().filter_map(may));
         }
+        // In the order of the nodes, whatever group they are of: else what is recorded is refused.
+        standbys.sort_unstable();
         let way = group.line.latency + group.line.jitter;
         let probe_wait = (80 * MILLI).max(2 * way + MILLI);
         let failover = FailoverPlan {
