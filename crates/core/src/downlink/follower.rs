@@ -34,6 +34,8 @@ pub(crate) struct Follower {
     pub(crate) phase: Phase,
     /// Resumes to be answered at the cursor's place, once it has reached their `from`.
     pub(crate) asked: VecDeque<Answer>,
+    /// Pages that changed in parts of the stream that were lost, for the answers that wait beyond them.
+    skipped: BTreeSet<PageId>,
     /// The child's resume of this link: its request is named when the cursor fell off the ring.
     pub(crate) request: RequestId,
     /// The stamp at which this link's stream began. A transaction with a later base began after
@@ -141,6 +143,8 @@ pub(crate) struct Answer {
     pub(crate) filtered: bool,
     /// The stamp up to which a given list tells all: the stream stops there for it (relay).
     pub(crate) at: Option<Stamp>,
+    /// Its place was in a part of the stream that was lost: it tells of what changed there too (relay).
+    pub(crate) beyond: bool,
     /// It counts as one of the link's requests in flight.
     pub(crate) counted: bool,
     /// How far the walk over changed pages is.
@@ -202,6 +206,7 @@ impl Follower {
             updates_bytes: 0,
             phase: Phase::Waiting,
             asked: VecDeque::new(),
+            skipped: BTreeSet::new(),
             request,
             began: Stamp::ZERO,
             sequence_max: 0,
@@ -247,31 +252,51 @@ impl Follower {
 
     /// The stream goes on at `at` after a part of it was lost, in which these pages changed; none: too many.
     /// Answers whose place was in that part have it at `at` now, and tell of what was lost as well (bug 157); all
-    /// that wait name no more than `pages_max` pages for it.
+    /// that wait name no more than `pages_max` pages, what was lost counted once.
     pub(crate) fn move_asked(&mut self, at: Stamp, lost: Option<&[PageId]>, pages_max: usize) {
-        let lists = self.asked.iter().map(|answer| match &answer.walk {
-            Walk::List(pages, _) => pages.len(),
-            _ => 0,
-        });
-        let mut held: usize = lists.sum();
         let short = |answer: &&mut Answer| answer.at.is_some_and(|told| told < at);
         for answer in self.asked.iter_mut().filter(short) {
             crate::probe::probe("answer-beyond-a-lost-part");
             answer.at = Some(at);
-            let Walk::List(pages, _) = &mut answer.walk else { continue };
-            match lost {
-                _ if answer.answer == ResumeAnswer::Reset => {}
-                Some(lost) if held + lost.len() <= pages_max => {
-                    held += lost.len();
-                    pages.extend_from_slice(lost);
-                }
-                _ => {
-                    answer.answer = ResumeAnswer::Reset;
-                    held -= pages.len();
-                    pages.clear();
-                }
+            answer.beyond = true;
+        }
+        if !self.asked.iter().any(|answer| answer.beyond) {
+            return;
+        }
+        let lists = self.asked.iter().map(|answer| match &answer.walk {
+            Walk::List(pages, _) => pages.len(),
+            _ => 0,
+        });
+        let held: usize = lists.sum();
+        self.skipped.extend(lost.unwrap_or_default());
+        if lost.is_some() && held + self.skipped.len() <= pages_max {
+            return;
+        }
+        for answer in self.asked.iter_mut().filter(|answer| answer.beyond) {
+            if let Walk::List(pages, _) = &mut answer.walk {
+                answer.answer = ResumeAnswer::Reset;
+                pages.clear();
             }
         }
+        self.skipped.clear();
+    }
+
+    /// The next resume to be answered here, if the stream is at its place.
+    pub(super) fn take_answer(&mut self) -> Option<Answer> {
+        self.asked.front().filter(|first| first.is_due(self.cursor))?;
+        let mut answer = self.asked.pop_front()?;
+        if answer.beyond
+            && answer.answer != ResumeAnswer::Reset
+            && let Walk::List(pages, _) = &mut answer.walk
+        {
+            pages.extend(&self.skipped);
+            pages.sort_unstable();
+            pages.dedup();
+        }
+        if !self.asked.iter().any(|answer| answer.beyond) {
+            self.skipped.clear();
+        }
+        Some(answer)
     }
 
     /// The child was told of this stamp on another lane: it may wait until its stream is there.
@@ -370,6 +395,10 @@ impl Follower {
         self.registration.check();
         assert!(self.cursor <= self.scanned, "scanned less than told");
         assert!(self.asked.len() <= requests_max, "too many resumes wait");
+        assert!(
+            self.skipped.is_empty() || self.asked.iter().any(|answer| answer.beyond),
+            "what was lost is kept for nobody"
+        );
         for echoes in [&self.beats, &self.refreshed] {
             assert!(echoes.oldest.is_some() || echoes.newest.is_none(), "an echo is lost");
         }

@@ -227,10 +227,7 @@ fn stream(
         *message = Some(Message::History { domain: feed.domain(), epochs: epochs.to_vec() });
         return Step::Again;
     }
-    if let Some(first) = follower.asked.front()
-        && first.is_due(follower.cursor)
-    {
-        let answer = follower.asked.pop_front().expect("just seen");
+    if let Some(answer) = follower.take_answer() {
         follower.answer(answer, follower.cursor);
         return Step::Again;
     }

@@ -219,6 +219,7 @@ impl Relay {
                     answer: ResumeAnswer::From(if first { at } else { follower.cursor }),
                     filtered: false,
                     at: None,
+                    beyond: false,
                     counted: true,
                     walk: Walk::Nothing,
                 };

@@ -505,6 +505,9 @@ impl<S: TxStore> Mounted<S> {
         if let Err(error) = fs.reap_waiting().await {
             tracing::warn!(%error, "removed files are left for `volume check` to find");
         }
+        if let Err(error) = fs.free_empty_pages().await {
+            tracing::debug!(%error, "empty pages of inodes stay in the volume");
+        }
         if self.shared.refused_mapped.load(Ordering::SeqCst) {
             tracing::error!("bytes of a shared mapping came too late to be written");
             lost = lost.and(Err(TxError::TimedOut.into()));

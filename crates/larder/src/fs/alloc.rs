@@ -78,12 +78,25 @@ pub(super) struct InodePages {
 struct Pages {
     current: BTreeMap<InodeId, (PageNo, u16)>,
     spare: BTreeSet<PageNo>,
+    /// Of those being filled, the ones in which a removal found nothing left: it left them there.
+    emptied: BTreeSet<PageNo>,
     /// Filled no longer, since when: to be looked at, oldest first.
     left: VecDeque<(Instant, PageNo)>,
 }
 
 impl Pages {
+    fn is_filled(&self, page: PageNo) -> bool {
+        self.spare.contains(&page) || self.current.values().any(|(current, _)| *current == page)
+    }
+
+    /// A page is filled no longer. One in which something was left by all who removed from it has something.
     fn leave(&mut self, page: PageNo) {
+        if self.emptied.remove(&page) {
+            self.look_at(page);
+        }
+    }
+
+    fn look_at(&mut self, page: PageNo) {
         if self.left.len() == LEFT_MAX {
             self.left.pop_front();
         }
@@ -105,8 +118,27 @@ impl InodePages {
 
     /// Whether this node still fills the page.
     pub(super) fn is_current(&self, page: PageNo) -> bool {
-        let state = lock(&self.state);
-        state.spare.contains(&page) || state.current.values().any(|(current, _)| *current == page)
+        lock(&self.state).is_filled(page)
+    }
+
+    /// A removal leaves little or nothing in the page. Says whether this node still fills it, and will look
+    /// at it when it does not.
+    pub(super) fn looks_later(&self, page: PageNo) -> bool {
+        let mut state = lock(&self.state);
+        let current = state.is_filled(page);
+        if current {
+            state.emptied.insert(page);
+        }
+        current
+    }
+
+    /// None is filled any longer: each is to be looked at.
+    fn leave_all(&self) {
+        let mut state = lock(&self.state);
+        state.emptied.clear();
+        let filled = std::mem::take(&mut state.current).into_values().map(|(page, _)| page);
+        let spare = std::mem::take(&mut state.spare);
+        filled.chain(spare).for_each(|page| state.look_at(page));
     }
 
     fn take(&self, directory: InodeId) -> Option<(PageNo, Slot)> {
@@ -132,7 +164,8 @@ impl InodePages {
     pub(super) fn end(&self, directory: InodeId) {
         let mut state = lock(&self.state);
         if let Some((page, _)) = state.current.remove(&directory) {
-            state.leave(page);
+            state.emptied.remove(&page);
+            state.look_at(page);
         }
     }
 
@@ -154,7 +187,7 @@ impl InodePages {
     /// They are to be looked at again.
     fn leave_again(&self, pages: &[PageNo]) {
         let mut state = lock(&self.state);
-        pages.iter().for_each(|page| state.leave(*page));
+        pages.iter().for_each(|page| state.look_at(*page));
     }
 }
 
@@ -189,15 +222,30 @@ impl<S: TxStore> FileSystem<S> {
     /// nobody will. Not before whoever found one being filled has ended: a removal that left it there,
     /// a creation that was given a slot in it.
     pub(super) async fn free_left_pages(&self) -> Result<(), FsError> {
+        self.free_left_for(self.options.write_limit).await
+    }
+
+    /// Removes what is empty of the pages that are filled here, and those that were made ahead: for the end
+    /// of a mount, when no operation is under way. What is made later gets pages of its own.
+    ///
+    /// # Errors
+    ///
+    /// Of the store: pages stay, empty, and are used by nobody.
+    pub async fn free_empty_pages(&self) -> Result<(), FsError> {
+        self.inode_pages.leave_all();
+        self.free_left_for(Duration::ZERO).await
+    }
+
+    async fn free_left_for(&self, age: Duration) -> Result<(), FsError> {
         let mut again = Vec::new();
-        let freed = self.free_left(&mut again).await;
+        let freed = self.free_left(age, &mut again).await;
         self.inode_pages.leave_again(&again);
         freed
     }
 
-    async fn free_left(&self, again: &mut Vec<PageNo>) -> Result<(), FsError> {
+    async fn free_left(&self, age: Duration, again: &mut Vec<PageNo>) -> Result<(), FsError> {
         loop {
-            let pages = self.inode_pages.take_left(self.options.write_limit);
+            let pages = self.inode_pages.take_left(age);
             if pages.is_empty() {
                 return Ok(());
             }

@@ -280,7 +280,7 @@ impl<S: TxStore> FileSystem<S> {
             self.put_inode(tx, id, &inode).await?;
             return Ok(Dropped::Settled);
         }
-        taken.id = Some(id);
+        (taken.id, taken.foreign) = (Some(id), true);
         let mark = match inode.kind {
             Kind::File => self.open_files.mark_removal(id),
             // What else is opened is not content of the volume's.
@@ -293,6 +293,7 @@ impl<S: TxStore> FileSystem<S> {
             self.remove_inode(tx, id, &mut inode).await?;
             return Ok(Dropped::Settled);
         }
+        taken.left_at = Some(now);
         self.put_inode(tx, id, &inode).await?;
         self.add_orphan(tx, id).await?;
         Ok(Dropped::Orphan(id))
@@ -326,14 +327,16 @@ impl<S: TxStore> FileSystem<S> {
         let mut result = Ok(());
         let count = lock(&self.unsettled).len();
         for _ in 0..count {
-            let Some(taken) = lock(&self.unsettled).pop_front() else { break };
+            let Some(mut taken) = lock(&self.unsettled).pop_front() else { break };
             let Some(id) = taken.id else { continue };
+            taken.moved += 1;
             let held = Held::new(&self.unsettled, taken);
             let settled = self.settle_inode(id).await;
             let taken = held.done();
             match settled {
-                // It was done, and the file is still open here, or large.
-                Ok(0) if !taken.foreign => self.reap_later(id),
+                // It was done, and the file is still open here, or large. Where it is another removal that was
+                // done, of a node that has it open, the file is that node's to free (bug 160).
+                Ok((0, ctime)) if taken.is_own(ctime) => self.reap_later(id),
                 // It was done, or it never will be; or whatever is asked for is refused from here on, and
                 // whoever waits to open it is to hear that (bug 106). Not so where it is damaged: it may be read
                 // the next time, and the removal come late.
@@ -352,13 +355,15 @@ impl<S: TxStore> FileSystem<S> {
         result
     }
 
-    /// Changes an inode's time of change; gives its number of links.
-    async fn settle_inode(&self, id: InodeId) -> Result<u64, FsError> {
+    /// Changes an inode's time of change by the least, so that it can be told by it who took its last name;
+    /// gives its number of links, and the time of change before.
+    async fn settle_inode(&self, id: InodeId) -> Result<(u64, i64), FsError> {
         transact!(self, tx => {
             let mut inode = self.inode(&tx, id).await?;
-            inode.ctime = self.store.now().max(inode.ctime.saturating_add(1));
+            let ctime = inode.ctime;
+            inode.ctime = ctime.saturating_add(1);
             self.put_inode(&tx, id, &inode).await?;
-            Ok(inode.links)
+            Ok((inode.links, ctime))
         })
     }
 

@@ -59,6 +59,19 @@ pub(super) struct Taken {
     pub(super) mark: Option<DropMark>,
     /// It may be another node's: whether it is to be freed is looked at anew.
     pub(super) foreign: bool,
+    /// The time of change with which the removal leaves it without a name. One that has another lost its last
+    /// name to somebody else.
+    pub(super) left_at: Option<i64>,
+    /// So often its time of change was to be moved on, to settle what became of the removal.
+    pub(super) moved: i64,
+}
+
+impl Taken {
+    /// Whether an inode without a name, found with this time of change, is for this node to free.
+    pub(super) fn is_own(&self, ctime: i64) -> bool {
+        let left = |at: i64| (0..=self.moved).contains(&ctime.saturating_sub(at));
+        !self.foreign || self.left_at.is_some_and(left)
+    }
 }
 
 /// A removal that somebody is about. Whoever lets go of it in the middle leaves it to those whose

@@ -186,7 +186,8 @@ async fn end(process: &Process) {
         let flushed = files.flush_all().await;
         let reaped = files.reap_waiting().await;
         let unlocked = files.release_all_locks().await;
-        let all = settled.and(reaped).and(unlocked);
+        let emptied = files.free_empty_pages().await;
+        let all = settled.and(reaped).and(unlocked).and(emptied);
         if all.is_ok() && !files.has_waiting() {
             break;
         }

@@ -567,6 +567,8 @@ impl World {
             self.trace.line(|| format!("{domain:?} is restored from {}", backup.durable));
             store.disk = backup.disk;
             store.pages = Arc::new(backup.pages);
+            // Whoever copies a full device restores to one that has room.
+            store.pages.set_full(false);
             (store.rots, store.last) = (backup.rots, backup.last);
             // Of what the copy holds nobody knows where its newest write began.
             store.newest_write = Lsn(0);

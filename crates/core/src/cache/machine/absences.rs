@@ -9,6 +9,9 @@ use std::collections::{BTreeSet, VecDeque};
 /// A queue shorter than this is not tidied.
 const QUEUE_MIN: usize = 64;
 
+/// Those that requests have gathered are looked at so often after an input; the rest waits for the next.
+const PINNED_LOOKED_AT_MAX: usize = 64;
+
 /// Which copies are such, of all domains.
 #[derive(Default)]
 pub(super) struct Absences {
@@ -45,9 +48,10 @@ impl Cache {
     /// Lets the oldest go when there are too many, as an eviction would. Those that requests have gathered
     /// stay.
     pub(super) fn shed_absences(&mut self) {
+        let most = PINNED_LOOKED_AT_MAX.min(self.memory.absences.order.len());
         let mut looked_at = 0;
         while self.memory.absences.count > self.config.absences_max
-            && looked_at < self.memory.absences.order.len()
+            && looked_at < most
             && let Some((domain, page)) = self.memory.absences.order.pop_front()
         {
             if !self.holds_absence(domain, page) {

@@ -33,6 +33,9 @@ struct Pointing {
     deadline: Instant,
     /// When the page was asked for.
     asked: Instant,
+    /// When it began: more than the longest wait after it, or after the helper said that it waits itself, it
+    /// is not waited for.
+    began: Instant,
     /// When it began, or the helper said that it waits itself.
     since: Instant,
     /// The helper said so: it is given more time once.
@@ -46,6 +49,8 @@ struct Pointing {
 pub(super) struct Transfers {
     pointed: BTreeMap<Key, Pointing>,
     deadlines: BTreeSet<(Instant, Key)>,
+    /// When neighbours sent last something that was to come from them.
+    sent: BTreeMap<BootId, Instant>,
     /// Pages that came before the parent's word of it, and from whom.
     early: BTreeMap<Key, (BootId, PageAnswer)>,
     early_bytes: usize,
@@ -92,29 +97,39 @@ impl Transfers {
         pointing.filter(|one| (one.helper, one.domain) == of && !one.came)
     }
 
-    /// Pages that are to come from a neighbour, and have not.
-    fn of(&self, helper: BootId) -> Vec<Key> {
+    /// Pages that were to come from a neighbour that is gone, and have not.
+    fn gone(&mut self, helper: BootId) -> Vec<Key> {
+        self.sent.remove(&helper);
         let of = self.pointed.iter().filter(|(_, one)| one.helper == helper && !one.came);
         of.map(|(key, _)| *key).collect()
     }
 
-    /// One that sends is not late with what comes after: over a slow line a batch comes page by page. It is
-    /// waited for as long again, and for no more than `most` in all.
-    fn put_off(&mut self, now: Instant, helper: BootId, (wait, most): (Duration, Duration)) {
-        for key in self.of(helper) {
-            let one = self.pointed[&key];
-            let deadline = now.after(wait).min(one.since.after(most));
-            // Not for every page of many that come one by one.
-            if deadline > one.deadline.after(wait / 4) {
-                crate::probe::probe("neighbour-sends-on");
-                self.insert(key, Pointing { deadline, ..one });
-            }
+    /// A neighbour sent something that it was to send.
+    fn sends(&mut self, now: Instant, helper: BootId) {
+        if self.pointed.is_empty() {
+            self.sent.clear();
+        } else {
+            self.sent.insert(helper, now);
         }
     }
 
-    fn take_due(&self, now: Instant) -> Vec<Key> {
-        let due = self.deadlines.iter().take_while(|(at, _)| *at <= now);
-        due.map(|(_, key)| *key).collect()
+    /// Those whose time is up. One that sends is not late with what comes after, over a slow line a batch comes
+    /// page by page: it is waited for as long again since it sent last, and for no more than `most` in all.
+    fn take_due(&mut self, now: Instant, (wait, most): (Duration, Duration)) -> Vec<Key> {
+        let mut late = Vec::new();
+        while let Some((at, key)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            let one = self.pointed[&key];
+            let sent = self.sent.get(&one.helper).filter(|_| !one.came);
+            let put_off = sent.map(|sent| sent.after(wait).min(one.began.after(most)));
+            if let Some(deadline) = put_off.filter(|until| *until > now) {
+                crate::probe::probe("neighbour-sends-on");
+                self.insert(key, Pointing { deadline, ..one });
+            } else {
+                self.deadlines.remove(&(at, key));
+                late.push(key);
+            }
+        }
+        late
     }
 
     /// A page of a fetch has its use, or has none any more.
@@ -191,9 +206,9 @@ impl Cache {
                 continue;
             }
             let transfers = &mut self.link.as_mut().expect("it came on this link").transfers;
-            let (since, lengthened, came_too) = (now, false, false);
+            let (began, since, lengthened) = (now, now, false);
             let pointing =
-                Pointing { domain, helper, deadline, asked, since, lengthened, came: came_too };
+                Pointing { domain, helper, deadline, asked, began, since, lengthened, came: false };
             transfers.insert((request, page), pointing);
             match transfers.take_early((request, page)) {
                 Some((from, answer)) if from == helper => came.push(answer),
@@ -215,7 +230,7 @@ impl Cache {
     /// Nothing more comes from a neighbour, and nothing more is sent to it.
     pub(super) fn helper_gone(&mut self, life: BootId, out: &mut Out) {
         self.helps.forget(life);
-        let keys = self.link.as_ref().map_or_else(Vec::new, |link| link.transfers.of(life));
+        let keys = self.link.as_mut().map_or_else(Vec::new, |link| link.transfers.gone(life));
         self.transfers_over(keys, HelpEnd::NotSent, out);
     }
 
@@ -256,9 +271,8 @@ impl Cache {
             }
         }
         let sent = self.transfers_came(now, (request, domain), came, out);
-        if let (true, Some(link), Some(group)) = (sent, &mut self.link, &self.neighbours) {
-            let times = (group.config.help_wait, group.config.help_wait_long);
-            link.transfers.put_off(now, life, times);
+        if let (true, Some(link)) = (sent, &mut self.link) {
+            link.transfers.sends(now, life);
         }
     }
 
@@ -393,8 +407,8 @@ impl Cache {
     /// Transfers whose time is up. A neighbour of which nothing at all was heard, over several of them, is
     /// taken for dead.
     pub(super) fn end_late_transfers(&mut self, now: Instant, out: &mut Out) {
-        let Some(link) = &self.link else { return };
-        let due = link.transfers.take_due(now);
+        let (Some(link), Some(group)) = (&mut self.link, &self.neighbours) else { return };
+        let due = link.transfers.take_due(now, (group.config.help_wait, group.config.help_wait_long));
         if due.is_empty() {
             return;
         }

@@ -1,11 +1,15 @@
 //! Who is a group's redirector, among those who are there.
 
 use super::config::{Candidacy, Participant};
+use crate::group::MEMBERS_MAX;
 use crate::id::BootId;
 use crate::machine::{Fault, Faults};
 use crate::time::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+
+/// No claim of a higher term is believed: raised once a millisecond, it is reached in thousands of years.
+const TERM_MAX: u64 = 1 << 48;
 
 /// Somebody says to be the redirector. Of two the greater is followed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -94,6 +98,11 @@ impl Election {
     /// others are better followed, it must claim anew, or who says so has nobody who leads.
     pub(super) fn heard(&mut self, claim: Claim, there: &There) {
         if there.get(&claim.leader).is_none_or(|one| one.candidacy == Candidacy::Never) {
+            return;
+        }
+        // Nobody comes to such a one by itself; were it believed, no honest claim could exceed it.
+        if claim.term > TERM_MAX || claim.weight as usize > MEMBERS_MAX {
+            crate::probe::probe("claim-beyond-belief");
             return;
         }
         self.term = self.term.max(claim.term);

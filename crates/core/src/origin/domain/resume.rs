@@ -137,6 +137,7 @@ impl Domain {
             answer: ResumeAnswer::From(self.durable),
             filtered: false,
             at: None,
+            beyond: false,
             counted: true,
             walk: Walk::Nothing,
         };
@@ -178,7 +179,7 @@ impl Domain {
             }
             Some(Verdict::Reset | Verdict::Forked(_)) => (ResumeAnswer::Reset, Walk::Nothing),
         };
-        Answer { request, answer, filtered: false, at: None, counted: true, walk }
+        Answer { request, answer, filtered: false, at: None, beyond: false, counted: true, walk }
     }
 
     /// Part of the change index came for a link's walk.
@@ -294,6 +295,7 @@ impl Feed for Domain {
             answer: ResumeAnswer::From(follower.cursor),
             filtered: true,
             at: None,
+            beyond: false,
             counted: false,
             walk: Walk::Uninstalled(PageId::default()),
         };

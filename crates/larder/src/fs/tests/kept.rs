@@ -71,3 +71,40 @@ async fn a_page_is_not_looked_at_as_soon_as_it_is_left() {
     assert!(store.pages() > 50, "{} pages", store.pages());
     clean(&fs).await;
 }
+
+/// At the end of a mount what it filled, and found empty, stayed, and 16 pages that it had made ahead.
+#[tokio::test]
+async fn at_the_end_no_empty_page_is_left() {
+    let (store, fs, _task) = committing(FsOptions::default()).await;
+    let d = make(&fs, fs.root(), "d", &directory()).await;
+    for name in 0..30 {
+        make_late(&fs, d, &name.to_string()).await;
+    }
+    come_and_go(&fs, 50).await;
+    let before = store.pages();
+    fs.free_empty_pages().await.expect("it works");
+    assert!(store.pages() < 10, "{} pages of {before} are left", store.pages());
+    assert_eq!(names(&fs, d).await.len(), 30);
+    clean(&fs).await;
+    // Whoever goes on all the same gets pages of its own.
+    make_late(&fs, d, "more").await;
+    assert_eq!(names(&fs, d).await.len(), 31);
+    clean(&fs).await;
+}
+
+/// Of a page in which something was left by whoever removed from it nothing is read again when it is full.
+#[tokio::test]
+async fn a_full_page_from_which_nobody_removed_is_not_looked_at() {
+    let (store, fs) = fresh().await;
+    let d = make(&fs, fs.root(), "d", &directory()).await;
+    for name in 0..200 {
+        make(&fs, d, &name.to_string(), &file()).await;
+    }
+    let kept = || fs.kept(KeptPart::InodePages).entries;
+    assert!(kept() <= 18, "{} pages are to be looked at or filled", kept());
+    let before = store.pages();
+    fs.free_empty_pages().await.expect("it works");
+    assert!(store.pages() < before, "those made ahead are gone");
+    assert_eq!(kept(), 0);
+    clean(&fs).await;
+}

@@ -337,6 +337,51 @@ async fn a_file_removed_without_an_answer_is_freed_at_its_close() {
     clean(&fs).await;
 }
 
+/// Bug 160 (seed 60000003962). A removal got no answer, and another node, which has the file open, removed
+/// it. Whoever then settled the first removal found the file without a name, took that for its own doing, and
+/// freed it under the other one's reader.
+#[tokio::test]
+async fn what_another_node_removed_is_that_nodes_to_free() {
+    for bytes in [100, 12 << 20] {
+        let (store, fs) = fresh().await;
+        let other = open(&store).await;
+        let id = make(&fs, fs.root(), "f", &file()).await;
+        write_file(&fs, id, 0, &pattern(bytes, 3)).await;
+        let (handle, _) = other.open_file(id).await.expect("it works");
+        store.delay_next_commit();
+        assert_eq!(fs.unlink(fs.root(), b"f").await, Err(TxError::OutcomeUnknown.into()));
+        other.unlink(other.root(), b"f").await.expect("it works");
+        fs.settle_unknown().await.expect("it works");
+        assert_eq!(store.arrive(), 0, "it is settled that it is not done");
+        fs.reap_waiting().await.expect("it works");
+        assert_eq!(other.read(&handle, 0, 100).await.expect("it is open"), pattern(100, 3));
+        other.release(&handle).await.expect("it works");
+        other.reap_waiting().await.expect("it works");
+        assert!(other.orphans().await.expect("it works").is_empty());
+        clean(&fs).await;
+    }
+}
+
+/// What settles a removal may get no answer either: whose removal it was is known all the same.
+#[tokio::test]
+async fn a_large_file_removed_without_an_answer_is_freed_soon() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    write_file(&fs, id, 0, &pattern(12 << 20, 3)).await;
+    store.delay_next_commit();
+    assert_eq!(fs.unlink(fs.root(), b"f").await, Err(TxError::OutcomeUnknown.into()));
+    assert_eq!(store.arrive(), 1);
+    for _ in 0..3 {
+        store.delay_next_commit();
+        assert_eq!(fs.settle_unknown().await, Err(TxError::OutcomeUnknown.into()));
+        assert_eq!(store.arrive(), 1);
+    }
+    fs.settle_unknown().await.expect("it works");
+    fs.reap_waiting().await.expect("it works");
+    assert!(fs.orphans().await.expect("it works").is_empty());
+    clean(&fs).await;
+}
+
 /// Removed and freed later, as large files are; opened again meanwhile by somebody who still knew
 /// its number: the freeing took the content from under the reader.
 #[tokio::test]

@@ -55,6 +55,25 @@ fn who_may_not_be_the_redirector_is_not_followed() {
     assert!(claim.is_some_and(|claim| claim.term < 10), "the next term is not the last one");
 }
 
+/// One claim of a term near the greatest number, of somebody who is there and may, could not be exceeded: who
+/// claimed anew had the same term, and two processes took turns.
+#[test]
+fn a_claim_that_could_not_be_exceeded_is_not_believed() {
+    let mut group = Group::of(3);
+    group.agree(&[0, 1, 2]);
+    group.run(10_000);
+    let before = group.machines[0].as_ref().and_then(Membership::claim);
+    let life = participant(1, Candidacy::May(1)).life;
+    for (term, weight) in [(u64::MAX, 1), (u64::MAX - 1, 3), ((1 << 48) + 1, 1), (9, 257)] {
+        for to in 0..3 {
+            give(&mut group, to, Some(Claim { term, weight, leader: life }), Say::Claimed);
+        }
+    }
+    group.run(2_000);
+    assert_eq!(group.follows, [Some(0); 3]);
+    assert_eq!(group.machines[0].as_ref().and_then(Membership::claim), before);
+}
+
 /// With 512 known, most of them gone, everything that named another was dropped: the answers of those who were there,
 /// too, who were taken for gone one after the other.
 #[test]
