@@ -76,7 +76,7 @@ async fn a_page_is_not_looked_at_as_soon_as_it_is_left() {
 #[tokio::test]
 async fn at_the_end_no_empty_page_is_left() {
     let (store, fs, _task) = committing(FsOptions::default()).await;
-    let d = make(&fs, fs.root(), "d", &directory()).await;
+    let d = make(&fs, fs.root(), "kept", &directory()).await;
     for name in 0..30 {
         make_late(&fs, d, &name.to_string()).await;
     }
