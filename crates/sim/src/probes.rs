@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 156] = [
+pub const PROBES: [(&str, Reached); 157] = [
     ("absence-outdated", Often),
     ("absence-shed", Often),
     ("advance-cut", Often),
@@ -37,6 +37,8 @@ pub const PROBES: [(&str, Reached); 156] = [
     ("change-before-its-outcome", Often),
     ("change-overtook-page", Often),
     ("changed-during-install", Often),
+    // Nobody lies at the simulator.
+    ("claim-beyond-belief", Rare),
     ("claim-of-the-smaller-part", Often),
     // Before a node hears that its boot is forgotten its commit would have to come by a relay that has not
     // heard it either: nodes renew their boots first.
