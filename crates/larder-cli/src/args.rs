@@ -88,6 +88,22 @@ pub(crate) struct Uplink {
     pub(crate) request_limit: Option<String>,
 }
 
+/// How a group finds its redirector itself.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Election {
+    /// Where others of the group may be found, with commas between: the group then finds its redirector itself,
+    /// and the parent is the redirector's
+    #[arg(long, value_name = "HOST:PORT,...")]
+    pub(crate) group_seeds: Option<String>,
+    /// The same by multicast on the LAN, e.g. at `239.255.47.85:4785`
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) group_multicast: Option<String>,
+    /// Whether this process may become the redirector: `elected` (if its certificate lets it serve), `pinned` or
+    /// `member` [default: elected]
+    #[arg(long, value_name = "ROLE")]
+    pub(crate) group_role: Option<String>,
+}
+
 /// A member's place in a group of neighbours.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Membership {
@@ -95,6 +111,8 @@ pub(crate) struct Membership {
     /// be of it
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
+    #[command(flatten)]
+    pub(crate) election: Election,
     /// Where to listen for neighbours [default: any free port]
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) group_listen: Option<String>,
@@ -194,6 +212,8 @@ pub(crate) struct RelayArgs {
     /// Be the redirector of this group of neighbours: of those of its members who link here
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
+    #[command(flatten)]
+    pub(crate) election: Election,
     /// Address to serve at
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,

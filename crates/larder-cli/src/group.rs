@@ -18,10 +18,32 @@ pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
         return out::line(group);
     }
     let members = take_members(&mut group);
+    let there = take_there(&mut group);
+    let mut redirects = group.as_object_mut().and_then(|group| group.remove("redirects"));
+    let redirected = redirects.as_mut().map(take_members);
     let mut general = table();
     rows("", &group, &mut general);
+    if let Some(redirects) = &redirects {
+        rows("redirects", redirects, &mut general);
+    }
     out::line(general)?;
-    out::line(format_args!("\n{members}"))
+    for table in [there, Some(members), redirected].into_iter().flatten() {
+        out::line(format_args!("\n{table}"))?;
+    }
+    Ok(())
+}
+
+/// Who is there, one a line, of a group that finds its redirector itself; taken out of what is told of it.
+fn take_there(group: &mut Value) -> Option<Table> {
+    let there = group.get_mut("election")?.as_object_mut()?.remove("there")?;
+    let mut table = table();
+    table.set_header(["PROCESS", "ADDRESS", "MAY BE", "REDIRECTOR"]);
+    for one in items(&there) {
+        let text = |key: &str| one[key].as_str().unwrap_or("-").to_owned();
+        let marks = if one["redirector"] == true { "yes" } else { "" };
+        table.add_row([text("name"), text("address"), text("candidacy"), marks.to_owned()]);
+    }
+    Some(table)
 }
 
 /// A group's members, one a line, taken out of what is told of it.

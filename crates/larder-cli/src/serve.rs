@@ -144,6 +144,7 @@ pub(crate) async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> 
         .parent("relay", &arguments.parent)
         .set("relay.listen", arguments.listen.as_ref())
         .set("group.name", arguments.group.as_ref())
+        .election(&arguments.election)
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;

@@ -1,6 +1,6 @@
 //! From flags to the configuration.
 
-use crate::args::{Common, Identity, Membership, Parent, Uplink};
+use crate::args::{Common, Election, Identity, Membership, Parent, Uplink};
 use anyhow::Result;
 use larder::config::{Config, ConfigError};
 
@@ -40,6 +40,14 @@ impl Flags {
         self.set("group.name", membership.group.as_ref())
             .set("group.listen", membership.group_listen.as_ref())
             .set("group.address", membership.group_address.as_ref())
+            .election(&membership.election)
+    }
+
+    /// How a group finds its redirector.
+    pub(crate) fn election(self, election: &Election) -> Self {
+        self.set("group.seeds", election.group_seeds.as_ref())
+            .set("group.multicast", election.group_multicast.as_ref())
+            .set("group.role", election.group_role.as_ref())
     }
 
     /// The configuration: defaults, file, environment, these flags, each over the one before.

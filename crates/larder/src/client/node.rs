@@ -6,13 +6,13 @@ use super::rooms::CommitRooms;
 use super::{Error, Event, Notices, Result, Volume};
 use crate::clock::{BootClock, now, random_u128};
 use crate::config::{NodeConfig, Policy};
-use crate::group::{self, Membership};
+use crate::group::{self, Candidate, Membership, Places, Seat, Stage};
 use crate::host::{Host, Inputs, Queues};
 use crate::http::{Probe, Telling};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::tls::{CertificateStatus, Credentials, Uses};
-use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch};
+use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch, Parent};
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{Cache, CacheConfig, PageCopy, PolicyKind, ReadCache};
 use larder_core::id::{BootId, DomainId, HistoryId, Stamp, VolumeId};
@@ -95,6 +95,7 @@ pub(super) struct NodeShared {
     events: broadcast::Sender<Event>,
     link: LinkWatch,
     credentials: Arc<Credentials>,
+    places: Option<Places>,
     pub(super) ids: IdPools,
     pub(super) commit_rooms: CommitRooms,
     tasks: Mutex<Vec<AbortHandle>>,
@@ -172,8 +173,14 @@ impl Node {
             config.link.write_limit.0,
         );
         let (state, link) = watch::channel(LinkState::Down(None));
-        let (parent, keys) = (&config.node.parent, credentials.clone());
-        let mut dialer = Dialer::new(parent, setup, keys, config.link.clone(), state);
+        let keys = credentials.clone();
+        // Where the group finds its redirector itself, that is the parent, once it is known.
+        let (elected, parents) = watch::channel(None);
+        let parents = match config.group.elects() {
+            true => parents,
+            false => Parent::configured(&config.node.parent).only(),
+        };
+        let mut dialer = Dialer::new(parents, setup, keys, config.link.clone(), state);
         let (events, _) = broadcast::channel(events);
         let requests = Requests::new(inputs.clone());
         let neighbours = membership.as_ref().map(|membership| membership.neighbours.clone());
@@ -181,6 +188,9 @@ impl Node {
             dialer.helps(neighbours.helper(cache.clone()));
         }
         let outlet = CacheOutlet::new(&requests, events.clone(), neighbours);
+        let places = membership.as_ref().filter(|_| config.group.elects()).map(|membership| {
+            take_part(&config, boot, (membership, &credentials), inputs.clone(), elected)
+        });
         let neighbours = membership.map_or_else(Vec::new, |membership| {
             let trust = (&credentials, &config.link);
             membership.start(&queues, &metrics, trust, dialer.local())
@@ -203,6 +213,7 @@ impl Node {
             link,
             commit_rooms: CommitRooms::new(commit_bytes),
             credentials,
+            places,
             tasks: Mutex::new(tasks),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -362,6 +373,9 @@ impl Node {
     /// Says goodbye to the parent and ends the node; calls after it fail with
     /// [`Error::ShutDown`].
     pub async fn shutdown(&self) {
+        if let Some(places) = &self.shared.places {
+            places.leave().await;
+        }
         self.shared.inputs.stop().await;
         self.shared.abort();
     }
@@ -437,10 +451,44 @@ impl Probe for Node {
                 shared.metrics.group().member(&membership);
                 let told = group::told_by_member(&shared.config.group, &membership, self.metrics());
                 status["group"] = told;
+                if let Some(places) = &shared.places {
+                    let (election, redirects) = places.told().await;
+                    status["group"]["election"] = election;
+                    if let Some(redirects) = redirects {
+                        status["group"]["redirects"] = redirects;
+                    }
+                }
             }
             status
         })
     }
+}
+
+/// Takes the node's seat in a group that finds its redirector itself.
+fn take_part(
+    config: &NodeConfig,
+    boot: BootId,
+    (membership, credentials): (&Membership, &Arc<Credentials>),
+    member: Inputs<Cache>,
+    parents: watch::Sender<Option<Parent>>,
+) -> Places {
+    let may_serve = credentials.current().identity.may_serve();
+    let given = Some(membership.config.address.clone()).filter(|address| !address.is_empty());
+    let candidate = Candidate {
+        section: config.group.clone(),
+        name: config.full_name(),
+        port: membership.port,
+        given,
+        candidacy: config.group.role.of_node(may_serve),
+        life: boot,
+        credentials: credentials.clone(),
+        link: config.link.clone(),
+        member: Some(member),
+    };
+    let guests = membership.guests.clone();
+    let seat = Seat::take(candidate, &guests);
+    let relay = config.redirector();
+    Places::new(seat, Stage { relay, credentials: credentials.clone(), guests, parents })
 }
 
 /// As this thread's world wants it.

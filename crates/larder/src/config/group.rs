@@ -1,10 +1,47 @@
 //! The section of groups of neighbours.
 
 use super::units::{Period, Size};
+use larder_core::group::membership::Candidacy;
 use larder_core::group::{GroupConfig, MemberConfig};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
+
+/// Seeds that are listed, at most.
+const SEEDS_MAX: usize = 64;
+
+/// Whether a process may become its group's redirector, where the group finds its redirector itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GroupRole {
+    /// It may be elected, if its certificate lets it serve: of those who may, relays before nodes.
+    #[default]
+    Elected,
+    /// It is, whenever it runs.
+    Pinned,
+    /// It never is.
+    Member,
+}
+
+impl GroupRole {
+    /// What a relay is in an election.
+    pub(crate) fn of_relay(self) -> Candidacy {
+        self.with(0)
+    }
+
+    /// What a node or mount is, whose certificate lets it serve, or does not.
+    pub(crate) fn of_node(self, may_serve: bool) -> Candidacy {
+        if may_serve { self.with(1) } else { Candidacy::Never }
+    }
+
+    fn with(self, number: u8) -> Candidacy {
+        match self {
+            Self::Elected => Candidacy::May(number),
+            Self::Pinned => Candidacy::Pinned,
+            Self::Member => Candidacy::Never,
+        }
+    }
+}
 
 /// A group's section: for nodes and mounts that are its members, and for the relay that is its redirector.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -17,6 +54,13 @@ pub struct GroupSection {
     /// Where neighbours reach a member, `host:port`; empty: at `listen`, or if that is every address of the
     /// machine at the one by which it reaches its parent.
     pub address: String,
+    /// Addresses at which others of the group may be found, `host:port`, with commas between: the group then finds
+    /// its redirector itself, and the configured parent is the redirector's.
+    pub seeds: String,
+    /// The address and port of a multicast on the LAN by which others are found, as `239.255.47.85:4785`; empty: none.
+    pub multicast: String,
+    /// Whether this process may become the redirector.
+    pub role: GroupRole,
     /// A neighbour that was to send a page, and says nothing for so long, is late.
     pub help_wait: Period,
     /// The same, once it said that the page is on its way to itself.
@@ -49,6 +93,9 @@ impl Default for GroupSection {
             name: String::new(),
             listen: "0.0.0.0:0".into(),
             address: String::new(),
+            seeds: String::new(),
+            multicast: String::new(),
+            role: GroupRole::default(),
             help_wait: Period(member.help_wait),
             help_wait_long: Period(member.help_wait_long),
             helps_max: count(member.helps_max),
@@ -69,6 +116,17 @@ impl GroupSection {
     #[must_use]
     pub fn group(&self) -> Option<&str> {
         Some(self.name.as_str()).filter(|name| !name.is_empty())
+    }
+
+    /// Whether the group finds its redirector itself.
+    #[must_use]
+    pub fn elects(&self) -> bool {
+        self.group().is_some() && (!self.seeds.is_empty() || !self.multicast.is_empty())
+    }
+
+    /// Where others of the group may be found.
+    pub(crate) fn seeds(&self) -> impl Iterator<Item = &str> {
+        self.seeds.split(',').map(str::trim).filter(|seed| !seed.is_empty())
     }
 
     /// What does not do: which key, and why.
@@ -102,6 +160,28 @@ impl GroupSection {
                         && self.address.len() <= larder_core::group::ADDRESS_BYTES_MAX,
                 "group.address",
                 "not `host:port` (`[host]:port` with IPv6), where neighbours reach this process, or longer than 256 bytes",
+            ),
+            (
+                self.seeds().all(|seed| {
+                    has_port(seed) && seed.len() <= larder_core::group::ADDRESS_BYTES_MAX
+                }),
+                "group.seeds",
+                "not `host:port` of others of the group, with commas between",
+            ),
+            (self.seeds().count() <= SEEDS_MAX, "group.seeds", "more than 64"),
+            (
+                self.multicast.is_empty()
+                    || self
+                        .multicast
+                        .parse::<SocketAddr>()
+                        .is_ok_and(|at| at.ip().is_multicast() && at.is_ipv4() && at.port() > 0),
+                "group.multicast",
+                "no IPv4 multicast address with a port, as `239.255.47.85:4785`",
+            ),
+            (
+                self.role == GroupRole::Elected || name.is_none() || self.elects(),
+                "group.role",
+                "set, and the group does not find its redirector itself: name group.seeds or group.multicast",
             ),
             (
                 self.help_wait.0 <= self.help_wait_long.0,

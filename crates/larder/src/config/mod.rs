@@ -8,7 +8,7 @@
 mod group;
 mod units;
 
-pub use group::GroupSection;
+pub use group::{GroupRole, GroupSection};
 pub use units::{DefaultRight, Names, Period, Size};
 
 use larder_core::message::{INSTANCE_MARK, is_node_name};
@@ -323,6 +323,26 @@ impl NodeConfig {
             self.node.instance = format!("{task}-{:016x}", crate::clock::random_u64());
         }
         self
+    }
+
+    /// The relay beside the node's cache, which runs while the node is its group's redirector.
+    pub(crate) fn redirector(&self) -> RelayConfig {
+        let beside = match self.node.instance.as_str() {
+            "" => "redirector".to_owned(),
+            instance => format!("{instance}-redirector"),
+        };
+        let relay = RelaySection {
+            parent: self.node.parent.clone(),
+            parent_name: self.node.parent_name.clone(),
+            ..RelaySection::default()
+        };
+        RelayConfig {
+            name: format!("{}{INSTANCE_MARK}{beside}", self.name),
+            tls_dir: self.tls_dir.clone(),
+            relay,
+            group: self.group.clone(),
+            link: self.link.clone(),
+        }
     }
 
     /// What the node is called: its name, or that, a slash and its instance.

@@ -11,6 +11,7 @@ mod tasks;
 
 pub use origin::OriginServer;
 pub use relay::RelayServer;
+pub(crate) use relay::Relaying;
 
 use crate::tls::TlsError;
 use larder_core::id::DomainId;

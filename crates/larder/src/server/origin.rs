@@ -10,7 +10,7 @@ use crate::host::{Host, Inputs, Outlet, Queues};
 use crate::http::{Probe, Telling};
 use crate::metrics::{Metrics, Side, StorePart};
 use crate::tls::{Credentials, Uses};
-use crate::transport::{Door, LinkSender, LinkSetup, Listener};
+use crate::transport::{Door, LinkSender, LinkSetup, Links, Listener};
 use larder_core::downlink::DownlinkConfig;
 use larder_core::id::{DomainId, LinkId, VolumeId};
 use larder_core::message::LinkLimits;
@@ -90,15 +90,14 @@ impl OriginServer {
             config.link.write_limit.0,
         );
         let listen = &config.origin.listen;
-        let link = config.link.clone();
-        let keys = credentials.clone();
         let listen_error = |error: std::io::Error| ServerError::Listen {
             address: listen.clone(),
             detail: error.to_string(),
         };
         let door = Door::open(listen, &credentials).await.map_err(listen_error)?;
         let address = door.address().map_err(listen_error)?;
-        let listener = Listener::new(door, Side::Down, setup, keys, link, FIRST_DOWN_LINK);
+        let links = Links::new(Side::Down, setup, credentials.clone(), FIRST_DOWN_LINK);
+        let listener = Listener::of_links(door, links, config.link.clone());
         let failed = Failed::default();
         let damaged = Damaged::default();
         let told = Told::default();

@@ -4,14 +4,18 @@ use super::status::{Seen, directory, domain_name};
 use super::{FIRST_DOWN_LINK, ServerError};
 use crate::clock::{random_u128, wall_time};
 use crate::config::{GroupSection, RelayConfig};
-use crate::group;
+use crate::group::{self, Candidate, Seat};
 use crate::host::{Host, Inputs, Outlet, Queues};
 use crate::http::{Probe, Telling};
 use crate::metrics::{Metrics, Side};
 use crate::tls::{Credentials, Uses};
-use crate::transport::{Dialer, Door, LinkSender, LinkSetup, LinkState, LinkWatch, Listener};
+use crate::transport::{
+    Dialer, Door, Guests, LinkEvent, LinkSender, LinkSetup, LinkState, LinkWatch, Links, Listener,
+    Parent,
+};
 use larder_core::commit::COMMIT_BYTES_MAX;
 use larder_core::downlink::{DomainStatus, DownlinkConfig};
+use larder_core::group::GroupStatus;
 use larder_core::id::{BootId, LinkId};
 use larder_core::relay::io::{RelayInput, RelayNotice, RelayOutput};
 use larder_core::relay::{self, Relay};
@@ -19,7 +23,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 /// How often the machine is told the wall clock.
@@ -34,17 +38,84 @@ pub struct RelayServer {
     address: SocketAddr,
     parent: String,
     group: GroupSection,
-    inputs: Inputs<Relay>,
-    metrics: Arc<Metrics>,
+    relaying: Relaying,
     credentials: Arc<Credentials>,
-    link: LinkWatch,
-    ready: watch::Receiver<bool>,
+    seat: Option<Seat>,
     tasks: Vec<AbortHandle>,
 }
 
 impl Drop for RelayServer {
     fn drop(&mut self) {
         self.abort();
+    }
+}
+
+/// A relay's machine and its line up. Who is to be its children is let in where it listens. It ends when
+/// dropped.
+pub(crate) struct Relaying {
+    inputs: Inputs<Relay>,
+    links: mpsc::Sender<LinkEvent>,
+    queue_bytes: usize,
+    write_limit: Duration,
+    metrics: Arc<Metrics>,
+    link: LinkWatch,
+    ready: watch::Receiver<bool>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Drop for Relaying {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Relaying {
+    /// Dials the parent, again and again.
+    pub(crate) fn start(
+        config: &RelayConfig,
+        credentials: &Arc<Credentials>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let queues = Queues::<Relay>::new();
+        let (inputs, links) = (queues.inputs.clone(), queues.links.clone());
+        let queue_bytes = usize::try_from(config.link.queue.0).unwrap_or(usize::MAX);
+        let write_limit = config.link.write_limit.0;
+        let settings = machine_config(config);
+        #[cfg(feature = "simulated")]
+        let settings = tuned(settings);
+        let machine = Relay::new(settings);
+        // Towards its parent lies what all its children commit at once: the machine bounds it to three and
+        // a half queues and the longest commit. The rest is what else they ask for.
+        let up = queue_bytes.saturating_mul(4).saturating_add(COMMIT_ROOM);
+        let up = LinkSetup::new(links.clone(), metrics.clone(), up, write_limit);
+        let (state, link) = watch::channel(LinkState::Down(None));
+        let (parent, keys) = (Parent::configured(&config.relay.parent), credentials.clone());
+        let dialer = Dialer::new(parent.only(), up, keys, config.link.clone(), state);
+        let (ready_sender, ready) = watch::channel(false);
+        let outlet = RelayOutlet { ready: ready_sender };
+        let host = Host::spawn(machine, outlet, queues, Vec::new());
+        let dial = tokio::spawn(dialer.run(1));
+        let clock = tokio::spawn(wall_clock(inputs.clone()));
+        let tasks = [&dial, &clock, &host].map(tokio::task::JoinHandle::abort_handle).to_vec();
+        let metrics = metrics.clone();
+        Self { inputs, links, queue_bytes, write_limit, metrics, link, ready, tasks }
+    }
+
+    /// Its links to children.
+    pub(crate) fn children(&self, credentials: &Arc<Credentials>) -> Links {
+        let (links, metrics) = (self.links.clone(), self.metrics.clone());
+        let setup = LinkSetup::new(links, metrics, self.queue_bytes, self.write_limit);
+        Links::new(Side::Down, setup, credentials.clone(), FIRST_DOWN_LINK)
+    }
+
+    /// Says goodbye to its children and its parent, and ends.
+    pub(crate) async fn shutdown(&self) {
+        self.inputs.stop().await;
+    }
+
+    /// What a redirector's machine knows of its group; none: it is none, or has no time to say.
+    pub(crate) async fn group_status(&self) -> Option<GroupStatus> {
+        self.inputs.look(|relay, _| relay.group_status()).await.flatten()
     }
 }
 
@@ -63,52 +134,42 @@ impl RelayServer {
         let uses = group::redirector_uses(&config.group, uses);
         let credentials = Credentials::load(&config.tls_dir, &config.name, uses)?;
         let metrics = Arc::new(Metrics::new());
-        let queues = Queues::<Relay>::new();
-        let inputs = queues.inputs.clone();
-        let queue_bytes = usize::try_from(config.link.queue.0).unwrap_or(usize::MAX);
-        let setup = |bytes| {
-            let limit = config.link.write_limit.0;
-            LinkSetup::new(queues.links.clone(), metrics.clone(), bytes, limit)
-        };
-        let settings = machine_config(&config);
-        #[cfg(feature = "simulated")]
-        let settings = tuned(settings);
-        let machine = Relay::new(settings);
-        // Towards its parent lies what all its children commit at once: the machine bounds it to three and
-        // a half queues and the longest commit. The rest is what else they ask for.
-        let up = queue_bytes.saturating_mul(4).saturating_add(COMMIT_ROOM);
-        let (up, down) = (setup(up), setup(queue_bytes));
-        let (state, link) = watch::channel(LinkState::Down(None));
-        let (parent, keys) = (&config.relay.parent, credentials.clone());
-        let dialer = Dialer::new(parent, up, keys, config.link.clone(), state);
         let listen = config.relay.listen.clone();
         let listen_error = |error: std::io::Error| ServerError::Listen {
             address: listen.clone(),
             detail: error.to_string(),
         };
-        let link_config = config.link.clone();
-        let keys = credentials.clone();
         let door = Door::open(&listen, &credentials).await.map_err(listen_error)?;
         let address = door.address().map_err(listen_error)?;
-        let listener = Listener::new(door, Side::Down, down, keys, link_config, FIRST_DOWN_LINK);
-        let (ready_sender, ready) = watch::channel(false);
-        let outlet = RelayOutlet { ready: ready_sender };
-        let host = Host::spawn(machine, outlet, queues, Vec::new());
+        let relaying = Relaying::start(&config, &credentials, &metrics);
+        let guests = Guests::default();
+        guests.let_in(relaying.children(&credentials));
+        let listener =
+            Listener::new(door, guests.clone(), credentials.clone(), config.link.clone());
         let accept = tokio::spawn(listener.run());
-        let dial = tokio::spawn(dialer.run(1));
-        let clock = tokio::spawn(wall_clock(inputs.clone()));
-        let watch = tokio::spawn(credentials.clone().watch(metrics.clone()));
-        let tasks =
-            [&accept, &dial, &clock, &watch, &host].map(tokio::task::JoinHandle::abort_handle);
+        let watch = tokio::spawn(credentials.clone().watch(metrics));
+        let tasks = [&accept, &watch].map(tokio::task::JoinHandle::abort_handle).to_vec();
+        let candidate = Candidate {
+            section: config.group.clone(),
+            name: config.name.clone(),
+            port: address.port(),
+            given: (!address.ip().is_unspecified()).then(|| address.to_string()),
+            candidacy: config.group.role.of_relay(),
+            life: BootId(random_u128()),
+            credentials: credentials.clone(),
+            link: config.link.clone(),
+            member: None,
+        };
+        let seat = config.group.elects().then(|| Seat::take(candidate, &guests));
         tracing::info!(name = %config.name, %address, parent = %config.relay.parent, "relay started");
-        let (tasks, parent) = (tasks.to_vec(), config.relay.parent);
+        let parent = config.relay.parent;
         let (name, group) = (config.name, config.group);
-        Ok(Self { name, address, parent, group, inputs, metrics, credentials, link, ready, tasks })
+        Ok(Self { name, address, parent, group, relaying, credentials, seat, tasks })
     }
 
     /// Waits until it has ended: a broken invariant ends it, and its process should end with it.
     pub async fn ended(&self) {
-        self.inputs.gone().await;
+        self.relaying.inputs.gone().await;
     }
 
     /// Where it listens.
@@ -119,7 +180,10 @@ impl RelayServer {
 
     /// Says goodbye to its children and its parent, and ends.
     pub async fn shutdown(&self) {
-        self.inputs.stop().await;
+        if let Some(seat) = &self.seat {
+            seat.leave().await;
+        }
+        self.relaying.shutdown().await;
         self.abort();
     }
 
@@ -202,11 +266,11 @@ impl Outlet<Relay> for RelayOutlet {
 
 impl Probe for RelayServer {
     fn metrics(&self) -> &Metrics {
-        &self.metrics
+        &self.relaying.metrics
     }
 
     fn healthy(&self) -> Result<(), String> {
-        if self.inputs.is_gone() {
+        if self.relaying.inputs.is_gone() {
             return Err("the relay's task has ended".into());
         }
         Ok(())
@@ -214,10 +278,10 @@ impl Probe for RelayServer {
 
     fn ready(&self) -> Result<(), String> {
         self.healthy()?;
-        if *self.ready.borrow() {
+        if *self.relaying.ready.borrow() {
             return Ok(());
         }
-        let trouble = self.link.borrow().trouble();
+        let trouble = self.relaying.link.borrow().trouble();
         Err(trouble.unwrap_or_else(|| "the parent's domains are not followed yet".into()))
     }
 
@@ -227,12 +291,13 @@ impl Probe for RelayServer {
 
     fn status(&self) -> Telling<'_> {
         Box::pin(async {
-            let seen = self
+            let relaying = &self.relaying;
+            let seen = relaying
                 .inputs
                 .look(|relay, links| (Seen::new(relay.status(), links), relay.group_status()));
             let (seen, group) = seen.await.unzip();
             if let Some(seen) = &seen {
-                seen.measure(&self.metrics);
+                seen.measure(&relaying.metrics);
             }
             let domain = |status: &DomainStatus| {
                 serde_json::json!({
@@ -248,15 +313,18 @@ impl Probe for RelayServer {
                 "address": self.address.to_string(),
                 "parent": self.parent,
                 "ready": Probe::ready(self).is_ok(),
-                "trouble": self.link.borrow().trouble(),
+                "trouble": relaying.link.borrow().trouble(),
                 "certificate": self.credentials.status(),
                 "domains": seen.as_ref().map(|seen| seen.domains().map(domain).collect::<Vec<_>>()),
                 "children": seen.as_ref().map(Seen::children),
-                "figures": self.metrics.summary(),
+                "figures": relaying.metrics.summary(),
             });
             if let Some(group) = group.flatten() {
-                self.metrics.group().redirector(&group);
+                relaying.metrics.group().redirector(&group);
                 status["group"] = group::told_by_redirector(&self.group, &group);
+                if let Some(seat) = &self.seat {
+                    status["group"]["election"] = seat.told().await;
+                }
             }
             status
         })

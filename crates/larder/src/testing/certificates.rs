@@ -1,7 +1,6 @@
 //! A process's certificates without the process.
 
-use crate::metrics::Side;
-use crate::tls::{CertificateStatus, Credentials, TlsError, Uses};
+use crate::tls::{CertificateStatus, Credentials, Protocol, TlsError, Uses};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +8,6 @@ use std::sync::Arc;
 /// says so.
 pub struct Watched {
     credentials: Arc<Credentials>,
-    serves: bool,
 }
 
 impl Watched {
@@ -17,7 +15,7 @@ impl Watched {
     /// does if not.
     pub fn load(dir: &Path, name: &str, serves: bool) -> Result<Self, TlsError> {
         let uses = Uses { serves, dials: !serves, ..Uses::default() };
-        Ok(Self { credentials: Credentials::load(dir, name, uses)?, serves })
+        Ok(Self { credentials: Credentials::load(dir, name, uses)? })
     }
 
     /// Looks at the files, uses what does, and tells what is to be seen to.
@@ -29,6 +27,6 @@ impl Watched {
     /// With what links are accepted now; none: this is a node.
     #[must_use]
     pub fn server_config(&self) -> Option<Arc<rustls::ServerConfig>> {
-        self.serves.then(|| self.credentials.current().server(Side::Down))
+        self.credentials.current().server(Protocol::Tree)
     }
 }

@@ -8,10 +8,10 @@
 
 use super::revoked::no_list;
 use super::{
-    CA_FILE, CRL_FILE, Identity, Own, Proven, TlsError, Trusted, certificate_file, key_file,
-    peer_name,
+    CA_FILE, CRL_FILE, Identity, Own, Protocol, Proven, TlsError, Trusted, certificate_file,
+    key_file, peer_name,
 };
-use crate::metrics::{Metrics, Side};
+use crate::metrics::Metrics;
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
@@ -45,6 +45,8 @@ pub fn look_again() {
 pub(crate) struct Uses {
     /// Serves links.
     pub(crate) serves: bool,
+    /// Serves links if the certificate lets it.
+    pub(crate) may_serve: bool,
     /// Opens links to a parent.
     pub(crate) dials: bool,
     /// The name that the parent must prove; none: any that may serve.
@@ -55,6 +57,8 @@ pub(crate) struct Uses {
     pub(crate) group: Option<String>,
     /// Has links to neighbours of that group.
     pub(crate) neighbours: bool,
+    /// Finds out with others of the group who is its redirector.
+    pub(crate) elects: bool,
 }
 
 /// What links are served with, and what they are opened with; what is not needed is not there.
@@ -67,6 +71,10 @@ pub(crate) struct Trust {
     tree: Configs,
     /// From neighbours, and to them.
     neighbours: Configs,
+    /// Datagrams of the group's membership.
+    members: Configs,
+    /// To a redirector that the group has found: whatever its name is, it must be of the group.
+    redirector: Option<Arc<rustls::ClientConfig>>,
 }
 
 impl Trust {
@@ -74,24 +82,42 @@ impl Trust {
     /// have the wrong role, or group.
     fn new(identity: Identity, uses: &Uses) -> Result<Self, TlsError> {
         uses.group.iter().try_for_each(|group| identity.check_group(group))?;
-        let server = uses.serves.then(|| identity.server_config()).transpose()?;
+        let serves = uses.serves || uses.may_serve && identity.may_serve();
+        let server = serves.then(|| identity.server_config()).transpose()?;
         let parent = uses.parent_name.as_deref();
         let client = uses.dials.then(|| identity.client_config(parent)).transpose()?;
-        let neighbours = uses.neighbours.then(|| identity.neighbour_configs()).transpose()?;
-        let neighbours = neighbours.unzip();
-        Ok(Self { identity, tree: (server, client), neighbours })
+        let of_members = |uses: bool, protocol: Protocol| {
+            let configs = uses.then(|| identity.member_configs(protocol)).transpose()?;
+            Ok::<Configs, TlsError>(configs.unzip())
+        };
+        let neighbours = of_members(uses.neighbours, Protocol::Neighbours)?;
+        let members = of_members(uses.elects, Protocol::Members)?;
+        let redirector = uses.elects.then(|| identity.client_config(None)).transpose()?;
+        Ok(Self { identity, tree: (server, client), neighbours, members, redirector })
     }
 
-    /// For links from children, or from neighbours.
-    pub(crate) fn server(&self, side: Side) -> Arc<rustls::ServerConfig> {
-        let configs = if side == Side::Neighbour { &self.neighbours } else { &self.tree };
-        configs.0.clone().expect("who serves says so when the files are loaded")
+    fn configs(&self, protocol: Protocol) -> &Configs {
+        match protocol {
+            Protocol::Tree => &self.tree,
+            Protocol::Neighbours => &self.neighbours,
+            Protocol::Members => &self.members,
+        }
     }
 
-    /// For the link to the parent, or to neighbours.
-    pub(crate) fn client(&self, side: Side) -> Arc<rustls::ClientConfig> {
-        let configs = if side == Side::Neighbour { &self.neighbours } else { &self.tree };
+    /// For what comes in; none: the certificate that is read now does not let it in.
+    pub(crate) fn server(&self, protocol: Protocol) -> Option<Arc<rustls::ServerConfig>> {
+        self.configs(protocol).0.clone()
+    }
+
+    /// For what is dialled.
+    pub(crate) fn client(&self, protocol: Protocol) -> Arc<rustls::ClientConfig> {
+        let configs = self.configs(protocol);
         configs.1.clone().expect("who dials says so when the files are loaded")
+    }
+
+    /// For the link to a redirector that the group has found.
+    pub(crate) fn redirector(&self) -> Arc<rustls::ClientConfig> {
+        self.redirector.clone().expect("who elects says so when the files are loaded")
     }
 }
 
@@ -184,8 +210,8 @@ impl Credentials {
         #[cfg(feature = "simulated")]
         if let Some(identity) = crate::simulated::identity(&name) {
             // Pipes have no TLS.
-            let (tree, neighbours) = <(Configs, Configs)>::default();
-            let trust = Trust { identity: identity?, tree, neighbours };
+            let (tree, neighbours, members) = <(Configs, Configs, Configs)>::default();
+            let trust = Trust { identity: identity?, tree, neighbours, members, redirector: None };
             let (current, looked) = (watch::Sender::new(Arc::new(trust)), Mutex::default());
             return Ok(Arc::new(Self { dir, name, uses, current, looked }));
         }

@@ -164,14 +164,21 @@ impl Identity {
         self.serving(ALPN)
     }
 
-    /// For links to neighbours, that are accepted and that are dialled. Who may connect to a parent may do
-    /// both: none of them is a parent.
-    pub(crate) fn neighbour_configs(
+    /// For what members of a group say to each other by a protocol, accepted and dialled. Who may connect to
+    /// a parent may do both: none of them is a parent.
+    pub(crate) fn member_configs(
         &self,
+        protocol: Protocol,
     ) -> Result<(Arc<rustls::ServerConfig>, Arc<rustls::ClientConfig>), TlsError> {
         self.check_usage(false)?;
         let verifier = verify::NeighbourVerifier(self.child_verifier()?);
-        Ok((self.serving(NEIGHBOUR_ALPN)?, self.connecting(Arc::new(verifier), NEIGHBOUR_ALPN)?))
+        let alpn = protocol.alpn();
+        Ok((self.serving(alpn)?, self.connecting(Arc::new(verifier), alpn)?))
+    }
+
+    /// Whether its certificate lets it serve links.
+    pub(crate) fn may_serve(&self) -> bool {
+        self.check_usage(true).is_ok()
     }
 
     /// Whether its certificate is of a group.
@@ -324,8 +331,28 @@ impl Identity {
 
 /// Tells Larder's links from other protocols on the same port.
 const ALPN: &[u8] = b"larder/1";
-/// The same of links between neighbours: who dials a parent at a neighbour's address is told so.
-const NEIGHBOUR_ALPN: &[u8] = b"larder-group/1";
+
+/// What somebody who dials wants to speak. Several may be served at one port: who dials names his (ALPN), and
+/// is told so where it is not spoken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Protocol {
+    /// Links between parents and children.
+    Tree,
+    /// Links between neighbours.
+    Neighbours,
+    /// Datagrams of a group's membership.
+    Members,
+}
+
+impl Protocol {
+    pub(crate) fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Tree => ALPN,
+            Self::Neighbours => b"larder-group/1",
+            Self::Members => b"larder-members/1",
+        }
+    }
+}
 
 /// Beginning of the URI under which a certificate names a group.
 const GROUP_URI: &str = "larder-group:";

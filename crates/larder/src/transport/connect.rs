@@ -1,16 +1,17 @@
 //! Opening a connection, and running it as a link: to the parent, and to neighbours.
 
-use super::link::{End, LinkSetup};
+use super::link::{Cut, End, LinkSetup};
 use super::prepare;
 use crate::clock::random_u64;
 use crate::config::LinkConfig;
 use crate::metrics::Side;
-use crate::tls::{Credentials, Proven, TlsError};
+use crate::tls::{Credentials, Protocol, Proven, TlsError};
 use larder_core::id::LinkId;
 use larder_core::machine::LinkInput;
 use larder_core::message::{CloseReason, Message};
 use larder_core::rng::Rng;
 use rustls::pki_types::{CertificateDer, ServerName};
+use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub(super) struct Target {
     pub(super) address: String,
     pub(super) credentials: Arc<Credentials>,
     pub(super) link: LinkConfig,
+    /// It is the redirector that the group has found: who is not of the group is not linked to.
+    pub(super) found: bool,
 }
 
 /// A connection that stands.
@@ -68,27 +71,37 @@ impl Target {
         let stream = TcpStream::connect(&self.address).await.map_err(other)?;
         prepare(&stream, self.link.write_limit.0).map_err(other)?;
         let local = stream.local_addr().ok().map(|address| address.ip());
-        // Certificates name identities, not hosts; the verifier ignores the dialled name.
-        let name = ServerName::try_from("larder.invalid").expect("a valid name");
-        let stream = tokio_rustls::TlsConnector::from(self.credentials.current().client(self.side))
-            .connect(name, stream)
-            .await
-            .map_err(|e| self.handshake_failure(&e))?;
+        let stream = open_tls(self.config(), stream).await;
+        let stream = stream.map_err(|e| self.handshake_failure(&e))?;
         let chain = stream.get_ref().1.peer_certificates();
         let certificate = chain.and_then(|chain| Some(chain.first()?.clone().into_owned()));
         let known = certificate.and_then(|one| Some((Proven::of(&one)?, one)));
         let (peer, certificate) =
             known.ok_or_else(|| Failure::Other(format!("{} has no name", self.address)))?;
+        if self.found && !self.credentials.in_group(&peer) {
+            let Proven { name, .. } = peer;
+            return Err(Failure::Other(format!("the certificate of {name} is not of the group")));
+        }
         Ok(Dialed { stream: Stream::Tls(Box::new(stream), certificate), peer, local })
     }
 
-    /// Runs a connection as a link until it ends.
+    fn config(&self) -> Arc<rustls::ClientConfig> {
+        let trust = self.credentials.current();
+        match self.side {
+            Side::Neighbour => trust.client(Protocol::Neighbours),
+            Side::Up | Side::Down if self.found => trust.redirector(),
+            Side::Up | Side::Down => trust.client(Protocol::Tree),
+        }
+    }
+
+    /// Runs a connection as a link until it ends, or until `elsewhere` does.
     pub(super) async fn run(
         &self,
         dialed: Dialed,
         setup: &LinkSetup,
         link: LinkId,
         first: impl FnMut(Message) -> Option<Message>,
+        elsewhere: impl Future<Output = ()>,
     ) -> End {
         let Dialed { stream, peer, .. } = dialed;
         let in_group = self.credentials.in_group(&peer);
@@ -103,12 +116,21 @@ impl Target {
         let opened = (opened, self.address.as_str());
         match stream {
             Stream::Tls(stream, certificate) => {
-                let distrusts = self.credentials.distrusts(&certificate);
-                setup.run(*stream, self.side, link, opened, first, distrusts).await
+                let cuts = async {
+                    tokio::select! {
+                        error = self.credentials.distrusts(&certificate) => Cut::Distrusted(error),
+                        () = elsewhere => Cut::Elsewhere,
+                    }
+                };
+                setup.run(*stream, self.side, link, opened, first, cuts).await
             }
             #[cfg(feature = "simulated")]
             Stream::Pipe(pipe) => {
-                setup.run(pipe, self.side, link, opened, first, std::future::pending()).await
+                let cuts = async {
+                    elsewhere.await;
+                    Cut::Elsewhere
+                };
+                setup.run(pipe, self.side, link, opened, first, cuts).await
             }
         }
     }
@@ -140,6 +162,15 @@ impl Target {
             certificate => Failure::Tls(certificate),
         }
     }
+}
+
+/// Shakes hands as a client. Certificates name identities, not hosts; the verifier ignores the dialled name.
+pub(super) async fn open_tls(
+    config: Arc<rustls::ClientConfig>,
+    stream: TcpStream,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from("larder.invalid").expect("a valid name");
+    tokio_rustls::TlsConnector::from(config).connect(name, stream).await
 }
 
 /// How a link broke, in words.

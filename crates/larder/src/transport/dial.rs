@@ -51,8 +51,50 @@ impl LinkState {
 
 pub(crate) type LinkWatch = watch::Receiver<LinkState>;
 
+/// Who is to be the parent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Parent {
+    /// `host:port`.
+    pub(crate) address: String,
+    /// It is the redirector that the group has found, and must be of the group.
+    pub(crate) found: bool,
+}
+
+/// Who it is now; none: nobody is known. It stays as it is once nobody is left who could change it.
+pub(crate) type ParentWatch = watch::Receiver<Option<Parent>>;
+
+impl Parent {
+    /// One that is configured.
+    pub(crate) fn configured(address: &str) -> Self {
+        Self { address: address.to_owned(), found: false }
+    }
+
+    /// It alone, for good.
+    pub(crate) fn only(self) -> ParentWatch {
+        watch::channel(Some(self)).1
+    }
+}
+
+/// Waits until another parent is wanted.
+async fn moved(parents: &mut ParentWatch) {
+    if parents.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// How a link to the parent ended.
+enum Ended {
+    /// The machine's task is gone.
+    Stopped,
+    /// Another parent is wanted.
+    Elsewhere,
+    /// As this says.
+    Failed(LinkState),
+}
+
 /// Keeps a link to the parent.
 pub(crate) struct Dialer {
+    parents: ParentWatch,
     target: Target,
     /// What links share.
     setup: LinkSetup,
@@ -65,16 +107,17 @@ pub(crate) struct Dialer {
 }
 
 impl Dialer {
-    /// Of a parent at `host:port`.
+    /// Of whoever is the parent.
     pub(crate) fn new(
-        parent: &str,
+        parents: ParentWatch,
         setup: LinkSetup,
         credentials: Arc<Credentials>,
         link: LinkConfig,
         state: watch::Sender<LinkState>,
     ) -> Self {
-        let target = Target { side: Side::Up, address: parent.to_owned(), credentials, link };
-        Self { target, setup, state, local: watch::Sender::new(None), helper: None }
+        let (side, address) = (Side::Up, String::new());
+        let target = Target { side, address, credentials, link, found: false };
+        Self { parents, target, setup, state, local: watch::Sender::new(None), helper: None }
     }
 
     /// Has misses of neighbours answered where the link is read, as far as that can be.
@@ -88,16 +131,34 @@ impl Dialer {
     }
 
     /// Runs until the machine's task is gone.
-    pub(crate) async fn run(self, mut next_link: u64) {
+    pub(crate) async fn run(mut self, mut next_link: u64) {
         let mut pauses = Pauses::new(&self.target.link);
+        let mut parents = self.parents.clone();
         loop {
-            match self.target.connect().await {
+            let parent = parents.borrow_and_update().clone();
+            let Some(Parent { address, found }) = parent else {
+                self.tell(LinkState::Down(Some("the group has no redirector yet".into())));
+                moved(&mut parents).await;
+                continue;
+            };
+            if (&address, found) != (&self.target.address, self.target.found) {
+                (self.target.address, self.target.found) = (address, found);
+                pauses.reset();
+            }
+            let connected = tokio::select! {
+                biased;
+                connected = self.target.connect() => connected,
+                () = moved(&mut parents) => continue,
+            };
+            match connected {
                 Ok(dialed) => {
                     let opened = now();
                     let link = LinkId(next_link);
                     next_link += 1;
-                    let Some(failed) = self.run_link(dialed, link).await else {
-                        return;
+                    let failed = match self.run_link(dialed, link, &mut parents).await {
+                        Ended::Stopped => return,
+                        Ended::Elsewhere => continue,
+                        Ended::Failed(failed) => failed,
                     };
                     if now().since(opened) >= GOOD_LINK {
                         pauses.reset();
@@ -126,12 +187,13 @@ impl Dialer {
                 biased;
                 () = sleep(pause) => {}
                 () = self.target.credentials.changed() => pauses.reset(),
+                () = moved(&mut parents) => {}
             }
         }
     }
 
-    /// Runs a link to its end; none: the machine's task is gone.
-    async fn run_link(&self, dialed: Dialed, link: LinkId) -> Option<LinkState> {
+    /// Runs a link to its end, or until another parent is wanted.
+    async fn run_link(&self, dialed: Dialed, link: LinkId, parents: &mut ParentWatch) -> Ended {
         self.local.send_if_modified(|local| std::mem::replace(local, dialed.local) != dialed.local);
         let first = |message: Message| {
             if let Message::Welcome { name, .. } = &message {
@@ -143,10 +205,11 @@ impl Dialer {
                 None => Some(message),
             }
         };
-        let end = self.target.run(dialed, &self.setup, link, first).await;
-        Some(match end {
+        let end = self.target.run(dialed, &self.setup, link, first, moved(parents)).await;
+        Ended::Failed(match end {
             // This process ends: nothing is wrong, and nothing is dialled any more.
-            End::Stopped | End::Closed(CloseReason::Shutdown) => return None,
+            End::Stopped | End::Closed(CloseReason::Shutdown) => return Ended::Stopped,
+            End::Elsewhere => return Ended::Elsewhere,
             End::Goodbye(reason) | End::Closed(reason) if lasting(&reason) => {
                 LinkState::Refused(reason)
             }

@@ -22,6 +22,9 @@ use tokio::time::timeout;
 /// How long a goodbye may take.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 
+/// The same where the process goes on at another link, which waits for this one's end.
+const ELSEWHERE_LIMIT: Duration = Duration::from_millis(50);
+
 const LANES: [Lane; 3] = [Lane::Control, Lane::Stream, Lane::Bulk];
 
 /// The lanes' own bounds are not used.
@@ -79,8 +82,19 @@ pub(super) enum End {
     Broken(io::Error),
     /// The other side's certificate does no more.
     Distrusted(TlsError),
+    /// This process links elsewhere.
+    Elsewhere,
     /// The machine's task is gone.
     Stopped,
+}
+
+/// Why a link is to end that is well in itself.
+#[derive(Debug)]
+pub(super) enum Cut {
+    /// The other side's certificate does no more.
+    Distrusted(TlsError),
+    /// This process links elsewhere: nobody waits for the other side to hear of it.
+    Elsewhere,
 }
 
 impl LinkSetup {
@@ -95,7 +109,7 @@ impl LinkSetup {
         Self { events, metrics, budget, queue_bytes, write_limit, limits }
     }
 
-    /// Runs a link until it ends, or until `distrusts` does. `input` tells the machine of it;
+    /// Runs a link until it ends, or until `cuts` does. `input` tells the machine of it;
     /// `first` takes every message received before the machine does, and gives it what is left.
     pub(super) async fn run<S>(
         &self,
@@ -104,7 +118,7 @@ impl LinkSetup {
         link: LinkId,
         (input, address): (LinkInput, &str),
         first: impl FnMut(Message) -> Option<Message>,
-        distrusts: impl Future<Output = TlsError>,
+        cuts: impl Future<Output = Cut>,
     ) -> End
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
@@ -130,12 +144,16 @@ impl LinkSetup {
             // In an order, so that the simulator can play it again; a reader that is never idle last.
             biased;
             end = &mut writer.0 => end.unwrap_or(End::Stopped),
-            error = distrusts => End::Distrusted(error),
+            cut = cuts => match cut {
+                Cut::Distrusted(error) => End::Distrusted(error),
+                Cut::Elsewhere => End::Elsewhere,
+            },
             end = self.read(&mut read, (side, link), first) => end,
         };
         let goodbye = match &end {
             End::Closed(reason) if !writer.0.is_finished() => Some(reason.clone()),
             End::Distrusted(error) => Some(CloseReason::Forbidden(error.to_string())),
+            End::Elsewhere => Some(CloseReason::Shutdown),
             _ => None,
         };
         if let Some(reason) = goodbye {
@@ -144,7 +162,11 @@ impl LinkSetup {
                 let _ = (&mut writer.0).await;
                 discard(&mut read).await;
             };
-            let _ = timeout(2 * GOODBYE_LIMIT, last_words).await;
+            let limit = match &end {
+                End::Elsewhere => ELSEWHERE_LIMIT,
+                _ => 2 * GOODBYE_LIMIT,
+            };
+            let _ = timeout(limit, last_words).await;
         }
         drop(writer);
         // A peer that has our goodbye ends the socket before the writer says that it is through.

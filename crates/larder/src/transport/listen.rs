@@ -1,32 +1,79 @@
-//! Links that others open: children, and neighbours.
+//! What others open: links of children and of neighbours, and connections for datagrams.
 
 use super::connect::{broken, lasting};
-use super::link::{End, LinkSetup};
-use super::prepare;
+use super::link::{Cut, End, LinkSetup};
+use super::{datagrams, prepare};
 use crate::config::LinkConfig;
 use crate::metrics::Side;
-use crate::tls::{Credentials, Proven, TlsError};
+use crate::tls::{Credentials, Protocol, Proven, TlsError};
 use larder_core::id::LinkId;
 use larder_core::machine::LinkInput;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: u32 = 1024;
 
-/// Accepts links.
+/// Accepts what comes in at a door.
 pub(crate) struct Listener {
     door: Door,
-    shared: Arc<Shared>,
+    guests: Guests,
+    /// As long as somebody is inside.
     room: Arc<Semaphore>,
+    credentials: Arc<Credentials>,
+    link: LinkConfig,
+}
+
+/// Whom a door lets in, by the protocol that they name. It may change while the door is open.
+#[derive(Clone, Default)]
+pub(crate) struct Guests(Arc<Mutex<BTreeMap<Protocol, Guest>>>);
+
+#[derive(Clone)]
+enum Guest {
+    Links(Arc<Links>),
+    Datagrams(datagrams::Incoming),
+}
+
+impl Guests {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Protocol, Guest>> {
+        // The map is whole between any two of its changes.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets links of a side in, from now on.
+    pub(crate) fn let_in(&self, links: Links) {
+        let protocol = protocol_of(links.side);
+        self.lock().insert(protocol, Guest::Links(Arc::new(links)));
+    }
+
+    /// Lets datagrams of the group's membership in.
+    pub(crate) fn let_datagrams_in(&self, incoming: datagrams::Incoming) {
+        self.lock().insert(Protocol::Members, Guest::Datagrams(incoming));
+    }
+
+    /// Nobody of a side is let in any more; who is inside stays.
+    pub(crate) fn keep_out(&self, side: Side) {
+        self.lock().remove(&protocol_of(side));
+    }
+
+    /// Who is asked for by one of these names; else anybody: the handshake tells who dialled.
+    fn asked<'a>(&self, names: impl Iterator<Item = &'a [u8]>) -> Option<(Protocol, Guest)> {
+        let guests = self.lock();
+        let spoken = names.flat_map(|name| guests.iter().filter(move |(it, _)| it.alpn() == name));
+        let asked = spoken.map(|(protocol, guest)| (*protocol, guest.clone())).next();
+        asked.or_else(|| guests.iter().next().map(|(protocol, guest)| (*protocol, guest.clone())))
+    }
 }
 
 /// Where connections come in.
@@ -43,35 +90,56 @@ enum Arrived {
     Pipe(crate::simulated::Incoming),
 }
 
-struct Shared {
+/// Links of a side that others open.
+pub(crate) struct Links {
     side: Side,
     setup: LinkSetup,
     credentials: Arc<Credentials>,
-    link: LinkConfig,
     next_link: AtomicU64,
 }
 
-impl Listener {
-    /// Of links of a side, which are numbered from `first_link`.
+impl Links {
+    /// Of a side, numbered from `first_link`.
     pub(crate) fn new(
-        door: Door,
         side: Side,
         setup: LinkSetup,
         credentials: Arc<Credentials>,
-        link: LinkConfig,
         first_link: u64,
     ) -> Self {
+        Self { side, setup, credentials, next_link: AtomicU64::new(first_link) }
+    }
+}
+
+fn protocol_of(side: Side) -> Protocol {
+    if side == Side::Neighbour { Protocol::Neighbours } else { Protocol::Tree }
+}
+
+impl Listener {
+    /// For links of one side.
+    pub(crate) fn of_links(door: Door, links: Links, link: LinkConfig) -> Self {
+        let (guests, credentials) = (Guests::default(), links.credentials.clone());
+        guests.let_in(links);
+        Self::new(door, guests, credentials, link)
+    }
+
+    /// At most `link.links_max` are inside at a time.
+    pub(crate) fn new(
+        door: Door,
+        guests: Guests,
+        credentials: Arc<Credentials>,
+        link: LinkConfig,
+    ) -> Self {
         let room = Arc::new(Semaphore::new(link.links_max as usize));
-        let next_link = AtomicU64::new(first_link);
-        let shared = Arc::new(Shared { side, setup, credentials, link, next_link });
-        Self { door, shared, room }
+        Self { door, guests, room, credentials, link }
     }
 
     /// Accepts until dropped.
-    pub(crate) async fn run(mut self) {
+    pub(crate) async fn run(self) {
+        let Self { mut door, guests, room, credentials, link } = self;
+        let entrance = Arc::new(Entrance { guests, credentials, link });
         let mut links = JoinSet::new();
         loop {
-            let (arrived, address) = match self.door.accept().await {
+            let (arrived, address) = match door.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of descriptors, most likely: they come back when links end.
@@ -81,14 +149,13 @@ impl Listener {
                 }
             };
             while links.try_join_next().is_some() {}
-            let Ok(permit) = self.room.clone().try_acquire_owned() else {
-                tracing::warn!(%address, "refused: link.links_max links stand");
-                self.shared.setup.metrics.link_failed(self.shared.side);
+            let Ok(permit) = room.clone().try_acquire_owned() else {
+                entrance.refuse(address, "link.links_max links stand");
                 continue;
             };
-            let shared = self.shared.clone();
+            let entrance = entrance.clone();
             links.spawn(async move {
-                shared.serve(arrived, address).await;
+                entrance.serve(arrived, address).await;
                 drop(permit);
             });
         }
@@ -153,7 +220,14 @@ impl Door {
     }
 }
 
-impl Shared {
+/// What one connection after the other goes through.
+struct Entrance {
+    guests: Guests,
+    credentials: Arc<Credentials>,
+    link: LinkConfig,
+}
+
+impl Entrance {
     async fn serve(&self, arrived: Arrived, address: SocketAddr) {
         let stream = match arrived {
             Arrived::Tcp(stream) => stream,
@@ -161,21 +235,18 @@ impl Shared {
             Arrived::Pipe(incoming) => {
                 let crate::simulated::Incoming { stream, peer, role, .. } = incoming;
                 let peer = crate::simulated::proven(peer, role);
-                return self.serve_link(stream, address, peer, std::future::pending()).await;
+                let Some((_, Guest::Links(links))) = self.guests.asked(std::iter::empty()) else {
+                    return;
+                };
+                return links.serve(stream, address, peer, std::future::pending()).await;
             }
         };
-        let handshake = async {
-            prepare(&stream, self.link.write_limit.0).map_err(|e| e.to_string())?;
-            let trust = self.credentials.current();
-            let acceptor = tokio_rustls::TlsAcceptor::from(trust.server(self.side));
-            let stream = acceptor.accept(stream).await;
-            stream.map_err(|e| trust.identity.explain(&address.to_string(), &e).to_string())
-        };
-        let stream = match timeout(self.link.connect_limit.0, handshake).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return self.refuse(address, &error),
-            Err(_) => return self.refuse(address, "the handshake took too long"),
-        };
+        let (stream, guest) =
+            match timeout(self.link.connect_limit.0, self.greet(stream, address)).await {
+                Ok(Ok(greeted)) => greeted,
+                Ok(Err(error)) => return self.refuse(address, &error),
+                Err(_) => return self.refuse(address, "the handshake took too long"),
+            };
         let chain = stream.get_ref().1.peer_certificates();
         let known = chain.and_then(|chain| {
             let certificate = chain.first()?.clone().into_owned();
@@ -185,10 +256,47 @@ impl Shared {
             return self.refuse(address, "the certificate holds no name");
         };
         let distrusts = self.credentials.distrusts(&certificate);
-        self.serve_link(stream, address, peer, distrusts).await;
+        match guest {
+            Guest::Links(links) => links.serve(stream, address, peer, distrusts).await,
+            Guest::Datagrams(_) if !self.credentials.in_group(&peer) => {
+                self.refuse(address, "its certificate is not of the group in group.name");
+            }
+            Guest::Datagrams(incoming) => incoming.serve(stream, &peer.name, distrusts).await,
+        }
     }
 
-    async fn serve_link<S: AsyncRead + AsyncWrite + Send + 'static>(
+    /// Shakes hands, by the protocol that is asked for.
+    async fn greet(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+    ) -> Result<(TlsStream<TcpStream>, Guest), String> {
+        prepare(&stream, self.link.write_limit.0).map_err(|e| e.to_string())?;
+        let trust = self.credentials.current();
+        let explain =
+            |e: std::io::Error| trust.identity.explain(&address.to_string(), &e).to_string();
+        let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
+        let start = start.await.map_err(explain)?;
+        let (protocol, guest) = {
+            let hello = start.client_hello();
+            let asked = self.guests.asked(hello.alpn().into_iter().flatten());
+            asked.ok_or("nobody is let in here now")?
+        };
+        let config = trust.server(protocol).ok_or("the certificate lets nobody be served")?;
+        let stream = start.into_stream(config).await.map_err(explain)?;
+        Ok((stream, guest))
+    }
+
+    fn refuse(&self, address: SocketAddr, why: &str) {
+        if let Some((_, Guest::Links(links))) = self.guests.asked(std::iter::empty()) {
+            links.setup.metrics.link_failed(links.side);
+        }
+        tracing::warn!(%address, why, "connection refused");
+    }
+}
+
+impl Links {
+    async fn serve<S: AsyncRead + AsyncWrite + Send + 'static>(
         &self,
         stream: S,
         address: SocketAddr,
@@ -202,7 +310,8 @@ impl Shared {
         tracing::info!(%address, %peer, link = link.0, "{who} linked");
         let opened = LinkInput::DownOpened { link, peer: peer.clone(), role, in_group };
         let opened = (opened, at.as_str());
-        let end = self.setup.run(stream, self.side, link, opened, Some, distrusts).await;
+        let cuts = async { Cut::Distrusted(distrusts.await) };
+        let end = self.setup.run(stream, self.side, link, opened, Some, cuts).await;
         let why = match end {
             // Somebody has to see to it.
             End::Closed(reason) if lasting(&reason) => {
@@ -216,7 +325,7 @@ impl Shared {
                 tracing::warn!(%address, link = link.0, %error, "{who} cut off");
                 return;
             }
-            End::Stopped => return,
+            End::Stopped | End::Elsewhere => return,
         };
         tracing::info!(%address, %peer, link = link.0, why, "{who} gone");
     }
@@ -224,10 +333,5 @@ impl Shared {
     /// Who links here.
     fn who(&self) -> &'static str {
         if self.side == Side::Neighbour { "neighbour" } else { "child" }
-    }
-
-    fn refuse(&self, address: SocketAddr, why: &str) {
-        self.setup.metrics.link_failed(self.side);
-        tracing::warn!(%address, why, "connection refused");
     }
 }

@@ -1,20 +1,22 @@
 //! Links over TCP with mutual TLS: dialling, listening, one reader and one writer task a link. To the
-//! parent, from children, and between neighbours.
+//! parent, from children, and between neighbours; and datagrams between the processes of a group.
 //!
 //! Between a link and its machine stand two bounded queues. Towards the machine a full queue makes
 //! the reader wait, and so the socket, and so the peer. Towards the peer the machine never waits:
 //! a peer that lets more than `link.queue` bytes lie is cut off (P7).
 
 mod connect;
+mod datagrams;
 mod dial;
 mod link;
 mod listen;
 mod neighbours;
 mod outgoing;
 
-pub(crate) use dial::{Dialer, LinkState, LinkWatch};
+pub(crate) use datagrams::Datagrams;
+pub(crate) use dial::{Dialer, LinkState, LinkWatch, Parent};
 pub(crate) use link::{LinkEvent, LinkSetup};
-pub(crate) use listen::{Door, Listener};
+pub(crate) use listen::{Door, Guests, Links, Listener};
 pub(crate) use neighbours::NeighbourDialer;
 pub(crate) use outgoing::LinkSender;
 

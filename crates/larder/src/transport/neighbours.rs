@@ -93,6 +93,7 @@ impl NeighbourDialer {
             address: member.address.clone(),
             credentials: self.credentials.clone(),
             link: self.link.clone(),
+            found: false,
         }
     }
 }
@@ -137,9 +138,9 @@ async fn dial(target: Target, setup: LinkSetup, member: Member, link: LinkId) ->
     };
     let opened = now();
     tracing::info!(neighbour = %name, address = %target.address, link = link.0, "neighbour dialled");
-    let end = target.run(dialed, &setup, link, Some).await;
+    let end = target.run(dialed, &setup, link, Some, std::future::pending()).await;
     let (why, hopeless) = match end {
-        End::Stopped => return Ended { stopped: true, ..ended(None, false) },
+        End::Stopped | End::Elsewhere => return Ended { stopped: true, ..ended(None, false) },
         // Also one that has not been told of this member yet: it comes to know it, and pauses grow.
         End::Goodbye(reason) | End::Closed(reason) => (reason.to_string(), false),
         End::Distrusted(error) => (error.to_string(), true),

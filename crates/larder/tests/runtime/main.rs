@@ -2,6 +2,7 @@
 
 mod backups;
 mod common;
+mod elections;
 mod end_to_end;
 mod faults;
 mod files;

@@ -408,7 +408,8 @@ impl Cache {
     /// taken for dead.
     pub(super) fn end_late_transfers(&mut self, now: Instant, out: &mut Out) {
         let (Some(link), Some(group)) = (&mut self.link, &self.neighbours) else { return };
-        let due = link.transfers.take_due(now, (group.config.help_wait, group.config.help_wait_long));
+        let due =
+            link.transfers.take_due(now, (group.config.help_wait, group.config.help_wait_long));
         if due.is_empty() {
             return;
         }

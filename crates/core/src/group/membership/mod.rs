@@ -25,7 +25,7 @@ pub use config::{Candidacy, MembershipConfig, NAME_BYTES_MAX, Participant};
 pub use datagram::DATAGRAM_BYTES_MAX;
 pub use election::Claim;
 
-use crate::group::MEMBERS_MAX;
+use crate::group::{ADDRESS_BYTES_MAX, MEMBERS_MAX};
 use crate::id::BootId;
 use crate::machine::{Fault, Machine};
 use crate::rng::Rng;
@@ -35,7 +35,7 @@ use bytes::Bytes;
 use datagram::{Datagram, SWIM_BYTES_MAX, Say};
 use election::Election;
 use foca::{Foca, Member, NoCustomBroadcast, PeriodicParams, State};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU8, NonZeroUsize};
 use swim::{Asked, Codec, Identity, Numbers};
 use timers::Timers;
@@ -59,6 +59,9 @@ pub enum MembershipInput {
         /// What.
         datagram: Bytes,
     },
+    /// Somebody may be found at this address: one more seed, which may be anybody's word. Of so many that are
+    /// told as there may be participants the newest are kept.
+    Seed(String),
     /// The process is told to end: the others hear of it, and nothing more is asked for.
     Leave,
 }
@@ -85,6 +88,8 @@ pub struct Membership {
     election: Election,
     /// Whom the process was told of last.
     told: Option<BootId>,
+    /// Addresses that it was told while it ran, the oldest first.
+    found: VecDeque<String>,
     /// When a seed is asked next; none: not begun.
     seek_at: Option<Instant>,
     /// Which.
@@ -105,7 +110,7 @@ impl Membership {
     pub fn new(config: MembershipConfig) -> Self {
         let own = &config.own;
         assert!(own.name.len() <= NAME_BYTES_MAX, "names are bounded");
-        assert!(own.address.len() <= super::ADDRESS_BYTES_MAX, "addresses are bounded");
+        assert!(own.address.len() <= ADDRESS_BYTES_MAX, "addresses are bounded");
         assert!(config.group.len() <= NAME_BYTES_MAX, "names of groups are bounded");
         assert!(config.probe_wait < config.probe_every, "others ask before the next one is asked");
         let identity = Identity { participant: own.clone(), renewed: 0 };
@@ -115,6 +120,7 @@ impl Membership {
             timers: Timers::default(),
             election: Election::new(own.clone(), config.faults),
             told: None,
+            found: VecDeque::new(),
             seek_at: None,
             seek: 0,
             left: false,
@@ -265,10 +271,10 @@ impl Membership {
         self.swim(now, out, |swim, asked| swim.apply_many(std::iter::empty(), true, asked));
         let there: Vec<String> =
             self.participants().into_values().map(|participant| participant.address).collect();
-        let seeds = self.config.seeds.len();
-        for _ in 0..seeds {
-            self.seek = (self.seek + 1) % seeds;
-            let seed = &self.config.seeds[self.seek];
+        let seeds: Vec<&String> = self.config.seeds.iter().chain(&self.found).collect();
+        for _ in 0..seeds.len() {
+            self.seek = (self.seek + 1) % seeds.len();
+            let seed = seeds[self.seek];
             if !there.contains(seed) {
                 return self.send(seed.clone(), Say::Who, out);
             }
@@ -286,6 +292,19 @@ impl Membership {
         crate::probe::probe("membership-stood-still");
         self.timers.put_off(late);
         self.election.put_off(late);
+    }
+
+    /// One more address is asked, at once if it is new.
+    fn found(&mut self, address: String, out: &mut Vec<MembershipOutput>) {
+        let known = self.config.seeds.iter().chain(&self.found).any(|seed| *seed == address);
+        if known || address == self.config.own.address || address.len() > ADDRESS_BYTES_MAX {
+            return;
+        }
+        if self.found.len() == MEMBERS_MAX {
+            self.found.pop_front();
+        }
+        self.send(address.clone(), Say::Who, out);
+        self.found.push_back(address);
     }
 
     fn begin(&mut self, now: Instant, out: &mut Vec<MembershipOutput>) {
@@ -362,6 +381,7 @@ impl Machine for Membership {
                     crate::probe::probe("datagram-unread");
                 }
             }
+            MembershipInput::Seed(address) => self.found(address, out),
             MembershipInput::Leave => return self.leave(now, out),
         }
         self.settle(now, out);
@@ -398,6 +418,7 @@ impl Machine for Membership {
     fn check(&self) {
         let known = self.swim.iter_membership_state().len();
         assert!(known <= KNOWN_MAX, "too many participants");
+        assert!(self.found.len() <= MEMBERS_MAX, "too many addresses were told");
         self.timers.check();
         self.election.check();
     }

@@ -1,11 +1,18 @@
-//! What a process is in its group (decisions 0031 and 0032): a member, its redirector, or nothing. It is
+//! What a process is in its group (decisions 0031, 0032 and 0036): a member, its redirector, or nothing. It is
 //! decided here alone.
 
-use crate::config::{GroupSection, LinkConfig};
+mod discovery;
+mod places;
+mod seat;
+
+pub(crate) use places::{Places, Stage};
+pub(crate) use seat::{Candidate, Seat};
+
+use crate::config::{GroupRole, GroupSection, LinkConfig};
 use crate::host::{Inputs, Queues};
 use crate::metrics::{Metrics, Side};
 use crate::tls::{Credentials, Uses};
-use crate::transport::{Door, LinkSender, LinkSetup, Listener, NeighbourDialer};
+use crate::transport::{Door, Guests, LinkSender, LinkSetup, Links, Listener, NeighbourDialer};
 use larder_core::cache::io::{CacheInput, NeighbourOutput};
 use larder_core::cache::{Cache, ReadCache};
 use larder_core::group::{
@@ -41,13 +48,20 @@ pub(crate) fn redirector(section: &GroupSection) -> Option<GroupConfig> {
 
 /// What the certificates of a relay are for beside its links to children and parent.
 pub(crate) fn redirector_uses(section: &GroupSection, uses: Uses) -> Uses {
-    Uses { group: section.group().map(str::to_owned), ..uses }
+    Uses { group: section.group().map(str::to_owned), elects: section.elects(), ..uses }
 }
 
 /// The same of a node.
 pub(crate) fn member_uses(section: &GroupSection, uses: Uses) -> Uses {
-    let group = section.group().map(str::to_owned);
-    Uses { neighbours: group.is_some(), group, ..uses }
+    let (group, elects) = (section.group().map(str::to_owned), section.elects());
+    Uses {
+        neighbours: group.is_some(),
+        group,
+        elects,
+        serves: elects && section.role == GroupRole::Pinned,
+        may_serve: elects && section.role == GroupRole::Elected,
+        ..uses
+    }
 }
 
 fn bytes(bytes: u64) -> usize {
@@ -116,9 +130,14 @@ pub(crate) struct Membership {
     pub(crate) config: MemberConfig,
     /// Where what it says of neighbours goes.
     pub(crate) neighbours: Neighbours,
+    /// Whom its door lets in.
+    pub(crate) guests: Guests,
+    /// At which port that is.
+    pub(crate) port: u16,
+    /// Who it is to the others is told by its seat.
+    elects: bool,
     wanted: mpsc::Receiver<Member>,
     door: Door,
-    port: u16,
     queue_bytes: usize,
 }
 
@@ -151,7 +170,8 @@ impl Membership {
         let (dials, wanted) = mpsc::channel(MEMBERS_MAX);
         let neighbours = Neighbours { dials, reached: Arc::default(), metrics: metrics.clone() };
         let queue_bytes = bytes(section.queue.0);
-        Ok(Some(Self { config, neighbours, wanted, door, port: at.port(), queue_bytes }))
+        let (guests, port, elects) = (Guests::default(), at.port(), section.elects());
+        Ok(Some(Self { config, neighbours, guests, port, elects, wanted, door, queue_bytes }))
     }
 
     /// Lets neighbours in, and dials them. `local`: by which address the parent sees this process.
@@ -162,27 +182,27 @@ impl Membership {
         (credentials, link): (&Arc<Credentials>, &LinkConfig),
         local: watch::Receiver<Option<IpAddr>>,
     ) -> Vec<AbortHandle> {
-        let Self { config, wanted, door, port, queue_bytes, .. } = self;
+        let Self { config, wanted, door, guests, port, elects, queue_bytes, .. } = self;
         // A budget of its own: what neighbours send takes no room from what the parent sends.
         let setup =
             LinkSetup::new(queues.links.clone(), metrics.clone(), queue_bytes, link.write_limit.0);
-        let room = link.links_max.min(u32::try_from(2 * MEMBERS_MAX).expect("a small bound"));
+        let neighbours = u32::try_from(2 * MEMBERS_MAX).expect("a small bound");
+        // Datagrams come over connections of their own, and children while it is the redirector.
+        let room = match elects {
+            true => link.links_max.saturating_add(2 * neighbours),
+            false => link.links_max.min(neighbours),
+        };
         let accepted = LinkConfig { links_max: room, ..link.clone() };
-        let listener = Listener::new(
-            door,
-            Side::Neighbour,
-            setup.clone(),
-            credentials.clone(),
-            accepted,
-            FIRST_ACCEPTED,
-        );
+        let links = Links::new(Side::Neighbour, setup.clone(), credentials.clone(), FIRST_ACCEPTED);
+        guests.let_in(links);
+        let listener = Listener::new(door, guests, credentials.clone(), accepted);
         let (credentials, link) = (credentials.clone(), link.clone());
         let dialer = NeighbourDialer { setup, credentials, link, wanted };
         let mut tasks = vec![
             tokio::spawn(listener.run()).abort_handle(),
             tokio::spawn(dialer.run(FIRST_DIALLED)).abort_handle(),
         ];
-        if config.address.is_empty() {
+        if config.address.is_empty() && !elects {
             let told = tell_address(queues.inputs.clone(), local, port);
             tasks.push(tokio::spawn(told).abort_handle());
         }

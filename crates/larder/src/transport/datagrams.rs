@@ -1,0 +1,267 @@
+//! Datagrams between the processes of a group (decision 0036): each goes once, over a connection with mutual
+//! TLS to whoever listens at an address, and is lost where there is none, or no room.
+//!
+//! A connection begins with the address at which its dialler listens; what it carries then, both ways, are
+//! datagrams, each after its length.
+
+use super::connect::open_tls;
+use super::prepare;
+use crate::config::LinkConfig;
+use crate::tls::{Credentials, Protocol, Proven, TlsError};
+use bytes::Bytes;
+use larder_core::group::membership::DATAGRAM_BYTES_MAX;
+use larder_core::group::{ADDRESS_BYTES_MAX, MEMBERS_MAX};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
+
+/// Datagrams that wait for a connection: with more the newest is lost.
+const WAITING_MAX: usize = 64;
+/// Connections that are open, or being opened.
+const ROUTES_MAX: usize = 4 * MEMBERS_MAX;
+/// One over which nothing comes for so long is ended.
+const IDLE_MAX: Duration = Duration::from_secs(120);
+/// Who could not be reached is not dialled again before this.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Where datagrams of this process go out.
+#[derive(Clone)]
+pub(crate) struct Datagrams {
+    events: mpsc::Sender<Event>,
+}
+
+/// Where connections that others opened come in.
+#[derive(Clone)]
+pub(crate) struct Incoming {
+    events: mpsc::Sender<Event>,
+    carrier: Arc<Carrier>,
+}
+
+enum Event {
+    /// Send this there.
+    Send(String, Bytes),
+    /// Somebody who listens there opened a connection.
+    Came(String, Route),
+    /// A connection has ended; whether it ever stood.
+    Gone(String, u64, bool),
+}
+
+/// A connection, or one that is being opened.
+struct Route {
+    number: u64,
+    queue: mpsc::Sender<Bytes>,
+}
+
+/// What connections share.
+struct Carrier {
+    own: String,
+    credentials: Arc<Credentials>,
+    link: LinkConfig,
+    came: mpsc::Sender<(String, Bytes)>,
+    events: mpsc::WeakSender<Event>,
+}
+
+impl Datagrams {
+    /// Carries datagrams until the handle's task is aborted. `own`: where this process listens. What comes is
+    /// given to `came`, with the address at which its sender listens, or lost if there is no room.
+    pub(crate) fn start(
+        own: String,
+        credentials: Arc<Credentials>,
+        link: LinkConfig,
+        came: mpsc::Sender<(String, Bytes)>,
+    ) -> (Self, Incoming, AbortHandle) {
+        let (events, wanted) = mpsc::channel(4 * WAITING_MAX);
+        let carrier = Carrier { own, credentials, link, came, events: events.downgrade() };
+        let carrier = Arc::new(carrier);
+        let task = tokio::spawn(route(carrier.clone(), wanted)).abort_handle();
+        (Self { events: events.clone() }, Incoming { events, carrier }, task)
+    }
+
+    /// Sends a datagram, perhaps.
+    pub(crate) fn send(&self, to: String, datagram: Bytes) {
+        // Without room it is lost, as a datagram may be.
+        let _ = self.events.try_send(Event::Send(to, datagram));
+    }
+}
+
+impl Incoming {
+    /// Carries datagrams over a connection that was opened by somebody of the group, until it ends.
+    pub(super) async fn serve<S>(
+        &self,
+        stream: S,
+        peer: &str,
+        distrusts: impl Future<Output = TlsError>,
+    ) where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let (mut read, write) = tokio::io::split(stream);
+        let limit = self.carrier.link.connect_limit.0;
+        let Ok(Ok(address)) = timeout(limit, read_address(&mut read)).await else {
+            tracing::debug!(peer, "a connection for datagrams did not say where it is from");
+            return;
+        };
+        let (route, queue) = Route::new(crate::clock::random_u64());
+        let number = route.number;
+        if self.events.send(Event::Came(address.clone(), route)).await.is_err() {
+            return;
+        }
+        self.carrier.run((read, write), &address, queue, distrusts).await;
+        let _ = self.events.send(Event::Gone(address, number, true)).await;
+    }
+}
+
+impl Route {
+    fn new(number: u64) -> (Self, mpsc::Receiver<Bytes>) {
+        let (queue, waiting) = mpsc::channel(WAITING_MAX);
+        (Self { number, queue }, waiting)
+    }
+}
+
+/// Finds a connection for each datagram.
+async fn route(carrier: Arc<Carrier>, mut wanted: mpsc::Receiver<Event>) {
+    let mut routes: BTreeMap<String, Route> = BTreeMap::new();
+    let mut paused: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut next = 0;
+    while let Some(event) = wanted.recv().await {
+        match event {
+            Event::Send(to, datagram) => {
+                if let Some(route) = routes.get(&to) {
+                    let _ = route.queue.try_send(datagram);
+                    continue;
+                }
+                let now = Instant::now();
+                paused.retain(|_, until| *until > now);
+                if paused.contains_key(&to) || routes.len() >= ROUTES_MAX {
+                    continue;
+                }
+                let (route, queue) = Route::new(next);
+                next += 1;
+                let _ = route.queue.try_send(datagram);
+                tokio::spawn(dial(carrier.clone(), to.clone(), route.number, queue));
+                routes.insert(to, route);
+            }
+            // One that this process opens, or has opened, stays: both ends would close another's.
+            Event::Came(from, route) => {
+                if routes.len() < ROUTES_MAX {
+                    routes.entry(from).or_insert(route);
+                }
+            }
+            Event::Gone(to, number, stood) => {
+                if routes.get(&to).is_some_and(|route| route.number == number) {
+                    routes.remove(&to);
+                }
+                if !stood && paused.len() < ROUTES_MAX {
+                    paused.insert(to, Instant::now() + PAUSE);
+                }
+            }
+        }
+    }
+}
+
+/// Opens a connection, and carries datagrams over it until it ends.
+async fn dial(carrier: Arc<Carrier>, to: String, number: u64, queue: mpsc::Receiver<Bytes>) {
+    let opened = timeout(carrier.link.connect_limit.0, carrier.open(&to)).await;
+    let opened = opened.unwrap_or_else(|_| Err("it takes too long".into()));
+    let stood = opened.is_ok();
+    match opened {
+        Ok((stream, distrusts)) => {
+            let halves = tokio::io::split(stream);
+            carrier.run(halves, &to, queue, distrusts).await;
+        }
+        Err(why) => tracing::debug!(address = %to, why, "nobody of the group is reached there"),
+    }
+    if let Some(events) = carrier.events.upgrade() {
+        let _ = events.send(Event::Gone(to, number, stood)).await;
+    }
+}
+
+impl Carrier {
+    async fn open(
+        &self,
+        to: &str,
+    ) -> Result<
+        (impl AsyncRead + AsyncWrite + Send + use<>, impl Future<Output = TlsError> + '_),
+        String,
+    > {
+        let stream = TcpStream::connect(to).await.map_err(|e| e.to_string())?;
+        prepare(&stream, self.link.write_limit.0).map_err(|e| e.to_string())?;
+        let config = self.credentials.current().client(Protocol::Members);
+        let mut stream = open_tls(config, stream).await.map_err(|e| e.to_string())?;
+        let chain = stream.get_ref().1.peer_certificates();
+        let certificate = chain.and_then(|chain| Some(chain.first()?.clone().into_owned()));
+        let certificate = certificate.ok_or("it has no certificate")?;
+        let peer = Proven::of(&certificate).ok_or("its certificate holds no name")?;
+        if !self.credentials.in_group(&peer) {
+            return Err(format!("the certificate of {} is not of the group", peer.name));
+        }
+        let own = frame(self.own.as_bytes());
+        stream.write_all(&own).await.map_err(|e| e.to_string())?;
+        let distrusts = async move { self.credentials.distrusts(&certificate).await };
+        Ok((stream, distrusts))
+    }
+
+    /// Carries datagrams both ways until the connection ends.
+    async fn run<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+        &self,
+        (mut read, mut write): (R, W),
+        peer: &str,
+        mut queue: mpsc::Receiver<Bytes>,
+        distrusts: impl Future<Output = TlsError>,
+    ) {
+        let reads = async {
+            while let Ok(Ok(datagram)) =
+                timeout(IDLE_MAX, read_frame(&mut read, DATAGRAM_BYTES_MAX)).await
+            {
+                // A process that is behind loses what comes, as it may.
+                let _ = self.came.try_send((peer.to_owned(), datagram));
+            }
+        };
+        let writes = async {
+            while let Some(datagram) = queue.recv().await {
+                let sent = async {
+                    write.write_all(&frame(&datagram)).await?;
+                    write.flush().await
+                };
+                if !matches!(timeout(self.link.write_limit.0, sent).await, Ok(Ok(()))) {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = reads => {}
+            () = writes => {}
+            error = distrusts => tracing::warn!(address = peer, %error, "datagrams cut off"),
+        }
+    }
+}
+
+fn frame(bytes: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(bytes.len()).expect("datagrams and addresses are short");
+    [&length.to_be_bytes()[..], bytes].concat()
+}
+
+async fn read_frame<R: AsyncRead + Unpin>(read: &mut R, max: usize) -> io::Result<Bytes> {
+    let length = usize::from(read.read_u16().await?);
+    if length > max {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = vec![0; length];
+    read.read_exact(&mut bytes).await?;
+    Ok(bytes.into())
+}
+
+async fn read_address<R: AsyncRead + Unpin>(read: &mut R) -> io::Result<String> {
+    let bytes = read_frame(read, ADDRESS_BYTES_MAX).await?;
+    let address = std::str::from_utf8(&bytes).map_err(io::Error::other)?;
+    match address.is_empty() {
+        true => Err(io::ErrorKind::InvalidData.into()),
+        false => Ok(address.to_owned()),
+    }
+}
