@@ -11,6 +11,7 @@ mod daily;
 mod damage;
 mod deletion;
 mod dirty;
+mod elections;
 mod full_disk;
 mod groups;
 mod guides;
