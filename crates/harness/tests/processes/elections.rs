@@ -159,6 +159,8 @@ fn a_group_is_upgraded_one_by_one_while_it_works() -> Result<()> {
     }
     let work = Work::begin(mounts[2].at("work"));
     for number in 0..2 {
+        // Files are made before, between and after.
+        std::thread::sleep(Duration::from_secs(1));
         let old = mounts.remove(0);
         old.stop()?;
         mounts.push(lan.mount(number, 2.0)?);
@@ -167,6 +169,7 @@ fn a_group_is_upgraded_one_by_one_while_it_works() -> Result<()> {
     }
     let (count, longest) = work.end()?;
     println!("{count} files; the slowest took {longest:?}");
+    ensure!(count > 5, "{count} files only");
     ensure!(longest < Duration::from_secs(10), "{longest:?} without a commit");
     assert_all(&mounts[1].at("work"), count)?;
     for mount in mounts {

@@ -64,9 +64,13 @@ impl Places {
     /// What is to be seen of it: of the election, and of the relay beside the cache if it is the redirector.
     pub(crate) async fn told(&self) -> (Value, Option<Value>) {
         let half = self.half.lock().await;
-        let redirects = match half.as_ref().filter(|half| half.retires_at.is_none()) {
-            Some(half) => half.relaying.group_status().await.map(|status| {
-                half.metrics.group().redirector(&status);
+        let leads = half.as_ref().filter(|half| half.retires_at.is_none());
+        let looks = leads.map(|half| (half.relaying.looks_at_group(), half.metrics.clone()));
+        // What follows waits, and the relay may have to begin or end meanwhile.
+        drop(half);
+        let redirects = match looks {
+            Some((status, metrics)) => status.await.map(|status| {
+                metrics.group().redirector(&status);
                 told_by_redirector(&self.section, &status)
             }),
             None => None,

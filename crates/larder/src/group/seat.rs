@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::net::{UdpSocket, lookup_host};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Datagrams that wait for the machine.
 const WAITING_MAX: usize = 256;
@@ -129,7 +129,10 @@ async fn sit(
     mut asked: mpsc::Receiver<Ask>,
     follows: watch::Sender<Followed>,
 ) {
-    let address = own_address(&candidate).await;
+    let unknown_until = Instant::now() + UNKNOWN_MAX;
+    let Some(address) = begin(&candidate, &mut asked, (unknown_until, &follows)).await else {
+        return;
+    };
     let Candidate { section, name, candidacy, life, credentials, link, member, .. } = candidate;
     let group = section.group().expect("who takes a seat is of a group").to_owned();
     tracing::info!(%group, %address, ?candidacy, "others of the group reach this process there");
@@ -150,7 +153,6 @@ async fn sit(
     let seeds = section.seeds().map(str::to_owned).collect();
     let config = MembershipConfig { seeds, ..MembershipConfig::new(&group, own) };
     let mut machine = Membership::new(config);
-    let unknown_until = now().after(UNKNOWN_MAX);
     let mut outputs = Vec::new();
     loop {
         for output in outputs.drain(..) {
@@ -159,10 +161,8 @@ async fn sit(
                 MembershipOutput::Redirector(followed) => follow(followed, life, &follows),
             }
         }
+        is_nobody(unknown_until, &follows);
         let at = now();
-        if at >= unknown_until && *follows.borrow() == Followed::Unknown {
-            follows.send_replace(Followed::Nobody);
-        }
         let next = machine.next_timeout().map_or(WAKE_MAX, |wake| wake.since(at).min(WAKE_MAX));
         tokio::select! {
             biased;
@@ -187,6 +187,37 @@ async fn sit(
         if machine.next_timeout().is_some_and(|wake| wake <= at) {
             machine.handle_timeout(at, &mut outputs);
         }
+    }
+}
+
+/// Finds out by which address this process is reached; none: it ends before.
+async fn begin(
+    candidate: &Candidate,
+    asked: &mut mpsc::Receiver<Ask>,
+    (unknown_until, follows): (Instant, &watch::Sender<Followed>),
+) -> Option<String> {
+    let mut address = std::pin::pin!(own_address(candidate));
+    loop {
+        tokio::select! {
+            biased;
+            address = &mut address => return Some(address),
+            ask = asked.recv() => match ask? {
+                Ask::Leave(done) => {
+                    let _ = done.send(());
+                    return None;
+                }
+                Ask::Look(send) => drop(send.send(Value::Null)),
+            },
+            () = sleep(WAKE_MAX) => {}
+        }
+        is_nobody(unknown_until, follows);
+    }
+}
+
+/// Who has not heard of anybody by then follows nobody.
+fn is_nobody(unknown_until: Instant, follows: &watch::Sender<Followed>) {
+    if Instant::now() >= unknown_until && *follows.borrow() == Followed::Unknown {
+        follows.send_replace(Followed::Nobody);
     }
 }
 

@@ -20,6 +20,7 @@ use larder_core::id::{BootId, LinkId};
 use larder_core::relay::io::{RelayInput, RelayNotice, RelayOutput};
 use larder_core::relay::{self, Relay};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,8 +115,9 @@ impl Relaying {
     }
 
     /// What a redirector's machine knows of its group; none: it is none, or has no time to say.
-    pub(crate) async fn group_status(&self) -> Option<GroupStatus> {
-        self.inputs.look(|relay, _| relay.group_status()).await.flatten()
+    pub(crate) fn looks_at_group(&self) -> impl Future<Output = Option<GroupStatus>> + use<> {
+        let inputs = self.inputs.clone();
+        async move { inputs.look(|relay, _| relay.group_status()).await.flatten() }
     }
 }
 
