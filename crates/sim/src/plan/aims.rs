@@ -32,7 +32,7 @@ pub(crate) struct Aim {
 
 use Part::{Limits as L, Mix as M, Stores as S, Troubles as T, World as W};
 
-const CROWDS: Aim = Aim { name: "crowds", sets: &[W], aim: Plan::aim_at_crowds };
+const CROWDS: Aim = Aim { name: "crowds", sets: &[W, L], aim: Plan::aim_at_crowds };
 const TWINS: Aim = Aim { name: "twins", sets: &[W, M, L, T], aim: Plan::aim_at_twins };
 const LATE_STREAMS: Aim =
     Aim { name: "late-streams", sets: &[W, T], aim: Plan::aim_at_late_streams };
