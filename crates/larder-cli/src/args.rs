@@ -102,6 +102,9 @@ pub(crate) struct Election {
     /// `member` [default: elected]
     #[arg(long, value_name = "ROLE")]
     pub(crate) group_role: Option<String>,
+    /// Where others of the group reach this process [default: found out]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) group_address: Option<String>,
 }
 
 /// A member's place in a group of neighbours.
@@ -116,9 +119,6 @@ pub(crate) struct Membership {
     /// Where to listen for neighbours [default: any free port]
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) group_listen: Option<String>,
-    /// Where neighbours reach this process [default: where it reaches its parent from]
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) group_address: Option<String>,
 }
 
 /// A process that serves for long.

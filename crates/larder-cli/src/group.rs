@@ -53,7 +53,7 @@ pub(crate) fn take_members(group: &mut Value) -> Table {
         fields.remove("members");
     }
     let mut table = table();
-    let by_redirector = group["role"] == "redirector";
+    let by_redirector = group["role"] != "member";
     match by_redirector {
         true => table.set_header([
             "MEMBER",

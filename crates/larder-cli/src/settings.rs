@@ -39,7 +39,6 @@ impl Flags {
     pub(crate) fn membership(self, membership: &Membership) -> Self {
         self.set("group.name", membership.group.as_ref())
             .set("group.listen", membership.group_listen.as_ref())
-            .set("group.address", membership.group_address.as_ref())
             .election(&membership.election)
     }
 
@@ -48,6 +47,7 @@ impl Flags {
         self.set("group.seeds", election.group_seeds.as_ref())
             .set("group.multicast", election.group_multicast.as_ref())
             .set("group.role", election.group_role.as_ref())
+            .set("group.address", election.group_address.as_ref())
     }
 
     /// The configuration: defaults, file, environment, these flags, each over the one before.

@@ -12,7 +12,7 @@ use crate::http::{Probe, Telling};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::tls::{CertificateStatus, Credentials, Uses};
-use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch, Parent};
+use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch, Parent, ParentWatch};
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{Cache, CacheConfig, PageCopy, PolicyKind, ReadCache};
 use larder_core::id::{BootId, DomainId, HistoryId, Stamp, VolumeId};
@@ -95,6 +95,7 @@ pub(super) struct NodeShared {
     events: broadcast::Sender<Event>,
     link: LinkWatch,
     credentials: Arc<Credentials>,
+    parents: ParentWatch,
     places: Option<Places>,
     pub(super) ids: IdPools,
     pub(super) commit_rooms: CommitRooms,
@@ -176,11 +177,11 @@ impl Node {
         let keys = credentials.clone();
         // Where the group finds its redirector itself, that is the parent, once it is known.
         let (elected, parents) = watch::channel(None);
-        let parents = match config.group.elects() {
+        let parents: ParentWatch = match config.group.elects() {
             true => parents,
             false => Parent::configured(&config.node.parent).only(),
         };
-        let mut dialer = Dialer::new(parents, setup, keys, config.link.clone(), state);
+        let mut dialer = Dialer::new(parents.clone(), setup, keys, config.link.clone(), state);
         let (events, _) = broadcast::channel(events);
         let requests = Requests::new(inputs.clone());
         let neighbours = membership.as_ref().map(|membership| membership.neighbours.clone());
@@ -189,7 +190,8 @@ impl Node {
         }
         let outlet = CacheOutlet::new(&requests, events.clone(), neighbours);
         let places = membership.as_ref().filter(|_| config.group.elects()).map(|membership| {
-            take_part(&config, boot, (membership, &credentials), inputs.clone(), elected)
+            let door = (membership, &credentials);
+            take_part(&config, door, inputs.clone(), (elected, link.clone()))
         });
         let neighbours = membership.map_or_else(Vec::new, |membership| {
             let trust = (&credentials, &config.link);
@@ -213,6 +215,7 @@ impl Node {
             link,
             commit_rooms: CommitRooms::new(commit_bytes),
             credentials,
+            parents,
             places,
             tasks: Mutex::new(tasks),
         };
@@ -327,7 +330,13 @@ impl Node {
     /// Waits until the node has ended: by [`Node::shutdown`], or because an invariant broke, when
     /// its process should end with it.
     pub async fn ended(&self) {
-        self.shared.inputs.gone().await;
+        match &self.shared.places {
+            Some(places) => tokio::select! {
+                () = self.shared.inputs.gone() => {}
+                () = places.broken() => {}
+            },
+            None => self.shared.inputs.gone().await,
+        }
     }
 
     /// What the node knows of itself.
@@ -350,12 +359,18 @@ impl Node {
         NodeStatus {
             name: shared.config.full_name(),
             boot: shared.boot.to_string(),
-            parent: shared.config.node.parent.clone(),
+            parent: self.parent(),
             connected: matches!(link, LinkState::Up { .. }),
             trouble: link.trouble(),
             certificate: shared.credentials.status(),
             domains: shared.cache.domains().into_iter().map(domain).collect(),
         }
+    }
+
+    /// The address of its parent now: a group that finds its redirector itself may have another one soon.
+    fn parent(&self) -> String {
+        let parent = self.shared.parents.borrow().as_ref().map(|parent| parent.address.clone());
+        parent.unwrap_or_else(|| self.shared.config.node.parent.clone())
     }
 
     /// This process's life.
@@ -418,6 +433,9 @@ impl Probe for Node {
         if self.shared.inputs.is_gone() {
             return Err("the cache's task has ended".into());
         }
+        if self.shared.places.as_ref().is_some_and(Places::is_broken) {
+            return Err("the task of the relay beside the cache has ended".into());
+        }
         Ok(())
     }
 
@@ -467,20 +485,15 @@ impl Probe for Node {
 /// Takes the node's seat in a group that finds its redirector itself.
 fn take_part(
     config: &NodeConfig,
-    boot: BootId,
     (membership, credentials): (&Membership, &Arc<Credentials>),
     member: Inputs<Cache>,
-    parents: watch::Sender<Option<Parent>>,
+    (parents, link): (watch::Sender<Option<Parent>>, LinkWatch),
 ) -> Places {
-    let may_serve = credentials.current().identity.may_serve();
-    let given = Some(membership.config.address.clone()).filter(|address| !address.is_empty());
     let candidate = Candidate {
         section: config.group.clone(),
         name: config.full_name(),
-        port: membership.port,
-        given,
-        candidacy: config.group.role.of_node(may_serve),
-        life: boot,
+        listen: membership.listen,
+        is_relay: false,
         credentials: credentials.clone(),
         link: config.link.clone(),
         member: Some(member),
@@ -488,7 +501,7 @@ fn take_part(
     let guests = membership.guests.clone();
     let seat = Seat::take(candidate, &guests);
     let relay = config.redirector();
-    Places::new(seat, Stage { relay, credentials: credentials.clone(), guests, parents })
+    Places::new(seat, Stage { relay, credentials: credentials.clone(), guests, parents, link })
 }
 
 /// As this thread's world wants it.

@@ -24,21 +24,21 @@ pub enum GroupRole {
 }
 
 impl GroupRole {
-    /// What a relay is in an election.
-    pub(crate) fn of_relay(self) -> Candidacy {
-        self.with(0)
+    /// What a relay is in an election, whose certificate lets it serve, or does not.
+    pub(crate) fn of_relay(self, may_serve: bool) -> Candidacy {
+        self.with(0, may_serve)
     }
 
-    /// What a node or mount is, whose certificate lets it serve, or does not.
+    /// The same of a node or mount.
     pub(crate) fn of_node(self, may_serve: bool) -> Candidacy {
-        if may_serve { self.with(1) } else { Candidacy::Never }
+        self.with(1, may_serve)
     }
 
-    fn with(self, number: u8) -> Candidacy {
+    fn with(self, number: u8, may_serve: bool) -> Candidacy {
         match self {
-            Self::Elected => Candidacy::May(number),
-            Self::Pinned => Candidacy::Pinned,
-            Self::Member => Candidacy::Never,
+            Self::Elected if may_serve => Candidacy::May(number),
+            Self::Pinned if may_serve => Candidacy::Pinned,
+            _ => Candidacy::Never,
         }
     }
 }
@@ -121,7 +121,8 @@ impl GroupSection {
     /// Whether the group finds its redirector itself.
     #[must_use]
     pub fn elects(&self) -> bool {
-        self.group().is_some() && (!self.seeds.is_empty() || !self.multicast.is_empty())
+        let found = self.seeds().next().is_some() || !self.multicast.is_empty();
+        self.group().is_some() && found
     }
 
     /// Where others of the group may be found.

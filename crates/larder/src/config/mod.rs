@@ -285,6 +285,9 @@ pub struct LogConfig {
     pub file: PathBuf,
 }
 
+/// What the relay beside a node is called.
+const BESIDE: &str = "redirector";
+
 /// What a node is started with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeConfig {
@@ -328,8 +331,8 @@ impl NodeConfig {
     /// The relay beside the node's cache, which runs while the node is its group's redirector.
     pub(crate) fn redirector(&self) -> RelayConfig {
         let beside = match self.node.instance.as_str() {
-            "" => "redirector".to_owned(),
-            instance => format!("{instance}-redirector"),
+            "" => BESIDE.to_owned(),
+            instance => format!("{instance}-{BESIDE}"),
         };
         let relay = RelaySection {
             parent: self.node.parent.clone(),
@@ -539,6 +542,23 @@ impl Config {
         }
         if let Some((key, why)) = self.group.fault() {
             return Err(invalid(key, why));
+        }
+        if self.group.elects() {
+            let node = self.node();
+            if !is_node_name(&node.redirector().name) {
+                return Err(invalid("node.instance", "too long for the relay beside the node"));
+            }
+            if self.node.instance == BESIDE {
+                return Err(invalid("node.instance", "the relay beside the node is called so"));
+            }
+            let parents =
+                [(&self.node.parent, "node.parent"), (&self.relay.parent, "relay.parent")];
+            for (parent, key) in parents {
+                if self.group.seeds().any(|seed| seed == parent) {
+                    let why = "one of group.seeds: the group's redirector dials it, so that it is not in the group";
+                    return Err(invalid(key, why));
+                }
+            }
         }
         for (period, key) in periods {
             if period.0.is_zero() {

@@ -1,8 +1,7 @@
-//! Finding others of a group on the LAN: each says now and then, by multicast, of which group it is and where it
-//! listens. That is anybody's word: whoever is found is asked over a connection on which it has to prove itself.
+//! Finding others of a group on the LAN: each says now and then, by multicast, of which group it is and at which
+//! port it listens. That is anybody's word: whoever is found is asked over a connection on which it has to prove itself.
 
 use crate::config::GroupSection;
-use larder_core::group::ADDRESS_BYTES_MAX;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
@@ -17,8 +16,8 @@ const SAY_EVERY: Duration = Duration::from_secs(1);
 const BEGIN_EVERY: Duration = Duration::from_secs(5);
 /// Of this format.
 const MAGIC: &[u8; 8] = b"LRDgrp01";
-/// Longest message: the group's name, which certificates bound to 63 bytes, and an address.
-const BYTES_MAX: usize = MAGIC.len() + 1 + 63 + ADDRESS_BYTES_MAX;
+/// Longest message: the group's name, which certificates bound to 63 bytes, and a port.
+const BYTES_MAX: usize = MAGIC.len() + 2 + 63;
 
 /// Looks for others from now on, and gives the addresses at which they listen to `found`, again and again. None:
 /// the group has no multicast address.
@@ -29,14 +28,20 @@ pub(super) fn start(
     found: mpsc::Sender<String>,
 ) -> Option<AbortHandle> {
     let SocketAddr::V4(at) = section.multicast.parse().ok()? else { return None };
+    let port = own.rsplit_once(':')?.1.parse().ok()?;
     let (group, own) = (group.to_owned(), own.to_owned());
-    Some(tokio::spawn(look(at, group, own, found)).abort_handle())
+    Some(tokio::spawn(look(at, group, (own, port), found)).abort_handle())
 }
 
-async fn look(at: SocketAddrV4, group: String, own: String, found: mpsc::Sender<String>) {
+async fn look(
+    at: SocketAddrV4,
+    group: String,
+    (own, port): (String, u16),
+    found: mpsc::Sender<String>,
+) {
     let mut told = false;
     loop {
-        let Err(error) = look_once(at, &group, &own, &found).await;
+        let Err(error) = look_once(at, &group, (&own, port), &found).await;
         if !std::mem::replace(&mut told, true) {
             tracing::warn!(%at, %error, "group.multicast: nobody is found by it");
         }
@@ -48,11 +53,11 @@ async fn look(at: SocketAddrV4, group: String, own: String, found: mpsc::Sender<
 async fn look_once(
     at: SocketAddrV4,
     group: &str,
-    own: &str,
+    (own, port): (&str, u16),
     found: &mpsc::Sender<String>,
 ) -> io::Result<std::convert::Infallible> {
     let socket = open(at)?;
-    let said = encode(group, own);
+    let said = encode(group, port);
     let mut says = interval(SAY_EVERY);
     says.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut bytes = [0; BYTES_MAX + 1];
@@ -63,10 +68,14 @@ async fn look_once(
                 let _ = socket.send_to(&said, at).await;
             }
             received = socket.recv_from(&mut bytes) => {
-                let (count, _) = received?;
+                let (count, from) = received?;
+                // Nobody has others dialled than the machine that says so.
                 match decode(&bytes[..count]) {
-                    Some((of, address)) if of == group && address != own => {
-                        let _ = found.try_send(address.to_owned());
+                    Some((of, port)) if of == group => {
+                        let address = SocketAddr::new(from.ip(), port).to_string();
+                        if address != own {
+                            let _ = found.try_send(address);
+                        }
                     }
                     _ => {}
                 }
@@ -89,20 +98,14 @@ fn open(at: SocketAddrV4) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into())
 }
 
-fn encode(group: &str, address: &str) -> Vec<u8> {
-    let length = u8::try_from(group.len()).expect("certificates bound the names of groups");
-    [MAGIC, &[length][..], group.as_bytes(), address.as_bytes()].concat()
+fn encode(group: &str, port: u16) -> Vec<u8> {
+    [MAGIC, &port.to_be_bytes()[..], group.as_bytes()].concat()
 }
 
-/// The group and the address of a message; none: it is no such message.
-fn decode(bytes: &[u8]) -> Option<(&str, &str)> {
-    let (length, rest) = bytes.strip_prefix(MAGIC)?.split_first()?;
-    let (group, address) = rest.split_at_checked(usize::from(*length))?;
-    let (group, address) = (std::str::from_utf8(group).ok()?, std::str::from_utf8(address).ok()?);
-    let sound = !address.is_empty()
-        && address.len() <= ADDRESS_BYTES_MAX
-        && address.bytes().all(|byte| byte.is_ascii_graphic());
-    sound.then_some((group, address))
+/// The group and the port of a message; none: it is no such message.
+fn decode(bytes: &[u8]) -> Option<(&str, u16)> {
+    let (port, group) = bytes.strip_prefix(MAGIC)?.split_first_chunk()?;
+    Some((std::str::from_utf8(group).ok()?, u16::from_be_bytes(*port)))
 }
 
 #[cfg(test)]
@@ -112,11 +115,8 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        assert_eq!(decode(&encode("site1", "10.0.0.1:4785")), Some(("site1", "10.0.0.1:4785")));
-        assert!(encode(&"g".repeat(63), &"a".repeat(ADDRESS_BYTES_MAX)).len() <= BYTES_MAX);
-        for wrong in ["", "10.0.0.1:47 85", "\u{7f}"] {
-            assert_eq!(decode(&encode("site1", wrong)), None, "{wrong:?}");
-        }
+        assert_eq!(decode(&encode("site1", 4785)), Some(("site1", 4785)));
+        assert!(encode(&"g".repeat(63), 1).len() <= BYTES_MAX);
     }
 
     /// Anybody on the LAN may send anything.
@@ -128,8 +128,8 @@ mod tests {
             if rng.chance(1, 2) {
                 bytes = [&MAGIC[..], &bytes].concat();
             }
-            if let Some((_, address)) = decode(&bytes) {
-                assert!((1..=ADDRESS_BYTES_MAX).contains(&address.len()));
+            if let Some((group, port)) = decode(&bytes) {
+                assert_eq!(decode(&encode(group, port)), Some((group, port)));
             }
         }
     }

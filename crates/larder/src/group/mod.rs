@@ -64,6 +64,18 @@ pub(crate) fn member_uses(section: &GroupSection, uses: Uses) -> Uses {
     }
 }
 
+/// Links to neighbours that come in, at most.
+const NEIGHBOURS_MAX: u32 = 2 * MEMBERS_MAX as u32;
+
+fn with_room(link: &LinkConfig, more: u32) -> LinkConfig {
+    LinkConfig { links_max: link.links_max.saturating_add(more), ..link.clone() }
+}
+
+/// What holds at the door of a relay: where its group finds its redirector itself there is room for datagrams.
+pub(crate) fn room_of_door(section: &GroupSection, link: &LinkConfig) -> LinkConfig {
+    with_room(link, if section.elects() { NEIGHBOURS_MAX } else { 0 })
+}
+
 fn bytes(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
@@ -132,8 +144,8 @@ pub(crate) struct Membership {
     pub(crate) neighbours: Neighbours,
     /// Whom its door lets in.
     pub(crate) guests: Guests,
-    /// At which port that is.
-    pub(crate) port: u16,
+    /// Where that is.
+    pub(crate) listen: SocketAddr,
     /// Who it is to the others is told by its seat.
     elects: bool,
     wanted: mpsc::Receiver<Member>,
@@ -170,8 +182,8 @@ impl Membership {
         let (dials, wanted) = mpsc::channel(MEMBERS_MAX);
         let neighbours = Neighbours { dials, reached: Arc::default(), metrics: metrics.clone() };
         let queue_bytes = bytes(section.queue.0);
-        let (guests, port, elects) = (Guests::default(), at.port(), section.elects());
-        Ok(Some(Self { config, neighbours, guests, port, elects, wanted, door, queue_bytes }))
+        let (guests, elects) = (Guests::default(), section.elects());
+        Ok(Some(Self { config, neighbours, guests, listen: at, elects, wanted, door, queue_bytes }))
     }
 
     /// Lets neighbours in, and dials them. `local`: by which address the parent sees this process.
@@ -182,17 +194,15 @@ impl Membership {
         (credentials, link): (&Arc<Credentials>, &LinkConfig),
         local: watch::Receiver<Option<IpAddr>>,
     ) -> Vec<AbortHandle> {
-        let Self { config, wanted, door, guests, port, elects, queue_bytes, .. } = self;
+        let Self { config, wanted, door, guests, listen, elects, queue_bytes, .. } = self;
         // A budget of its own: what neighbours send takes no room from what the parent sends.
         let setup =
             LinkSetup::new(queues.links.clone(), metrics.clone(), queue_bytes, link.write_limit.0);
-        let neighbours = u32::try_from(2 * MEMBERS_MAX).expect("a small bound");
-        // Datagrams come over connections of their own, and children while it is the redirector.
-        let room = match elects {
-            true => link.links_max.saturating_add(2 * neighbours),
-            false => link.links_max.min(neighbours),
+        let accepted = match elects {
+            // Children come as well, while it is the redirector.
+            true => with_room(link, 2 * NEIGHBOURS_MAX),
+            false => LinkConfig { links_max: link.links_max.min(NEIGHBOURS_MAX), ..link.clone() },
         };
-        let accepted = LinkConfig { links_max: room, ..link.clone() };
         let links = Links::new(Side::Neighbour, setup.clone(), credentials.clone(), FIRST_ACCEPTED);
         guests.let_in(links);
         let listener = Listener::new(door, guests, credentials.clone(), accepted);
@@ -203,7 +213,7 @@ impl Membership {
             tokio::spawn(dialer.run(FIRST_DIALLED)).abort_handle(),
         ];
         if config.address.is_empty() && !elects {
-            let told = tell_address(queues.inputs.clone(), local, port);
+            let told = tell_address(queues.inputs.clone(), local, listen.port());
             tasks.push(tokio::spawn(told).abort_handle());
         }
         tasks

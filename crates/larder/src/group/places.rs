@@ -7,8 +7,9 @@ use crate::config::{GroupSection, RelayConfig};
 use crate::metrics::{Metrics, Side};
 use crate::server::Relaying;
 use crate::tls::Credentials;
-use crate::transport::{Guests, Parent};
+use crate::transport::{Guests, LinkState, LinkWatch, Parent};
 use serde_json::Value;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, watch};
@@ -17,10 +18,14 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 /// A relay that is the redirector no longer goes on for those who have not left it for so long.
 const RETIRES_AFTER: Duration = Duration::from_secs(5);
-/// A node that follows nobody any more does not take itself for alone before this.
+/// A node that follows nobody any more does not take itself for alone before this, where somebody may be elected.
 const NOBODY_AFTER: Duration = Duration::from_secs(1);
-/// How long those have who are told to find another one.
-const HAND_OVER: Duration = Duration::from_millis(300);
+/// A redirector to which there is no link for so long is done without: it is there for others, and not for this
+/// node, or its own line is cut.
+const WITHOUT_AFTER: Duration = Duration::from_secs(3);
+/// After so long it is tried again, and twice as long after each attempt that came to nothing.
+const TRIED_AFTER: Duration = Duration::from_secs(15);
+const TRIED_AFTER_MAX: Duration = Duration::from_secs(240);
 
 /// The relay beside a node's cache.
 struct Half {
@@ -35,6 +40,7 @@ pub(crate) struct Places {
     seat: Seat,
     section: GroupSection,
     half: Arc<Mutex<Option<Half>>>,
+    broken: watch::Receiver<bool>,
     task: AbortHandle,
 }
 
@@ -51,27 +57,49 @@ pub(crate) struct Stage {
     pub(crate) guests: Guests,
     /// Who is its parent.
     pub(crate) parents: watch::Sender<Option<Parent>>,
+    /// Where the link to it is.
+    pub(crate) link: LinkWatch,
 }
 
 impl Places {
     pub(crate) fn new(seat: Seat, stage: Stage) -> Self {
         let half = Arc::new(Mutex::new(None));
         let section = stage.relay.group.clone();
-        let task = tokio::spawn(stage.follow(seat.followed(), half.clone())).abort_handle();
-        Self { seat, section, half, task }
+        let (breaks, broken) = watch::channel(false);
+        let follows = stage.follow(seat.followed(), half.clone(), breaks);
+        let task = tokio::spawn(follows).abort_handle();
+        Self { seat, section, half, broken, task }
+    }
+
+    /// Waits until a broken invariant has ended the relay beside the cache.
+    pub(crate) async fn broken(&self) {
+        if self.broken.clone().wait_for(|broken| *broken).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Whether that has happened.
+    pub(crate) fn is_broken(&self) -> bool {
+        *self.broken.borrow()
     }
 
     /// What is to be seen of it: of the election, and of the relay beside the cache if it is the redirector.
     pub(crate) async fn told(&self) -> (Value, Option<Value>) {
         let half = self.half.lock().await;
         let leads = half.as_ref().filter(|half| half.retires_at.is_none());
-        let looks = leads.map(|half| (half.relaying.looks_at_group(), half.metrics.clone()));
+        let looks = leads.map(|half| {
+            let Half { relaying, metrics, .. } = half;
+            (relaying.looks_at_group(), relaying.trouble(), metrics.clone())
+        });
         // What follows waits, and the relay may have to begin or end meanwhile.
         drop(half);
         let redirects = match looks {
-            Some((status, metrics)) => status.await.map(|status| {
+            Some((status, trouble, metrics)) => status.await.map(|status| {
                 metrics.group().redirector(&status);
-                told_by_redirector(&self.section, &status)
+                let mut told = told_by_redirector(&self.section, &status);
+                told["trouble"] = trouble.into();
+                told["figures"] = serde_json::json!(metrics.summary());
+                told
             }),
             None => None,
         };
@@ -84,17 +112,23 @@ impl Places {
         self.task.abort();
         let half = self.half.lock().await.take();
         if let Some(half) = half {
-            tokio::time::sleep(HAND_OVER).await;
             half.relaying.shutdown().await;
         }
     }
 }
 
 impl Stage {
-    async fn follow(self, mut followed: watch::Receiver<Followed>, half: Arc<Mutex<Option<Half>>>) {
+    async fn follow(
+        self,
+        mut followed: watch::Receiver<Followed>,
+        half: Arc<Mutex<Option<Half>>>,
+        breaks: watch::Sender<bool>,
+    ) {
+        let mut link = self.link.clone();
+        let mut tries = Tries::new();
         loop {
             let now = followed.borrow_and_update().clone();
-            if now == Followed::Nobody
+            if now == (Followed::Nobody { awaited: true })
                 && let Ok(changed) = timeout(NOBODY_AFTER, followed.changed()).await
             {
                 // Another one was elected in the place of the one that is gone.
@@ -103,32 +137,62 @@ impl Stage {
                 }
                 continue;
             }
-            self.act(&now, &mut *half.lock().await);
-            let retires_at = half.lock().await.as_ref().and_then(|half| half.retires_at);
+            let up = matches!(*link.borrow_and_update(), LinkState::Up { .. });
+            let parent = self.parent(&now, &mut tries, up);
+            let (retires_at, gone) = {
+                let half = &mut *half.lock().await;
+                self.act(&now, half);
+                self.turn(parent);
+                let gone = half.as_ref().map(|half| half.relaying.gone());
+                (half.as_ref().and_then(|half| half.retires_at), gone)
+            };
             tokio::select! {
                 changed = followed.changed() => if changed.is_err() {
                     return;
                 },
+                _ = link.changed() => {}
+                () = until(tries.next()) => {}
                 () = until(retires_at) => {
                     self.guests.keep_out(Side::Down);
-                    let retired = half.lock().await.take();
-                    if let Some(half) = retired {
-                        half.relaying.shutdown().await;
+                    if let Some(half) = half.lock().await.take() {
+                        // Its goodbyes hold up nobody who elects.
+                        tokio::spawn(async move { half.relaying.shutdown().await });
                     }
+                }
+                () = ended(gone) => {
+                    breaks.send_replace(true);
+                    return;
                 }
             }
         }
     }
 
-    fn act(&self, followed: &Followed, half: &mut Option<Half>) {
-        let parent = match followed {
-            Followed::Unknown => return,
+    /// Who is to be the parent; none: as before.
+    fn parent(&self, followed: &Followed, tries: &mut Tries, up: bool) -> Option<Parent> {
+        let above = || Parent::configured(&self.relay.relay.parent);
+        match followed {
+            Followed::Unknown => None,
             // Whoever is alone has the redirector's parent.
-            Followed::Nobody => Parent::configured(&self.relay.relay.parent),
+            Followed::Nobody { .. } => Some(above()),
             Followed::Own(address) | Followed::Other(address) => {
-                Parent { address: address.clone(), found: true }
+                let found = Parent { address: address.clone(), found: true };
+                let linked = up && self.parents.borrow().as_ref() == Some(&found);
+                Some(if tries.tries(&found, linked) { found } else { above() })
             }
-        };
+        }
+    }
+
+    fn turn(&self, parent: Option<Parent>) {
+        let Some(parent) = parent else { return };
+        self.parents.send_if_modified(|before| {
+            let changes = before.as_ref() != Some(&parent);
+            *before = Some(parent);
+            changes
+        });
+    }
+
+    /// Begins the relay beside the cache, or has it end.
+    fn act(&self, followed: &Followed, half: &mut Option<Half>) {
         match (matches!(followed, Followed::Own(_)), half) {
             (true, half @ None) => *half = Some(self.begin()),
             (true, Some(half)) => half.retires_at = None,
@@ -137,11 +201,6 @@ impl Stage {
             }
             (false, None) => {}
         }
-        self.parents.send_if_modified(|before| {
-            let changes = before.as_ref() != Some(&parent);
-            *before = Some(parent);
-            changes
-        });
     }
 
     fn begin(&self) -> Half {
@@ -152,9 +211,66 @@ impl Stage {
     }
 }
 
+/// Attempts to link to the redirector that is followed.
+struct Tries {
+    /// Which.
+    of: Option<Parent>,
+    /// It is tried; else it is done without.
+    on: bool,
+    /// Until then; none: there is a link.
+    until: Option<Instant>,
+    /// How long it is done without after an attempt that comes to nothing.
+    pause: Duration,
+}
+
+impl Tries {
+    fn new() -> Self {
+        Self { of: None, on: false, until: None, pause: TRIED_AFTER }
+    }
+
+    /// When that changes by itself.
+    fn next(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Whether it is to be tried now. `linked`: there is a link to it.
+    fn tries(&mut self, parent: &Parent, linked: bool) -> bool {
+        let now = Instant::now();
+        if self.of.as_ref() != Some(parent) {
+            let until = Some(now + WITHOUT_AFTER);
+            *self = Self { of: Some(parent.clone()), on: true, until, pause: TRIED_AFTER };
+        } else if linked {
+            (self.until, self.pause) = (None, TRIED_AFTER);
+        } else if self.on && self.until.is_none() {
+            self.until = Some(now + WITHOUT_AFTER);
+        } else if self.until.is_some_and(|until| until <= now) {
+            self.on = !self.on;
+            if self.on {
+                self.until = Some(now + WITHOUT_AFTER);
+            } else {
+                tracing::warn!(
+                    redirector = %parent.address,
+                    "there is no link to the group's redirector: done without it for {:?}",
+                    self.pause
+                );
+                self.until = Some(now + self.pause);
+                self.pause = (self.pause * 2).min(TRIED_AFTER_MAX);
+            }
+        }
+        self.on
+    }
+}
+
 async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn ended(gone: Option<impl Future<Output = ()>>) {
+    match gone {
+        Some(gone) => gone.await,
         None => std::future::pending().await,
     }
 }

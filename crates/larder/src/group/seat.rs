@@ -2,11 +2,12 @@
 //! of membership, and carries its datagrams.
 
 use super::discovery;
-use crate::clock::now;
+use crate::clock::{now, random_u128};
 use crate::config::{GroupSection, LinkConfig};
 use crate::host::Inputs;
-use crate::tls::Credentials;
+use crate::tls::{Credentials, Protocol};
 use crate::transport::{Datagrams, Guests};
+use bytes::Bytes;
 use larder_core::cache::Cache;
 use larder_core::cache::io::CacheInput;
 use larder_core::group::membership::{
@@ -27,12 +28,16 @@ use tokio::time::{Instant, sleep, timeout};
 const WAITING_MAX: usize = 256;
 /// A machine is woken this late at most.
 const WAKE_MAX: Duration = Duration::from_secs(1);
-/// Of nobody that is followed by then it is known that there is nobody.
-const UNKNOWN_MAX: Duration = Duration::from_secs(2);
-/// How long it may take until the others know that this process leaves.
-const LEAVE_LIMIT: Duration = Duration::from_millis(100);
+/// Of nobody that is followed by then it is known that there is nobody. Whoever may be elected has claimed by then.
+const UNKNOWN_MAX: Duration = Duration::from_secs(1);
+/// How long it may take until the others know that this process leaves, and have another redirector.
+const LEAVE_LIMIT: Duration = Duration::from_millis(300);
 /// Between two attempts to find out by which address this process is reached.
 const ADDRESS_EVERY: Duration = Duration::from_secs(1);
+/// The same once it is known: it may change.
+const ADDRESS_AGAIN: Duration = Duration::from_secs(10);
+/// How long a name may take to be resolved.
+const ADDRESS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Who takes a seat.
 pub(crate) struct Candidate {
@@ -40,15 +45,24 @@ pub(crate) struct Candidate {
     /// As its certificate proves it.
     pub(crate) name: String,
     /// Where it listens, for whoever is of the group.
-    pub(crate) port: u16,
-    /// The same as an address, if it listens at one alone.
-    pub(crate) given: Option<String>,
-    pub(crate) candidacy: Candidacy,
-    pub(crate) life: BootId,
+    pub(crate) listen: SocketAddr,
+    /// It is a relay for good, and not beside a cache.
+    pub(crate) is_relay: bool,
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) link: LinkConfig,
     /// A member, whose neighbours reach it there too.
     pub(crate) member: Option<Inputs<Cache>>,
+}
+
+impl Candidate {
+    /// Whether it may be the redirector: its certificate may have been renewed, and lost its role.
+    fn candidacy(&self) -> Candidacy {
+        let may_serve = self.credentials.current().server(Protocol::Tree).is_some();
+        match self.is_relay {
+            true => self.section.role.of_relay(may_serve),
+            false => self.section.role.of_node(may_serve),
+        }
+    }
 }
 
 /// Who is the redirector, as this process sees it.
@@ -57,7 +71,10 @@ pub(crate) enum Followed {
     /// It has just begun to look.
     Unknown,
     /// Nobody.
-    Nobody,
+    Nobody {
+        /// Somebody is there who may be elected: there will be one in a moment.
+        awaited: bool,
+    },
     /// This process, which listens there.
     Own(String),
     /// Who listens there.
@@ -96,6 +113,11 @@ impl Seat {
         self.followed.clone()
     }
 
+    /// Whether this process is the redirector.
+    pub(crate) fn leads(&self) -> bool {
+        matches!(*self.followed.borrow(), Followed::Own(_))
+    }
+
     /// Says that this process leaves, so that it is not missed.
     pub(crate) async fn leave(&self) {
         let (done, left) = oneshot::channel();
@@ -130,63 +152,148 @@ async fn sit(
     follows: watch::Sender<Followed>,
 ) {
     let unknown_until = Instant::now() + UNKNOWN_MAX;
-    let Some(address) = begin(&candidate, &mut asked, (unknown_until, &follows)).await else {
-        return;
-    };
-    let Candidate { section, name, candidacy, life, credentials, link, member, .. } = candidate;
-    let group = section.group().expect("who takes a seat is of a group").to_owned();
-    tracing::info!(%group, %address, ?candidacy, "others of the group reach this process there");
-    if let Some(member) = &member
-        && member.send(CacheInput::Reachable(address.clone())).await.is_err()
-    {
-        return;
-    }
-    let (came, mut coming) = mpsc::channel(WAITING_MAX);
-    let carried = Datagrams::start(address.clone(), credentials, link, came);
-    let (datagrams, incoming, carries) = carried;
-    let _carries = Owned(carries);
-    guests.let_datagrams_in(incoming);
-    let (found, mut finding) = mpsc::channel(WAITING_MAX);
-    let looks = discovery::start(&section, &group, &address, found);
-    let _looks = looks.map(Owned);
-    let own = Participant { life, name, address, candidacy };
-    let seeds = section.seeds().map(str::to_owned).collect();
-    let config = MembershipConfig { seeds, ..MembershipConfig::new(&group, own) };
-    let mut machine = Membership::new(config);
-    let mut outputs = Vec::new();
     loop {
+        let told = (unknown_until, &follows);
+        let Some(address) = begin(&candidate, &mut asked, told).await else { return };
+        if let Some(member) = &candidate.member
+            && member.send(CacheInput::Reachable(address.clone())).await.is_err()
+        {
+            return;
+        }
+        let sitting = Sitting::begin(&candidate, &guests, address);
+        if !sitting.run(&candidate, &mut asked, told).await {
+            return;
+        }
+    }
+}
+
+/// A seat under one address, with one right to be elected. Under another one the process is another participant.
+struct Sitting {
+    machine: Membership,
+    own: Participant,
+    datagrams: Datagrams,
+    coming: mpsc::Receiver<(String, Bytes)>,
+    finding: mpsc::Receiver<String>,
+    /// Carries datagrams, and looks for others.
+    _tasks: Vec<Owned>,
+}
+
+impl Sitting {
+    fn begin(candidate: &Candidate, guests: &Guests, address: String) -> Self {
+        let Candidate { section, name, credentials, link, .. } = candidate;
+        let group = section.group().expect("who takes a seat is of a group");
+        let candidacy = candidate.candidacy();
+        tracing::info!(%group, %address, ?candidacy, "others of the group reach this process there");
+        let (came, coming) = mpsc::channel(WAITING_MAX);
+        let (datagrams, incoming, carries) =
+            Datagrams::start(address.clone(), credentials.clone(), link.clone(), came);
+        guests.let_datagrams_in(incoming);
+        let (found, finding) = mpsc::channel(WAITING_MAX);
+        let looks = discovery::start(section, group, &address, found);
+        let life = BootId(random_u128());
+        let own = Participant { life, name: name.clone(), address, candidacy };
+        let seeds = section.seeds().map(str::to_owned).collect();
+        let config = MembershipConfig { seeds, ..MembershipConfig::new(group, own.clone()) };
+        let machine = Membership::new(config);
+        let tasks = std::iter::once(carries).chain(looks).map(Owned).collect();
+        Self { machine, own, datagrams, coming, finding, _tasks: tasks }
+    }
+
+    /// Takes part until the process is to be another participant (true), or ends.
+    async fn run(
+        mut self,
+        candidate: &Candidate,
+        asked: &mut mpsc::Receiver<Ask>,
+        (unknown_until, follows): (Instant, &watch::Sender<Followed>),
+    ) -> bool {
+        let mut outputs = Vec::new();
+        let own = self.own.clone();
+        let mut changes = std::pin::pin!(candidate.is_another(&own));
+        loop {
+            self.carry_out(&mut outputs, follows);
+            is_nobody(unknown_until, follows);
+            let wake = self.machine.next_timeout();
+            let next = wake.map_or(WAKE_MAX, |wake| wake.since(now()).min(WAKE_MAX));
+            tokio::select! {
+                biased;
+                ask = asked.recv() => match ask {
+                    Some(Ask::Leave(done)) => {
+                        self.machine.handle(now(), MembershipInput::Leave, &mut outputs);
+                        self.carry_out(&mut outputs, follows);
+                        let _ = done.send(());
+                    }
+                    Some(Ask::Look(send)) => drop(send.send(self.told())),
+                    None => return false,
+                },
+                Some((from, datagram)) = self.coming.recv() => {
+                    let input = MembershipInput::Received { from, datagram };
+                    self.machine.handle(now(), input, &mut outputs);
+                }
+                Some(seed) = self.finding.recv() => {
+                    self.machine.handle(now(), MembershipInput::Seed(seed), &mut outputs);
+                }
+                () = &mut changes => {
+                    tracing::warn!("this process's address or certificate has changed: it leaves, and comes back");
+                    self.machine.handle(now(), MembershipInput::Leave, &mut outputs);
+                    self.carry_out(&mut outputs, follows);
+                    sleep(LEAVE_LIMIT).await;
+                    return true;
+                }
+                () = sleep(next) => {}
+            }
+            let at = now();
+            if self.machine.next_timeout().is_some_and(|wake| wake <= at) {
+                self.machine.handle_timeout(at, &mut outputs);
+            }
+        }
+    }
+
+    fn carry_out(&self, outputs: &mut Vec<MembershipOutput>, follows: &watch::Sender<Followed>) {
         for output in outputs.drain(..) {
             match output {
-                MembershipOutput::Send { to, datagram } => datagrams.send(to, datagram),
-                MembershipOutput::Redirector(followed) => follow(followed, life, &follows),
+                MembershipOutput::Send { to, datagram } => self.datagrams.send(to, datagram),
+                MembershipOutput::Redirector(followed) => self.follow(followed, follows),
             }
         }
-        is_nobody(unknown_until, &follows);
-        let at = now();
-        let next = machine.next_timeout().map_or(WAKE_MAX, |wake| wake.since(at).min(WAKE_MAX));
-        tokio::select! {
-            biased;
-            ask = asked.recv() => match ask {
-                Some(Ask::Leave(done)) => {
-                    machine.handle(now(), MembershipInput::Leave, &mut outputs);
-                    let _ = done.send(());
-                }
-                Some(Ask::Look(send)) => drop(send.send(told(&machine, life))),
-                None => return,
-            },
-            Some((from, datagram)) = coming.recv() => {
-                let input = MembershipInput::Received { from, datagram };
-                machine.handle(now(), input, &mut outputs);
+    }
+
+    fn follow(&self, redirector: Option<Participant>, follows: &watch::Sender<Followed>) {
+        let followed = match redirector {
+            None => {
+                let there = self.machine.participants();
+                let awaited = there.values().any(|one| one.candidacy != Candidacy::Never);
+                Followed::Nobody { awaited }
             }
-            Some(seed) = finding.recv() => {
-                machine.handle(now(), MembershipInput::Seed(seed), &mut outputs);
+            Some(own) if own.life == self.own.life => Followed::Own(own.address),
+            Some(other) => Followed::Other(other.address),
+        };
+        match &followed {
+            Followed::Own(_) => tracing::info!("this process is the group's redirector"),
+            Followed::Other(address) => tracing::info!(%address, "the group's redirector"),
+            Followed::Nobody { .. } | Followed::Unknown => {
+                tracing::warn!("the group has no redirector");
             }
-            () = sleep(next) => {}
         }
-        let at = now();
-        if machine.next_timeout().is_some_and(|wake| wake <= at) {
-            machine.handle_timeout(at, &mut outputs);
-        }
+        follows.send_replace(followed);
+    }
+
+    fn told(&self) -> Value {
+        let claim = self.machine.claim();
+        let there = self.machine.participants().into_values().map(|one| {
+            json!({
+                "name": one.name,
+                "address": one.address,
+                "life": one.life.to_string(),
+                "candidacy": match one.candidacy {
+                    Candidacy::Pinned => "pinned",
+                    Candidacy::May(_) => "elected",
+                    Candidacy::Never => "member",
+                },
+                "redirector": claim.is_some_and(|claim| claim.leader == one.life),
+                "own": one.life == self.own.life,
+            })
+        });
+        json!({ "term": claim.map(|claim| claim.term), "there": there.collect::<Vec<_>>() })
     }
 }
 
@@ -217,58 +324,56 @@ async fn begin(
 /// Who has not heard of anybody by then follows nobody.
 fn is_nobody(unknown_until: Instant, follows: &watch::Sender<Followed>) {
     if Instant::now() >= unknown_until && *follows.borrow() == Followed::Unknown {
-        follows.send_replace(Followed::Nobody);
+        follows.send_replace(Followed::Nobody { awaited: false });
     }
 }
 
-fn follow(redirector: Option<Participant>, life: BootId, follows: &watch::Sender<Followed>) {
-    let followed = match redirector {
-        None => Followed::Nobody,
-        Some(own) if own.life == life => Followed::Own(own.address),
-        Some(other) => Followed::Other(other.address),
-    };
-    match &followed {
-        Followed::Own(_) => tracing::info!("this process is the group's redirector"),
-        Followed::Other(address) => tracing::info!(%address, "the group's redirector"),
-        Followed::Nobody | Followed::Unknown => tracing::warn!("the group has no redirector"),
+impl Candidate {
+    /// Waits until it is reached by another address than a participant's, or may be elected and that one may not,
+    /// or the reverse.
+    async fn is_another(&self, own: &Participant) {
+        loop {
+            tokio::select! {
+                () = sleep(ADDRESS_AGAIN) => {}
+                () = self.credentials.changed() => {}
+            }
+            if self.candidacy() != own.candidacy {
+                return;
+            }
+            // One that is found nowhere now may be found again.
+            if let Some(address) = self.address().await
+                && address != own.address
+            {
+                return;
+            }
+        }
     }
-    follows.send_replace(followed);
+
+    /// By which address others reach this process: the one that is configured, or by which it reaches them.
+    async fn address(&self) -> Option<String> {
+        if !self.section.address.is_empty() {
+            return Some(self.section.address.clone());
+        }
+        if !self.listen.ip().is_unspecified() {
+            return Some(self.listen.to_string());
+        }
+        let mut found = Vec::new();
+        for target in self.section.seeds().chain(Some(self.section.multicast.as_str())) {
+            found.extend(toward(target, self.listen.is_ipv4()).await);
+        }
+        // This machine's own name may lead to itself alone.
+        let outside = found.iter().find(|address| !address.is_loopback());
+        let address = outside.or(found.first())?;
+        Some(SocketAddr::new(*address, self.listen.port()).to_string())
+    }
 }
 
-fn told(machine: &Membership, life: BootId) -> Value {
-    let claim = machine.claim();
-    let there = machine.participants().into_values().map(|one| {
-        json!({
-            "name": one.name,
-            "address": one.address,
-            "life": one.life.to_string(),
-            "candidacy": match one.candidacy {
-                Candidacy::Pinned => "pinned",
-                Candidacy::May(_) => "elected",
-                Candidacy::Never => "member",
-            },
-            "redirector": claim.is_some_and(|claim| claim.leader == one.life),
-            "own": one.life == life,
-        })
-    });
-    json!({ "term": claim.map(|claim| claim.term), "there": there.collect::<Vec<_>>() })
-}
-
-/// By which address others reach this process: the one that is configured, or by which it reaches them.
+/// Waits until it is known by which address others reach this process.
 async fn own_address(candidate: &Candidate) -> String {
-    let section = &candidate.section;
-    if !section.address.is_empty() {
-        return section.address.clone();
-    }
-    if let Some(given) = &candidate.given {
-        return given.clone();
-    }
     let mut told = false;
     loop {
-        for target in section.seeds().chain(Some(section.multicast.as_str())) {
-            if let Some(address) = toward(target).await {
-                return SocketAddr::new(address, candidate.port).to_string();
-            }
+        if let Some(address) = candidate.address().await {
+            return address;
         }
         if !std::mem::replace(&mut told, true) {
             tracing::warn!(
@@ -280,10 +385,11 @@ async fn own_address(candidate: &Candidate) -> String {
     }
 }
 
-/// The address from which this machine would send there. Nothing is sent.
-async fn toward(target: &str) -> Option<IpAddr> {
-    let target = lookup_host(target).await.ok()?.next()?;
-    let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+/// The address from which this machine would send there, of the family in which it listens. Nothing is sent.
+async fn toward(target: &str, ipv4: bool) -> Option<IpAddr> {
+    let mut targets = timeout(ADDRESS_LIMIT, lookup_host(target)).await.ok()?.ok()?;
+    let target = targets.find(|target| target.is_ipv4() == ipv4)?;
+    let any = if ipv4 { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).await.ok()?;
     socket.connect(target).await.ok()?;
     let address = socket.local_addr().ok()?.ip();

@@ -114,6 +114,17 @@ impl Relaying {
         self.inputs.stop().await;
     }
 
+    /// Waits until it has ended: a broken invariant ends it.
+    pub(crate) fn gone(&self) -> impl Future<Output = ()> + use<> {
+        let inputs = self.inputs.clone();
+        async move { inputs.gone().await }
+    }
+
+    /// Why it has no parent; none: it has one.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.link.borrow().trouble()
+    }
+
     /// What a redirector's machine knows of its group; none: it is none, or has no time to say.
     pub(crate) fn looks_at_group(&self) -> impl Future<Output = Option<GroupStatus>> + use<> {
         let inputs = self.inputs.clone();
@@ -146,18 +157,16 @@ impl RelayServer {
         let relaying = Relaying::start(&config, &credentials, &metrics);
         let guests = Guests::default();
         guests.let_in(relaying.children(&credentials));
-        let listener =
-            Listener::new(door, guests.clone(), credentials.clone(), config.link.clone());
+        let room = group::room_of_door(&config.group, &config.link);
+        let listener = Listener::new(door, guests.clone(), credentials.clone(), room);
         let accept = tokio::spawn(listener.run());
         let watch = tokio::spawn(credentials.clone().watch(metrics));
         let tasks = [&accept, &watch].map(tokio::task::JoinHandle::abort_handle).to_vec();
         let candidate = Candidate {
             section: config.group.clone(),
             name: config.name.clone(),
-            port: address.port(),
-            given: (!address.ip().is_unspecified()).then(|| address.to_string()),
-            candidacy: config.group.role.of_relay(),
-            life: BootId(random_u128()),
+            listen: address,
+            is_relay: true,
             credentials: credentials.clone(),
             link: config.link.clone(),
             member: None,
@@ -326,6 +335,10 @@ impl Probe for RelayServer {
                 status["group"] = group::told_by_redirector(&self.group, &group);
                 if let Some(seat) = &self.seat {
                     status["group"]["election"] = seat.told().await;
+                    if !seat.leads() {
+                        // It serves whoever links to it all the same.
+                        status["group"]["role"] = "standby".into();
+                    }
                 }
             }
             status

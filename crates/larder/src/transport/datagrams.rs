@@ -26,6 +26,10 @@ use tokio::time::{Instant, timeout};
 const WAITING_MAX: usize = 64;
 /// Connections that are open, or being opened.
 const ROUTES_MAX: usize = 4 * MEMBERS_MAX;
+/// Of those, the ones that are being opened.
+const OPENED_MAX: usize = 64;
+/// Connections to one address: both ends may open one at a time, and one may be dead and not known to be.
+const OF_ADDRESS_MAX: usize = 4;
 /// One over which nothing comes for so long is ended.
 const IDLE_MAX: Duration = Duration::from_secs(120);
 /// Who could not be reached is not dialled again before this.
@@ -49,6 +53,8 @@ enum Event {
     Send(String, Bytes),
     /// Somebody who listens there opened a connection.
     Came(String, Route),
+    /// One that this process was opening stands.
+    Stands(String, u64),
     /// A connection has ended; whether it ever stood.
     Gone(String, u64, bool),
 }
@@ -57,6 +63,7 @@ enum Event {
 struct Route {
     number: u64,
     queue: mpsc::Sender<Bytes>,
+    stands: bool,
 }
 
 /// What connections share.
@@ -107,7 +114,7 @@ impl Incoming {
             tracing::debug!(peer, "a connection for datagrams did not say where it is from");
             return;
         };
-        let (route, queue) = Route::new(crate::clock::random_u64());
+        let (route, queue) = Route::new(crate::clock::random_u64(), true);
         let number = route.number;
         if self.events.send(Event::Came(address.clone(), route)).await.is_err() {
             return;
@@ -118,45 +125,56 @@ impl Incoming {
 }
 
 impl Route {
-    fn new(number: u64) -> (Self, mpsc::Receiver<Bytes>) {
+    fn new(number: u64, stands: bool) -> (Self, mpsc::Receiver<Bytes>) {
         let (queue, waiting) = mpsc::channel(WAITING_MAX);
-        (Self { number, queue }, waiting)
+        (Self { number, queue, stands }, waiting)
     }
 }
 
-/// Finds a connection for each datagram.
+/// Finds a connection for each datagram: of several to an address the newest that stands.
 async fn route(carrier: Arc<Carrier>, mut wanted: mpsc::Receiver<Event>) {
-    let mut routes: BTreeMap<String, Route> = BTreeMap::new();
+    let mut routes: BTreeMap<String, Vec<Route>> = BTreeMap::new();
     let mut paused: BTreeMap<String, Instant> = BTreeMap::new();
-    let mut next = 0;
     while let Some(event) = wanted.recv().await {
+        let all = || routes.values().flatten();
+        let (count, opened) = (all().count(), all().filter(|route| !route.stands).count());
         match event {
             Event::Send(to, datagram) => {
-                if let Some(route) = routes.get(&to) {
+                let known = routes.get(&to).map_or(&[][..], Vec::as_slice);
+                let stands = known.iter().rev().find(|route| route.stands);
+                if let Some(route) = stands.or(known.last()) {
                     let _ = route.queue.try_send(datagram);
                     continue;
                 }
                 let now = Instant::now();
                 paused.retain(|_, until| *until > now);
-                if paused.contains_key(&to) || routes.len() >= ROUTES_MAX {
+                let full = count >= ROUTES_MAX || opened >= OPENED_MAX;
+                if paused.contains_key(&to) || full {
                     continue;
                 }
-                let (route, queue) = Route::new(next);
-                next += 1;
+                let (route, queue) = Route::new(crate::clock::random_u64(), false);
                 let _ = route.queue.try_send(datagram);
                 tokio::spawn(dial(carrier.clone(), to.clone(), route.number, queue));
-                routes.insert(to, route);
+                routes.entry(to).or_default().push(route);
             }
-            // One that this process opens, or has opened, stays: both ends would close another's.
             Event::Came(from, route) => {
-                if routes.len() < ROUTES_MAX {
-                    routes.entry(from).or_insert(route);
+                if count < ROUTES_MAX {
+                    let known = routes.entry(from).or_default();
+                    if known.len() >= OF_ADDRESS_MAX {
+                        known.remove(0);
+                    }
+                    known.push(route);
                 }
+            }
+            Event::Stands(to, number) => {
+                let known = routes.get_mut(&to).into_iter().flatten();
+                known.filter(|route| route.number == number).for_each(|route| route.stands = true);
             }
             Event::Gone(to, number, stood) => {
-                if routes.get(&to).is_some_and(|route| route.number == number) {
-                    routes.remove(&to);
+                if let Some(known) = routes.get_mut(&to) {
+                    known.retain(|route| route.number != number);
                 }
+                routes.retain(|_, known| !known.is_empty());
                 if !stood && paused.len() < ROUTES_MAX {
                     paused.insert(to, Instant::now() + PAUSE);
                 }
@@ -172,6 +190,9 @@ async fn dial(carrier: Arc<Carrier>, to: String, number: u64, queue: mpsc::Recei
     let stood = opened.is_ok();
     match opened {
         Ok((stream, distrusts)) => {
+            if let Some(events) = carrier.events.upgrade() {
+                let _ = events.send(Event::Stands(to.clone(), number)).await;
+            }
             let halves = tokio::io::split(stream);
             carrier.run(halves, &to, queue, distrusts).await;
         }

@@ -210,7 +210,11 @@ impl Dialer {
             // This process ends: nothing is wrong, and nothing is dialled any more.
             End::Stopped | End::Closed(CloseReason::Shutdown) => return Ended::Stopped,
             End::Elsewhere => return Ended::Elsewhere,
-            End::Goodbye(reason) | End::Closed(reason) if lasting(&reason) => {
+            // Whoever goes back and forth between redirectors may be taken for another of its name for a moment.
+            End::Goodbye(reason) | End::Closed(reason)
+                if lasting(&reason)
+                    && !(self.target.found && matches!(reason, CloseReason::Identity(_))) =>
+            {
                 LinkState::Refused(reason)
             }
             End::Goodbye(reason) | End::Closed(reason) => LinkState::Down(Some(reason.to_string())),

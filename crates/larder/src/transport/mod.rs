@@ -14,7 +14,7 @@ mod neighbours;
 mod outgoing;
 
 pub(crate) use datagrams::Datagrams;
-pub(crate) use dial::{Dialer, LinkState, LinkWatch, Parent};
+pub(crate) use dial::{Dialer, LinkState, LinkWatch, Parent, ParentWatch};
 pub(crate) use link::{LinkEvent, LinkSetup};
 pub(crate) use listen::{Door, Guests, Links, Listener};
 pub(crate) use neighbours::NeighbourDialer;

@@ -2,7 +2,7 @@
 
 use crate::common::{Site, counter, create, eventually, increment, session, value};
 use larder::client::{Node, NodeConfig};
-use larder::config::GroupRole;
+use larder::config::{GroupRole, RelayConfig};
 use larder::http::Probe;
 use larder::metrics::{Direction, Kind, Side};
 use larder::server::RelayServer;
@@ -26,7 +26,8 @@ impl Lan {
         for (name, role) in relays.into_iter().chain([("low", Role::Node)]) {
             site.authority.issue_in(&tls, (name, role, &groups), 1).expect("issues");
         }
-        let seeds: Vec<String> = seeds.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        // By a name, as people write it: participants know each other by addresses.
+        let seeds: Vec<String> = seeds.iter().map(|port| format!("localhost:{port}")).collect();
         Self { site, seeds: seeds.join(",") }
     }
 
@@ -45,13 +46,17 @@ impl Lan {
     }
 
     async fn relay(&self, port: u16, parent: &str, role: GroupRole) -> RelayServer {
+        RelayServer::start(self.relay_config(port, parent, role)).await.expect("the relay starts")
+    }
+
+    fn relay_config(&self, port: u16, parent: &str, role: GroupRole) -> RelayConfig {
         let mut config = self.site.relay_config(parent);
         config.name = "redirector".into();
         config.group.name = GROUP.into();
         config.group.seeds = self.seeds.clone();
         config.group.role = role;
         config.relay.listen = format!("127.0.0.1:{port}");
-        RelayServer::start(config).await.expect("the relay starts")
+        config
     }
 }
 
@@ -191,6 +196,25 @@ async fn a_member_alone_is_linked_to_the_parent_itself() {
     assert_eq!(increment(&on_low, id).await.expect("commits"), 2);
     let on_b = session(&b.volume("shared").await.expect("made"));
     assert_eq!(increment(&on_b, id).await.expect("commits"), 3);
+}
+
+/// Somebody is the redirector, and says so to all, but announces an address at which nobody is reached: whoever
+/// follows it is linked to the parent itself after a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirector_that_is_not_reached_is_done_without() {
+    let ports: [u16; 3] = ports();
+    let lan = Lan::new(&ports[..2]);
+    let origin = lan.site.origin().await;
+    let parent = origin.address().to_string();
+    let mut config = lan.relay_config(ports[0], &parent, GroupRole::Pinned);
+    config.group.address = format!("127.0.0.1:{}", ports[2]);
+    let _relay = RelayServer::start(config).await.expect("the relay starts");
+    let low = lan.member("low", ports[1], &parent).await;
+    follows(&low, "redirector").await;
+    let id = counter(&create(&low, "shared").await, 1).await;
+    let on_low = session(&low.volume("shared").await.expect("made"));
+    assert_eq!(increment(&on_low, id).await.expect("commits"), 1);
+    assert_eq!(low.status().parent, parent);
 }
 
 /// A certificate of the authority that is not of the group says nothing in it, and hears nothing.

@@ -172,7 +172,7 @@ impl Election {
         }
         // Another one that is there, and a claim that was given up, give way to nothing less.
         let raised = u64::from(named || self.followed.is_some());
-        self.term = self.term.saturating_add(raised);
+        self.term = (self.term + raised).min(TERM_MAX);
         let (term, weight, most) = (self.term, there.len() as u32, self.most);
         self.follow(Claim { term, weight, leader: self.own.life }, there);
         self.raise_at = Some((now.after(last(most)), most));
@@ -191,7 +191,7 @@ impl Election {
             crate::probe::probe("claim-of-the-smaller-part");
             return false;
         }
-        self.term = self.term.saturating_add(1);
+        self.term = (self.term + 1).min(TERM_MAX);
         claim.term = self.term;
         true
     }
