@@ -49,6 +49,11 @@ impl<'a> Lan<'a> {
         Ok(mount)
     }
 
+    /// Mounts them all, one after the other.
+    fn mount_all(&self) -> Result<Vec<Server>> {
+        (0..NAMES.len()).map(|number| self.mount(number, number as f64)).collect()
+    }
+
     /// The number of the redirector, as `larder group` tells of it at a member.
     fn redirector(&self, member: &Server) -> Result<usize> {
         let http = format!("127.0.0.1:{}", member.http);
@@ -111,10 +116,7 @@ fn a_redirector_that_is_killed_is_replaced_while_others_work() -> Result<()> {
     let origin = origin_with_tree(&site, &[])?;
     let line = Line::to(origin.port, DELAY)?;
     let lan = Lan::new(&site, &line)?;
-    let mut mounts = Vec::new();
-    for number in 0..NAMES.len() {
-        mounts.push(lan.mount(number, number as f64)?);
-    }
+    let mut mounts = lan.mount_all()?;
     let leader = lan.redirector(&mounts[0])?;
     ensure!(leader == 0, "the first one stays, and not {leader}");
     let text = site.larder(&["group", "--http", &format!("127.0.0.1:{}", mounts[0].http)])?;
@@ -153,10 +155,7 @@ fn a_group_is_upgraded_one_by_one_while_it_works() -> Result<()> {
     let origin = origin_with_tree(&site, &[])?;
     let line = Line::to(origin.port, DELAY)?;
     let lan = Lan::new(&site, &line)?;
-    let mut mounts = Vec::new();
-    for number in 0..NAMES.len() {
-        mounts.push(lan.mount(number, number as f64)?);
-    }
+    let mut mounts = lan.mount_all()?;
     let work = Work::begin(mounts[2].at("work"));
     for number in 0..2 {
         // Files are made before, between and after.
