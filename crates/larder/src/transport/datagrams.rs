@@ -286,3 +286,120 @@ async fn read_address<R: AsyncRead + Unpin>(read: &mut R) -> io::Result<String> 
         false => Ok(address.to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::{Authority, Role, Uses, init};
+    use crate::transport::{Door, Guests, Listener};
+    use std::path::PathBuf;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A folder of certificates, removed at the end.
+    struct Place(PathBuf, Authority);
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let name = format!("larder-datagrams-{name}-{}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            let _ = std::fs::remove_dir_all(&dir);
+            let authority = init(&dir, "test").expect("a new folder");
+            Self(dir, authority)
+        }
+
+        /// The certificate of somebody who is of these groups, and takes part in `group`, or in none.
+        fn who(&self, name: &str, of: &[&str], group: Option<&str>) -> Arc<Credentials> {
+            let of: Vec<String> = of.iter().map(|group| (*group).to_owned()).collect();
+            self.1.issue_in(&self.0, (name, Role::Node, &of), 1).expect("issues");
+            let group = group.map(str::to_owned);
+            let uses = Uses { dials: true, elects: true, group, ..Uses::default() };
+            Credentials::load(&self.0, name, uses).expect("they do")
+        }
+    }
+
+    /// Somebody who carries datagrams, where, and what comes.
+    async fn carries(
+        credentials: Arc<Credentials>,
+    ) -> (Datagrams, String, mpsc::Receiver<(String, Bytes)>) {
+        let door = Door::open("127.0.0.1:0", &credentials).await.expect("loopback");
+        let address = door.address().expect("bound").to_string();
+        let (guests, link) = (Guests::default(), LinkConfig::default());
+        let (came, coming) = mpsc::channel(8);
+        let (datagrams, incoming, _) =
+            Datagrams::start(address.clone(), credentials.clone(), link.clone(), came);
+        guests.let_datagrams_in(incoming);
+        tokio::spawn(Listener::new(door, guests, credentials, link).run());
+        (datagrams, address, coming)
+    }
+
+    async fn next(coming: &mut mpsc::Receiver<(String, Bytes)>) -> (String, Bytes) {
+        timeout(PATIENCE, coming.recv()).await.expect("it comes").expect("it is carried")
+    }
+
+    /// Two processes that dialled each other at once closed each other's connection, and what both had sent was
+    /// lost; a seed that was named by another text than its address cost a handshake for each datagram.
+    #[tokio::test]
+    async fn datagrams_come_over_whatever_connection_there_is() {
+        let place = Place::new("both");
+        let (a, b) = (place.who("a", &["lan"], Some("lan")), place.who("b", &["lan"], Some("lan")));
+        let (to_a, (at_a, mut of_a)) = {
+            let (datagrams, address, coming) = carries(a).await;
+            (datagrams, (address, coming))
+        };
+        let (to_b, at_b, mut of_b) = carries(b).await;
+        let by_name = at_b.replace("127.0.0.1", "localhost");
+        for round in 0..20_u8 {
+            to_a.send(at_b.clone(), Bytes::from(vec![round]));
+            to_b.send(at_a.clone(), Bytes::from(vec![round]));
+            assert_eq!(next(&mut of_b).await, (at_a.clone(), Bytes::from(vec![round])));
+            // Over a connection that was dialled by that name it comes from there.
+            let (from, datagram) = next(&mut of_a).await;
+            assert!(from == at_b || from == by_name, "{from}");
+            assert_eq!(datagram[..], [round]);
+            to_a.send(by_name.clone(), Bytes::from(vec![100 + round]));
+            assert_eq!(next(&mut of_b).await, (at_a.clone(), Bytes::from(vec![100 + round])));
+        }
+    }
+
+    /// A certificate of the authority that is of no group, or of another one.
+    #[tokio::test]
+    async fn a_stranger_is_neither_heard_nor_told_anything() {
+        let place = Place::new("strangers");
+        let a = place.who("a", &["lan"], Some("lan"));
+        let (datagrams, address, mut coming) = carries(a).await;
+        for (name, of) in [("none", &[][..]), ("other", &["other"][..])] {
+            let stranger = place.who(name, of, None);
+            let connection = TcpStream::connect(&address).await.expect("it listens");
+            let config = stranger.current().client(Protocol::Members);
+            let mut stream = open_tls(config, connection).await.expect("the certificate is good");
+            // It may be closed already.
+            let said = [frame(b"127.0.0.1:1"), frame(b"some datagram")].concat();
+            let _ = stream.write_all(&said).await;
+            let mut rest = Vec::new();
+            let ended = timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+            ended.expect("it is closed").ok();
+            assert!(rest.is_empty(), "{name} is told {rest:?}");
+            // The other way round: who listens at a seed's address is a stranger.
+            let door = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+            datagrams.send(door.local_addr().expect("bound").to_string(), Bytes::from("secret"));
+            let (connection, _) =
+                timeout(PATIENCE, door.accept()).await.expect("dialled").expect("accepts");
+            let config = stranger.current().server(Protocol::Members).expect("it elects");
+            let accepted = tokio_rustls::TlsAcceptor::from(config).accept(connection).await;
+            let mut told = Vec::new();
+            if let Ok(mut stream) = accepted {
+                let ended = timeout(PATIENCE, stream.read_to_end(&mut told)).await;
+                ended.expect("it is closed").ok();
+            }
+            assert!(told.is_empty(), "{name} is told {told:?}");
+        }
+        assert!(coming.try_recv().is_err(), "a stranger is heard");
+    }
+}
