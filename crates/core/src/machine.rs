@@ -294,6 +294,14 @@ pub enum Fault {
     NewNameUnsynced,
     /// Rule 13: a relay rejects commits that may have been sent before.
     EarlyRepeated,
+    /// Rule 15: refusals of commits are not recovered from the log.
+    LoseRefusals,
+    /// Rule 15: a conflict with what was taken back is told without a record.
+    TakenBackUnrecorded,
+    /// Log: what a torn write left beyond the end is not cleared.
+    LeftoversKept,
+    /// Rights: a relay passes a commit on in full that it may only ask about.
+    DeniedInFull,
 }
 
 impl Faults {

@@ -408,7 +408,7 @@ impl Plan {
         let rng = &mut Rng::new(seed ^ 0x00de_1e7e);
         // Where one domain's log hangs, it is looked whether the volumes of the others go on.
         let hangs = self.troubles.iter().any(|(trouble, _)| *trouble == Trouble::Hang);
-        if rng.chance(1, 5) && !hangs {
+        if rng.chance(1, 5) && !hangs && self.mix.rights_percent == 0 {
             self.mix.delete_percent = pick(rng, &[1, 3]);
         }
         let rng = &mut Rng::new(seed ^ 0x0041_6875);

@@ -139,6 +139,10 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::TrimmedTooFar, "trimmed-too-far", &[P1, P8]),
     planted(Fault::NewNameUnsynced, "new-name-unsynced", &[P1, P8, P9, By::Log]),
     planted(Fault::EarlyRepeated, "early-repeated", &[P11, By::Asked]),
+    planted(Fault::LoseRefusals, "lose-refusals", &[P11]),
+    planted(Fault::TakenBackUnrecorded, "taken-back-unrecorded", &[P11, By::Rule(15)]),
+    planted(Fault::LeftoversKept, "leftovers-kept", &[P1, P8, P9, By::Log]),
+    planted(Fault::DeniedInFull, "denied-in-full", RIGHTS),
 ];
 
 /// Those of groups: they are looked for where nodes are neighbours.

@@ -52,7 +52,7 @@ pub const PROBES: [(&str, Reached); 157] = [
     ("commit-waits-for-pages", Often),
     ("commit-withdrawn", Often),
     ("commits-sent-full", Often),
-    ("conflict-with-what-was-taken-back", Rare),
+    ("conflict-with-what-was-taken-back", Often),
     ("copy-still-valid", Often),
     ("damaged-log-refused", Often),
     // Groups of a run have seeds of their own.

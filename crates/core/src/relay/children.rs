@@ -496,7 +496,8 @@ impl Relay {
             return;
         }
         // Of one that may not be done no more is sent than what asks for its outcome.
-        let asks = denied.is_some().then(|| settled(&commit));
+        let in_full = denied.is_none() || self.config.faults.has(Fault::DeniedInFull);
+        let asks = (!in_full).then(|| settled(&commit));
         let bytes = asks.as_ref().unwrap_or(&commit).memory_bytes();
         if !self.room().takes(entry.load, bytes) {
             if self.hold(link, domain, &commit) {

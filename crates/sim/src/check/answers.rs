@@ -1,6 +1,6 @@
 //! What the origin answers, held against the durable log: what it says that it did with a volume is there
 //! (P1), and a *no* was just at some time between the request and its answer. The outcome of a commit may be
-//! kept from its first arrival on.
+//! kept from its first arrival on, and one that was refused is never done (P11).
 //!
 //! A value of a volume's settings binds from when its record is durable until the end of the step in which
 //! the origin hears that a later one is; what is between is on its way, and either may be told.
@@ -23,6 +23,8 @@ pub struct Answers {
     asked: BTreeMap<(u32, RequestId), Asked>,
     /// When a commit first arrived.
     commits: BTreeMap<(DomainId, CommitId), Time>,
+    /// Commits that the log says to be refused.
+    refused: BTreeSet<(DomainId, CommitId)>,
     /// Appends of a domain that are durable, and of which the origin was not told.
     untold: BTreeMap<DomainId, u32>,
 }
@@ -68,6 +70,13 @@ impl Answers {
                 value.until.get_or_insert(now);
             });
         }
+        self.refused.retain(|(of, _)| *of != domain);
+        for meta in &found.meta.boots {
+            let aborted = meta.aborted.iter();
+            let ids =
+                aborted.map(|(sequence, _)| CommitId { boot: meta.boot, sequence: *sequence });
+            self.refused.extend(ids.map(|id| (domain, id)));
+        }
         for meta in &found.meta.volumes {
             self.made(domain, meta.id, &meta.name, meta.settings.clone());
         }
@@ -107,6 +116,14 @@ impl Answers {
             }
             LogRecord::Settings { volume, settings } => self.says(*volume, settings.clone()),
             LogRecord::Deleted { volume, .. } => self.deletes(domain, *volume),
+            LogRecord::Aborted { id, .. } => {
+                self.refused.insert((domain, *id));
+            }
+            // Whoever was told of the refusal has done something else since (rule 15).
+            LogRecord::Commit { stamp, id, .. } => assert!(
+                !self.refused.contains(&(domain, *id)),
+                "P11: {id:?} is commit {stamp} of {domain:?}, and the log has its refusal"
+            ),
             _ => {}
         }
     }

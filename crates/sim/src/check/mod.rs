@@ -8,6 +8,7 @@ pub mod copies;
 pub mod cycles;
 pub mod history;
 pub mod oracle;
+pub mod passing;
 pub mod quota;
 pub mod reading;
 pub mod rights;

@@ -565,10 +565,16 @@ impl Truth {
         self.histories.len() > EPOCHS_MAX
     }
 
-    /// Whether the origin may report a commit's conflict with what it took back.
+    /// Whether the origin took something back since it started.
     #[must_use]
-    pub fn has_taken_back(&self, id: Option<CommitId>) -> bool {
-        self.taken_back || id.is_some_and(|id| self.refused.contains(&id))
+    pub fn has_taken_back(&self) -> bool {
+        self.taken_back
+    }
+
+    /// Whether a refusal of a commit was logged since something was taken back.
+    #[must_use]
+    pub fn has_refused(&self, id: CommitId) -> bool {
+        self.refused.contains(&id)
     }
 
     fn acknowledged(&self, id: CommitId, stamp: Stamp) {

@@ -259,22 +259,27 @@ impl World {
         }
     }
 
-    /// A conflict that is reported must have been one, and must be durable (rules 13, 14).
+    /// A conflict that is reported must have been one, and must be durable (rules 13, 14), or must be kept as a
+    /// refusal: it may not be found again (rule 15).
     fn check_abort(&mut self, ending: &Ending, abort: &Abort) {
         let truth = self.oracle.truth(ending.sent.domain);
+        let number = truth.branch_number(ending.sent.history);
+        if truth.branch_count() != number + 1 {
+            return;
+        }
         let Abort::Conflict(read) = abort else {
             return;
         };
-        let number = truth.branch_number(ending.sent.history);
-        let id = ending.tag.and_then(|tag| self.oracle.intent(tag).id);
-        if truth.branch_count() != number + 1 || truth.has_taken_back(id) {
-            return;
-        }
         let branch = truth.current();
         let changed = branch.version(read.page, branch.durable());
+        let id = ending.tag.and_then(|tag| self.oracle.intent(tag).id);
+        if changed > ending.sent.checked || id.is_none() && truth.has_taken_back() {
+            return;
+        }
+        let rule = if truth.has_taken_back() { 15 } else { 13 };
         assert!(
-            changed > ending.sent.checked,
-            "rule 13: told of a conflict on {read:?} after {}, but the page last changed at \
+            id.is_some_and(|id| truth.has_refused(id)),
+            "rule {rule}: told of a conflict on {read:?} after {}, but the page last changed at \
              {changed} (durable {})",
             ending.sent.checked,
             branch.durable()

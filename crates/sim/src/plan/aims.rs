@@ -2,6 +2,8 @@
 //! of a plan that it sets is now and then left as it was drawn, and what it leaves out of the troubles
 //! is there all the same in an eighth of its runs.
 
+mod stores;
+
 use super::{Action, Budget, Limits, Mix, Plan, Trouble, pick};
 use crate::agenda::{MICRO, MILLI, SECOND};
 use larder_core::rng::Rng;
@@ -50,6 +52,10 @@ const TWO_DOMAINS: Aim =
     Aim { name: "two-domains", sets: &[W, M, L, S, T], aim: Plan::aim_at_two_domains };
 const POWER_CUTS: Aim =
     Aim { name: "power-cuts", sets: &[W, M, L, S, T], aim: Plan::aim_at_power_cuts };
+const TORN_APPENDS: Aim =
+    Aim { name: "torn-appends", sets: &[W, M, L, S, T], aim: Plan::aim_at_torn_appends };
+const FULL_STORES: Aim =
+    Aim { name: "full-stores", sets: &[W, M, L, S, T], aim: Plan::aim_at_full_stores };
 const EMPTIED_SLOTS: Aim =
     Aim { name: "emptied-slots", sets: &[M, S], aim: Plan::aim_at_emptied_slots };
 const REFUSED_COPIES: Aim =
@@ -119,6 +125,8 @@ impl Plan {
             12 => TWO_DOMAINS.take(self, rng),
             13 => NARROWS.take(self, rng),
             14 => RESUMES_BELOW.take(self, rng),
+            15 => TORN_APPENDS.take(self, rng),
+            16 => FULL_STORES.take(self, rng),
             _ => {}
         }
         let rng = &mut Rng::new(self.seed ^ 0x0c07_b0e7);
@@ -299,6 +307,9 @@ impl Plan {
         self.mix.think = pick(rng, &[1, 5]) * MILLI;
         self.mix.linger_percent = 0;
         self.mix.patience = 2 * SECOND;
+        // The lower relay loses rights, too, while commits are sent again: those may only be asked about.
+        self.mix.rights_percent = pick(rng, &[0, 8]);
+        self.mix.rights_of_all = true;
     }
 
     /// Clients that keep numbers of pages over restores which may lose nothing else that their node
@@ -330,27 +341,6 @@ impl Plan {
         (self.mix.pages, self.mix.slots, self.mix.value_bytes) = (1, 2, 60);
         self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
         self.mix.linger_percent = 0;
-    }
-
-    /// A log that goes from one small segment to the next all the time, on a machine that loses power again and
-    /// again (rule 14).
-    fn aim_at_power_cuts(&mut self, rng: &mut Rng) {
-        self.troubles = vec![
-            (Trouble::CutPower, pick(rng, &[SECOND, 3 * SECOND])),
-            (Trouble::KillOrigin, 4 * SECOND),
-        ];
-        self.domains = 1;
-        self.clients = self.clients.max(2);
-        self.limits.memory_bytes = 1 << 20;
-        self.store_nanos = MILLI;
-        self.lines.iter_mut().for_each(|line| line.latency = line.latency.min(10 * MILLI));
-        self.mix.actions = vec![(Action::Put, 6), (Action::Create, 2), (Action::Read, 1)];
-        self.mix.consistency = [0, 1, 0];
-        self.mix.length = 1;
-        self.mix.read_only_percent = 0;
-        self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
-        self.mix.linger_percent = 0;
-        self.mix.quota_percent = 0;
     }
 
     /// Pages of many small objects that are made and removed all the time: more slots are empty than a page
@@ -519,7 +509,7 @@ mod tests {
     use larder_core::machine::Faults;
     use std::collections::BTreeSet;
 
-    const AIMS: [Aim; 12] = [
+    const AIMS: [Aim; 14] = [
         CROWDS,
         TWINS,
         LATE_STREAMS,
@@ -530,6 +520,8 @@ mod tests {
         NUMBERS,
         CLOCKS,
         TWO_DOMAINS,
+        TORN_APPENDS,
+        FULL_STORES,
         EMPTIED_SLOTS,
         REFUSED_COPIES,
     ];

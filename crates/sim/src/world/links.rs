@@ -211,6 +211,8 @@ impl World {
             && !self.net.conn(conn).neighbours
         {
             self.readers.node_asks(conn, &message, self.now);
+        } else if matches!(self.process(proc).machinery, Machinery::Relay(_)) && way == Way::Up {
+            self.passing.passes(proc.0, conn, &message);
         }
         self.trace.mix(digest(&message));
         self.trace.line(|| format!("{proc:?} sends over {conn}: {message:?}"));
@@ -265,6 +267,7 @@ impl World {
         } else {
             self.check_reaches(proc, delivery.conn, &message);
             self.note_failed_pages(proc, &message);
+            self.note_passing(proc, delivery, &message);
         }
         let link = link_of(delivery.conn);
         self.link_input(proc, LinkInput::Received { link, message, bytes });

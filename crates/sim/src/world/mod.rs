@@ -24,6 +24,7 @@ use crate::check::acks::Acks;
 use crate::check::answers::Answers;
 use crate::check::cycles::History;
 use crate::check::oracle::Oracle;
+use crate::check::passing::Passing;
 use crate::check::reading::Readers;
 use crate::client::{Client, SharedSession};
 use crate::decisions::Decisions;
@@ -70,6 +71,7 @@ pub struct World {
     pub(crate) cycles: History,
     acks: Acks,
     pub(crate) readers: Readers,
+    passing: Passing,
     pub(crate) answers: Answers,
     pub(crate) domains: Vec<DomainId>,
     pub(crate) volumes: Vec<crate::client::VolumePlan>,
@@ -240,6 +242,7 @@ impl World {
             cycles: History::judged_by(plan.judges),
             acks: Acks::default(),
             readers: Readers::new(plan.mix.rights_percent > 0),
+            passing: Passing::new(plan.mix.rights_percent > 0),
             answers: Answers::default(),
             domains,
             volumes,

@@ -3,9 +3,9 @@
 use super::{Machinery, World};
 use crate::agenda::Time;
 use crate::check::reading::volumes_in;
-use crate::net::Proc;
+use crate::net::{Delivery, Proc, Way};
 use larder_core::id::{DomainId, VolumeId};
-use larder_core::message::Message;
+use larder_core::message::{Message, certificate_of};
 
 impl World {
     /// The origin serves from stores that were just recovered.
@@ -62,6 +62,20 @@ impl World {
                 self.check_under_way(node, page.page.volume, durable, message);
             }
         }
+    }
+
+    /// What a relay is told by its parent, and commits that come to it.
+    pub(super) fn note_passing(&mut self, relay: Proc, delivery: Delivery, message: &Message) {
+        if !matches!(self.process(relay).machinery, Machinery::Relay(_)) {
+            return;
+        }
+        if delivery.way == Way::Down {
+            return self.passing.told(delivery.conn, message);
+        }
+        let child = self.process(self.net.conn(delivery.conn).child);
+        let is_relay = matches!(child.machinery, Machinery::Relay(_));
+        let from = is_relay.then(|| certificate_of(&child.name).to_owned());
+        self.passing.comes(relay.0, from, message);
     }
 
     /// When a change was durable, if it is of the branch that the origin is on.

@@ -18,7 +18,8 @@ pub(crate) fn recover_tail<D: Disk>(
 ) -> Result<Active<D::File>, LogError> {
     let name = name_of(newest.header.sequence);
     let file = disk.open(&name)?;
-    for offset in &tail.leftovers {
+    let kept = faults.has(Fault::LeftoversKept);
+    for offset in tail.leftovers.iter().filter(|_| !kept) {
         larder_core::probe::probe("torn-tail-cut");
         file.write_at(*offset, &[0; FRAME_BYTES])?;
     }

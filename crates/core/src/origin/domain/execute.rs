@@ -34,7 +34,8 @@ impl Domain {
             return;
         }
         if let Err(refused) = self.validate(&request, base) {
-            if self.recent.is_for_good(refused.reveals) {
+            let unrecorded = cx.config.faults.has(Fault::TakenBackUnrecorded);
+            if self.recent.is_for_good(refused.reveals) || unrecorded {
                 self.withhold(cx, id, Outcome::Aborted(refused.abort), refused.reveals);
             } else {
                 crate::probe::probe("conflict-with-what-was-taken-back");

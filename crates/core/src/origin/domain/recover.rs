@@ -188,7 +188,11 @@ impl Domain {
                 }
             }
             LogRecord::Boot { boot, name } => self.boots.register(boot, &name, now),
-            LogRecord::Aborted { id, abort } => self.boots.aborted(id, &abort),
+            LogRecord::Aborted { id, abort } => {
+                if !config.faults.has(Fault::LoseRefusals) {
+                    self.boots.aborted(id, &abort);
+                }
+            }
             LogRecord::Confirmed { boot, upto } if upto == u64::MAX => self.boots.forget(boot),
             LogRecord::Confirmed { boot, upto } => self.boots.confirm(boot, upto, now),
             LogRecord::Ids { volume, next } => {

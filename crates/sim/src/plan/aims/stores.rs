@@ -1,0 +1,85 @@
+//! Aims at what stores do: power cuts, appends that are torn, disks that are full.
+
+use crate::agenda::{MILLI, SECOND};
+use crate::plan::{Action, Plan, Trouble, pick};
+use larder_core::rng::Rng;
+use larder_core::time::Duration;
+
+impl Plan {
+    /// A log that goes from one small segment to the next all the time, on a machine that loses power again and
+    /// again (rule 14).
+    pub(super) fn aim_at_power_cuts(&mut self, rng: &mut Rng) {
+        self.troubles = vec![
+            (Trouble::CutPower, pick(rng, &[SECOND, 3 * SECOND])),
+            (Trouble::KillOrigin, 4 * SECOND),
+        ];
+        self.domains = 1;
+        self.clients = self.clients.max(2);
+        self.limits.memory_bytes = 1 << 20;
+        self.store_nanos = MILLI;
+        self.lines.iter_mut().for_each(|line| line.latency = line.latency.min(10 * MILLI));
+        self.mix.actions = vec![(Action::Put, 6), (Action::Create, 2), (Action::Read, 1)];
+        self.mix.consistency = [0, 1, 0];
+        self.mix.length = 1;
+        self.mix.read_only_percent = 0;
+        self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
+        self.mix.linger_percent = 0;
+        self.mix.quota_percent = 0;
+    }
+
+    /// Appends of many short records to a slow log, each power cut tearing one and the next coming soon: what one
+    /// left is beyond a new end that has gone on by records as long as those that it took the place of (rule
+    /// 14). Quotas refuse what they permit when it is sent again (rule 15).
+    pub(super) fn aim_at_torn_appends(&mut self, _rng: &mut Rng) {
+        self.troubles = vec![(Trouble::CutPower, 120 * MILLI)];
+        self.machines_reset = true;
+        (self.domains, self.volumes) = (1, 1);
+        (self.clients, self.events) = (10, 20_000);
+        for line in &mut self.lines {
+            (line.latency, line.jitter, line.byte_nanos, line.bulk_spread) = (MILLI, 0, 0, 0);
+        }
+        self.store_nanos = 100 * MILLI;
+        self.limits.memory_bytes = 1 << 20;
+        self.limits.requests_max = 64;
+        self.limits.append_records_max = 1 << 10;
+        self.limits.install_interval = Duration::from_secs(20);
+        (self.limits.lease, self.limits.silence) =
+            (Duration::from_secs(15), Duration::from_secs(30));
+        // The record of page numbers that were given is as long as that of a start.
+        self.mix.actions = vec![(Action::CreatePage, 8), (Action::Create, 1)];
+        self.mix.consistency = [0, 1, 0];
+        self.mix.length = 1;
+        self.mix.read_only_percent = 0;
+        self.mix.value_bytes = 24;
+        self.mix.think = MILLI;
+        self.mix.linger_percent = 0;
+        self.mix.patience = 16 * SECOND;
+        self.mix.quota_percent = 30;
+    }
+
+    /// Writers who want the same few objects while there is room for none of them, now and then: whoever read
+    /// what was taken back with an append that found no room is in conflict with nothing (rule 15).
+    pub(super) fn aim_at_full_stores(&mut self, rng: &mut Rng) {
+        self.troubles = vec![(Trouble::DiskFull, pick(rng, &[500 * MILLI, 2 * SECOND]))];
+        (self.domains, self.volumes) = (1, 1);
+        (self.clients, self.events) = (4, 10_000);
+        for line in &mut self.lines {
+            (line.latency, line.jitter) = (10 * MILLI, 20 * MILLI);
+            (line.byte_nanos, line.bulk_spread) = (0, 0);
+        }
+        self.store_nanos = pick(rng, &[MILLI, 20 * MILLI]);
+        self.limits.memory_bytes = 1 << 20;
+        self.limits.requests_max = 64;
+        self.limits.append_records_max = 1 << 10;
+        self.limits.recent_writes_max = 1 << 12;
+        self.mix.actions =
+            vec![(Action::Read, 4), (Action::Put, 4), (Action::Create, 2), (Action::CreatePage, 1)];
+        self.mix.consistency = [0, 1, 0];
+        self.mix.length = pick(rng, &[1, 2]);
+        self.mix.read_only_percent = 0;
+        (self.mix.pages, self.mix.slots, self.mix.value_bytes) = (8, 2, 60);
+        self.mix.think = 20 * MILLI;
+        self.mix.linger_percent = 0;
+        self.mix.patience = 2 * SECOND;
+    }
+}
