@@ -8,6 +8,7 @@ use larder::metrics::{Direction, Kind, Side};
 use larder::server::RelayServer;
 use larder::tls::Role;
 use serde_json::Value;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 const GROUP: &str = "lan";
 
@@ -60,10 +61,19 @@ impl Lan {
     }
 }
 
-/// Ports that nobody listens at.
+/// Ports that nobody listens at. Not of those that the system gives to whoever asks for any: another test would
+/// be given one of them in the moment before it is used here.
 fn ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("loopback"));
-    listeners.map(|listener| listener.local_addr().expect("bound").port())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 12_000 + (std::process::id() % 400) as u16 * 40;
+    [(); N].map(|()| {
+        loop {
+            let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 40;
+            if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                return port;
+            }
+        }
+    })
 }
 
 /// Who is the redirector, as a process tells.
