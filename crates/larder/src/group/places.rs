@@ -150,7 +150,10 @@ impl Stage {
                 changed = followed.changed() => if changed.is_err() {
                     return;
                 },
-                _ = link.changed() => {}
+                // The cache's task is gone, and its dialler with it: nothing is left to follow for.
+                changed = link.changed() => if changed.is_err() {
+                    return;
+                },
                 () = until(tries.next()) => {}
                 () = until(retires_at) => {
                     self.guests.keep_out(Side::Down);

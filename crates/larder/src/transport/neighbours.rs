@@ -30,6 +30,9 @@ pub(crate) struct NeighbourDialer {
 /// What is known of one that was dialled.
 struct Known {
     pauses: Pauses,
+    address: String,
+    /// When it was dialled last; none: it never was.
+    tried_at: Option<Instant>,
     /// It is not dialled before then.
     pause_until: Instant,
     /// It is being dialled, or its link stands.
@@ -74,11 +77,18 @@ impl NeighbourDialer {
                     if known.len() >= 2 * MEMBERS_MAX {
                         known.retain(|_, known| known.busy);
                     }
+                    let now = Instant::now();
+                    // Of one that has started again its last life may be named still: at the address at which
+                    // it is now, so that one of two attempts comes to nothing. It is named again soon.
+                    let tried = known.iter().any(|(life, one)| {
+                        *life != member.life && one.was_tried(&member.address, now, &self.link)
+                    });
                     let one = known.entry(member.life).or_insert_with(|| Known::new(&self.link));
-                    if one.busy || one.pause_until > Instant::now() {
+                    if tried || one.busy || one.pause_until > now {
                         continue;
                     }
                     one.busy = true;
+                    (one.address, one.tried_at) = (member.address.clone(), Some(now));
                     let link = LinkId(next_link);
                     next_link += 1;
                     attempts.spawn(dial(self.target(&member), self.setup.clone(), member, link));
@@ -101,7 +111,14 @@ impl NeighbourDialer {
 impl Known {
     fn new(link: &LinkConfig) -> Self {
         let pauses = Pauses::new(link);
-        Self { pauses, pause_until: Instant::now(), busy: false, trouble: None }
+        let (address, tried_at) = (String::new(), None);
+        Self { address, tried_at, pauses, pause_until: Instant::now(), busy: false, trouble: None }
+    }
+
+    /// Whether it was dialled at an address a moment ago: so short that a new life waits for nothing.
+    fn was_tried(&self, address: &str, now: Instant, link: &LinkConfig) -> bool {
+        let recent = |at: Instant| now < at + link.back_off_min.0;
+        self.address == address && self.tried_at.is_some_and(recent)
     }
 
     fn ended(&mut self, ended: Ended) {
