@@ -492,3 +492,14 @@ impl Drop for End {
         writes.wake();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// Bug 161 (a night's seed). A neighbour started again at its address, and its last life was still named
+    /// beside the new one: both were dialled in one moment.
+    #[test]
+    fn a_neighbour_that_starts_again_is_dialled_once() {
+        let played = crate::runtime::run_seed(20_273_357_972_089, None, false);
+        assert!(played.is_ok(), "{:?}", played.err().map(|failure| failure.what));
+    }
+}
