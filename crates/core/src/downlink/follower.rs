@@ -258,7 +258,7 @@ impl Follower {
         for answer in self.asked.iter_mut().filter(short) {
             crate::probe::probe("answer-beyond-a-lost-part");
             answer.at = Some(at);
-            answer.beyond = true;
+            answer.beyond = answer.answer != ResumeAnswer::Reset;
         }
         if !self.asked.iter().any(|answer| answer.beyond) {
             return;
@@ -274,7 +274,7 @@ impl Follower {
         }
         for answer in self.asked.iter_mut().filter(|answer| answer.beyond) {
             if let Walk::List(pages, _) = &mut answer.walk {
-                answer.answer = ResumeAnswer::Reset;
+                (answer.answer, answer.beyond) = (ResumeAnswer::Reset, false);
                 pages.clear();
             }
         }
@@ -286,7 +286,6 @@ impl Follower {
         self.asked.front().filter(|first| first.is_due(self.cursor))?;
         let mut answer = self.asked.pop_front()?;
         if answer.beyond
-            && answer.answer != ResumeAnswer::Reset
             && let Walk::List(pages, _) = &mut answer.walk
         {
             pages.extend(&self.skipped);

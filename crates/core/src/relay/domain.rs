@@ -205,19 +205,13 @@ impl RelayDomain {
     }
 
     /// The stream tells of these: whoever is asked for is there now.
-    pub(super) fn named(&mut self, changes: &[Change], stale: &[PageId]) {
-        for page in pages_named(changes, stale) {
-            if let Some(asking) = self.fetching.get_mut(&page) {
+    pub(super) fn named(&mut self, changes: &[Change]) {
+        for change in changes.iter().flat_map(|change| &change.pages) {
+            if let Some(asking) = self.fetching.get_mut(&change.page) {
                 asking.named = true;
             }
         }
     }
-}
-
-/// The pages that an advance names: as changed, or as stale where the parent no longer knows the changes.
-pub(super) fn pages_named(changes: &[Change], stale: &[PageId]) -> impl Iterator<Item = PageId> {
-    let changed = changes.iter().flat_map(|change| &change.pages).map(|change| change.page);
-    changed.chain(stale.iter().copied())
 }
 
 /// A page that is asked of the parent.

@@ -1,7 +1,7 @@
 //! What comes from the parent.
 
 use super::Relay;
-use super::domain::{RelayDomain, by_clock, pages_named};
+use super::domain::{RelayDomain, by_clock};
 use super::io::{RelayNotice, RelayOutput};
 use super::pending::{Gathered, Pending, What, renumbered};
 use crate::commit::{Abort, Change, Outcome};
@@ -568,9 +568,9 @@ impl Relay {
         // Of a change that breaks the protocol it is forgotten in vain.
         self.directory_changed(domain, &changes);
         self.directory_stale(domain, &stale);
-        let vain = self.named_in_vain(domain, &changes, &stale);
+        let vain = self.named_in_vain(domain, &changes);
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
-        entry.named(&changes, &stale);
+        entry.named(&changes);
         raise(entry, span, changes, stale)?;
         entry.updates.reached(span.1);
         self.evicted(domain, vain, out);
@@ -580,9 +580,10 @@ impl Relay {
     /// Pages of which the parent tells, and which nobody below holds nor is being brought. One was asked for
     /// that was not there yet, and who asked has gone: no notice was sent then, since a commit that makes
     /// the page could be overtaken. Now that it is there a notice can do no harm (bug 145).
-    fn named_in_vain(&self, domain: DomainId, changes: &[Change], stale: &[PageId]) -> Vec<PageId> {
+    fn named_in_vain(&self, domain: DomainId, changes: &[Change]) -> Vec<PageId> {
         let fetching = &self.domains[&domain].fetching;
-        let vain = pages_named(changes, stale).filter(|page| {
+        let named = changes.iter().flat_map(|change| &change.pages).map(|change| change.page);
+        let vain = named.filter(|page| {
             !page.is_volume() && !fetching.contains_key(page) && !self.is_held_below(domain, *page)
         });
         let vain: Vec<PageId> = vain.collect();

@@ -78,8 +78,6 @@ pub(super) struct InodePages {
 struct Pages {
     current: BTreeMap<InodeId, (PageNo, u16)>,
     spare: BTreeSet<PageNo>,
-    /// Of those being filled, the ones in which a removal found nothing left: it left them there.
-    emptied: BTreeSet<PageNo>,
     /// Filled no longer, since when: to be looked at, oldest first.
     left: VecDeque<(Instant, PageNo)>,
 }
@@ -89,14 +87,7 @@ impl Pages {
         self.spare.contains(&page) || self.current.values().any(|(current, _)| *current == page)
     }
 
-    /// A page is filled no longer. One in which something was left by all who removed from it has something.
     fn leave(&mut self, page: PageNo) {
-        if self.emptied.remove(&page) {
-            self.look_at(page);
-        }
-    }
-
-    fn look_at(&mut self, page: PageNo) {
         if self.left.len() == LEFT_MAX {
             self.left.pop_front();
         }
@@ -121,24 +112,12 @@ impl InodePages {
         lock(&self.state).is_filled(page)
     }
 
-    /// A removal leaves little or nothing in the page. Says whether this node still fills it, and will look
-    /// at it when it does not.
-    pub(super) fn looks_later(&self, page: PageNo) -> bool {
-        let mut state = lock(&self.state);
-        let current = state.is_filled(page);
-        if current {
-            state.emptied.insert(page);
-        }
-        current
-    }
-
     /// None is filled any longer: each is to be looked at.
     fn leave_all(&self) {
         let mut state = lock(&self.state);
-        state.emptied.clear();
         let filled = std::mem::take(&mut state.current).into_values().map(|(page, _)| page);
         let spare = std::mem::take(&mut state.spare);
-        filled.chain(spare).for_each(|page| state.look_at(page));
+        filled.chain(spare).for_each(|page| state.leave(page));
     }
 
     fn take(&self, directory: InodeId) -> Option<(PageNo, Slot)> {
@@ -164,8 +143,7 @@ impl InodePages {
     pub(super) fn end(&self, directory: InodeId) {
         let mut state = lock(&self.state);
         if let Some((page, _)) = state.current.remove(&directory) {
-            state.emptied.remove(&page);
-            state.look_at(page);
+            state.leave(page);
         }
     }
 
@@ -187,7 +165,7 @@ impl InodePages {
     /// They are to be looked at again.
     fn leave_again(&self, pages: &[PageNo]) {
         let mut state = lock(&self.state);
-        pages.iter().for_each(|page| state.look_at(*page));
+        pages.iter().for_each(|page| state.leave(*page));
     }
 }
 

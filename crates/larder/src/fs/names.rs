@@ -337,6 +337,8 @@ impl<S: TxStore> FileSystem<S> {
                 // It was done, and the file is still open here, or large. Where it is another removal that was
                 // done, of a node that has it open, the file is that node's to free (bug 160).
                 Ok((0, ctime)) if taken.is_own(ctime) => self.reap_later(id),
+                // Or it was written here meanwhile, which is a change too: nobody frees what is said to be open.
+                Ok((0, _)) => self.open_files.mark_foreign(id),
                 // It was done, or it never will be; or whatever is asked for is refused from here on, and
                 // whoever waits to open it is to hear that (bug 106). Not so where it is damaged: it may be read
                 // the next time, and the removal come late.

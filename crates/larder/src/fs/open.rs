@@ -322,7 +322,19 @@ impl OpenFiles {
     /// Files that have lost their last name.
     pub(super) fn orphans(&self) -> Vec<InodeId> {
         let table = lock(&self.table);
-        table.files.values().filter(|file| lock(&file.state).orphan).map(|file| file.id).collect()
+        let nameless = |file: &&Arc<OpenFile>| {
+            let state = lock(&file.state);
+            state.orphan || state.foreign
+        };
+        table.files.values().filter(nameless).map(|file| file.id).collect()
+    }
+
+    /// Says that the file has lost its last name, if it is open here: perhaps to somebody else, who is to free it.
+    pub(super) fn mark_foreign(&self, id: InodeId) {
+        let table = lock(&self.table);
+        if let Some(file) = table.files.get(&id) {
+            lock(&file.state).foreign = true;
+        }
     }
 
     /// Says that the file has lost its last name; false: it is not open, nobody keeps it.
@@ -557,6 +569,8 @@ pub(super) struct OpenState {
     pub(super) writers: Callers,
     pub(super) lost: Lost,
     pub(super) orphan: bool,
+    /// It has no name either, and it is not known to be this node's to free: it is only said to be open here.
+    pub(super) foreign: bool,
     /// Its last commit did not succeed, or is under way.
     pub(super) troubled: bool,
     /// A commit that got no answer, or is under way.

@@ -69,7 +69,7 @@ impl<S: TxStore> FileSystem<S> {
         tx.delete(id.page, id.slot, id.generation).await?;
         let room = tx.room(id.page).await?.unwrap_or(0);
         let mostly_empty = room + 2048 > self.store.page_bytes() as usize * 15 / 16;
-        if mostly_empty && !self.inode_pages.looks_later(id.page) {
+        if mostly_empty && !self.inode_pages.is_current(id.page) {
             self.free_inode_page(tx, id.page).await?;
         }
         Ok(())

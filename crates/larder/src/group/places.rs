@@ -138,7 +138,11 @@ impl Stage {
                 continue;
             }
             let up = matches!(*link.borrow_and_update(), LinkState::Up { .. });
-            let parent = self.parent(&now, &mut tries, up);
+            let above = &self.relay.relay.parent;
+            let parent = {
+                let before = self.parents.borrow();
+                wanted(&now, above, before.as_ref().filter(|_| up), (&mut tries, Instant::now()))
+            };
             let (retires_at, gone) = {
                 let half = &mut *half.lock().await;
                 self.act(&now, half);
@@ -166,21 +170,6 @@ impl Stage {
                     breaks.send_replace(true);
                     return;
                 }
-            }
-        }
-    }
-
-    /// Who is to be the parent; none: as before.
-    fn parent(&self, followed: &Followed, tries: &mut Tries, up: bool) -> Option<Parent> {
-        let above = || Parent::configured(&self.relay.relay.parent);
-        match followed {
-            Followed::Unknown => None,
-            // Whoever is alone has the redirector's parent.
-            Followed::Nobody { .. } => Some(above()),
-            Followed::Own(address) | Followed::Other(address) => {
-                let found = Parent { address: address.clone(), found: true };
-                let linked = up && self.parents.borrow().as_ref() == Some(&found);
-                Some(if tries.tries(&found, linked) { found } else { above() })
             }
         }
     }
@@ -214,6 +203,29 @@ impl Stage {
     }
 }
 
+/// Who is to be the parent; none: as before. `linked`: to whom there is a link.
+fn wanted(
+    followed: &Followed,
+    above: &str,
+    linked: Option<&Parent>,
+    (tries, now): (&mut Tries, Instant),
+) -> Option<Parent> {
+    match followed {
+        Followed::Unknown => None,
+        // Whoever is alone has the redirector's parent.
+        Followed::Nobody { .. } => {
+            *tries = Tries::new();
+            Some(Parent::configured(above))
+        }
+        Followed::Own(address) | Followed::Other(address) => {
+            let found = Parent { address: address.clone(), found: true };
+            let is_linked = linked == Some(&found);
+            let tried = tries.tries(&found, is_linked, now);
+            Some(if tried { found } else { Parent::configured(above) })
+        }
+    }
+}
+
 /// Attempts to link to the redirector that is followed.
 struct Tries {
     /// Which.
@@ -237,8 +249,7 @@ impl Tries {
     }
 
     /// Whether it is to be tried now. `linked`: there is a link to it.
-    fn tries(&mut self, parent: &Parent, linked: bool) -> bool {
-        let now = Instant::now();
+    fn tries(&mut self, parent: &Parent, linked: bool, now: Instant) -> bool {
         if self.of.as_ref() != Some(parent) {
             let until = Some(now + WITHOUT_AFTER);
             *self = Self { of: Some(parent.clone()), on: true, until, pause: TRIED_AFTER };
@@ -275,5 +286,52 @@ async fn ended(gone: Option<impl Future<Output = ()>>) {
     match gone {
         Some(gone) => gone.await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(address: &str) -> Parent {
+        Parent { address: address.into(), found: true }
+    }
+
+    /// While nobody was followed, the end of the last attempt stayed in the past: a node looked at it again and again
+    /// without a pause, and did without the redirector that came back.
+    #[test]
+    fn a_redirector_that_comes_back_is_tried_at_once() {
+        let (mut tries, one, mut now) = (Tries::new(), found("a:1"), Instant::now());
+        let followed = Followed::Other("a:1".into());
+        assert_eq!(wanted(&followed, "o:1", Some(&one), (&mut tries, now)), Some(one.clone()));
+        assert_eq!(
+            wanted(&followed, "o:1", None, (&mut tries, now)),
+            Some(one.clone()),
+            "its link broke"
+        );
+        let nobody = Followed::Nobody { awaited: false };
+        let above = Some(Parent::configured("o:1"));
+        assert_eq!(wanted(&nobody, "o:1", None, (&mut tries, now)), above);
+        now += 2 * WITHOUT_AFTER;
+        assert_eq!(wanted(&nobody, "o:1", None, (&mut tries, now)), above);
+        assert_eq!(tries.next(), None, "there is nothing to wait for");
+        assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(one), "it is back");
+    }
+
+    /// One that is never reached is tried less and less often, and another one at once.
+    #[test]
+    fn a_redirector_that_is_never_reached_is_tried_less_and_less() {
+        let (mut tries, one, mut now) = (Tries::new(), found("a:1"), Instant::now());
+        for pause in [15, 30, 60, 120, 240, 240].map(Duration::from_secs) {
+            assert!(tries.tries(&one, false, now));
+            now += WITHOUT_AFTER;
+            assert!(!tries.tries(&one, false, now), "done without");
+            now += pause - Duration::from_millis(1);
+            assert!(!tries.tries(&one, false, now), "for {pause:?}");
+            now += Duration::from_millis(1);
+        }
+        assert!(tries.tries(&one, false, now));
+        assert!(tries.tries(&found("b:1"), false, now));
+        assert_eq!(tries.pause, TRIED_AFTER);
     }
 }

@@ -221,6 +221,9 @@ impl Sitting {
                         self.machine.handle(now(), MembershipInput::Leave, &mut outputs);
                         self.carry_out(&mut outputs, follows);
                         let _ = done.send(());
+                        // What was said goes out; the seat is not taken again.
+                        sleep(LEAVE_LIMIT).await;
+                        return false;
                     }
                     Some(Ask::Look(send)) => drop(send.send(self.told())),
                     None => return false,
@@ -332,6 +335,7 @@ impl Candidate {
     /// Waits until it is reached by another address than a participant's, or may be elected and that one may not,
     /// or the reverse.
     async fn is_another(&self, own: &Participant) {
+        let mut missed = 0;
         loop {
             tokio::select! {
                 () = sleep(ADDRESS_AGAIN) => {}
@@ -340,31 +344,32 @@ impl Candidate {
             if self.candidacy() != own.candidacy {
                 return;
             }
-            // One that is found nowhere now may be found again.
-            if let Some(address) = self.address().await
-                && address != own.address
-            {
+            // A name may lead nowhere for a moment, or now to one network, now to another.
+            let found = self.addresses().await;
+            missed = if found.is_empty() || found.contains(&own.address) { 0 } else { missed + 1 };
+            if missed == 2 {
                 return;
             }
         }
     }
 
-    /// By which address others reach this process: the one that is configured, or by which it reaches them.
-    async fn address(&self) -> Option<String> {
+    /// By which addresses others may reach this process, the first before all: the one that is configured, or by
+    /// which it reaches them.
+    async fn addresses(&self) -> Vec<String> {
         if !self.section.address.is_empty() {
-            return Some(self.section.address.clone());
+            return vec![self.section.address.clone()];
         }
         if !self.listen.ip().is_unspecified() {
-            return Some(self.listen.to_string());
+            return vec![self.listen.to_string()];
         }
         let mut found = Vec::new();
         for target in self.section.seeds().chain(Some(self.section.multicast.as_str())) {
             found.extend(toward(target, self.listen.is_ipv4()).await);
         }
         // This machine's own name may lead to itself alone.
-        let outside = found.iter().find(|address| !address.is_loopback());
-        let address = outside.or(found.first())?;
-        Some(SocketAddr::new(*address, self.listen.port()).to_string())
+        found.sort_by_key(IpAddr::is_loopback);
+        let port = self.listen.port();
+        found.into_iter().map(|address| SocketAddr::new(address, port).to_string()).collect()
     }
 }
 
@@ -372,7 +377,7 @@ impl Candidate {
 async fn own_address(candidate: &Candidate) -> String {
     let mut told = false;
     loop {
-        if let Some(address) = candidate.address().await {
+        if let Some(address) = candidate.addresses().await.into_iter().next() {
             return address;
         }
         if !std::mem::replace(&mut told, true) {

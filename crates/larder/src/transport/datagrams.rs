@@ -187,7 +187,9 @@ async fn route(carrier: Arc<Carrier>, mut wanted: mpsc::Receiver<Event>) {
 async fn dial(carrier: Arc<Carrier>, to: String, number: u64, queue: mpsc::Receiver<Bytes>) {
     let opened = timeout(carrier.link.connect_limit.0, carrier.open(&to)).await;
     let opened = opened.unwrap_or_else(|_| Err("it takes too long".into()));
-    let stood = opened.is_ok();
+    // Whoever is refused hears of it only when it thinks that the connection stands (TLS 1.3).
+    let begun = Instant::now();
+    let is_open = opened.is_ok();
     match opened {
         Ok((stream, distrusts)) => {
             if let Some(events) = carrier.events.upgrade() {
@@ -199,6 +201,7 @@ async fn dial(carrier: Arc<Carrier>, to: String, number: u64, queue: mpsc::Recei
         Err(why) => tracing::debug!(address = %to, why, "nobody of the group is reached there"),
     }
     if let Some(events) = carrier.events.upgrade() {
+        let stood = is_open && begun.elapsed() >= PAUSE;
         let _ = events.send(Event::Gone(to, number, stood)).await;
     }
 }

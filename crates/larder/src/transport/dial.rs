@@ -157,7 +157,11 @@ impl Dialer {
                     next_link += 1;
                     let failed = match self.run_link(dialed, link, &mut parents).await {
                         Ended::Stopped => return,
-                        Ended::Elsewhere => continue,
+                        Ended::Elsewhere => {
+                            // Not to be taken for a link to the one that is dialled now.
+                            self.state.send_replace(LinkState::Down(None));
+                            continue;
+                        }
                         Ended::Failed(failed) => failed,
                     };
                     if now().since(opened) >= GOOD_LINK {

@@ -33,9 +33,6 @@ struct Pointing {
     deadline: Instant,
     /// When the page was asked for.
     asked: Instant,
-    /// When it began: more than the longest wait after it, or after the helper said that it waits itself, it
-    /// is not waited for.
-    began: Instant,
     /// When it began, or the helper said that it waits itself.
     since: Instant,
     /// The helper said so: it is given more time once.
@@ -120,7 +117,7 @@ impl Transfers {
         while let Some((at, key)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             let one = self.pointed[&key];
             let sent = self.sent.get(&one.helper).filter(|_| !one.came);
-            let put_off = sent.map(|sent| sent.after(wait).min(one.began.after(most)));
+            let put_off = sent.map(|sent| sent.after(wait).min(one.since.after(most)));
             if let Some(deadline) = put_off.filter(|until| *until > now) {
                 crate::probe::probe("neighbour-sends-on");
                 self.insert(key, Pointing { deadline, ..one });
@@ -206,9 +203,9 @@ impl Cache {
                 continue;
             }
             let transfers = &mut self.link.as_mut().expect("it came on this link").transfers;
-            let (began, since, lengthened) = (now, now, false);
+            let (since, lengthened) = (now, false);
             let pointing =
-                Pointing { domain, helper, deadline, asked, began, since, lengthened, came: false };
+                Pointing { domain, helper, deadline, asked, since, lengthened, came: false };
             transfers.insert((request, page), pointing);
             match transfers.take_early((request, page)) {
                 Some((from, answer)) if from == helper => came.push(answer),

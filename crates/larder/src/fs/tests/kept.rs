@@ -91,20 +91,3 @@ async fn at_the_end_no_empty_page_is_left() {
     assert_eq!(names(&fs, d).await.len(), 31);
     clean(&fs).await;
 }
-
-/// Of a page in which something was left by whoever removed from it nothing is read again when it is full.
-#[tokio::test]
-async fn a_full_page_from_which_nobody_removed_is_not_looked_at() {
-    let (store, fs) = fresh().await;
-    let d = make(&fs, fs.root(), "d", &directory()).await;
-    for name in 0..200 {
-        make(&fs, d, &name.to_string(), &file()).await;
-    }
-    let kept = || fs.kept(KeptPart::InodePages).entries;
-    assert!(kept() <= 18, "{} pages are to be looked at or filled", kept());
-    let before = store.pages();
-    fs.free_empty_pages().await.expect("it works");
-    assert!(store.pages() < before, "those made ahead are gone");
-    assert_eq!(kept(), 0);
-    clean(&fs).await;
-}

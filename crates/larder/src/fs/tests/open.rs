@@ -362,6 +362,30 @@ async fn what_another_node_removed_is_that_nodes_to_free() {
     }
 }
 
+/// A removal got no answer, and was done; before that was settled, the file was written through a handle here. It
+/// was taken for somebody else's, and nobody said any more that it is open.
+#[tokio::test]
+async fn a_file_written_before_its_removal_is_settled_is_said_to_be_open() {
+    let store = MemoryStore::new(PAGE_BYTES);
+    let options = || FsOptions { orphan_age: Duration::from_millis(80), ..FsOptions::default() };
+    let of = || FileSystem::open_or_format(store.clone(), options(), [7; 16]);
+    let (fs, other) = (Arc::new(of().await.expect("it works")), of().await.expect("it works"));
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    store.delay_next_commit();
+    assert_eq!(fs.unlink(fs.root(), b"f").await, Err(TxError::OutcomeUnknown.into()));
+    assert_eq!(store.arrive(), 1);
+    fs.write(&handle, 0, Bytes::from_static(b"some")).await.expect("it is open");
+    fs.flush(&handle).await.expect("it works");
+    fs.settle_unknown().await.expect("it works");
+    for _ in 0..10 {
+        assert_eq!(other.tend_orphans().await.expect("it works"), 0, "it is open");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        fs.tend_orphans().await.expect("it works");
+    }
+    assert_eq!(fs.read(&handle, 0, 10).await.expect("it is open"), Bytes::from_static(b"some"));
+}
+
 /// What settles a removal may get no answer either: whose removal it was is known all the same.
 #[tokio::test]
 async fn a_large_file_removed_without_an_answer_is_freed_soon() {
