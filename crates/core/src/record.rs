@@ -140,8 +140,8 @@ pub struct DeletedVolume {
 /// is not there.
 pub const DELETED_MAX: usize = 256;
 
-/// Histories kept of those in which a volume's page numbers were given. Of an older one it is not
-/// known any more which numbers were: all before those that are known pass for its.
+/// Histories kept of those in which a volume's page numbers were given. Numbers of an older one are refused
+/// as those of a branch that is lost: nobody can tell them apart any more.
 pub const GIVEN_MAX: usize = 16;
 
 /// Page numbers given in one history: from `first` to where those of the next one begin.

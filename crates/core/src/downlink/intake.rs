@@ -208,8 +208,8 @@ impl Downlinks {
             }
             Message::Holding { domain, pages, done } => {
                 check_count(pages.len())?;
-                let mut pages = pages;
-                pages.retain(|page| self.volumes.may_have(domain, *page));
+                // Those of volumes that are not there any more too: of them the stream may have to tell what
+                // changed before (bug 162).
                 self.note_unreadable(link, domain, &pages);
                 let follower = self.known(link, domain)?;
                 let lost = follower.registration.holding(&pages, done);

@@ -170,7 +170,7 @@ impl Downlinks {
         }
     }
 
-    /// These volumes are there, and those told before. Pages of others are not registered.
+    /// These volumes are there, and those told before. Whoever asks for a page of others is not registered for it.
     pub(crate) fn add_volumes(
         &mut self,
         domain: DomainId,

@@ -216,12 +216,16 @@ impl<S: TxStore> FileSystem<S> {
             }
         }
         for file in self.open_files.in_turn() {
-            let (since, held) = {
+            let (since, held, orphan) = {
                 let state = lock(&file.state);
                 let made = state.creation.as_ref().map(|creation| creation.since);
-                (made.or(state.dirty.since), state.handles > 0)
+                (made.or(state.dirty.since), state.handles > 0, state.orphan)
             };
             if held && since.is_none_or(|since| instant().saturating_duration_since(since) < age) {
+                continue;
+            }
+            if orphan && !held {
+                self.finish_dropped(&file).await;
                 continue;
             }
             match self.write_back(&file).await {
@@ -244,6 +248,9 @@ impl<S: TxStore> FileSystem<S> {
         let mut result = Ok(());
         for file in self.open_files.all() {
             if lock(&file.state).orphan {
+                // Of one that was closed before it was known to have no name nothing is written any more: it is
+                // to be freed (bug 166).
+                self.finish_dropped(&file).await;
                 continue;
             }
             let written = self.write_back(&file).await;

@@ -173,7 +173,7 @@ impl World {
         let rng = &mut self.rng;
         let volume = &self.volumes[pick(rng, &run.volumes)];
         let action = draw_action(rng, &self.plan.mix.actions, run.kind);
-        let action = if self.plan.mix.parted { part(action, first) } else { action };
+        let action = if self.plan.mix.parted { part(action, first, run.kind) } else { action };
         let aimed = self.plan.mix.pages.min(volume.slotted.len() as u64);
         let newest = volume.slotted.len() as u64 - aimed;
         let page = volume.slotted[(newest + rng.below(aimed)) as usize];
@@ -366,8 +366,9 @@ impl World {
 }
 
 /// What a client does whose node is the first, or another, where only the first changes what is there.
-fn part(action: Action, first: bool) -> Action {
+fn part(action: Action, first: bool, kind: Kind) -> Action {
     match action {
+        Action::ReadAhead if first && kind.reads_only => Action::Read,
         Action::CreatePage | Action::ReadAhead if first => Action::Put,
         Action::Put | Action::Create | Action::WriteRaw if !first => Action::Read,
         action => action,

@@ -104,6 +104,11 @@ fn doom_error(doom: &Doom) -> TxError {
 }
 
 impl SimStore {
+    fn note_lost(&self) {
+        let life = (self.port.node, self.port.life);
+        journal::with(&self.port.journal, |journal| journal.lost.insert(life));
+    }
+
     /// Uses the volume of a port, which is open.
     #[must_use]
     pub fn new(port: Arc<Port>) -> Self {
@@ -454,7 +459,10 @@ impl TxStore for SimStore {
                     let op = CacheOp::WaitThrough { domain, stamp };
                     self.port.ask(op, left(deadline)?).await.map_err(request_error)?;
                 }
-                Err(BeginError::HistoryLost(_)) => return Err(TxError::Forked),
+                Err(BeginError::HistoryLost(_)) => {
+                    self.note_lost();
+                    return Err(TxError::Forked);
+                }
                 Err(BeginError::TooMany) => {
                     left(deadline)?;
                     sleep(Duration::from_millis(2)).await;
@@ -485,6 +493,7 @@ impl TxStore for SimStore {
         if read.is_deleted(self.port.volume) {
             Err(TxError::Deleted)
         } else if read.line(self.port.domain) != self.line {
+            self.note_lost();
             Err(TxError::Forked)
         } else if self.right() < Right::Read {
             Err(TxError::NoRight("the volume may not be read".into()))
@@ -533,7 +542,6 @@ impl TxStore for SimStore {
     }
 
     fn count_lost(&self, _bytes: u64) {
-        let life = (self.port.node, self.port.life);
-        journal::with(&self.port.journal, |journal| journal.lost.insert(life));
+        self.note_lost();
     }
 }

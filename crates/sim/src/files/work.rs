@@ -30,6 +30,8 @@ type Files = FileSystem<SimStore>;
 
 /// Between two tries of something that fails.
 const AGAIN: Duration = Duration::from_millis(300);
+/// What fails at the end is tried again for so long.
+const END: Duration = Duration::from_secs(60);
 /// Bytes of a page's content; and of what is beyond what one transaction frees.
 const PAGE: u64 = 4_064;
 /// Directories and files that are remembered.
@@ -178,10 +180,11 @@ async fn tends(process: Arc<Process>) {
     process.tends_on.store(false, Ordering::SeqCst);
 }
 
-/// Ends it as an unmount does, the line being whole.
+/// Ends it as an unmount does, the line being whole. What is refused for want of a right is left.
 async fn end(process: &Process) {
     let files = &process.files;
-    for _ in 0..100 {
+    let begun = instant();
+    while instant().duration_since(begun) < END {
         let settled = files.settle_unknown().await;
         let flushed = files.flush_all().await;
         let reaped = files.reap_waiting().await;

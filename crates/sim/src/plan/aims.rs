@@ -2,6 +2,7 @@
 //! of a plan that it sets is now and then left as it was drawn, and what it leaves out of the troubles
 //! is there all the same in an eighth of its runs.
 
+mod mixed;
 mod stores;
 
 use super::{Action, Budget, Limits, Mix, Plan, Trouble, pick};
@@ -137,6 +138,7 @@ impl Plan {
         if rng.chance(1, 24) {
             EMPTIED_SLOTS.take(self, rng);
         }
+        self.draw_mixture(&mut Rng::new(self.seed ^ 0x77aa_a971));
     }
 
     /// Of plans with copies, half of those with relays.

@@ -78,6 +78,11 @@ impl World {
                 self.net.closed(conn, end);
                 return;
             }
+            if self.net.is_cut(conn, end) {
+                // Whoever dials waits for so long and no longer.
+                self.break_conn(conn);
+                return;
+            }
             self.agenda.enter(self.now.plus(MILLI), Event::Open(conn, end));
             return;
         }
@@ -109,8 +114,10 @@ impl World {
         if self.waits(proc, || Event::Close(conn, end, reason.clone())) {
             return;
         }
-        // Over a line that is cut nobody hears of an end: who does not notice the silence knows nothing.
-        if self.net.is_cut(conn, end) && self.process(proc).is_up() {
+        // Over a line that is cut nobody hears of an end: who does not notice the silence knows nothing. An
+        // attempt that was not answered ends by itself.
+        let silent = self.net.is_cut(conn, end) && self.net.conn(conn).is_open(end);
+        if silent && self.process(proc).is_up() {
             self.agenda.enter(self.now.plus(CUT_NANOS), Event::Close(conn, end, reason));
             return;
         }

@@ -107,6 +107,10 @@ pub(super) struct Commits {
     told: u64,
     /// Pages that commits changed which are over: the parent counts the node for them, held or not.
     pub(super) left: Vec<PageId>,
+    /// Pages that the parent named on this link, and that commits under way are to make.
+    named: BTreeSet<PageId>,
+    /// Of those, the ones whose commit has ended, and did not make them: the parent counts the node for them.
+    pub(super) vain: Vec<PageId>,
 }
 
 impl Commits {
@@ -127,7 +131,19 @@ impl Commits {
             ended: VecDeque::new(),
             told: 0,
             left: Vec::new(),
+            named: BTreeSet::new(),
+            vain: Vec::new(),
         }
+    }
+
+    /// The parent names a page that is not held. Whether a commit under way writes it: then it is remembered until
+    /// that has ended.
+    pub(super) fn named(&mut self, page: PageId) -> bool {
+        let written = self.writes(page);
+        if written {
+            self.named.insert(page);
+        }
+        written
     }
 
     /// The registration was asked for on this link, and not answered for long.
@@ -151,6 +167,7 @@ impl Commits {
         self.told = 0;
         self.registered = false;
         self.asked_at = None;
+        self.named.clear();
         for pending in self.pending.values_mut() {
             pending.in_doubt |= pending.sent;
             pending.sent = false;
@@ -194,7 +211,10 @@ impl Commits {
 
     /// It is over, and nothing of it is retained.
     fn forget(&mut self, id: CommitId, refused: Option<&Abort>) {
-        if let Some(pending) = self.pending.remove(&id).filter(|pending| pending.ever_sent) {
+        let Some(pending) = self.pending.remove(&id) else { return };
+        let vain = pending.writes.iter().map(|write| write.page);
+        self.vain.extend(vain.filter(|page| self.named.remove(page)));
+        if pending.ever_sent {
             self.left.extend(pending.changed(refused));
         }
     }
@@ -314,7 +334,8 @@ impl Commits {
             ("commits whose writes are retained", self.pending.len()),
             ("commits queued", self.queue.len()),
             ("commits put off", self.paused.len()),
-            ("pages of commits that are over", self.left.len()),
+            ("pages of commits that are over", self.left.len() + self.vain.len()),
+            ("pages that were named while a commit was to make them", self.named.len()),
             ("commits of a forgotten boot", usize::from(self.expired)),
             ("outcomes not confirmed", usize::from(self.confirmed() > self.told)),
         ])

@@ -324,7 +324,7 @@ impl Cache {
         let Domain { holdings, flights, commits, .. } = entry;
         let owed = holdings.owed.get(&page).copied();
         let told = owed.is_some_and(|owed| !owed.silent);
-        let to_come = flights.sent(page) || commits.writes(page) || told;
+        let to_come = flights.sent(page) || commits.named(page) || told;
         if !there && !to_come && !holdings.suspects.contains_key(&page) {
             crate::probe::probe("named-in-vain");
             // A list names what is owed silently, for as long as that is so.
@@ -349,6 +349,15 @@ impl Cache {
             if !self.config.faults.has(Fault::WrittenUntold) {
                 self.owe_notice(domain, page);
             }
+        }
+        // Those that were to be made, and were not (bug 165).
+        let vain = |(&domain, entry): (&DomainId, &mut Domain)| {
+            let vain = std::mem::take(&mut entry.commits.vain);
+            vain.into_iter().map(move |page| (domain, page))
+        };
+        let vain: Vec<(DomainId, PageId)> = self.domains.iter_mut().flat_map(vain).collect();
+        for (domain, page) in vain {
+            self.named_in_vain(domain, page);
         }
     }
 

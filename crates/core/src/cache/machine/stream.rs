@@ -241,6 +241,9 @@ impl Cache {
             self.keep_for_flight(domain, stamp, &change);
             if listed {
                 self.named_in_vain(domain, page);
+            } else {
+                // That list cannot take back what a commit that is sent again registers for.
+                self.domains.get_mut(&domain).expect("attached").commits.named(page);
             }
             self.suspect(domain, page);
             changed.add(&change);

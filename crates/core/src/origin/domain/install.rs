@@ -154,8 +154,9 @@ impl Domain {
             self.install.due_at = None;
             return;
         }
+        let mark = self.removal.mark().filter(|mark| removes && self.pages.since(*mark).is_some());
         if removes && (idle || !self.install_is_late(cx)) {
-            return self.begin_install(cx, (Vec::new(), Vec::new(), Parted::new()));
+            return self.begin_install(cx, (Vec::from_iter(mark), Vec::new(), Parted::new()));
         }
         let interval = cx.config.install_interval;
         if !self.install_is_late(cx) {
@@ -166,7 +167,12 @@ impl Domain {
         self.install.apart_first = !self.install.apart_first;
         let first = if self.install.apart_first { most } else { 0 };
         let (mut apart, mut parted) = self.take_apart(cx, first);
-        let pages = self.take_oldest(cx, most - apart.len());
+        let mut pages = self.take_oldest(cx, most - apart.len());
+        if let Some(mark) = mark
+            && let Err(place) = pages.binary_search(&mark)
+        {
+            pages.insert(place, mark);
+        }
         if !self.install.apart_first {
             (apart, parted) = self.take_apart(cx, most - pages.len());
         }

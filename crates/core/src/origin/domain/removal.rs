@@ -164,6 +164,16 @@ impl Removal {
         matches!(self.step, Step::Listed(_)) && self.not_before.is_none_or(|at| at <= now)
     }
 
+    /// The page that stands for the volume of the batch. If it is not installed yet it goes with it: who
+    /// looks through the change index for what a child missed, and finds the volume's pages gone, must find
+    /// that one ahead (bug 164).
+    pub(super) fn mark(&self) -> Option<PageId> {
+        match &self.step {
+            Step::Listed(batch) => Some(PageId::of_volume(batch.volume)),
+            _ => None,
+        }
+    }
+
     /// Takes the batch that goes with an install whose metadata is made next: it tells what will be
     /// left.
     pub(super) fn take(&mut self) -> Option<Batch> {

@@ -174,8 +174,9 @@ impl Volume {
             return page < self.meta.next_page;
         }
         let Some(place) = given.iter().position(|given| given.history == history) else {
-            // Of histories that are forgotten by now, one may be meant that lasted until then.
-            return given.len() == GIVEN_MAX && page < given[0].first;
+            // Of another branch, or forgotten by now: nobody can tell which of its numbers this line has
+            // given since to others (bug 163).
+            return false;
         };
         let end = given.get(place + 1).map_or(self.meta.next_page, |next| next.first);
         (given[place].first..end).contains(&page)
@@ -535,5 +536,46 @@ impl Domain {
         let (image, _) = entry.gather();
         *image = Image { version: at.1, page: Some(Page::empty(PageKind::Slotted)) };
         self.gathering.pages.push((root, at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bug 163. A node was given numbers 16 to 20 in a history that was lost: the origin was restored from a copy of
+    /// before, and gave them to another node. Then it started sixteen times, and numbers were given after each
+    /// start. The first node made page 18: of its history nothing was known any more, and it passed for one of
+    /// long ago. What nobody can tell is refused, and other numbers are taken.
+    #[test]
+    fn bug_163_a_number_of_a_history_that_is_not_known_is_refused() {
+        let meta = VolumeMeta {
+            id: VolumeId(7),
+            name: "v".into(),
+            page_bytes: 4096,
+            next_page: PageNo(16),
+            version: Stamp(1),
+            pages: 1,
+            bytes: 32,
+            settings: VolumeSettings::default(),
+            given: Vec::new(),
+        };
+        let mut volume = Volume::new(meta, &Access::default());
+        let histories = |from: u128| (from..from + GIVEN_MAX as u128).map(HistoryId);
+        for history in histories(100) {
+            volume.begin(history);
+            volume.meta.next_page.0 += 5;
+        }
+        assert!(volume.gave(PageNo(18), HistoryId(100)), "given in that one");
+        assert!(!volume.gave(PageNo(18), HistoryId(101)), "given before it");
+        assert!(!volume.gave(PageNo(18), HistoryId(7)), "of a lost branch");
+        assert!(volume.gave(PageNo(18), HistoryId::default()), "read in what is committed");
+        for history in histories(200) {
+            volume.begin(history);
+            volume.meta.next_page.0 += 5;
+        }
+        assert!(!volume.gave(PageNo(18), HistoryId(7)), "of a lost branch");
+        assert!(!volume.gave(PageNo(18), HistoryId(100)), "forgotten by now");
+        assert!(volume.gave(PageNo(18), HistoryId::default()), "read in what is committed");
     }
 }

@@ -4,7 +4,7 @@ use super::volumes::hello_newest;
 use super::*;
 use larder_core::commit::{Op, PageKind};
 use larder_core::id::{PageNo, RequestId, VolumeId};
-use larder_core::message::{Message, VolumeKey, VolumeSpec};
+use larder_core::message::{Lane, Message, VolumeKey, VolumeSpec};
 
 fn delete(link: u64, request: u64) -> (String, LinkInput) {
     delete_of(link, request, VOLUME.0)
@@ -288,4 +288,51 @@ fn pages_that_are_being_loaded_of_a_deleted_volume() {
     run.settle();
     assert_eq!(run.store.pages.keys().filter(|page| page.page != PageNo::VOLUME).count(), 0);
     run.t.end("origin_loads_of_a_deleted_volume");
+}
+
+#[test]
+fn bug_162_a_list_that_comes_after_the_deletion() {
+    let mut config = OriginConfig::default();
+    config.downlink.limits.stream_window_bytes = 1;
+    let mut run = Run::new(
+        "Deletions (bug 162). c comes back with page 1 as of stamp 2, and its line is slow: it is told one thing \
+         after the other. Page 1 changes at 3, and the volume is deleted at 4, before c's list comes. The list was \
+         taken for one of nothing, since the volume was not there any more, and c was not told of 3: between that \
+         and the deletion it showed page 1 of before. It is told of both.",
+        config,
+    );
+    run.two_nodes();
+    let more = |bytes| received(5, Message::Credit { lane: Lane::Stream, bytes });
+    run.quietly(vec![opened(5, "c"), hello_newest(5, "c", 30)]);
+    run.link(vec![resume(5, 1, &[(1, 1)], 2)]);
+    run.quietly(vec![Commit::new(10, 2, 2).put(1, 1, 1, "y").on(1)]);
+    run.quietly(vec![delete(1, 5)]);
+    run.link(vec![holding(5, &[1])]);
+    run.link(vec![more(500)]);
+    run.t.end("origin_bug_162_a_list_after_the_deletion");
+}
+
+#[test]
+fn bug_164_pages_are_not_removed_before_the_deletion_is_in_the_index() {
+    let mut config = OriginConfig::default();
+    config.downlink.ring_commits_max = 1;
+    let mut run = Run::new(
+        "Deletions (bug 164). c comes back after stamp 2, which the ring does not reach any more, and the change \
+         index is asked what changed since; that takes a while. The volume is deleted meanwhile, and its pages \
+         are removed, with their entries of the index: c was told that nothing of it had changed up to 4. The \
+         page that stands for the volume is installed with that, at the latest: c is told that the volume as a \
+         whole has changed.",
+        config,
+    );
+    two_newest(&mut run);
+    fill(&mut run, 3);
+    run.settle_pages();
+    run.quietly(vec![opened(5, "c"), hello_newest(5, "c", 30)]);
+    run.link(vec![resume(5, 1, &[(1, 1)], 2)]);
+    run.link(vec![delete(3, 5)]);
+    for _ in 0..3 {
+        run.store_last();
+    }
+    run.settle();
+    run.t.end("origin_bug_164_removed_before_it_was_told");
 }

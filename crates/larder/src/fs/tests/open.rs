@@ -386,6 +386,25 @@ async fn a_file_written_before_its_removal_is_settled_is_said_to_be_open() {
     assert_eq!(fs.read(&handle, 0, 10).await.expect("it is open"), Bytes::from_static(b"some"));
 }
 
+/// Bug 166. A file was closed by a process that nobody answers, so that what was written waits; then its name was
+/// removed. At the end, when all that waits is committed, files without a name were passed over: this one was left for a
+/// day, until somebody notices that nobody holds it open.
+#[tokio::test]
+async fn a_file_closed_before_its_removal_is_freed_at_the_end() {
+    let (store, fs) = fresh().await;
+    let id = make(&fs, fs.root(), "f", &file()).await;
+    let (handle, _) = fs.open_file(id).await.expect("it works");
+    fs.write(&handle, 0, Bytes::from_static(b"some")).await.expect("it is open");
+    drop(handle);
+    assert!(fs.has_waiting(), "nobody has committed it");
+    fs.unlink(fs.root(), b"f").await.expect("it works");
+    assert_eq!(fs.orphans().await.expect("it works").len(), 1, "what waits may be asked for");
+    fs.flush_all().await.expect("it works");
+    fs.reap_waiting().await.expect("it works");
+    assert!(fs.orphans().await.expect("it works").is_empty());
+    drop(store);
+}
+
 /// What settles a removal may get no answer either: whose removal it was is known all the same.
 #[tokio::test]
 async fn a_large_file_removed_without_an_answer_is_freed_soon() {

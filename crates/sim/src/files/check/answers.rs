@@ -3,7 +3,7 @@
 use super::super::journal::{Answer, Ask, Entry, Journal, Place, Who, Written};
 use super::super::model::{Effect, Refusal, effect, is_of_names, refuses};
 use super::super::tree::{FILE, Tree};
-use super::Checker;
+use super::{Checker, Removed};
 use larder::fs::{FsError, InodeId, TxError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,9 +14,11 @@ impl Checker {
         let Some(ended) = &entry.ended else { return };
         match ended {
             Ok(answer) => {
-                if matches!(entry.ask, Ask::Resize(..)) {
+                if matches!(entry.ask, Ask::Resize(..)) || is_of_names(&entry.ask) {
                     self.cut.retain(|_, who| *who != entry.who);
                 }
+                let of_it = |removed: &&mut Removed| removed.by == entry.who;
+                self.unnamed.values_mut().filter(of_it).for_each(|removed| removed.told = true);
                 self.answered_well(entry, answer, journal);
             }
             Err(error) => self.refused(entry, error, journal),

@@ -3,7 +3,7 @@
 use super::super::journal::{Ask, Journal, Place, Who, Written};
 use super::super::model::{Effect, Target, effect, is_of_names};
 use super::super::tree::{Body, FILE, Inode, Names, Tree};
-use super::{Checker, Step};
+use super::{Checker, Removed, Step};
 use larder::fs::InodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -113,7 +113,14 @@ impl Checker {
             let is_new = before.is_none();
             let before = before.map_or(&nothing, |inode| &**inode);
             if before.links > 0 && after.links == 0 {
-                self.unnamed.insert(*id, (step.who.node, step.who.life));
+                self.unnamed.insert(*id, Removed { by: step.who, told: false });
+            } else if let Some(removed) = self.unnamed.get(id).filter(|_| after.links == 0)
+                && !removed.told
+                && !Self::is_background(step.who)
+            {
+                // Whoever removed it, and does not know that, can no longer tell by its time of change that it
+                // did (bug 160).
+                self.cut.insert(*id, removed.by);
             }
             if is_new && after.links == 0 {
                 self.cut.insert(*id, step.who);
@@ -131,7 +138,7 @@ impl Checker {
     /// A file without a name is kept for the process that took its last name, and has it open: others
     /// free it when that one was not heard of for long.
     fn freed_elsewhere(&self, step: &Step<'_>, id: InodeId, journal: &Journal) {
-        let Some(&(node, life)) = self.unnamed.get(&id) else { return };
+        let Some((node, life)) = self.unnamed.get(&id).map(Removed::process) else { return };
         let lost = journal.lost.contains(&(node, life));
         let by_itself = (node, life) == (step.who.node, step.who.life);
         if by_itself || lost || !journal.held.contains_key(&(node, life, id)) {

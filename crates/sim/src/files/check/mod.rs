@@ -22,6 +22,19 @@ const STATES_MAX: usize = 4_096;
 /// Commits of the tree after which all of it is judged, and compared with what was judged of each.
 const WHOLE_EVERY: u64 = 64;
 
+/// Whose operation took a file's last name, and whether it was told so.
+#[derive(Debug)]
+struct Removed {
+    by: Who,
+    told: bool,
+}
+
+impl Removed {
+    fn process(&self) -> (u16, u32) {
+        (self.by.node, self.by.life)
+    }
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Checker {
@@ -55,10 +68,11 @@ pub struct Checker {
     /// How long a file without a name stays that nobody says is open.
     orphan_age: u64,
     /// Who took the last name of a file that is kept.
-    unnamed: BTreeMap<InodeId, (u16, u32)>,
+    unnamed: BTreeMap<InodeId, Removed>,
     /// When each inode last changed.
     changed: BTreeMap<InodeId, u64>,
-    /// What was cut off large files by commits of which nobody heard: it goes in time.
+    /// What was cut off large files by commits of which nobody heard, and files without a name that were
+    /// changed since a removal of which nobody heard: they go in time.
     cut: BTreeMap<InodeId, Who>,
     /// What was compared.
     pub compared: u64,

@@ -25,6 +25,11 @@ impl Plan {
         self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
         self.mix.linger_percent = 0;
         self.mix.quota_percent = 0;
+        // A kill, after which records are read that were never synced, and a cut before the next sync.
+        if rng.chance(1, 2) {
+            self.troubles[1].1 = SECOND;
+            self.store_nanos = 100 * MILLI;
+        }
     }
 
     /// Appends of many short records to a slow log, each power cut tearing one and the next coming soon: what one
