@@ -9,7 +9,7 @@ use super::open::{Held, Taken};
 use super::record::{Content, Entry, Inode, InodeId, Kind, Xattrs};
 use super::trie;
 use super::tx::{Tx, TxError};
-use super::write::may_pass;
+use super::write::{is_without_answer, may_pass};
 use super::{FileSystem, FsError, FsFault, Position, TxStore, lock, transact};
 use crate::clock::instant;
 use bytes::Bytes;
@@ -191,11 +191,14 @@ impl<S: TxStore> FileSystem<S> {
     /// `orphan_age`. Only this node's clock counts, so that no wrong one frees an open file. Says
     /// how many were freed.
     pub async fn tend_orphans(&self) -> Result<u64, FsError> {
+        let mut touched = Ok(());
         for id in self.open_files.orphans() {
             match self.touch_orphan(id).await {
                 // Freed by somebody who had not heard of this node for long.
                 Ok(()) | Err(FsError::NotFound) => {}
-                Err(error) => return Err(error),
+                Err(error) if is_without_answer(&error) => return Err(error),
+                // One that is damaged is not to have others freed.
+                Err(error) => touched = touched.and(Err(error)),
             }
         }
         let found = self.orphan_inodes().await?;
@@ -208,7 +211,7 @@ impl<S: TxStore> FileSystem<S> {
                 reaped += u64::from(self.reap_unchanged(id, Some(ctime)).await?);
             }
         }
-        Ok(reaped)
+        touched.map(|()| reaped)
     }
 
     async fn touch_orphan(&self, id: InodeId) -> Result<(), FsError> {

@@ -346,7 +346,11 @@ impl Candidate {
             }
             // A name may lead nowhere for a moment, or now to one network, now to another.
             let found = self.addresses().await;
-            missed = if found.is_empty() || found.contains(&own.address) { 0 } else { missed + 1 };
+            let stands = found.is_empty() || found.contains(&own.address);
+            // Nor is it its own name alone any more that leads anywhere: the network has come.
+            let better =
+                is_loopback(&own.address) && found.first().is_some_and(|first| !is_loopback(first));
+            missed = if stands && !better { 0 } else { missed + 1 };
             if missed == 2 {
                 return;
             }
@@ -371,6 +375,10 @@ impl Candidate {
         let port = self.listen.port();
         found.into_iter().map(|address| SocketAddr::new(address, port).to_string()).collect()
     }
+}
+
+fn is_loopback(address: &str) -> bool {
+    address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
 }
 
 /// Waits until it is known by which address others reach this process.

@@ -107,6 +107,8 @@ pub(super) struct Commits {
     told: u64,
     /// Pages that commits changed which are over: the parent counts the node for them, held or not.
     pub(super) left: Vec<PageId>,
+    /// Pages that those under way write, and how many writes there are.
+    written: BTreeMap<PageId, usize>,
     /// Pages that the parent named on this link, and that commits under way are to make.
     named: BTreeSet<PageId>,
     /// Of those, the ones whose commit has ended, and did not make them: the parent counts the node for them.
@@ -131,6 +133,7 @@ impl Commits {
             ended: VecDeque::new(),
             told: 0,
             left: Vec::new(),
+            written: BTreeMap::new(),
             named: BTreeSet::new(),
             vain: Vec::new(),
         }
@@ -212,6 +215,7 @@ impl Commits {
     /// It is over, and nothing of it is retained.
     fn forget(&mut self, id: CommitId, refused: Option<&Abort>) {
         let Some(pending) = self.pending.remove(&id) else { return };
+        Self::count_written(&mut self.written, &pending.writes, false);
         let vain = pending.writes.iter().map(|write| write.page);
         self.vain.extend(vain.filter(|page| self.named.remove(page)));
         if pending.ever_sent {
@@ -283,18 +287,32 @@ impl Commits {
         };
         assert_eq!(self.bytes, bytes(false).bytes, "commits without an outcome are counted");
         assert_eq!(self.sent, bytes(true), "commits that are sent are counted");
+        let writes: usize = self.pending.values().map(|pending| pending.writes.len()).sum();
+        assert_eq!(self.written.values().sum::<usize>(), writes, "writes under way are counted");
     }
 
     /// Pages that commits under way write.
     pub(super) fn pages(&self) -> BTreeSet<PageId> {
-        let writes = self.pending.values().flat_map(|pending| &pending.writes);
-        writes.map(|write| write.page).collect()
+        self.written.keys().copied().collect()
     }
 
     /// Whether a commit under way writes the page.
     pub(super) fn writes(&self, page: PageId) -> bool {
-        let mut writes = self.pending.values().flat_map(|pending| &pending.writes);
-        writes.any(|write| write.page == page)
+        self.written.contains_key(&page)
+    }
+
+    /// A commit is taken, or is over: its pages are written by one more, or by one less.
+    fn count_written(written: &mut BTreeMap<PageId, usize>, writes: &[Write], more: bool) {
+        for write in writes {
+            if more {
+                *written.entry(write.page).or_default() += 1;
+            } else if let Some(count) = written.get_mut(&write.page) {
+                *count -= 1;
+                if *count == 0 {
+                    written.remove(&write.page);
+                }
+            }
+        }
     }
 
     /// Every outcome up to this sequence has been received.
@@ -401,6 +419,7 @@ impl Cache {
         commits.unresolved.insert(id);
         commits.bytes += bytes;
         commits.queue.push_back(id);
+        Commits::count_written(&mut commits.written, &asked.writes, true);
         commits.pending.insert(
             id,
             Pending {

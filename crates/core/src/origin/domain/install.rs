@@ -154,9 +154,8 @@ impl Domain {
             self.install.due_at = None;
             return;
         }
-        let mark = self.removal.mark().filter(|mark| removes && self.pages.since(*mark).is_some());
         if removes && (idle || !self.install_is_late(cx)) {
-            return self.begin_install(cx, (Vec::from_iter(mark), Vec::new(), Parted::new()));
+            return self.begin_install(cx, (Vec::new(), Vec::new(), Parted::new()));
         }
         let interval = cx.config.install_interval;
         if !self.install_is_late(cx) {
@@ -167,12 +166,7 @@ impl Domain {
         self.install.apart_first = !self.install.apart_first;
         let first = if self.install.apart_first { most } else { 0 };
         let (mut apart, mut parted) = self.take_apart(cx, first);
-        let mut pages = self.take_oldest(cx, most - apart.len());
-        if let Some(mark) = mark
-            && let Err(place) = pages.binary_search(&mark)
-        {
-            pages.insert(place, mark);
-        }
+        let pages = self.take_oldest(cx, most - apart.len());
         if !self.install.apart_first {
             (apart, parted) = self.take_apart(cx, most - pages.len());
         }
@@ -199,8 +193,19 @@ impl Domain {
     fn begin_install(
         &mut self,
         cx: &mut Context<'_>,
-        (pages, apart, parted): (Vec<PageId>, Vec<Apart>, Parted),
+        (mut pages, apart, parted): (Vec<PageId>, Vec<Apart>, Parted),
     ) {
+        let removed = self.removal.take();
+        let removes_alone = removed.is_some() && pages.is_empty();
+        // The page that stands for the volume, if it is not installed yet, goes with the batch: who looks through
+        // the change index for what a child missed, and finds the volume's pages gone, must find that one
+        // ahead (bug 164).
+        let mark = removed.as_ref().map(removal::Batch::mark);
+        if let Some(mark) = mark.filter(|mark| self.pages.since(*mark).is_some())
+            && let Err(place) = pages.binary_search(&mark)
+        {
+            pages.insert(place, mark);
+        }
         let since = |page: &PageId| (*page, self.pages.since(*page).expect("it is dirty"));
         let taken: Taken = pages.iter().map(since).collect();
         let installed = pages.iter().map(|page| self.pages.take_for_install(*page)).collect();
@@ -208,7 +213,6 @@ impl Domain {
         for page in &pages {
             self.pages.begin_install(*page);
         }
-        let removed = self.removal.take();
         let gone = removed.as_ref().map_or_else(Vec::new, |batch| batch.pages.clone());
         let meta = self.meta();
         let batch = InstallBatch { pages: installed, apart, joined, removed: gone, meta };
@@ -216,8 +220,8 @@ impl Domain {
         let versions = batch.pages.iter().map(|page| page.stored.version);
         self.install.index_max = versions.max().unwrap_or_default().max(self.install.index_max);
         let lsn = batch.meta.installed_lsn;
-        if removed.is_none() || !taken.is_empty() {
-            // A removal alone puts nothing off: many of them come one after another.
+        // A removal alone puts nothing off: many of them come one after another.
+        if !removes_alone {
             self.install.due_at = None;
         }
         self.install.under_way = Some(UnderWay { write, pages: taken, parted, removed, lsn });

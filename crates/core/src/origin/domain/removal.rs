@@ -47,6 +47,13 @@ pub(super) struct Batch {
     left: u64,
 }
 
+impl Batch {
+    /// The page that stands for the volume.
+    pub(super) fn mark(&self) -> PageId {
+        PageId::of_volume(self.volume)
+    }
+}
+
 /// Where the removal stands.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 enum Step {
@@ -162,16 +169,6 @@ impl Removal {
     /// Whether a batch is to go with the next install.
     pub(super) fn wants_install(&self, now: Instant) -> bool {
         matches!(self.step, Step::Listed(_)) && self.not_before.is_none_or(|at| at <= now)
-    }
-
-    /// The page that stands for the volume of the batch. If it is not installed yet it goes with it: who
-    /// looks through the change index for what a child missed, and finds the volume's pages gone, must find
-    /// that one ahead (bug 164).
-    pub(super) fn mark(&self) -> Option<PageId> {
-        match &self.step {
-            Step::Listed(batch) => Some(PageId::of_volume(batch.volume)),
-            _ => None,
-        }
     }
 
     /// Takes the batch that goes with an install whose metadata is made next: it tells what will be

@@ -336,3 +336,25 @@ fn bug_164_pages_are_not_removed_before_the_deletion_is_in_the_index() {
     run.settle();
     run.t.end("origin_bug_164_removed_before_it_was_told");
 }
+
+/// The page that stands for a deleted volume goes with the removal of its pages. That counted for an install of what
+/// else was changed, which was put off by as long again: where a volume was deleted every second nothing was
+/// installed any more, and the log was never trimmed.
+#[test]
+fn deletions_put_no_install_off() {
+    let mut run = Run::new("Not written", OriginConfig::default());
+    two_newest(&mut run);
+    run.settle_pages();
+    run.quietly(vec![Commit::new(10, 2, 2).put(1, 1, 1, "y").on(3)]);
+    let changed = crate::parent::page(1);
+    let before = run.store.pages[&changed].version;
+    for number in 0..5 {
+        let (id, name) = (VolumeId(900 + number), format!("w{number}"));
+        let spec = VolumeSpec { id, name, page_bytes: 4096, domain: None };
+        let (request, delete) = (RequestId(50 + 2 * number as u64), 51 + 2 * number as u64);
+        run.quietly(vec![received(3, Message::CreateVolume { request, spec })]);
+        run.quietly(vec![delete_of(3, delete, id.0)]);
+        run.pass(1);
+    }
+    assert!(run.store.pages[&changed].version > before, "it is installed when it is due");
+}

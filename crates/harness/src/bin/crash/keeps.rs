@@ -11,6 +11,14 @@ const ORIGIN: [&str; 5] = ["clean", "uninstalled", "recent", "engine_cache", "en
 /// What a mount keeps of what the kernel knows.
 const KERNEL: [&str; 2] = ["inodes", "names"];
 
+/// What a mount keeps of pages: it has a limit too.
+const COPIES: &str = "copies";
+
+/// Whether a part has a limit of its own that the process keeps to.
+pub(crate) fn is_limited(part: &str) -> bool {
+    part == COPIES || ORIGIN.contains(&part)
+}
+
 /// Bytes that each process keeps now, by its name and the part's.
 pub(crate) fn keeps(world: &World) -> Result<Vec<((String, &'static str), u64)>> {
     let mut all = Vec::new();
@@ -23,7 +31,7 @@ pub(crate) fn keeps(world: &World) -> Result<Vec<((String, &'static str), u64)>>
     for (site, name) in SITES.iter().enumerate() {
         let told = http_get(world.mount_http(site), "/metrics")?;
         let mut tell = |part, bytes: f64| all.push((((*name).to_owned(), part), bytes as u64));
-        tell("copies", metric_in(&told, "larder_cache_bytes", &[])?);
+        tell(COPIES, metric_in(&told, "larder_cache_bytes", &[])?);
         for part in KERNEL.into_iter().chain(KeptPart::ALL.map(KeptPart::name)) {
             let label = format!("what=\"{part}\"");
             tell(part, metric_in(&told, "larder_mount_bytes", &[&label])?);

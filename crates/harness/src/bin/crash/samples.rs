@@ -20,6 +20,8 @@ pub(crate) struct Sample {
 
 /// The names of its figures, in their order.
 pub(crate) const FIGURES: [&str; 4] = ["memory", "descriptors", "threads", "disk"];
+/// The place of memory among them.
+pub(crate) const MEMORY: usize = 0;
 
 impl Sample {
     pub(crate) fn figures(self) -> [u64; 4] {

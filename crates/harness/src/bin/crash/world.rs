@@ -91,6 +91,11 @@ impl Drop for Disk {
     }
 }
 
+/// What the origin may keep of pages, its page engine, and a mount, so that they are full soon.
+pub(crate) const ORIGIN_MIB: u64 = 16;
+pub(crate) const ENGINE_MIB: u64 = 12;
+pub(crate) const NODE_MIB: u64 = 32;
+
 /// How soon leases lapse and lines are given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pace {
@@ -228,7 +233,9 @@ impl World {
                 let path = data.display().to_string();
                 let lease = format!("origin.lease={}ms", LEASE.as_millis());
                 let words = ["origin", "--name", "origin", "--data", &path, "--listen", &listen];
-                let small = self.small(&["origin.memory=16MiB", "origin.engine_memory=12MiB"]);
+                let pages = format!("origin.memory={ORIGIN_MIB}MiB");
+                let engine = format!("origin.engine_memory={ENGINE_MIB}MiB");
+                let small = self.small(&[&pages, &engine]);
                 let lease = ["--set", &*lease];
                 let create: &[&str] = if data.exists() { &[] } else { &["--create"] };
                 let quick = self.quick(&[&lease, &QUICK]);
@@ -248,7 +255,8 @@ impl World {
                 let at = point.display().to_string();
                 let words =
                     ["mount", VOLUME, &at, "--foreground", "--name", &name, "--parent", &parent];
-                let small = self.small(&["node.memory=32MiB"]);
+                let copies = format!("node.memory={NODE_MIB}MiB");
+                let small = self.small(&[&copies]);
                 let words = [&words[..], &small, &self.quick(&[&QUICK, &QUICK_NODE])].concat();
                 let mut server = self.site.start(&name, &words)?;
                 server.mounts_at(point);
