@@ -16,7 +16,13 @@ const COPIES: &str = "copies";
 
 /// Whether a part has a limit of its own that the process keeps to.
 pub(crate) fn is_limited(part: &str) -> bool {
-    part == COPIES || ORIGIN.contains(&part)
+    part == COPIES || may_fill(part)
+}
+
+/// Whether a part of the origin's may still be filling up, and is not judged as growth. What mounts keep of pages is:
+/// copies of what is gone once filled it (bug 155).
+pub(crate) fn may_fill(part: &str) -> bool {
+    ORIGIN.contains(&part)
 }
 
 /// Bytes that each process keeps now, by its name and the part's.

@@ -9,10 +9,11 @@
 //! line by least squares; the process fails if along it a figure has risen by more than its allowance.
 //! A leak of one page a second is found in twenty minutes, one of a page a minute in a night.
 //!
-//! Of memory that is taken away which the process says it keeps on purpose, in parts that have limits of their
-//! own: until they are full they grow, and a short soak is over before that. They are held to their limits.
+//! Of the origin's memory that is taken away which it says it keeps on purpose, in parts that have limits of their
+//! own: until they are full they grow, and a short soak is over before that. Such parts, of mounts too, are held to
+//! their limits.
 
-use crate::keeps::{is_limited, keeps};
+use crate::keeps::{is_limited, keeps, may_fill};
 use crate::locks;
 use crate::samples::{FIGURES, MEMORY, Sample, sample};
 use crate::work::Work;
@@ -228,7 +229,7 @@ fn rises(series: &Series, kept: &Kept) -> Result<Vec<Rise>> {
         for figure in 0..FIGURES.len() {
             let mut all: Vec<u64> = samples.iter().map(|sample| sample.figures()[figure]).collect();
             if figure == MEMORY {
-                let of_it = kept.iter().filter(|((of, part), _)| of == process && is_limited(part));
+                let of_it = kept.iter().filter(|((of, part), _)| of == process && may_fill(part));
                 for (_, bytes) in of_it {
                     all.iter_mut()
                         .zip(bytes)

@@ -391,7 +391,7 @@ async fn a_file_written_before_its_removal_is_settled_is_said_to_be_open() {
 /// day, until somebody notices that nobody holds it open.
 #[tokio::test]
 async fn a_file_closed_before_its_removal_is_freed_at_the_end() {
-    let (store, fs) = fresh().await;
+    let (_store, fs) = fresh().await;
     let id = make(&fs, fs.root(), "f", &file()).await;
     let (handle, _) = fs.open_file(id).await.expect("it works");
     fs.write(&handle, 0, Bytes::from_static(b"some")).await.expect("it is open");
@@ -402,7 +402,6 @@ async fn a_file_closed_before_its_removal_is_freed_at_the_end() {
     fs.flush_all().await.expect("it works");
     fs.reap_waiting().await.expect("it works");
     assert!(fs.orphans().await.expect("it works").is_empty());
-    drop(store);
 }
 
 /// What settles a removal may get no answer either: whose removal it was is known all the same.
