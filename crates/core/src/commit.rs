@@ -6,7 +6,7 @@
 //! commutes: an *existence* read conflicts with creation and deletion only, so that it passes
 //! beside a commutative update of the same object; a *value* read conflicts with every change.
 
-use crate::id::{CommitId, Generation, HistoryId, PageId, PageNo, Slot, Stamp, VolumeId};
+use crate::id::{CommitId, DomainId, Generation, HistoryId, PageId, PageNo, Slot, Stamp, VolumeId};
 use crate::rights::Denied;
 use bytes::Bytes;
 
@@ -18,6 +18,8 @@ pub const COMMIT_BYTES_MAX: usize = 32 << 20;
 pub const COMMIT_READS_MAX: usize = 1 << 20;
 /// Most writes in one commit.
 pub const COMMIT_WRITES_MAX: usize = 1 << 18;
+/// Most domains of one transaction.
+pub const PARTS_MAX: usize = 16;
 
 /// The limits that [`Abort::TooLarge`] names. A name that is not among these is told to the other
 /// side as "a limit of the origin".
@@ -184,6 +186,59 @@ pub struct Numbered {
     pub pages: u32,
 }
 
+/// What a transaction over several domains commits in one of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PartId {
+    /// Which domain.
+    pub domain: DomainId,
+    /// The commit there.
+    pub id: CommitId,
+}
+
+/// All parts of a transaction over several domains, told with each of them (decision 0035).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Across {
+    parts: Vec<PartId>,
+    coordinator: usize,
+}
+
+impl Across {
+    /// Of 2 to [`PARTS_MAX`] parts, ascending by domain, decided by that of the coordinator's domain. None:
+    /// they are not such.
+    #[must_use]
+    pub fn new(parts: Vec<PartId>, coordinator: DomainId) -> Option<Self> {
+        let ascending = parts.is_sorted_by(|one, next| one.domain < next.domain);
+        let coordinator = parts.iter().position(|part| part.domain == coordinator)?;
+        let several = (2..=PARTS_MAX).contains(&parts.len());
+        (ascending && several).then_some(Self { parts, coordinator })
+    }
+
+    /// All of them, ascending by domain.
+    #[must_use]
+    pub fn parts(&self) -> &[PartId] {
+        &self.parts
+    }
+
+    /// The part that decides: what is known of it is what is known of the transaction.
+    #[must_use]
+    pub fn coordinator(&self) -> PartId {
+        self.parts[self.coordinator]
+    }
+
+    /// Whether the part of this domain is decided elsewhere. Such a part is no request of its own on a link: it
+    /// comes beside the deciding one, and those would wait for each other's place.
+    #[must_use]
+    pub fn is_beside(&self, domain: DomainId) -> bool {
+        self.coordinator().domain != domain
+    }
+
+    /// The other parts.
+    pub fn participants(&self) -> impl Iterator<Item = PartId> + '_ {
+        let coordinator = self.coordinator();
+        self.parts.iter().copied().filter(move |part| *part != coordinator)
+    }
+}
+
 /// A transaction, as sent to the origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CommitRequest {
@@ -201,6 +256,8 @@ pub struct CommitRequest {
     pub reads: Vec<Read>,
     /// What to write, in order. Empty: only validate (a strict read-only transaction).
     pub writes: Vec<Write>,
+    /// It is one part of a transaction over several domains. Only on a link of protocol version 5.
+    pub across: Option<Box<Across>>,
 }
 
 impl CommitRequest {
@@ -210,11 +267,19 @@ impl CommitRequest {
         self.writes.iter().any(|write| matches!(write.op, Op::RestorePage { .. }))
     }
 
+    /// Whether it is a part that a domain other than this one decides.
+    #[must_use]
+    pub fn is_beside(&self, domain: DomainId) -> bool {
+        self.across.as_ref().is_some_and(|across| across.is_beside(domain))
+    }
+
     /// Bytes of memory that it takes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let payload: usize = self.writes.iter().map(|write| write.op.payload_bytes()).sum();
-        size_of::<Self>() + size_of_val(&self.reads[..]) + size_of_val(&self.writes[..]) + payload
+        let parts = self.across.as_ref().map_or(0, |across| size_of_val(across.parts()));
+        let reads = size_of_val(&self.reads[..]);
+        size_of::<Self>() + reads + size_of_val(&self.writes[..]) + payload + parts
     }
 }
 

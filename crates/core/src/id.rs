@@ -121,6 +121,16 @@ pub struct CommitId {
     pub sequence: u64,
 }
 
+/// One try of a coordinator at a transaction over several domains, numbered in its domain's history; no
+/// number is used twice in one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Attempt {
+    /// The history of the coordinator's domain when it began.
+    pub history: HistoryId,
+    /// Its number there.
+    pub number: u64,
+}
+
 /// One connection between a child and its parent, as numbered by whoever drives the machine;
 /// never reused while the machine lives. Not on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

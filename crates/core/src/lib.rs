@@ -6,6 +6,7 @@
 // Whatever `clippy.toml` does not name: hash order is another in every process.
 #![deny(clippy::iter_over_hash_type)]
 
+pub mod across;
 pub mod cache;
 pub mod commit;
 pub mod downlink;

@@ -171,7 +171,7 @@ pub enum Fault {
     LeftUnsaid,
     /// P4, P12: what an outcome told ahead of the stream is not remembered.
     ForgetTold,
-    /// P2: a transaction that writes in one domain may read in another.
+    /// P2: what a transaction that writes has read in domains that it does not write is not validated.
     ReadElsewhere,
     /// Rule 14: the commits of an append are acknowledged in another order than that of their stamps.
     AcknowledgeInAnyOrder,
@@ -302,6 +302,16 @@ pub enum Fault {
     LeftoversKept,
     /// Rights: a relay passes a commit on in full that it may only ask about.
     DeniedInFull,
+    /// Two-phase commit: a participant votes before its record is durable.
+    VoteEarly,
+    /// Two-phase commit: what is prepared is not recovered from the log.
+    PreparedForgotten,
+    /// Two-phase commit: decisions are not recovered, and taken for what was given up.
+    DecisionForgotten,
+    /// Two-phase commit: commits of one domain do not wait for what is prepared.
+    NothingBarred,
+    /// Rule 19: a coordinator does not wait for its own domain's turn.
+    OwnTurnSkipped,
 }
 
 impl Faults {

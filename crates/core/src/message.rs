@@ -15,12 +15,15 @@ use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
 
 /// The newest protocol version spoken here.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 /// The oldest protocol version spoken here.
 pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
 
 /// The protocol version that brought [`crate::commit::Op::RestorePage`].
 pub const RESTORES_SINCE: u32 = 3;
+/// The protocol version that brought transactions over several domains. An older parent would take a part
+/// for a commit of its own.
+pub const ACROSS_SINCE: u32 = 5;
 
 /// Protocol versions, from one to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -868,6 +871,7 @@ impl Message {
             Self::ChangeVolume { .. } => 2,
             Self::DeleteVolume { .. } | Self::VolumeDeleted { .. } => 3,
             Self::CopyPages { .. } | Self::Copied { .. } => 3,
+            Self::Commit { commit, .. } if commit.across.is_some() => ACROSS_SINCE,
             Self::Commit { commit, .. } if commit.restores() => RESTORES_SINCE,
             Self::Group(_) => GROUPS_SINCE,
             _ => 1,

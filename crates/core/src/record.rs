@@ -2,8 +2,8 @@
 //!
 //! The machines speak of these as plain data; `wire` encodes them; the `store` crate keeps bytes.
 
-use crate::commit::{Abort, Op, Write};
-use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, PageNo, Stamp, VolumeId};
+use crate::commit::{Abort, Op, PartId, Read, Write};
+use crate::id::{Attempt, BootId, CommitId, DomainId, HistoryId, PageId, PageNo, Stamp, VolumeId};
 use crate::message::Epoch;
 use crate::rights::Rights;
 use crate::time::WallTime;
@@ -29,6 +29,30 @@ pub enum LogRecord {
         grown: Vec<i64>,
         /// What it wrote.
         writes: Vec<Write>,
+        /// It decides a transaction over several domains: this record is the decision.
+        decided: Option<Box<Decided>>,
+    },
+    /// A part of a transaction over several domains is ready to be committed, and is as soon as its
+    /// coordinator has decided so: by a `Commit` of its id. Until then its domain keeps what it read as it is,
+    /// and the pages that it writes. One that follows in the log without an end of the one before ends it.
+    Prepared {
+        /// The try that it belongs to.
+        attempt: Attempt,
+        /// Who decides.
+        coordinator: PartId,
+        /// The commit.
+        id: CommitId,
+        /// By how many bytes it will grow each volume, as for a `Commit`.
+        grown: Vec<i64>,
+        /// What it read.
+        reads: Vec<Read>,
+        /// What it will write.
+        writes: Vec<Write>,
+    },
+    /// What was prepared is not any more: it was not decided to commit, or it writes nothing.
+    Released {
+        /// The try that it belonged to.
+        attempt: Attempt,
     },
     /// A boot may commit from here on.
     Boot {
@@ -86,6 +110,16 @@ pub enum LogRecord {
         /// Which.
         epoch: Epoch,
     },
+}
+
+/// The decision to commit a transaction over several domains, kept by its coordinator's domain until all
+/// others have followed it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Decided {
+    /// The try that came to it.
+    pub attempt: Attempt,
+    /// The parts of the other domains: ascending by domain.
+    pub participants: Vec<PartId>,
 }
 
 /// What an administrator says of a volume.
@@ -186,6 +220,8 @@ pub struct DomainMeta {
     pub deleted: Vec<DeletedVolume>,
     /// Boots, ascending by id.
     pub boots: Vec<BootMeta>,
+    /// Decisions that not all domains have followed, each with those that have not: ascending by attempt.
+    pub decided: Vec<Decided>,
 }
 
 /// A page as the page engine holds it.

@@ -16,13 +16,6 @@ pub(crate) struct Load {
     pub(crate) bytes: usize,
 }
 
-impl Load {
-    /// One commit.
-    pub(crate) fn of(bytes: usize) -> Self {
-        Self { count: 1, bytes }
-    }
-}
-
 impl AddAssign for Load {
     fn add_assign(&mut self, other: Self) {
         self.count += other.count;

@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Of the formats that this code writes.
-const VERSION: &str = "v4";
+const VERSION: &str = "v5";
 
 /// What a version's folder holds.
 const KINDS: [&str; 5] = ["frames", "message", "meta", "page", "record"];

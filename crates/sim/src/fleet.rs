@@ -89,7 +89,7 @@ impl Report {
                 self.tally.forks += clean.tally.forks;
                 self.tally.refused_stores += clean.tally.refused_stores;
                 self.tally.deletions += clean.tally.deletions;
-                self.tally.refused_domains += clean.tally.refused_domains;
+                self.tally.wholes += clean.tally.wholes;
                 self.tally.refused_twins += clean.tally.refused_twins;
                 self.tally.went_on += clean.tally.went_on;
                 self.tally.cores += clean.tally.cores;

@@ -56,6 +56,8 @@ const RIGHTS: &[By] = &[By::Rights];
 const OWN: &[By] = &[By::Own, By::Asked, P2, P5];
 /// Somebody commits in another's name: the log has it, or its owner is told what it never did.
 const THEFT: &[By] = &[P11, By::Asked];
+/// A transaction over several domains is done in some of them.
+const WHOLES: &[By] = &[P2, P11];
 
 /// Faults of the machines and the store.
 pub const FAULTS: &[Planted<Fault>] = &[
@@ -143,6 +145,11 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::TakenBackUnrecorded, "taken-back-unrecorded", &[P11, By::Rule(15)]),
     planted(Fault::LeftoversKept, "leftovers-kept", &[P1, P8, P9, By::Log]),
     planted(Fault::DeniedInFull, "denied-in-full", RIGHTS),
+    planted(Fault::VoteEarly, "vote-early", WHOLES),
+    planted(Fault::PreparedForgotten, "prepared-forgotten", WHOLES),
+    planted(Fault::DecisionForgotten, "decision-forgotten", WHOLES),
+    planted(Fault::NothingBarred, "nothing-barred", &[P2, P5, By::Machines]),
+    planted(Fault::OwnTurnSkipped, "own-turn-skipped", &[P2, By::Machines]),
 ];
 
 /// Those of groups: they are looked for where nodes are neighbours.

@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 157] = [
+pub const PROBES: [(&str, Reached); 175] = [
     ("absence-outdated", Often),
     ("absence-shed", Often),
     ("advance-cut", Often),
@@ -50,6 +50,7 @@ pub const PROBES: [(&str, Reached); 157] = [
     ("commit-repeated-under-way", Often),
     ("commit-rights-changed-meanwhile", Often),
     ("commit-waits-for-pages", Often),
+    ("commit-waits-for-what-is-prepared", Often),
     ("commit-withdrawn", Often),
     ("commits-sent-full", Often),
     ("conflict-with-what-was-taken-back", Often),
@@ -59,7 +60,10 @@ pub const PROBES: [(&str, Reached); 157] = [
     ("datagram-of-another-group", Rare),
     // Nobody harms datagrams here; a proptest does.
     ("datagram-unread", Rare),
+    ("decision-taken-back", Often),
+    ("decision-waits-for-pages", Rare),
     ("deleted-while-commit-waited", Often),
+    ("deletion-meets-what-is-prepared", Rare),
     ("deletion-recovered-from-the-log", Often),
     ("directory-forgets", Often),
     ("doomed-by-a-change", Often),
@@ -71,6 +75,7 @@ pub const PROBES: [(&str, Reached); 157] = [
     ("fell-off-the-ring", Often),
     ("fetch-fails", Often),
     ("follower-of-a-claim-given-up", Rare),
+    ("following-taken-back", Often),
     ("fork-accepted", Often),
     ("fork-refused", Often),
     // It takes 256 requests while the log hangs.
@@ -128,9 +133,16 @@ pub const PROBES: [(&str, Reached); 157] = [
     ("outcome-told-again", Often),
     ("page-evicted-at-origin", Often),
     ("pages-ahead-of-the-log", Rare),
+    ("part-gone-before-its-turn", Rare),
+    ("part-prepared", Often),
+    ("part-refused", Often),
+    ("part-waits-too-long", Rare),
     // It takes 512 lives of one group.
     ("participants-full", Rare),
     ("pointed-to-a-neighbour", Often),
+    ("preparation-taken-back", Often),
+    ("prepared-logged-again", Rare),
+    ("prepared-part-released", Often),
     ("process-moved", Often),
     ("read-right-lost", Often),
     ("reader-overrun", Often),
@@ -149,6 +161,7 @@ pub const PROBES: [(&str, Reached); 157] = [
     ("relay-cursors-all-off", Often),
     ("relay-gives-up-a-request", Often),
     ("relay-holds-a-commit", Often),
+    ("relay-holds-a-part", Rare),
     ("relay-named-in-vain", Often),
     ("relay-narrows", Often),
     ("relay-passed-what-is-lost", Often),
@@ -176,6 +189,11 @@ pub const PROBES: [(&str, Reached); 157] = [
     // It takes 4,096 answers while the log hangs.
     ("too-many-answers-withheld", Rare),
     ("torn-tail-cut", Often),
+    ("transaction-over-several-committed", Often),
+    ("transaction-over-several-in-doubt", Often),
+    ("transaction-over-several-put-off", Often),
+    ("transaction-over-several-refused", Often),
+    ("transaction-over-several-withdrawn", Often),
     ("transfer-left-nobody", Often),
     ("transfer-overtaken", Often),
     // Its asker says nothing for a minute, and its link stands.

@@ -1,6 +1,6 @@
 //! Inputs and outputs of the cache machine.
 
-use crate::cache::PageCopy;
+use crate::cache::{CommitPart, PageCopy};
 use crate::commit::{IdRange, Outcome, Read, Write};
 use crate::group::Member;
 use crate::id::{
@@ -81,7 +81,12 @@ pub enum CacheOp {
         /// given on the line of what was read, whatever numbers this process was given.
         named: Vec<PageId>,
     },
-    /// Wait for the outcome of a commit that an earlier answer left in doubt.
+    /// Commit a transaction over several domains: its parts, ascending by domain, 2 to
+    /// [`PARTS_MAX`](crate::commit::PARTS_MAX) of them. Its name is the commit of the first domain that it
+    /// writes.
+    CommitAcross(Vec<CommitPart>),
+    /// Wait for the outcome of a commit that an earlier answer left in doubt, or of a transaction over
+    /// several domains by its name.
     Outcome {
         /// Of which domain.
         domain: DomainId,
@@ -133,7 +138,10 @@ pub enum CacheReply {
     },
     /// To `Commit`, `Outcome`: how it ended, never `Unknown`.
     Outcome(Outcome),
-    /// To `Commit`, `Outcome`: it may have been done, or may yet be. An error instead says that it
+    /// To `CommitAcross`, and to `Outcome` about one: it is committed, in each domain as this stamp,
+    /// ascending. What else became of it is told as of a commit.
+    Committed(Vec<(DomainId, Stamp)>),
+    /// To `Commit`, `CommitAcross`, `Outcome`: it may have been done, or may yet be. An error instead says that it
     /// is not done, and never will be; but for `Busy` to `Outcome`, which says that it was not asked.
     InDoubt {
         /// Which commit: to be asked about with [`CacheOp::Outcome`].

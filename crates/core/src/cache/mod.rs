@@ -19,7 +19,7 @@ pub use read::ReadCache;
 pub use transaction::{
     AgeLimit, BeginError, CommitPart, Consistency, Doom, Finish, Floors, Held, Line, Records,
     Savepoint, Seen, Session, SessionOptions, Step, Transaction, TransactionError,
-    TransactionLimits,
+    TransactionLimits, commit_ops, decides,
 };
 pub use versions::{Ahead, VersionCache, VersionLimits};
 

@@ -3,6 +3,7 @@
 use super::claims::{Refused, Register, anothers};
 use super::link::Fetching;
 use super::{Ask, Asked, Child, Downlinks, Greeting, Link, LinkSink, Timer};
+use crate::commit::{CommitRequest, PARTS_MAX};
 use crate::group::{GroupMessage, Sender};
 use crate::id::{DomainId, LinkId, PageId, RequestId, VolumeId};
 use crate::machine::{Fault, LinkInput};
@@ -250,7 +251,7 @@ impl Downlinks {
                 Ask::CopyPages(request, ask)
             }
             Message::Commit { domain, commit } => {
-                self.count(link, 1)?;
+                self.count_commit(link, domain, &commit)?;
                 if !self.may_use(link, domain, commit.id.boot)? {
                     // It may be on its way to be registered again: nothing is done, nobody told
                     // how anything ended.
@@ -273,6 +274,27 @@ impl Downlinks {
             }
         };
         Ok(vec![ask])
+    }
+
+    /// Counts a commit. Parts that are decided elsewhere are counted apart, as many as may belong to what is
+    /// counted; one that comes again while it is under way is counted as what it is.
+    fn count_commit(
+        &mut self,
+        link: LinkId,
+        domain: DomainId,
+        commit: &CommitRequest,
+    ) -> Result<(), CloseReason> {
+        let entry = self.links.get_mut(&link).expect("looked up by the caller");
+        let part = (domain, commit.id);
+        if !commit.is_beside(domain) || entry.beside.contains(&part) {
+            return self.count(link, 1);
+        }
+        let most = PARTS_MAX.saturating_mul(self.config.limits.requests_max as usize);
+        if entry.beside.len() >= most {
+            return Err(CloseReason::Limit(format!("more than {most} parts without an answer")));
+        }
+        entry.beside.insert(part);
+        Ok(())
     }
 
     /// Counts requests against the limit.

@@ -1,11 +1,11 @@
 //! One link down: who is there, what it may still ask and be sent.
 
 use super::follower::{Follower, Pace};
-use crate::id::{BootId, DomainId, PageId, RequestId, Stamp, VolumeId};
+use crate::id::{BootId, CommitId, DomainId, PageId, RequestId, Stamp, VolumeId};
 use crate::message::{Message, Role};
 use crate::rights::Right;
 use crate::time::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// After so many pages that somebody waits for comes one that is read ahead.
 const AHEAD_AFTER: u8 = 7;
@@ -67,6 +67,8 @@ pub(crate) struct Link {
     pub(crate) bulk_reserved: i64,
     /// Requests and pages without an answer.
     pub(crate) unanswered: u32,
+    /// Parts of transactions that are decided by other domains, without an answer.
+    pub(crate) beside: BTreeSet<(DomainId, CommitId)>,
     pub(crate) fetches: BTreeMap<RequestId, Fetching>,
     pub(crate) followers: BTreeMap<DomainId, Follower>,
     /// The child is a member of this redirector's group: changes come with their writes.
@@ -97,6 +99,7 @@ impl Link {
             bulk_credit: 0,
             bulk_reserved: 0,
             unanswered: 0,
+            beside: BTreeSet::new(),
             fetches: BTreeMap::new(),
             followers: BTreeMap::new(),
             member: false,

@@ -360,7 +360,20 @@ impl Downlinks {
             other => other,
         };
         let message = Message::Committed { domain, id, outcome, history };
-        self.reply(link, message, out);
+        self.answer_commit(link, (domain, id), message, out);
+    }
+
+    fn answer_commit(
+        &mut self,
+        link: LinkId,
+        commit: (DomainId, CommitId),
+        message: Message,
+        out: &mut dyn LinkSink,
+    ) {
+        match self.links.get_mut(&link).is_some_and(|entry| entry.beside.remove(&commit)) {
+            true => self.send(link, message, out),
+            false => self.reply(link, message, out),
+        }
     }
 
     fn knows_rights(&self, link: LinkId) -> bool {
@@ -383,7 +396,7 @@ impl Downlinks {
     ) {
         let error = self.known_error(link, error);
         let message = Message::CommitDeferred { domain, id, error };
-        self.reply(link, message, out);
+        self.answer_commit(link, (domain, id), message, out);
     }
 
     /// Says that a request failed.
@@ -572,6 +585,8 @@ impl Downlinks {
             };
             assert!(self.names.brought(*id) <= names_max, "a link brought too many names");
             assert!(link.unanswered as usize <= requests_max, "too many requests in flight");
+            let most = requests_max.saturating_mul(crate::commit::PARTS_MAX);
+            assert!(link.beside.len() <= most, "too many parts in flight");
             let queued: usize = link.followers.values().map(Follower::queued).sum();
             assert!(queued <= requests_max, "too many pages queued");
             assert!(link.fetches.len() <= requests_max, "too many fetches");

@@ -36,6 +36,7 @@ impl Link {
         let reserved = usize::try_from(self.bulk_reserved).unwrap_or_default();
         let own = first(&[
             ("requests without an answer", self.unanswered as usize),
+            ("parts without an answer", self.beside.len()),
             ("fetches", self.fetches.len()),
             ("bytes of credit reserved", reserved),
         ]);

@@ -111,6 +111,9 @@ impl Origin {
             for &id in &ids {
                 self.with(now, id, &mut events, out, |domain, cx| domain.settle(cx));
             }
+            if self.pass_between(now, &mut events, out) {
+                continue;
+            }
             let Some(link) = self.links.take_freed() else { break };
             self.ask(now, link, Ask::Serve, &mut events, out);
         }
@@ -118,7 +121,7 @@ impl Origin {
         self.list_at = self.volumes.is_listing().then_some(now);
         // Nobody above has to be told; their boots are unclaimed already.
         drop(self.links.take_left());
-        let mut events = VecDeque::from(events);
+        let (mut events, mut said) = (VecDeque::from(events), Vec::new());
         while let Some(event) = events.pop_front() {
             match event {
                 Event::VolumeMade(id) => {
@@ -145,14 +148,43 @@ impl Origin {
                     self.looked(now, (domain, id, found), &mut more, out);
                     events.extend(more);
                 }
+                said_late @ Event::Between { .. } => said.push(said_late),
                 Event::Ready => {
                     self.call_again(out);
                     self.welcome_held(now, out);
+                    // What was said to it before is lost.
+                    for &id in &ids {
+                        self.with(now, id, &mut said, out, |domain, cx| domain.say_again(cx));
+                    }
                 }
                 Event::Gone(link) => self.gone(link),
                 Event::Waits | Event::Failed => self.welcome_held(now, out),
             }
         }
+        if !said.is_empty() {
+            self.settle(now, said, out);
+        }
+    }
+
+    /// Passes on what domains say to each other, in order; says whether there was anything. What is said to one
+    /// that does not serve is lost, and said again.
+    fn pass_between(
+        &mut self,
+        now: Instant,
+        events: &mut Vec<Event>,
+        out: &mut Vec<OriginOutput>,
+    ) -> bool {
+        let is_said = |event: &mut Event| matches!(event, Event::Between { .. });
+        let said: Vec<Event> = events.extract_if(.., is_said).collect();
+        let any = !said.is_empty();
+        for event in said {
+            if let Event::Between { from, to, between } = event
+                && self.serves(to)
+            {
+                self.with(now, to, events, out, |domain, cx| domain.between(cx, from, between));
+            }
+        }
+        any
     }
 
     /// A domain serves. Children that were welcomed while its store was full were not told of it,
@@ -264,6 +296,16 @@ impl Origin {
                 let id = commit.id;
                 if !self.serves(domain) {
                     self.links.defer(link, domain, id, RequestError::NoDomain(domain), out);
+                    return;
+                }
+                let parts = commit.across.iter().flat_map(|across| across.parts());
+                let mut elsewhere = parts.filter(|part| !self.domains.contains_key(&part.domain));
+                if let Some(part) = elsewhere.next() {
+                    let error = RequestError::Invalid(format!(
+                        "{} is not of this origin, and transactions over several origins are not done yet",
+                        part.domain.0
+                    ));
+                    self.links.defer(link, domain, id, error, out);
                     return;
                 }
                 self.with(now, domain, events, out, |domain, cx| domain.commit(cx, link, commit));

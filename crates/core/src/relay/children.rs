@@ -3,14 +3,14 @@
 use super::domain::by_clock;
 use super::io::RelayOutput;
 use super::pending::{Gathered, Pending, What};
-use super::{Held, Passed, Relay};
-use crate::commit::{Abort, CommitRequest, Outcome, conflicts};
+use super::{Held, HeldPart, Passed, Relay};
+use crate::commit::{Abort, Across, CommitRequest, Outcome, PARTS_MAX, PartId, conflicts};
 use crate::downlink::{Answer, Ask, COPY_RESERVED, Follower, Phase, Recent, Registration, Walk};
 use crate::id::{DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{
-    CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RESTORES_SINCE, RequestError,
-    ResumeAnswer, Role, VolumeKey,
+    ACROSS_SINCE, CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RESTORES_SINCE,
+    RequestError, ResumeAnswer, Role, VolumeKey,
 };
 use crate::rights::{Denied, Right};
 use crate::share::{Load, Room};
@@ -471,7 +471,8 @@ impl Relay {
         let mut denied = None;
         let early = match self.check_relayed(link, &commit) {
             Ok(()) => self.early(link, domain, &commit),
-            Err(Abort::Denied(why)) if !is_new => {
+            // Of a part the others would not hear, and wait for it.
+            Err(Abort::Denied(why)) if !is_new || commit.across.is_some() => {
                 denied = Some(why);
                 None
             }
@@ -484,14 +485,16 @@ impl Relay {
         }
         let entry = self.domains.get(&domain).filter(|domain| domain.following);
         let up = self.up.as_ref().filter(|up| up.limits.is_some());
-        let Some((entry, up)) = entry.zip(up) else {
+        let Some((_, up)) = entry.zip(up) else {
             let error = RequestError::Unavailable("the link to the parent is down".into());
             self.links.defer(link, domain, id, error, out);
             return;
         };
-        let older = (up.version < RESTORES_SINCE && commit.restores()).then_some(up.version);
+        let needs = if commit.across.is_some() { ACROSS_SINCE } else { RESTORES_SINCE };
+        let newer = commit.across.is_some() || commit.restores();
+        let older = (up.version < needs && newer).then_some(up.version);
         if let Some(version) = older {
-            let error = RequestError::older_parent(version, RESTORES_SINCE);
+            let error = RequestError::older_parent(version, needs);
             self.links.defer(link, domain, id, error, out);
             return;
         }
@@ -499,23 +502,89 @@ impl Relay {
         let in_full = denied.is_none() || self.config.faults.has(Fault::DeniedInFull);
         let asks = (!in_full).then(|| settled(&commit));
         let bytes = asks.as_ref().unwrap_or(&commit).memory_bytes();
-        if !self.room().takes(entry.load, bytes) {
-            if self.hold(link, domain, &commit) {
+        // Parts beside the deciding one are no requests of their own, and when it is on its way nothing holds them
+        // back: it would wait for them where it is.
+        let beside = commit.across.as_deref().map(Across::coordinator);
+        let beside = beside.filter(|decides| decides.domain != domain);
+        let part = PartId { domain, id };
+        let follows = beside.is_some_and(|of| {
+            let decides = self.commits.get(&(of.domain, of.id));
+            let across = decides.and_then(|passed| passed.across.as_deref());
+            across.is_some_and(|across| across.parts().contains(&part))
+        });
+        let load = self.domains[&domain].load;
+        let has_room = match beside {
+            Some(_) => follows || self.room_for_parts().takes(load.bytes, bytes),
+            None => self.room().takes(load, bytes),
+        };
+        if let Some(decides) = beside.filter(|_| !has_room)
+            && self.hold_part(link, decides, domain, &commit)
+        {
+            return;
+        }
+        if !has_room {
+            if beside.is_none() && self.hold(link, domain, &commit) {
                 return;
             }
             let error = RequestError::Busy("what the parent takes at once is reached".into());
             self.links.defer(link, domain, id, error, out);
             return;
         }
-        self.up.as_mut().expect("looked at above").unanswered += 1;
         let commit = asks.unwrap_or(commit);
-        self.domains.get_mut(&domain).expect("looked at above").load += Load::of(bytes);
+        let count = usize::from(beside.is_none());
+        self.up.as_mut().expect("looked at above").unanswered += count as u32;
+        self.domains.get_mut(&domain).expect("looked at above").load += Load { count, bytes };
         let made = self.made_by(&commit.writes);
         if denied.is_none() {
             self.keep_update(domain, &commit);
         }
-        self.commits.insert((domain, id), Passed { links: vec![link], bytes, denied, made });
+        let across = commit.across.clone();
+        let beside = beside.is_some();
+        let passed = Passed { links: vec![link], bytes, denied, made, across, beside };
+        self.commits.insert((domain, id), passed);
         self.send_up(Message::Commit { domain, commit }, out);
+    }
+
+    /// The bytes that parts may take of what is on its way.
+    fn room_for_parts(&self) -> Room {
+        let loads = self.domains.values().map(|entry| entry.load.bytes);
+        Room::new(loads, self.config.commit_bytes_max)
+    }
+
+    /// Keeps a part with the deciding one, if that is kept until there is room for it; false: it is not, or too
+    /// many bytes are.
+    fn hold_part(
+        &mut self,
+        link: LinkId,
+        decides: PartId,
+        domain: DomainId,
+        commit: &CommitRequest,
+    ) -> bool {
+        let loads = self.domains.values().map(|entry| entry.held);
+        let room = Room::new(loads, self.config.commit_bytes_max);
+        let is_it =
+            |held: &&mut Held| (held.domain, held.commit.id) == (decides.domain, decides.id);
+        let held = self.held.iter_mut().find(is_it).filter(|held| held.links.contains(&link));
+        let Some(held) = held else { return false };
+        let same = |part: &&mut HeldPart| (part.domain, part.commit.id) == (domain, commit.id);
+        if let Some(part) = held.parts.iter_mut().find(same) {
+            if part.links.contains(&link) {
+                self.links.forget_request(link);
+            } else {
+                part.links.push(link);
+            }
+            return true;
+        }
+        let bytes = commit.memory_bytes();
+        let entry = self.domains.get_mut(&held.domain).expect("followed once");
+        if !room.takes(entry.held, bytes) || held.parts.len() >= PARTS_MAX {
+            return false;
+        }
+        crate::probe::probe("relay-holds-a-part");
+        entry.held += bytes;
+        held.bytes += bytes;
+        held.parts.push(HeldPart { links: vec![link], domain, commit: commit.clone() });
+        true
     }
 
     /// Keeps a commit until there is room for it; false: another one of the link is kept (of its boot, below
@@ -548,14 +617,15 @@ impl Relay {
         crate::probe::probe("relay-holds-a-commit");
         let (commit, bytes) = (commit.clone(), commit.memory_bytes());
         self.domains.get_mut(&domain).expect("looked at above").held += bytes;
-        self.held.push_back(Held { links: vec![link], domain, commit, bytes });
+        self.held.push_back(Held { links: vec![link], domain, commit, parts: Vec::new(), bytes });
         true
     }
 
     /// The conflict that the relay knows of already. Only for a commit that cannot have been sent
     /// before: a repeated one may have been committed, and its outcome is the origin's to tell.
     /// It is the node's own, its number is new on this link, and its base lies after the stamp at
-    /// which the link's stream began: the transaction is younger than the link.
+    /// which the link's stream began: the transaction is younger than the link. Of a part of a transaction
+    /// over several domains the others would not hear of it.
     fn early(&mut self, link: LinkId, domain: DomainId, commit: &CommitRequest) -> Option<Abort> {
         // The boot is this link's: the node's own, unless a relay speaks for others.
         let own = self.links.get(link)?.child()?.role == Role::Node;
@@ -563,7 +633,7 @@ impl Relay {
         let new = commit.id.sequence > follower.sequence_max;
         follower.sequence_max = follower.sequence_max.max(commit.id.sequence);
         let mut base = commit.base;
-        let fresh = new && base > follower.began;
+        let fresh = new && base > follower.began && commit.across.is_none();
         if !own || !fresh && !self.config.faults.has(Fault::EarlyRepeated) {
             return None;
         }
@@ -622,8 +692,19 @@ impl Relay {
             self.abandon(request);
         }
         // Else a child that comes back again and again leaves one behind each time (P7).
-        self.held.iter_mut().for_each(|held| held.links.retain(|other| *other != link));
         let domains = &mut self.domains;
+        for held in &mut self.held {
+            held.links.retain(|other| *other != link);
+            let before = held.bytes;
+            held.parts.retain_mut(|part| {
+                part.links.retain(|other| *other != link);
+                let stays = !part.links.is_empty();
+                held.bytes -= if stays { 0 } else { part.commit.memory_bytes() };
+                stays
+            });
+            let entry = domains.get_mut(&held.domain).expect("followed once");
+            entry.held -= before - held.bytes;
+        }
         self.held.retain(|held| {
             let stays = !held.links.is_empty();
             if !stays {
@@ -698,5 +779,6 @@ fn settled(commit: &CommitRequest) -> CommitRequest {
         numbers: Vec::new(),
         reads: Vec::new(),
         writes: Vec::new(),
+        across: commit.across.clone(),
     }
 }

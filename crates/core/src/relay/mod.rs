@@ -19,7 +19,7 @@ mod rest;
 
 pub use config::RelayConfig;
 
-use crate::commit::CommitRequest;
+use crate::commit::{Across, CommitRequest};
 use crate::downlink::{Ask, COPY_RESERVED, Downlinks, LinkSink, ParentStatus};
 use crate::group::GroupStatus;
 use crate::group::directory::Directory;
@@ -75,6 +75,17 @@ struct Passed {
     denied: Option<Box<Denied>>,
     /// Pages that it makes (redirector).
     made: Vec<PageId>,
+    /// It is a part of this transaction.
+    across: Option<Box<Across>>,
+    /// It is no request of its own: another domain decides.
+    beside: bool,
+}
+
+impl Passed {
+    /// What it is of what is on its way up.
+    fn load(&self) -> Load {
+        Load { count: usize::from(!self.beside), bytes: self.bytes }
+    }
 }
 
 /// What the parent takes of commits now, and while requests wait for room beside them; none: nothing.
@@ -102,8 +113,19 @@ struct Held {
     links: Vec<LinkId>,
     domain: DomainId,
     commit: CommitRequest,
-    /// Of memory.
+    /// The other parts, if it decides a transaction over several domains: they go with it.
+    parts: Vec<HeldPart>,
+    /// Of memory, its parts' too.
     bytes: usize,
+}
+
+/// A part that is kept with the deciding one.
+#[derive(Debug)]
+struct HeldPart {
+    /// Over which it came.
+    links: Vec<LinkId>,
+    domain: DomainId,
+    commit: CommitRequest,
 }
 
 /// A relay.
@@ -343,7 +365,7 @@ impl Relay {
             let has_room = |held: &Held| takes(&self.domains[&held.domain], held.bytes);
             let next = self.held.iter().position(has_room);
             let next = next.and_then(|place| self.held.remove(place));
-            let Some(Held { mut links, domain, commit, bytes }) = next else { return };
+            let Some(Held { mut links, domain, commit, parts, bytes }) = next else { return };
             self.domains.get_mut(&domain).expect("followed once").held -= bytes;
             // One that may not commit any more must not have its outcome asked for in the others' place.
             if let Some(may) = links.iter().position(|l| self.check_relayed(*l, &commit).is_ok()) {
@@ -352,6 +374,11 @@ impl Relay {
             for link in links {
                 self.commit_went = true;
                 self.commit(link, domain, commit.clone(), out);
+            }
+            for HeldPart { links, domain, commit } in parts {
+                for link in links {
+                    self.commit(link, domain, commit.clone(), out);
+                }
             }
         }
     }
@@ -621,7 +648,7 @@ impl Machine for Relay {
         }
         let passed = |of: DomainId| -> Load {
             let commits = self.commits.iter().filter(|((domain, _), _)| of == *domain);
-            commits.map(|(_, passed)| Load::of(passed.bytes)).sum()
+            commits.map(|(_, passed)| passed.load()).sum()
         };
         let held = |of: DomainId| -> usize {
             let held = self.held.iter().filter(|held| held.domain == of);

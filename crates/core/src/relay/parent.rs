@@ -13,7 +13,6 @@ use crate::message::{
     RequestError, ResumeAnswer, Role, Versions, is_on_line,
 };
 use crate::rights::{Effective, Right};
-use crate::share::Load;
 use crate::time::{Duration, Instant};
 use std::collections::BTreeSet;
 
@@ -820,11 +819,11 @@ impl Relay {
             return;
         };
         if let Some(entry) = self.domains.get_mut(&domain) {
-            entry.load -= Load::of(passed.bytes);
+            entry.load -= passed.load();
             let outcome = ended.as_ref().ok().map(|(outcome, _)| outcome);
             entry.updates.outcome(id, outcome, entry.ring.head());
         }
-        self.count_answers(1);
+        self.count_answers(u32::from(!passed.beside));
         let ended = match (passed.denied, ended) {
             (Some(denied), Ok((Outcome::Aborted(Abort::History), history))) => {
                 Ok((Outcome::Aborted(Abort::Denied(denied)), history))

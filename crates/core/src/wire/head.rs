@@ -256,6 +256,8 @@ heads! {
         history: Vec<u8> = (bytes = "vec", tag = "5"),
         base: u64 = (uint64, tag = "6"),
         numbers: Vec<u8> = (bytes = "vec", tag = "7"),
+        parts: Vec<u8> = (bytes = "vec", tag = "8"),
+        coordinator: u64 = (fixed64, tag = "9"),
         reads: Bytes = (bytes = "bytes", tag = "14"),
         writes: Bytes = (bytes = "bytes", tag = "15"),
     }
@@ -328,7 +330,27 @@ heads! {
         sequence: u64 = (uint64, tag = "3"),
         time: u64 = (uint64, tag = "4"),
         grown: Vec<u8> = (bytes = "vec", tag = "5"),
+        decided: Option<Decided> = (message, optional, tag = "6"),
         writes: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    Decided {
+        history: Vec<u8> = (bytes = "vec", tag = "1"),
+        number: u64 = (uint64, tag = "2"),
+        participants: Vec<u8> = (bytes = "vec", tag = "3"),
+    }
+    PreparedRecord {
+        history: Vec<u8> = (bytes = "vec", tag = "1"),
+        number: u64 = (uint64, tag = "2"),
+        coordinator: Vec<u8> = (bytes = "vec", tag = "3"),
+        boot: Vec<u8> = (bytes = "vec", tag = "4"),
+        sequence: u64 = (uint64, tag = "5"),
+        grown: Vec<u8> = (bytes = "vec", tag = "6"),
+        reads: Bytes = (bytes = "bytes", tag = "14"),
+        writes: Bytes = (bytes = "bytes", tag = "15"),
+    }
+    ReleasedRecord {
+        history: Vec<u8> = (bytes = "vec", tag = "1"),
+        number: u64 = (uint64, tag = "2"),
     }
     VolumeRecord {
         stamp: u64 = (uint64, tag = "1"),
@@ -349,6 +371,7 @@ heads! {
         volumes: Vec<Bytes> = (bytes = "bytes", repeated, tag = "5"),
         boots: Vec<Bytes> = (bytes = "bytes", repeated, tag = "6"),
         deleted: Vec<Bytes> = (bytes = "bytes", repeated, tag = "7"),
+        decided: Vec<Bytes> = (bytes = "bytes", repeated, tag = "8"),
         epochs: Bytes = (bytes = "bytes", tag = "15"),
     }
     DeletedRecord {

@@ -211,7 +211,9 @@ pub fn check_commit(domain: DomainId, commit: &CommitRequest) -> Result<(), Abor
             return Err(Abort::TooLarge(name));
         }
     }
+    let parts = commit.across.as_ref().map_or(0, |across| across.parts().len());
     let most = 256
+        + super::parts::PART_BYTES_MAX * parts
         + NUMBERED_BYTES_MAX * commit.numbers.len()
         + READ_BYTES_MAX * commit.reads.len()
         + WRITE_BYTES_MAX * commit.writes.len()

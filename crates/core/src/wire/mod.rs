@@ -17,6 +17,7 @@ mod head;
 mod lanes;
 mod message;
 mod packed;
+mod parts;
 mod reason;
 mod record;
 mod rights;
@@ -39,7 +40,7 @@ pub const KINDS_IGNORED: std::ops::Range<u32> = 1000..2000;
 /// Longest name or explanation in a message, in bytes. Longer explanations are cut when sent.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// The metadata format that this version writes, and the newest it reads.
-pub const META_FORMAT: u32 = 3;
+pub const META_FORMAT: u32 = 4;
 /// The oldest metadata format that this version reads.
 pub const META_FORMAT_OLDEST: u32 = 1;
 

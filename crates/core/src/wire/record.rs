@@ -3,6 +3,7 @@
 use super::head::{self, id_field, id_of, need};
 use super::message::{Body, open};
 use super::packed::{self, Packed};
+use super::parts;
 use super::reason::{ending_head, ending_of, text};
 use super::rights;
 use super::varint::{Reader, Sink, unzigzag, zigzag};
@@ -28,6 +29,8 @@ mod kind {
     pub(super) const ABORTED: u32 = 7;
     pub(super) const SETTINGS: u32 = 8;
     pub(super) const DELETED: u32 = 9;
+    pub(super) const PREPARED: u32 = 10;
+    pub(super) const RELEASED: u32 = 11;
 }
 
 /// The bytes of a log record.
@@ -38,16 +41,34 @@ pub fn encode_record(record: &LogRecord) -> Bytes {
         head::BootOf { domain: 0, boot, upto, name: name.into() }
     };
     let body = match record {
-        LogRecord::Commit { stamp, id, time, grown, writes } => {
+        LogRecord::Commit { stamp, id, time, grown, writes, decided } => {
             let head = head::CommitRecord {
                 stamp: stamp.0,
                 boot: id_field(id.boot.0),
                 sequence: id.sequence,
                 time: time.0,
                 grown: grown_field(grown),
+                decided: decided.as_deref().map(parts::decided_head),
                 writes: Bytes::new(),
             };
             Body::with(kind::COMMIT, &head, Packed::Writes(writes))
+        }
+        LogRecord::Prepared { attempt, coordinator, id, grown, reads, writes } => {
+            let head = head::PreparedRecord {
+                history: id_field(attempt.history.0),
+                number: attempt.number,
+                coordinator: parts::field(&[*coordinator]),
+                boot: id_field(id.boot.0),
+                sequence: id.sequence,
+                grown: grown_field(grown),
+                ..head::PreparedRecord::default()
+            };
+            let lists = (Packed::Reads(reads), Packed::Writes(writes));
+            Body::with_two(kind::PREPARED, &head, lists)
+        }
+        LogRecord::Released { attempt } => {
+            let (history, number) = (id_field(attempt.history.0), attempt.number);
+            Body::plain(kind::RELEASED, &head::ReleasedRecord { history, number })
         }
         LogRecord::Boot { boot, name } => Body::plain(kind::BOOT, &boot_head(boot, 0, name)),
         LogRecord::Confirmed { boot, upto } => {
@@ -98,7 +119,13 @@ pub fn decode_record(bytes: Bytes) -> Result<LogRecord, WireError> {
                 time: WallTime(head.time),
                 grown: grown_of(head.grown)?,
                 writes: packed::read_writes(head.writes)?,
+                decided: head.decided.map(parts::decided_of).transpose()?.map(Box::new),
             }
+        }
+        kind::PREPARED => prepared_of(head::read(body)?)?,
+        kind::RELEASED => {
+            let head: head::ReleasedRecord = head::read(body)?;
+            LogRecord::Released { attempt: parts::attempt_of(&head.history, head.number)? }
         }
         kind::BOOT => {
             let head: head::BootOf = head::read(body)?;
@@ -143,6 +170,20 @@ pub fn decode_record(bytes: Bytes) -> Result<LogRecord, WireError> {
     })
 }
 
+fn prepared_of(head: head::PreparedRecord) -> Result<LogRecord, WireError> {
+    let [coordinator] = parts::parts_of(head.coordinator)?[..] else {
+        return Err(WireError::Malformed("not one coordinator"));
+    };
+    Ok(LogRecord::Prepared {
+        attempt: parts::attempt_of(&head.history, head.number)?,
+        coordinator,
+        id: CommitId { boot: BootId(id_of(&head.boot)?), sequence: head.sequence },
+        grown: grown_of(head.grown)?,
+        reads: packed::read_reads(head.reads)?,
+        writes: packed::read_writes(head.writes)?,
+    })
+}
+
 /// The bytes of a domain's metadata.
 #[must_use]
 pub fn encode_meta(meta: &DomainMeta) -> Bytes {
@@ -157,6 +198,7 @@ pub fn encode_meta(meta: &DomainMeta) -> Bytes {
         volumes: volumes.map(|v| volume_head(v).encode_to_vec().into()).collect(),
         boots: meta.boots.iter().map(boot_field).collect(),
         deleted: meta.deleted.iter().map(deleted_field).collect(),
+        decided: meta.decided.iter().map(parts::decided_field).collect(),
         epochs: epochs.into(),
     };
     head.encode_to_vec().into()
@@ -173,6 +215,7 @@ pub fn decode_meta(bytes: Bytes) -> Result<DomainMeta, WireError> {
         });
     }
     let volumes = head.volumes.into_iter().map(head::read);
+    let decided = head.decided.into_iter().map(head::read);
     Ok(DomainMeta {
         domain: DomainId(head.domain),
         installed_lsn: Lsn(head.installed_lsn),
@@ -181,6 +224,7 @@ pub fn decode_meta(bytes: Bytes) -> Result<DomainMeta, WireError> {
         volumes: volumes.map(|volume| volume_of(volume?)).collect::<Result<_, _>>()?,
         deleted: head.deleted.into_iter().map(deleted_of).collect::<Result<_, _>>()?,
         boots: head.boots.into_iter().map(boot_of).collect::<Result<_, _>>()?,
+        decided: decided.map(|bytes| parts::decided_of(bytes?)).collect::<Result<_, _>>()?,
     })
 }
 

@@ -4,10 +4,11 @@ use super::WireError;
 use super::head::{self, id_field, id_of, stamp_of};
 use super::message::{Body, decode, encode, kind, open};
 use super::packed::{self, Packed};
+use super::parts;
 use super::reason::text;
 use super::rights;
 use super::varint::{Reader, Sink};
-use crate::commit::{COMMIT_WRITES_MAX, CommitRequest, Numbered};
+use crate::commit::{COMMIT_WRITES_MAX, CommitRequest, Numbered, PartId};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, RequestId, VolumeId};
 use crate::message::{
     Lane, Message, PAGES_PER_MESSAGE_MAX, Role, VolumeChange, VolumeKey, VolumeSpec,
@@ -99,6 +100,7 @@ fn held(domain: DomainId, done: bool) -> head::Held {
 }
 
 pub(super) fn commit_body(domain: DomainId, commit: &CommitRequest) -> Body<'_> {
+    let across = commit.across.as_deref();
     let head = head::Commit {
         domain: domain.0,
         boot: id_field(commit.id.boot.0),
@@ -107,6 +109,8 @@ pub(super) fn commit_body(domain: DomainId, commit: &CommitRequest) -> Body<'_> 
         history: id_field(commit.history.0),
         base: commit.base.0,
         numbers: numbers_field(&commit.numbers),
+        parts: across.map_or_else(Vec::new, |across| parts::field(across.parts())),
+        coordinator: across.map_or(0, |across| across.coordinator().domain.0),
         reads: Bytes::new(),
         writes: Bytes::new(),
     };
@@ -298,16 +302,19 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
 
 fn commit_message(body: Bytes) -> Result<Message, WireError> {
     let head: head::Commit = head::read(body)?;
+    let domain = DomainId(head.domain);
+    let id = CommitId { boot: BootId(id_of(&head.boot)?), sequence: head.sequence };
     Ok(Message::Commit {
-        domain: DomainId(head.domain),
+        domain,
         commit: CommitRequest {
-            id: CommitId { boot: BootId(id_of(&head.boot)?), sequence: head.sequence },
+            id,
             confirmed: head.confirmed,
             history: HistoryId(id_of(&head.history)?),
             base: stamp_of(head.base)?,
             numbers: numbers_of(head.numbers)?,
             reads: packed::read_reads(head.reads)?,
             writes: packed::read_writes(head.writes)?,
+            across: parts::across_of(head.parts, head.coordinator, PartId { domain, id })?,
         },
     })
 }

@@ -59,6 +59,7 @@ stories! {
     bug20_put_off_after_its_outcome,
     bug27_outcome_ahead_of_its_stream,
     full_store,
+    two_domains,
     damaged_page,
     deleted_volume,
     deleted_volume_at_a_resume,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply, NeighbourOutput};
 use larder_core::cache::{
     AgeLimit, Cache, CacheConfig, Consistency, Finish, PageCopy, ReadCache, Session,
-    SessionOptions, Step, Transaction,
+    SessionOptions, Step, Transaction, commit_ops,
 };
 use larder_core::commit::{
     Abort, Aspect, Change, IdRange, Op, Outcome, PageChange, PageKind, Read, Target, Write,
@@ -61,8 +61,10 @@ fn page(no: &str) -> PageId {
     if no == "volume" {
         return PageId::of_volume(VOLUME);
     }
+    // `o5`: page 5 of the other domain's volume.
+    let (volume, no) = no.strip_prefix('o').map_or((VOLUME, no), |no| (OTHER_VOLUME, no));
     let page = PageNo(no.parse().expect("a page number"));
-    PageId { volume: VOLUME, page }
+    PageId { volume, page }
 }
 
 fn number(text: &str) -> u64 {
@@ -194,7 +196,14 @@ impl Stage {
             "quick" => self.quick_beats(),
             "refreshes" => self.refreshes(number(rest[0])),
             "numbers" => self.ask(CacheOp::AllocateIds { volume: VOLUME, count: number(rest[0]) }),
+            "open" if rest.contains(&"other") => {
+                self.ask(CacheOp::OpenVolume(VolumeKey::Id(OTHER_VOLUME)))
+            }
             "open" => self.ask(CacheOp::OpenVolume(VolumeKey::Id(VOLUME))),
+            "version" => {
+                self.version = number(rest[0]) as u32;
+                Vec::new()
+            }
             "wait" => {
                 self.ask(CacheOp::WaitThrough { domain: DOMAIN, stamp: Stamp(number(rest[0])) })
             }
@@ -424,6 +433,7 @@ impl Stage {
     fn parent(&mut self, kind: &str, words: &[&str]) -> Vec<String> {
         let option = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
         let in_other = words.contains(&"other");
+        let domain = if in_other { OTHER_DOMAIN } else { DOMAIN };
         let message = match kind {
             "welcome" => Message::Welcome {
                 version: self.version,
@@ -447,13 +457,13 @@ impl Stage {
                 Message::Volume { request: RequestId(number(words[0])), info }
             }
             "keep_alive" => Message::KeepAlive,
-            "registered" => Message::Registered { domain: DOMAIN, boot: self.boot },
+            "registered" => Message::Registered { domain, boot: self.boot },
             "unregistered" => {
                 Message::Unregistered { domain: DOMAIN, boot: self.boot, why: NoBoot::Unknown }
             }
             "resumed" => Message::Resumed {
                 request: RequestId(number(words[0])),
-                domain: if in_other { OTHER_DOMAIN } else { DOMAIN },
+                domain,
                 epochs: match option("history=") {
                     Some(first) => epochs(&[(1, 1), (2, number(first))]),
                     None => epochs(&[(1, 1)]),
@@ -481,15 +491,15 @@ impl Stage {
             // `renewed`: under the boot that was to be registered last.
             "committed" => {
                 let boot = if words.contains(&"renewed") { self.boot } else { BOOT };
-                committed(boot, words)
+                committed(domain, boot, words)
             }
             "deferred" => Message::CommitDeferred {
-                domain: DOMAIN,
+                domain,
                 id: CommitId { boot: BOOT, sequence: number(words[0]) },
                 error: RequestError::Busy("log".into()),
             },
             "full" => Message::CommitDeferred {
-                domain: DOMAIN,
+                domain,
                 id: CommitId { boot: BOOT, sequence: number(words[0]) },
                 error: RequestError::Full("no space left on disk".into()),
             },
@@ -675,8 +685,8 @@ impl Stage {
                 vec![format!("{name}: committed here, at {stamps:?}, per domain: {per_domain}")]
             }
             Finish::Send { parts, .. } if what == "commit" => {
-                let part = parts.into_iter().next().expect("one domain");
-                self.ask(part.into_op())
+                let ops = commit_ops(parts).into_iter();
+                ops.flat_map(|op| self.ask(op)).collect()
             }
             Finish::Send { parts, .. } => vec![format!("{name}: to be sent: {parts:?}")],
             Finish::Doomed(doom) => vec![format!("{name}: doomed: {doom}")],
@@ -832,10 +842,10 @@ fn volume_info() -> VolumeInfo {
 }
 
 /// `committed 3 unknown`, `committed 3 gone of=6`, `committed 3 7 history=2`.
-fn committed(boot: BootId, words: &[&str]) -> Message {
+fn committed(domain: DomainId, boot: BootId, words: &[&str]) -> Message {
     let option = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
     Message::Committed {
-        domain: DOMAIN,
+        domain,
         id: CommitId { boot, sequence: number(words[0]) },
         outcome: match words[1] {
             "unknown" => Outcome::Unknown,

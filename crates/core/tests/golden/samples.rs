@@ -32,6 +32,22 @@ fn commit_id() -> CommitId {
     CommitId { boot: BOOT, sequence: 12 }
 }
 
+fn part() -> PartId {
+    PartId { domain: DOMAIN, id: commit_id() }
+}
+
+fn other_part() -> PartId {
+    PartId { domain: DomainId(5), id: CommitId { boot: BOOT, sequence: 300 } }
+}
+
+fn attempt() -> Attempt {
+    Attempt { history: epochs()[1].history, number: 77 }
+}
+
+fn decided() -> Decided {
+    Decided { attempt: attempt(), participants: vec![other_part()] }
+}
+
 fn epochs() -> Vec<Epoch> {
     vec![
         Epoch { history: HistoryId(0xaaaa_0000_0000_0000_0000_0000_0000_0001), first: Stamp(1) },
@@ -531,6 +547,23 @@ fn flow() -> Vec<(&'static str, Message)> {
                     ],
                     reads: reads(),
                     writes: writes(),
+                    across: None,
+                },
+            },
+        ),
+        (
+            "commit-part",
+            Message::Commit {
+                domain: DOMAIN,
+                commit: CommitRequest {
+                    id: commit_id(),
+                    confirmed: 11,
+                    history: epochs()[1].history,
+                    base: Stamp(1000),
+                    numbers: Vec::new(),
+                    reads: reads(),
+                    writes: writes(),
+                    across: Across::new(vec![other_part(), part()], DOMAIN).map(Box::new),
                 },
             },
         ),
@@ -609,8 +642,32 @@ pub(crate) fn records() -> Vec<(&'static str, LogRecord)> {
                 time: TIME,
                 grown: vec![4096, -64],
                 writes: writes(),
+                decided: None,
             },
         ),
+        (
+            "commit-decided",
+            LogRecord::Commit {
+                stamp: Stamp(1001),
+                id: commit_id(),
+                time: TIME,
+                grown: vec![4096, -64],
+                writes: writes(),
+                decided: Some(Box::new(decided())),
+            },
+        ),
+        (
+            "prepared",
+            LogRecord::Prepared {
+                attempt: attempt(),
+                coordinator: part(),
+                id: other_part().id,
+                grown: vec![4096, -64],
+                reads: reads(),
+                writes: writes(),
+            },
+        ),
+        ("released", LogRecord::Released { attempt: attempt() }),
         ("boot", LogRecord::Boot { boot: BOOT, name: "node-one".into() }),
         ("confirmed", LogRecord::Confirmed { boot: BOOT, upto: u64::MAX }),
         ("aborted", LogRecord::Aborted { id: commit_id(), abort: Abort::PageFull(page_id()) }),
@@ -675,6 +732,7 @@ pub(crate) fn meta() -> DomainMeta {
             committed: vec![(11, Stamp(998)), (12, Stamp(1001))],
             aborted: vec![(13, Abort::BadPage(page_id()))],
         }],
+        decided: vec![decided()],
     }
 }
 
@@ -733,7 +791,8 @@ pub(crate) fn page_ops() -> LogRecord {
     for op in [object(0, "new"), object(1, "next"), delete, object(2, "longer than two")] {
         writes.push(Write { page: page(9), op });
     }
-    LogRecord::Commit { stamp: Stamp(1), id: commit_id(), time: TIME, grown: vec![0], writes }
+    let (stamp, grown) = (Stamp(1), vec![0]);
+    LogRecord::Commit { stamp, id: commit_id(), time: TIME, grown, writes, decided: None }
 }
 
 /// A page that has seen so many objects come and go that it raised its generation floor.

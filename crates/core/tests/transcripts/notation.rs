@@ -4,7 +4,7 @@ use larder_core::commit::{
     Aspect, Change, CommitRequest, Op, Outcome, PageChange, Read, Target, Write,
 };
 use larder_core::group::{GroupMessage, Member};
-use larder_core::id::{CommitId, PageId};
+use larder_core::id::{CommitId, DomainId, PageId};
 use larder_core::message::{
     CopyCursor, Epoch, Message, PageAnswer, PageBody, ResumeAnswer, VolumeInfo,
 };
@@ -47,14 +47,14 @@ pub(crate) fn message(message: &Message) -> String {
         Message::Beat { sent, .. } => format!("Beat sent {}", ms(sent.0)),
         Message::Refresh { sent, .. } => format!("Refresh sent {}", ms(sent.0)),
         Message::Credit { lane, bytes } => format!("Credit {lane:?} {bytes}"),
-        Message::Commit { commit, .. } => request(commit),
+        Message::Commit { domain, commit } => format!("{}{}", request(commit), of_domain(*domain)),
         Message::Registered { boot, .. } => format!("Registered boot {}", boot.0),
         Message::Unregistered { boot, why, .. } => format!("Unregistered boot {}: {why:?}", boot.0),
-        Message::Committed { id, outcome, .. } => {
-            format!("Committed {}: {}", commit_id(*id), ended(outcome))
+        Message::Committed { domain, id, outcome, .. } => {
+            format!("Committed {}{}: {}", commit_id(*id), of_domain(*domain), ended(outcome))
         }
-        Message::CommitDeferred { id, error, .. } => {
-            format!("CommitDeferred {}: {error}", commit_id(*id))
+        Message::CommitDeferred { domain, id, error } => {
+            format!("CommitDeferred {}{}: {error}", commit_id(*id), of_domain(*domain))
         }
         Message::Ids { request, history, range } => {
             format!(
@@ -223,6 +223,11 @@ fn list(pages: &[PageId]) -> String {
 fn line(epochs: &[Epoch]) -> String {
     let epochs = join(epochs, |e| format!("h{}:{}", e.history.0, e.first));
     format!("({epochs})")
+}
+
+/// Nothing of the first domain, which most transcripts have alone.
+fn of_domain(domain: DomainId) -> String {
+    if domain == DomainId(1) { String::new() } else { format!(" of d{}", domain.0) }
 }
 
 fn commit_id(id: CommitId) -> String {

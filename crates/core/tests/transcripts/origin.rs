@@ -5,6 +5,7 @@ mod crowds;
 mod deletions;
 mod forgotten;
 mod left;
+mod parts;
 mod races;
 mod stores;
 mod turns;
@@ -12,7 +13,7 @@ mod volumes;
 
 use crate::parent::*;
 use crate::transcript::Transcript;
-use larder_core::id::{DomainId, HistoryId, PageId, Stamp};
+use larder_core::id::{Attempt, DomainId, HistoryId, PageId, Stamp};
 use larder_core::machine::{LinkInput, LinkOutput};
 use larder_core::origin::io::{
     LoadId, LoadKey, Loaded, OriginInput, OriginOutput, StoreFault, WriteId,
@@ -101,9 +102,22 @@ fn show(output: &OriginOutput) -> Option<String> {
 
 fn record(lsn: Lsn, record: &LogRecord) -> String {
     let what = match record {
-        LogRecord::Commit { stamp, id, .. } => {
-            format!("commit {}#{} stamp {stamp}", id.boot.0, id.sequence)
+        LogRecord::Commit { stamp, id, decided, .. } => {
+            let decided = decided.as_ref().map_or_else(String::new, |decided| {
+                let domains = decided.participants.iter().map(|part| part.domain.0);
+                format!(
+                    ", decides {} for {:?}",
+                    attempt(decided.attempt),
+                    domains.collect::<Vec<_>>()
+                )
+            });
+            format!("commit {}#{} stamp {stamp}{decided}", id.boot.0, id.sequence)
         }
+        LogRecord::Prepared { attempt: name, id, coordinator, .. } => {
+            let (name, decides) = (attempt(*name), coordinator.domain.0);
+            format!("prepared {}#{} for {name}, d{decides} decides", id.boot.0, id.sequence)
+        }
+        LogRecord::Released { attempt: name } => format!("released {}", attempt(*name)),
         LogRecord::Boot { boot, name } => format!("boot {} of {name}", boot.0),
         LogRecord::Aborted { id, abort } => {
             format!("aborted {}#{}: {abort}", id.boot.0, id.sequence)
@@ -124,6 +138,10 @@ fn record(lsn: Lsn, record: &LogRecord) -> String {
         LogRecord::Epoch { epoch } => format!("epoch h{} from {}", epoch.history.0, epoch.first),
     };
     format!("{}: {what}", lsn.0)
+}
+
+fn attempt(attempt: Attempt) -> String {
+    format!("h{}/{}", attempt.history.0, attempt.number)
 }
 
 /// An origin and what its store would hold.
@@ -197,19 +215,70 @@ impl Store {
         self.apart.extend(batch.apart.into_iter().map(|apart| (apart.page, apart)));
         self.meta = batch.meta;
     }
+
+    /// Carries out a piece of work, or fails it.
+    fn carry_out(
+        &mut self,
+        work: OriginOutput,
+        fault: Option<StoreFault>,
+    ) -> (String, OriginInput) {
+        let result = fault.map_or(Ok(()), Err);
+        let result = result.and_then(|()| match &work {
+            OriginOutput::Load { key: LoadKey::Page(page), .. } if self.damaged.contains(page) => {
+                Err(StoreFault::Damaged("its checksum does not match".into()))
+            }
+            _ => Ok(()),
+        });
+        let ended = result.as_ref().map_or_else(ToString::to_string, |()| "done".into());
+        match work {
+            OriginOutput::Append { domain, write, records } => {
+                if result.is_ok() {
+                    self.log.extend(records);
+                }
+                let WriteId(w) = write;
+                (format!("append w{w}: {ended}"), OriginInput::Appended { domain, write, result })
+            }
+            OriginOutput::Install { domain, write, batch } => {
+                if result.is_ok() {
+                    self.install(batch);
+                }
+                let WriteId(w) = write;
+                (format!("install w{w}: {ended}"), OriginInput::Installed { domain, write, result })
+            }
+            OriginOutput::Load { domain, load, key } => {
+                let LoadId(l) = load;
+                let result = result.and_then(|()| self.load(&key));
+                let ended = result.as_ref().map_or_else(ToString::to_string, |_| "done".into());
+                (format!("load {l}: {ended}"), OriginInput::Loaded { domain, load, result })
+            }
+            other => panic!("no work: {other:?}"),
+        }
+    }
+
+    /// What an origin recovers from it.
+    fn recovered(&self, history: u128) -> RecoveredDomain {
+        let first = Lsn(self.meta.installed_lsn.0 + 1);
+        let records = self.log.iter().filter(|(lsn, _)| *lsn >= first).cloned().collect();
+        let apart = self.apart.values().map(|apart| match self.lost.contains(&apart.page) {
+            true => Err(LostApart { page: apart.page, detail: "changes of it are damaged".into() }),
+            false => Ok(apart.clone()),
+        });
+        let (meta, apart) = (self.meta.clone(), apart.collect());
+        RecoveredDomain { meta, apart, records, history: HistoryId(history) }
+    }
+}
+
+/// What the store has to do.
+fn is_work(output: &OriginOutput) -> bool {
+    matches!(
+        output,
+        OriginOutput::Append { .. } | OriginOutput::Load { .. } | OriginOutput::Install { .. }
+    )
 }
 
 /// Recovers an origin; its first work is the store's queue.
 fn open(config: &OriginConfig, now: Instant, store: &mut Store, history: u128) -> Origin {
-    let first = Lsn(store.meta.installed_lsn.0 + 1);
-    let records = store.log.iter().filter(|(lsn, _)| *lsn >= first).cloned().collect();
-    let apart = store.apart.values().map(|apart| match store.lost.contains(&apart.page) {
-        true => Err(LostApart { page: apart.page, detail: "changes of it are damaged".into() }),
-        false => Ok(apart.clone()),
-    });
-    let apart = apart.collect();
-    let (meta, history) = (store.meta.clone(), HistoryId(history));
-    let recovered = RecoveredDomain { meta, apart, records, history };
+    let recovered = store.recovered(history);
     store.queue.clear();
     let origin = Origin::new(config.clone(), now, WallTime(0), vec![recovered], &mut store.queue)
         .expect("it recovers");
@@ -292,52 +361,13 @@ impl Run {
     }
 
     fn keep(&mut self, out: &[OriginOutput]) {
-        let work = |o: &&OriginOutput| {
-            matches!(
-                o,
-                OriginOutput::Append { .. }
-                    | OriginOutput::Load { .. }
-                    | OriginOutput::Install { .. }
-            )
-        };
-        self.store.queue.extend(out.iter().filter(work).cloned());
+        self.store.queue.extend(out.iter().filter(|output| is_work(output)).cloned());
     }
 
     /// What the store answers to its first piece of work.
     fn answer(&mut self, fault: Option<StoreFault>) -> (String, OriginInput) {
-        let result = fault.map_or(Ok(()), Err);
-        let result = result.and_then(|()| match self.store.queue.first() {
-            Some(OriginOutput::Load { key: LoadKey::Page(page), .. })
-                if self.store.damaged.contains(page) =>
-            {
-                Err(StoreFault::Damaged("its checksum does not match".into()))
-            }
-            _ => Ok(()),
-        });
-        let ended = result.as_ref().map_or_else(ToString::to_string, |()| "done".into());
-        match self.store.queue.remove(0) {
-            OriginOutput::Append { domain, write, records } => {
-                if result.is_ok() {
-                    self.store.log.extend(records);
-                }
-                let WriteId(w) = write;
-                (format!("append w{w}: {ended}"), OriginInput::Appended { domain, write, result })
-            }
-            OriginOutput::Install { domain, write, batch } => {
-                if result.is_ok() {
-                    self.store.install(batch);
-                }
-                let WriteId(w) = write;
-                (format!("install w{w}: {ended}"), OriginInput::Installed { domain, write, result })
-            }
-            OriginOutput::Load { domain, load, key } => {
-                let LoadId(l) = load;
-                let result = result.and_then(|()| self.store.load(&key));
-                let ended = result.as_ref().map_or_else(ToString::to_string, |_| "done".into());
-                (format!("load {l}: {ended}"), OriginInput::Loaded { domain, load, result })
-            }
-            other => panic!("no work: {other:?}"),
-        }
+        let work = self.store.queue.remove(0);
+        self.store.carry_out(work, fault)
     }
 
     /// The store carries out its first piece of work, or fails it.

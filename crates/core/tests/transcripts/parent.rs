@@ -187,6 +187,7 @@ impl Commit {
             numbers: Vec::new(),
             reads: Vec::new(),
             writes: Vec::new(),
+            across: None,
         })
     }
 

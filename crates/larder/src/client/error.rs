@@ -94,9 +94,6 @@ pub enum Error {
     /// A write in a read-only transaction or a snapshot.
     #[error("the transaction is read-only")]
     ReadOnly,
-    /// A transaction that writes may use the volumes of one order domain, also for what it reads.
-    #[error("{0}")]
-    TwoDomains(String),
     /// The transaction is over its limits.
     #[error("the transaction is too large: {0}")]
     TooLarge(String),
@@ -151,9 +148,9 @@ pub enum Error {
 }
 
 /// A commit whose outcome is not known. [`crate::client::Session::outcome`] asks for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InDoubt {
-    /// Its domain.
+    /// Its domain; of a transaction over several, the one that decides.
     pub domain: DomainId,
     /// Its id, which is also in the origin's log. Ids count by domain: two domains may have
     /// commits of the same.
@@ -161,8 +158,8 @@ pub struct InDoubt {
     /// Nobody will be told any more: the domain has forgotten this node, which was cut off for too
     /// long, or this node has forgotten the commit.
     pub lost: bool,
-    /// What its stamp is a stamp of.
-    pub(super) line: Line,
+    /// What its stamps are stamps of, by domain.
+    pub(super) lines: Vec<(DomainId, Line)>,
 }
 
 impl std::fmt::Display for InDoubt {
@@ -253,7 +250,6 @@ impl From<TransactionError> for Error {
             TransactionError::NoVolume(volume) => Self::NoVolume(volume.to_string()),
             TransactionError::NotAttached(_) => Self::Unavailable(error.to_string()),
             TransactionError::ReadOnly => Self::ReadOnly,
-            TransactionError::TwoDomains { .. } => Self::TwoDomains(error.to_string()),
             TransactionError::TooLarge(what) => Self::TooLarge(what.into()),
             TransactionError::TooOld(age) => Self::Stale { age },
             TransactionError::Gone(object) => Self::Gone(object),

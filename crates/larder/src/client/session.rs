@@ -2,13 +2,12 @@
 
 use super::node::NodeShared;
 use super::requests::NoAnswer;
-use super::transaction::outcome_of;
+use super::transaction::told_of;
 use super::{Error, InDoubt, Result, Transaction};
 use crate::clock::{now, random_u64};
 use crate::planted::{RuntimeFault, planted};
 use larder_core::cache::io::CacheOp;
 use larder_core::cache::{self, AgeLimit, BeginError, Line};
-use larder_core::commit::Outcome;
 use larder_core::id::{DomainId, Stamp};
 use larder_core::message::RequestError;
 use larder_core::rng::Rng;
@@ -319,29 +318,29 @@ impl Session {
     /// # }
     /// ```
     pub async fn outcome(&self, of: &InDoubt) -> Result<Stamp> {
-        let InDoubt { domain, commit, line, .. } = *of;
+        let InDoubt { domain, commit, ref lines, .. } = *of;
         let limit = self.shared.options.time_limit;
         let op = CacheOp::Outcome { domain, commit };
         match self.shared.node.requests.ask_raw(op, limit).await {
             // These say that it was not asked about, and nothing of the commit itself.
             Ok(Err(RequestError::Busy(_))) => {
                 sleep(PAUSE_MAX.min(limit)).await;
-                Err(Error::OutcomeUnknown(Some(*of)))
+                Err(Error::OutcomeUnknown(Some(of.clone())))
             }
-            Err(NoAnswer::Full) => Err(Error::OutcomeUnknown(Some(*of))),
+            Err(NoAnswer::Full) => Err(Error::OutcomeUnknown(Some(of.clone()))),
             Err(NoAnswer::NotTaken) => {
-                Err(Error::OutcomeUnknown(Some(InDoubt { lost: true, ..*of })))
+                Err(Error::OutcomeUnknown(Some(InDoubt { lost: true, ..of.clone() })))
             }
-            answer => match outcome_of(answer, (domain, line), limit) {
-                Ok(Outcome::Committed(stamp)) => {
+            answer => match told_of(answer, domain, lines, limit) {
+                Ok(Ok(seen)) => {
                     // As after a commit: if the domain has begun another line beside it, the next
                     // begin says so.
-                    let _ = self.shared.lock().saw(&[cache::Seen { domain, line, stamp }]);
-                    Ok(stamp)
+                    let _ = self.shared.lock().saw(&seen);
+                    let own = seen.iter().find(|seen| seen.domain == domain);
+                    Ok(own.expect("it is told where it was decided").stamp)
                 }
-                Ok(Outcome::Aborted(abort)) => Err(abort.into()),
-                Ok(Outcome::Unknown) => unreachable!("the cache says that it is in doubt"),
-                Err(Error::OutcomeUnknown(None)) => Err(Error::OutcomeUnknown(Some(*of))),
+                Ok(Err(abort)) => Err(abort.into()),
+                Err(Error::OutcomeUnknown(None)) => Err(Error::OutcomeUnknown(Some(of.clone()))),
                 Err(error) => Err(error),
             },
         }

@@ -42,7 +42,7 @@ pub struct Savepoint(cache::Savepoint);
 pub struct Committed {
     /// The commit's stamp; for a transaction without writes the stamp at which all it read held.
     pub stamp: Stamp,
-    /// It read from several domains: serializable in each, not at one instant across them.
+    /// It only read, from several domains: serializable in each, not at one instant across them.
     pub per_domain: bool,
 }
 
@@ -366,8 +366,8 @@ impl Transaction {
         own.or_else(|| session.node.cache.through(session.domain)).unwrap_or(Stamp::ZERO)
     }
 
-    /// Whether it has read from several domains: what it saw is of one state in each of them, not of
-    /// one instant across them. [`Committed::per_domain`] says the same of one that has ended.
+    /// Whether it has used several domains: unless it writes, what it saw is of one state in each of them,
+    /// not of one instant across them. [`Committed::per_domain`] says the same of one that has ended.
     #[must_use]
     pub fn per_domain(&self) -> bool {
         self.lock().core.as_ref().is_some_and(cache::Transaction::per_domain)
@@ -590,10 +590,12 @@ impl Transaction {
     async fn send(&self, parts: Vec<CommitPart>, seen: &[cache::Seen]) -> Result<Stamp> {
         let session = &self.shared.session;
         let mut seen = seen.to_vec();
-        for part in parts {
-            let before = part.seen(part.checked);
-            let stamp = self.send_part(part).await?;
-            seen.push(cache::Seen { stamp, ..before });
+        if parts.len() > 1 && cache::decides(&parts).is_some() {
+            seen.extend(self.send_together(parts).await?);
+        } else {
+            for part in parts {
+                seen.extend(self.send_together(vec![part]).await?);
+            }
         }
         // It is committed all the same. If the domain has begun another line beside it, the session's
         // next begin says so.
@@ -603,42 +605,48 @@ impl Transaction {
         Ok(self.stamp_of(&seen))
     }
 
-    async fn send_part(&self, part: CommitPart) -> Result<Stamp> {
+    /// One part, or the parts of a transaction that is committed as a whole: what the session has seen then.
+    async fn send_together(&self, parts: Vec<CommitPart>) -> Result<Vec<cache::Seen>> {
         let node = &self.shared.session.node;
-        let (domain, begun) = (part.domain, now());
-        let bytes: usize = part.writes.iter().map(|write| 64 + write.op.payload_bytes()).sum();
-        let room = node.commit_rooms.take(domain, bytes);
+        let begun = now();
+        let lines: Vec<(DomainId, Line)> =
+            parts.iter().map(|part| (part.domain, part.line)).collect();
+        let name = cache::decides(&parts).unwrap_or(lines[0].0);
+        let mut rooms = Vec::with_capacity(parts.len());
+        // Ascending by domain, like all others: nobody waits for one who waits for him.
+        for part in &parts {
+            let bytes = part.writes.iter().map(|write| 64 + write.op.payload_bytes()).sum();
+            let room = node.commit_rooms.take(part.domain, bytes);
+            let limit = remaining(self.shared.deadline)?;
+            let Ok(room) = tokio::time::timeout(limit, room).await else {
+                return Err(Error::TimedOut(limit));
+            };
+            rooms.push(room);
+        }
         let limit = remaining(self.shared.deadline)?;
-        let Ok(room) = tokio::time::timeout(limit, room).await else {
-            return Err(Error::TimedOut(limit));
-        };
-        let limit = remaining(self.shared.deadline)?;
-        let line = part.seen(part.checked).line;
-        let answer = node.requests.ask_raw(part.into_op(), limit).await;
+        let op = cache::commit_ops(parts).pop().expect("one part, or all together");
+        let answer = node.requests.ask_raw(op, limit).await;
         node.metrics.commit(now().since(begun));
-        match outcome_of(answer, (domain, line), limit)? {
-            Outcome::Committed(stamp) => Ok(stamp),
-            Outcome::Aborted(abort) => {
+        match told_of(answer, name, &lines, limit)? {
+            Ok(seen) => Ok(seen),
+            Err(abort) => {
                 if planted(RuntimeFault::RoomKept) {
-                    std::mem::forget(room);
+                    std::mem::forget(rooms);
                 } else {
                     // Others need not wait until the changes have come that this one did not know of.
-                    drop(room);
+                    drop(rooms);
                 }
-                Err(self.aborted(domain, abort).await)
-            }
-            Outcome::Unknown => {
-                unreachable!("the cache says of such commits that they are in doubt")
+                Err(self.aborted(&lines, abort).await)
             }
         }
     }
 
     /// The origin knows of changes that have not come here yet: a repetition before they come
     /// would meet the same conflict.
-    async fn aborted(&self, domain: DomainId, abort: Abort) -> Error {
+    async fn aborted(&self, lines: &[(DomainId, Line)], abort: Abort) -> Error {
         let error = Error::from(abort);
-        if error.is_retryable() {
-            let refreshed = self.shared.session.refresh(domain, self.shared.deadline).await;
+        for (domain, _) in lines.iter().filter(|_| error.is_retryable()) {
+            let refreshed = self.shared.session.refresh(*domain, self.shared.deadline).await;
             if let Err(lost @ (Error::ShutDown | Error::Refused(_))) = refreshed {
                 return lost;
             }
@@ -650,17 +658,45 @@ impl Transaction {
 /// What a node's answer says of a commit of this domain and line.
 pub(super) fn outcome_of(
     answer: Result<Result<CacheReply, RequestError>, NoAnswer>,
-    (domain, line): (DomainId, Line),
+    of: (DomainId, Line),
     limit: Duration,
 ) -> Result<Outcome> {
+    Ok(match told_of(answer, of.0, &[of], limit)? {
+        Ok(seen) => Outcome::Committed(seen[0].stamp),
+        Err(abort) => Outcome::Aborted(abort),
+    })
+}
+
+/// What a node's answer says of a transaction that this domain decides, with parts in domains of these lines: the
+/// stamps that it has, or why it was refused.
+pub(super) fn told_of(
+    answer: Result<Result<CacheReply, RequestError>, NoAnswer>,
+    domain: DomainId,
+    lines: &[(DomainId, Line)],
+    limit: Duration,
+) -> Result<Result<Vec<cache::Seen>, Abort>> {
+    let stamped = |(domain, stamp): (DomainId, Stamp)| {
+        let of = lines.iter().find(|(of, _)| *of == domain);
+        of.map(|(domain, line)| cache::Seen { domain: *domain, line: *line, stamp })
+    };
     match answer {
-        Ok(Ok(CacheReply::Outcome(outcome))) => Ok(outcome),
+        Ok(Ok(CacheReply::Committed(stamps))) => {
+            Ok(Ok(stamps.into_iter().filter_map(stamped).collect()))
+        }
+        Ok(Ok(CacheReply::Outcome(Outcome::Committed(stamp)))) => {
+            Ok(Ok(stamped((domain, stamp)).into_iter().collect()))
+        }
+        Ok(Ok(CacheReply::Outcome(Outcome::Aborted(abort)))) => Ok(Err(abort)),
+        Ok(Ok(CacheReply::Outcome(Outcome::Unknown))) => {
+            unreachable!("the cache says of such commits that they are in doubt")
+        }
         Ok(Ok(CacheReply::InDoubt { lost, .. })) if planted(RuntimeFault::DoubtAsAbort) => {
             let reason = format!("it was not done (lost: {lost})");
             Err(Error::Conflict { attempts: 1, reason })
         }
         Ok(Ok(CacheReply::InDoubt { commit, lost })) => {
-            Err(Error::OutcomeUnknown(Some(InDoubt { domain, commit, lost, line })))
+            let lines = lines.to_vec();
+            Err(Error::OutcomeUnknown(Some(InDoubt { domain, commit, lost, lines })))
         }
         Ok(Ok(other)) => unreachable!("an outcome was asked for: {other:?}"),
         Ok(Err(error)) => Err(error.into()),

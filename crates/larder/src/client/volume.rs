@@ -80,7 +80,8 @@ impl Volume {
     }
 
     /// A session: a user of the node, with a consistency of its own. It may touch every open
-    /// volume of the node, and write in one domain per transaction.
+    /// volume of the node. A transaction over several order domains that writes is committed in all of
+    /// them or in none, for one more sync at each end than in one (`docs/decisions/0035-two-phase-commit.md`).
     #[must_use]
     pub fn session(&self, options: SessionOptions) -> Session {
         Session::new(self.node.shared().clone(), self.domain(), options)

@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct Oracle {
     domains: BTreeMap<DomainId, Truth>,
     intents: Vec<Intent>,
+    /// Tags of the parts of transactions over several domains.
+    wholes: Vec<Vec<u64>>,
     /// Transactions that asked for a commit which was not sent yet, by node and domain.
     asked: BTreeMap<(Proc, DomainId), Vec<u64>>,
     ids: BTreeMap<(DomainId, CommitId), u64>,
@@ -162,6 +164,37 @@ impl Oracle {
         tag
     }
 
+    /// A transaction is over several domains: gives the tags of its parts beside the deciding one, whose is its
+    /// own.
+    pub fn divides(&mut self, tag: u64, others: &[DomainId]) -> Vec<u64> {
+        let (who, node) = {
+            let intent = self.intent(tag);
+            (intent.who.clone(), intent.node)
+        };
+        let tags: Vec<u64> =
+            others.iter().map(|domain| self.begin(who.clone(), *domain, node)).collect();
+        self.wholes.push([&[tag], &tags[..]].concat());
+        tags
+    }
+
+    /// A transaction over several domains is done in all of them, or in none (P1, P2). Said at rest, when nothing
+    /// is in doubt; of domains that were restored nothing is said.
+    pub fn check_wholes(&self) {
+        for tags in &self.wholes {
+            let parts = || tags.iter().map(|tag| self.intent(*tag));
+            if parts().any(|part| self.truth(part.domain).branches.len() > 1) {
+                continue;
+            }
+            let done = |part: &Intent| matches!(part.fate, Fate::Logged(_) | Fate::Acknowledged(_));
+            let count = parts().filter(|part| done(part)).count();
+            assert!(
+                count == 0 || count == tags.len(),
+                "P2: a transaction over several domains is done in some of them: {:?}",
+                parts().collect::<Vec<_>>()
+            );
+        }
+    }
+
     /// The transaction is about to ask for its commit.
     pub fn asks(&mut self, tag: u64, seen: Vec<Seen>, part: &CommitPart) {
         let intent = &mut self.intents[tag as usize - 1];
@@ -176,7 +209,7 @@ impl Oracle {
 
     /// A node's machine sends a commit: the first time its id becomes known.
     pub fn sent_by_node(&mut self, node: Proc, domain: DomainId, commit: &CommitRequest) {
-        if commit.writes.is_empty() {
+        if commit.writes.is_empty() && commit.across.is_none() {
             return;
         }
         if let Some(tag) = self.ids.get(&(domain, commit.id)) {
@@ -188,8 +221,14 @@ impl Oracle {
             );
             return;
         }
+        // Parts that only read may be the same in many transactions: whose this one is says the one that decides,
+        // which is sent first.
+        let decides = commit.across.as_ref().map(|across| across.coordinator());
+        let whole = decides.and_then(|of| self.ids.get(&(of.domain, of.id)));
+        let whole = whole.and_then(|tag| self.wholes.iter().find(|tags| tags[0] == *tag));
+        let within = |tag: &u64| whole.is_none_or(|tags| tags.contains(tag));
         let asked = self.asked.entry((node, domain)).or_default();
-        let mine = |tag: &u64| self.intents[*tag as usize - 1].is_asked_by(commit);
+        let mine = |tag: &u64| within(tag) && self.intents[*tag as usize - 1].is_asked_by(commit);
         let place = asked
             .iter()
             .position(mine)
@@ -205,6 +244,15 @@ impl Oracle {
         &self.intents[tag as usize - 1]
     }
 
+    /// What became of a transaction in a domain: of one over several, of its part there.
+    #[must_use]
+    pub fn fate(&self, tag: u64, domain: DomainId) -> Fate {
+        let whole = self.wholes.iter().find(|tags| tags[0] == tag);
+        let parts = whole.map_or(&[][..], |tags| tags);
+        let of = |tag: &&u64| self.intent(**tag).domain == domain;
+        self.intent(parts.iter().find(of).copied().unwrap_or(tag)).fate
+    }
+
     /// The origin appends a record.
     pub fn appended(&mut self, domain: DomainId, record: &LogRecord) {
         let truth = self.domains.get_mut(&domain).expect("domains are added at the start");
@@ -214,6 +262,11 @@ impl Oracle {
             LogRecord::Commit { stamp, id, writes, .. } => {
                 let tag = self.ids.get(&(domain, *id)).copied();
                 let tag = tag.unwrap_or_else(|| panic!("{id:?} was never sent: {writes:?}"));
+                let part = self.wholes.iter().any(|tags| tags.contains(&tag));
+                assert!(
+                    !writes.is_empty() || part,
+                    "commit {stamp} writes nothing and has a stamp"
+                );
                 let before = branch.last();
                 branch.add_commit(*stamp, *id, Some(tag), writes);
                 let intent = &mut self.intents[tag as usize - 1];
@@ -263,6 +316,8 @@ impl Oracle {
             }
             LogRecord::Ids { .. }
             | LogRecord::Settings { .. }
+            | LogRecord::Prepared { .. }
+            | LogRecord::Released { .. }
             | LogRecord::Boot { .. }
             | LogRecord::Aborted { .. }
             | LogRecord::Confirmed { .. } => {}

@@ -85,6 +85,7 @@ mod tests {
             numbers: Vec::new(),
             reads: Vec::new(),
             writes: vec![write],
+            across: None,
         };
         let message = Message::Commit { domain: DomainId(1), commit };
         let list = [("low".to_owned(), Right::Read), (EVERYBODY.to_owned(), Right::Admin)];

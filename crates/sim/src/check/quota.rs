@@ -2,11 +2,11 @@
 //! the store has them, not by what the origin counts.
 
 use larder_core::commit::{Op, Write};
-use larder_core::id::{Stamp, VolumeId};
+use larder_core::id::{CommitId, Stamp, VolumeId};
 use larder_core::origin::RecoveredDomain;
 use larder_core::record::{InstallBatch, LogRecord, Lsn};
 use larder_store::pages::{ModelPages, Pages};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a commit that deletes may grow a volume past its quota, in bytes.
 const FREEING_BYTES: i64 = 64 << 10;
@@ -24,6 +24,8 @@ struct Volume {
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     volumes: BTreeMap<VolumeId, Volume>,
+    /// Parts of transactions over several domains that were.
+    prepared: BTreeSet<CommitId>,
 }
 
 impl Ledger {
@@ -65,7 +67,12 @@ impl Ledger {
             LogRecord::Settings { volume, settings } => {
                 self.volumes.entry(*volume).or_default().quota = settings.quota;
             }
-            LogRecord::Commit { stamp, writes, grown, .. } => {
+            // What is decided is not judged again: it is counted when it is prepared (decision 0035).
+            LogRecord::Prepared { id, .. } => {
+                self.prepared.insert(*id);
+            }
+            LogRecord::Commit { stamp, id, writes, grown, .. } => {
+                let held = held && !self.prepared.remove(id);
                 for (volume, by) in volumes(writes).into_iter().zip(grown) {
                     let entry = self.volumes.entry(volume).or_default();
                     if entry.counted >= *stamp {
@@ -91,6 +98,7 @@ impl Ledger {
             | LogRecord::Aborted { .. }
             | LogRecord::Confirmed { .. }
             | LogRecord::Ids { .. }
+            | LogRecord::Released { .. }
             | LogRecord::Epoch { .. } => {}
         }
     }

@@ -1,18 +1,21 @@
 //! Whether a commit had the right to write, by the log: who its boot belongs to and what was said of
 //! the volume before it. Names only, no patterns: that is what runs say.
 
-use larder_core::id::{BootId, VolumeId};
+use larder_core::commit::Write;
+use larder_core::id::{BootId, CommitId, VolumeId};
 use larder_core::message::certificate_of;
 use larder_core::origin::RecoveredDomain;
 use larder_core::record::LogRecord;
 use larder_core::rights::{Right, Rights};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Who may do what in a domain, by its durable log records. Of whom nothing is said may do everything.
 #[derive(Clone, Debug, Default)]
 pub struct Allowed {
     names: BTreeMap<BootId, String>,
     rights: BTreeMap<VolumeId, BTreeMap<String, Right>>,
+    /// Parts of transactions over several domains that were.
+    prepared: BTreeSet<CommitId>,
 }
 
 impl Allowed {
@@ -55,19 +58,30 @@ impl Allowed {
                 self.names.insert(*boot, name.clone());
             }
             LogRecord::Settings { volume, settings } => self.say(*volume, &settings.rights),
-            LogRecord::Commit { stamp, id, writes, .. } if held => {
-                for write in writes {
-                    let name = self.names.get(&id.boot).map_or("", |name| certificate_of(name));
-                    let said = self.rights.get(&write.page.volume).and_then(|said| said.get(name));
-                    let right = said.copied().unwrap_or(Right::Admin);
-                    assert!(
-                        right >= Right::Write,
-                        "rights: commit {stamp} of {name}, which has {right}, wrote to {}",
-                        write.page.volume
-                    );
+            // What is decided is not judged again: rights count when it is prepared (decision 0035).
+            LogRecord::Prepared { id, writes, .. } => {
+                self.prepared.insert(*id);
+                if held {
+                    self.judge("what was prepared", *id, writes);
                 }
             }
+            LogRecord::Commit { stamp, id, writes, .. } if held && !self.prepared.remove(id) => {
+                self.judge(&format!("commit {stamp}"), *id, writes);
+            }
             _ => {}
+        }
+    }
+
+    fn judge(&self, what: &str, id: CommitId, writes: &[Write]) {
+        for write in writes {
+            let name = self.names.get(&id.boot).map_or("", |name| certificate_of(name));
+            let said = self.rights.get(&write.page.volume).and_then(|said| said.get(name));
+            let right = said.copied().unwrap_or(Right::Admin);
+            assert!(
+                right >= Right::Write,
+                "rights: {what} of {name}, which has {right}, wrote to {}",
+                write.page.volume
+            );
         }
     }
 }

@@ -57,8 +57,6 @@ enum Did {
     Then(Intention),
     Need(CacheOp),
     Doomed,
-    /// Refused, since it writes and would use two domains.
-    TwoDomains,
 }
 
 /// The value of a step, or why there is none yet.
@@ -70,7 +68,6 @@ fn ready<T>(step: Step<T>) -> Result<T, Did> {
         }
         Step::NeedIds { volume, count } => Err(Did::Need(CacheOp::AllocateIds { volume, count })),
         Step::Doomed(_) => Err(Did::Doomed),
-        Step::Refused(TransactionError::TwoDomains { .. }) => Err(Did::TwoDomains),
         Step::Refused(error) => {
             assert!(
                 !matches!(error, TransactionError::Damaged(_)),
@@ -126,8 +123,7 @@ impl World {
         let did = self.perform(index, &mut run, &intention).unwrap_or_else(|did| did);
         self.disarm_clock();
         match did {
-            Did::Done | Did::TwoDomains => {
-                self.tally.refused_domains += u64::from(matches!(did, Did::TwoDomains));
+            Did::Done => {
                 self.clients[index].stage = Stage::Run(run);
                 self.client_thinks(index);
             }

@@ -212,7 +212,7 @@ impl World {
         let first = self.rng.below(self.object_volumes() as u64) as usize;
         let domain = self.volumes[first].domain;
         let volumes = if spread {
-            // A writer that uses two domains is refused when it comes to the second.
+            // Most writers stay where they are; of those that do not many are committed over several domains.
             let strays = kind.reads_only || self.domains.len() > 1 && self.rng.chance(1, 3);
             let same = |volume: &usize| strays || self.volumes[*volume].domain == domain;
             (0..self.object_volumes()).filter(same).collect()

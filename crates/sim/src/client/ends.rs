@@ -1,10 +1,10 @@
 //! How a client's transaction ends, and what the checkers make of it.
 
 use super::proof::is_an_answer;
-use super::{Ending, Kind, Reads, Run, SeenFloors, Stage};
+use super::{Ending, Kind, Other, Reads, Run, SeenFloors, Stage};
 use crate::world::World;
 use larder_core::cache::io::{CacheOp, CacheReply};
-use larder_core::cache::{CommitPart, Finish, Seen as Floor};
+use larder_core::cache::{CommitPart, Finish, Seen as Floor, commit_ops, decides};
 use larder_core::commit::{Abort, Outcome};
 use larder_core::id::{DomainId, Stamp};
 use larder_core::message::RequestError;
@@ -35,17 +35,18 @@ impl World {
                 self.tally.committed += 1;
                 self.client_thinks(index);
             }
-            Finish::Send { mut parts, seen, .. } => {
+            Finish::Send { parts, seen, .. } => {
                 self.check_parts(index, kind, &reads, &seen, &floors);
                 self.raise_floors(index, kind, &reads, &seen);
                 let all: Vec<Floor> = parts.iter().map(|part| part.seen(part.checked)).collect();
                 let all = [seen, all].concat();
                 let history = self.tell(index, kind, begun, &reads, &all);
-                let reader = self.add_writer(history, tag, effects, &parts);
-                parts.reverse();
-                let sent = parts.pop().expect("something is to be sent");
+                let reader = self.add_writer(history, tag, &effects, &parts);
+                let (sent, rest, others) = self.divide(tag, &reads, parts);
                 let branches = self.oracle.truth(sent.domain).branch_count();
-                self.note_asked(tag, &reads, &sent);
+                if others.is_empty() {
+                    self.note_asked(tag, &reads, &sent);
+                }
                 let ending = Ending {
                     kind,
                     tag,
@@ -54,7 +55,8 @@ impl World {
                     pages_made,
                     real_time,
                     sent,
-                    rest: parts,
+                    rest,
+                    others,
                     reader,
                     branches,
                     asked_again: false,
@@ -66,6 +68,38 @@ impl World {
                 self.client_thinks(index);
             }
         }
+    }
+
+    /// The part that is sent first, those that are sent after it, and those that are sent with it since it writes.
+    fn divide(
+        &mut self,
+        tag: Option<u64>,
+        reads: &BTreeMap<DomainId, Reads>,
+        mut parts: Vec<CommitPart>,
+    ) -> (CommitPart, Vec<CommitPart>, Vec<Other>) {
+        let decides = decides(&parts).filter(|_| parts.len() > 1);
+        let (Some(decides), Some(tag)) = (decides, tag) else {
+            parts.reverse();
+            let sent = parts.pop().expect("something is to be sent");
+            return (sent, parts, Vec::new());
+        };
+        let place =
+            parts.iter().position(|part| part.domain == decides).expect("it is one of them");
+        let sent = parts.remove(place);
+        let domains: Vec<DomainId> = parts.iter().map(|part| part.domain).collect();
+        let tags = self.oracle.divides(tag, &domains);
+        for (tag, part) in
+            [tag].into_iter().chain(tags.clone()).zip([&sent].into_iter().chain(&parts))
+        {
+            let seen = reads.get(&part.domain).map_or(Vec::new(), |reads| reads.seen.clone());
+            self.oracle.asks(tag, seen, part);
+        }
+        let others = parts.into_iter().zip(tags).map(|(part, tag)| {
+            let branches = self.oracle.truth(part.domain).branch_count();
+            Other { part, tag, branches }
+        });
+        let others = others.collect();
+        (sent, Vec::new(), others)
     }
 
     fn note_asked(
@@ -84,7 +118,11 @@ impl World {
 
     /// Asks for the commit of the part whose turn it is.
     pub(super) fn client_sends(&mut self, index: usize, ending: Box<Ending>) {
-        let op = ending.sent.clone().into_op();
+        let mut parts: Vec<CommitPart> =
+            ending.others.iter().map(|other| other.part.clone()).collect();
+        parts.push(ending.sent.clone());
+        parts.sort_unstable_by_key(|part| part.domain);
+        let op = commit_ops(parts).pop().expect("one part, or all together");
         self.clients[index].stage = Stage::Commit(ending);
         self.client_asks(index, op);
     }
@@ -96,8 +134,21 @@ impl World {
         mut ending: Box<Ending>,
         result: Result<CacheReply, RequestError>,
     ) {
+        let mut stamps = Vec::new();
         let outcome = match result {
-            Ok(CacheReply::Outcome(outcome)) => outcome,
+            Ok(CacheReply::Committed(all)) => {
+                stamps = all;
+                let own = stamps.iter().find(|(domain, _)| *domain == ending.sent.domain);
+                Outcome::Committed(own.expect("it is told where it was decided").1)
+            }
+            Ok(CacheReply::Outcome(outcome)) => {
+                let whole = !ending.others.is_empty();
+                assert!(
+                    !whole || !matches!(outcome, Outcome::Committed(_)),
+                    "of a transaction over several domains one stamp is told"
+                );
+                outcome
+            }
             // What is answered then is held to the truth as well.
             Ok(CacheReply::InDoubt { commit, lost: false }) if !ending.asked_again => {
                 self.trace.line(|| format!("client {index}: in doubt: {commit:?}"));
@@ -119,15 +170,19 @@ impl World {
         if let (true, Some(tag)) = (writes, ending.tag) {
             self.oracle.answered(tag, &outcome);
         }
+        for other in &ending.others {
+            let stamp = stamps.iter().find(|(domain, _)| *domain == other.part.domain);
+            let of_part = match stamp {
+                Some((_, stamp)) => Outcome::Committed(*stamp),
+                None => outcome.clone(),
+            };
+            self.oracle.answered(other.tag, &of_part);
+        }
         match &outcome {
             Outcome::Committed(stamp) => {
-                self.check_committed(index, &ending, *stamp);
-                let floor = ending.sent.seen(*stamp);
-                self.session(index).session.saw(&[floor]);
-                if let Some(number) = self.branch_of_commit(&ending, *stamp) {
-                    self.session(index).raise_floor(floor, number);
-                }
-                self.told_committed(&mut ending, *stamp);
+                self.part_committed(index, &ending, *stamp);
+                self.others_committed(index, &mut ending, &stamps);
+                self.told_committed(&mut ending, *stamp, &stamps);
                 if let Some(next) = ending.rest.pop() {
                     ending.sent = next;
                     ending.asked_again = false;
@@ -149,6 +204,37 @@ impl World {
             Outcome::Unknown => self.tally.unknown += 1,
         }
         self.client_thinks(index);
+    }
+
+    /// A part is acknowledged: its reads held, and the session sees no less from now on.
+    fn part_committed(&mut self, index: usize, ending: &Ending, stamp: Stamp) {
+        self.check_committed(index, ending, stamp);
+        let floor = ending.sent.seen(stamp);
+        self.session(index).session.saw(&[floor]);
+        if let Some(number) = self.branch_of_commit(ending, stamp) {
+            self.session(index).raise_floor(floor, number);
+        }
+    }
+
+    /// The same of the parts beside the deciding one.
+    fn others_committed(
+        &mut self,
+        index: usize,
+        ending: &mut Ending,
+        stamps: &[(DomainId, Stamp)],
+    ) {
+        if ending.others.is_empty() {
+            return;
+        }
+        self.tally.wholes += 1;
+        let own = (ending.sent.clone(), ending.tag, ending.branches);
+        for Other { part, tag, branches } in std::mem::take(&mut ending.others) {
+            let stamp = stamps.iter().find(|(domain, _)| *domain == part.domain);
+            let stamp = stamp.expect("all parts have a stamp").1;
+            (ending.sent, ending.tag, ending.branches) = (part, Some(tag), branches);
+            self.part_committed(index, ending, stamp);
+        }
+        (ending.sent, ending.tag, ending.branches) = own;
     }
 
     /// What was read held at one stamp, which is not below what the session had seen at the begin:
@@ -262,18 +348,22 @@ impl World {
     /// A conflict that is reported must have been one, and must be durable (rules 13, 14), or must be kept as a
     /// refusal: it may not be found again (rule 15).
     fn check_abort(&mut self, ending: &Ending, abort: &Abort) {
-        let truth = self.oracle.truth(ending.sent.domain);
-        let number = truth.branch_number(ending.sent.history);
-        if truth.branch_count() != number + 1 {
-            return;
-        }
         let Abort::Conflict(read) = abort else {
             return;
         };
+        // Of a transaction over several domains any part may be refused, and all are told.
+        let others = ending.others.iter().map(|other| &other.part);
+        let mut parts = [&ending.sent].into_iter().chain(others);
+        let part = parts.find(|part| part.reads.contains(read)).unwrap_or(&ending.sent);
+        let truth = self.oracle.truth(part.domain);
+        let number = truth.branch_number(part.history);
+        if truth.branch_count() != number + 1 {
+            return;
+        }
         let branch = truth.current();
         let changed = branch.version(read.page, branch.durable());
         let id = ending.tag.and_then(|tag| self.oracle.intent(tag).id);
-        if changed > ending.sent.checked || id.is_none() && truth.has_taken_back() {
+        if changed > part.checked || id.is_none() && truth.has_taken_back() {
             return;
         }
         let rule = if truth.has_taken_back() { 15 } else { 13 };
@@ -281,7 +371,7 @@ impl World {
             id.is_some_and(|id| truth.has_refused(id)),
             "rule {rule}: told of a conflict on {read:?} after {}, but the page last changed at \
              {changed} (durable {})",
-            ending.sent.checked,
+            part.checked,
             branch.durable()
         );
     }

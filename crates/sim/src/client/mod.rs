@@ -238,12 +238,24 @@ struct Ending {
     /// The part that was sent, and those still to be sent.
     sent: CommitPart,
     rest: Vec<CommitPart>,
+    /// Of a transaction over several domains that writes: the parts beside the deciding one, which is `sent`.
+    others: Vec<Other>,
     /// The reader whose parts are being validated, for the cycle test, and the restores until then.
     reader: Option<(Tx, u32)>,
     /// Restores of the origin before it was sent.
     branches: usize,
     /// The part was in doubt once, and its outcome was asked for.
     asked_again: bool,
+}
+
+/// A part of a transaction that is decided elsewhere.
+#[derive(Debug)]
+struct Other {
+    part: CommitPart,
+    /// Its own, for the oracle.
+    tag: u64,
+    /// See [`Ending`].
+    branches: usize,
 }
 
 impl fmt::Debug for Run {

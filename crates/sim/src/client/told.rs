@@ -5,7 +5,7 @@ use crate::check::cycles::{Effect, Item, Moment, Part, State, Tx};
 use crate::check::oracle::Fate;
 use crate::check::seen::Seen;
 use crate::world::World;
-use larder_core::cache::{CommitPart, Seen as Floor};
+use larder_core::cache::{CommitPart, Seen as Floor, decides};
 use larder_core::id::{DomainId, Stamp};
 use std::collections::BTreeMap;
 
@@ -59,16 +59,22 @@ impl World {
         &mut self,
         (mut tx, lost): (Tx, bool),
         tag: Option<u64>,
-        effects: Vec<Effect>,
+        effects: &[Effect],
         parts: &[CommitPart],
     ) -> Option<(Tx, u32)> {
-        let Some(written) = parts.iter().find(|part| !part.writes.is_empty()) else {
+        if decides(parts).is_none() {
             return (!lost).then_some((tx, self.cycles.restores()));
-        };
-        let part = tx.parts.entry(written.domain).or_default();
-        part.stamp = None;
-        part.effects = effects;
-        part.writes = written.writes.clone();
+        }
+        for written in parts.iter().filter(|part| !part.writes.is_empty()) {
+            let here = |effect: &&Effect| {
+                let volume = effect.object().page.volume;
+                written.writes.iter().any(|write| write.page.volume == volume)
+            };
+            let part = tx.parts.entry(written.domain).or_default();
+            part.stamp = None;
+            part.effects = effects.iter().filter(here).cloned().collect();
+            part.writes = written.writes.clone();
+        }
         tx.tag = tag;
         tx.strict &= !lost;
         self.cycles.add(tx);
@@ -76,11 +82,18 @@ impl World {
     }
 
     /// A part is done, as its user is told.
-    pub(super) fn told_committed(&mut self, ending: &mut Ending, stamp: Stamp) {
+    pub(super) fn told_committed(
+        &mut self,
+        ending: &mut Ending,
+        stamp: Stamp,
+        stamps: &[(DomainId, Stamp)],
+    ) {
         if !ending.sent.writes.is_empty() {
             let tag = ending.tag.expect("only writers write");
+            let own = [(ending.sent.domain, stamp)];
+            let stamps = if stamps.is_empty() { &own } else { stamps };
             if self.oracle.truth(ending.sent.domain).branch_count() == ending.branches {
-                self.cycles.committed(tag, stamp);
+                self.cycles.committed(tag, stamps);
             }
             return;
         }
@@ -101,7 +114,7 @@ impl World {
     /// No order of all transactions may be contradicted by what they saw (P2).
     pub(crate) fn check_cycles(&mut self) {
         let oracle = &self.oracle;
-        self.cycles.learn(|tag| match oracle.intent(tag).fate {
+        self.cycles.learn(|tag, domain| match oracle.fate(tag, domain) {
             Fate::Logged(stamp) | Fate::Acknowledged(stamp) => Some(stamp),
             Fate::Open | Fate::Aborted | Fate::Lost => None,
         });

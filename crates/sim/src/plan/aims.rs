@@ -53,6 +53,7 @@ const TWO_DOMAINS: Aim =
     Aim { name: "two-domains", sets: &[W, M, L, S, T], aim: Plan::aim_at_two_domains };
 const POWER_CUTS: Aim =
     Aim { name: "power-cuts", sets: &[W, M, L, S, T], aim: Plan::aim_at_power_cuts };
+const WHOLES: Aim = Aim { name: "wholes", sets: &[W, M, L, S, T], aim: Plan::aim_at_wholes };
 const TORN_APPENDS: Aim =
     Aim { name: "torn-appends", sets: &[W, M, L, S, T], aim: Plan::aim_at_torn_appends };
 const FULL_STORES: Aim =
@@ -137,6 +138,10 @@ impl Plan {
         let rng = &mut Rng::new(self.seed ^ 0x0e_a971);
         if rng.chance(1, 24) {
             EMPTIED_SLOTS.take(self, rng);
+        }
+        let rng = &mut Rng::new(self.seed ^ 0x00_2bc0);
+        if rng.chance(1, 24) {
+            WHOLES.take(self, rng);
         }
         self.draw_mixture(&mut Rng::new(self.seed ^ 0x77aa_a971));
     }
@@ -511,7 +516,7 @@ mod tests {
     use larder_core::machine::Faults;
     use std::collections::BTreeSet;
 
-    const AIMS: [Aim; 14] = [
+    const AIMS: [Aim; 15] = [
         CROWDS,
         TWINS,
         LATE_STREAMS,
@@ -523,6 +528,7 @@ mod tests {
         CLOCKS,
         TWO_DOMAINS,
         TORN_APPENDS,
+        WHOLES,
         FULL_STORES,
         EMPTIED_SLOTS,
         REFUSED_COPIES,

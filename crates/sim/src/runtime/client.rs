@@ -443,7 +443,7 @@ fn done(work: &Work, stamp: Stamp) {
     lock(&shared.ledger).told(work.tag, domain, Some(stamp));
     let stamps = lock(&shared.ledger).stamps(domain, work.tag);
     assert!(stamps == [stamp], "P1: {:x} is done at {stamp}, and in the log {stamps:?}", work.tag);
-    lock(&shared.history).committed(work.tag, stamp);
+    lock(&shared.history).committed(work.tag, &[(domain, stamp)]);
     shared.tell(domain, stamp);
     lock(&shared.tally).committed += 1;
     work.remember();

@@ -336,7 +336,7 @@ impl Cast {
         ledger.check();
         let all = ledger.all();
         let mut history = lock(&shared.history);
-        history.learn(|tag| all.get(&tag).copied());
+        history.learn(|tag, _| all.get(&tag).copied());
         if let Err(what) = history.check() {
             panic!("{what}");
         }

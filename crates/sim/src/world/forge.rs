@@ -100,6 +100,7 @@ impl World {
                 reads: Vec::new(),
                 writes: vec![Write { page, op }],
                 numbers: Vec::new(),
+                across: None,
             };
             self.send(thief, conn, Message::Commit { domain, commit });
         }

@@ -141,8 +141,8 @@ pub struct Tally {
     pub refused_stores: u64,
     /// Deletions of volumes that were asked for.
     pub deletions: u64,
-    /// Steps of writers into a second domain, refused.
-    pub refused_domains: u64,
+    /// Transactions over several domains that were committed as a whole.
+    pub wholes: u64,
     /// Questions for the latest state that were answered.
     pub refreshed: u64,
     /// Copies of volumes that were made.

@@ -647,6 +647,8 @@ fn record_stamp(record: &LogRecord) -> Option<Stamp> {
         | LogRecord::Boot { .. }
         | LogRecord::Confirmed { .. }
         | LogRecord::Ids { .. }
+        | LogRecord::Prepared { .. }
+        | LogRecord::Released { .. }
         | LogRecord::Settings { .. }
         | LogRecord::Epoch { .. } => None,
     }

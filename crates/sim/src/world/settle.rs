@@ -33,6 +33,7 @@ impl World {
         self.come_to_rest(self.plan.events / 2);
         self.check_whole();
         self.files_at_rest();
+        self.oracle.check_wholes();
         self.check_cycles();
     }
 

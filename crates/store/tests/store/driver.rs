@@ -42,6 +42,7 @@ fn commit(stamp: u64) -> (Lsn, LogRecord) {
         time: WallTime(1),
         grown: Vec::new(),
         writes,
+        decided: None,
     };
     (Lsn(stamp), record)
 }
@@ -73,6 +74,7 @@ fn meta(installed: u64) -> DomainMeta {
             given: Vec::new(),
         }],
         boots: Vec::new(),
+        decided: Vec::new(),
     }
 }
 

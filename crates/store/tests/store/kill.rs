@@ -47,6 +47,7 @@ fn record(stamp: u64) -> (Lsn, LogRecord) {
         time: WallTime(stamp),
         grown: Vec::new(),
         writes: vec![Write { page: page(stamp), op }],
+        decided: None,
     };
     (Lsn(stamp), record)
 }

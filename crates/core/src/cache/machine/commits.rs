@@ -3,10 +3,11 @@
 
 use super::link::violation;
 use super::{Cache, CacheReply, Out};
-use crate::commit::{Abort, CommitRequest, Numbered, Op, Outcome, Read, Write};
+use crate::cache::transaction::CommitPart;
+use crate::commit::{Abort, Across, CommitRequest, Numbered, Op, Outcome, PartId, Read, Write};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
-use crate::message::{CloseReason, Message, NoBoot, RESTORES_SINCE, RequestError};
+use crate::message::{ACROSS_SINCE, CloseReason, Message, NoBoot, RESTORES_SINCE, RequestError};
 use crate::share::{CommitRoom, Load, Room};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,6 +34,10 @@ struct Pending {
     numbers: Vec<Numbered>,
     reads: Vec<Read>,
     writes: Vec<Write>,
+    /// It is a part of a transaction over several domains.
+    across: Option<Box<Across>>,
+    /// It is no request of its own on a link: another domain decides.
+    beside: bool,
     /// The users who wait, until their time is up: the one who asked for it, and those who asked
     /// about it later.
     users: BTreeSet<RequestId>,
@@ -56,6 +61,11 @@ struct Pending {
 }
 
 impl Pending {
+    /// What it is of what is on its way over a link.
+    fn load(&self) -> Load {
+        Load { count: usize::from(!self.beside), bytes: self.bytes }
+    }
+
     /// The error of a commit that its store has refused; none: it may be done, or be under way.
     fn refused(&self) -> Option<RequestError> {
         let (_, error) = self.unable.as_ref().filter(|_| !self.sent && !self.in_doubt)?;
@@ -103,6 +113,8 @@ pub(super) struct Commits {
     paused: BTreeSet<(Instant, CommitId)>,
     /// How those ended that a user was told to be in doubt, in the order of their ends.
     ended: VecDeque<(CommitId, Answer)>,
+    /// Parts that have an outcome, of transactions of which others have none.
+    kept: BTreeSet<CommitId>,
     /// Confirmed to the parent on this link.
     told: u64,
     /// Pages that commits changed which are over: the parent counts the node for them, held or not.
@@ -131,6 +143,7 @@ impl Commits {
             queue: VecDeque::new(),
             paused: BTreeSet::new(),
             ended: VecDeque::new(),
+            kept: BTreeSet::new(),
             told: 0,
             left: Vec::new(),
             written: BTreeMap::new(),
@@ -180,7 +193,9 @@ impl Commits {
 
     /// A planted fault: what is in doubt is another commit from now on.
     pub(super) fn number_anew(&mut self) {
-        let in_doubt = |id: &&CommitId| id.boot == self.boot && self.pending[*id].in_doubt;
+        let alone = |id: &CommitId| self.pending[id].across.is_none();
+        let in_doubt =
+            |id: &&CommitId| id.boot == self.boot && self.pending[*id].in_doubt && alone(id);
         let doubted: Vec<CommitId> = self.unresolved.iter().filter(in_doubt).copied().collect();
         for id in doubted {
             let anew = CommitId { boot: self.boot, sequence: self.next };
@@ -267,8 +282,49 @@ impl Commits {
         let pending = &self.pending[&id];
         self.bytes -= pending.bytes;
         if pending.sent {
-            self.sent -= Load::of(pending.bytes);
+            self.sent -= pending.load();
         }
+    }
+
+    /// A part has an outcome, which is not confirmed before those of all others are there.
+    pub(super) fn keep(&mut self, id: CommitId) {
+        self.kept.insert(id);
+    }
+
+    /// All parts have an outcome.
+    pub(super) fn keep_no_longer(&mut self, id: CommitId) {
+        self.kept.remove(&id);
+    }
+
+    /// Whether the boot may commit over the link that stands.
+    pub(super) fn is_registered(&self) -> bool {
+        self.registered
+    }
+
+    /// Bytes of a part that is not sent.
+    pub(super) fn unsent_bytes(&self, id: CommitId) -> usize {
+        let pending = self.pending.get(&id).filter(|_| self.unresolved.contains(&id));
+        pending.filter(|pending| !pending.sent).map_or(0, |pending| pending.bytes)
+    }
+
+    /// Whether it was ever sent, or is over.
+    pub(super) fn was_sent(&self, id: CommitId) -> bool {
+        self.pending.get(&id).is_none_or(|pending| pending.ever_sent)
+    }
+
+    /// Whether it is sent, or a copy of it may be under way.
+    pub(super) fn is_on_its_way(&self, id: CommitId) -> bool {
+        self.pending.get(&id).is_some_and(|pending| pending.sent || pending.in_doubt)
+    }
+
+    /// A part of a transaction that will not be done.
+    pub(super) fn withdraw_part(&mut self, id: CommitId) {
+        self.withdraw(id);
+    }
+
+    /// The transaction that a commit is a part of.
+    fn whole(&self, id: CommitId) -> Option<PartId> {
+        self.pending.get(&id)?.across.as_ref().map(|across| across.coordinator())
     }
 
     /// It is not done, and never will be.
@@ -283,7 +339,7 @@ impl Commits {
     pub(super) fn check(&self) {
         let bytes = |only_sent: bool| {
             let of = self.unresolved.iter().map(|id| &self.pending[id]);
-            of.filter(|p| p.sent || !only_sent).map(|p| Load::of(p.bytes)).sum::<Load>()
+            of.filter(|p| p.sent || !only_sent).map(|p| p.load()).sum::<Load>()
         };
         assert_eq!(self.bytes, bytes(false).bytes, "commits without an outcome are counted");
         assert_eq!(self.sent, bytes(true), "commits that are sent are counted");
@@ -318,8 +374,11 @@ impl Commits {
     /// Every outcome up to this sequence has been received.
     fn confirmed(&self) -> u64 {
         let first = CommitId { boot: self.boot, sequence: 0 };
-        let own = self.unresolved.range(first..).next().filter(|id| id.boot == self.boot);
-        own.map_or(self.next, |id| id.sequence) - 1
+        let of = |ids: &BTreeSet<CommitId>| {
+            let own = ids.range(first..).next().filter(|id| id.boot == self.boot);
+            own.map_or(self.next, |id| id.sequence)
+        };
+        of(&self.unresolved).min(of(&self.kept)) - 1
     }
 
     /// Its outcome is known. What was not committed leaves nothing behind.
@@ -352,6 +411,7 @@ impl Commits {
             ("commits whose writes are retained", self.pending.len()),
             ("commits queued", self.queue.len()),
             ("commits put off", self.paused.len()),
+            ("parts with an outcome that is kept", self.kept.len()),
             ("pages of commits that are over", self.left.len() + self.vain.len()),
             ("pages that were named while a commit was to make them", self.named.len()),
             ("commits of a forgotten boot", usize::from(self.expired)),
@@ -369,6 +429,7 @@ impl Commits {
             numbers: pending.numbers.clone(),
             reads: pending.reads.clone(),
             writes: pending.writes.clone(),
+            across: pending.across.clone(),
         }
     }
 }
@@ -383,6 +444,14 @@ pub(super) struct Asked {
     pub(super) named: Vec<PageId>,
 }
 
+impl Asked {
+    /// As its transaction ends.
+    pub(super) fn of(part: CommitPart) -> Self {
+        let CommitPart { history, checked, reads, writes, named, .. } = part;
+        Self { history, base: checked, reads, writes, named }
+    }
+}
+
 impl Cache {
     /// Takes a commit on, and gives its id; or what its user is answered at once.
     pub(super) fn take_commit(
@@ -391,6 +460,19 @@ impl Cache {
         user: RequestId,
         asked: Asked,
     ) -> Result<CommitId, Answer> {
+        let request = self.request_of(domain, asked, 0)?;
+        let id = request.id;
+        self.put_commit(domain, Some(user), request);
+        Ok(id)
+    }
+
+    /// What is to be sent for a commit, if there is room for it beside so many bytes more; or what its user is answered at once.
+    pub(super) fn request_of(
+        &self,
+        domain: DomainId,
+        asked: Asked,
+        before: usize,
+    ) -> Result<CommitRequest, Answer> {
         let max = self.config.commits_max;
         let entry = &self.domains[&domain];
         if entry.commits.unresolved.len() >= max {
@@ -400,8 +482,16 @@ impl Cache {
         // As long as it may become: a link that it is too long for would break, and the next one.
         let Asked { history, base, reads, writes, named } = asked;
         let numbers = self.numbers.of(&writes, &named);
-        let asked =
-            CommitRequest { id, confirmed: u64::MAX, history, base, numbers, reads, writes };
+        let asked = CommitRequest {
+            id,
+            confirmed: u64::MAX,
+            history,
+            base,
+            numbers,
+            reads,
+            writes,
+            across: None,
+        };
         if let Err(abort) = crate::wire::check_commit(domain, &asked) {
             return Err(Ok(CacheReply::Outcome(Outcome::Aborted(abort))));
         }
@@ -409,11 +499,22 @@ impl Cache {
         let bytes = asked.memory_bytes();
         let loads = self.domains.values().map(|entry| entry.commits.bytes);
         let room = Room::new(loads.clone(), self.config.commit_bytes_max);
-        if !room.takes(entry.commits.bytes, bytes) {
+        if !room.takes(entry.commits.bytes, bytes + before) {
             let bytes: usize = loads.sum();
             let error = format!("commits of {bytes} bytes have no outcome yet");
             return Err(Err(RequestError::Busy(error)));
         }
+        Ok(asked)
+    }
+
+    /// Takes a commit on, for which there is room. Without a user of its own it is a part of a transaction.
+    pub(super) fn put_commit(
+        &mut self,
+        domain: DomainId,
+        user: Option<RequestId>,
+        asked: CommitRequest,
+    ) {
+        let (id, bytes, beside) = (asked.id, asked.memory_bytes(), asked.is_beside(domain));
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         commits.next += 1;
         commits.unresolved.insert(id);
@@ -428,7 +529,9 @@ impl Cache {
                 numbers: asked.numbers,
                 reads: asked.reads,
                 writes: asked.writes,
-                users: BTreeSet::from([user]),
+                across: asked.across,
+                beside,
+                users: user.into_iter().collect(),
                 told_in_doubt: false,
                 bytes,
                 sent: false,
@@ -439,7 +542,6 @@ impl Cache {
                 stamp: None,
             },
         );
-        Ok(id)
     }
 
     /// The user's time is up. A commit that was never sent, or that its store has refused, is
@@ -496,6 +598,12 @@ impl Cache {
         if !entry.live() || !entry.commits.registered {
             return false;
         }
+        let goes = self.wholes_that_go(domain);
+        let decided = goes.keys().map(|(domain, id)| PartId { domain: *domain, id: *id });
+        let whole_bytes: BTreeMap<CommitId, usize> = decided
+            .map(|name| (name.id, self.unsent_bytes(name)))
+            .filter(|(_, n)| *n > 0)
+            .collect();
         let loads = self.domains.values().map(|entry| entry.commits.sent);
         let room = CommitRoom::new(loads, requests_max, self.config.sent_bytes_max);
         let commits = &mut self.domains.get_mut(&domain).expect("looked at above").commits;
@@ -508,12 +616,22 @@ impl Cache {
                 !pending.sent
                     && commits.unresolved.contains(&id)
                     && (version >= RESTORES_SINCE || !restores())
+                    && (version >= ACROSS_SINCE || pending.across.is_none())
             });
             let Some(pending) = due else {
                 commits.queue.remove(place);
                 continue;
             };
-            if !room.takes(commits.sent, pending.bytes) {
+            if let Some(goes) = goes.get(&(domain, id)) {
+                // Others may pass it: it goes with its whole transaction.
+                if !*goes {
+                    place += 1;
+                    continue;
+                }
+            }
+            // The parts of a transaction go together.
+            let bytes = whole_bytes.get(&id).copied().unwrap_or(pending.bytes);
+            if !room.takes(commits.sent, bytes) {
                 crate::probe::probe("commits-sent-full");
                 if !room.takes(commits.sent, 1) {
                     return false;
@@ -526,14 +644,47 @@ impl Cache {
             commits.queue.remove(place);
             pending.sent = true;
             pending.ever_sent = true;
-            commits.sent += Load::of(pending.bytes);
+            let beside = pending.beside;
+            commits.sent += pending.load();
             let commit = commits.request(id);
             commits.told = commits.told.max(commit.confirmed);
-            self.link.as_mut().expect("it has room").outstanding += 1;
+            let count = usize::from(!beside);
+            self.link.as_mut().expect("it has room").outstanding += count;
+            let across = commit.across.as_deref().map(Across::coordinator);
             self.send(Message::Commit { domain, commit }, out);
+            if let Some(name) = across {
+                self.send_others(name, out);
+            }
             return true;
         }
         false
+    }
+
+    /// Sends a part of a transaction whose deciding part is on its way, whatever room there is: else the one
+    /// would wait at its origin for the other, and take the room that this one needs.
+    pub(super) fn send_part(&mut self, domain: DomainId, id: CommitId, out: &mut Out) {
+        let version = self.link.as_ref().map_or(0, |link| link.version);
+        let entry = self.domains.get_mut(&domain).expect("it is attached");
+        let live = entry.live() && entry.commits.registered && version >= ACROSS_SINCE;
+        let commits = &mut entry.commits;
+        let paused = commits.paused.iter().any(|(_, paused)| *paused == id);
+        let unresolved = commits.unresolved.contains(&id);
+        let due = commits.pending.get_mut(&id).filter(|pending| !pending.sent && unresolved);
+        let Some(pending) = due.filter(|_| live && !paused) else {
+            return;
+        };
+        (pending.sent, pending.ever_sent) = (true, true);
+        commits.sent += pending.load();
+        let commit = commits.request(id);
+        commits.told = commits.told.max(commit.confirmed);
+        self.send(Message::Commit { domain, commit }, out);
+    }
+
+    /// Whether a commit is on its way over the link that stands; none: it has an outcome.
+    pub(super) fn is_sent(&self, of: PartId) -> Option<bool> {
+        let commits = &self.domains.get(&of.domain)?.commits;
+        let unresolved = commits.unresolved.contains(&of.id);
+        commits.pending.get(&of.id).filter(|_| unresolved).map(|pending| pending.sent)
     }
 
     pub(super) fn on_registered(
@@ -596,6 +747,8 @@ impl Cache {
             CacheReply::Outcome(outcome.clone())
         });
         let users = commits.end(id, &answer);
+        let whole = commits.whole(id);
+        let beside = commits.pending.get(&id).is_some_and(|pending| pending.beside);
         commits.resolve(id, &outcome, max);
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         if let Outcome::Committed(stamp) = outcome
@@ -608,8 +761,12 @@ impl Cache {
             let commits = &mut self.domains.get_mut(&domain).expect("looked up above").commits;
             commits.release(through);
         }
-        self.link.as_mut().expect("it came on this link").outstanding -= 1;
+        let count = usize::from(!beside);
+        self.link.as_mut().expect("it came on this link").outstanding -= count;
         self.reply_all(users, &answer, out);
+        if let Some(whole) = whole {
+            self.part_ended(whole, domain, &answer, out);
+        }
         if expired {
             self.renew_boot(now, domain, id.boot, out);
         }
@@ -655,12 +812,15 @@ impl Cache {
             } else {
                 Err(RequestError::Unavailable(unsent.into()))
             };
-            ended.push((commits.end(*id, &answer), answer));
+            ended.push((commits.end(*id, &answer), commits.whole(*id), answer));
             commits.resolve(*id, &Outcome::Unknown, max);
         }
         commits.expired = ended.len() < old.len();
-        for (users, answer) in ended {
+        for (users, whole, answer) in ended {
             self.reply_all(users, &answer, out);
+            if let Some(whole) = whole {
+                self.part_ended(whole, domain, &answer, out);
+            }
         }
     }
 
@@ -686,8 +846,8 @@ impl Cache {
             return violation("no commit to be put off");
         };
         pending.sent = false;
-        commits.sent -= Load::of(pending.bytes);
-        if !self.config.faults.has(Fault::PutOffCounted) {
+        commits.sent -= pending.load();
+        if !self.config.faults.has(Fault::PutOffCounted) && !pending.beside {
             self.link.as_mut().expect("it came on this link").outstanding -= 1;
         }
         match error {
@@ -702,13 +862,28 @@ impl Cache {
         }
         let lasting =
             pending.unable.as_ref().is_some_and(|(at, _)| now.since(*at) >= STORE_PATIENCE);
+        let whole = pending.across.as_ref().map(|across| across.coordinator());
+        // Of a transaction of which another part has ended so nothing is asked any more.
+        let known = whole.and_then(|whole| self.wholes.known(whole));
+        if let Some(whole) = whole
+            && let Some(known @ Ok(_)) = &known
+        {
+            commits.resolve(id, &Outcome::Unknown, self.config.commits_max);
+            self.part_ended(whole, domain, known, out);
+            return Ok(());
+        }
+        let ended = known.and_then(Result::err);
         // Whether somebody still waits or not: it is not done, and would be sent for good.
-        if let (true, Some(refused)) = (lasting, pending.refused()) {
+        if let Some(refused) = pending.refused().filter(|_| lasting).or(ended) {
             crate::probe::probe("commit-refused-by-a-full-store");
-            let answer = Err(refused);
+            let answer = Err(refused.clone());
             let users = commits.end(id, &answer);
             commits.withdraw(id);
             self.reply_all(users, &answer, out);
+            if let Some(whole) = whole {
+                self.part_ended(whole, domain, &answer, out);
+                self.withdraw_others(whole, &refused, out);
+            }
             return Ok(());
         }
         commits.paused.insert((now.after(pending.pause), id));

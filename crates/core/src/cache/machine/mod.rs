@@ -12,6 +12,7 @@
 //! | `absences` | copies that say only that a page is absent: how many |
 //! | `memory` | copies: put, changed, evicted; notices and page lists (rules 2, 17) |
 //! | `commits` | commits, retained writes, confirmations (rules 12, 15) |
+//! | `wholes` | transactions over several domains: their commits taken together (decision 0035) |
 //! | `numbers` | in which history page numbers were given (rule 16) |
 //! | `rights` | what this node may do with its volumes (decision 0016) |
 //! | `users` | what users ask, deadlines, volumes and page numbers |
@@ -37,6 +38,7 @@ mod transfers;
 mod turns;
 mod updates;
 mod users;
+mod wholes;
 
 use super::io::{CacheInput, CacheOutput, CacheReply, Notice};
 use super::read::VolumeEntry;
@@ -56,6 +58,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use turns::Turn;
 use users::User;
+use wholes::Wholes;
 
 type Out = Vec<CacheOutput>;
 
@@ -81,6 +84,7 @@ pub struct Cache {
     doubts: BTreeSet<VolumeId>,
     memory: Memory,
     numbers: Numbers,
+    wholes: Wholes,
     /// Of a member of a group.
     neighbours: Option<Neighbours>,
     helps: Helps,
@@ -118,6 +122,7 @@ impl Cache {
             sent_last: None,
             doubts: BTreeSet::new(),
             numbers: Numbers::default(),
+            wholes: Wholes::default(),
             names: BTreeMap::new(),
             next_request: 1,
             tick_at: None,

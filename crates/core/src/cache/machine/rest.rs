@@ -20,6 +20,7 @@ impl Cache {
             ("pages gathered for requests", self.memory.pinned()),
             ("pages that neighbours wait for", self.helps.len()),
             ("transactions in the table", self.shared.running().count()),
+            ("transactions over several domains", self.wholes.under_way()),
         ]);
         let domains = self.domains.iter();
         let domains = || {

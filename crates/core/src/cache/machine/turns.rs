@@ -35,6 +35,7 @@ impl Cache {
                 self.resume(now, *domain, out);
             }
         }
+        self.send_all_others(out);
         let count = 2 + 2 * domains.len();
         let turn = |at: usize| match at {
             0 => Turn::Calls,

@@ -5,7 +5,7 @@ use super::link::violation;
 use super::{Cache, CacheOutput, CacheReply, Domain, Out, VolumeEntry};
 use crate::cache::io::CacheOp;
 use crate::cache::read::DomainState;
-use crate::commit::IdRange;
+use crate::commit::{IdRange, PartId};
 use crate::id::{CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::machine::Fault;
 use crate::message::{
@@ -52,6 +52,8 @@ enum Kind {
         domain: DomainId,
         id: CommitId,
     },
+    /// Of a transaction over several domains.
+    Whole(PartId),
     /// Asked of the parent as it is.
     Call {
         call: Call,
@@ -137,6 +139,26 @@ impl Cache {
                     Err(refused) => answer(id, refused, out),
                 }
             }
+            CacheOp::CommitAcross(parts) => {
+                let missing = parts.iter().find(|part| !self.domains.contains_key(&part.domain));
+                if let Some(part) = missing {
+                    return answer(id, Err(RequestError::NoDomain(part.domain)), out);
+                }
+                let asked = parts.into_iter().map(|part| (part.domain, Asked::of(part)));
+                match self.take_across(id, asked.collect()) {
+                    Ok(name) => self.wait(id, deadline, Kind::Whole(name)),
+                    Err(refused) => answer(id, refused, out),
+                }
+            }
+            CacheOp::Outcome { domain, commit }
+                if self.wholes.knows(PartId { domain, id: commit }) =>
+            {
+                let name = PartId { domain, id: commit };
+                match self.wholes.ask_about(name, id) {
+                    Some(known) => answer(id, known, out),
+                    None => self.wait(id, deadline, Kind::Whole(name)),
+                }
+            }
             CacheOp::Outcome { domain, commit } => {
                 let lost = Some(Ok(CacheReply::InDoubt { commit, lost: true }));
                 let entry = self.domains.get_mut(&domain);
@@ -206,12 +228,15 @@ impl Cache {
             && let Some(entry) = self.domains.get_mut(&domain)
         {
             entry.commits.forget_user(commit, id);
+        } else if let Some(Kind::Whole(name)) = kind {
+            self.wholes.forget_user(name, id);
         }
     }
 
     pub(super) fn expire(&mut self, id: RequestId, out: &mut Out) {
         let result = match self.forget(id) {
             Some(Kind::Commit { domain, id: commit }) => self.leave_commit(domain, commit, id),
+            Some(Kind::Whole(name)) => self.leave_whole(name, id),
             _ if self.connected() => Err(RequestError::TimedOut),
             _ => Err(RequestError::Unavailable("no link to the parent".into())),
         };
@@ -243,7 +268,7 @@ impl Cache {
             Kind::Refresh { domain, asked } => {
                 self.domain_mut(*domain).refreshes.remove(&(*asked, id));
             }
-            Kind::Commit { .. } | Kind::Call { .. } => {}
+            Kind::Commit { .. } | Kind::Whole(_) | Kind::Call { .. } => {}
         }
         Some(user.kind)
     }

@@ -24,7 +24,7 @@ pub use session::{
 use super::io::CacheOp;
 use super::read::{DomainState, Position, ReadCache, Recheck, Ticket};
 use crate::cache::PageCopy;
-use crate::commit::{Aspect, IdRange, Read, Target, Write};
+use crate::commit::{Aspect, IdRange, PARTS_MAX, Read, Target, Write};
 use crate::id::{DomainId, HistoryId, ObjectId, PageId, PageNo, Stamp, VolumeId};
 use crate::machine::Fault;
 use crate::time::{Duration, Instant};
@@ -92,17 +92,6 @@ pub enum TransactionError {
     /// A snapshot may not write.
     #[error("a snapshot is read-only")]
     ReadOnly,
-    /// A transaction that writes may use one domain: what it read in another could change before
-    /// its commit, and two of them, each reading what the other writes, would both commit (P2).
-    #[error(
-        "a transaction that writes may use one domain: it has used {first:?}, and now {second:?}"
-    )]
-    TwoDomains {
-        /// Used first.
-        first: DomainId,
-        /// Asked for now.
-        second: DomainId,
-    },
     /// Over one of [`TransactionLimits`], or longer than an object may be.
     #[error("too large: {0}")]
     TooLarge(&'static str),
@@ -179,6 +168,23 @@ pub struct CommitPart {
     pub named: Vec<PageId>,
 }
 
+/// What the machine is asked for, so that these parts of one transaction are committed. One that writes in
+/// several domains, or writes in one and has read in others, is committed as a whole (decision 0035); parts
+/// that only read are validated one by one.
+#[must_use]
+pub fn commit_ops(parts: Vec<CommitPart>) -> Vec<CacheOp> {
+    if parts.len() > 1 && decides(&parts).is_some() {
+        return vec![CacheOp::CommitAcross(parts)];
+    }
+    parts.into_iter().map(CommitPart::into_op).collect()
+}
+
+/// The domain whose part of a transaction decides: the lowest that it writes. None: it writes nowhere.
+#[must_use]
+pub fn decides(parts: &[CommitPart]) -> Option<DomainId> {
+    parts.iter().find(|part| !part.writes.is_empty()).map(|part| part.domain)
+}
+
 impl CommitPart {
     /// The request to the machine.
     #[must_use]
@@ -213,12 +219,11 @@ pub enum Finish {
     },
     /// To be committed at the origin: it is committed when every part is.
     Send {
-        /// The parts, ascending by domain. One, except for a strict transaction that read from
-        /// several domains.
+        /// The parts, ascending by domain: see [`commit_ops`].
         parts: Vec<CommitPart>,
         /// What it saw of domains that are not among the parts.
         seen: Vec<Seen>,
-        /// It read from several domains: valid in each, not at one instant across them.
+        /// It only read, from several domains: valid in each, not at one instant across them.
         per_domain: bool,
     },
     /// It is aborted.
@@ -448,8 +453,8 @@ impl Transaction {
         Some(attached.at.through)
     }
 
-    /// Whether it has used several domains: what it read is of one state in each of them, not of one
-    /// instant across them (P2).
+    /// Whether it has used several domains: unless it writes, what it has read is of one state in each of
+    /// them, not of one instant across them (P2).
     #[must_use]
     pub fn per_domain(&self) -> bool {
         self.domains.len() > 1
@@ -482,21 +487,35 @@ impl Transaction {
             }
             self.check_age(domain)?;
         }
-        let named = self.overlay.named();
+        let mut own: Vec<(Vec<Write>, Vec<PageId>)> = Vec::new();
+        own.resize_with(self.domains.len(), Default::default);
+        for page in self.overlay.named() {
+            let place = self.domain_of(page)?;
+            own[place].1.push(page);
+        }
         let writes = self.overlay.take_writes();
-        let written = writes.first().map(|write| self.domain_of(write.page)).transpose()?;
+        let writing = !writes.is_empty();
+        for write in writes {
+            let place = self.domain_of(write.page)?;
+            own[place].0.push(write);
+        }
         let strict = self.options.consistency == Consistency::Strict;
         let mut places: Vec<usize> = (0..self.domains.len()).collect();
         places.sort_unstable_by_key(|&place| self.domains[place].state.id());
-        let per_domain = self.per_domain();
-        let (mut parts, mut seen, mut writes) = (Vec::new(), Vec::new(), Some((writes, named)));
+        let per_domain = self.per_domain() && !writing;
+        let unvalidated = self.cache.faults.has(Fault::ReadElsewhere);
+        let (mut parts, mut seen) = (Vec::new(), Vec::new());
         for place in places {
-            if strict || written == Some(place) {
-                let own = writes.take_if(|_| written == Some(place));
-                parts.push(self.part(place, own.unwrap_or_default()));
+            let part = self.part(place, std::mem::take(&mut own[place]));
+            let read = !part.reads.is_empty() && writing && !unvalidated;
+            if strict || read || !part.writes.is_empty() {
+                parts.push(part);
             } else {
                 seen.push(self.seen(place));
             }
+        }
+        if writing && parts.len() > PARTS_MAX {
+            return Err(Stop::Refused(TransactionError::TooLarge("domains")));
         }
         Ok(if parts.is_empty() {
             Finish::Local { seen, per_domain }
@@ -604,12 +623,6 @@ impl Transaction {
         let place = if let Some(place) = place {
             place
         } else {
-            let writes =
-                !self.overlay.writes().is_empty() && !self.cache.faults.has(Fault::ReadElsewhere);
-            if let (Some(first), true) = (self.domains.first(), writes) {
-                let (first, second) = (first.state.id(), entry.domain);
-                return refused(TransactionError::TwoDomains { first, second });
-            }
             let snapshot = self.options.consistency == Consistency::Snapshot;
             let attached = self.cache.domain(entry.domain).and_then(|state| {
                 // Before the position: a confirmation that comes between belongs to a later state.

@@ -599,9 +599,10 @@ fn bug19_a_moved_object_takes_the_slot_of_one_that_is_gone() {
 }
 
 /// T1 reads x in one domain and writes y in another; T2 reads y and writes x. Each was validated
-/// only where it wrote, and both committed: a write skew. Whichever comes first is refused now.
+/// only where it wrote, and both committed: a write skew. A transaction over several domains has a part in each
+/// that it has read or writes, committed as a whole; one that only touched a domain has none there.
 #[test]
-fn a_transaction_that_writes_uses_one_domain() {
+fn a_transaction_has_a_part_in_each_domain_that_it_uses() {
     let (shared, _) = cache();
     let state = Arc::new(DomainState::new(DomainId(2), HistoryId(2), 64, 1 << 20));
     shared.attach(Arc::clone(&state));
@@ -620,17 +621,26 @@ fn a_transaction_that_writes_uses_one_domain() {
     shared.put(Arc::new(copy));
     let object = |page| ObjectId { page, slot: Slot(0), generation: Generation(1) };
     let (x, y) = (object(page(5)), object(other));
-    let both = |first, second| TransactionError::TwoDomains { first, second };
+    let mut skew = begin(&shared);
+    assert!(matches!(skew.update_object(y, Bytes::from_static(b"skew")), Step::Ready(_)));
+    assert!(matches!(skew.read_object(x), Step::Ready(_)));
+    let Finish::Send { parts, seen, per_domain } = skew.finish() else {
+        panic!("what writes is committed at the origin");
+    };
+    assert!(seen.is_empty() && !per_domain);
+    let kinds = parts.iter().map(|part| (part.domain, part.reads.len(), part.writes.len()));
+    assert_eq!(kinds.collect::<Vec<_>>(), [(DOMAIN, 1, 0), (DomainId(2), 1, 1)]);
+    assert_eq!(decides(&parts), Some(DomainId(2)), "the lowest that is written");
+    assert!(matches!(&commit_ops(parts)[..], [CacheOp::CommitAcross(parts)] if parts.len() == 2));
 
-    let mut reads_first = begin(&shared);
-    assert!(matches!(reads_first.read_object(x), Step::Ready(_)));
-    assert!(!reads_first.per_domain());
-    let refused = reads_first.update_object(y, Bytes::from_static(b"skew"));
-    assert_eq!(refused, Step::Refused(both(DOMAIN, DomainId(2))));
-
-    let mut writes_first = begin(&shared);
-    assert!(matches!(writes_first.update_object(y, Bytes::from_static(b"skew")), Step::Ready(_)));
-    assert_eq!(writes_first.read_object(x), Step::Refused(both(DomainId(2), DOMAIN)));
+    let mut touches = begin(&shared);
+    assert!(matches!(touches.hint(page(5), |_| ()), Step::Ready(Some(()))));
+    assert!(matches!(touches.update_object(y, Bytes::from_static(b"alone")), Step::Ready(_)));
+    let Finish::Send { parts, seen, .. } = touches.finish() else {
+        panic!("what writes is committed at the origin");
+    };
+    assert_eq!((parts.len(), seen.len()), (1, 1));
+    assert!(matches!(&commit_ops(parts)[..], [CacheOp::Commit { domain: DomainId(2), .. }]));
 
     // Reading alone is not one instant, and says so.
     let mut reads = begin(&shared);

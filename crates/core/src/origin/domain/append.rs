@@ -3,6 +3,7 @@
 use super::batch::{Batch, Item};
 use super::volumes::Volume;
 use super::{Context, Domain, Event, Service};
+use crate::across::Turn;
 use crate::commit::{Change, IdRange, Outcome, PageChange};
 use crate::downlink::Recent;
 use crate::id::{BootId, CommitId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
@@ -163,7 +164,7 @@ impl Domain {
         let mut made = Vec::new();
         for item in batch.items {
             match item {
-                Item::Commit { stamp, id, changes, grown } => {
+                Item::Commit { stamp, id, changes, grown, turn } => {
                     for growth in grown {
                         let volume = self.volumes.get_mut(&growth.volume).expect("checked before");
                         volume.grow(stamp, growth);
@@ -173,9 +174,17 @@ impl Domain {
                     let pages = changes;
                     self.ring.push(Recent::Change(Change { stamp, id, pages }));
                     outcomes.push((id, Outcome::Committed(stamp)));
+                    match turn {
+                        None => {}
+                        Some(Turn::Own(attempt)) => self.has_decided(cx, attempt),
+                        Some(Turn::Part(attempt, id)) => self.has_followed(cx, attempt, id),
+                    }
                 }
+                Item::Prepared { attempt, at, .. } => self.is_prepared(cx, attempt, at),
+                Item::Released => {}
                 Item::Aborted { id, abort } => {
                     self.boots.aborted(id, &abort);
+                    self.transaction_refused(cx, id, &abort);
                     outcomes.push((id, Outcome::Aborted(abort)));
                 }
                 Item::Boot { boot, name } => {
@@ -202,11 +211,14 @@ impl Domain {
                 Item::Deleted { stamp, volume } => self.deleted(cx, stamp, volume),
                 Item::Epoch => {
                     self.service = Service::Open;
+                    // What an earlier process left in doubt, or did not tell.
+                    self.say_again(cx);
                     cx.out.push(OriginOutput::DomainServes { domain: self.id });
                     cx.events.push(Event::Ready);
                 }
             }
         }
+        self.tell_late_votes(cx);
         self.pump_all(cx);
         if cx.config.faults.has(Fault::AcknowledgeInAnyOrder) {
             outcomes.reverse();
@@ -251,6 +263,7 @@ impl Domain {
             }
             self.refuse_batch(cx, batch, &error, Event::VolumeNotMade);
         }
+        self.take_back_votes(cx, &error);
         self.install.hurry(cx.now);
     }
 
@@ -264,7 +277,23 @@ impl Domain {
     ) {
         for item in batch.items {
             match item {
-                Item::Commit { id, .. } | Item::Aborted { id, .. } => self.defer(cx, id, error),
+                // It is decided, and tried again: nobody has to ask.
+                Item::Commit { turn: Some(Turn::Part(..)), .. } if self.is_open() => {
+                    self.following_taken_back();
+                }
+                Item::Commit { id, turn: Some(Turn::Own(attempt)), .. } if self.is_open() => {
+                    self.defer(cx, id, error);
+                    self.decision_taken_back(cx, attempt, error);
+                }
+                Item::Aborted { id, .. } => {
+                    self.defer(cx, id, error);
+                    self.refusal_taken_back(cx, id, error);
+                }
+                Item::Commit { id, .. } => self.defer(cx, id, error),
+                Item::Prepared { attempt, again: false, .. } if self.is_open() => {
+                    self.preparation_taken_back(cx, attempt, error);
+                }
+                Item::Prepared { .. } | Item::Released => {}
                 Item::Ids { link, request, .. } | Item::Settings { link, request, .. } => {
                     cx.links.fail(link, request, error.clone(), cx.out);
                 }
@@ -295,6 +324,8 @@ impl Domain {
     /// ask the next process. The other links are closed.
     pub(super) fn refuse_all(&mut self, cx: &mut Context<'_>, fault: &StoreFault) {
         let error = RequestError::Unavailable(format!("the domain is out of service: {fault}"));
+        // First: what is said of a decision that the log may have would be wrong at the next start.
+        self.fail_parts(cx, &error);
         if let Some((_, flying)) = self.flying.take() {
             // The log may have it or not. A volume's name stays taken: were it given to another
             // one meanwhile, the next start might find two.

@@ -1,8 +1,9 @@
 //! What one append holds: log records, and what each of them leads to once it is durable.
 
 use super::volumes::Growth;
+use crate::across::Turn;
 use crate::commit::{Abort, Outcome, PageChange};
-use crate::id::{BootId, CommitId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
+use crate::id::{Attempt, BootId, CommitId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::message::RequestError;
 use crate::record::{LogRecord, Lsn, VolumeMeta, VolumeSettings};
 
@@ -16,7 +17,13 @@ pub(super) enum Item {
         changes: Vec<PageChange>,
         /// By how much, per volume written.
         grown: Vec<Growth>,
+        /// It is a part of a transaction over several domains.
+        turn: Option<Turn>,
     },
+    /// A part of one is prepared, with its place in the log and the stamp after it; or is logged once more.
+    Prepared { attempt: Attempt, at: (Lsn, Stamp), again: bool },
+    /// What was prepared is not any more.
+    Released,
     /// A commit is refused, for a reason that may pass.
     Aborted { id: CommitId, abort: Abort },
     /// A boot may commit.
@@ -43,6 +50,8 @@ impl Item {
             | Self::Volume { stamp, .. }
             | Self::Deleted { stamp, .. } => Some(*stamp),
             Self::Aborted { .. }
+            | Self::Prepared { .. }
+            | Self::Released
             | Self::Boot { .. }
             | Self::Forgotten(_)
             | Self::Ids { .. }

@@ -33,6 +33,19 @@ pub(super) struct Waiting {
     pub(super) rights_seen: u64,
 }
 
+impl Waiting {
+    /// Nothing is done for it yet.
+    pub(super) fn new(
+        request: CommitRequest,
+        bytes: usize,
+        since: Instant,
+        rights_seen: u64,
+    ) -> Self {
+        let (pinned, pinned_bytes, missing, look) = (Vec::new(), 0, 0, None);
+        Self { request, bytes, since, pinned, pinned_bytes, missing, look, rights_seen }
+    }
+}
+
 impl Domain {
     /// Takes a commit from a link.
     pub(in crate::origin) fn commit(
@@ -42,6 +55,13 @@ impl Domain {
         request: CommitRequest,
     ) {
         let id = request.id;
+        if let Err(error) = self.check_across(&request) {
+            return cx.links.defer(link, self.id, id, error, cx.out);
+        }
+        if self.is_anothers_part(&request) {
+            let error = RequestError::Invalid("its id is that of a part that is prepared".into());
+            return cx.links.defer(link, self.id, id, error, cx.out);
+        }
         if self.pending.has(id) {
             crate::probe::probe("commit-repeated-under-way");
             // Repeated while it is under way: one answer for each link that asked.
@@ -80,9 +100,16 @@ impl Domain {
                 return;
             }
         }
-        let checked = self.check_request(cx, &request);
         let passers = [Passer::new(cx, link)];
-        let checked = checked.and_then(|()| self.check_rights(cx, &passers, &request));
+        // What is wrong with a part that is decided elsewhere is told there, when it is its turn.
+        let checked = match self.is_decided_elsewhere(&request) {
+            true => Ok(()),
+            false => self.check_request(cx, &request),
+        };
+        let checked = checked.and_then(|()| match self.is_decided_elsewhere(&request) {
+            true => Ok(()),
+            false => self.check_rights(cx, &passers, &request),
+        });
         let [passer] = passers;
         if let Err(abort) = checked {
             // Its place does not depend on how many commits are gathered: while others wait for each place
@@ -90,7 +117,10 @@ impl Domain {
             match self.takes_request(cx) {
                 Ok(()) => {
                     self.pending.add(id, passer);
-                    self.gather_abort(id, abort);
+                    match request.across {
+                        Some(across) => self.refuse_transaction(cx, *across, abort),
+                        None => self.gather_abort(id, abort),
+                    }
                 }
                 Err(full) => cx.links.defer(link, self.id, id, full, cx.out),
             }
@@ -98,8 +128,17 @@ impl Domain {
         }
         let bytes = request.memory_bytes();
         let waiting = self.ready.len() + self.loading_commits.len();
-        let full = waiting >= cx.config.waiting_commits_max
-            || self.waiting_bytes + bytes > cx.config.waiting_bytes_max;
+        let full = match request.across {
+            // Parts wait for each other: where one domain has room for one alone, and another for one of
+            // another transaction, both would wait until they are put off.
+            Some(_) => self.parts.is_full(cx.config, id.boot, bytes),
+            None => {
+                let others = self.waiting_bytes.saturating_sub(self.parts.parked_bytes());
+                waiting + self.parts.barred() >= cx.config.waiting_commits_max
+                    || others + bytes > cx.config.waiting_bytes_max
+            }
+        };
+        let waiting = waiting + self.parts.waiting().count();
         if full && waiting > 0 {
             let error = RequestError::Busy(format!("{waiting} commits wait"));
             cx.links.defer(link, self.id, id, error, cx.out);
@@ -112,11 +151,11 @@ impl Domain {
         }
         self.pending.add(id, passer);
         self.waiting_bytes += bytes;
-        let (since, pinned) = (cx.now, Vec::new());
-        let (pinned_bytes, missing, look, rights_seen) = (0, 0, None, self.rights_changes);
-        let waiting =
-            Waiting { request, bytes, since, pinned, pinned_bytes, missing, look, rights_seen };
-        self.prepare(cx, waiting);
+        let waiting = Waiting::new(request, bytes, cx.now, self.rights_changes);
+        match waiting.request.across {
+            Some(_) => self.take_part(cx, waiting),
+            None => self.prepare(cx, waiting),
+        }
     }
 
     /// Sees to it that the commit's pages are in memory and its old reads were looked at, then lets
@@ -129,9 +168,11 @@ impl Domain {
             return;
         }
         match self.look(&mut waiting) {
+            // Others wait for what has its turn.
+            Looked::Holds(_) if waiting.request.across.is_some() => self.ready.push_front(waiting),
             Looked::Holds(_) => self.ready.push_back(waiting),
             Looked::Missing(missing) => self.wait_for(cx, waiting, missing),
-            Looked::Changed(read, stamp) => self.refuse_read(cx, &waiting, read, stamp),
+            Looked::Changed(read, stamp) => self.refuse_read(cx, waiting, read, stamp),
         }
     }
 
@@ -184,9 +225,9 @@ impl Domain {
         };
         waiting.missing -= 1;
         if let Some(error) = failed {
-            self.give_up(cx, &waiting, error);
+            self.give_up(cx, waiting, error);
         } else if let Some((read, stamp)) = self.look_at_loaded(&waiting, page) {
-            self.refuse_read(cx, &waiting, read, stamp);
+            self.refuse_read(cx, waiting, read, stamp);
         } else if waiting.missing > 0 {
             self.loading_commits.insert(ticket, waiting);
         } else {
@@ -195,7 +236,7 @@ impl Domain {
     }
 
     /// It waits no longer.
-    fn leave(&mut self, waiting: &Waiting) {
+    pub(super) fn leave(&mut self, waiting: &Waiting) {
         for page in &waiting.pinned {
             self.pages.unpin(*page);
         }
@@ -206,14 +247,12 @@ impl Domain {
     /// It cannot be taken on now; if one of its pages is damaged, never: put off again and again, it
     /// would keep every later outcome of its node from being confirmed, and so from being forgotten,
     /// until no more of them have room.
-    pub(super) fn give_up(
-        &mut self,
-        cx: &mut Context<'_>,
-        waiting: &Waiting,
-        error: &RequestError,
-    ) {
-        self.leave(waiting);
+    pub(super) fn give_up(&mut self, cx: &mut Context<'_>, waiting: Waiting, error: &RequestError) {
+        self.leave(&waiting);
         let id = waiting.request.id;
+        if waiting.request.across.is_some() {
+            return self.give_up_part(cx, waiting, error);
+        }
         match error {
             RequestError::Damaged { page, .. }
                 if self.is_open() && self.takes_request(cx).is_ok() =>
@@ -230,14 +269,27 @@ impl Domain {
         }
     }
 
-    fn refuse_read(&mut self, cx: &mut Context<'_>, waiting: &Waiting, read: Read, stamp: Stamp) {
-        self.leave(waiting);
+    fn refuse_read(&mut self, cx: &mut Context<'_>, waiting: Waiting, read: Read, stamp: Stamp) {
+        self.leave(&waiting);
+        if waiting.request.across.is_some() {
+            return self.refuse_part(cx, waiting, Abort::Conflict(read));
+        }
         let outcome = Outcome::Aborted(Abort::Conflict(read));
         self.withhold(cx, waiting.request.id, outcome, stamp);
     }
 
     /// Executes what waits, as far as the append being gathered has room and not too much is dirty.
     pub(super) fn execute_ready(&mut self, cx: &mut Context<'_>) {
+        loop {
+            self.take_turns(cx);
+            self.execute_in_turn(cx);
+            if !self.turn_has_come() {
+                return;
+            }
+        }
+    }
+
+    fn execute_in_turn(&mut self, cx: &mut Context<'_>) {
         while self.has_room(cx)
             && let Some(mut waiting) = self.ready.pop_front()
         {
@@ -249,32 +301,47 @@ impl Domain {
                 continue;
             }
             let id = waiting.request.id;
-            if self.boots.name(id.boot).is_none() {
+            // What was decided is not judged again.
+            let follows = self.parts.follows(id);
+            if !follows && self.boots.name(id.boot).is_none() {
                 // It made room for another one of its name (bug 143): whose it was is not known any more,
                 // and what becomes of it would not be either.
                 crate::probe::probe("boot-forgotten-meanwhile");
                 self.leave(&waiting);
-                self.answer(cx, id, &Outcome::Unknown);
+                match waiting.request.across {
+                    Some(_) => self.forget_part(cx, &waiting),
+                    None => self.answer(cx, id, &Outcome::Unknown),
+                }
                 continue;
             }
-            if waiting.rights_seen != self.rights_changes {
+            if !follows && waiting.rights_seen != self.rights_changes {
                 crate::probe::probe("commit-rights-changed-meanwhile");
                 let passers = self.pending.passers(id);
                 if let Err(abort) = self.check_rights(cx, passers, &waiting.request) {
                     self.leave(&waiting);
-                    self.gather_abort(id, abort);
+                    match waiting.request.across {
+                        Some(_) => self.refuse_part(cx, waiting, abort),
+                        None => self.gather_abort(id, abort),
+                    }
                     continue;
                 }
                 waiting.rights_seen = self.rights_changes;
+            }
+            if self.parts.bars(&waiting.request, cx.config.faults) {
+                self.parts.bar(waiting);
+                continue;
             }
             // The horizon may have passed its base while it waited.
             match self.look(&mut waiting) {
                 Looked::Holds(base) => {
                     self.leave(&waiting);
-                    self.execute(cx, waiting.request, base);
+                    match waiting.request.across {
+                        Some(_) => self.execute_part(cx, waiting, base),
+                        None => self.execute(cx, waiting.request, base),
+                    }
                 }
                 Looked::Missing(missing) => self.wait_for(cx, waiting, missing),
-                Looked::Changed(read, stamp) => self.refuse_read(cx, &waiting, read, stamp),
+                Looked::Changed(read, stamp) => self.refuse_read(cx, waiting, read, stamp),
             }
         }
     }
@@ -326,7 +393,11 @@ impl Domain {
     }
 
     /// What can be judged without looking at pages.
-    fn check_request(&self, cx: &Context<'_>, request: &CommitRequest) -> Result<(), Abort> {
+    pub(super) fn check_request(
+        &self,
+        cx: &Context<'_>,
+        request: &CommitRequest,
+    ) -> Result<(), Abort> {
         if request.reads.len() > COMMIT_READS_MAX {
             return Err(Abort::TooLarge("reads"));
         }

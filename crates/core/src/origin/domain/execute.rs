@@ -3,19 +3,23 @@
 use super::batch::{Batch, Item, Withheld};
 use super::volumes::{Grown, Growth, image_bytes};
 use super::{Context, Domain};
+use crate::across::Turn;
 use crate::commit::{Abort, Aspect, CommitRequest, Op, Outcome, PageChange, Target, Write};
 use crate::id::{CommitId, HistoryId, PageId, PageNo, Stamp};
 use crate::machine::{Fault, Faults};
 use crate::message::RequestError;
 use crate::page::{OpError, Page};
-use crate::record::{LogRecord, Lsn};
+use crate::record::{Decided, LogRecord, Lsn};
 use bytes::Bytes;
 
 /// Why a commit is refused, and the stamp that this reveals.
-struct Refused {
-    abort: Abort,
-    reveals: Stamp,
+pub(super) struct Refused {
+    pub(super) abort: Abort,
+    pub(super) reveals: Stamp,
 }
+
+/// Of a part of a transaction over several domains: whose turn it is, and the decision that its record says.
+pub(super) type OfSeveral = (Turn, Option<Box<Decided>>);
 
 /// What a write did.
 struct Applied {
@@ -48,16 +52,28 @@ impl Domain {
             self.withhold(cx, id, Outcome::Committed(self.stamped), self.stamped);
             return;
         }
+        if let Err(abort) = self.gather_commit(cx, request, None) {
+            // Logged after all that it reveals.
+            self.gather_abort(id, abort);
+        }
+    }
+
+    /// Applies a commit that holds, stamps it and gathers its record. Errors: a write cannot be done, and nothing
+    /// is.
+    pub(super) fn gather_commit(
+        &mut self,
+        cx: &Context<'_>,
+        request: CommitRequest,
+        part: Option<OfSeveral>,
+    ) -> Result<(), Abort> {
+        let id = request.id;
         let stamp = self.stamped.next();
         let lsn = self.next_lsn;
-        let (changes, grown) = match self.apply_all(&request, (lsn, stamp), cx.config.faults) {
-            Ok(applied) => applied,
-            Err(abort) => {
-                // Logged after all that it reveals.
-                self.gather_abort(id, abort);
-                return;
-            }
-        };
+        let (turn, decided) = part.unzip();
+        // It was counted when it was prepared.
+        let counted = matches!(turn, Some(Turn::Part(..)));
+        let (changes, grown) =
+            self.apply_all(&request, (lsn, stamp), (counted, cx.config.faults))?;
         self.stamped = stamp;
         self.next_lsn = Lsn(lsn.0 + 1);
         self.recent.record(stamp, &changes);
@@ -73,10 +89,12 @@ impl Domain {
             time: self.wall_at(cx.now),
             grown: grown.iter().map(|growth| growth.bytes).collect(),
             writes: request.writes,
+            decided: decided.flatten(),
         };
-        let item = Item::Commit { stamp, id, changes, grown };
+        let item = Item::Commit { stamp, id, changes, grown, turn };
         self.gathering.push(lsn, record, item);
         self.pending.gathered(id);
+        Ok(())
     }
 
     /// Refuses a commit for a reason that may pass: what is not there may be made, what is full may
@@ -127,7 +145,7 @@ impl Domain {
     }
 
     /// Thor's validation: nothing read changed after the base, tentative commits included.
-    fn validate(&self, request: &CommitRequest, base: Stamp) -> Result<(), Refused> {
+    pub(super) fn validate(&self, request: &CommitRequest, base: Stamp) -> Result<(), Refused> {
         assert!(base >= self.recent.horizon(), "older reads are looked at before");
         for read in &request.reads {
             let conflict = self.recent.conflict(read.page, read.target, read.aspect, base);
@@ -139,11 +157,12 @@ impl Domain {
     }
 
     /// Applies a commit's writes in their order, all or none; says what they touched.
-    fn apply_all(
+    /// The quotas of what was counted before are not looked at.
+    pub(super) fn apply_all(
         &mut self,
         request: &CommitRequest,
         at: (Lsn, Stamp),
-        faults: Faults,
+        (counted, faults): (bool, Faults),
     ) -> Result<(Vec<PageChange>, Vec<Growth>), Abort> {
         let writes = &request.writes;
         let told = request.numbers.iter();
@@ -167,6 +186,7 @@ impl Domain {
         }
         if let Err(abort) = self.check_quotas(&grown, writes)
             && !faults.has(Fault::QuotaUncounted)
+            && !counted
         {
             self.undo(writes, at.1);
             return Err(abort);
@@ -222,7 +242,7 @@ impl Domain {
 
     /// Takes back what a refused commit did to gathered images: they are made anew from the
     /// images before them and the commits gathered so far.
-    fn undo(&mut self, writes: &[Write], stamp: Stamp) {
+    pub(super) fn undo(&mut self, writes: &[Write], stamp: Stamp) {
         let mut pages: Vec<PageId> = writes.iter().map(|write| write.page).collect();
         pages.sort_unstable();
         pages.dedup();
@@ -261,6 +281,8 @@ impl Domain {
                 | LogRecord::Ids { .. }
                 | LogRecord::Settings { .. }
                 | LogRecord::Deleted { .. }
+                | LogRecord::Prepared { .. }
+                | LogRecord::Released { .. }
                 | LogRecord::Epoch { .. } => {}
             }
         }

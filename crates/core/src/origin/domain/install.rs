@@ -148,8 +148,9 @@ impl Domain {
         }
         self.retry_unreadable(cx);
         let removes = self.removal.wants_install(cx.now);
-        let idle =
-            self.installed_lsn == self.durable_lsn && self.pages.first_uninstalled().is_none();
+        self.log_prepared_again();
+        let through = self.first_kept().map_or(self.durable_lsn, |(lsn, _)| Lsn(lsn.0 - 1));
+        let idle = self.installed_lsn == through && self.pages.first_uninstalled().is_none();
         if idle && !removes {
             self.install.due_at = None;
             return;
@@ -264,7 +265,7 @@ impl Domain {
     /// The metadata with everything durable. Records up to `installed_lsn` are never read again;
     /// what later ones say is in it too, and is skipped by their stamps when they are replayed.
     fn meta(&self) -> DomainMeta {
-        let first = self.pages.first_uninstalled();
+        let first = self.first_kept();
         DomainMeta {
             domain: self.id,
             installed_lsn: first.map_or(self.durable_lsn, |(lsn, _)| Lsn(lsn.0 - 1)),
@@ -273,7 +274,13 @@ impl Domain {
             volumes: self.volumes.values().map(|volume| volume.meta.clone()).collect(),
             deleted: self.removal.meta(),
             boots: self.boots.meta(),
+            decided: self.parts.decided(),
         }
+    }
+
+    /// The first place in the log that it must keep, if it may not all be given back.
+    fn first_kept(&self) -> Option<(Lsn, Stamp)> {
+        self.pages.first_uninstalled().into_iter().chain(self.parts.held()).min()
     }
 
     fn durable_epochs(&self) -> &[Epoch] {

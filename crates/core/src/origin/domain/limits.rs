@@ -40,6 +40,7 @@ impl Domain {
         if !self.is_failed() {
             self.copies.expire(cx);
         }
+        self.limit_parts(cx);
         if self.is_failed() || self.limits_at.is_none_or(|at| at > cx.now) {
             return;
         }
@@ -67,14 +68,14 @@ impl Domain {
         let error = RequestError::Unavailable(not_read("a page that it needs", cx));
         for ticket in loading {
             let waiting = self.loading_commits.remove(&ticket).expect("just listed");
-            self.give_up(cx, &waiting, &error);
+            self.give_up(cx, waiting, &error);
         }
         let error = RequestError::Busy(format!(
             "the store took on no commit within {:?}",
             cx.config.wait_max
         ));
         for waiting in turns {
-            self.give_up(cx, &waiting, &error);
+            self.give_up(cx, waiting, &error);
         }
     }
 

@@ -18,6 +18,7 @@ mod limits;
 mod load;
 mod look;
 mod pages;
+mod parts;
 mod pending;
 mod recent;
 mod recover;
@@ -27,6 +28,7 @@ mod rest;
 mod resume;
 mod volumes;
 
+use crate::across::Between;
 use crate::downlink::{Asked, DomainMemory, Downlinks, LinkSink, Pace, Ring};
 use crate::id::{DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::{Faults, LinkOutput};
@@ -40,6 +42,7 @@ use boots::Boots;
 use commit::Waiting;
 use copy::Copies;
 use pages::Pages;
+use parts::Parts;
 use pending::Pending;
 use recent::RecentWrites;
 use removal::Removal;
@@ -82,6 +85,8 @@ pub(super) enum Event {
     VolumeNotMade(VolumeId, String),
     /// Whether a volume was made shows at the next start only.
     VolumeUnsure(VolumeId, String),
+    /// One domain says this to another.
+    Between { from: DomainId, to: DomainId, between: Between },
     /// Whether a volume that is not there was deleted in this domain; or why nobody can tell.
     Looked(DomainId, VolumeId, Result<bool, String>),
 }
@@ -169,6 +174,8 @@ pub(super) struct Domain {
     ready: VecDeque<Waiting>,
     /// When one of those last had its turn.
     taken_at: Instant,
+    /// Of transactions over several domains.
+    parts: Parts,
     waiting_bytes: usize,
     /// Of pages kept in memory for those.
     pinned_bytes: usize,
@@ -327,6 +334,7 @@ impl Domain {
         self.install(cx);
         self.tell_unreadable(cx);
         self.pages.trim();
+        self.watch_parts(cx);
         self.watch_limits(cx);
     }
 
@@ -362,6 +370,7 @@ impl Domain {
             .chain(self.removal.forgets_on)
             .chain(append)
             .chain(self.limits_at)
+            .chain(self.parts_due())
             .chain(self.awaited_until)
             .chain(self.copies.due())
             .min()
@@ -382,15 +391,13 @@ impl Domain {
         self.pages.check(self.durable);
         self.recent.check(self.stamped);
         self.boots.check(self.durable);
-        assert!(
-            self.ready.len() + self.loading_commits.len() <= config.waiting_commits_max,
-            "too many commits wait"
-        );
-        let bytes: usize =
-            self.ready.iter().chain(self.loading_commits.values()).map(|w| w.bytes).sum();
+        let waiting = || self.ready.iter().chain(self.loading_commits.values());
+        let waiting = || waiting().chain(self.parts.waiting());
+        let parts = waiting().filter(|waiting| waiting.request.across.is_some()).count();
+        assert!(waiting().count() - parts <= config.waiting_commits_max, "too many commits wait");
+        let bytes: usize = waiting().map(|w| w.bytes).sum();
         assert_eq!(bytes, self.waiting_bytes, "waiting bytes are miscounted");
-        let pinned: usize =
-            self.ready.iter().chain(self.loading_commits.values()).map(|w| w.pinned_bytes).sum();
+        let pinned: usize = waiting().map(|w| w.pinned_bytes).sum();
         assert_eq!(pinned, self.pinned_bytes, "pinned bytes are miscounted");
         assert!(self.page_loads <= config.loads_max, "too many loads");
         assert!(self.index_loads <= config.index_loads_max, "too many loads of the index");
@@ -400,6 +407,7 @@ impl Domain {
         let flying = self.flying.as_ref().map_or(0, |(_, batch)| tentative(batch));
         assert_eq!(stamps, flying + tentative(&self.gathering), "a stamp without its commit");
         self.check_pending(config, links);
+        self.check_parts(config);
         self.check_loads(links);
         self.check_taken();
         self.removal.check(&self.volumes);

@@ -188,7 +188,7 @@ impl Domain {
         assert_eq!(withheld, self.pending.withheld, "withheld answers are miscounted");
         assert!(withheld <= config.waiting_commits_max, "too many answers are withheld (P7)");
         let waiting = self.ready.iter().chain(self.loading_commits.values());
-        for waiting in waiting {
+        for waiting in waiting.filter(|waiting| !self.parts.follows(waiting.request.id)) {
             let passers = self.pending.passers(waiting.request.id);
             assert!(!passers.is_empty(), "a commit that waits came over some link");
             let gone = passers.iter().filter(|passer| passer.link.is_none());

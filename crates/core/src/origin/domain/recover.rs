@@ -4,14 +4,16 @@ use super::batch::{Batch, Item};
 use super::boots::Boots;
 use super::install::Installing;
 use super::pages::Pages;
+use super::parts::{Parts, Replayed};
 use super::pending::Pending;
 use super::recent::RecentWrites;
 use super::removal::Removal;
 use super::volumes::Volume;
 use super::{Domain, Service};
+use crate::across::Prepared;
 use crate::commit::{Op, PageKind, Write};
 use crate::downlink::Ring;
-use crate::id::{PageId, PageNo, Stamp, VolumeId};
+use crate::id::{HistoryId, PageId, PageNo, Stamp, VolumeId};
 use crate::machine::Fault;
 use crate::message::{EPOCHS_MAX, Epoch};
 use crate::origin::{OriginConfig, RecoverError, RecoveredDomain};
@@ -49,13 +51,14 @@ impl Domain {
             _ => None,
         };
         let deleted: BTreeSet<VolumeId> = records.iter().filter_map(deleted).collect();
+        let mut replayed = Replayed { prepared: None, decided: meta.decided.clone() };
         for (lsn, record) in records {
             if lsn != domain.next_lsn {
                 return Err(RecoverError::Gap { expected: domain.next_lsn, found: lsn });
             }
             domain.next_lsn = Lsn(lsn.0 + 1);
             domain.durable_lsn = lsn;
-            domain.replay(config, now, (lsn, record), &deleted)?;
+            domain.replay(config, now, (lsn, record), (&deleted, &mut replayed))?;
         }
         domain.check_reaches(&meta)?;
         domain.pages.date_lost(domain.durable);
@@ -69,6 +72,10 @@ impl Domain {
             "a history's name is drawn anew at every start"
         );
         domain.add_epoch(epoch);
+        if config.faults.has(Fault::DecisionForgotten) {
+            replayed.decided.clear();
+        }
+        domain.recover_parts(history, replayed);
         domain.gather_epoch();
         Ok(domain)
     }
@@ -131,6 +138,7 @@ impl Domain {
             loading_commits: BTreeMap::new(),
             ready: VecDeque::new(),
             taken_at: now,
+            parts: Parts::recovered(meta.domain, HistoryId::default(), Replayed::default()),
             waiting_bytes: 0,
             pinned_bytes: 0,
             next_ticket: 0,
@@ -165,11 +173,13 @@ impl Domain {
         config: &OriginConfig,
         now: Instant,
         (lsn, record): (Lsn, LogRecord),
-        deleted: &BTreeSet<VolumeId>,
+        (deleted, replayed): (&BTreeSet<VolumeId>, &mut Replayed),
     ) -> Result<(), RecoverError> {
         match record {
-            LogRecord::Commit { stamp, id, grown, writes, .. } => {
+            LogRecord::Commit { stamp, id, grown, writes, decided, .. } => {
                 self.replay_stamp(stamp)?;
+                replayed.decided.extend(decided.map(|decided| *decided));
+                replayed.prepared.take_if(|(prepared, _)| prepared.id == id);
                 for growth in super::volumes::recovered(&writes, &grown) {
                     match self.volumes.get_mut(&growth.volume) {
                         Some(volume) => volume.replayed(stamp, growth),
@@ -224,6 +234,16 @@ impl Domain {
                 self.replay_stamp(stamp)?;
                 self.replay_deletion(stamp, volume, lsn);
             }
+            LogRecord::Prepared { attempt, coordinator, id, grown, reads, writes } => {
+                let changes = super::parts::touched(&writes);
+                let prepared = Prepared { attempt, coordinator, id, grown, reads, writes, changes };
+                if !config.faults.has(Fault::PreparedForgotten) {
+                    replayed.prepared = Some((prepared, (lsn, self.durable.next())));
+                }
+            }
+            LogRecord::Released { attempt } => {
+                replayed.prepared.take_if(|(prepared, _)| prepared.attempt == attempt);
+            }
             LogRecord::Epoch { epoch } => self.add_epoch(epoch),
         }
         Ok(())
@@ -252,7 +272,7 @@ impl Domain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{DomainId, HistoryId};
+    use crate::id::DomainId;
     use crate::origin::Origin;
 
     /// The story: an install took page 9 as commit 11 had made it, though page 8 of commit 10 was not
@@ -281,6 +301,7 @@ mod tests {
                 volumes: vec![volume(version)],
                 deleted: Vec::new(),
                 boots: Vec::new(),
+                decided: Vec::new(),
             };
             let recovered = RecoveredDomain {
                 meta,

@@ -364,6 +364,11 @@ impl Domain {
         if let Err(error) = asker.check_admin(entry) {
             return self.refuse_for_rights(cx, (link, request), volume, error);
         }
+        if let Some(with) = self.parts.holds(volume) {
+            crate::probe::probe("deletion-meets-what-is-prepared");
+            let error = format!("a transaction that domain {} decides is in doubt; again", with.0);
+            return cx.links.fail(link, request, RequestError::Busy(error), cx.out);
+        }
         let first = entry.deleting.is_none();
         entry.deleting.get_or_insert_with(Deleting::default).askers.push((link, request));
         if !first {

@@ -8,7 +8,7 @@ impl Domain {
     pub(in crate::origin) fn under_way(&self, links: &Downlinks) -> Option<String> {
         let flying = self.flying.as_ref().map_or(0, |(_, batch)| batch.items.len().max(1));
         let deleting = self.volumes.values().filter(|volume| volume.deleting.is_some());
-        first(&[
+        let own = first(&[
             ("service not open", usize::from(!self.is_open())),
             ("commits without an answer", self.pending.len()),
             ("commits that wait for pages", self.loading_commits.len()),
@@ -26,7 +26,8 @@ impl Domain {
             ("volumes being deleted", deleting.count()),
             ("links to be served", self.serve.len()),
             ("outcomes that a node here has confirmed", self.outcomes_of_those_here(links)),
-        ])
+        ]);
+        own.or_else(|| first(&self.parts.under_way()))
     }
 
     /// Outcomes kept for boots of nodes that are there and have nothing under way.

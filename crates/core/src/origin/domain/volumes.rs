@@ -501,7 +501,17 @@ impl Domain {
                 Item::Commit { grown, .. } => &grown[..],
                 _ => &[],
             });
-            let by = tentative.filter(|growth| growth.volume == *id).map(|growth| growth.bytes);
+            let prepared = self.parts.growth();
+            // It is counted with its commit as soon as that is gathered.
+            let follows = || self.flying.iter().map(|(_, b)| b).chain([&self.gathering]);
+            let follows = follows().flat_map(|batch| &batch.items).any(|item| {
+                matches!(item, Item::Commit { turn: Some(crate::across::Turn::Part(..)), .. })
+            });
+            let prepared = prepared.iter().filter(|_| !follows);
+            let tentative = tentative.filter(|growth| growth.volume == *id);
+            let prepared = prepared.filter(|growth| growth.volume == *id);
+            let by = tentative.map(|growth| growth.bytes);
+            let by = by.chain(prepared.map(|growth| growth.bytes.max(0)));
             let taken = volume.meta.bytes.saturating_add_signed(by.sum());
             assert_eq!(taken, volume.taken, "what volume {id} takes is miscounted");
         }

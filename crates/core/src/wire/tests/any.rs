@@ -113,7 +113,8 @@ fn commit() -> impl Strategy<Value = CommitRequest> {
         .prop_map(|(history, pages)| Numbered { history: HistoryId(history), pages });
     let numbers = vec(numbered, 0..4);
     let head = (commit_id(), any::<u64>(), any::<u128>(), stamp(), numbers);
-    (head, reads, writes()).prop_map(|((id, confirmed, history, base, numbers), reads, writes)| {
+    let lists = (reads, writes());
+    (head, lists).prop_map(|((id, confirmed, history, base, numbers), (reads, writes))| {
         CommitRequest {
             id,
             confirmed,
@@ -122,8 +123,50 @@ fn commit() -> impl Strategy<Value = CommitRequest> {
             numbers,
             reads: reads.into_iter().collect(),
             writes,
+            across: None,
         }
     })
+}
+
+/// Of which a commit of a domain may be one.
+fn parts() -> impl Strategy<Value = Vec<PartId>> {
+    prop::collection::btree_map(domain(), commit_id(), 1..PARTS_MAX)
+        .prop_map(|parts| parts.into_iter().map(|(domain, id)| PartId { domain, id }).collect())
+}
+
+/// A part of a transaction over several domains.
+fn part() -> impl Strategy<Value = Message> {
+    (domain(), commit(), parts(), any::<prop::sample::Index>()).prop_map(
+        |(domain, mut commit, mut parts, coordinator)| {
+            let own = PartId { domain, id: commit.id };
+            parts.retain(|part| part.domain != domain);
+            parts.push(own);
+            parts.sort_unstable();
+            let coordinator = parts[coordinator.index(parts.len())].domain;
+            commit.across = Across::new(parts, coordinator).map(Box::new);
+            Message::Commit { domain, commit }
+        },
+    )
+}
+
+fn attempt() -> impl Strategy<Value = Attempt> {
+    (any::<u128>(), any::<u64>())
+        .prop_map(|(history, number)| Attempt { history: HistoryId(history), number })
+}
+
+fn decided() -> impl Strategy<Value = Decided> {
+    (attempt(), parts()).prop_map(|(attempt, participants)| Decided { attempt, participants })
+}
+
+fn prepared() -> impl Strategy<Value = LogRecord> {
+    let reads = prop::collection::btree_set(read(), 0..40);
+    let part = (domain(), commit_id()).prop_map(|(domain, id)| PartId { domain, id });
+    (attempt(), part, commit_id(), any::<Vec<i64>>(), reads, writes()).prop_map(
+        |(attempt, coordinator, id, grown, reads, writes)| {
+            let reads = reads.into_iter().collect();
+            LogRecord::Prepared { attempt, coordinator, id, grown, reads, writes }
+        },
+    )
 }
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
@@ -311,6 +354,7 @@ fn upward() -> impl Strategy<Value = Message> {
             .prop_map(|(domain, sent)| Message::Refresh { domain, sent: Instant(sent) }),
         (lane, any::<u32>()).prop_map(|(lane, bytes)| Message::Credit { lane, bytes }),
         (domain(), commit()).prop_map(|(domain, commit)| Message::Commit { domain, commit }),
+        part(),
     ]
 }
 
@@ -584,13 +628,18 @@ fn node_name() -> impl Strategy<Value = String> {
     text().prop_map(|name| format!("n{name}"))
 }
 
+fn option_decided() -> impl Strategy<Value = Option<Box<Decided>>> {
+    prop::option::of(decided().prop_map(Box::new))
+}
+
 pub(super) fn record() -> impl Strategy<Value = LogRecord> {
     prop_oneof![
-        (stamp(), commit_id(), any::<u64>(), any::<Vec<i64>>(), writes()).prop_map(
-            |(stamp, id, time, grown, writes)| {
-                LogRecord::Commit { stamp, id, time: WallTime(time), grown, writes }
-            }
-        ),
+        (stamp(), commit_id(), any::<u64>(), any::<Vec<i64>>(), writes(), option_decided())
+            .prop_map(|(stamp, id, time, grown, writes, decided)| {
+                LogRecord::Commit { stamp, id, time: WallTime(time), grown, writes, decided }
+            }),
+        prepared(),
+        attempt().prop_map(|attempt| LogRecord::Released { attempt }),
         (volume(), settings())
             .prop_map(|(volume, settings)| { LogRecord::Settings { volume, settings } }),
         (stamp(), volume()).prop_map(|(stamp, volume)| LogRecord::Deleted { stamp, volume }),
@@ -619,8 +668,9 @@ pub(super) fn meta() -> impl Strategy<Value = DomainMeta> {
         |(id, name, page_bytes, stamp, left)| DeletedVolume { id, name, page_bytes, stamp, left },
     );
     let volumes = (vec(volume_meta(), 0..3), vec(deleted, 0..3));
-    ((domain(), any::<u64>(), stamp()), epochs(), volumes, vec(boot, 0..3)).prop_map(
-        |((domain, lsn, installed), epochs, (volumes, deleted), boots)| DomainMeta {
+    let kept = (vec(boot, 0..3), vec(decided(), 0..3));
+    ((domain(), any::<u64>(), stamp()), epochs(), volumes, kept).prop_map(
+        |((domain, lsn, installed), epochs, (volumes, deleted), (boots, decided))| DomainMeta {
             domain,
             installed_lsn: Lsn(lsn),
             installed,
@@ -628,6 +678,7 @@ pub(super) fn meta() -> impl Strategy<Value = DomainMeta> {
             volumes,
             deleted,
             boots,
+            decided,
         },
     )
 }

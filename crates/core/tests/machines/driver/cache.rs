@@ -324,8 +324,8 @@ impl Run {
                         self.session.saw(&seen);
                     }
                     Finish::Send { parts, .. } => {
-                        for part in parts {
-                            self.ask(part.into_op());
+                        for op in larder_core::cache::commit_ops(parts) {
+                            self.ask(op);
                         }
                     }
                     Finish::Doomed(_) | Finish::Refused(_) => self.session = Session::default(),

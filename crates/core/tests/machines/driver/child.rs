@@ -91,6 +91,7 @@ fn commit(c: &mut Choices<'_>, hints: &mut Hints, who: &Who) -> Message {
         numbers: numbers(c, hints),
         reads: c.reads(),
         writes: c.writes(),
+        across: None,
     };
     Message::Commit { domain: c.domain(), commit }
 }

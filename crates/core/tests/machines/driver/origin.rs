@@ -129,6 +129,7 @@ fn recovered() -> RecoveredDomain {
         time: WallTime(0),
         grown: vec![],
         writes,
+        decided: None,
     };
     let make = |number, kind| Write { page: page(number), op: Op::CreatePage(kind) };
     let records = vec![

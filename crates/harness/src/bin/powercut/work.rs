@@ -95,6 +95,7 @@ impl Change {
             time: WallTime(self.stamp),
             grown: Vec::new(),
             writes: vec![Write { page: page_id(page), op }],
+            decided: None,
         };
         let record = match self.step {
             Step::Write { page, bytes } => {

@@ -49,6 +49,18 @@ pub enum Effect {
     Max(ObjectId, u32, u64),
 }
 
+impl Effect {
+    /// On which object.
+    pub fn object(&self) -> ObjectId {
+        match self {
+            Self::Put(object, _)
+            | Self::Remove(object)
+            | Self::Add(object, ..)
+            | Self::Max(object, ..) => *object,
+        }
+    }
+}
+
 /// A state that somebody made.
 #[derive(Clone, Debug)]
 struct Version {

@@ -207,28 +207,28 @@ impl History {
         self.txs.push(tx);
     }
 
-    /// A writer's user is told that it is done.
-    pub fn committed(&mut self, tag: u64, stamp: Stamp) {
+    /// A writer's user is told that it is done, in each domain as this stamp.
+    pub fn committed(&mut self, tag: u64, stamps: &[(DomainId, Stamp)]) {
         let now = self.now();
         let Some(tx) = self.tags.get(&tag).map(|place| &mut self.txs[*place]) else {
             return;
         };
         tx.ended = Some(now);
-        for part in tx.parts.values_mut().filter(|part| part.writes()) {
-            part.stamp = Some(stamp);
+        for (domain, stamp) in stamps {
+            let part = tx.parts.get_mut(domain).filter(|part| part.writes());
+            part.into_iter().for_each(|part| part.stamp = Some(*stamp));
         }
     }
 
     /// Learns of writers whose users were told nothing (their node died, or their patience ended)
     /// whether they were done after all.
-    pub fn learn(&mut self, stamp_of: impl Fn(u64) -> Option<Stamp>) {
+    pub fn learn(&mut self, stamp_of: impl Fn(u64, DomainId) -> Option<Stamp>) {
         for tx in &mut self.txs {
             let (Some(tag), None) = (tx.tag, tx.ended) else {
                 continue;
             };
-            let stamp = stamp_of(tag);
-            for part in tx.parts.values_mut().filter(|part| part.writes()) {
-                part.stamp = stamp;
+            for (domain, part) in tx.parts.iter_mut().filter(|(_, part)| part.writes()) {
+                part.stamp = stamp_of(tag, *domain);
             }
         }
     }

@@ -335,7 +335,7 @@ fn a_restore_begins_another_history() {
     }
     assert_eq!(history.check(), Ok(()));
     history.restored(ONE);
-    history.learn(|tag| (tag == 1).then_some(Stamp(1)));
+    history.learn(|tag, _| (tag == 1).then_some(Stamp(1)));
     history.add(Told::new("again", 4).sees(ONE, 0, 10).puts(ONE, 0, 12).at(ONE, 2).0);
     assert_eq!(history.check(), Ok(()));
     history.add(Told::new("late", 5).sees(ONE, 0, 11).at(ONE, 2).0);

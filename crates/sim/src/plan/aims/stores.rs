@@ -62,6 +62,32 @@ impl Plan {
         self.mix.quota_percent = 30;
     }
 
+    /// Transactions over two or three domains, beside those of one, while the origin dies, loses power and finds
+    /// no room: between what is prepared, decided and followed (decision 0035).
+    pub(super) fn aim_at_wholes(&mut self, rng: &mut Rng) {
+        self.troubles = vec![(Trouble::KillOrigin, pick(rng, &[300 * MILLI, 2 * SECOND]))];
+        if rng.chance(1, 2) {
+            self.troubles.push((Trouble::CutPower, pick(rng, &[500 * MILLI, 2 * SECOND])));
+        }
+        if rng.chance(1, 3) {
+            self.troubles.push((Trouble::DiskFull, pick(rng, &[500 * MILLI, 2 * SECOND])));
+        }
+        (self.domains, self.volumes) = (2 + rng.below(2) as u16, 1);
+        (self.clients, self.events) = (3 + rng.below(4) as u16, 10_000);
+        self.lines.iter_mut().for_each(|line| line.latency = line.latency.min(10 * MILLI));
+        self.store_nanos = pick(rng, &[MILLI, 20 * MILLI]);
+        self.limits.memory_bytes = 1 << 20;
+        self.mix.actions = vec![(Action::Read, 4), (Action::Put, 4), (Action::Create, 2)];
+        self.mix.consistency = [1, 4, 0];
+        self.mix.spread_percent = 100;
+        self.mix.read_only_percent = pick(rng, &[0, 20]);
+        self.mix.length = pick(rng, &[2, 4]);
+        (self.mix.pages, self.mix.slots, self.mix.value_bytes) = (1, pick(rng, &[2, 16]), 60);
+        self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
+        self.mix.linger_percent = 0;
+        self.mix.quota_percent = pick(rng, &[0, 0, 30]);
+    }
+
     /// Writers who want the same few objects while there is room for none of them, now and then: whoever read
     /// what was taken back with an append that found no room is in conflict with nothing (rule 15).
     pub(super) fn aim_at_full_stores(&mut self, rng: &mut Rng) {
