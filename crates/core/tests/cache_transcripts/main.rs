@@ -89,6 +89,7 @@ stories! {
     bug141_a_list_after_a_reset,
     bug147_a_resume_that_waits,
     bug149_given_up_when_it_is_here,
+    bug167_a_right_of_before_a_deletion,
     bug139_a_wait_on_a_line_that_is_lost,
     bug134_a_question_that_nobody_answered,
     failover_neighbours,

@@ -6,6 +6,7 @@ use crate::cache::read::{Batch, RecentChange};
 use crate::commit::PageChange;
 use crate::id::{DomainId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::message::{Message, RequestError, VolumeKey};
+use crate::rights::Right;
 
 impl Cache {
     /// A change of the page that stands for a volume: all of the volume is dropped. Running
@@ -38,6 +39,17 @@ impl Cache {
             self.drop_copy(domain, page);
             self.owe_notice(domain, page);
         }
+    }
+
+    /// The origin began anew, perhaps from a copy of before a deletion that was told of. What was told of rights
+    /// is of before it, too, and while a volume passes for deleted nobody asks what may be done with it (bug
+    /// 167): it is asked now.
+    pub(super) fn forget_deleted(&mut self, domain: DomainId) {
+        let back = self.shared.forget_deleted(domain);
+        let restricted = |volume: &VolumeId| {
+            self.shared.told_right(*volume).is_some_and(|right| right < Right::Admin)
+        };
+        self.doubts.extend(back.into_iter().filter(restricted));
     }
 
     /// A resume named an open volume as a whole: it was deleted, or something is said of it. The parent

@@ -125,8 +125,9 @@ impl Cache {
         if entry.epochs.last() != Some(&epoch) {
             // The origin was started again, perhaps from a copy of before a deletion that a failed
             // fetch had told of, ahead of the stream.
-            self.shared.forget_deleted(domain);
+            self.forget_deleted(domain);
         }
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
         entry.epochs = part.epochs;
         let state = Arc::clone(&entry.state);
         let mut changed = Changed::default();
@@ -405,7 +406,8 @@ impl Cache {
         }
         let lost = entry.told.is_lost(&entry.epochs, &epochs, Stamp::ZERO);
         entry.state.batch().set_history(last.history);
-        self.shared.forget_deleted(domain);
+        self.forget_deleted(domain);
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
         entry.epochs = epochs;
         let position = entry.position.filter(|_| lost);
         if let Some(position) = position {

@@ -303,10 +303,13 @@ impl ReadCache {
         self.deleted.write().unwrap_or_else(PoisonError::into_inner).insert(volume)
     }
 
-    /// Volumes of a domain are not known to be deleted any more: its line has ended.
-    pub(crate) fn forget_deleted(&self, domain: DomainId) {
-        let elsewhere = |volume: &VolumeId| self.volume(*volume).is_none_or(|v| v.domain != domain);
-        self.deleted.write().unwrap_or_else(PoisonError::into_inner).retain(elsewhere);
+    /// Volumes of a domain are not known to be deleted any more: its line has ended. Gives those that were.
+    pub(crate) fn forget_deleted(&self, domain: DomainId) -> Vec<VolumeId> {
+        let of = |volume: &VolumeId| self.volume(*volume).is_some_and(|v| v.domain == domain);
+        let mut deleted = self.deleted.write().unwrap_or_else(PoisonError::into_inner);
+        let back = deleted.iter().copied().filter(of).collect();
+        deleted.retain(|volume| !of(volume));
+        back
     }
 
     /// Puts a copy in, or in another's place; its heat stays.

@@ -45,8 +45,10 @@ fn sound(at: &Path) -> Result<()> {
 pub(super) fn run_all(sites: &Sites) -> Result<Value> {
     let [one, two] = sites.at("git");
     fs::create_dir(&one)?;
-    // The project's own sources are a tree as people have.
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // The project's own sources are a tree as people have. Those of where it is run, not of where it was built:
+    // several checkouts may share what is built, and the one that built it may be gone.
+    let sources = std::env::current_dir()?.join("crates");
+    ensure!(sources.is_dir(), "{} is not there: run this where the sources are", sources.display());
     let first = one.join("first");
     run(Command::new("cp").arg("-r").arg(&sources).arg(&first))?;
     run(&mut git(&first, &["init", "-q", "-b", "main"]))?;
