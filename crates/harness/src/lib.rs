@@ -1,5 +1,6 @@
 //! Helpers shared by the scenario and the benchmarks: processes, folders, figures.
 
+pub mod group;
 pub mod ledger;
 pub mod operations;
 pub mod process;

@@ -1,6 +1,6 @@
 //! A site of real processes for tests: certificates, an origin, mounts, commands run to their end.
 
-use crate::process::{Folder, Process, free_port, http_get, is_mounted, metric};
+use crate::process::{Folder, Process, free_port, http_get, is_mounted, metric_in};
 use anyhow::{Context, Result, bail, ensure};
 use larder::testing::proxy::Proxy;
 use std::fs::File;
@@ -141,12 +141,40 @@ impl Server {
     /// # Errors
     /// When it does not answer.
     pub fn requests(&self) -> Result<u64> {
+        self.messages(&REQUESTS, "sent")
+    }
+
+    /// The same of those that have come to it from below; what a relay asks for somebody else is counted as a
+    /// kind of its own.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn asked(&self) -> Result<u64> {
+        self.messages(&[&REQUESTS[..], &["for"]].concat(), "received")
+    }
+
+    fn messages(&self, kinds: &[&str], direction: &str) -> Result<u64> {
+        let told = http_get(self.http, "/metrics")?;
+        let direction = format!("direction=\"{direction}\"");
         let mut sum = 0.0;
-        for kind in REQUESTS {
-            let labels = [&*format!("kind=\"{kind}\""), "direction=\"sent\""];
-            sum += metric(self.http, "larder_messages_total", &labels)?;
+        for kind in kinds {
+            let labels = [&*format!("kind=\"{kind}\""), &*direction];
+            sum += metric_in(&told, "larder_messages_total", &labels)?;
         }
         Ok(sum as u64)
+    }
+
+    /// Pages with their bytes that have come to it so far: from its parent, and from neighbours.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn pages_come(&self) -> Result<[u64; 2]> {
+        let told = http_get(self.http, "/metrics")?;
+        let from = |end: &str| {
+            let label = format!("what=\"from_{end}\"");
+            metric_in(&told, "larder_pages_moved_total", &[&*label])
+        };
+        Ok([from("parent")? as u64, from("neighbour")? as u64])
     }
 
     /// Ends it as a power cut would, and detaches its mount.

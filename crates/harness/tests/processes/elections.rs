@@ -3,7 +3,8 @@
 
 use crate::common::{VOLUME, origin_with_tree, site, write_synced};
 use anyhow::{Context, Result, ensure};
-use larder_harness::process::{free_port, metric, wait_until};
+use larder_harness::group::Group;
+use larder_harness::process::{metric, wait_until};
 use larder_harness::site::{Line, Server, Site};
 use serde_json::Value;
 use std::fs;
@@ -22,25 +23,19 @@ const GROUP: &str = "lan";
 struct Lan<'a> {
     site: &'a Site,
     line: &'a Line,
-    ports: [u16; 3],
+    group: Group,
 }
 
 const NAMES: [&str; 3] = ["ann", "ben", "cid"];
 
 impl<'a> Lan<'a> {
     fn new(site: &'a Site, line: &'a Line) -> Result<Self> {
-        for name in NAMES {
-            site.issue_in(name, "relay", 1, &[GROUP])?;
-        }
-        Ok(Self { site, line, ports: [free_port()?, free_port()?, free_port()?] })
+        Ok(Self { site, line, group: Group::new(site, GROUP, &NAMES)? })
     }
 
     /// Mounts one of them, and waits until it is linked to so many neighbours.
     fn mount(&self, number: usize, neighbours: f64) -> Result<Server> {
-        let listen = format!("127.0.0.1:{}", self.ports[number]);
-        let seeds = self.ports.map(|port| format!("127.0.0.1:{port}")).join(",");
-        let extra = ["--group", GROUP, "--group-listen", &listen, "--group-seeds", &seeds];
-        let mount = self.site.mount(NAMES[number], VOLUME, self.line.port(), &extra)?;
+        let mount = self.group.mount(self.site, number, (VOLUME, self.line.port()), &[])?;
         wait_until("links to neighbours", LIMIT, || {
             let links = metric(mount.http, "larder_links", &["what=\"neighbour\""])?;
             ensure!(links == neighbours, "{links} links to neighbours");

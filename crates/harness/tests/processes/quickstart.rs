@@ -63,17 +63,22 @@ fn a_quickstart_leaves_nothing_behind() -> Result<()> {
     })?;
     let log = quickstart.log();
     ensure!(log.contains("40 files") && log.contains("without a cache"), "{log}");
+    ensure!(log.contains("its neighbour, cold") && !log.contains("is not judged"), "{log}");
     let work = work(folder.path())?;
-    let (one, two) = (work.join("one"), work.join("two"));
-    write_synced(&one.join("hello"), b"hello")?;
-    wait_until("the new file at the other site", MEASURED, || {
-        ensure!(fs::read(two.join("hello"))? == b"hello", "it is not whole yet");
-        Ok(())
-    })?;
+    let mounts = ["one-a", "one-b", "two-a", "two-b"].map(|name| work.join(name));
+    write_synced(&mounts[0].join("hello"), b"hello")?;
+    for mount in &mounts[1..] {
+        wait_until("the new file at the others", MEASURED, || {
+            ensure!(fs::read(mount.join("hello"))? == b"hello", "it is not whole yet");
+            Ok(())
+        })?;
+    }
 
-    let standing = Standing::at(&two.join("deep"))?;
+    let standing = Standing::at(&mounts[2].join("deep"))?;
     quickstart.terminate(MEASURED).with_context(|| quickstart.tail())?;
-    ensure!(!is_mounted(&one)? && !is_mounted(&two)?, "a mount is left");
+    for mount in &mounts {
+        ensure!(!is_mounted(mount)?, "{} is left", mount.display());
+    }
     ensure!(!work.exists(), "{} is left", work.display());
     drop(standing);
     Ok(())

@@ -1,7 +1,9 @@
-//! Larder's main job in one command: a folder imported at an origin, mounted at two sites that are
-//! each 40 ms away from it, listed and searched at both, edited at one and seen at the other; and
-//! then left running, to play with.
+//! Larder's main job in one command: a folder imported at an origin, mounted by two neighbours at each of
+//! two sites that are 40 ms away from it, listed and searched by all of them, edited at one site and seen
+//! at the other; and then left running, to play with. It fails when the second of two neighbours fetches over
+//! the line what the first one has.
 
+mod neighbours;
 mod report;
 mod sites;
 mod uncached;
@@ -135,6 +137,7 @@ fn run(options: &Options, stop: &Stop) -> Result<()> {
     let figures = measure(&mut sites, &source, seen, stop);
     let done = figures.and_then(|figures| {
         figures.print(options.json);
+        figures.judge()?;
         if options.once { Ok(()) } else { stay(&mut sites, stop) }
     });
     say("ending: unmounting, and removing what was made");
@@ -170,15 +173,7 @@ fn look(source: &Path) -> Result<PathBuf> {
 
 fn measure(sites: &mut Sites, source: &Path, seen: Seen, stop: &Stop) -> Result<Figures> {
     let import_s = sites.import(source, seen, stop)?;
-    let mut cold = Vec::new();
-    for place in 0..2 {
-        sites.mount(place)?;
-        cold.push(sites.pass(place, "cold", seen, stop)?);
-    }
-    let mut warm = Vec::new();
-    for place in 0..2 {
-        warm.push(sites.pass(place, "warm", seen, stop)?);
-    }
+    let members = [sites.measure(0, seen, stop)?, sites.measure(1, seen, stop)?];
     let local = Pass::over(source, "on local disk", stop)?;
     ensure!(
         local.seen == seen,
@@ -189,7 +184,7 @@ fn measure(sites: &mut Sites, source: &Path, seen: Seen, stop: &Stop) -> Result<
     let uncached = uncached::measure(source, ONE_WAY, stop)?;
     say("editing at one site, watching at the other");
     let edit = sites.edit(stop)?;
-    Ok(Figures { seen, import_s, local, cold, warm, uncached, edit })
+    Ok(Figures { seen, import_s, local, members, uncached, edit })
 }
 
 /// Says what there is to try, and waits until somebody asks for the end.

@@ -1,9 +1,11 @@
 //! What the quickstart says: progress on standard error, results on standard output.
 
 use crate::ONE_WAY;
-use crate::sites::Edit;
+use crate::neighbours::Members;
+use crate::sites::{Edit, SITES};
 use crate::uncached::Uncached;
-use crate::work::{Pass, Seen};
+use crate::work::{Cost, Pass, Seen};
+use anyhow::Result;
 use serde_json::json;
 use std::fmt::{Display, Write as _};
 use std::io::Write;
@@ -49,10 +51,8 @@ pub(crate) struct Figures {
     pub(crate) seen: Seen,
     pub(crate) import_s: f64,
     pub(crate) local: Pass,
-    /// At site one, at site two.
-    pub(crate) cold: Vec<Pass>,
-    /// The same again.
-    pub(crate) warm: Vec<Pass>,
+    /// By site.
+    pub(crate) members: [Members; 2],
     pub(crate) uncached: Uncached,
     pub(crate) edit: Edit,
 }
@@ -63,8 +63,12 @@ impl Figures {
         if as_json { print(self.json()) } else { print(self.table()) }
     }
 
+    /// Fails if a member fetched over the line what its neighbour had.
+    pub(crate) fn judge(&self) -> Result<()> {
+        SITES.iter().zip(&self.members).try_for_each(|(site, members)| members.judge(site))
+    }
+
     fn json(&self) -> serde_json::Value {
-        let (cold, warm) = (&self.cold, &self.warm);
         let mut figures = json!({
             "directories": self.seen.directories,
             "files": self.seen.files,
@@ -78,16 +82,18 @@ impl Figures {
             "edit_visible_ms": self.edit.visible_ms,
             "edit_synced_ms": self.edit.synced_ms,
         });
-        let passes = [
-            ("cold_one", cold[0]),
-            ("cold_two", cold[1]),
-            ("warm_one", warm[0]),
-            ("warm_two", warm[1]),
-        ];
-        for (name, pass) in passes {
-            figures[format!("{name}_s")] = pass.both_s().into();
-            figures[format!("round_trips_{name}")] = pass.requests.into();
-            figures[format!("line_bytes_{name}")] = pass.line_bytes.into();
+        for (site, members) in SITES.iter().zip(&self.members) {
+            figures[format!("judged_{site}")] = members.kept_all.into();
+            for (how, [first, second]) in [("cold", members.cold), ("warm", members.warm)] {
+                let name = format!("{how}_{site}");
+                for (name, pass) in [(format!("{name}_neighbour"), second), (name, first)] {
+                    figures[format!("{name}_s")] = pass.both_s().into();
+                    figures[format!("round_trips_{name}")] = pass.cost.requests.into();
+                    figures[format!("line_bytes_{name}")] = pass.cost.line_bytes.into();
+                    figures[format!("origin_pages_{name}")] = pass.cost.origin_pages.into();
+                    figures[format!("neighbour_pages_{name}")] = pass.cost.neighbour_pages.into();
+                }
+            }
         }
         figures
     }
@@ -96,24 +102,29 @@ impl Figures {
         let Seen { directories, files, bytes, .. } = self.seen;
         let mut text = format!(
             "\n{}, {} in {}, imported in {:.1} s; each site {} ms there and back from the origin\n\n\
-             {:24}{:>9}{:>9}{:>9}{:>13}{:>13}\n",
+             {:>94}\n{:24}{:>9}{:>9}{:>9}{:>13}{:>13}{:>10}{:>11}\n",
             counted(files, "file"),
             size(bytes),
             counted(directories, "folder"),
             self.import_s,
             ONE_WAY.as_millis() * 2,
+            "pages from",
             "seconds to",
             "list",
             "search",
             "both",
             "round trips",
             "on the line",
+            "origin",
+            "neighbour",
         );
         row(&mut text, "local disk", &self.local, false);
-        row(&mut text, "site one, cold", &self.cold[0], true);
-        row(&mut text, "site two, cold", &self.cold[1], true);
-        row(&mut text, "site one, warm", &self.warm[0], true);
-        row(&mut text, "site two, warm", &self.warm[1], true);
+        for (site, members) in SITES.iter().zip(&self.members) {
+            for (how, [first, second]) in [("cold", members.cold), ("warm", members.warm)] {
+                row(&mut text, &format!("site {site}, {how}"), &first, true);
+                row(&mut text, &format!("  its neighbour, {how}"), &second, true);
+            }
+        }
         let Uncached { seconds, operations, sampled } = self.uncached;
         let _ = writeln!(
             text,
@@ -125,10 +136,11 @@ impl Figures {
             text,
             "\nAn edit at one site is read at the other {:.0} ms after it began; the one who writes\n\
              knows after {:.0} ms that it is durable. Local disk and origin read from memory what the\n\
-             kernel keeps of it: cold are the sites' caches alone. \"list\" looks at every name, \"search\"\n\
-             reads every file. Round trips are requests for data; some overlap. The line also carried what keeps\n\
-             it alive. Without a cache every folder, name and 128 KiB of a file is a round trip:\n\
-             {} of {} were made, spread evenly, and the time of all reckoned from them.",
+             kernel keeps of it: cold are the sites' caches alone. The neighbour at a site is cold too when it\n\
+             begins: what the first one has fetched it gets from there. \"list\" looks at every name, \"search\"\n\
+             reads every file. Round trips are requests for data that came to the origin; some overlap. The\n\
+             line also carried what keeps it alive. Without a cache every folder, name and 128 KiB of a file\n\
+             is a round trip: {} of {} were made, spread evenly, and the time of all reckoned from them.",
             self.edit.visible_ms,
             self.edit.synced_ms,
             counted(sampled, ""),
@@ -142,7 +154,15 @@ fn row(text: &mut String, name: &str, pass: &Pass, at_a_site: bool) {
     let (list, grep, both) = (pass.list_s, pass.grep_s, pass.both_s());
     let _ = write!(text, "{name:24}{list:>9.2}{grep:>9.2}{both:>9.2}");
     if at_a_site {
-        let _ = write!(text, "{:>13}{:>13}", counted(pass.requests, ""), size(pass.line_bytes));
+        let Cost { requests, line_bytes, origin_pages, neighbour_pages } = pass.cost;
+        let _ = write!(
+            text,
+            "{:>13}{:>13}{:>10}{:>11}",
+            counted(requests, ""),
+            size(line_bytes),
+            counted(origin_pages, ""),
+            counted(neighbour_pages, ""),
+        );
     }
     text.push('\n');
 }

@@ -5,6 +5,7 @@ use crate::report::say;
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::io::Read;
+use std::ops::Sub;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -37,15 +38,39 @@ pub(crate) struct Pass {
     /// Reading and searching every file (`grep -r`).
     pub(crate) grep_s: f64,
     pub(crate) seen: Seen,
-    /// Requests for pages that the node sent to the origin for it. Some overlap: the round trips
-    /// that were waited for are no more.
+    /// What it took that was not in the node's memory.
+    pub(crate) cost: Cost,
+}
+
+/// What came from elsewhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cost {
+    /// Requests for data that came to the origin. Some overlap: the round trips that were waited for are
+    /// no more.
     pub(crate) requests: u64,
-    /// Bytes over the line, both ways, keep-alive included.
+    /// Bytes over the site's line, both ways, keep-alive included.
     pub(crate) line_bytes: u64,
+    /// Pages that crossed the line.
+    pub(crate) origin_pages: u64,
+    /// Pages that a neighbour sent.
+    pub(crate) neighbour_pages: u64,
+}
+
+impl Sub for Cost {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            requests: self.requests - before.requests,
+            line_bytes: self.line_bytes - before.line_bytes,
+            origin_pages: self.origin_pages - before.origin_pages,
+            neighbour_pages: self.neighbour_pages - before.neighbour_pages,
+        }
+    }
 }
 
 impl Pass {
-    /// Lists, then searches, the tree at `root`. What it costs on a line is left at 0.
+    /// Lists, then searches, the tree at `root`. What it costs elsewhere is left at 0.
     pub(crate) fn over(root: &Path, what: &str, stop: &Stop) -> Result<Self> {
         let started = Instant::now();
         let mut seen = list(root, &mut Progress::new(what, "listed"), stop)?;
@@ -53,7 +78,7 @@ impl Pass {
         let started = Instant::now();
         (seen.bytes, seen.found) = grep(root, &mut Progress::new(what, "searched"), stop)?;
         let grep_s = started.elapsed().as_secs_f64();
-        Ok(Self { list_s, grep_s, seen, requests: 0, line_bytes: 0 })
+        Ok(Self { list_s, grep_s, seen, cost: Cost::default() })
     }
 
     pub(crate) fn both_s(&self) -> f64 {
