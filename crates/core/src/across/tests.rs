@@ -446,7 +446,8 @@ impl World {
     fn sync(&mut self, at: usize) {
         let from = self.domains[at].durable;
         self.domains[at].durable = self.domains[at].log.len();
-        for entry in self.domains[at].log[from..].to_vec() {
+        let entries: Vec<Entry> = self.domains[at].log[from..].to_vec();
+        for entry in entries {
             let domain = &mut self.domains[at];
             match entry {
                 Entry::Prepared(Prepared { attempt, coordinator, .. }) => {

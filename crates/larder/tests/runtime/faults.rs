@@ -82,7 +82,10 @@ async fn a_commit_on_a_stalled_line_is_done_once() {
     };
     assert_eq!((doubt.domain, doubt.commit.boot), (volume.domain(), one.boot()));
     let again = hasty.outcome(&doubt).await;
-    assert!(matches!(again, Err(Error::OutcomeUnknown(Some(same))) if same == doubt), "{again:?}");
+    assert!(
+        matches!(again, Err(Error::OutcomeUnknown(Some(ref same))) if *same == doubt),
+        "{again:?}"
+    );
     // The link is given up as silent, its answers are lost, and the node asks again by itself.
     line.cut();
     line.heal();

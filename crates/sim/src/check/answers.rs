@@ -155,6 +155,11 @@ impl Answers {
             Message::For { message, .. } => self.asked(conn, message, now),
             Message::Commit { domain, commit } => {
                 self.commits.entry((*domain, commit.id)).or_insert(now);
+                // A transaction may be refused for one part before another one comes.
+                let parts = commit.across.iter().flat_map(|across| across.parts());
+                for part in parts {
+                    self.commits.entry((part.domain, part.id)).or_insert(now);
+                }
             }
             Message::ChangeVolume { request, volume, change } => {
                 let change = Some((*volume, change.clone()));

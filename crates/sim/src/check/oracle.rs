@@ -19,6 +19,8 @@ pub struct Oracle {
     intents: Vec<Intent>,
     /// Tags of the parts of transactions over several domains.
     wholes: Vec<Vec<u64>>,
+    /// Their refusals that were logged, where they are decided.
+    refused_wholes: BTreeSet<(DomainId, CommitId)>,
     /// Transactions that asked for a commit which was not sent yet, by node and domain.
     asked: BTreeMap<(Proc, DomainId), Vec<u64>>,
     ids: BTreeMap<(DomainId, CommitId), u64>,
@@ -244,6 +246,13 @@ impl Oracle {
         &self.intents[tag as usize - 1]
     }
 
+    /// Whether the refusal of a transaction over several domains was logged by the one that decides it.
+    #[must_use]
+    pub fn has_refused_whole(&self, tag: u64) -> bool {
+        let intent = self.intent(tag);
+        intent.id.is_some_and(|id| self.refused_wholes.contains(&(intent.domain, id)))
+    }
+
     /// What became of a transaction in a domain: of one over several, of its part there.
     #[must_use]
     pub fn fate(&self, tag: u64, domain: DomainId) -> Fate {
@@ -285,8 +294,14 @@ impl Oracle {
                     );
                 }
             }
-            LogRecord::Aborted { id, .. } if truth.taken_back => {
-                truth.refused.insert(*id);
+            LogRecord::Aborted { id, .. } => {
+                let tag = self.ids.get(&(domain, *id));
+                if tag.is_some_and(|tag| self.wholes.iter().any(|tags| tags[0] == *tag)) {
+                    self.refused_wholes.insert((domain, *id));
+                }
+                if truth.taken_back {
+                    truth.refused.insert(*id);
+                }
             }
             LogRecord::Volume { stamp, volume } => {
                 let page = PageNo(1);
@@ -319,7 +334,6 @@ impl Oracle {
             | LogRecord::Prepared { .. }
             | LogRecord::Released { .. }
             | LogRecord::Boot { .. }
-            | LogRecord::Aborted { .. }
             | LogRecord::Confirmed { .. } => {}
         }
     }

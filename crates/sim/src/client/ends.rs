@@ -172,9 +172,11 @@ impl World {
         }
         for other in &ending.others {
             let stamp = stamps.iter().find(|(domain, _)| *domain == other.part.domain);
-            let of_part = match stamp {
-                Some((_, stamp)) => Outcome::Committed(*stamp),
-                None => outcome.clone(),
+            let of_part = match (stamp, &outcome) {
+                (Some((_, stamp)), _) => Outcome::Committed(*stamp),
+                // Its domain has forgotten the process: what became of it nobody can tell.
+                (None, Outcome::Committed(_)) => Outcome::Unknown,
+                (None, outcome) => outcome.clone(),
             };
             self.oracle.answered(other.tag, &of_part);
         }
@@ -230,7 +232,7 @@ impl World {
         let own = (ending.sent.clone(), ending.tag, ending.branches);
         for Other { part, tag, branches } in std::mem::take(&mut ending.others) {
             let stamp = stamps.iter().find(|(domain, _)| *domain == part.domain);
-            let stamp = stamp.expect("all parts have a stamp").1;
+            let Some((_, stamp)) = stamp.copied() else { continue };
             (ending.sent, ending.tag, ending.branches) = (part, Some(tag), branches);
             self.part_committed(index, ending, stamp);
         }
@@ -364,6 +366,11 @@ impl World {
         let changed = branch.version(read.page, branch.durable());
         let id = ending.tag.and_then(|tag| self.oracle.intent(tag).id);
         if changed > part.checked || id.is_none() && truth.has_taken_back() {
+            return;
+        }
+        // What was taken back in one domain is a reason that another one has logged.
+        let whole = ending.tag.filter(|_| !ending.others.is_empty() && truth.has_taken_back());
+        if whole.is_some_and(|tag| self.oracle.has_refused_whole(tag)) {
             return;
         }
         let rule = if truth.has_taken_back() { 15 } else { 13 };

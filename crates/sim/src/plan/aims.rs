@@ -140,7 +140,9 @@ impl Plan {
             EMPTIED_SLOTS.take(self, rng);
         }
         let rng = &mut Rng::new(self.seed ^ 0x00_2bc0);
-        if rng.chance(1, 24) {
+        // Of what slow stores and clocks aim at nothing would be left.
+        let echoes = self.aims.iter().any(|aim| aim == OLD_ECHOES.name);
+        if rng.chance(1, 12) && !echoes {
             WHOLES.take(self, rng);
         }
         self.draw_mixture(&mut Rng::new(self.seed ^ 0x77aa_a971));
