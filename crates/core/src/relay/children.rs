@@ -502,20 +502,11 @@ impl Relay {
         let in_full = denied.is_none() || self.config.faults.has(Fault::DeniedInFull);
         let asks = (!in_full).then(|| settled(&commit));
         let bytes = asks.as_ref().unwrap_or(&commit).memory_bytes();
-        // Parts beside the deciding one are no requests of their own, and when it is on its way nothing holds them
-        // back: it would wait for them where it is.
         let beside = commit.across.as_deref().map(Across::coordinator);
         let beside = beside.filter(|decides| decides.domain != domain);
-        let part = PartId { domain, id };
-        let follows = beside.is_some_and(|of| {
-            let decides = self.commits.get(&(of.domain, of.id));
-            let across = decides.and_then(|passed| passed.across.as_deref());
-            across.is_some_and(|across| across.parts().contains(&part))
-        });
-        let load = self.domains[&domain].load;
         let has_room = match beside {
-            Some(_) => follows || self.room_for_parts().takes(load.bytes, bytes),
-            None => self.room().takes(load, bytes),
+            Some(decides) => self.has_room_for_part(decides, PartId { domain, id }, bytes),
+            None => self.room().takes(self.domains[&domain].load, bytes),
         };
         if let Some(decides) = beside.filter(|_| !has_room)
             && self.hold_part(link, decides, domain, &commit)
@@ -545,10 +536,16 @@ impl Relay {
         self.send_up(Message::Commit { domain, commit }, out);
     }
 
-    /// The bytes that parts may take of what is on its way.
-    fn room_for_parts(&self) -> Room {
+    /// Whether a part that is decided elsewhere may be passed on. Such parts are no requests of their own, and when
+    /// the deciding one is on its way nothing holds them back: it would wait for them where it is. Else they
+    /// need bytes of what may be on its way.
+    fn has_room_for_part(&self, decides: PartId, part: PartId, bytes: usize) -> bool {
+        let passed = self.commits.get(&(decides.domain, decides.id));
+        let across = passed.and_then(|passed| passed.across.as_deref());
+        let follows = across.is_some_and(|across| across.parts().contains(&part));
         let loads = self.domains.values().map(|entry| entry.load.bytes);
-        Room::new(loads, self.config.commit_bytes_max)
+        let room = Room::new(loads, self.config.commit_bytes_max);
+        follows || room.takes(self.domains[&part.domain].load.bytes, bytes)
     }
 
     /// Keeps a part with the deciding one, if that is kept until there is room for it; false: it is not, or too

@@ -493,20 +493,14 @@ impl Stage {
                 let boot = if words.contains(&"renewed") { self.boot } else { BOOT };
                 committed(domain, boot, words)
             }
-            "deferred" => Message::CommitDeferred {
+            "deferred" | "full" | "damaged" => Message::CommitDeferred {
                 domain,
                 id: CommitId { boot: BOOT, sequence: number(words[0]) },
-                error: RequestError::Busy("log".into()),
-            },
-            "full" => Message::CommitDeferred {
-                domain,
-                id: CommitId { boot: BOOT, sequence: number(words[0]) },
-                error: RequestError::Full("no space left on disk".into()),
-            },
-            "damaged" => Message::CommitDeferred {
-                domain: DOMAIN,
-                id: CommitId { boot: BOOT, sequence: number(words[0]) },
-                error: RequestError::Damaged { page: page("5"), detail: "no checksum".into() },
+                error: match kind {
+                    "deferred" => RequestError::Busy("log".into()),
+                    "full" => RequestError::Full("no space left on disk".into()),
+                    _ => RequestError::Damaged { page: page("5"), detail: "no checksum".into() },
+                },
             },
             // `ids 3 100 10 history=1` answers request 3 with the numbers 100 to 109.
             "ids" => Message::Ids {

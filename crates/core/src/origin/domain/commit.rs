@@ -74,31 +74,8 @@ impl Domain {
             Known::Committed(_) if cx.config.faults.has(Fault::ForgetOutcome) => Known::New,
             known => known,
         };
-        match known {
-            Known::New => {}
-            Known::Committed(stamp) => {
-                crate::probe::probe("outcome-told-again");
-                let ended = (Outcome::Committed(stamp), self.history_at(stamp));
-                cx.links.outcome(link, self.id, id, ended, cx.out);
-                return;
-            }
-            Known::Aborted(abort) => {
-                crate::probe::probe("refusal-told-again");
-                let ended = (Outcome::Aborted(abort), HistoryId::default());
-                cx.links.outcome(link, self.id, id, ended, cx.out);
-                return;
-            }
-            Known::Expired => {
-                crate::probe::probe("commit-expired");
-                let ended = (Outcome::Unknown, HistoryId::default());
-                cx.links.outcome(link, self.id, id, ended, cx.out);
-                return;
-            }
-            Known::Full => {
-                let error = RequestError::Busy("too many outcomes are not confirmed".into());
-                cx.links.defer(link, self.id, id, error, cx.out);
-                return;
-            }
+        if known != Known::New {
+            return self.tell_known(cx, link, id, known);
         }
         let passers = [Passer::new(cx, link)];
         // What is wrong with a part that is decided elsewhere is told there, when it is its turn.
@@ -127,22 +104,8 @@ impl Domain {
             return;
         }
         let bytes = request.memory_bytes();
-        let waiting = self.ready.len() + self.loading_commits.len();
-        let full = match request.across {
-            // Parts wait for each other: where one domain has room for one alone, and another for one of
-            // another transaction, both would wait until they are put off.
-            Some(_) => self.parts.is_full(cx.config, id.boot, bytes),
-            None => {
-                let others = self.waiting_bytes.saturating_sub(self.parts.parked_bytes());
-                waiting + self.parts.barred() >= cx.config.waiting_commits_max
-                    || others + bytes > cx.config.waiting_bytes_max
-            }
-        };
-        let waiting = waiting + self.parts.waiting().count();
-        if full && waiting > 0 {
-            let error = RequestError::Busy(format!("{waiting} commits wait"));
-            cx.links.defer(link, self.id, id, error, cx.out);
-            return;
+        if let Err(error) = self.has_room_to_wait(cx, &request, bytes) {
+            return cx.links.defer(link, self.id, id, error, cx.out);
         }
         if self.pinned_bytes > 0 && !self.may_pin(cx, &request) {
             let error = RequestError::Busy("too many pages are loaded for commits".into());
@@ -155,6 +118,55 @@ impl Domain {
         match waiting.request.across {
             Some(_) => self.take_part(cx, waiting),
             None => self.prepare(cx, waiting),
+        }
+    }
+
+    /// Tells what is known of a commit that comes again, or that there is no room to know more.
+    fn tell_known(&self, cx: &mut Context<'_>, link: LinkId, id: CommitId, known: Known) {
+        let ended = match known {
+            Known::New => return,
+            Known::Committed(stamp) => {
+                crate::probe::probe("outcome-told-again");
+                (Outcome::Committed(stamp), self.history_at(stamp))
+            }
+            Known::Aborted(abort) => {
+                crate::probe::probe("refusal-told-again");
+                (Outcome::Aborted(abort), HistoryId::default())
+            }
+            Known::Expired => {
+                crate::probe::probe("commit-expired");
+                (Outcome::Unknown, HistoryId::default())
+            }
+            Known::Full => {
+                let error = RequestError::Busy("too many outcomes are not confirmed".into());
+                return cx.links.defer(link, self.id, id, error, cx.out);
+            }
+        };
+        cx.links.outcome(link, self.id, id, ended, cx.out);
+    }
+
+    /// Whether one more commit may wait, of so many bytes: one always may.
+    fn has_room_to_wait(
+        &self,
+        cx: &Context<'_>,
+        request: &CommitRequest,
+        bytes: usize,
+    ) -> Result<(), RequestError> {
+        let waiting = self.ready.len() + self.loading_commits.len();
+        let full = match request.across {
+            // Parts wait for each other: where one domain has room for one alone, and another for one of
+            // another transaction, both would wait until they are put off.
+            Some(_) => self.parts.is_full(cx.config, request.id.boot, bytes),
+            None => {
+                let others = self.waiting_bytes.saturating_sub(self.parts.parked_bytes());
+                waiting + self.parts.barred() >= cx.config.waiting_commits_max
+                    || others + bytes > cx.config.waiting_bytes_max
+            }
+        };
+        let waiting = waiting + self.parts.waiting().count();
+        match full && waiting > 0 {
+            true => Err(RequestError::Busy(format!("{waiting} commits wait"))),
+            false => Ok(()),
         }
     }
 
