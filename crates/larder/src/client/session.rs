@@ -311,8 +311,8 @@ impl Session {
     /// # use larder::client::{Error, Result, Session};
     /// # async fn f(session: Session, id: larder::core::id::ObjectId) -> Result<()> {
     /// let mut result = session.transact(|tx| async move { tx.add(id, 0, 1).await }).await;
-    /// while let Err(Error::OutcomeUnknown(Some(doubt))) = result && !doubt.lost {
-    ///     result = session.outcome(&doubt).await.map(|_stamp| ());
+    /// while let Err(Error::OutcomeUnknown(Some(doubt))) = &result && !doubt.lost {
+    ///     result = session.outcome(doubt).await.map(|_stamp| ());
     /// }
     /// # result
     /// # }
@@ -336,8 +336,9 @@ impl Session {
                     // As after a commit: if the domain has begun another line beside it, the next
                     // begin says so.
                     let _ = self.shared.lock().saw(&seen);
-                    let own = seen.iter().find(|seen| seen.domain == domain);
-                    Ok(own.expect("it is told where it was decided").stamp)
+                    // Where it was decided nobody may be able to tell any more: it is done all the same.
+                    let own = seen.iter().find(|seen| seen.domain == domain).or(seen.first());
+                    Ok(own.map_or(Stamp::ZERO, |seen| seen.stamp))
                 }
                 Ok(Err(abort)) => Err(abort.into()),
                 Err(Error::OutcomeUnknown(None)) => Err(Error::OutcomeUnknown(Some(of.clone()))),

@@ -31,6 +31,8 @@ pub(super) struct Waiting {
     pub(super) look: Option<Look>,
     /// How often rights had changed when its own were looked at.
     pub(super) rights_seen: u64,
+    /// It has waited for what was prepared.
+    pub(super) barred: bool,
 }
 
 impl Waiting {
@@ -42,7 +44,8 @@ impl Waiting {
         rights_seen: u64,
     ) -> Self {
         let (pinned, pinned_bytes, missing, look) = (Vec::new(), 0, 0, None);
-        Self { request, bytes, since, pinned, pinned_bytes, missing, look, rights_seen }
+        let barred = false;
+        Self { request, bytes, since, pinned, pinned_bytes, missing, look, rights_seen, barred }
     }
 }
 
@@ -292,12 +295,14 @@ impl Domain {
 
     /// Executes what waits, as far as the append being gathered has room and not too much is dirty.
     pub(super) fn execute_ready(&mut self, cx: &mut Context<'_>) {
+        // Whom something prepared has barred goes on before the next one is prepared: else it would be barred
+        // again, for as long as anybody waits for a turn.
         loop {
-            self.take_turns(cx);
             self.execute_in_turn(cx);
             if !self.turn_has_come() {
                 return;
             }
+            self.take_turns(cx);
         }
     }
 
@@ -305,8 +310,12 @@ impl Domain {
         while self.has_room(cx)
             && let Some(mut waiting) = self.ready.pop_front()
         {
-            // Its turn has come; what it may have to load from here on has a limit of its own.
-            (self.taken_at, waiting.since) = (cx.now, cx.now);
+            // Its turn has come; what it may have to load from here on has a limit of its own. One that was barred
+            // has had it before.
+            self.taken_at = cx.now;
+            if !waiting.barred {
+                waiting.since = cx.now;
+            }
             let writes = &waiting.request.writes;
             if waiting.pinned.is_empty() && writes.iter().any(|w| !self.pages.is_loaded(w.page)) {
                 self.prepare(cx, waiting);
@@ -340,6 +349,7 @@ impl Domain {
                 waiting.rights_seen = self.rights_changes;
             }
             if self.parts.bars(&waiting.request, cx.config.faults) {
+                waiting.barred = true;
                 self.parts.bar(waiting);
                 continue;
             }

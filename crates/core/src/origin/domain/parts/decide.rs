@@ -66,7 +66,8 @@ impl Domain {
                 let across = self.parts.coordinator.across(attempt).expect("it is under way");
                 let id = across.coordinator().id;
                 let parked = self.parts.parked.get_mut(&id).expect("it is tried");
-                let waiting = parked.waiting.take().expect("it was not decided before");
+                let mut waiting = parked.waiting.take().expect("it was not decided before");
+                waiting.since = cx.now;
                 self.prepare(cx, waiting);
             }
         }

@@ -43,6 +43,10 @@ impl Domain {
             let vote = Vote::Ready;
             return self.say(cx, coordinator.domain, Between::Vote { attempt, vote });
         }
+        // Its vote waits for the log.
+        if self.parts.late_votes.iter().any(|vote| vote.attempt == attempt) {
+            return;
+        }
         let turn = Turn::Part(attempt, id);
         let parked = self.parts.parked.get_mut(&id);
         let Some(parked) = parked.filter(|parked| parked.across.coordinator() == coordinator)
