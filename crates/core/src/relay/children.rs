@@ -4,9 +4,7 @@ use super::domain::by_clock;
 use super::io::RelayOutput;
 use super::pending::{Gathered, Pending, What};
 use super::{Held, HeldPart, Passed, Relay};
-use crate::commit::{
-    Abort, Across, COMMIT_BYTES_MAX, CommitRequest, Outcome, PARTS_MAX, PartId, conflicts,
-};
+use crate::commit::{Abort, Across, CommitRequest, Outcome, PARTS_MAX, PartId, conflicts};
 use crate::downlink::{Answer, Ask, COPY_RESERVED, Follower, Phase, Recent, Registration, Walk};
 use crate::id::{DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
@@ -508,7 +506,7 @@ impl Relay {
         let beside = beside.filter(|decides| decides.domain != domain);
         let has_room = match beside {
             Some(decides) => self.has_room_for_part(decides, PartId { domain, id }, bytes),
-            None => self.has_room(domain, commit.across.is_some(), bytes),
+            None => self.room().takes(self.domains[&domain].load, bytes),
         };
         if let Some(decides) = beside.filter(|_| !has_room)
             && self.hold_part(link, decides, domain, &commit)
@@ -546,19 +544,8 @@ impl Relay {
         let across = passed.and_then(|passed| passed.across.as_deref());
         let follows = across.is_some_and(|across| across.parts().contains(&part));
         let loads = self.domains.values().map(|entry| entry.load.bytes);
-        let (sum, most) = (loads.clone().sum::<usize>(), self.config.commit_bytes_max);
-        // Never more than the line up is made for: it would be closed, and all would come again.
-        let bounded = sum + bytes <= most + most / 4 * 3 + COMMIT_BYTES_MAX;
-        let room = Room::new(loads, most);
-        follows && bounded || room.takes(self.domains[&part.domain].load.bytes, bytes)
-    }
-
-    /// Whether a commit that is a request of its own may be passed on: one that others follow, which need no
-    /// room then, leaves some.
-    fn has_room(&self, domain: DomainId, several: bool, bytes: usize) -> bool {
-        let sum: usize = self.domains.values().map(|entry| entry.load.bytes).sum();
-        let leaves = !several || sum < self.config.commit_bytes_max;
-        leaves && self.room().takes(self.domains[&domain].load, bytes)
+        let room = Room::new(loads, self.config.commit_bytes_max);
+        follows || room.takes(self.domains[&part.domain].load.bytes, bytes)
     }
 
     /// Keeps a part with the deciding one, if that is kept until there is room for it; false: it is not, or too
