@@ -161,6 +161,9 @@ fn of_store(error: &OpenError) -> u8 {
         | OpenError::Pages(PagesError::Locked { .. } | PagesError::Failed { .. })
         | OpenError::Pages(PagesError::Full { .. })
         | OpenError::Log(LogError::Disk(_) | LogError::Full(_) | LogError::Poisoned(_)) => 1,
+        OpenError::Pages(PagesError::Format { .. }) | OpenError::Log(LogError::Format { .. }) => {
+            REFUSED
+        }
         _ => DAMAGED,
     }
 }

@@ -287,10 +287,11 @@ impl FjallPages {
             return Err(damaged("its checksum does not match".into()));
         }
         if !(FORMAT_OLDEST..=FORMAT).contains(&header[0]) {
-            return Err(damaged(format!(
-                "it has format {}; this version reads {FORMAT_OLDEST} to {FORMAT}",
-                header[0]
-            )));
+            return Err(PagesError::Format {
+                place: self.place.display().to_string(),
+                what: what.to_owned(),
+                detail: format!("format {}; this one reads {FORMAT_OLDEST} to {FORMAT}", header[0]),
+            });
         }
         let version = Stamp(u64::from_le_bytes(header[8..16].try_into().expect("eight bytes")));
         Ok((header[1], version, value.slice(HEADER_BYTES..)))
@@ -300,6 +301,18 @@ impl FjallPages {
 impl FjallPages {
     fn meta_damaged(&self, detail: &str) -> PagesError {
         self.damaged("the metadata".into(), detail.to_owned())
+    }
+
+    /// Metadata that are not understood.
+    fn meta_unread(&self, error: &wire::WireError) -> PagesError {
+        match error {
+            wire::WireError::Format { .. } => PagesError::Format {
+                place: self.place.display().to_string(),
+                what: "the metadata".into(),
+                detail: error.to_string(),
+            },
+            _ => self.meta_damaged(&error.to_string()),
+        }
     }
 
     fn meta_bytes(&self) -> Result<Option<Bytes>, PagesError> {
@@ -320,7 +333,7 @@ impl FjallPages {
     /// When it cannot be read.
     pub fn meta_format(&self) -> Result<Option<u32>, PagesError> {
         let Some(bytes) = self.meta_bytes()? else { return Ok(None) };
-        wire::meta_format(bytes).map(Some).map_err(|error| self.meta_damaged(&error.to_string()))
+        wire::meta_format(bytes).map(Some).map_err(|error| self.meta_unread(&error))
     }
 
     /// Writes the metadata anew if they are of an older format, or not there: versions that do not
@@ -432,9 +445,9 @@ impl Pages for FjallPages {
         let Some(bytes) = self.meta_bytes()? else {
             return Ok(None);
         };
-        let damaged = |error: wire::WireError| self.meta_damaged(&error.to_string());
-        let counted = wire::meta_format(bytes.clone()).map_err(damaged)? >= BYTES_COUNTED_SINCE;
-        let mut meta = wire::decode_meta(bytes).map_err(damaged)?;
+        let unread = |error: wire::WireError| self.meta_unread(&error);
+        let counted = wire::meta_format(bytes.clone()).map_err(unread)? >= BYTES_COUNTED_SINCE;
+        let mut meta = wire::decode_meta(bytes).map_err(unread)?;
         for volume in meta.volumes.iter_mut().filter(|_| !counted) {
             volume.bytes = self.image_bytes(volume.id)?;
         }
@@ -703,6 +716,24 @@ mod tests {
         assert!(matches!(refused, PagesError::Full { .. }), "{refused}");
         drop(first);
         drop(other.reserve(Writer::Install, 1000).expect("the install is done"));
+    }
+
+    /// An older version said of a store of a newer one that it was damaged, and was to be restored from a backup,
+    /// which would have lost what the newer one had committed.
+    #[test]
+    fn what_a_newer_version_wrote_is_not_damaged() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let pages =
+            FjallPages::open(place.path(), &FjallConfig::default()).expect("a new directory");
+        let meta = DomainMeta { domain: DomainId(7), ..DomainMeta::default() };
+        let mut newer = wire::encode_meta(&meta).to_vec();
+        assert_eq!(newer[..2], [0x08, u8::try_from(wire::META_FORMAT).expect("it is small")]);
+        newer[1] += 1;
+        let value = encode_value(META_KEY, KIND_META, Stamp(5), &newer);
+        pages.meta.insert(META_KEY, value).expect("there is room");
+        let refused = pages.meta().expect_err("it is not known");
+        assert!(matches!(refused, PagesError::Format { .. }), "{refused}");
+        assert!(refused.to_string().ends_with("use the version that wrote it"), "{refused}");
     }
 
     /// A volume was made private by this version, and the version before was started again on the store:

@@ -136,6 +136,18 @@ pub enum PagesError {
         /// The image's version.
         version: Stamp,
     },
+    /// A format of another time: nothing is wrong with the bytes.
+    #[error(
+        "{what} in the page engine in {place} is of another version: {detail}: use the version that wrote it"
+    )]
+    Format {
+        /// Its directory.
+        place: String,
+        /// Which page, or the metadata.
+        what: String,
+        /// Which format it has, and which are read.
+        detail: String,
+    },
     /// Bytes that do not check.
     #[error("{what} in the page engine in {place} is damaged: {detail}; restore it from a backup")]
     Damaged {
