@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 175] = [
+pub const PROBES: [(&str, Reached); 176] = [
     ("absence-outdated", Often),
     ("absence-shed", Often),
     ("advance-cut", Often),
@@ -82,6 +82,7 @@ pub const PROBES: [(&str, Reached); 175] = [
     ("gathered-full", Rare),
     ("gathered-page-gone", Often),
     // It takes 256 members.
+    ("generation-forgotten-meanwhile", Rare),
     ("generations-forgotten", Often),
     ("gone-again", Often),
     // More than 512 participants: a test of the machine has them.

@@ -4,7 +4,7 @@ use super::batch::{Batch, Item, Withheld};
 use super::volumes::{Grown, Growth, image_bytes};
 use super::{Context, Domain};
 use crate::across::Turn;
-use crate::commit::{Abort, Aspect, CommitRequest, Op, Outcome, PageChange, Target, Write};
+use crate::commit::{Abort, Aspect, CommitRequest, Op, Outcome, PageChange, Read, Target, Write};
 use crate::id::{CommitId, HistoryId, PageId, PageNo, Stamp};
 use crate::machine::{Fault, Faults};
 use crate::message::RequestError;
@@ -148,7 +148,11 @@ impl Domain {
     pub(super) fn validate(&self, request: &CommitRequest, base: Stamp) -> Result<(), Refused> {
         assert!(base >= self.recent.horizon(), "older reads are looked at before");
         for read in &request.reads {
-            let conflict = self.recent.conflict(read.page, read.target, read.aspect, base);
+            let (target, aspect) = match self.faults.has(Fault::ConflictByPage) {
+                true => (Target::Page, Aspect::Value),
+                false => (read.target, read.aspect),
+            };
+            let conflict = self.recent.conflict(read.page, target, aspect, base);
             if let Some(reveals) = conflict {
                 return Err(Refused { abort: Abort::Conflict(*read), reveals });
             }
@@ -205,6 +209,9 @@ impl Domain {
         let page = write.page;
         let volume = self.volumes.get(&page.volume).ok_or(Abort::NoVolume(page.volume))?;
         let page_bytes = volume.meta.page_bytes;
+        if faults.has(Fault::RefusedInVain) && at.1.0.is_multiple_of(8) {
+            return Err(Abort::PageFull(page));
+        }
         let entry = self.pages.get_mut(page).expect("loaded before a commit is executed");
         // The planted fault of rule 16: as if the number had been read in what is committed.
         let lost = faults.has(Fault::LostNumbers);
@@ -236,7 +243,10 @@ impl Domain {
         if new {
             self.gathering.pages.push((page, at));
         }
-        let touched = result.map_err(|error| refusal(write, error))?;
+        let touched = result.map_err(|error| {
+            let page = image.page.as_ref();
+            forgotten(write, page).unwrap_or_else(|| refusal(write, error))
+        })?;
         Ok(Applied { touched, bytes: (before, after) })
     }
 
@@ -367,6 +377,20 @@ fn with_current_generation(op: &Op, page: &Page) -> Op {
         *generation = current;
     }
     op
+}
+
+/// A slot to be filled is empty as it was seen, and its next generation is another one. A transaction that empties
+/// slots may have the page forget generations, and whether it does depends on slots that it has not read: they may
+/// have changed meanwhile. It is tried again, as if it had read those (bug 171).
+fn forgotten(write: &Write, page: Option<&Page>) -> Option<Abort> {
+    let Op::Put { slot, generation, .. } = &write.op else { return None };
+    let next = page?.next_generation(*slot)?;
+    if next == *generation {
+        return None;
+    }
+    crate::probe::probe("generation-forgotten-meanwhile");
+    let (page, target) = (write.page, Target::Slot(*slot));
+    Some(Abort::Conflict(Read { page, target, aspect: Aspect::Existence }))
 }
 
 fn refusal(write: &Write, error: OpError) -> Abort {

@@ -141,3 +141,34 @@ fn rule_20_the_index_goes_with_the_pages() {
     }
     run.t.end("origin_rule_20_the_index_goes_with_the_pages");
 }
+
+/// Found by the simulator, when refusals were looked at (seed 584). Of the slots that a page had emptied it remembered
+/// too many once a transaction emptied one more, and so forgot their generations: the next object in any slot that
+/// was never filled gets a higher one. The transaction had filled such a slot. Meanwhile another one had filled one
+/// that was empty: now the page had nothing to forget, and the write was said to be malformed, for good.
+#[test]
+fn bug_171_generations_that_are_not_forgotten_after_all() {
+    let mut run = Run::new(
+        "Page 1 has 42 slots that were emptied, and remembers no more. b removes one object, has seen that generations \
+         are forgotten then, and fills slot 60 with the generation after that. Before it a fills one of the empty \
+         slots, which b has not read: nothing is forgotten, and slot 60's generation is another one. b has met a \
+         conflict, and tries again.",
+        OriginConfig::default(),
+    );
+    run.two_nodes();
+    let slots = 2..=44;
+    let fill = slots.fold(Commit::new(10, 2, 2), |commit, slot| commit.put(1, slot, 1, "0"));
+    run.quietly(vec![fill.on(1)]);
+    let empty = (2..=43).fold(Commit::new(10, 3, 3), |commit, slot| commit.delete(1, slot, 1));
+    run.quietly(vec![empty.on(1)]);
+    run.link(vec![Commit::new(10, 4, 4).put(1, 2, 2, "a").on(1)]);
+    let both = |sequence, base, generation| {
+        let commit = Commit::new(20, sequence, base).read(1, 44).read(1, 60).delete(1, 44, 1);
+        commit.put(1, 60, generation, "b").on(2)
+    };
+    run.link(vec![both(1, 4, 2)]);
+    run.settle();
+    run.link(vec![both(2, 5, 1)]);
+    run.settle();
+    run.t.end("origin_bug_171_generations");
+}
