@@ -8,13 +8,14 @@ use larder::fs::record::{
     Content, Inode, Root, TrieHeader, XATTR_HEAD_BYTES, XattrList, decode_entries, decode_xattr_head,
     encode_entries,
 };
+use larder::fs::check_decoders;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, data)) = data.split_first() else {
         return;
     };
-    match kind % 5 {
+    match kind % 6 {
         0 => {
             if let Ok(root) = Root::decode(data) {
                 assert_eq!(Root::decode(&root.encode()), Ok(root));
@@ -37,6 +38,7 @@ fuzz_target!(|data: &[u8]| {
                 assert_eq!(decode_entries(&encode_entries(&entries)), Ok(entries));
             }
         }
+        5 => check_decoders(data),
         4 => {
             // The first page of a list in pages: as much of it as its head says.
             if let Ok(length) = decode_xattr_head(data) {

@@ -84,6 +84,19 @@ use std::time::Duration;
 
 use larder_core::id::{PageNo, Slot};
 
+/// What other nodes may have written beside the records of [`record`]: locks, and access lists. What is accepted of
+/// any bytes is written and read again the same. For fuzzing.
+///
+/// # Panics
+/// It is not.
+#[doc(hidden)]
+pub fn check_decoders(bytes: &[u8]) {
+    locks::check_records(bytes);
+    if let Ok(Some(list)) = acl::Acl::decode(bytes) {
+        assert_eq!(acl::Acl::decode(&list.encode()), Ok(Some(list)));
+    }
+}
+
 /// Bytes of a page of a volume made for files.
 pub const PAGE_BYTES: u32 = 32 << 10;
 /// Pages known to be full at most; what is beyond is found out again.

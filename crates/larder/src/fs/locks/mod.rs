@@ -29,6 +29,21 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+/// Records of locks from any bytes; what is accepted is written and read again the same. For fuzzing.
+pub(super) fn check_records(bytes: &[u8]) {
+    if let Ok(table) = Table::decode(bytes) {
+        assert_eq!(Table::decode(&table.encode()), Ok(table));
+    }
+    if let Ok(lease) = Lease::decode(bytes) {
+        assert_eq!(Lease::decode(&lease.encode()), Ok(lease));
+    }
+    if let Ok(held) = Held::decode(bytes) {
+        // Files without a lock are left out.
+        let again = held.encode();
+        assert_eq!(Held::decode(&again).map(|held| held.encode()), Ok(again));
+    }
+}
+
 /// Where the table's record is, in page 1.
 const TABLE_SLOT: Slot = Slot(1);
 /// Pages of the table: one for nodes, the others for locks.
