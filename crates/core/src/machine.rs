@@ -312,6 +312,20 @@ pub enum Fault {
     NothingBarred,
     /// Rule 19: a coordinator does not wait for its own domain's turn.
     OwnTurnSkipped,
+    /// Rule 19: who writes what is prepared with its reads, or its pages, does not wait for it.
+    WritesUnbarred,
+    /// Two-phase commit: outcomes are confirmed before all parts have theirs.
+    OutcomesUnkept,
+    /// Two-phase commit: how a transaction ended that was in doubt is forgotten.
+    WholeForgotten,
+    /// Two-phase commit: no part is ever sent.
+    WholesUnsent,
+    /// P11: of a commit that comes again it is said that its outcome is forgotten.
+    KnownIsExpired,
+    /// The origin refuses a write now and then, for no reason.
+    RefusedInVain,
+    /// Validation: what was read conflicts with any change of its page.
+    ConflictByPage,
 }
 
 impl Faults {

@@ -117,6 +117,7 @@ fn mix_group<'a>(mixer: &'a mut Mixer, message: &GroupMessage) -> &'a mut Mixer 
         GroupMessage::Reach { members } => mixer.add(members.len() as u64),
         GroupMessage::Members { members } => mixer.add(members.len() as u64),
         GroupMessage::Complete { pages, .. } => mixer.add(sum(pages)),
+        GroupMessage::Acknowledged { through, .. } => mixer.add(through.0),
         GroupMessage::Peer { life, .. } => mixer.add(life.0 as u64),
         GroupMessage::Helped { request, pages, end, .. } => {
             mixer.add(request.0).add(sum(pages)).add(*end as u64)
@@ -190,6 +191,7 @@ fn message_kind(message: &Message) -> u64 {
             GroupMessage::Lacks { .. } => 67,
             GroupMessage::Update { .. } => 68,
             GroupMessage::Complete { .. } => 69,
+            GroupMessage::Acknowledged { .. } => 70,
         },
     }
 }

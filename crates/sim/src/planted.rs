@@ -150,6 +150,13 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::DecisionForgotten, "decision-forgotten", WHOLES),
     planted(Fault::NothingBarred, "nothing-barred", &[P2, P5, By::Machines]),
     planted(Fault::OwnTurnSkipped, "own-turn-skipped", &[P2, By::Machines]),
+    planted(Fault::WritesUnbarred, "writes-unbarred", &[P2, P5, By::Machines]),
+    planted(Fault::OutcomesUnkept, "outcomes-unkept", &[P2, P11, By::Machines]),
+    planted(Fault::WholeForgotten, "whole-forgotten", &[P11]),
+    planted(Fault::WholesUnsent, "wholes-unsent", REST),
+    planted(Fault::KnownIsExpired, "known-is-expired", &[P11]),
+    planted(Fault::RefusedInVain, "refused-in-vain", &[By::Refusal]),
+    planted(Fault::ConflictByPage, "conflict-by-page", &[By::Rule(13), By::Rule(15)]),
 ];
 
 /// Those of groups: they are looked for where nodes are neighbours.

@@ -41,6 +41,8 @@ pub(crate) struct Follower {
     /// The stamp at which this link's stream began. A transaction with a later base began after
     /// the link did (rule 13).
     pub(crate) began: Stamp,
+    /// What the child has acknowledged, where an experiment has it do so.
+    pub(crate) acknowledged: Stamp,
     /// The last commit sequence of the child's own boot on this link (rule 13).
     pub(crate) sequence_max: u64,
     /// Pages asked for and not answered: those just loaded, those that somebody waits for, others.
@@ -209,6 +211,7 @@ impl Follower {
             skipped: BTreeSet::new(),
             request,
             began: Stamp::ZERO,
+            acknowledged: Stamp::ZERO,
             sequence_max: 0,
             loaded: VecDeque::new(),
             demand: VecDeque::new(),

@@ -32,6 +32,9 @@ pub struct DomainStatus {
     pub removing_pages: u64,
     /// What it takes in memory beside the directory; none: at a relay.
     pub memory: Option<DomainMemory>,
+    /// The domain that decides a transaction over several, of which a part is ready here, and since when: what that
+    /// has read and will write is barred meanwhile.
+    pub in_doubt: Option<(DomainId, Instant)>,
 }
 
 /// What a domain takes in its machine's memory, in bytes, about.
@@ -142,6 +145,7 @@ impl Downlinks {
                 removing_volumes: 0,
                 removing_pages: 0,
                 memory: None,
+                in_doubt: None,
             }
         });
         ParentStatus { domains: domains.collect(), children }

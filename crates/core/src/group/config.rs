@@ -26,6 +26,10 @@ pub struct GroupConfig {
     /// A transfer of which its asker says nothing for so long is taken for one that is over: the
     /// redirector sends no notice for the page meanwhile (rule 7). Default: 60 s.
     pub transfer_max: Duration,
+    /// For experiments: a commit of a member counts as of the state that every member has acknowledged that may
+    /// hold a page of which it read (group acknowledgement, BuddyCache, section 3.3), so that a slow one has
+    /// others' transactions aborted. Default: no, each commit stands for itself (solo commit).
+    pub ack: bool,
 }
 
 impl Default for GroupConfig {
@@ -39,6 +43,7 @@ impl Default for GroupConfig {
             update_bytes_max: 64 << 10,
             updates_bytes_max: 16 << 20,
             transfer_max: Duration::from_secs(60),
+            ack: false,
         }
     }
 }
@@ -61,6 +66,9 @@ pub struct MemberConfig {
     /// When the redirector is another one, links to neighbours that it has not named yet are kept for so
     /// long. Default: 2 s.
     pub regroup: Duration,
+    /// For experiments: the redirector is told how far this member's stream is ([`GroupConfig::ack`]).
+    /// Default: no.
+    pub ack: bool,
 }
 
 impl Default for MemberConfig {
@@ -72,6 +80,7 @@ impl Default for MemberConfig {
             helps_max: 1024,
             redial: Duration::from_secs(1),
             regroup: Duration::from_secs(2),
+            ack: false,
         }
     }
 }

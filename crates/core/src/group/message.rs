@@ -83,6 +83,14 @@ pub enum GroupMessage {
         /// Which pages of it.
         pages: Vec<PageId>,
     },
+    /// The member has taken in all changes up to here. Said only under [`super::MemberConfig::ack`], for the
+    /// experiments: nothing of Larder's own waits for it.
+    Acknowledged {
+        /// Of which domain.
+        domain: DomainId,
+        /// Its valid-through.
+        through: Stamp,
+    },
 
     // ---- redirector to member ----
     /// Who belongs to the group now, the member itself left out. At most [`MEMBERS_MAX`].
@@ -205,7 +213,8 @@ impl GroupMessage {
             Self::Join { .. }
             | Self::Reach { .. }
             | Self::Helped { .. }
-            | Self::Complete { .. } => Sender::Member,
+            | Self::Complete { .. }
+            | Self::Acknowledged { .. } => Sender::Member,
             Self::Members { .. }
             | Self::Pointed { .. }
             | Self::Help { .. }

@@ -86,6 +86,7 @@ impl Origin {
             let here = self.domains.get(&domain.domain).expect("it was just named");
             (domain.removing_volumes, domain.removing_pages) = here.left_to_remove();
             domain.memory = Some(here.memory());
+            domain.in_doubt = here.in_doubt();
         }
         status
     }

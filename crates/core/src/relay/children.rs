@@ -4,9 +4,11 @@ use super::domain::by_clock;
 use super::io::RelayOutput;
 use super::pending::{Gathered, Pending, What};
 use super::{Held, HeldPart, Passed, Relay};
-use crate::commit::{Abort, Across, CommitRequest, Outcome, PARTS_MAX, PartId, conflicts};
+use crate::commit::{
+    Abort, Across, COMMIT_BYTES_MAX, CommitRequest, Outcome, PARTS_MAX, PartId, conflicts,
+};
 use crate::downlink::{Answer, Ask, COPY_RESERVED, Follower, Phase, Recent, Registration, Walk};
-use crate::id::{DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
+use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{
     ACROSS_SINCE, CloseReason, Epoch, Message, PAGES_PER_MESSAGE_MAX, PageAsk, RESTORES_SINCE,
@@ -19,6 +21,9 @@ use std::collections::BTreeSet;
 
 /// Bytes reserved for a page of a volume of which none was seen yet.
 const PAGE_BYTES_GUESS: i64 = 64 << 10;
+
+/// Of the bytes of commits that may be on their way, what a process may have of parts whose deciding one is not.
+const ALONE_SHARE: usize = 64;
 
 /// Most recent commits that are looked at for an early answer.
 const EARLY_LOOKS_MAX: usize = 4096;
@@ -506,7 +511,7 @@ impl Relay {
         let beside = beside.filter(|decides| decides.domain != domain);
         let has_room = match beside {
             Some(decides) => self.has_room_for_part(decides, PartId { domain, id }, bytes),
-            None => self.room().takes(self.domains[&domain].load, bytes),
+            None => self.has_room(domain, &commit, bytes),
         };
         if let Some(decides) = beside.filter(|_| !has_room)
             && self.hold_part(link, decides, domain, &commit)
@@ -521,7 +526,7 @@ impl Relay {
             self.links.defer(link, domain, id, error, out);
             return;
         }
-        let commit = asks.unwrap_or(commit);
+        let commit = self.as_acknowledged(link, domain, asks.unwrap_or(commit));
         let count = usize::from(beside.is_none());
         self.up.as_mut().expect("looked at above").unanswered += count as u32;
         self.domains.get_mut(&domain).expect("looked at above").load += Load { count, bytes };
@@ -530,22 +535,67 @@ impl Relay {
             self.keep_update(domain, &commit);
         }
         let across = commit.across.clone();
+        let alone = beside.is_some_and(|decides| !self.follows(decides, PartId { domain, id }));
         let beside = beside.is_some();
-        let passed = Passed { links: vec![link], bytes, denied, made, across, beside };
+        let passed = Passed { links: vec![link], bytes, denied, made, across, beside, alone };
         self.commits.insert((domain, id), passed);
         self.send_up(Message::Commit { domain, commit }, out);
     }
 
-    /// Whether a part that is decided elsewhere may be passed on. Such parts are no requests of their own, and when
-    /// the deciding one is on its way nothing holds them back: it would wait for them where it is. Else they
-    /// need bytes of what may be on its way.
+    /// Whether a commit that decides for itself may be passed on. One whose transaction has parts elsewhere
+    /// takes more than its own bytes: it goes while what of such transactions is on its way is below the bound,
+    /// whatever domain it is of, so that the line up has room for the parts that follow it. And it waits for those
+    /// of the one before it of the same process: each is at the origin until all its parts are.
+    pub(super) fn has_room(&self, domain: DomainId, commit: &CommitRequest, bytes: usize) -> bool {
+        let parts_fit = commit.across.is_none()
+            || self.bytes_of_wholes() < self.config.commit_bytes_max
+                && self.of_boot(domain, commit.id).all(|passed| self.has_its_parts(passed));
+        parts_fit && self.room().takes(self.domains[&domain].load, bytes)
+    }
+
+    /// Bytes on their way up of transactions over several domains.
+    fn bytes_of_wholes(&self) -> usize {
+        let wholes = self.commits.values().filter(|passed| passed.across.is_some());
+        wholes.map(|passed| passed.bytes).sum()
+    }
+
+    /// What is on its way of the same process in a domain.
+    fn of_boot(&self, domain: DomainId, id: CommitId) -> impl Iterator<Item = &Passed> + '_ {
+        let at = |sequence| (domain, CommitId { sequence, ..id });
+        self.commits.range(at(0)..=at(u64::MAX)).map(|(_, passed)| passed)
+    }
+
+    /// Whether all parts of what decides are on their way too.
+    fn has_its_parts(&self, passed: &Passed) -> bool {
+        let across = passed.across.as_deref().filter(|_| !passed.beside);
+        let mut parts = across.into_iter().flat_map(Across::participants);
+        parts.all(|part| self.commits.contains_key(&(part.domain, part.id)))
+    }
+
+    /// Whether a part that is decided elsewhere may be passed on. Such parts are no requests of their own. When
+    /// the deciding one is on its way they go too, since it would wait for them where it is, but never more
+    /// than the line up is made for. Without it a part may wait at the origin for what never comes: of those a
+    /// process has a little on its way, and of longer ones there is one.
     fn has_room_for_part(&self, decides: PartId, part: PartId, bytes: usize) -> bool {
+        let most = self.config.commit_bytes_max;
+        let loads = self.domains.values().map(|entry| entry.load.bytes);
+        if self.follows(decides, part) {
+            let sum = loads.sum::<usize>();
+            return sum.saturating_add(bytes) <= most + most / 4 * 3 + COMMIT_BYTES_MAX;
+        }
+        let alone = |passed: &&Passed| passed.alone;
+        let own: usize = self.of_boot(part.domain, part.id).filter(alone).map(|p| p.bytes).sum();
+        let few = own.saturating_add(bytes) <= most / ALONE_SHARE;
+        let room = Room::new(loads, most);
+        (few || !self.commits.values().any(|passed| passed.alone))
+            && room.takes(self.domains[&part.domain].load.bytes, bytes)
+    }
+
+    /// Whether the part that decides is on its way, and lists this one.
+    fn follows(&self, decides: PartId, part: PartId) -> bool {
         let passed = self.commits.get(&(decides.domain, decides.id));
         let across = passed.and_then(|passed| passed.across.as_deref());
-        let follows = across.is_some_and(|across| across.parts().contains(&part));
-        let loads = self.domains.values().map(|entry| entry.load.bytes);
-        let room = Room::new(loads, self.config.commit_bytes_max);
-        follows || room.takes(self.domains[&part.domain].load.bytes, bytes)
+        across.is_some_and(|across| across.parts().contains(&part))
     }
 
     /// Keeps a part with the deciding one, if that is kept until there is room for it; false: it is not, or too

@@ -52,9 +52,37 @@ impl Relay {
                 let held = pages.iter().filter(|page| follower.registration.contains(**page));
                 held.for_each(|page| group.has(link, domain, *page));
             }
+            GroupMessage::Acknowledged { domain, through } => {
+                if let Some(follower) = self.links.follower(link, domain) {
+                    follower.acknowledged = follower.acknowledged.max(through);
+                }
+            }
             // What others say is turned away where it comes in.
             _ => {}
         }
+    }
+
+    /// A commit as of what the whole group has acknowledged, for experiments ([`crate::group::GroupConfig::ack`]): a
+    /// change that somebody has not, who may hold the page, counts as one that the committer has not seen either.
+    pub(super) fn as_acknowledged(
+        &mut self,
+        link: LinkId,
+        domain: DomainId,
+        mut commit: CommitRequest,
+    ) -> CommitRequest {
+        if !self.config.group.as_ref().is_some_and(|group| group.ack) {
+            return commit;
+        }
+        for other in self.links.following(domain).into_iter().filter(|other| *other != link) {
+            if !self.links.get(other).is_some_and(|entry| entry.member) {
+                continue;
+            }
+            let Some(follower) = self.links.follower(other, domain) else { continue };
+            if commit.reads.iter().any(|read| follower.registration.contains(read.page)) {
+                commit.base = commit.base.min(follower.acknowledged);
+            }
+        }
+        commit
     }
 
     /// Whoever joins without a certificate of the group would be sent pages past the origin.

@@ -79,6 +79,8 @@ struct Passed {
     across: Option<Box<Across>>,
     /// It is no request of its own: another domain decides.
     beside: bool,
+    /// And what decides was not on its way when it went.
+    alone: bool,
 }
 
 impl Passed {
@@ -362,7 +364,8 @@ impl Relay {
                 return;
             }
             // One that is too long now lets those pass that fit.
-            let has_room = |held: &Held| takes(&self.domains[&held.domain], held.bytes);
+            let has_room =
+                |held: &Held| !is_welcomed || self.has_room(held.domain, &held.commit, held.bytes);
             let next = self.held.iter().position(has_room);
             let next = next.and_then(|place| self.held.remove(place));
             let Some(Held { mut links, domain, commit, parts, bytes }) = next else { return };

@@ -47,6 +47,10 @@ pub(super) fn body(message: &GroupMessage) -> Body<'_> {
             let head = transfer(RequestId(0), *domain);
             Body::with(kind::COMPLETE, &head, Packed::Pages(pages))
         }
+        GroupMessage::Acknowledged { domain, through } => {
+            let head = transfer(RequestId(0), *domain);
+            Body::plain(kind::ACKNOWLEDGED, &head::Transfer { position: through.0, ..head })
+        }
         GroupMessage::Update { domain, id, stamp, writes } => {
             let (boot, sequence) = (id_field(id.boot.0), id.sequence);
             let (domain, stamp) = (domain.0, stamp.0);
@@ -139,6 +143,9 @@ fn transfer_message(kind: u32, head: head::Transfer) -> Result<GroupMessage, Wir
             GroupMessage::Helped { request, domain, pages, end }
         }
         kind::COMPLETE => GroupMessage::Complete { domain, pages },
+        kind::ACKNOWLEDGED => {
+            GroupMessage::Acknowledged { domain, through: stamp_of(head.position)? }
+        }
         kind::POINTED => {
             let helper = neighbour(&head.neighbour)?;
             GroupMessage::Pointed { request, domain, pages, helper }

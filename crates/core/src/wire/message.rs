@@ -60,6 +60,7 @@ pub(super) mod kind {
     pub(in crate::wire) const LACKS: u32 = 77;
     pub(in crate::wire) const UPDATE: u32 = 78;
     pub(in crate::wire) const COMPLETE: u32 = 79;
+    pub(in crate::wire) const ACKNOWLEDGED: u32 = 80;
     pub(in crate::wire) const REFRESH: u32 = 1000;
 }
 
@@ -68,7 +69,7 @@ fn lane_of(kind: u32) -> Option<Lane> {
     match kind {
         kind::GOODBYE..=kind::VOLUME_DELETED | kind::COPY_PAGES => Some(Lane::Control),
         kind::ASK_RIGHTS..=kind::FOR | kind::JOIN..=kind::LACKS => Some(Lane::Control),
-        kind::COMPLETE => Some(Lane::Control),
+        kind::COMPLETE | kind::ACKNOWLEDGED => Some(Lane::Control),
         kind::RESUMED..=kind::HISTORY | kind::VOLUME_RIGHTS | kind::UPDATE => Some(Lane::Stream),
         kind::COMMIT..=kind::COPIED => Some(Lane::Bulk),
         kind if KINDS_IGNORED.contains(&kind) => Some(Lane::Control),
@@ -313,7 +314,7 @@ fn message_of(kind: u32, body: Bytes) -> Result<Message, WireError> {
             down::flow_message(kind, body)
         }
         kind::COPY_PAGES | kind::COPIED => copy::message(kind, body),
-        kind::JOIN..=kind::COMPLETE => group::message(kind, body).map(Message::Group),
+        kind::JOIN..=kind::ACKNOWLEDGED => group::message(kind, body).map(Message::Group),
         _ => down::message(kind, body),
     }
 }

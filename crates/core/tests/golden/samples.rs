@@ -142,7 +142,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// How many kinds of message there are.
-pub(crate) const KINDS: usize = 50;
+pub(crate) const KINDS: usize = 51;
 
 /// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
 pub(crate) fn kind(message: &Message) -> usize {
@@ -198,6 +198,7 @@ pub(crate) fn kind(message: &Message) -> usize {
             GroupMessage::Lacks { .. } => 47,
             GroupMessage::Update { .. } => 48,
             GroupMessage::Complete { .. } => 49,
+            GroupMessage::Acknowledged { .. } => 50,
         },
     }
 }
@@ -226,6 +227,7 @@ fn about_neighbours() -> Vec<(&'static str, Message)> {
         ("reach", GroupMessage::Reach { members: vec![BOOT, BootId(u128::MAX)] }),
         ("helped", GroupMessage::Helped { request, domain, pages: pages(), end: HelpEnd::NotSent }),
         ("complete", GroupMessage::Complete { domain, pages: pages() }),
+        ("acknowledged", GroupMessage::Acknowledged { domain, through: Stamp(1003) }),
         ("members", GroupMessage::Members { members: vec![member(7), member(8)] }),
         ("pointed", GroupMessage::Pointed { request, domain, pages: pages(), helper: BOOT }),
         (

@@ -123,6 +123,7 @@ fn group(message: &GroupMessage) -> String {
             format!("Helped r{} [{}]: {end:?}", request.0, list(pages))
         }
         GroupMessage::Complete { pages, .. } => format!("Complete [{}]", list(pages)),
+        GroupMessage::Acknowledged { through, .. } => format!("Acknowledged {through}"),
         GroupMessage::Members { members } => {
             let member = |one: &Member| format!("{} {} {}", one.life.0, one.name, one.address);
             format!("Members [{}]", join(members, member))

@@ -42,6 +42,7 @@ pub(crate) fn redirector(section: &GroupSection) -> Option<GroupConfig> {
         rest: section.rest.0,
         update_bytes_max: bytes(section.update.0),
         updates_bytes_max: bytes(section.updates.0),
+        ack: section.ack,
         ..GroupConfig::default()
     })
 }
@@ -177,6 +178,7 @@ impl Membership {
             help_wait_long: section.help_wait_long.0,
             helps_max: section.helps_max as usize,
             redial: section.redial.0,
+            ack: section.ack,
             ..MemberConfig::default()
         };
         let (dials, wanted) = mpsc::channel(MEMBERS_MAX);

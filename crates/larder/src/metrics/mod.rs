@@ -165,6 +165,7 @@ pub struct Metrics {
     directory_pages: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     directory_bytes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     lag_stamps: Family<DomainLabels, Gauge<u64, AtomicU64>>,
+    in_doubt: Family<DomainLabels, Gauge<f64, AtomicU64>>,
     removing_volumes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     removing_pages: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     domains_failed: Gauge,
@@ -232,6 +233,7 @@ impl Metrics {
             directory_pages: Family::default(),
             directory_bytes: Family::default(),
             lag_stamps: Family::default(),
+            in_doubt: Family::default(),
             removing_volumes: Family::default(),
             removing_pages: Family::default(),
             domains_failed: Gauge::default(),
@@ -289,6 +291,8 @@ impl Metrics {
         r.register_with_unit("cache", help, Unit::Bytes, used);
         let help = "Memory that page copies may take (node.memory)";
         r.register_with_unit("cache_max", help, Unit::Bytes, most);
+        let help = "For how long a transaction over several domains waits for its decision";
+        r.register_with_unit("in_doubt", help, Unit::Seconds, self.in_doubt.clone());
         let removing = self.removing_volumes.clone();
         r.register("removing_volumes", "Deleted volumes of which pages are left", removing);
         let removing = self.removing_pages.clone();
@@ -505,6 +509,12 @@ impl Metrics {
     /// Bytes that wait for peers to take them.
     pub fn queued(&self, bytes: u64) {
         self.queued_bytes.set(bytes);
+    }
+
+    /// For how long a transaction waits to be decided, of which a part is ready in a domain; zero: none does.
+    pub fn in_doubt(&self, domain: DomainId, waits: Duration) {
+        let labels = DomainLabels { domain: format!("{:016x}", domain.0) };
+        self.in_doubt.get_or_create(&labels).set(waits.as_secs_f64());
     }
 
     /// What a domain has still to remove of deleted volumes.

@@ -541,6 +541,7 @@ impl Probe for OriginServer {
                     "stamp": status.map(|status| status.stamp.0),
                     "directory": status.map(|status| directory(status.directory)),
                     "unreadable": unreadable.get(id).map(unreadable_pages),
+                    "in_doubt": seen.as_ref().and_then(|seen| seen.in_doubt(*id)),
                     "log_bytes": self.metrics.store_bytes(*id, StorePart::Log),
                     "store_bytes": self.metrics.store_bytes(*id, StorePart::Pages),
                 })

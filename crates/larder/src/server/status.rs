@@ -75,6 +75,13 @@ impl Seen {
         self.status.domains.iter().find(|domain| domain.domain == id)
     }
 
+    /// The transaction over several domains that one waits to be decided, if any.
+    pub(super) fn in_doubt(&self, id: DomainId) -> Option<Value> {
+        let (decides, since) = self.domain(id)?.in_doubt?;
+        let waits = self.at.since(since).as_secs_f64();
+        Some(json!({ "decided_by": domain_name(decides), "waits_s": waits }))
+    }
+
     /// The domains, ascending.
     pub(super) fn domains(&self) -> impl Iterator<Item = &DomainStatus> {
         self.status.domains.iter()
@@ -91,6 +98,8 @@ impl Seen {
             let lag = lag.max().unwrap_or(0);
             metrics.removing(domain.domain, domain.removing_volumes, domain.removing_pages);
             metrics.directory(domain.domain, pages as u64, bytes as u64, lag);
+            let waits = domain.in_doubt.map(|(_, since)| self.at.since(since));
+            metrics.in_doubt(domain.domain, waits.unwrap_or_default());
             if let Some(DomainMemory { clean, uninstalled, recent }) = domain.memory {
                 metrics.memory(domain.domain, MemoryPart::Clean, clean as u64);
                 metrics.memory(domain.domain, MemoryPart::Uninstalled, uninstalled as u64);

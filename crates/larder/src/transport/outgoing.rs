@@ -274,6 +274,7 @@ fn group_weight(message: &GroupMessage) -> usize {
             let payload = writes.iter().map(|write| write.op.payload_bytes());
             size_of_val(writes.as_slice()) + payload.sum::<usize>()
         }
+        GroupMessage::Acknowledged { .. } => 0,
         GroupMessage::Helped { pages, .. }
         | GroupMessage::Complete { pages, .. }
         | GroupMessage::Pointed { pages, .. }

@@ -5,6 +5,7 @@
 //! A value of a volume's settings binds from when its record is durable until the end of the step in which
 //! the origin hears that a later one is; what is between is on its way, and either may be told.
 
+use super::expired::Expired;
 use crate::agenda::Time;
 use larder_core::commit::{Abort, Outcome};
 use larder_core::id::{CommitId, DomainId, RequestId, VolumeId};
@@ -27,6 +28,8 @@ pub struct Answers {
     refused: BTreeSet<(DomainId, CommitId)>,
     /// Appends of a domain that are durable, and of which the origin was not told.
     untold: BTreeMap<DomainId, u32>,
+    /// Which outcomes may be said to be forgotten.
+    pub expired: Expired,
 }
 
 #[derive(Debug)]
@@ -64,6 +67,7 @@ impl Answers {
     /// The origin serves a domain from what was recovered.
     pub fn recovered(&mut self, domain: DomainId, found: &RecoveredDomain, now: Time) {
         self.untold.remove(&domain);
+        self.expired.recovered(domain, found);
         for volume in self.volumes.values_mut().filter(|volume| volume.domain == domain) {
             (volume.there, volume.deleted) = (false, false);
             volume.settings.iter_mut().for_each(|value| {
@@ -110,6 +114,7 @@ impl Answers {
     }
 
     fn take(&mut self, domain: DomainId, record: &LogRecord) {
+        self.expired.durable(domain, record);
         match record {
             LogRecord::Volume { volume, .. } => {
                 self.made(domain, volume.id, &volume.name, volume.settings.clone());
@@ -151,6 +156,7 @@ impl Answers {
 
     /// The origin is asked something over a connection.
     pub fn asked(&mut self, conn: u32, message: &Message, now: Time) {
+        self.expired.asked(message);
         match message {
             Message::For { message, .. } => self.asked(conn, message, now),
             Message::Commit { domain, commit } => {
@@ -178,6 +184,7 @@ impl Answers {
 
     /// The origin answers. Panics when it says what is not so.
     pub fn answered(&self, conn: u32, message: &Message) {
+        self.expired.answered(message);
         match message {
             Message::Volume { request, info } => {
                 let there = self.volumes.get(&info.id).is_some_and(|volume| volume.there);

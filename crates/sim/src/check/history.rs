@@ -160,6 +160,33 @@ impl Branch {
         after.checked_sub(1).map_or(Stamp::ZERO, |last| page.changed[last])
     }
 
+    /// The stamps above `from` that changed a page, ascending.
+    pub fn changes(&self, page: PageId, from: Stamp) -> impl Iterator<Item = Stamp> + '_ {
+        let changed = self.pages.get(&page).map_or(&[][..], |page| &page.changed);
+        changed[changed.partition_point(|since| *since <= from)..].iter().copied()
+    }
+
+    /// Slots of a page that were emptied at some time.
+    #[must_use]
+    pub fn emptied(&self, page: PageId) -> usize {
+        let slots = self.pages.get(&page).into_iter().flat_map(|page| page.slots.values());
+        slots.filter(|versions| versions.iter().any(|(_, held)| held.is_none())).count()
+    }
+
+    /// Whether a page was ever made.
+    #[must_use]
+    pub fn was_made(&self, page: PageId) -> bool {
+        self.pages.get(&page).is_some_and(|page| !page.kind.is_empty())
+    }
+
+    /// Objects, pages and the like that commits above `from` changed, each as often as it was.
+    #[must_use]
+    pub fn touched_since(&self, from: Stamp) -> usize {
+        let index = usize::try_from(from.0).expect("stamps fit").min(self.commits.len());
+        let touched = self.commits[index..].iter().flat_map(|commit| commit.touched.values());
+        touched.map(Vec::len).sum()
+    }
+
     /// The pages changed in (`from`, `through`].
     pub fn changed(&self, from: Stamp, through: Stamp) -> impl Iterator<Item = PageId> + '_ {
         let index =
@@ -322,6 +349,7 @@ impl PageHistory {
             other => unreachable!("{other:?} names no slot"),
         };
         let held = self.held(slot).cloned();
+        let before = held.as_ref().map(|(_, record)| std::mem::discriminant(record));
         let is_put = matches!(write.op, Op::Put { .. });
         let created = is_put && held.is_none();
         if created {
@@ -349,10 +377,11 @@ impl PageHistory {
             }
             other => unreachable!("{other:?} names no slot"),
         };
-        let exists = now.is_some();
+        // An object that moved, or moved back, is read from elsewhere: whoever asked for it is concerned.
+        let same_kind = now.as_ref().map(std::mem::discriminant) == before;
         let versions = self.slots.entry(slot.0).or_default();
         set(versions, stamp, now.map(|record| (generation, record)));
-        let aspect = if created || !exists { Aspect::Existence } else { Aspect::Value };
+        let aspect = if same_kind { Aspect::Value } else { Aspect::Existence };
         (Target::Slot(slot), aspect)
     }
 

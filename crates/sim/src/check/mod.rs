@@ -6,11 +6,13 @@ pub mod acks;
 pub mod answers;
 pub mod copies;
 pub mod cycles;
+pub mod expired;
 pub mod history;
 pub mod oracle;
 pub mod passing;
 pub mod quota;
 pub mod reading;
+pub mod refusals;
 pub mod rights;
 #[cfg(feature = "second-opinion")]
 pub mod second;

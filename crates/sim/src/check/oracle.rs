@@ -39,6 +39,8 @@ pub struct Truth {
     /// When the origin knew which stamp to be durable, ascending; as far back as anybody asks.
     known: VecDeque<(Time, Stamp)>,
     histories: BTreeMap<HistoryId, usize>,
+    /// What it had recovered when it began its history.
+    begun: Stamp,
     /// The history that the last append began, until its end is known.
     beginning: Option<HistoryId>,
     /// The highest stamp that a strict transaction or a commit was answered with: what ends later
@@ -114,6 +116,7 @@ impl Oracle {
             forks: vec![Stamp::ZERO],
             known: VecDeque::new(),
             histories: BTreeMap::new(),
+            begun: Stamp::ZERO,
             beginning: None,
             answered: Stamp::ZERO,
             failed: false,
@@ -319,6 +322,7 @@ impl Oracle {
                 );
                 let lost = branch.truncate(recovered);
                 branch.set_durable(recovered);
+                truth.begun = recovered;
                 let number = truth.branches.len() - 1;
                 truth.beginning = Some(epoch.history);
                 let known = truth.histories.insert(epoch.history, number);
@@ -554,6 +558,15 @@ impl Truth {
     #[must_use]
     pub fn current(&self) -> &Branch {
         self.branches.last().expect("a domain has a branch")
+    }
+
+    /// From which base on the origin knows what changed by object: not beyond its start, nor beyond what a table of so
+    /// many entries holds.
+    #[must_use]
+    pub fn known_from(&self, base: Stamp, recent_writes_max: usize) -> Stamp {
+        // What was taken back counts as changed with what was durable then.
+        let known = 2 * self.current().touched_since(base) < recent_writes_max && !self.taken_back;
+        if known { self.begun } else { Stamp(u64::MAX) }
     }
 
     /// The number of a history's branch. Panics when the domain never had that history.

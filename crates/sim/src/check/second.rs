@@ -16,7 +16,7 @@ use super::cycles::{Effect, Item, Part, State, Tx};
 use adya::history::{Interner, Mop, Op, OpType, ReadValue, Scalar};
 use adya::{History, Opts, Valid, Workload, check};
 use larder_core::commit::Op as Written;
-use larder_core::id::{Generation, ObjectId, PageId, Slot, Stamp};
+use larder_core::id::{DomainId, Generation, ObjectId, PageId, Slot, Stamp};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Says what `adya` finds wrong with a history, if anything.
@@ -153,8 +153,8 @@ struct Told {
     interner: Interner,
     /// Operations by their moment.
     ops: Vec<((u64, bool), Op)>,
-    /// The stamps of those that write, by process.
-    order: BTreeMap<i64, i64>,
+    /// Those that write in each domain, by their stamps.
+    order: BTreeMap<DomainId, BTreeMap<Stamp, i64>>,
     processes: i64,
 }
 
@@ -163,13 +163,13 @@ impl Told {
     fn new(known: &Known, txs: &[Tx], bound: bool) -> Self {
         let mut told = Self::default();
         for tx in txs.iter().filter(|tx| tx.is_done()) {
-            let parts: Vec<&Part> = tx.parts.values().collect();
+            let parts: Vec<(&DomainId, &Part)> = tx.parts.iter().collect();
             if bound && !tx.strict && !tx.writes() {
                 continue;
             }
             // A reader of several domains is labelled as per-domain.
             if tx.is_per_domain() {
-                parts.iter().for_each(|part| told.tell(known, tx, &[part]));
+                parts.iter().for_each(|part| told.tell(known, tx, &[*part]));
             } else {
                 told.tell(known, tx, &parts);
             }
@@ -177,24 +177,23 @@ impl Told {
         told
     }
 
-    fn tell(&mut self, known: &Known, tx: &Tx, parts: &[&Part]) {
+    fn tell(&mut self, known: &Known, tx: &Tx, parts: &[(&DomainId, &Part)]) {
         self.processes += 1;
         let mut value = Vec::new();
-        let reads = parts.iter().flat_map(|part| &part.reads);
+        let reads = parts.iter().flat_map(|(_, part)| &part.reads);
         for (key, seen) in reads.filter_map(|read| known.read(read)) {
             let key = self.interner.intern(Scalar::Str(key));
             let seen = seen.map(|seen| self.interner.intern(Scalar::Str(seen)));
             value.push(Mop::Read { key, value: seen.map_or(ReadValue::Nil, ReadValue::Scalar) });
         }
-        // One part writes at most: writers use one domain.
-        for part in parts.iter().filter(|part| part.writes()) {
+        for (domain, part) in parts.iter().filter(|(_, part)| part.writes()) {
             for (key, written) in known.writes(part) {
                 let key = self.interner.intern(Scalar::Str(key));
                 let written = self.interner.intern(Scalar::Str(written));
                 value.push(Mop::Write { key, value: written });
             }
-            let stamp = part.stamp.unwrap_or_default().0;
-            self.order.insert(self.processes, i64::try_from(stamp).expect("a run's stamps fit"));
+            let of_domain = self.order.entry(**domain).or_default();
+            of_domain.insert(part.stamp.unwrap_or_default(), self.processes);
         }
         // Who was never told is done at the end.
         let ended = tx.ended.map_or(u64::MAX, |ended| ended.number());
@@ -205,15 +204,45 @@ impl Told {
         }
     }
 
+    /// One order of all that write in which those of each domain are in that of their stamps; none: there is none.
+    fn ranks(&self) -> Option<BTreeMap<i64, i64>> {
+        let mut after: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
+        let mut awaits: BTreeMap<i64, usize> = BTreeMap::new();
+        for of_domain in self.order.values() {
+            for one in of_domain.values() {
+                awaits.entry(*one).or_default();
+            }
+            for (one, next) in of_domain.values().zip(of_domain.values().skip(1)) {
+                after.entry(*one).or_default().push(*next);
+                *awaits.entry(*next).or_default() += 1;
+            }
+        }
+        let mut ready: BTreeSet<i64> =
+            awaits.iter().filter(|(_, count)| **count == 0).map(|(one, _)| *one).collect();
+        let mut ranks = BTreeMap::new();
+        while let Some(one) = ready.pop_first() {
+            ranks.insert(one, i64::try_from(ranks.len()).expect("a run has few"));
+            for next in after.remove(&one).unwrap_or_default() {
+                let count = awaits.get_mut(&next).expect("it was entered");
+                *count -= 1;
+                if *count == 0 {
+                    ready.insert(next);
+                }
+            }
+        }
+        (ranks.len() == awaits.len()).then_some(ranks)
+    }
+
     fn ask(mut self, model: &str) -> Result<usize, String> {
+        let ranks = self.ranks().ok_or("P2: writers of several domains are in a circle")?;
         self.ops.sort_by_key(|(moment, _)| *moment);
         let mut order = HashMap::new();
         let mut ops = Vec::with_capacity(self.ops.len());
         for (index, (_, mut op)) in (0..).zip(self.ops) {
             op.index = index;
-            let stamp = op.process.and_then(|process| self.order.get(&process));
-            if let (OpType::Ok, Some(stamp)) = (op.kind, stamp) {
-                order.insert(index, *stamp);
+            let rank = op.process.and_then(|process| ranks.get(&process));
+            if let (OpType::Ok, Some(rank)) = (op.kind, rank) {
+                order.insert(index, *rank);
             }
             ops.push(op);
         }

@@ -124,6 +124,7 @@ impl World {
         self.disarm_clock();
         match did {
             Did::Done => {
+                run.current = run.next.take();
                 self.clients[index].stage = Stage::Run(run);
                 self.client_thinks(index);
             }
@@ -149,20 +150,34 @@ impl World {
         }
     }
 
-    /// A transaction is to do just this to an object of its client's own; nothing: to make a page.
-    pub(super) fn aim(&mut self, index: usize, run: &mut Run, volume: usize, what: Option<What>) {
-        (run.volumes, run.left) = (vec![volume], 0);
-        let Some(what) = what else {
-            let volume = self.volumes[volume].spec.id;
-            run.current = Some(Intention::MakePage(volume, PageKind::Slotted));
+    /// A transaction is to do just this, two things at most, in a volume each: something to an object of its client's
+    /// own; nothing: make a page.
+    pub(super) fn aim(&mut self, index: usize, run: &mut Run, only: &[(usize, Option<What>)]) {
+        if only.is_empty() {
             return;
+        }
+        (run.volumes, run.left) = (only.iter().map(|(volume, _)| *volume).collect(), 0);
+        let mut aims = only.iter().map(|(volume, what)| self.aimed(index, run.tag, *volume, what));
+        (run.current, run.next) = (aims.next(), aims.next());
+    }
+
+    fn aimed(
+        &mut self,
+        index: usize,
+        tag: Option<u64>,
+        volume: usize,
+        what: &Option<What>,
+    ) -> Intention {
+        let volume = &self.volumes[volume];
+        let Some(what) = what else {
+            return Intention::MakePage(volume.spec.id, PageKind::Slotted);
         };
-        let page = self.volumes[volume].slotted[0];
-        let what = match (what, run.tag) {
+        let page = volume.slotted[0];
+        let what = match (what, tag) {
             (What::Put(_), Some(tag)) => What::Put(draw_value(&mut self.rng, tag, VALUE_MIN)),
-            (what, _) => what,
+            (what, _) => what.clone(),
         };
-        run.current = Some(Intention::At(page, Slot(OWN_SLOTS + index as u16), what));
+        Intention::At(page, Slot(OWN_SLOTS + index as u16), what)
     }
 
     fn draw_intention(&mut self, run: &Run, first: bool) -> Intention {

@@ -58,7 +58,7 @@ impl World {
             return self.client_copies(index);
         }
         let kind = self.draw_kind();
-        self.client_begins_as(index, kind, None);
+        self.client_begins_as(index, kind, &[]);
     }
 
     /// Begins a transaction of a kind: a drawn one, or one that is to do just this.
@@ -66,7 +66,7 @@ impl World {
         &mut self,
         index: usize,
         kind: Kind,
-        only: Option<(usize, Option<What>)>,
+        only: &[(usize, Option<What>)],
     ) {
         let options = Self::options(kind);
         let read = self.processes_read(index);
@@ -81,9 +81,7 @@ impl World {
                     tx.supply_ids(range);
                 }
                 let mut run = Run { ahead, ..self.make_run(index, kind, tx) };
-                if let Some((volume, what)) = only {
-                    self.aim(index, &mut run, volume, what);
-                }
+                self.aim(index, &mut run, only);
                 self.clients[index].stage = Stage::Run(Box::new(run));
                 self.client_goes_on(index, 0);
             }
@@ -237,6 +235,7 @@ impl World {
             done: 0,
             ahead: None,
             current: None,
+            next: None,
             reads: BTreeMap::new(),
             effects: Vec::new(),
             begun: (self.cycles.now(), self.cycles.session(self.clients[index].session)),

@@ -2,13 +2,18 @@
 
 use super::proof::is_an_answer;
 use super::{Ending, Kind, Other, Reads, Run, SeenFloors, Stage};
+use crate::agenda::SECOND;
+use crate::check::refusals::{self, Asked};
 use crate::world::World;
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{CommitPart, Finish, Seen as Floor, commit_ops, decides};
-use larder_core::commit::{Abort, Outcome};
-use larder_core::id::{DomainId, Stamp};
+use larder_core::commit::{Abort, Outcome, PartId};
+use larder_core::id::{CommitId, DomainId, Stamp};
 use larder_core::message::RequestError;
 use std::collections::BTreeMap;
+
+/// When somebody who was told of doubt comes back to it.
+const DOUBT_NANOS: u64 = 5 * SECOND;
 
 impl World {
     /// Ends the transaction: here, or by asking for its commit.
@@ -60,6 +65,7 @@ impl World {
                     reader,
                     branches,
                     asked_again: false,
+                    doubt: None,
                 };
                 self.client_sends(index, Box::new(ending));
             }
@@ -153,11 +159,19 @@ impl World {
             Ok(CacheReply::InDoubt { commit, lost: false }) if !ending.asked_again => {
                 self.trace.line(|| format!("client {index}: in doubt: {commit:?}"));
                 ending.asked_again = true;
-                let op = CacheOp::Outcome { domain: ending.sent.domain, commit };
-                self.clients[index].stage = Stage::Commit(ending);
-                return self.client_asks(index, op);
+                // Some do something else first: then it may have ended before anybody asks.
+                let later = !ending.others.is_empty() && ending.tag.is_some_and(|tag| tag % 2 == 1);
+                if later {
+                    ending.doubt = Some(commit);
+                    self.clients[index].stage = Stage::Commit(ending);
+                    return self.client_goes_on(index, DOUBT_NANOS);
+                }
+                return self.client_asks_again(index, ending, commit);
             }
-            Ok(CacheReply::InDoubt { .. }) => Outcome::Unknown,
+            Ok(CacheReply::InDoubt { lost, .. }) => {
+                self.check_lost(&ending, lost);
+                Outcome::Unknown
+            }
             Ok(other) => panic!("{other:?} is no outcome"),
             // Not done, and never will be: the oracle holds it to that as to an abort.
             Err(RequestError::Full(_)) => Outcome::Aborted(Abort::History),
@@ -187,7 +201,7 @@ impl World {
                 self.told_committed(&mut ending, *stamp, &stamps);
                 if let Some(next) = ending.rest.pop() {
                     ending.sent = next;
-                    ending.asked_again = false;
+                    (ending.asked_again, ending.doubt) = (false, None);
                     self.note_asked(ending.tag, &ending.reads, &ending.sent);
                     return self.client_sends(index, ending);
                 }
@@ -206,6 +220,19 @@ impl World {
             Outcome::Unknown => self.tally.unknown += 1,
         }
         self.client_thinks(index);
+    }
+
+    /// Asks how a commit ended that was in doubt.
+    pub(super) fn client_asks_again(
+        &mut self,
+        index: usize,
+        mut ending: Box<Ending>,
+        commit: CommitId,
+    ) {
+        ending.doubt = None;
+        let op = CacheOp::Outcome { domain: ending.sent.domain, commit };
+        self.clients[index].stage = Stage::Commit(ending);
+        self.client_asks(index, op);
     }
 
     /// A part is acknowledged: its reads held, and the session sees no less from now on.
@@ -351,7 +378,7 @@ impl World {
     /// refusal: it may not be found again (rule 15).
     fn check_abort(&mut self, ending: &Ending, abort: &Abort) {
         let Abort::Conflict(read) = abort else {
-            return;
+            return self.check_refusal(ending, abort);
         };
         // Of a transaction over several domains any part may be refused, and all are told.
         let others = ending.others.iter().map(|other| &other.part);
@@ -365,7 +392,11 @@ impl World {
         let branch = truth.current();
         let changed = branch.version(read.page, branch.durable());
         let id = ending.tag.and_then(|tag| self.oracle.intent(tag).id);
-        if changed > part.checked || id.is_none() && truth.has_taken_back() {
+        let known_from = truth.known_from(part.checked, self.plan.limits.recent_writes_max);
+        let known = (known_from, self.least_page_bytes());
+        if refusals::had_conflict(branch, asked_of(part), read, known)
+            || id.is_none() && truth.has_taken_back()
+        {
             return;
         }
         // What was taken back in one domain is a reason that another one has logged.
@@ -380,6 +411,50 @@ impl World {
              {changed} (durable {})",
             part.checked,
             branch.durable()
+        );
+    }
+
+    /// Nobody says that a writer's outcome is lost while its domain knows of its process (P11).
+    fn check_lost(&self, ending: &Ending, lost: bool) {
+        if !lost || ending.sent.writes.is_empty() {
+            return;
+        }
+        let tags = ending.tag.into_iter().chain(ending.others.iter().map(|other| other.tag));
+        let part = |tag| {
+            let intent = self.oracle.intent(tag);
+            Some(PartId { domain: intent.domain, id: intent.id? })
+        };
+        let parts: Vec<PartId> = tags.filter_map(part).collect();
+        assert!(
+            self.answers.expired.may_be_lost(&parts),
+            "P11: an outcome is said to be lost, and its domains know its process: {parts:?}"
+        );
+    }
+
+    fn least_page_bytes(&self) -> u32 {
+        self.volumes.iter().map(|volume| volume.spec.page_bytes).min().unwrap_or_default()
+    }
+
+    /// What is refused for another reason had one.
+    fn check_refusal(&mut self, ending: &Ending, abort: &Abort) {
+        let parts = || [&ending.sent].into_iter().chain(ending.others.iter().map(|o| &o.part));
+        let quiet = parts().all(|part| {
+            let truth = self.oracle.truth(part.domain);
+            let last = truth.branch_count() == truth.branch_number(part.history) + 1;
+            last && !truth.has_taken_back()
+        });
+        if !quiet {
+            return;
+        }
+        let asked: Vec<_> = parts()
+            .map(|part| (self.oracle.truth(part.domain).current(), asked_of(part)))
+            .collect();
+        let unjust = refusals::unjust(&asked, abort, self.least_page_bytes());
+        assert!(
+            unjust.is_none(),
+            "refusal: {abort:?}: {}: {:?}",
+            unjust.unwrap_or_default(),
+            parts().collect::<Vec<_>>()
         );
     }
 
@@ -413,4 +488,8 @@ impl World {
             "P9: damage where none was done: {error}"
         );
     }
+}
+
+fn asked_of(part: &CommitPart) -> Asked<'_> {
+    Asked { base: part.checked, reads: &part.reads, writes: &part.writes }
 }

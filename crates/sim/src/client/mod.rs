@@ -24,7 +24,7 @@ pub(crate) use begin::SHORT_AGE;
 use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{CommitPart, Seen as Floor, Session, Transaction};
 use larder_core::commit::IdRange;
-use larder_core::id::{DomainId, ObjectId, PageId, PageNo, Stamp, VolumeId};
+use larder_core::id::{CommitId, DomainId, ObjectId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::message::{RequestError, VolumeSpec};
 use larder_core::rng::Rng;
 use own::{Own, Saved};
@@ -189,6 +189,8 @@ struct Run {
     /// A page that it may make, since its client has the number.
     ahead: Option<PageId>,
     current: Option<Intention>,
+    /// What comes after it.
+    next: Option<Intention>,
     reads: BTreeMap<DomainId, Reads>,
     /// What it did to objects.
     effects: Vec<Effect>,
@@ -246,6 +248,8 @@ struct Ending {
     branches: usize,
     /// The part was in doubt once, and its outcome was asked for.
     asked_again: bool,
+    /// It is in doubt, and will be asked about when its user comes back to it.
+    doubt: Option<CommitId>,
 }
 
 /// A part of a transaction that is decided elsewhere.
@@ -388,7 +392,10 @@ impl World {
             Stage::Idle | Stage::Floor | Stage::Latest(_) => self.client_begins(index),
             Stage::Copy(copying) => self.client_copies_on(index, copying),
             Stage::Run(run) => self.client_acts(index, run),
-            Stage::Commit(ending) => self.client_sends(index, ending),
+            Stage::Commit(ending) => match ending.doubt {
+                Some(commit) => self.client_asks_again(index, ending, commit),
+                None => self.client_sends(index, ending),
+            },
         }
     }
 

@@ -8,11 +8,16 @@ use bytes::Bytes;
 use larder_core::commit::Abort;
 use larder_core::message::RequestError;
 
+/// Transactions that each client has to commit: a strict reader, and a writer.
+const PROOFS: u32 = 2;
+/// So many clients commit one over two domains too: in a domain those come one after another.
+const OVER_TWO: usize = 6;
+
 impl World {
     /// The client's next proof; none: it has made them all, and stops.
     pub(super) fn client_proves(&mut self, index: usize) {
         let proofs = self.clients[index].proofs;
-        if proofs >= crate::world::PROOFS {
+        if proofs >= self.proofs_of(index) {
             // Copies that come to nothing go on beside those who have not.
             if self.plan.limits.copies_max == 0 {
                 self.client_copies(index);
@@ -28,12 +33,32 @@ impl World {
         let reads = proofs == 0;
         let kind = Kind { strict: reads, snapshot: false, age_max: None, reads_only: reads };
         // The page of all clients may be full: then it makes one.
-        let what = match reads {
+        let mut what = |reads| match reads {
             true => Some(What::Read),
             false => self.rng.chance(1, 2).then(|| What::Put(Bytes::new())),
         };
+        let one = what(reads);
+        let other = if proofs == 2 { what(false) } else { None };
         let volume = self.rng.below(self.object_volumes() as u64) as usize;
-        self.client_begins_as(index, kind, Some((volume, what)));
+        let mut aims = vec![(volume, one)];
+        if proofs == 2 {
+            aims.extend(self.of_other_domains(volume).first().map(|volume| (*volume, other)));
+        }
+        self.client_begins_as(index, kind, &aims);
+    }
+
+    /// Transactions that the client has to commit: a strict reader, a writer, and if it is one of the first
+    /// clients a writer in two domains.
+    pub(crate) fn proofs_of(&self, index: usize) -> u32 {
+        let both = index < OVER_TWO && !self.of_other_domains(0).is_empty();
+        PROOFS + u32::from(both)
+    }
+
+    /// Volumes of objects in other domains than that of this one.
+    fn of_other_domains(&self, volume: usize) -> Vec<usize> {
+        let domain = self.volumes[volume].domain;
+        let of_other = |number: &usize| self.volumes[*number].domain != domain;
+        (0..self.object_volumes()).filter(of_other).collect()
     }
 
     /// A transaction ended: well, or with an answer that stands for itself.

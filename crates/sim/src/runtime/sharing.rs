@@ -1,10 +1,10 @@
-//! False sharing in virtual time: clients with objects of their own, all of them on one page, which each
-//! changes again and again.
+//! A shared page in virtual time: clients with objects of their own, all of them on one page, which each changes
+//! again and again (false sharing), or which one of them does while another is slow to take it in.
 
 use super::cast::Cast;
 use super::env::{Shared, lock};
 use super::gate::Gate;
-use super::oo7::{Costs, Groups, LIMIT, SLOW, calm, session};
+use super::oo7::{Costs, Groups, LIMIT, SLOW, calm, one_way_ms, session};
 use super::{Failure, run_world};
 use larder::client::{Consistency, Error, Node, Session, Volume, VolumeOptions};
 use larder_core::id::{Generation, ObjectId, Slot};
@@ -30,6 +30,8 @@ pub struct Course {
     pub round_trip: Duration,
     /// Who is in which group; none: all are alone.
     pub groups: Option<Groups>,
+    /// Only the first works, the others have the page, and the last is slow.
+    pub slow: Option<Slow>,
     /// Transactions of each client: all change one of its own objects.
     pub transactions: u64,
     /// What work takes.
@@ -38,7 +40,16 @@ pub struct Course {
     pub seed: u64,
 }
 
-/// What all clients measured together.
+/// A member that is slow (section 3.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slow {
+    /// From it to its redirector and back, in steps of 20 microseconds: what it takes to acknowledge a change.
+    pub round_trip: Duration,
+    /// Commits wait for what every member has acknowledged (`group.ack`), in place of standing for themselves.
+    pub group_ack: bool,
+}
+
+/// What all clients that work measured together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Measured {
     /// Transactions.
@@ -58,7 +69,12 @@ pub struct Measured {
 pub fn measure(course: &Course) -> Result<Measured, Failure> {
     let told: Arc<Mutex<Measured>> = Arc::default();
     let far = (course.round_trip, course.groups.as_ref());
-    let plan = calm(course.clients, far, 1 << 20, &course.costs, course.seed);
+    let mut plan = calm(course.clients, far, 1 << 20, &course.costs, course.seed);
+    if let (Some(slow), Some(group)) = (course.slow, &mut plan.group) {
+        group.section.ack = slow.group_ack;
+        let node = plan.nodes.last_mut().expect("the founder is one");
+        node.latency_ms = one_way_ms(slow.round_trip);
+    }
     run_world(plan, false, |shared| play(shared, course.clone(), told.clone()))?;
     let measured = *lock(&told);
     Ok(measured)
@@ -131,7 +147,9 @@ impl Client {
         self.meeting.wait().await;
         let before = self.node.metrics().summary();
         let start = self.shared.elapsed();
-        for number in 0..self.course.transactions {
+        let works = self.course.slow.is_none() || self.number == 0;
+        let transactions = if works { self.course.transactions } else { 0 };
+        for number in 0..transactions {
             self.one(&volume, &session, number).await;
         }
         let took = (self.shared.elapsed() - start) / SLOW;
@@ -139,11 +157,14 @@ impl Client {
         // Nobody goes before all are done: what they cost each other is what is measured.
         self.meeting.wait().await;
         self.node.shutdown().await;
-        Measured {
-            transactions: self.course.transactions,
-            took,
-            misses: after.misses - before.misses,
-            conflicts: after.conflicts - before.conflicts,
+        match works {
+            true => Measured {
+                transactions,
+                took,
+                misses: after.misses - before.misses,
+                conflicts: after.conflicts - before.conflicts,
+            },
+            false => Measured::default(),
         }
     }
 
@@ -181,6 +202,7 @@ mod tests {
             reads_others,
             round_trip: Duration::from_millis(40),
             groups: None,
+            slow: None,
             transactions: 20,
             costs: Costs::default(),
             seed: 5,
@@ -196,5 +218,31 @@ mod tests {
         assert_eq!(measured.took, 60 * Duration::from_millis(40));
         let others = course(true);
         assert!(others.misses > 0 && others.took > measured.took, "{others:?}");
+    }
+
+    /// The paper's figure 4. Who changes again what it changed last reads what is newest; a member that has
+    /// not acknowledged that yet has it aborted, unless each commits for itself.
+    #[test]
+    fn a_slow_member_is_in_the_way_of_group_acknowledgement_alone() {
+        let measured = |slow_ms, group_ack| {
+            let course = Course {
+                clients: 3,
+                objects: 1,
+                reads_others: false,
+                round_trip: Duration::from_millis(40),
+                groups: Some(Groups::one(3, Duration::from_micros(100))),
+                slow: Some(Slow { round_trip: Duration::from_millis(slow_ms), group_ack }),
+                transactions: 20,
+                costs: Costs::default(),
+                seed: 5,
+            };
+            measure(&course).unwrap_or_else(|failure| panic!("{failure}"))
+        };
+        let (prompt, slow) = (measured(0, false), measured(100, false));
+        assert_eq!((slow.conflicts, slow.took), (0, prompt.took));
+        // Who commits again at once is faster than those who acknowledge at once.
+        let (prompt, slow) = (measured(0, true), measured(100, true));
+        assert!(slow.conflicts > prompt.conflicts, "{prompt:?} {slow:?}");
+        assert!(slow.conflicts >= slow.transactions, "{slow:?}");
     }
 }

@@ -17,8 +17,6 @@ use std::collections::BTreeSet;
 const PROOF_NANOS: u64 = 240 * SECOND;
 /// Events within which they are made: more, and something runs in circles.
 const PROOF_EVENTS: u64 = 2_000_000;
-/// Transactions that each client has to commit: a strict reader, and a writer.
-pub(crate) const PROOFS: u32 = 2;
 /// The longest that a process outside the core stands still.
 const STOP_NANOS: u64 = 60 * SECOND;
 
@@ -173,10 +171,11 @@ impl World {
         while let Some(client) = self.unproved() {
             assert!(
                 self.now < until && self.trace.events() < events_max,
-                "progress: {} s after healing client {client} has ended {} of {PROOFS} transactions: \
+                "progress: {} s after healing client {client} has ended {} of {} transactions: \
                  {:?}",
                 (self.now.0 + PROOF_NANOS - until.0) / SECOND,
                 self.clients[client].proofs(),
+                self.proofs_of(client),
                 self.clients[client]
             );
             for _ in 0..16 {
@@ -191,7 +190,9 @@ impl World {
     fn unproved(&self) -> Option<usize> {
         let open = |(number, client): &(u16, &crate::client::Client)| {
             let idle = self.plan.idle.contains(number);
-            client.proofs() < PROOFS && self.is_in_core(client.node) && !idle
+            client.proofs() < self.proofs_of(usize::from(*number))
+                && self.is_in_core(client.node)
+                && !idle
         };
         let found = (0..).zip(&self.clients).find(open);
         found.map(|(number, _)| usize::from(number))

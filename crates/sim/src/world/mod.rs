@@ -16,7 +16,6 @@ mod seats;
 mod settle;
 mod troubles;
 
-pub(crate) use healing::PROOFS;
 pub use process::{Machinery, Node, OriginHost, Process, RelayHost};
 
 use crate::agenda::{Agenda, MILLI, SECOND, Time};
@@ -270,6 +269,9 @@ impl World {
             stop_at: None,
             plan,
         };
+        if world.plan.limits.boots_per_name_max < 4_096 {
+            world.answers.expired.crowd();
+        }
         world.begin();
         world
     }

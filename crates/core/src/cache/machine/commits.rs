@@ -317,18 +317,13 @@ impl Commits {
         self.pending.get(&id).is_some_and(|pending| pending.sent || pending.in_doubt)
     }
 
-    /// A part of a transaction that will not be done.
-    pub(super) fn withdraw_part(&mut self, id: CommitId) {
-        self.withdraw(id);
-    }
-
     /// The transaction that a commit is a part of.
     fn whole(&self, id: CommitId) -> Option<PartId> {
         self.pending.get(&id)?.across.as_ref().map(|across| across.coordinator())
     }
 
     /// It is not done, and never will be.
-    fn withdraw(&mut self, id: CommitId) {
+    pub(super) fn withdraw(&mut self, id: CommitId) {
         self.settle(id);
         self.forget(id, None);
         // Without a link nothing else takes it out.

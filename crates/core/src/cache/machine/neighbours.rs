@@ -10,7 +10,7 @@ use crate::group::{
     GROUPS_SINCE, GroupMessage, MEMBERS_MAX, Member, MemberConfig, MembershipStatus,
     NeighbourStatus, not_in_group,
 };
-use crate::id::{BootId, LinkId};
+use crate::id::{BootId, DomainId, LinkId, Stamp};
 use crate::machine::{LinkInput, LinkOutput};
 use crate::message::{CloseReason, Message, Versions, certificate_of};
 use crate::time::{Duration, Instant};
@@ -273,6 +273,13 @@ impl Cache {
         group.kept = group.members.keys().copied().collect();
         let address = group.config.address.clone();
         self.send(Message::Group(GroupMessage::Join { address }), out);
+    }
+
+    /// Says how far the stream is, where an experiment wants it.
+    pub(super) fn acknowledge(&mut self, domain: DomainId, through: Stamp, out: &mut Out) {
+        if self.is_in_group() && self.neighbours.as_ref().is_some_and(|group| group.config.ack) {
+            self.send(Message::Group(GroupMessage::Acknowledged { domain, through }), out);
+        }
     }
 
     /// Neighbours reach this node here from now on.

@@ -364,6 +364,7 @@ impl Cache {
             entry.updates.reached(through);
         }
         entry.told.reached(through);
+        self.acknowledge(domain, through, out);
         self.answer_waits(domain, through, out);
     }
 

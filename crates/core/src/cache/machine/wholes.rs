@@ -7,6 +7,7 @@ use super::commits::Asked;
 use super::{Cache, CacheReply, Out};
 use crate::commit::{Across, Outcome, PARTS_MAX, PartId};
 use crate::id::{CommitId, DomainId, RequestId, Stamp};
+use crate::machine::Fault;
 use crate::message::{ACROSS_SINCE, RequestError};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -151,6 +152,7 @@ impl Cache {
         let here = self.wholes.open.iter().filter_map(|(name, whole)| {
             let part = PartId { domain, id: *whole.parts.get(&domain)? };
             let goes = match part == *name {
+                true if self.config.faults.has(Fault::WholesUnsent) => false,
                 true => whole.parts.keys().all(|of| {
                     let entry = &self.domains[of];
                     entry.live() && entry.commits.is_registered()
@@ -210,7 +212,7 @@ impl Cache {
         let whole = self.wholes.open.remove(&name).expect("just seen");
         for (domain, id) in &whole.parts {
             let entry = self.domains.get_mut(domain).expect("it is attached");
-            entry.commits.withdraw_part(*id);
+            entry.commits.withdraw(*id);
         }
         Err(RequestError::Unavailable("the transaction was not sent, and is not done".into()))
     }
@@ -246,21 +248,20 @@ impl Cache {
         let over = whole.left.is_empty();
         // An answer of doubt waits for the others: one of them may know.
         let done = !whole.stamps.is_empty();
+        let doubtful = matches!(whole.answer, Some(Ok(CacheReply::InDoubt { .. })));
         let known = match &whole.answer {
-            Some(Ok(CacheReply::InDoubt { .. })) | None if !over => None,
+            answer if !over && (doubtful || answer.is_none()) => None,
             // What is committed in one domain is in all, also where nobody can tell any more.
-            Some(Ok(CacheReply::InDoubt { .. })) if done => {
+            Some(answer) if !(doubtful && done) => Some(answer.clone()),
+            _ => {
                 let stamps = whole.stamps.iter().map(|(domain, stamp)| (*domain, *stamp));
                 Some(Ok(CacheReply::Committed(stamps.collect())))
             }
-            None => {
-                let stamps = whole.stamps.iter().map(|(domain, stamp)| (*domain, *stamp));
-                Some(Ok(CacheReply::Committed(stamps.collect())))
-            }
-            Some(answer) => Some(answer.clone()),
         };
         let entry = self.domains.get_mut(&domain).expect("it is attached");
-        entry.commits.keep(own);
+        if !self.config.faults.has(Fault::OutcomesUnkept) {
+            entry.commits.keep(own);
+        }
         let Some(answer) = known else { return };
         let whole = self.wholes.open.get_mut(&name).expect("just seen");
         let users = std::mem::take(&mut whole.users);
@@ -279,7 +280,9 @@ impl Cache {
             let entry = self.domains.get_mut(domain).expect("it is attached");
             entry.commits.keep_no_longer(*id);
         }
-        if whole.told_in_doubt && !matches!(answer, Ok(CacheReply::InDoubt { .. })) {
+        let forgotten = self.config.faults.has(Fault::WholeForgotten);
+        let known = !matches!(answer, Ok(CacheReply::InDoubt { .. })) && !forgotten;
+        if whole.told_in_doubt && known {
             if self.wholes.ended.len() == ENDED_MAX {
                 self.wholes.ended.pop_front();
             }
@@ -300,7 +303,7 @@ impl Cache {
             if entry.commits.is_on_its_way(id) {
                 continue;
             }
-            entry.commits.withdraw_part(id);
+            entry.commits.withdraw(id);
             self.part_ended(name, domain, &Err(refused.clone()), out);
         }
     }

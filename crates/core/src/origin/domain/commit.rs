@@ -75,6 +75,7 @@ impl Domain {
         }
         let known = match self.boots.look_up(id, request.confirmed, cx.now) {
             Known::Committed(_) if cx.config.faults.has(Fault::ForgetOutcome) => Known::New,
+            Known::Committed(_) if cx.config.faults.has(Fault::KnownIsExpired) => Known::Expired,
             known => known,
         };
         if known != Known::New {
@@ -82,14 +83,12 @@ impl Domain {
         }
         let passers = [Passer::new(cx, link)];
         // What is wrong with a part that is decided elsewhere is told there, when it is its turn.
-        let checked = match self.is_decided_elsewhere(&request) {
+        let checked = match request.is_beside(self.id) {
             true => Ok(()),
-            false => self.check_request(cx, &request),
+            false => self
+                .check_request(cx, &request)
+                .and_then(|()| self.check_rights(cx, &passers, &request)),
         };
-        let checked = checked.and_then(|()| match self.is_decided_elsewhere(&request) {
-            true => Ok(()),
-            false => self.check_rights(cx, &passers, &request),
-        });
         let [passer] = passers;
         if let Err(abort) = checked {
             // Its place does not depend on how many commits are gathered: while others wait for each place

@@ -499,6 +499,8 @@ fn about_neighbours() -> impl Strategy<Value = Message> {
             GroupMessage::Helped { request, domain, pages, end }
         }),
         (domain(), pages()).prop_map(|(domain, pages)| GroupMessage::Complete { domain, pages }),
+        (domain(), stamp())
+            .prop_map(|(domain, through)| GroupMessage::Acknowledged { domain, through }),
         vec(member, 0..4).prop_map(|members| GroupMessage::Members { members }),
         (of(), boot()).prop_map(|((request, domain, pages), helper)| {
             GroupMessage::Pointed { request, domain, pages, helper }

@@ -358,6 +358,27 @@ fn schedule_6_it_dies_decided() {
 }
 
 #[test]
+fn a_decision_is_installed() {
+    let mut run = Several::new(
+        "T is decided, and the log of domain 2 is so slow that domain 1 installs meanwhile, and gives back the record of \
+         the decision. The origin dies. Domain 2 is prepared still, and asks: the metadata of domain 1 know what was \
+         decided.",
+        2,
+        OriginConfig::default(),
+    );
+    run.link(parts(1, 1, vec![(1, writes(10, 2, "y")), (2, writes(10, 2, "z"))]));
+    run.store(2, None);
+    run.store(1, None);
+    run.wait(4);
+    run.store(1, None);
+    assert_eq!(run.committed(10, 2), [1], "what domain 2 follows with is under way");
+    run.restart();
+    run.settle();
+    assert_eq!(run.committed(10, 2), [1, 2]);
+    run.t.end("origin_parts_a_decision_is_installed");
+}
+
+#[test]
 fn schedule_9_late_copies() {
     let mut run = Several::new(
         "Schedules 9 and 10, rule 15. a's transaction is refused: in domain 2 it writes an object that is not \
@@ -496,6 +517,30 @@ fn rule_19_turns() {
     assert_eq!(run.committed(10, 3), [1, 2]);
     assert_eq!(run.committed(20, 1), [1, 2]);
     run.t.end("origin_parts_rule_19_turns");
+}
+
+/// Found by reading. Turns come in order, and with many who wait whoever has one has waited for nearly as long as
+/// anybody may: it was put off while it was served, and so was the next, and nothing was done at all.
+#[test]
+fn who_is_served_has_its_limit_from_then_on() {
+    let mut run = Several::new(
+        "Nobody may wait for more than five seconds. T2 of b waits for four of them behind T1 of a, whose record is \
+         slow. Then it is T2's turn, and its records are slow as well: it is not put off for what it has waited \
+         before.",
+        2,
+        OriginConfig { wait_max: Duration::from_secs(5), ..OriginConfig::default() },
+    );
+    let other = |sequence| Commit::new(20, sequence, 2).put(1, 2, 1, "b");
+    run.link(parts(1, 1, vec![(1, writes(10, 2, "y")), (2, writes(10, 2, "z"))]));
+    run.link(parts(2, 1, vec![(1, other(1)), (2, other(1))]));
+    run.store(2, None);
+    run.wait(4);
+    run.store(1, None);
+    run.store(2, None);
+    run.wait(3);
+    run.settle();
+    assert_eq!((run.committed(10, 2), run.committed(20, 1)), (vec![1, 2], vec![1, 2]));
+    run.t.end("origin_parts_who_is_served");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Transcripts of a relay whose parent takes fewer requests than its children have.
 
 use super::*;
+use larder_core::commit::{Across, PartId};
 
 /// Commits of a that change page 1.
 fn commits(sequences: std::ops::RangeInclusive<u64>) -> Vec<(String, LinkInput)> {
@@ -224,6 +225,113 @@ fn bug_142_a_part_is_left_beside_long_commits() {
     run.step(vec![in_other(3, Commit::new(30, 1, 5).put(3, 1, 1, "c").on(3))]);
     run.step(vec![committed(1)]);
     run.0.end("relay_bug_142_a_part_is_left");
+}
+
+/// A transaction of a node's: what decides in domain 1, and a part in domain 2 that is `long`.
+fn of_two_domains((link, boot): (u64, u128), long: &str) -> [(String, LinkInput); 2] {
+    let decides = Commit::new(boot, 1, 5).put(link, 1, 1, "short").on(link);
+    let part = in_two(Commit::new(boot, 1, 5).put(link, 1, 1, long).on(link));
+    let id = CommitId { boot: BootId(boot), sequence: 1 };
+    let parts = [1, 2].map(|domain| PartId { domain: DomainId(domain), id });
+    let across =
+        Across::new(parts.to_vec(), DomainId(1)).expect("ascending, with the one that decides");
+    [decides, part].map(|(note, mut input)| {
+        let LinkInput::Received { message: Message::Commit { commit, .. }, .. } = &mut input else {
+            panic!("a commit");
+        };
+        commit.across = Some(Box::new(across.clone()));
+        (note, input)
+    })
+}
+
+/// Nodes a, b and c at links 1 to 3, registered in both domains of a parent that knows of parts.
+fn with_two_domains(mut run: Run) -> Run {
+    run.two_nodes();
+    run.quietly(vec![opened(3, "c"), hello(3, "c", 30)]);
+    run.quietly(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    let mut inputs = welcomed(&[DOMAIN, DomainId(2)]);
+    if let (_, LinkInput::Received { message: Message::Welcome { version, .. }, .. }) =
+        &mut inputs[1]
+    {
+        *version = 5;
+    }
+    run.quietly(inputs);
+    let registered = |boot| up(Message::Registered { domain: DOMAIN, boot: BootId(boot) });
+    run.quietly(vec![resumed(2, 5, 5, &[]), resumed_in(DomainId(2), 3, 5, 5, &[])]);
+    run.quietly(vec![resume_new(3, 1), register(3, "c", 30)]);
+    for (link, name, boot) in [(1, "a", 10), (2, "b", 20), (3, "c", 30)] {
+        run.quietly(vec![in_two(resume_new(link, 1)), in_two(register(link, name, boot))]);
+        run.quietly(vec![registered(boot), in_two(registered(boot))]);
+    }
+    run
+}
+
+/// Found by reading (finding 471). What decided a transaction was let in by its own bytes, and its parts in another
+/// domain followed whatever they took: three nodes that wrote 30 MiB there had the relay's line up closed for what
+/// had to wait, again and again.
+#[test]
+fn parts_are_bounded_with_the_one_that_decides() {
+    let config = RelayConfig { commit_bytes_max: 900, ..RelayConfig::default() };
+    let run = Run::with(
+        "900 bytes of commits may be under way. a, b and c have a transaction each, decided in domain 1 by a few \
+         bytes, with a part of 800 bytes in domain 2. a's goes up, its part with it. b's is kept, its part too, until \
+         a has its outcomes, and c's is put off: what is kept is bounded likewise.",
+        config,
+    );
+    let mut run = with_two_domains(run);
+    let long = "-".repeat(800);
+    for node in [(1, 10), (2, 20), (3, 30)] {
+        run.step(of_two_domains(node, &long).to_vec());
+    }
+    for (boot, stamp) in [(10, 6), (20, 7)] {
+        let ended = |domain| Message::Committed {
+            domain: DomainId(domain),
+            id: CommitId { boot: BootId(boot), sequence: 1 },
+            outcome: Outcome::Committed(Stamp(stamp)),
+            history: HistoryId(1),
+        };
+        run.step([1, 2].map(|domain| up(ended(domain))).to_vec());
+    }
+    run.0.end("relay_parts_are_bounded");
+}
+
+/// Found by reading. A part waits at the origin for the deciding one, which may never come: with a few of them a
+/// child took what all may have on its way up, for twenty seconds, again and again.
+#[test]
+fn parts_whose_deciding_one_does_not_come() {
+    let config = RelayConfig { commit_bytes_max: 6_400, ..RelayConfig::default() };
+    let run = Run::with(
+        "6,400 bytes of commits may be under way. a sends parts of 800 bytes alone: one goes up, the others are put \
+         off. b's transaction goes, and a second one of it only when the part of the first is there.",
+        config,
+    );
+    let mut run = with_two_domains(run);
+    let long = "-".repeat(800);
+    let [_, alone] = of_two_domains((1, 10), &long);
+    run.step(vec![alone]);
+    let numbered = |sequence| {
+        of_two_domains((1, 10), &long).map(|(note, mut input)| {
+            let LinkInput::Received { message: Message::Commit { commit, .. }, .. } = &mut input
+            else {
+                panic!("a commit");
+            };
+            commit.id.sequence = sequence;
+            let id = CommitId { boot: BootId(10), sequence };
+            let parts = [1, 2].map(|domain| PartId { domain: DomainId(domain), id });
+            commit.across = Across::new(parts.to_vec(), DomainId(1)).map(Box::new);
+            (note, input)
+        })
+    };
+    let [_, alone] = numbered(2);
+    run.step(vec![alone]);
+    let [decides, part] = of_two_domains((2, 20), &long);
+    run.step(vec![decides, part]);
+    let [decides, part] = numbered(3);
+    run.step(vec![decides]);
+    let [next, _] = numbered(4);
+    run.step(vec![next]);
+    run.step(vec![part]);
+    run.0.end("relay_parts_alone");
 }
 
 #[test]

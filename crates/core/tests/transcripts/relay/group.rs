@@ -173,6 +173,43 @@ fn what_a_member_changes_it_keeps() {
     run.0.end("relay_group_what_a_member_changes");
 }
 
+fn acknowledges(link: u64, through: u64) -> (String, LinkInput) {
+    says(link, GroupMessage::Acknowledged { domain: DOMAIN, through: Stamp(through) })
+}
+
+/// BuddyCache's figure 4, and what solo commit is for.
+#[test]
+fn group_acknowledgement_has_a_slow_member_abort_others() {
+    let mut run = group_in(
+        "For an experiment commits count as of what all members have acknowledged that may hold what was read. a and b \
+         have page 3, c has not. a changes it, and changes it again: b has not acknowledged the first change, and a's \
+         second commit goes up with the base before it, at which the origin finds that what a read changed since. When \
+         b has, it goes up as it is. For c, which has nothing of it, nobody waits.",
+        GroupConfig { ack: true, ..GroupConfig::default() },
+    );
+    run.quietly([1, 2, 3].map(|link| acknowledges(link, 5)).to_vec());
+    run.quietly(vec![fetch(1, 5, &[3]), found(2, 3), fetch(2, 5, &[3])]);
+    run.quietly(vec![helped(2, 5, 3, HelpEnd::Came)]);
+    run.quietly(vec![Commit::new(10, 1, 5).put(3, 1, 1, "x").on(1)]);
+    let id = CommitId { boot: BootId(10), sequence: 1 };
+    let touched = vec![(Target::Slot(Slot(1)), Aspect::Value)];
+    let change = Change { stamp: Stamp(6), id, pages: vec![PageChange { page: page(3), touched }] };
+    run.quietly(vec![up(Message::Advance {
+        domain: DOMAIN,
+        from: Stamp(5),
+        through: Stamp(6),
+        time: WallTime(0),
+        changes: vec![change],
+        stale: Vec::new(),
+        echo: None,
+    })]);
+    let (outcome, history) = (Outcome::Committed(Stamp(6)), HistoryId(1));
+    run.quietly(vec![up(Message::Committed { domain: DOMAIN, id, outcome, history })]);
+    run.step(vec![acknowledges(1, 6), Commit::new(10, 2, 6).read(3, 1).put(3, 1, 1, "y").on(1)]);
+    run.step(vec![acknowledges(2, 6), Commit::new(10, 3, 6).read(3, 1).put(3, 1, 1, "z").on(1)]);
+    run.0.end("relay_group_acknowledgement");
+}
+
 #[test]
 fn who_leaves_helps_nobody_and_is_not_waited_for() {
     let mut run = group(

@@ -168,7 +168,9 @@ mod tests {
         assert_eq!(results.json(), quick().json());
         is_drawn(&results);
         let report = results.report();
-        for id in ["table1-commits-in-sequence", "fig7-commits-alike", "fig9-rises"] {
+        for id in
+            ["table1-commits-in-sequence", "fig4-solo-commits", "fig7-commits-alike", "fig9-rises"]
+        {
             let point = paper().points.iter().find(|point| point.id == id).expect("it is stated");
             assert_eq!(report.ours(point), Ours::Holds(true), "{id}");
         }

@@ -79,6 +79,10 @@ impl Report<'_> {
             self.best(),
             self.small_caches(),
             self.false_sharing(),
+            self.slow_peer("fig4", "aborted attempts of a transaction", &aborts),
+            self.slow_peer("fig4-times", "time of a transaction, ms", &|measured| {
+                each(measured.took.as_secs_f64() * 1e3, measured)
+            }),
         ]
     }
 
@@ -242,12 +246,37 @@ impl Report<'_> {
         }
     }
 
+    /// The situation that the paper's figure 4 draws: what a slow member costs who changes again what it changed last.
+    fn slow_peer(
+        &self,
+        id: &'static str,
+        y: &'static str,
+        of: &dyn Fn(&Measured) -> f64,
+    ) -> Figure {
+        let one = |(group_ack, name): (bool, &str)| {
+            let points = self.scale.slow_ms.iter().map(|&slow_ms| {
+                (f64::from(slow_ms), of(&self.outcomes.slow[&(slow_ms, group_ack)]))
+            });
+            Series { name: name.into(), whose: Whose::Ours, points: points.collect() }
+        };
+        let series = [(true, "group acknowledgement"), (false, "solo commit")].map(one);
+        Figure {
+            id,
+            title: format!("Figure 4: validation with a slow peer, {FAR_MS} ms"),
+            y,
+            content: Content::Lines {
+                x: "until the slow peer acknowledges, ms",
+                series: series.into(),
+            },
+        }
+    }
+
     /// What the paper did not measure: writers of one page.
     fn false_sharing(&self) -> Figure {
         let one = |how: Sharing, what: &str, of: &dyn Fn(&Measured) -> f64| {
             let points = self.scale.sharing.iter().map(|&clients| {
                 let measured = &self.outcomes.sharing[&(clients, how)];
-                (clients as f64, of(measured) / measured.transactions as f64)
+                (clients as f64, each(of(measured), measured))
             });
             let reads = if how.reads_others { "another's too" } else { "own alone" };
             let who = if how.group { "group" } else { "Base" };
@@ -263,6 +292,16 @@ impl Report<'_> {
             content: Content::Lines { x: "clients", series: series.into() },
         }
     }
+}
+
+/// Of one transaction.
+fn each(of_all: f64, measured: &Measured) -> f64 {
+    of_all / measured.transactions.max(1) as f64
+}
+
+/// Attempts of a transaction that met a conflict.
+pub(super) fn aborts(measured: &Measured) -> f64 {
+    each(measured.conflicts as f64, measured)
 }
 
 /// Hot runs.

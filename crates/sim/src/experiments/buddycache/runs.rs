@@ -128,6 +128,8 @@ pub struct Scale {
     pub(super) caches_mib: Vec<u32>,
     /// Clients that share a page.
     pub(super) sharing: Vec<usize>,
+    /// What a slow member takes to acknowledge a change.
+    pub(super) slow_ms: Vec<u32>,
     seed: u64,
 }
 
@@ -150,6 +152,7 @@ impl Scale {
             latencies_ms: vec![1, 5, 10, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200],
             caches_mib: vec![10, 20, 40],
             sharing: vec![1, 2, 4, 7, 10],
+            slow_ms: vec![0, 10, 20, 40, 60, 80, 100, 150, 200, 400],
             seed: 1,
         }
     }
@@ -174,6 +177,7 @@ impl Scale {
             latencies_ms: vec![1, 20, 40, 60, 80, 100],
             caches_mib: vec![1],
             sharing: vec![1, 3],
+            slow_ms: vec![0, 100],
             ..Self::paper()
         }
     }
@@ -219,9 +223,23 @@ impl Scale {
             reads_others: how.reads_others,
             round_trip: LOCAL + Duration::from_millis(u64::from(FAR_MS)),
             groups: how.group.then(|| Groups::one(clients, LOCAL)),
+            slow: None,
             transactions: self.shares,
             costs: costs(),
             seed: self.seed,
+        }
+    }
+
+    /// Figure 4: one member changes an object again and again, one acknowledges what is told at once, and one
+    /// after so long.
+    pub(super) fn slow_peer(&self, slow_ms: u32, group_ack: bool) -> sharing::Course {
+        let clients = SLOW_CLIENTS;
+        let how = Sharing { reads_others: false, group: true };
+        let round_trip = LOCAL + Duration::from_millis(u64::from(slow_ms));
+        sharing::Course {
+            objects: 1,
+            slow: Some(sharing::Slow { round_trip, group_ack }),
+            ..self.sharing(clients, how)
         }
     }
 
@@ -258,6 +276,9 @@ impl Scale {
 
 /// The distance at which clients are that are far away: the paper's, and that of the targets.
 pub(super) const FAR_MS: u32 = 40;
+
+/// Members of the group with a slow one.
+const SLOW_CLIENTS: usize = 3;
 
 /// Clients with small caches.
 const SMALL_CLIENTS: usize = 3;
@@ -377,6 +398,8 @@ pub(super) struct Outcomes {
     pub(super) runs: BTreeMap<Run, Outcome>,
     /// By clients.
     pub(super) sharing: BTreeMap<(usize, Sharing), sharing::Measured>,
+    /// By how slow the slow member is, and whether commits wait for it.
+    pub(super) slow: BTreeMap<(u32, bool), sharing::Measured>,
 }
 
 /// Runs all of a scale, so many at once, and says how far it is.
@@ -412,6 +435,12 @@ pub(super) fn run_all(
         for how in Sharing::ALL {
             let measured = sharing::measure(&scale.sharing(clients, how))?;
             outcomes.sharing.insert((clients, how), measured);
+        }
+    }
+    for &slow_ms in &scale.slow_ms {
+        for group_ack in [false, true] {
+            let measured = sharing::measure(&scale.slow_peer(slow_ms, group_ack))?;
+            outcomes.slow.insert((slow_ms, group_ack), measured);
         }
     }
     Ok(outcomes)

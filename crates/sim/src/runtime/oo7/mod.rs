@@ -145,6 +145,11 @@ pub fn measure(course: &Course) -> Result<Vec<Measured>, Failure> {
     Ok(measured)
 }
 
+/// One way of a line, in milliseconds of a world that is slow.
+pub(super) fn one_way_ms(there_and_back: Duration) -> u64 {
+    u64::try_from((there_and_back / 2 * SLOW).as_millis()).unwrap_or(u64::MAX)
+}
+
 /// A world without troubles, whose lines have room for everything: a founder at the origin's side, and so many
 /// clients at a distance, or in groups that are.
 pub(super) fn calm(
@@ -156,10 +161,7 @@ pub(super) fn calm(
 ) -> Plan {
     let (node, origin, link) =
         (NodeSection::default(), OriginSection::default(), LinkConfig::default());
-    let one_way = |there_and_back: Duration| {
-        u64::try_from((there_and_back / 2 * SLOW).as_millis()).unwrap_or(u64::MAX)
-    };
-    let near = one_way(groups.map_or(round_trip, |groups| groups.round_trip));
+    let near = one_way_ms(groups.map_or(round_trip, |groups| groups.round_trip));
     let client = |number: usize| {
         let parent = groups.map_or(0, |groups| groups.of[number]);
         (format!("client{number}"), parent, near)
@@ -178,7 +180,7 @@ pub(super) fn calm(
     Plan {
         domains: 1,
         relays: vec![0; count],
-        relay_latency_ms: Some(one_way(round_trip)),
+        relay_latency_ms: Some(one_way_ms(round_trip)),
         group: groups.map(|_| GroupPlan { latency_ms: near, section: unhurried(), outsider: None }),
         nodes: nodes.collect(),
         limits: Limits::SHIPPED,

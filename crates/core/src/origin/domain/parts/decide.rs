@@ -76,7 +76,17 @@ impl Domain {
     /// It is the turn of an attempt of this domain's own.
     pub(super) fn own_turn(&mut self, cx: &mut Context<'_>, attempt: Attempt) {
         if let Some(next) = self.parts.coordinator.has_turn(attempt) {
+            self.comes_on(cx, attempt);
             self.go_on(cx, attempt, next);
+        }
+    }
+
+    /// It is served now, and has its limit from here on.
+    fn comes_on(&mut self, cx: &Context<'_>, attempt: Attempt) {
+        let across = self.parts.coordinator.across(attempt);
+        let id = across.map(|across| across.coordinator().id);
+        if let Some(parked) = id.and_then(|id| self.parts.parked.get_mut(&id)) {
+            parked.moved = cx.now;
         }
     }
 
@@ -99,6 +109,7 @@ impl Domain {
         }
         if vote == Vote::Ready {
             if let Some(next) = self.parts.coordinator.is_ready(attempt, from) {
+                self.comes_on(cx, attempt);
                 self.go_on(cx, attempt, next);
             }
             return;

@@ -54,8 +54,11 @@ impl Domain {
             let vote = Vote::Absent;
             return self.say(cx, coordinator.domain, Between::Vote { attempt, vote });
         };
-        if let Some(earlier) = parked.attempt.replace(attempt).filter(|earlier| *earlier != attempt)
-        {
+        let before = parked.attempt.replace(attempt);
+        if before != Some(attempt) {
+            parked.moved = cx.now;
+        }
+        if let Some(earlier) = before.filter(|earlier| *earlier != attempt) {
             // Its release is lost or late. What is prepared keeps its turn until it has heard of it.
             if self.parts.participant.has_prepared(id) {
                 return self.say(cx, coordinator.domain, Between::Ask { attempt: earlier });

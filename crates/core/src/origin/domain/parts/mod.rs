@@ -35,6 +35,8 @@ const REPEAT: Duration = Duration::from_secs(1);
 struct Parked {
     across: Across,
     since: Instant,
+    /// When its attempt came on last: it is being served.
+    moved: Instant,
     /// None: its turn has come, and it waits for pages or for room like any commit.
     waiting: Option<Waiting>,
     /// Of the deciding part: the domains whose parts have arrived.
@@ -43,6 +45,18 @@ struct Parked {
     attempt: Option<Attempt>,
     /// Memory it takes, about.
     bytes: usize,
+}
+
+impl Parked {
+    /// When it has waited for too long. One whose turn comes when it has waited nearly as long as it may would else
+    /// be put off while it is served, and so would the next: nothing would be done while more come than are served.
+    fn ends(&self, wait_max: Duration) -> Instant {
+        let (queued, most) = (self.since.after(wait_max), self.since.after(wait_max * 3));
+        match self.attempt {
+            Some(_) => queued.max(self.moved.after(wait_max)).min(most),
+            None => queued,
+        }
+    }
 }
 
 /// A refusal that is not told yet, since it would reveal what is not durable (rule 14).
@@ -72,6 +86,8 @@ pub(super) struct Parts {
     repeat_at: Option<Instant>,
     /// Somebody's turn has come, who was not told.
     turn_came: bool,
+    /// Since when what is ready here is in doubt.
+    doubt: Option<(Attempt, Instant)>,
 }
 
 /// What the log says of a part that is prepared, with its place there.
@@ -96,6 +112,7 @@ impl Parts {
             held,
             repeat_at: None,
             turn_came: false,
+            doubt: None,
         }
     }
 
@@ -115,7 +132,10 @@ impl Parts {
 
     /// Whether a commit of this domain alone has to wait for what is prepared.
     pub(super) fn bars(&self, commit: &CommitRequest, faults: Faults) -> bool {
-        let barred = commit.across.is_none() && self.participant.bars(commit);
+        let spared = faults.has(Fault::WritesUnbarred);
+        let spared = spared.then(|| CommitRequest { writes: Vec::new(), ..commit.clone() });
+        let looked_at = spared.as_ref().unwrap_or(commit);
+        let barred = commit.across.is_none() && self.participant.bars(looked_at);
         barred && !faults.has(Fault::NothingBarred)
     }
 
@@ -224,12 +244,6 @@ impl Domain {
         prepared.is_some_and(|prepared| Some(prepared.coordinator) != of)
     }
 
-    /// Whether a commit is a part that is decided elsewhere: what is wrong with it is told there.
-    pub(super) fn is_decided_elsewhere(&self, request: &CommitRequest) -> bool {
-        let across = request.across.as_ref();
-        across.is_some_and(|across| across.coordinator().domain != self.id)
-    }
-
     /// Takes on a part, of which nothing is known here.
     pub(super) fn take_part(&mut self, cx: &mut Context<'_>, waiting: Waiting) {
         let id = waiting.request.id;
@@ -248,7 +262,8 @@ impl Domain {
         let bytes = waiting.bytes;
         self.parts.parked_bytes += bytes;
         let waiting = Some(waiting);
-        let parked = Parked { across, since, waiting, arrived, attempt: None, bytes };
+        let moved = since;
+        let parked = Parked { across, since, moved, waiting, arrived, attempt: None, bytes };
         let before = self.parts.parked.insert(id, parked);
         assert!(before.is_none(), "a part is taken on once");
     }
@@ -387,7 +402,7 @@ impl Domain {
         };
         match abort {
             Some(abort) => self.refuse_part(cx, waiting, abort),
-            None if self.is_decided_elsewhere(&waiting.request) => {
+            None if waiting.request.is_beside(self.id) => {
                 self.put_off_vote(cx, id, error.clone());
                 self.park_again(cx, waiting);
             }
@@ -402,7 +417,7 @@ impl Domain {
     /// A part that has left the queues is refused, for what may be gathered and not durable yet.
     pub(super) fn refuse_part(&mut self, cx: &mut Context<'_>, waiting: Waiting, abort: Abort) {
         let id = waiting.request.id;
-        if self.is_decided_elsewhere(&waiting.request) {
+        if waiting.request.is_beside(self.id) {
             self.vote_against(cx, id, abort);
             self.park_again(cx, waiting);
         } else if let Some(across) = self.end_deciding(cx, id) {
@@ -413,7 +428,7 @@ impl Domain {
     /// The process of a part that has left the queues is not known any more: nor what became of it.
     pub(super) fn forget_part(&mut self, cx: &mut Context<'_>, waiting: &Waiting) {
         let id = waiting.request.id;
-        if self.is_decided_elsewhere(&waiting.request) {
+        if waiting.request.is_beside(self.id) {
             self.put_off_vote(cx, id, RequestError::Busy("its process was forgotten".into()));
             self.drop_part(id);
         } else if let Some(across) = self.end_deciding(cx, id) {
@@ -482,6 +497,10 @@ impl Domain {
     /// When there is something that others may have missed, it is said again.
     pub(super) fn watch_parts(&mut self, cx: &Context<'_>) {
         let parts = &mut self.parts;
+        let doubt = parts.participant.in_doubt().map(|(attempt, _)| attempt);
+        if parts.doubt.map(|(attempt, _)| attempt) != doubt {
+            parts.doubt = doubt.map(|attempt| (attempt, cx.now));
+        }
         let idle = parts.coordinator.is_idle()
             && parts.participant.turn().is_none()
             && parts.parked.is_empty();
@@ -490,6 +509,12 @@ impl Domain {
         } else if parts.repeat_at.is_none() {
             parts.repeat_at = Some(cx.now.after(REPEAT));
         }
+    }
+
+    /// Who decides what is in doubt here, and since when it is.
+    pub(in crate::origin) fn in_doubt(&self) -> Option<(DomainId, Instant)> {
+        let (_, decides) = self.parts.participant.in_doubt()?;
+        Some((decides.domain, self.parts.doubt?.1))
     }
 
     /// When the parts have something to do.
@@ -507,7 +532,7 @@ impl Domain {
             return;
         }
         self.limit_barred(cx);
-        let late = |parked: &Parked| parked.since.after(cx.config.wait_max) <= cx.now;
+        let late = |parked: &Parked| parked.ends(cx.config.wait_max) <= cx.now;
         let late = self.parts.parked.iter().filter(|(_, parked)| late(parked));
         for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.late_part(cx, id);

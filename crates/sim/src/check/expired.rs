@@ -1,0 +1,151 @@
+//! Whether an outcome may be said to be forgotten (P11): its process must be unknown to the domain, or have confirmed
+//! it; of a transaction over several domains, in one of them.
+
+use larder_core::commit::{CommitRequest, Outcome, PartId};
+use larder_core::id::{BootId, CommitId, DomainId};
+use larder_core::message::Message;
+use larder_core::origin::RecoveredDomain;
+use larder_core::record::LogRecord;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Processes as the durable log has them, and what the origin heard of them.
+#[derive(Debug, Default)]
+pub struct Expired {
+    known: BTreeSet<(DomainId, BootId)>,
+    /// Were known, and were not later.
+    forgotten: BTreeSet<(DomainId, BootId)>,
+    /// Outcomes up to here were said to be received.
+    confirmed: BTreeMap<(DomainId, BootId), u64>,
+    /// What else a part belongs to.
+    parts: BTreeMap<PartId, Vec<PartId>>,
+    /// Processes of a name have so little room that one makes way for another before the log says so.
+    crowded: bool,
+}
+
+impl Expired {
+    /// Boots of a name make room for each other all the time.
+    pub fn crowd(&mut self) {
+        self.crowded = true;
+    }
+
+    /// The origin serves a domain from what was recovered.
+    pub fn recovered(&mut self, domain: DomainId, found: &RecoveredDomain) {
+        let before: Vec<_> = self.known.iter().copied().filter(|(of, _)| *of == domain).collect();
+        self.known.retain(|(of, _)| *of != domain);
+        for meta in &found.meta.boots {
+            self.known.insert((domain, meta.boot));
+            self.confirms(domain, meta.boot, meta.confirmed);
+        }
+        for (_, record) in &found.records {
+            self.durable(domain, record);
+        }
+        self.forgotten.extend(before.into_iter().filter(|boot| !self.known.contains(boot)));
+    }
+
+    /// A record is durable.
+    pub fn durable(&mut self, domain: DomainId, record: &LogRecord) {
+        match record {
+            LogRecord::Boot { boot, .. } => {
+                self.known.insert((domain, *boot));
+            }
+            LogRecord::Confirmed { boot, upto: u64::MAX } => {
+                self.known.remove(&(domain, *boot));
+                self.forgotten.insert((domain, *boot));
+            }
+            LogRecord::Confirmed { boot, upto } => self.confirms(domain, *boot, *upto),
+            _ => {}
+        }
+    }
+
+    fn confirms(&mut self, domain: DomainId, boot: BootId, upto: u64) {
+        let confirmed = self.confirmed.entry((domain, boot)).or_default();
+        *confirmed = upto.max(*confirmed);
+    }
+
+    /// The origin hears something.
+    pub fn asked(&mut self, message: &Message) {
+        match message {
+            Message::Confirm { domain, boot, upto } => self.confirms(*domain, *boot, *upto),
+            Message::Commit { domain, commit } => self.asked_commit(*domain, commit),
+            _ => {}
+        }
+    }
+
+    fn asked_commit(&mut self, domain: DomainId, commit: &CommitRequest) {
+        self.confirms(domain, commit.id.boot, commit.confirmed);
+        if let Some(across) = &commit.across {
+            let part = PartId { domain, id: commit.id };
+            self.parts.insert(part, across.parts().to_vec());
+        }
+    }
+
+    /// The origin says something. Panics if it says for no reason that an outcome is forgotten.
+    pub fn answered(&self, message: &Message) {
+        if let Message::Committed { domain, id, outcome: Outcome::Unknown, .. } = message {
+            assert!(
+                self.may_be(PartId { domain: *domain, id: *id }),
+                "P11: {id:?} of {domain:?} is said to be forgotten, and its process is known: {:?}",
+                self.confirmed.get(&(*domain, id.boot))
+            );
+        }
+    }
+
+    /// Whether nobody may be able to tell what became of a transaction, of which these parts are known.
+    #[must_use]
+    pub fn may_be(&self, part: PartId) -> bool {
+        // Of another part the outcome is not confirmed before this one's is there.
+        self.is_expired(part.domain, part.id) || self.may_be_lost(&[part])
+    }
+
+    /// Whether a node may say so to its user, who was not told before: it confirms what it has told.
+    #[must_use]
+    pub fn may_be_lost(&self, parts: &[PartId]) -> bool {
+        let whole = parts.iter().flat_map(|part| self.parts.get(part).into_iter().flatten());
+        self.crowded || whole.chain(parts).any(|part| self.is_forgotten(part.domain, part.id.boot))
+    }
+
+    fn is_expired(&self, domain: DomainId, id: CommitId) -> bool {
+        let confirmed = self.confirmed.get(&(domain, id.boot));
+        confirmed.is_some_and(|upto| id.sequence <= *upto) || self.is_forgotten(domain, id.boot)
+    }
+
+    fn is_forgotten(&self, domain: DomainId, boot: BootId) -> bool {
+        let boot = (domain, boot);
+        self.forgotten.contains(&boot) || !self.known.contains(&boot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_core::id::HistoryId;
+
+    const ONE: DomainId = DomainId(1);
+
+    fn told(sequence: u64) -> Message {
+        let id = CommitId { boot: BootId(7), sequence };
+        let (outcome, history) = (Outcome::Unknown, HistoryId(1));
+        Message::Committed { domain: ONE, id, outcome, history }
+    }
+
+    fn known() -> Expired {
+        let mut expired = Expired::default();
+        expired.durable(ONE, &LogRecord::Boot { boot: BootId(7), name: "a".into() });
+        expired.asked(&Message::Confirm { domain: ONE, boot: BootId(7), upto: 3 });
+        expired
+    }
+
+    #[test]
+    fn what_is_confirmed_or_of_a_process_that_is_forgotten_may_be() {
+        let mut expired = known();
+        expired.answered(&told(3));
+        expired.durable(ONE, &LogRecord::Confirmed { boot: BootId(7), upto: u64::MAX });
+        expired.answered(&told(4));
+    }
+
+    #[test]
+    #[should_panic(expected = "P11")]
+    fn what_is_not_confirmed_of_a_known_process_may_not() {
+        known().answered(&told(4));
+    }
+}
