@@ -3,7 +3,7 @@
 use super::domain::by_clock;
 use super::io::RelayOutput;
 use super::pending::{Gathered, Pending, What};
-use super::{Held, HeldPart, Passed, Relay};
+use super::{Alone, Held, HeldPart, Passed, Relay, WholeBytes};
 use crate::commit::{
     Abort, Across, COMMIT_BYTES_MAX, CommitRequest, Outcome, PARTS_MAX, PartId, conflicts,
 };
@@ -511,7 +511,10 @@ impl Relay {
         let beside = beside.filter(|decides| decides.domain != domain);
         let has_room = match beside {
             Some(decides) => self.has_room_for_part(decides, PartId { domain, id }, bytes),
-            None => self.has_room(domain, &commit, bytes),
+            None => {
+                let wholes = commit.across.as_ref().map(|_| self.bytes_of_wholes());
+                self.has_room(&wholes.unwrap_or_default(), (domain, &commit), bytes)
+            }
         };
         if let Some(decides) = beside.filter(|_| !has_room)
             && self.hold_part(link, decides, domain, &commit)
@@ -535,7 +538,12 @@ impl Relay {
             self.keep_update(domain, &commit);
         }
         let across = commit.across.clone();
-        let alone = beside.is_some_and(|decides| !self.follows(decides, PartId { domain, id }));
+        let part = PartId { domain, id };
+        let alone = match beside.filter(|decides| !self.follows(*decides, part)) {
+            None => Alone::No,
+            Some(_) if self.is_little(part, bytes) => Alone::Little,
+            Some(_) => Alone::Long,
+        };
         let beside = beside.is_some();
         let passed = Passed { links: vec![link], bytes, denied, made, across, beside, alone };
         self.commits.insert((domain, id), passed);
@@ -543,20 +551,32 @@ impl Relay {
     }
 
     /// Whether a commit that decides for itself may be passed on. One whose transaction has parts elsewhere
-    /// takes more than its own bytes: it goes while what of such transactions is on its way is below the bound,
-    /// whatever domain it is of, so that the line up has room for the parts that follow it. And it waits for those
-    /// of the one before it of the same process: each is at the origin until all its parts are.
-    pub(super) fn has_room(&self, domain: DomainId, commit: &CommitRequest, bytes: usize) -> bool {
+    /// takes more than its own bytes: it needs room among such transactions too, each with all its parts counted
+    /// where it is decided, so that the line up has room for what follows it. And it waits for the parts of the one
+    /// before it of the same process: each is at the origin until all its parts are.
+    pub(super) fn has_room(
+        &self,
+        wholes: &WholeBytes,
+        (domain, commit): (DomainId, &CommitRequest),
+        bytes: usize,
+    ) -> bool {
+        let own = wholes.get(&domain).copied().unwrap_or_default();
+        let most = self.config.commit_bytes_max;
         let parts_fit = commit.across.is_none()
-            || self.bytes_of_wholes() < self.config.commit_bytes_max
+            || Room::new(wholes.values().copied(), most).takes(own, bytes)
                 && self.of_boot(domain, commit.id).all(|passed| self.has_its_parts(passed));
         parts_fit && self.room().takes(self.domains[&domain].load, bytes)
     }
 
-    /// Bytes on their way up of transactions over several domains.
-    fn bytes_of_wholes(&self) -> usize {
-        let wholes = self.commits.values().filter(|passed| passed.across.is_some());
-        wholes.map(|passed| passed.bytes).sum()
+    /// Bytes on their way up of transactions over several domains, by the domains that decide them. Parts alone are
+    /// not among them: they have a bound of their own.
+    pub(super) fn bytes_of_wholes(&self) -> WholeBytes {
+        let mut wholes: WholeBytes = self.domains.keys().map(|domain| (*domain, 0)).collect();
+        for passed in self.commits.values().filter(|passed| passed.alone == Alone::No) {
+            let Some(across) = &passed.across else { continue };
+            *wholes.entry(across.coordinator().domain).or_default() += passed.bytes;
+        }
+        wholes
     }
 
     /// What is on its way of the same process in a domain.
@@ -573,22 +593,31 @@ impl Relay {
     }
 
     /// Whether a part that is decided elsewhere may be passed on. Such parts are no requests of their own. When
-    /// the deciding one is on its way they go too, since it would wait for them where it is, but never more
-    /// than the line up is made for. Without it a part may wait at the origin for what never comes: of those a
-    /// process has a little on its way, and of longer ones there is one.
+    /// the deciding one is on its way they go too, since it would wait for them where it is, beyond the room of
+    /// their domain as far as the line up is made for it. Without it a part may wait at the origin for what never
+    /// comes: of those a process has a little on its way, and of longer ones each domain has one.
     fn has_room_for_part(&self, decides: PartId, part: PartId, bytes: usize) -> bool {
         let most = self.config.commit_bytes_max;
         let loads = self.domains.values().map(|entry| entry.load.bytes);
+        let room = Room::new(loads.clone(), most);
+        let takes = room.takes(self.domains[&part.domain].load.bytes, bytes);
         if self.follows(decides, part) {
-            let sum = loads.sum::<usize>();
-            return sum.saturating_add(bytes) <= most + most / 4 * 3 + COMMIT_BYTES_MAX;
+            let line = most + most / 4 * 3 + COMMIT_BYTES_MAX;
+            let fits = loads.sum::<usize>().saturating_add(bytes) <= line;
+            return takes || fits;
         }
-        let alone = |passed: &&Passed| passed.alone;
-        let own: usize = self.of_boot(part.domain, part.id).filter(alone).map(|p| p.bytes).sum();
-        let few = own.saturating_add(bytes) <= most / ALONE_SHARE;
-        let room = Room::new(loads, most);
-        (few || !self.commits.values().any(|passed| passed.alone))
-            && room.takes(self.domains[&part.domain].load.bytes, bytes)
+        let none_long = || {
+            let mut of_domain = self.commits.iter().filter(|((of, _), _)| *of == part.domain);
+            !of_domain.any(|(_, passed)| passed.alone == Alone::Long)
+        };
+        takes && (self.is_little(part, bytes) || none_long())
+    }
+
+    /// Whether a process has little on its way of parts alone, with this one.
+    fn is_little(&self, part: PartId, bytes: usize) -> bool {
+        let little = |passed: &&Passed| passed.alone == Alone::Little;
+        let own: usize = self.of_boot(part.domain, part.id).filter(little).map(|p| p.bytes).sum();
+        own.saturating_add(bytes) <= self.config.commit_bytes_max / ALONE_SHARE
     }
 
     /// Whether the part that decides is on its way, and lists this one.

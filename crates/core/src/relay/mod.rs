@@ -80,7 +80,19 @@ struct Passed {
     /// It is no request of its own: another domain decides.
     beside: bool,
     /// And what decides was not on its way when it went.
-    alone: bool,
+    alone: Alone,
+}
+
+/// Bytes of transactions over several domains, by the domains that decide them.
+type WholeBytes = BTreeMap<DomainId, usize>;
+
+/// Whether a part went up without the one that decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Alone {
+    No,
+    /// Within what each process may have of them.
+    Little,
+    Long,
 }
 
 impl Passed {
@@ -364,8 +376,10 @@ impl Relay {
                 return;
             }
             // One that is too long now lets those pass that fit.
-            let has_room =
-                |held: &Held| !is_welcomed || self.has_room(held.domain, &held.commit, held.bytes);
+            let wholes = self.bytes_of_wholes();
+            let has_room = |held: &Held| {
+                !is_welcomed || self.has_room(&wholes, (held.domain, &held.commit), held.bytes)
+            };
             let next = self.held.iter().position(has_room);
             let next = next.and_then(|place| self.held.remove(place));
             let Some(Held { mut links, domain, commit, parts, bytes }) = next else { return };

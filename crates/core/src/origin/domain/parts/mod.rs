@@ -497,9 +497,11 @@ impl Domain {
     /// When there is something that others may have missed, it is said again.
     pub(super) fn watch_parts(&mut self, cx: &Context<'_>) {
         let parts = &mut self.parts;
-        let doubt = parts.participant.in_doubt().map(|(attempt, _)| attempt);
-        if parts.doubt.map(|(attempt, _)| attempt) != doubt {
-            parts.doubt = doubt.map(|attempt| (attempt, cx.now));
+        // It stays in doubt when its decision cannot be followed yet, and is asked for again.
+        let prepared = parts.participant.prepared().map(|prepared| prepared.attempt);
+        parts.doubt = parts.doubt.filter(|(attempt, _)| prepared == Some(*attempt));
+        if let Some((attempt, _)) = parts.participant.in_doubt() {
+            parts.doubt.get_or_insert((attempt, cx.now));
         }
         let idle = parts.coordinator.is_idle()
             && parts.participant.turn().is_none()
@@ -513,8 +515,8 @@ impl Domain {
 
     /// Who decides what is in doubt here, and since when it is.
     pub(in crate::origin) fn in_doubt(&self) -> Option<(DomainId, Instant)> {
-        let (_, decides) = self.parts.participant.in_doubt()?;
-        Some((decides.domain, self.parts.doubt?.1))
+        let prepared = self.parts.participant.prepared()?;
+        Some((prepared.coordinator.domain, self.parts.doubt?.1))
     }
 
     /// When the parts have something to do.
