@@ -538,12 +538,7 @@ impl Relay {
             self.keep_update(domain, &commit);
         }
         let across = commit.across.clone();
-        let part = PartId { domain, id };
-        let alone = match beside.filter(|decides| !self.follows(*decides, part)) {
-            None => Alone::No,
-            Some(_) if self.is_little(part, bytes) => Alone::Little,
-            Some(_) => Alone::Long,
-        };
+        let alone = self.goes_alone(beside, PartId { domain, id }, bytes);
         let beside = beside.is_some();
         let passed = Passed { links: vec![link], bytes, denied, made, across, beside, alone };
         self.commits.insert((domain, id), passed);
@@ -611,6 +606,15 @@ impl Relay {
             !of_domain.any(|(_, passed)| passed.alone == Alone::Long)
         };
         takes && (self.is_little(part, bytes) || none_long())
+    }
+
+    /// Whether a part goes up without the one that decides.
+    fn goes_alone(&self, beside: Option<PartId>, part: PartId, bytes: usize) -> Alone {
+        match beside.filter(|decides| !self.follows(*decides, part)) {
+            None => Alone::No,
+            Some(_) if self.is_little(part, bytes) => Alone::Little,
+            Some(_) => Alone::Long,
+        }
     }
 
     /// Whether a process has little on its way of parts alone, with this one.
