@@ -81,12 +81,12 @@ pub const PROBES: [(&str, Reached); 176] = [
     // It takes 256 requests while the log hangs.
     ("gathered-full", Rare),
     ("gathered-page-gone", Often),
-    // It takes 256 members.
     ("generation-forgotten-meanwhile", Rare),
     ("generations-forgotten", Often),
     ("gone-again", Often),
     // More than 512 participants: a test of the machine has them.
     ("gone-makes-room", Rare),
+    // It takes 256 members.
     ("group-full", Rare),
     // It takes a thread that changes a copy while another looks at it.
     ("help-looked-again", Rare),
