@@ -20,5 +20,5 @@ fuzz_target!(|data: &[u8]| {
         (_, true) => Victim::Relay,
         (_, false) => Victim::Redirector,
     };
-    run(victim, &mut Choices::new(data));
+    let _ = run(victim, &mut Choices::new(data));
 });

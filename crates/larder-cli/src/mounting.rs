@@ -3,7 +3,7 @@
 use crate::args::{Common, MountArgs};
 use crate::kernel_options::KernelOptions;
 use crate::mount::{Consistency, Keeps, MountOptions, Mounted, Standing, next_signal};
-use crate::serve::{self, Stopping};
+use crate::serve::{self, ENDED_BY_FAULT, Stopping};
 use crate::settings::Flags;
 use crate::standing_mounts::Registered;
 use anyhow::{Context, Result, bail, ensure};
@@ -292,9 +292,14 @@ pub(crate) async fn run(
     tracing::info!(volume = %arguments.volume, point = %point.display(), "mounted");
     usable(only_reads)?;
 
+    let mut broken = false;
     loop {
         tokio::select! {
             () = stopping.asked() => break,
+            () = node.ended() => {
+                broken = true;
+                break;
+            }
             () = tokio::time::sleep(LOOK_EVERY) => {
                 if mounted.is_ended() {
                     break;
@@ -309,7 +314,9 @@ pub(crate) async fn run(
     if let (Some(mut registered), Err(error)) = (registered, &ended) {
         registered.lost(error);
     }
-    ended
+    ended?;
+    anyhow::ensure!(!broken, ENDED_BY_FAULT);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,6 +11,9 @@ use std::future::Future;
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// What is said of a process that a broken invariant has ended.
+pub(crate) const ENDED_BY_FAULT: &str = "ended by a fault of its own: the log tells of it";
+
 /// Starts the HTTP endpoint if the configuration names an address for it.
 pub(crate) async fn http(config: &Config, probe: Arc<dyn Probe>) -> Result<Option<HttpServer>> {
     let listen = &config.http.listen;
@@ -84,7 +87,7 @@ impl Stopping {
     async fn or_ended(&mut self, ended: impl Future<Output = ()>) -> Result<()> {
         tokio::select! {
             () = self.asked() => Ok(()),
-            () = ended => anyhow::bail!("ended by a fault of its own: the log tells of it"),
+            () = ended => anyhow::bail!(ENDED_BY_FAULT),
         }
     }
 }

@@ -22,6 +22,9 @@ pub struct Report {
     pub events: u64,
     /// Sums over all runs that were clean.
     pub tally: Tally,
+    /// How long all clients of each run together took to prove that they can commit once it was mended, in
+    /// nanoseconds.
+    pub proofs: Vec<u64>,
     /// How often rare branches were taken in runs that were clean.
     pub probes: Counts,
     /// Runs that broke a promise, by seed.
@@ -68,6 +71,15 @@ pub fn run_plans(
 }
 
 impl Report {
+    /// How long it took in all but so many of a hundred runs until everybody had committed, in seconds.
+    #[must_use]
+    pub fn proved_within(&self, but_percent: usize) -> f64 {
+        let mut proofs = self.proofs.clone();
+        proofs.sort_unstable();
+        let place = proofs.len() * (100 - but_percent) / 100;
+        proofs.get(place).or(proofs.last()).map_or(0.0, |nanos| *nanos as f64 / 1e9)
+    }
+
     fn add(&mut self, result: Result<crate::run::Clean, Failure>) {
         self.seeds += 1;
         match result {
@@ -93,8 +105,7 @@ impl Report {
                 self.tally.refused_twins += clean.tally.refused_twins;
                 self.tally.went_on += clean.tally.went_on;
                 self.tally.cores += clean.tally.cores;
-                self.tally.proof_nanos_max =
-                    self.tally.proof_nanos_max.max(clean.tally.proof_nanos_max);
+                self.proofs.push(clean.tally.proof_nanos_max);
                 self.tally.refreshed += clean.tally.refreshed;
                 self.tally.copied += clean.tally.copied;
                 self.tally.file_operations += clean.tally.file_operations;

@@ -15,8 +15,10 @@ use std::process::ExitCode;
 const USAGE: &str = "usage:
   larder-sim run SEED [--fault NAME] [--files] [--trace]
                                       plays a seed; prints the trace's end if it fails, or all of it
-  larder-sim run A..B [--jobs N] [--all] [--files]
-                                      plays seeds, N at once, up to the first that fails, or all
+  larder-sim run A..B [--jobs N] [--all] [--files] [--within S,T]
+                                      plays seeds, N at once, up to the first that fails, or all; fails, too, when
+                                      in the middle run it takes more than S virtual seconds, or in all but a
+                                      tenth of the runs more than T, until everybody can commit again
                                       a run that fails is recorded in FOLDER (--record FOLDER);
                                       with --files worlds that are about files
   larder-sim replay FILE [--quiet]    plays a run that was recorded; prints what happens in it
@@ -90,8 +92,17 @@ fn result(well: bool) -> Option<ExitCode> {
 
 fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
     let seeds = parse_seeds(seeds)?;
-    let options =
-        Options::parse(rest, &["--fault", "--jobs", "--record"], &["--all", "--files", "--trace"])?;
+    let options = Options::parse(
+        rest,
+        &["--fault", "--jobs", "--record", "--within"],
+        &["--all", "--files", "--trace"],
+    )?;
+    let within = options.value("--within").map(parse_within);
+    let within = match within {
+        Some(None) => return None,
+        Some(within) => within,
+        None => None,
+    };
     let plan = plans(&options)?;
     if options.has("--trace") {
         return trace(seeds, &plan);
@@ -114,7 +125,8 @@ fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
         "{} seeds ({} recoverable, {} beyond), {} failed; {} events in {seconds:.1} s; {} transactions committed, {} aborted, \
          {} unknown; {} operations on files; {} copies compared, {} damaged stores refused, \
          {} deletions asked for, {} volumes copied, {} times the latest asked for, \
-         {} cores worked alone, at most {:.0} s until all had committed",
+         {} cores worked alone; {:.1} virtual seconds until all had committed in the middle run, {:.1} in all but a tenth, \
+         {:.0} at most",
         report.seeds,
         report.budgets[0],
         report.budgets[1],
@@ -130,9 +142,25 @@ fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
         report.tally.copied,
         report.tally.refreshed,
         report.tally.cores,
-        report.tally.proof_nanos_max as f64 / 1e9,
+        report.proved_within(50),
+        report.proved_within(10),
+        report.proved_within(0),
     );
-    result(report.failures.is_empty())
+    let is_slow = within.is_some_and(|(middle, most)| {
+        report.proved_within(50) > middle || report.proved_within(10) > most
+    });
+    if let (true, Some((middle, most))) = (is_slow, within) {
+        println!(
+            "progress: {middle} s were allowed in the middle run, and {most} s in all but a tenth"
+        );
+    }
+    result(report.failures.is_empty() && !is_slow)
+}
+
+/// Seconds of the middle run, and of all but a tenth.
+fn parse_within(text: &str) -> Option<(f64, f64)> {
+    let (middle, most) = text.split_once(',')?;
+    Some((middle.parse().ok()?, most.parse().ok()?))
 }
 
 /// The plans that the words of a command ask for: with a planted fault, about files.

@@ -2,10 +2,12 @@
 //! run gets a random subset of operations and troubles with wild weights, so that rare ones meet.
 
 mod aims;
+mod bounds;
 mod failover;
 mod group;
 mod troubles;
 
+pub use bounds::Bounds;
 pub use failover::FailoverPlan;
 pub use group::GroupPlan;
 pub use troubles::{Budget, TROUBLES, Trouble};
@@ -78,6 +80,9 @@ pub struct Plan {
     pub troubles: Vec<(Trouble, u64)>,
     /// Bounds of the machines.
     pub limits: Limits,
+    /// Those that few runs set.
+    #[serde(default)]
+    pub bounds: Bounds,
     /// Whether a process that dies is always back soon, and with a clock that begins anew: its machine was
     /// reset.
     #[serde(default)]
@@ -330,7 +335,7 @@ impl Plan {
         }
     }
 
-    /// Draws the plan of a seed.
+    /// Draws the plan of a seed: the same, whatever is planted.
     #[must_use]
     pub fn draw(seed: u64, faults: Faults) -> Self {
         let mut plan = Self::draw_general(seed, faults);
@@ -338,23 +343,19 @@ impl Plan {
         plan.draw_aims();
         plan.draw_deeds_of_administrators();
         plan.heals_core = Rng::new(seed ^ 0x00c0_4e00).chance(1, 2);
-        // A planted fault of the machines is looked for beside clients of objects alone.
-        let of_groups = crate::planted::is_of_groups(faults);
-        if faults == Faults::NONE || of_groups {
-            plan.group = GroupPlan::draw(&plan, of_groups);
-            let of_failover = crate::planted::is_of_failover(faults);
-            if faults == Faults::NONE || of_failover {
-                plan.draw_failover(of_failover);
-            }
+        plan.group = GroupPlan::draw(&plan);
+        plan.draw_failover();
+        let nodes = plan.nodes.len();
+        if let Some(group) = &mut plan.group {
+            group.draw_strangers(seed, nodes);
         }
-        if faults == Faults::NONE {
-            plan.files = crate::files::draw(seed, plan.store_nanos);
-        }
+        plan.files = crate::files::draw(seed, plan.store_nanos);
         if plan.files.is_some() && plan.store_nanos > 20 * MILLI {
             // A directory's page that is full is hundreds of pages: commits would wait for their installs, one
             // after the other, for minutes.
             plan.limits.install_pages_max = plan.limits.install_pages_max.max(64);
         }
+        plan.bounds = Bounds::draw(&plan);
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         let outside = plan.outside_budget();
         assert!(outside.is_none(), "seed {seed} is {:?} and has {outside:?}", plan.budget);
@@ -474,6 +475,7 @@ impl Plan {
             events: pick(rng, &[2_000, 5_000, 10_000]),
             replays: true,
             heals_core: false,
+            bounds: Bounds::default(),
             machines_reset: false,
             judges: Judges::Ours,
             wire: rng.chance(1, 8),

@@ -159,7 +159,7 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::ConflictByPage, "conflict-by-page", &[By::Rule(13), By::Rule(15)]),
 ];
 
-/// Those of groups: they are looked for where nodes are neighbours.
+/// Those of groups.
 pub const GROUP_FAULTS: &[Planted<Fault>] = &[
     planted(Fault::HelpUnawaited, "help-unawaited", STATE),
     planted(Fault::PointedForgetsKept, "pointed-forgets-kept", STATE),
@@ -175,7 +175,7 @@ pub const GROUP_FAULTS: &[Planted<Fault>] = &[
     planted(Fault::UpdatesOfLost, "updates-of-lost", REST),
 ];
 
-/// Those of failover: they are looked for where groups find their redirectors themselves.
+/// Those of failover.
 pub const FAILOVER_FAULTS: &[Planted<Fault>] = &[
     planted(Fault::FollowsOlder, "follows-older", REST),
     planted(Fault::LeadsOn, "leads-on", REST),
@@ -188,17 +188,6 @@ pub const FAILOVER_FAULTS: &[Planted<Fault>] = &[
 /// All faults of the machines and the store, those of groups among them.
 fn of_machines() -> impl Iterator<Item = &'static Planted<Fault>> {
     FAULTS.iter().chain(GROUP_FAULTS).chain(FAILOVER_FAULTS)
-}
-
-/// Whether one of groups is planted.
-pub(crate) fn is_of_groups(faults: Faults) -> bool {
-    let mut of_groups = GROUP_FAULTS.iter().chain(FAILOVER_FAULTS);
-    of_groups.any(|known| faults.has(known.fault))
-}
-
-/// Whether one of failover is.
-pub(crate) fn is_of_failover(faults: Faults) -> bool {
-    FAILOVER_FAULTS.iter().any(|known| faults.has(known.fault))
 }
 
 /// The fault of the machines of a name.

@@ -3,7 +3,7 @@
 //! same place.
 
 use crate::decisions::{Decision, FileTurn};
-use crate::plan::Plan;
+use crate::plan::{Bounds, Plan};
 use crate::recording::Recording;
 use crate::run::{OVERTIME, run_recorded_until};
 use std::collections::BTreeSet;
@@ -267,7 +267,8 @@ impl Shrinker<'_> {
 
     /// What makes a run harder to read.
     fn simplify(&mut self) {
-        let simpler: [fn(&mut Plan); 5] = [
+        let simpler: [fn(&mut Plan); 6] = [
+            |plan| plan.bounds = Bounds::default(),
             |plan| plan.drift_ppm = 0,
             |plan| plan.wall_error = 0,
             |plan| plan.lines.iter_mut().for_each(|line| line.jitter = 0),

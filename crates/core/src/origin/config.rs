@@ -49,6 +49,9 @@ pub struct OriginConfig {
     /// How long a commit, a fetch or a resume waits for the store or for its turn before it is
     /// answered with an error. Default: 20 s.
     pub wait_max: Duration,
+    /// Log records after which what is prepared, and not decided yet, is logged once more, so that it keeps back
+    /// little of the log. Default: 4096.
+    pub logged_again: u64,
     /// Entries (page and slot) of the table of recent writes. Default: 262 144.
     pub recent_writes_max: usize,
     /// Most boots whose outcomes are kept. Default: 65 536.
@@ -114,6 +117,7 @@ impl Default for OriginConfig {
             index_loads_max: 64,
             index_part_max: PAGES_PER_MESSAGE_MAX,
             wait_max: Duration::from_secs(20),
+            logged_again: 4096,
             recent_writes_max: 262_144,
             boots_max: 65_536,
             boots_per_name_max: 4096,

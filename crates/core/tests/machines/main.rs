@@ -2,7 +2,7 @@
 
 mod driver;
 
-use driver::{Choices, Victim, run};
+use driver::{Choices, Reached, Victim, run};
 use larder_core::rng::Rng;
 
 /// Runs for each machine, unless `LARDER_LIES` says another number.
@@ -11,7 +11,9 @@ const RUNS: u64 = 600;
 /// copy went and was counted on; the node panicked at its next reset.
 const FOUND: [u64; 1] = [4804];
 
-fn lie_to(victim: Victim) {
+/// Lies to a machine, and how far they came, all together.
+fn lie_to(victim: Victim) -> Reached {
+    let mut reached = Reached::default();
     #[expect(clippy::disallowed_methods, reason = "a test is told by whom it is run for")]
     let runs = std::env::var("LARDER_LIES").map_or(RUNS, |runs| runs.parse().expect("a number"));
     for seed in (0..runs).chain(FOUND) {
@@ -19,16 +21,26 @@ fn lie_to(victim: Victim) {
         let length = 200 + rng.below(8000);
         let bytes: Vec<u8> = (0..length).map(|_| rng.below(256) as u8).collect();
         let lies = std::panic::AssertUnwindSafe(|| run(victim, &mut Choices::new(&bytes)));
-        if let Err(panic) = std::panic::catch_unwind(lies) {
-            eprintln!("lies to the {victim:?} with seed {seed}");
-            std::panic::resume_unwind(panic);
+        match std::panic::catch_unwind(lies) {
+            Ok(of) => {
+                reached.prepared += of.prepared;
+                reached.decided += of.decided;
+                reached.pointed += of.pointed;
+                reached.helped += of.helped;
+            }
+            Err(panic) => {
+                eprintln!("lies to the {victim:?} with seed {seed}");
+                std::panic::resume_unwind(panic);
+            }
         }
     }
+    reached
 }
 
 #[test]
 fn lies_to_an_origin() {
-    lie_to(Victim::Origin);
+    let reached = lie_to(Victim::Origin);
+    assert!(reached.prepared > 0 && reached.decided > 0, "no lie was a transaction: {reached:?}");
 }
 
 #[test]
@@ -43,10 +55,12 @@ fn lies_to_a_relay() {
 
 #[test]
 fn lies_to_a_member() {
-    lie_to(Victim::Member);
+    let reached = lie_to(Victim::Member);
+    assert!(reached.helped > 0, "no neighbour was helped: {reached:?}");
 }
 
 #[test]
 fn lies_to_a_redirector() {
-    lie_to(Victim::Redirector);
+    let reached = lie_to(Victim::Redirector);
+    assert!(reached.pointed > 0, "nobody was pointed to a neighbour: {reached:?}");
 }

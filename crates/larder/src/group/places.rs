@@ -1,7 +1,7 @@
 //! What a node does about who its group's redirector is (decision 0036): it links to it, or, if it is the
 //! redirector itself, runs a relay beside its cache, to which it links as the others do.
 
-use super::seat::{Followed, Seat};
+use super::seat::{Followed, Leaver, Seat};
 use super::told_by_redirector;
 use crate::config::{GroupSection, RelayConfig};
 use crate::metrics::{Metrics, Side};
@@ -11,6 +11,7 @@ use crate::transport::{Guests, LinkState, LinkWatch, Parent};
 use serde_json::Value;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
@@ -40,7 +41,9 @@ pub(crate) struct Places {
     seat: Seat,
     section: GroupSection,
     half: Arc<Mutex<Option<Half>>>,
+    /// Its sender is gone when what follows has ended, by itself or by a broken invariant.
     broken: watch::Receiver<bool>,
+    leaving: AtomicBool,
     task: AbortHandle,
 }
 
@@ -66,21 +69,24 @@ impl Places {
         let half = Arc::new(Mutex::new(None));
         let section = stage.relay.group.clone();
         let (breaks, broken) = watch::channel(false);
-        let follows = stage.follow(seat.followed(), half.clone(), breaks);
+        let follows = stage.follow((seat.followed(), seat.leaver()), half.clone(), breaks);
         let task = tokio::spawn(follows).abort_handle();
-        Self { seat, section, half, broken, task }
+        Self { seat, section, half, broken, leaving: AtomicBool::new(false), task }
     }
 
-    /// Waits until a broken invariant has ended the relay beside the cache.
+    /// Waits until a broken invariant has ended the relay beside the cache, the process's part in its group, or what
+    /// follows the one with the other.
     pub(crate) async fn broken(&self) {
-        if self.broken.clone().wait_for(|broken| *broken).await.is_err() {
+        let _ = self.broken.clone().wait_for(|broken| *broken).await;
+        if self.leaving.load(Ordering::Acquire) {
             std::future::pending().await
         }
     }
 
     /// Whether that has happened.
     pub(crate) fn is_broken(&self) -> bool {
-        *self.broken.borrow()
+        let ended = *self.broken.borrow() || self.broken.has_changed().is_err();
+        ended && !self.leaving.load(Ordering::Acquire)
     }
 
     /// What is to be seen of it: of the election, and of the relay beside the cache if it is the redirector.
@@ -108,6 +114,7 @@ impl Places {
 
     /// Leaves the group, and has others take over what this process is in it.
     pub(crate) async fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
         self.seat.leave().await;
         self.task.abort();
         let half = self.half.lock().await.take();
@@ -120,7 +127,7 @@ impl Places {
 impl Stage {
     async fn follow(
         self,
-        mut followed: watch::Receiver<Followed>,
+        (mut followed, leaver): (watch::Receiver<Followed>, Leaver),
         half: Arc<Mutex<Option<Half>>>,
         breaks: watch::Sender<bool>,
     ) {
@@ -167,8 +174,12 @@ impl Stage {
                     }
                 }
                 () = ended(gone) => {
+                    // Whoever goes on in this process has a parent again, and the others elect somebody else.
+                    self.guests.keep_out(Side::Down);
+                    drop(half.lock().await.take());
+                    self.turn(Some(Parent::configured(above)));
                     breaks.send_replace(true);
-                    return;
+                    return leaver.leave().await;
                 }
             }
         }
@@ -219,6 +230,7 @@ fn wanted(
         }
         Followed::Own(address) | Followed::Other(address) => {
             let found = Parent { address: address.clone(), found: true };
+            tries.is_alone(linked.is_some_and(|linked| !linked.found), now);
             let is_linked = linked == Some(&found);
             let tried = tries.tries(&found, is_linked, now);
             Some(if tried { found } else { Parent::configured(above) })
@@ -230,6 +242,8 @@ fn wanted(
 struct Tries {
     /// Which.
     of: Option<Parent>,
+    /// Since when there is no link to anybody while it is done without.
+    lost: Option<Instant>,
     /// It is tried; else it is done without.
     on: bool,
     /// Until then; none: there is a link.
@@ -240,7 +254,7 @@ struct Tries {
 
 impl Tries {
     fn new() -> Self {
-        Self { of: None, on: false, until: None, pause: TRIED_AFTER }
+        Self { of: None, lost: None, on: false, until: None, pause: TRIED_AFTER }
     }
 
     /// When that changes by itself.
@@ -248,11 +262,25 @@ impl Tries {
         self.until
     }
 
+    /// While it is done without there is a link to the configured parent, or not. When it comes back after it was away
+    /// for longer than a redirector is waited for, it was the line that had been down: the redirector's, too, which
+    /// is tried again at once.
+    fn is_alone(&mut self, linked: bool, now: Instant) {
+        if self.on {
+            self.lost = None;
+        } else if !linked {
+            self.lost.get_or_insert(now);
+        } else if self.lost.take().is_some_and(|since| now - since >= WITHOUT_AFTER) {
+            (self.until, self.pause) = (Some(now), TRIED_AFTER);
+        }
+    }
+
     /// Whether it is to be tried now. `linked`: there is a link to it.
     fn tries(&mut self, parent: &Parent, linked: bool, now: Instant) -> bool {
         if self.of.as_ref() != Some(parent) {
             let until = Some(now + WITHOUT_AFTER);
-            *self = Self { of: Some(parent.clone()), on: true, until, pause: TRIED_AFTER };
+            let (of, pause) = (Some(parent.clone()), TRIED_AFTER);
+            *self = Self { of, lost: None, on: true, until, pause };
         } else if linked {
             (self.until, self.pause) = (None, TRIED_AFTER);
         } else if self.on && self.until.is_none() {
@@ -316,6 +344,35 @@ mod tests {
         assert_eq!(wanted(&nobody, "o:1", None, (&mut tries, now)), above);
         assert_eq!(tries.next(), None, "there is nothing to wait for");
         assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(one), "it is back");
+    }
+
+    /// The line to the origin was down while the redirector was replaced, for minutes: everybody did without the new one
+    /// for minutes more when the line was back, each with a link of its own.
+    #[test]
+    fn a_redirector_is_tried_again_when_the_line_is_back() {
+        let (mut tries, one, mut now) = (Tries::new(), found("a:1"), Instant::now());
+        let (followed, above) = (Followed::Other("a:1".into()), Parent::configured("o:1"));
+        // Several attempts come to nothing, since it has nothing to tell.
+        for _ in 0..5 {
+            assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(one.clone()));
+            now += WITHOUT_AFTER;
+            assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(above.clone()));
+            assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(above.clone()));
+            now = tries.next().expect("it is tried again");
+        }
+        assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(one.clone()));
+        now += WITHOUT_AFTER;
+        assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(above.clone()));
+        assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(above.clone()));
+        now += 2 * WITHOUT_AFTER;
+        let back = wanted(&followed, "o:1", Some(&above), (&mut tries, now));
+        assert_eq!(back, Some(one), "the line is back");
+        // A link that comes at once when it is done without says nothing of the line.
+        now += WITHOUT_AFTER;
+        assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(above.clone()));
+        now += Duration::from_millis(200);
+        let alone = wanted(&followed, "o:1", Some(&above), (&mut tries, now));
+        assert_eq!(alone, Some(above), "it is the redirector that is not reached");
     }
 
     /// One that is never reached is tried less and less often, and another one at once.

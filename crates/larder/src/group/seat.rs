@@ -38,6 +38,9 @@ const ADDRESS_EVERY: Duration = Duration::from_secs(1);
 const ADDRESS_AGAIN: Duration = Duration::from_secs(10);
 /// How long a name may take to be resolved.
 const ADDRESS_LIMIT: Duration = Duration::from_secs(2);
+/// Addresses beyond every network that there is (RFC 5737, RFC 3849): what leads there leads outward.
+const BEYOND: &str = "192.0.2.1:9";
+const BEYOND_IPV6: &str = "[2001:db8::1]:9";
 
 /// Who takes a seat.
 pub(crate) struct Candidate {
@@ -86,6 +89,19 @@ enum Ask {
     Look(oneshot::Sender<Value>),
 }
 
+/// Has a process leave its group.
+pub(crate) struct Leaver(mpsc::Sender<Ask>);
+
+impl Leaver {
+    /// Says that this process leaves, so that it is not missed.
+    pub(crate) async fn leave(&self) {
+        let (done, left) = oneshot::channel();
+        if self.0.send(Ask::Leave(done)).await.is_ok() && left.await.is_ok() {
+            sleep(LEAVE_LIMIT).await;
+        }
+    }
+}
+
 /// A seat that is taken: given up when dropped, without a word.
 pub(crate) struct Seat {
     asks: mpsc::Sender<Ask>,
@@ -120,10 +136,22 @@ impl Seat {
 
     /// Says that this process leaves, so that it is not missed.
     pub(crate) async fn leave(&self) {
-        let (done, left) = oneshot::channel();
-        if self.asks.send(Ask::Leave(done)).await.is_ok() && left.await.is_ok() {
-            sleep(LEAVE_LIMIT).await;
-        }
+        self.leaver().leave().await;
+    }
+
+    /// Whoever has it leave.
+    pub(crate) fn leaver(&self) -> Leaver {
+        Leaver(self.asks.clone())
+    }
+
+    /// Waits until it is given up: it has left, or a broken invariant has ended it.
+    pub(crate) async fn ended(&self) {
+        self.asks.closed().await;
+    }
+
+    /// Whether that has happened.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.asks.is_closed()
     }
 
     /// What is to be seen of it.
@@ -366,15 +394,33 @@ impl Candidate {
         if !self.listen.ip().is_unspecified() {
             return vec![self.listen.to_string()];
         }
-        let mut found = Vec::new();
-        for target in self.section.seeds().chain(Some(self.section.multicast.as_str())) {
-            found.extend(toward(target, self.listen.is_ipv4()).await);
+        let ipv4 = self.listen.is_ipv4();
+        let targets = self.section.seeds().chain(Some(self.section.multicast.as_str()));
+        // All at once: a name server that does not answer takes its time for each.
+        let mut looks = Vec::new();
+        for target in targets.map(str::to_owned) {
+            looks.push(tokio::spawn(async move { toward(&target, ipv4).await }));
         }
-        // This machine's own name may lead to itself alone.
+        let mut found = Vec::new();
+        for look in looks {
+            found.extend(look.await.ok().flatten());
+        }
+        // This machine's own name may lead to itself alone, and others would seek it at themselves.
         found.sort_by_key(IpAddr::is_loopback);
+        let only_itself = !found.is_empty() && found.iter().all(IpAddr::is_loopback);
+        if only_itself && !self.section.seeds().all(is_of_this_machine) {
+            let beyond = if ipv4 { BEYOND } else { BEYOND_IPV6 };
+            let outward = toward(beyond, ipv4).await;
+            found.splice(0..0, outward);
+        }
         let port = self.listen.port();
         found.into_iter().map(|address| SocketAddr::new(address, port).to_string()).collect()
     }
+}
+
+/// Whether a seed is written as one that is reached from this machine alone.
+fn is_of_this_machine(seed: &str) -> bool {
+    seed.starts_with("localhost:") || is_loopback(seed)
 }
 
 fn is_loopback(address: &str) -> bool {

@@ -180,7 +180,13 @@ impl RelayServer {
 
     /// Waits until it has ended: a broken invariant ends it, and its process should end with it.
     pub async fn ended(&self) {
-        self.relaying.inputs.gone().await;
+        match &self.seat {
+            Some(seat) => tokio::select! {
+                () = self.relaying.inputs.gone() => {}
+                () = seat.ended() => {}
+            },
+            None => self.relaying.inputs.gone().await,
+        }
     }
 
     /// Where it listens.
@@ -283,6 +289,9 @@ impl Probe for RelayServer {
     fn healthy(&self) -> Result<(), String> {
         if self.relaying.inputs.is_gone() {
             return Err("the relay's task has ended".into());
+        }
+        if self.seat.as_ref().is_some_and(Seat::has_ended) {
+            return Err("its part in its group has ended".into());
         }
         Ok(())
     }

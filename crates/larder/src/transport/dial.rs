@@ -214,11 +214,7 @@ impl Dialer {
             // This process ends: nothing is wrong, and nothing is dialled any more.
             End::Stopped | End::Closed(CloseReason::Shutdown) => return Ended::Stopped,
             End::Elsewhere => return Ended::Elsewhere,
-            // Whoever goes back and forth between redirectors may be taken for another of its name for a moment.
-            End::Goodbye(reason) | End::Closed(reason)
-                if lasting(&reason)
-                    && !(self.target.found && matches!(reason, CloseReason::Identity(_))) =>
-            {
+            End::Goodbye(reason) | End::Closed(reason) if lasting(&reason) => {
                 LinkState::Refused(reason)
             }
             End::Goodbye(reason) | End::Closed(reason) => LinkState::Down(Some(reason.to_string())),
@@ -232,6 +228,10 @@ impl Dialer {
 
     /// Says where the link is; logged once, not at every attempt.
     fn tell(&self, state: LinkState) {
+        // A redirector that the group has found is done without after a while, whatever it has against this process
+        // or the reverse: it is the configured parent that may refuse for good.
+        let trouble = state.trouble().filter(|_| self.target.found);
+        let state = trouble.map_or(state, |trouble| LinkState::Down(Some(trouble)));
         if *self.state.borrow() == state {
             return;
         }

@@ -227,6 +227,26 @@ async fn a_redirector_that_is_not_reached_is_done_without() {
     assert_eq!(low.status().parent, parent);
 }
 
+/// Somebody is the redirector, and whoever listens at its address is not of the group, as when its certificate has
+/// expired while its links stand. Whoever started then was told that its parent is not trusted, and ended, though its
+/// own parent would have had it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redirector_that_is_not_trusted_is_done_without() {
+    let ports: [u16; 2] = ports();
+    let lan = Lan::new(&ports);
+    let origin = lan.site.origin().await;
+    let parent = origin.address().to_string();
+    let mut config = lan.relay_config(ports[0], &parent, GroupRole::Pinned);
+    config.group.address.clone_from(&parent);
+    let _relay = RelayServer::start(config).await.expect("the relay starts");
+    let low = lan.member("low", ports[1], &parent).await;
+    let id = counter(&create(&low, "shared").await, 1).await;
+    let on_low = session(&low.volume("shared").await.expect("made"));
+    assert_eq!(increment(&on_low, id).await.expect("commits"), 1);
+    follows(&low, "redirector").await;
+    assert_eq!(increment(&on_low, id).await.expect("commits"), 2);
+}
+
 /// A certificate of the authority that is not of the group says nothing in it, and hears nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_takes_no_part_in_an_election() {

@@ -141,6 +141,7 @@ impl World {
         result: Result<CacheReply, RequestError>,
     ) {
         let mut stamps = Vec::new();
+        self.clients[index].put_off = matches!(result, Err(RequestError::Busy(_)));
         let outcome = match result {
             Ok(CacheReply::Committed(all)) => {
                 stamps = all;

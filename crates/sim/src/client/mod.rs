@@ -149,6 +149,8 @@ pub struct Client {
     ids: Vec<IdRange>,
     /// It misses a volume, and makes all of them before it goes on.
     opens_again: bool,
+    /// Too much is under way at its node: it comes again a little later.
+    put_off: bool,
     /// Transactions begun, and steps taken since the last one was.
     begun: u32,
     steps: u64,
@@ -288,6 +290,7 @@ impl Client {
             stage: Stage::Setup(0),
             ids: Vec::new(),
             opens_again: false,
+            put_off: false,
             begun: 0,
             steps: 0,
             proofs: 0,
@@ -367,6 +370,9 @@ impl World {
 
     fn client_thinks(&mut self, number: usize) {
         let mut span = self.plan.mix.think;
+        if std::mem::take(&mut self.clients[number].put_off) {
+            span = span.max(20 * MILLI);
+        }
         let running = matches!(self.clients[number].stage, Stage::Run(_));
         if running && self.rng.below(100) < self.plan.mix.linger_percent {
             span = self.plan.limits.lease.as_nanos() as u64 * 2;

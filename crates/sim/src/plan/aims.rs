@@ -3,6 +3,7 @@
 //! is there all the same in an eighth of its runs.
 
 mod mixed;
+mod neighbours;
 mod stores;
 
 use super::{Action, Budget, Limits, Mix, Plan, Trouble, pick};
@@ -60,6 +61,8 @@ const FULL_STORES: Aim =
     Aim { name: "full-stores", sets: &[W, M, L, S, T], aim: Plan::aim_at_full_stores };
 const EMPTIED_SLOTS: Aim =
     Aim { name: "emptied-slots", sets: &[M, S], aim: Plan::aim_at_emptied_slots };
+const NEIGHBOURS: Aim =
+    Aim { name: "neighbours", sets: &[W, M, L, S, T], aim: Plan::aim_at_neighbours };
 const REFUSED_COPIES: Aim =
     Aim { name: "refused-copies", sets: &[W, M, L], aim: Plan::aim_at_refused_copies };
 
@@ -120,8 +123,8 @@ impl Plan {
         }
         let rng = &mut Rng::new(self.seed ^ 0x00ec_40e5);
         match rng.below(24) {
-            0..=6 => LISTS.take(self, rng),
-            7 => OLD_ECHOES.take(self, rng),
+            0..=6 | 19 | 20 => LISTS.take(self, rng),
+            7 | 17 | 18 => OLD_ECHOES.take(self, rng),
             8 | 9 if self.nodes.len() > 1 && beyond => NUMBERS.take(self, rng),
             10 | 11 => CLOCKS.take(self, rng),
             12 => TWO_DOMAINS.take(self, rng),
@@ -142,10 +145,21 @@ impl Plan {
         let rng = &mut Rng::new(self.seed ^ 0x00_2bc0);
         // Of what slow stores and clocks aim at nothing would be left.
         let echoes = self.aims.iter().any(|aim| aim == OLD_ECHOES.name);
-        if rng.chance(1, 12) && !echoes {
+        if rng.chance(1, 8) && !echoes {
             WHOLES.take(self, rng);
         }
         self.draw_mixture(&mut Rng::new(self.seed ^ 0x77aa_a971));
+        let rng = &mut Rng::new(self.seed ^ 0x004e_1947);
+        // Of what other aims set up little would be left.
+        let seldom = if self.aims.is_empty() { 3 } else { 16 };
+        if rng.chance(1, seldom) {
+            NEIGHBOURS.take(self, rng);
+        }
+    }
+
+    /// Whether it is about neighbours.
+    pub(super) fn is_of_neighbours(&self) -> bool {
+        self.aims.iter().any(|aim| aim == NEIGHBOURS.name)
     }
 
     /// Of plans with copies, half of those with relays.
@@ -402,8 +416,8 @@ impl Plan {
     fn aim_at_old_echoes(&mut self, rng: &mut Rng) {
         self.aim_at_ages(rng);
         self.troubles = vec![
-            (Trouble::CrashNode, pick(rng, &[400 * MILLI, SECOND])),
-            (Trouble::Break, 4 * SECOND),
+            (Trouble::CrashNode, pick(rng, &[200, 400, 1_000]) * MILLI),
+            (Trouble::Break, pick(rng, &[1, 2, 4]) * SECOND),
         ];
         self.machines_reset = true;
         (self.domains, self.volumes, self.clients, self.events) = (1, 1, 4, 20_000);
@@ -518,7 +532,7 @@ mod tests {
     use larder_core::machine::Faults;
     use std::collections::BTreeSet;
 
-    const AIMS: [Aim; 15] = [
+    const AIMS: [Aim; 16] = [
         CROWDS,
         TWINS,
         LATE_STREAMS,
@@ -533,6 +547,7 @@ mod tests {
         WHOLES,
         FULL_STORES,
         EMPTIED_SLOTS,
+        NEIGHBOURS,
         REFUSED_COPIES,
     ];
 

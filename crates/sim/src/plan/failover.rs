@@ -39,13 +39,15 @@ const TROUBLES: [Trouble; 5] = [
 ];
 
 impl Plan {
-    /// In a third of the runs with groups, or in all of them. Drawn apart.
-    pub(super) fn draw_failover(&mut self, always: bool) {
+    /// In a third of the runs with groups, and in most that are about neighbours. Drawn apart.
+    pub(super) fn draw_failover(&mut self) {
         let rng = &mut Rng::new(self.seed ^ 0x00fa_110e);
         let Some(group) = self.group.as_ref().filter(|_| !self.twins) else { return };
         let members =
             |relay: u16| (0..).zip(&self.nodes).filter(move |(_, parent)| **parent == relay);
-        if !rng.chance(1, 3) && !always {
+        let none = !rng.chance(1, 3);
+        let seldom = !self.is_of_neighbours() || rng.chance(1, 3);
+        if none && seldom {
             return;
         }
         let mut standbys = Vec::new();

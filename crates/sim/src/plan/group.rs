@@ -32,17 +32,20 @@ pub struct GroupPlan {
     pub update_bytes_max: usize,
     /// Bytes of all that are kept for them.
     pub updates_bytes_max: usize,
+    /// Nodes, by their places, whose certificates are not of the group of the relay above them.
+    #[serde(default)]
+    pub strangers: Vec<u16>,
     /// Whether groups find their redirectors themselves; else it is the relay above.
     #[serde(default)]
     pub failover: Option<super::FailoverPlan>,
 }
 
 impl GroupPlan {
-    /// In half of the runs that have relays, or in all of them. Drawn apart, so that the others stay what
-    /// they were.
-    pub(super) fn draw(plan: &Plan, always: bool) -> Option<Self> {
+    /// In half of the runs that have relays, and in all that are about neighbours. Drawn apart, so that the others
+    /// stay what they were.
+    pub(super) fn draw(plan: &Plan) -> Option<Self> {
         let rng = &mut Rng::new(plan.seed ^ 0x0047_4f55);
-        let none = rng.chance(1, 2) && !always;
+        let none = rng.chance(1, 2) && !plan.is_of_neighbours();
         if plan.relays.is_empty() || plan.nodes.len() < 2 || none {
             return None;
         }
@@ -64,8 +67,17 @@ impl GroupPlan {
             rest: pick(rng, &[MILLI, SECOND]),
             update_bytes_max: pick(rng, &[0, 200, 64 << 10, 64 << 10]),
             updates_bytes_max: pick(rng, &[300, 16 << 20, 16 << 20]),
+            strangers: Vec::new(),
             failover: None,
         })
+    }
+
+    /// In a quarter of the runs whose redirectors are given. Drawn apart.
+    pub(super) fn draw_strangers(&mut self, seed: u64, nodes: usize) {
+        let rng = &mut Rng::new(seed ^ 0x57a4_17e5);
+        if self.failover.is_none() && rng.chance(1, 4) {
+            self.strangers = (0..nodes as u16).filter(|_| rng.chance(1, 3)).collect();
+        }
     }
 
     /// The redirector's bounds.

@@ -90,11 +90,12 @@ impl World {
             return;
         }
         let link = link_of(conn);
+        let in_group = !self.is_stranger(self.net.conn(conn).child);
         let input = match end {
             End::Child => LinkInput::UpOpened {
                 link,
                 peer: self.process(self.net.conn(conn).parent).name.clone(),
-                in_group: true,
+                in_group,
             },
             End::Parent => {
                 let child = self.process(self.net.conn(conn).child);
@@ -102,11 +103,18 @@ impl World {
                     Machinery::Relay(_) => Role::Relay,
                     Machinery::Node(_) | Machinery::Origin(_) => Role::Node,
                 };
-                LinkInput::DownOpened { link, peer: child.name.clone(), role, in_group: true }
+                LinkInput::DownOpened { link, peer: child.name.clone(), role, in_group }
             }
         };
         self.trace.mix(0x0be0 | u64::from(conn) << 16);
         self.link_input(proc, input);
+    }
+
+    /// Whether a process is not of the group of who is above it.
+    fn is_stranger(&self, proc: Proc) -> bool {
+        let Some(group) = &self.plan.group else { return false };
+        let place = usize::from(proc.0).checked_sub(1 + self.plan.relays.len());
+        place.is_some_and(|place| group.strangers.iter().any(|it| usize::from(*it) == place))
     }
 
     pub(super) fn close_at(&mut self, conn: u32, end: End, reason: Option<CloseReason>) {

@@ -39,6 +39,7 @@ impl World {
         config.faults = self.plan.faults;
         config.group = self.plan.group.as_ref().map(|group| group.member(proc.0.to_string()));
         config.transactions_max = 4;
+        self.plan.bounds.of_node(&mut config);
         let (cache, read) = Cache::new(config);
         let node = self.process_mut(proc).node();
         node.machine = Some(Arc::new(Mutex::new(cache)));

@@ -291,6 +291,7 @@ impl World {
             config.index_part_max = 3;
         }
         config.dirty_bytes_max = (4 * limits.install_bytes).max(1 << 16);
+        self.plan.bounds.of_origin(&mut config, self.processes.len());
         config
     }
 

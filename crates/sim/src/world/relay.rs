@@ -23,7 +23,7 @@ impl World {
     /// What a parent grants its children.
     pub(super) fn downlink_config(&self, name: &str) -> DownlinkConfig {
         let limits = &self.plan.limits;
-        DownlinkConfig {
+        let mut config = DownlinkConfig {
             name: name.into(),
             limits: LinkLimits {
                 requests_max: limits.requests_max,
@@ -39,7 +39,9 @@ impl World {
             ring_bytes_max: limits.ring_bytes_max,
             ring_commits_max: limits.ring_commits_max,
             ..DownlinkConfig::default()
-        }
+        };
+        self.plan.bounds.of_downlink(&mut config);
+        config
     }
 
     pub(super) fn start_relay(&mut self, proc: Proc) {

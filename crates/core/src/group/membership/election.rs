@@ -31,6 +31,11 @@ impl Claim {
 
 type There = BTreeMap<BootId, Participant>;
 
+/// How many follow whoever is there: of more than are believed, as many as are.
+fn weight(there: &There) -> u32 {
+    there.len().min(MEMBERS_MAX) as u32
+}
+
 /// Whom one process follows.
 #[derive(Debug)]
 pub(super) struct Election {
@@ -158,7 +163,7 @@ impl Election {
             self.most = self.most.max(there.len());
         }
         if let Some(claim) = self.followed.as_mut().filter(|claim| claim.leader == self.own.life) {
-            claim.weight = claim.weight.max(there.len() as u32);
+            claim.weight = claim.weight.max(weight(there));
         }
         if self.raise_at.is_some_and(|(at, _)| at <= now) {
             return self.raise(there);
@@ -173,7 +178,7 @@ impl Election {
         // Another one that is there, and a claim that was given up, give way to nothing less.
         let raised = u64::from(named || self.followed.is_some());
         self.term = (self.term + raised).min(TERM_MAX);
-        let (term, weight, most) = (self.term, there.len() as u32, self.most);
+        let (term, weight, most) = (self.term, weight(there), self.most);
         self.follow(Claim { term, weight, leader: self.own.life }, there);
         self.raise_at = Some((now.after(last(most)), most));
         true

@@ -90,6 +90,8 @@ pub struct Membership {
     told: Option<BootId>,
     /// Addresses that it was told while it ran, the oldest first.
     found: VecDeque<String>,
+    /// Who answered at which of all addresses: a name that leads to who is there need not be asked.
+    answered: BTreeMap<String, BootId>,
     /// When a seed is asked next; none: not begun.
     seek_at: Option<Instant>,
     /// Which.
@@ -121,6 +123,7 @@ impl Membership {
             election: Election::new(own.clone(), config.faults),
             told: None,
             found: VecDeque::new(),
+            answered: BTreeMap::new(),
             seek_at: None,
             seek: 0,
             left: false,
@@ -168,6 +171,9 @@ impl Membership {
             }
             Say::Here(identity) => {
                 let life = identity.participant.life;
+                if self.seeds().any(|seed| *seed == from) {
+                    self.answered.insert(from, life);
+                }
                 if life != self.config.own.life && self.takes(now, [life], out) {
                     self.swim(now, out, |swim, asked| swim.announce(identity, asked));
                 }
@@ -269,16 +275,24 @@ impl Membership {
         // Who came back from having been taken for gone asks nobody before it has heard from somebody; if all
         // are gone by then, they are there for it for ever (bug 151).
         self.swim(now, out, |swim, asked| swim.apply_many(std::iter::empty(), true, asked));
-        let there: Vec<String> =
-            self.participants().into_values().map(|participant| participant.address).collect();
-        let seeds: Vec<&String> = self.config.seeds.iter().chain(&self.found).collect();
-        for _ in 0..seeds.len() {
-            self.seek = (self.seek + 1) % seeds.len();
-            let seed = seeds[self.seek];
-            if !there.contains(seed) {
-                return self.send(seed.clone(), Say::Who, out);
+        let there = self.participants();
+        let seeds: Vec<&String> = self.seeds().collect();
+        for step in 1..=seeds.len() {
+            let seek = (self.seek + step) % seeds.len();
+            let answered = self.answered.get(seeds[seek]);
+            let known = answered.is_some_and(|life| there.contains_key(life))
+                || there.values().any(|one| one.address == *seeds[seek]);
+            if !known {
+                let seed = seeds[seek].clone();
+                self.seek = seek;
+                return self.send(seed, Say::Who, out);
             }
         }
+    }
+
+    /// Where others may be found.
+    fn seeds(&self) -> impl Iterator<Item = &String> {
+        self.config.seeds.iter().chain(&self.found)
     }
 
     /// A process that stood still does not take that for the silence of others: what came meanwhile is yet to
@@ -301,7 +315,8 @@ impl Membership {
             return;
         }
         if self.found.len() == MEMBERS_MAX {
-            self.found.pop_front();
+            let gone = self.found.pop_front();
+            self.answered.retain(|address, _| Some(address) != gone.as_ref());
         }
         self.send(address.clone(), Say::Who, out);
         self.found.push_back(address);

@@ -1,6 +1,7 @@
 mod strays;
 
 use super::*;
+use crate::machine::Faults;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -18,6 +19,8 @@ struct Group {
     sent: u64,
     /// Pairs that do not reach each other.
     cut: BTreeSet<(usize, usize)>,
+    /// By which name one calls another, in the place of its address.
+    called: BTreeMap<(usize, usize), String>,
     /// Who stands still.
     still: BTreeSet<usize>,
     /// All that was sent, for comparison.
@@ -51,6 +54,7 @@ impl Group {
             flying: BTreeMap::new(),
             sent: 0,
             cut: BTreeSet::new(),
+            called: BTreeMap::new(),
             still: BTreeSet::new(),
             trace: Vec::new(),
         }
@@ -82,7 +86,7 @@ impl Group {
                 return true;
             }
             let Some(Some(machine)) = self.machines.get_mut(to) else { return true };
-            let from = from.to_string();
+            let from = self.called.get(&(to, from)).cloned().unwrap_or_else(|| from.to_string());
             machine.handle(Instant(at), MembershipInput::Received { from, datagram }, &mut out);
             self.carry_out(to, out);
         } else if let Some((_, number)) = timer {
@@ -100,7 +104,12 @@ impl Group {
                 MembershipOutput::Send { to, datagram } => {
                     self.trace.push((self.now, number, datagram.clone()));
                     self.sent += 1;
-                    let to = to.parse().expect("a number");
+                    let name = to.strip_prefix("host");
+                    let called = to.clone();
+                    let to = name.unwrap_or(&to).parse().expect("a number");
+                    if name.is_some() {
+                        self.called.insert((number, to), called);
+                    }
                     self.flying.insert((self.now + WAY, self.sent), (number, to, datagram));
                 }
                 MembershipOutput::Redirector(followed) => {
@@ -339,6 +348,55 @@ fn what_comes_from_another_group_is_dropped_and_participants_are_bounded() {
         come(&mut machine, "g", 1_000 + life);
     }
     assert_eq!(machine.participants().len(), KNOWN_MAX + 1);
+}
+
+/// Seeds were compared with addresses as texts: one that was written as a name was asked twice a second for good by
+/// everybody, and each of its answers asked for the whole list of members.
+#[test]
+fn a_seed_that_is_written_as_a_name_is_asked_until_it_is_known() {
+    let mut group = Group::of(3);
+    for (number, machine) in group.machines.iter_mut().enumerate() {
+        let mut named = config(participant(number, Candidacy::May(1)), &[]);
+        named.seeds = vec!["host0".into()];
+        *machine = Some(Membership::new(named));
+    }
+    group.agree(&[0, 1, 2]);
+    group.run(5_000);
+    let asks = |group: &Group| {
+        let sent = group.trace.iter().map(|(_, _, sent)| Datagram::decode(sent.clone()));
+        sent.filter(|it| matches!(it, Ok(Datagram { say: Say::Who, .. }))).count()
+    };
+    let before = asks(&group);
+    group.run(20_000);
+    assert_eq!(asks(&group), before, "all know who is behind the name");
+    // The seed dies, and somebody else takes its name.
+    group.kill(0);
+    group.run(20_000);
+    assert!(asks(&group) > before, "it is sought again");
+    let again = Participant { life: BootId(7), ..participant(0, Candidacy::May(1)) };
+    group.machines[0] = Some(Membership::new(config(again, &[])));
+    group.agree(&[0, 1, 2]);
+}
+
+/// A redirector that was elected while more than 256 were there said that so many follow it, and nobody believes that
+/// of anybody: it was followed by none.
+#[test]
+fn a_claim_says_no_more_than_is_believed() {
+    let count = MEMBERS_MAX + 20;
+    let mut machine = Membership::new(config(participant(0, Candidacy::May(1)), &[]));
+    let there: BTreeMap<BootId, Participant> = (0..count)
+        .map(|number| participant(number, Candidacy::May(1)))
+        .map(|one| (one.life, one))
+        .collect();
+    machine.election.begin(Instant(0));
+    for at in [1, 2] {
+        machine.election.settle(Instant(at), &there, |_| Duration::from_secs(1));
+    }
+    let claim = machine.claim().expect("it is the first of all");
+    assert_eq!(claim.weight as usize, MEMBERS_MAX);
+    let mut other = Election::new(participant(1, Candidacy::May(1)), Faults::NONE);
+    other.heard(claim, &there);
+    assert_eq!(other.followed(), Some(claim));
 }
 
 /// Whoever said that somebody left was believed, though nobody knew him: a list without bound, of processes that

@@ -148,7 +148,7 @@ impl Domain {
         }
         self.retry_unreadable(cx);
         let removes = self.removal.wants_install(cx.now);
-        self.log_prepared_again();
+        self.log_prepared_again(cx);
         let through = self.first_kept().map_or(self.durable_lsn, |(lsn, _)| Lsn(lsn.0 - 1));
         let idle = self.installed_lsn == through && self.pages.first_uninstalled().is_none();
         if idle && !removes {

@@ -3,14 +3,14 @@
 use super::choices::{Choices, DOMAIN, VOLUME};
 use super::neighbours::{self, Neighbours};
 use super::parent::Parent;
-use super::{EVENTS_MAX, assert_carried, carried, is_upward, pass, some_time};
+use super::{EVENTS_MAX, Reached, assert_carried, carried, is_upward, pass, some_time};
 use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply, NeighbourOutput};
 use larder_core::cache::{
     Cache, CacheConfig, Consistency, Finish, PageCopy, ReadCache, Session, SessionOptions, Step,
     Transaction,
 };
 use larder_core::group::MemberConfig;
-use larder_core::id::{BootId, HistoryId, LinkId, PageId, RequestId, Slot, Stamp};
+use larder_core::id::{BootId, HistoryId, LinkId, PageId, PageNo, RequestId, Slot, Stamp};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{CopyAsk, Message, VolumeChange, VolumeKey, VolumeSpec};
 use larder_core::time::{Clock, Duration, Instant};
@@ -50,7 +50,7 @@ struct Run {
     neighbours: Neighbours,
 }
 
-pub(super) fn run(c: &mut Choices<'_>, is_member: bool) {
+pub(super) fn run(c: &mut Choices<'_>, is_member: bool) -> Reached {
     let clock = Arc::new(AtomicU64::new(1_000_000_000_000));
     let config = CacheConfig {
         memory_bytes: MEMORY,
@@ -85,10 +85,7 @@ pub(super) fn run(c: &mut Choices<'_>, is_member: bool) {
     };
     run.connect(c);
     run.ask(CacheOp::OpenVolume(VolumeKey::Name("v".into())));
-    for _ in 0..3 {
-        let message = run.parent.answers(c);
-        run.parent_says(&message);
-    }
+    run.begin(c, 3);
     for _ in 0..EVENTS_MAX {
         if c.over() {
             break;
@@ -115,6 +112,14 @@ pub(super) fn run(c: &mut Choices<'_>, is_member: bool) {
         }
         if run.up.is_none() && c.rarely(3) {
             run.connect(c);
+            if is_member {
+                run.begin(c, 6);
+                // Something to help with.
+                let pages = (1..=4).map(|number| PageId { volume: VOLUME, page: PageNo(number) });
+                let (domain, pages) = (DOMAIN, pages.collect());
+                run.ask(CacheOp::Fetch { domain, pages, prefetch: false });
+                run.begin(c, 3);
+            }
         }
         run.cache.check();
     }
@@ -123,6 +128,7 @@ pub(super) fn run(c: &mut Choices<'_>, is_member: bool) {
     run.cache.check();
     assert!(run.users.is_empty(), "users wait for ever: {:?}", run.users);
     assert!(run.cache.memory_bytes() <= MEMORY, "memory outgrew its bound");
+    Reached { helped: run.neighbours.helped, ..Reached::default() }
 }
 
 impl Run {
@@ -131,9 +137,21 @@ impl Run {
         let link = LinkId(self.ups);
         self.up = Some(link);
         self.parent.opened();
-        self.link(LinkInput::UpOpened { link, peer: "origin".into(), in_group: true });
+        let in_group = !c.rarely(24);
+        self.link(LinkInput::UpOpened { link, peer: "origin".into(), in_group });
         let welcome = self.parent.welcome(c);
         self.parent_says(&welcome);
+        // Else nobody is a neighbour for long.
+        let members = neighbours::members(c);
+        self.parent_says(&members);
+    }
+
+    /// So many answers.
+    fn begin(&mut self, c: &mut Choices<'_>, answers: usize) {
+        for _ in 0..answers {
+            let message = self.parent.answers(c);
+            self.parent_says(&message);
+        }
     }
 
     fn cut(&mut self, c: &mut Choices<'_>) {
@@ -156,7 +174,8 @@ impl Run {
     fn neighbours(&mut self, c: &mut Choices<'_>) {
         let fetch = if c.rarely(5) { None } else { self.parent.fetch_to_answer(c) };
         if c.rarely(3) {
-            let message = neighbours::redirector_says(c, fetch);
+            let through = self.parent.hints.through;
+            let message = neighbours::redirector_says(c, fetch, through);
             return self.parent_says(&message);
         }
         for input in self.neighbours.act(c, fetch) {

@@ -1,11 +1,11 @@
 //! What a lying child says.
 
-use super::choices::{Choices, Hints, PAGE_BYTES};
-use larder_core::commit::{CommitRequest, Numbered};
-use larder_core::id::{BootId, HistoryId, PageNo, RequestId, VolumeId};
+use super::choices::{Choices, DOMAIN, Hints, OTHER, PAGE_BYTES, volume_of};
+use larder_core::commit::{Across, CommitRequest, Numbered, PartId};
+use larder_core::id::{BootId, CommitId, DomainId, HistoryId, PageNo, RequestId, VolumeId};
 use larder_core::message::{
-    CopyAsk, CopyCursor, CopyPart, Lane, Message, PageAsk, PinId, Role, VolumeChange, VolumeKey,
-    VolumeSpec,
+    CopyAsk, CopyCursor, CopyPart, Lane, Message, PageAsk, PinId, Role, Versions, VolumeChange,
+    VolumeKey, VolumeSpec,
 };
 use larder_core::rights::{Right, RightsEdit};
 use larder_core::time::Instant;
@@ -32,7 +32,12 @@ pub(super) fn somebody(c: &mut Choices<'_>) -> (String, Who) {
 
 pub(super) fn hello(c: &mut Choices<'_>, who: &Who) -> Message {
     let name = if c.rarely(20) { c.name() } else { who.name.clone() };
-    let max_version = if c.rarely(30) { c.near(1) as u32 } else { 1 };
+    let newest = Versions::SPOKEN.newest;
+    let max_version = match c.below(32) {
+        0 => c.near(newest.into()) as u32,
+        1..=3 => 1 + c.below(newest as usize) as u32,
+        _ => newest,
+    };
     Message::Hello { min_version: 1, max_version, name, boot: who.boot, role: who.role }
 }
 
@@ -80,20 +85,45 @@ fn numbers(c: &mut Choices<'_>, hints: &Hints) -> Vec<Numbered> {
     (0..count).map(|_| numbered()).collect()
 }
 
+/// A part of a transaction over two domains, and what the other one is; now and then both are made up.
+fn across(c: &mut Choices<'_>, hints: &mut Hints, who: &Who) -> (PartId, Box<Across>) {
+    if let Some((part, across)) = hints.other.take().filter(|_| !c.rarely(6)) {
+        return (part, across);
+    }
+    let mut part = |domain| PartId { domain, id: c.commit_id(who.boot, hints.sequence) };
+    let mut parts = vec![part(DOMAIN), part(OTHER)];
+    if c.rarely(16) {
+        parts.push(PartId { domain: DomainId(99), id: c.commit_id(who.boot, 1) });
+    }
+    let (first, decides) = (c.below(2), c.below(2));
+    let across = Across::new(parts.clone(), parts[decides].domain).expect("ascending, and several");
+    hints.other = Some((parts[1 - first], Box::new(across.clone())));
+    (parts[first], Box::new(across))
+}
+
 fn commit(c: &mut Choices<'_>, hints: &mut Hints, who: &Who) -> Message {
-    let id = c.commit_id(who.boot, hints.sequence);
+    let (mut domain, mut id) = (c.domain(), c.commit_id(who.boot, hints.sequence));
+    let mut several = None;
+    if c.rarely(3) || hints.other.is_some() && c.rarely(2) {
+        let (part, across) = across(c, hints, who);
+        (domain, id, several) = (part.domain, part.id, Some(across));
+        if c.rarely(24) {
+            id = CommitId { sequence: c.near(id.sequence), ..id };
+        }
+    }
     hints.sequence += 1;
+    let through = hints.through_of(domain);
     let commit = CommitRequest {
         id,
         confirmed: if c.rarely(4) { c.near(hints.sequence) } else { 0 },
         history: c.history(hints.history()),
-        base: c.stamp(hints.through),
+        base: c.stamp(through),
         numbers: numbers(c, hints),
-        reads: c.reads(),
-        writes: c.writes(),
-        across: None,
+        reads: c.reads_in(volume_of(domain)),
+        writes: c.writes_in(volume_of(domain)),
+        across: several,
     };
-    Message::Commit { domain: c.domain(), commit }
+    Message::Commit { domain, commit }
 }
 
 /// Anything a child may say, and now and then what it may not.

@@ -1,11 +1,11 @@
 //! The links down of a parent: liars, and one child that is honest.
 
 use super::child::{self, Who};
-use super::choices::{Choices, DOMAIN, Hints};
+use super::choices::{Choices, DOMAIN, Hints, OTHER};
 use super::{assert_carried, carried, is_upward};
 use larder_core::id::{BootId, LinkId, RequestId, Stamp};
 use larder_core::machine::{LinkInput, LinkOutput};
-use larder_core::message::{Lane, Message, Role};
+use larder_core::message::{Lane, Message, Role, Versions};
 use larder_core::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,28 +32,32 @@ pub(super) struct Children {
     /// Where the honest child's stream is.
     honest_through: Option<Stamp>,
     through: u64,
+    /// Liars join a group as they come.
+    pub(super) joins: bool,
 }
 
 impl Children {
     /// `through`: where the domain is, for the lies.
     pub(super) fn new(through: u64) -> Self {
-        Self { links: BTreeMap::new(), next: 2, taken: [0, 0], honest_through: None, through }
+        let (links, taken) = (BTreeMap::new(), [0, 0]);
+        Self { links, next: 2, taken, honest_through: None, through, joins: false }
     }
 
-    fn add(&mut self, link: LinkId, peer: &str, who: Who) -> LinkInput {
+    fn add(&mut self, link: LinkId, peer: &str, who: Who, in_group: bool) -> LinkInput {
         let role = who.role;
         let child = Child { who, hints: Hints::new(self.through), asked: BTreeSet::new() };
         self.links.insert(link, child);
-        LinkInput::DownOpened { link, peer: peer.into(), role, in_group: true }
+        LinkInput::DownOpened { link, peer: peer.into(), role, in_group }
     }
 
     /// The honest child comes.
     pub(super) fn honest(&mut self) -> Vec<LinkInput> {
         let who = Who { name: "eve/x".into(), boot: HONEST_BOOT, role: Role::Node };
         let (name, boot, role) = (who.name.clone(), who.boot, who.role);
-        let mut inputs = vec![self.add(HONEST, "eve", who)];
+        let mut inputs = vec![self.add(HONEST, "eve", who, true)];
+        let max_version = Versions::SPOKEN.newest;
         let messages = [
-            Message::Hello { min_version: 1, max_version: 1, name: name.clone(), boot, role },
+            Message::Hello { min_version: 1, max_version, name: name.clone(), boot, role },
             Message::Resume {
                 request: RequestId(1),
                 domain: DOMAIN,
@@ -121,12 +125,19 @@ impl Children {
         let link = LinkId(self.next);
         self.next += 1;
         let (peer, who) = child::somebody(c);
-        let mut inputs = vec![self.add(link, &peer, who.clone())];
+        let in_group = !c.rarely(24);
+        let mut inputs = vec![self.add(link, &peer, who.clone(), in_group)];
         let mut hints = Hints::new(self.through);
         let (name, boot) = (who.name.clone(), who.boot);
         let fresh = !c.rarely(8);
         let mut messages = vec![child::hello(c, &who), child::resume(c, &mut hints)];
-        messages.push(Message::Register { domain: DOMAIN, boot, name, life: boot, fresh });
+        for domain in [DOMAIN, OTHER] {
+            let (name, life) = (name.clone(), boot);
+            messages.push(Message::Register { domain, boot, name, life, fresh });
+        }
+        if self.joins && !c.rarely(8) {
+            messages.extend(super::neighbours::joins());
+        }
         if let Some(child) = self.links.get_mut(&link) {
             child.hints = hints;
         }
@@ -195,10 +206,12 @@ impl Children {
 
 fn liar_hears(hints: &mut Hints, message: &Message) {
     match message {
+        Message::Resumed { domain: OTHER, through, .. } => hints.other_through = through.0,
         Message::Resumed { through, epochs, .. } => {
             hints.through = through.0;
             hints.line.clone_from(epochs);
         }
+        Message::Advance { domain: OTHER, through, .. } => hints.other_through = through.0,
         Message::Advance { through, .. } => hints.through = through.0,
         Message::History { epochs, .. } => hints.line.clone_from(epochs),
         _ => {}

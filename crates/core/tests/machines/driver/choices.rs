@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use larder_core::commit::{
-    Abort, Aspect, Change, IdRange, Op, Outcome, PageChange, PageKind, Read, Target, Write,
+    Abort, Across, Aspect, Change, IdRange, Op, Outcome, PageChange, PageKind, PartId, Read,
+    Target, Write,
 };
 use larder_core::id::{
     BootId, CommitId, DomainId, Generation, HistoryId, PageId, PageNo, Slot, Stamp, VolumeId,
@@ -18,6 +19,14 @@ pub(super) const VOLUME: VolumeId = VolumeId(7);
 pub(super) const PAGE_BYTES: u32 = 4096;
 /// The domain that holds it.
 pub(super) const DOMAIN: DomainId = DomainId(1);
+/// Another one, and its volume.
+pub(super) const OTHER: DomainId = DomainId(2);
+pub(super) const OTHER_VOLUME: VolumeId = VolumeId(8);
+
+/// The volume of a domain.
+pub(super) fn volume_of(domain: DomainId) -> VolumeId {
+    if domain == OTHER { OTHER_VOLUME } else { VOLUME }
+}
 
 /// What a liar takes for true, so that its lies are near the truth.
 #[derive(Clone, Debug)]
@@ -30,12 +39,20 @@ pub(super) struct Hints {
     pub(super) request: u64,
     /// The next commit's number.
     pub(super) sequence: u64,
+    /// A part of a transaction of which another one was said.
+    pub(super) other: Option<(PartId, Box<Across>)>,
+    /// Where the other domain's stream is.
+    pub(super) other_through: u64,
 }
 
 impl Hints {
     pub(super) fn new(through: u64) -> Self {
         let line = vec![Epoch { history: HistoryId(1), first: Stamp(1) }];
-        Self { line, through, request: 1, sequence: 1 }
+        Self { line, through, request: 1, sequence: 1, other: None, other_through: through }
+    }
+
+    pub(super) fn through_of(&self, domain: DomainId) -> u64 {
+        if domain == OTHER { self.other_through } else { self.through }
     }
 
     pub(super) fn history(&self) -> HistoryId {
@@ -94,8 +111,8 @@ impl<'a> Choices<'a> {
 
     pub(super) fn domain(&mut self) -> DomainId {
         match self.below(12) {
-            0..=9 => DOMAIN,
-            10 => DomainId(2),
+            0..=8 => DOMAIN,
+            9 | 10 => OTHER,
             _ => DomainId(99),
         }
     }
@@ -103,7 +120,7 @@ impl<'a> Choices<'a> {
     pub(super) fn volume(&mut self) -> VolumeId {
         match self.below(16) {
             0..=13 => VOLUME,
-            14 => VolumeId(8),
+            14 => OTHER_VOLUME,
             _ => VolumeId(u128::MAX),
         }
     }
@@ -207,6 +224,15 @@ impl<'a> Choices<'a> {
         reads.into_iter().collect()
     }
 
+    /// Mostly of the pages of one volume.
+    pub(super) fn reads_in(&mut self, volume: VolumeId) -> Vec<Read> {
+        let mut reads = self.reads();
+        if !self.rarely(12) {
+            reads.iter_mut().for_each(|read| read.page.volume = volume);
+        }
+        reads.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
     /// Bytes of a record: mostly of a value.
     fn value(&mut self) -> Bytes {
         let length = match self.below(8) {
@@ -237,6 +263,15 @@ impl<'a> Choices<'a> {
     pub(super) fn writes(&mut self) -> Vec<Write> {
         let count = self.below(4);
         (0..count).map(|_| Write { page: self.page(), op: self.op() }).collect()
+    }
+
+    /// Mostly of the pages of one volume.
+    pub(super) fn writes_in(&mut self, volume: VolumeId) -> Vec<Write> {
+        let mut writes = self.writes();
+        if !self.rarely(12) {
+            writes.iter_mut().for_each(|write| write.page.volume = volume);
+        }
+        writes
     }
 
     pub(super) fn commit_id(&mut self, own: BootId, next: u64) -> CommitId {

@@ -42,8 +42,21 @@ pub(crate) enum Victim {
     Redirector,
 }
 
+/// How far lies came: so that they do not all end at the door.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Reached {
+    /// Parts of transactions over two domains that an origin prepared.
+    pub(crate) prepared: u64,
+    /// Of those transactions, the ones that it committed.
+    pub(crate) decided: u64,
+    /// Members that a redirector pointed to a neighbour, or had help.
+    pub(crate) pointed: u64,
+    /// Pages that a member gave to a neighbour.
+    pub(crate) helped: u64,
+}
+
 /// One run.
-pub(crate) fn run(victim: Victim, c: &mut Choices<'_>) {
+pub(crate) fn run(victim: Victim, c: &mut Choices<'_>) -> Reached {
     match victim {
         Victim::Origin => origin::run(c),
         Victim::Cache => cache::run(c, false),

@@ -1,7 +1,7 @@
 //! The neighbours of a member, and what its redirector and they say of pages between them: all liars.
 
 use super::carried;
-use super::choices::{Choices, DOMAIN};
+use super::choices::{Choices, DOMAIN, VOLUME};
 use larder_core::group::{GroupMessage, HelpEnd, Lack, Member};
 use larder_core::id::{BootId, DomainId, LinkId, PageId, RequestId};
 use larder_core::machine::{LinkInput, LinkOutput};
@@ -18,6 +18,13 @@ pub(super) type Fetch = (RequestId, DomainId, Vec<PageId>);
 
 fn life(c: &mut Choices<'_>) -> BootId {
     BootId(NAMES[c.below(NAMES.len())].0)
+}
+
+/// A member comes, and reaches everybody.
+pub(super) fn joins() -> [Message; 2] {
+    let members = (1..=4).map(BootId).collect();
+    [GroupMessage::Join { address: "here".into() }, GroupMessage::Reach { members }]
+        .map(Message::Group)
 }
 
 /// What a member says to its redirector.
@@ -37,8 +44,19 @@ pub(super) fn member_says(c: &mut Choices<'_>) -> Message {
     })
 }
 
-/// What a redirector says of neighbours.
-pub(super) fn redirector_says(c: &mut Choices<'_>, fetch: Option<Fetch>) -> Message {
+/// Who belongs to the group, most of them.
+pub(super) fn members(c: &mut Choices<'_>) -> Message {
+    let member = |(life, name): &(u128, &str)| Member {
+        life: BootId(*life),
+        name: (*name).into(),
+        address: String::new(),
+    };
+    let members = NAMES.iter().filter(|_| !c.rarely(4)).map(member).collect();
+    Message::Group(GroupMessage::Members { members })
+}
+
+/// What a redirector says of neighbours; `through`: where its stream is.
+pub(super) fn redirector_says(c: &mut Choices<'_>, fetch: Option<Fetch>, through: u64) -> Message {
     let (request, domain, asked) = fetch.unwrap_or((RequestId(c.near(3)), DOMAIN, c.page_set()));
     let pages = if c.rarely(6) { c.page_set() } else { asked };
     Message::Group(match c.below(6) {
@@ -46,19 +64,13 @@ pub(super) fn redirector_says(c: &mut Choices<'_>, fetch: Option<Fetch>) -> Mess
             let (id, stamp) = (c.commit_id(BootId(2), 3), c.stamp(5));
             GroupMessage::Update { domain, id, stamp, writes: c.writes() }
         }
-        0 => {
-            let member = |(life, name): &(u128, &str)| Member {
-                life: BootId(*life),
-                name: (*name).into(),
-                address: String::new(),
-            };
-            let members = NAMES.iter().filter(|_| !c.rarely(4)).map(member).collect();
-            GroupMessage::Members { members }
-        }
+        0 => return members(c),
         1 | 2 => GroupMessage::Pointed { request, domain, pages, helper: life(c) },
         _ => {
-            let (asker, position) = (life(c), c.stamp(5));
-            GroupMessage::Help { request, domain, pages: c.page_set(), asker, position }
+            let (asker, position) = (life(c), c.stamp(through));
+            let (domain, mut pages) = (c.domain(), c.page_set());
+            pages.retain(|page| page.volume == VOLUME || c.rarely(4));
+            GroupMessage::Help { request, domain, pages, asker, position }
         }
     })
 }
@@ -68,6 +80,8 @@ pub(super) fn redirector_says(c: &mut Choices<'_>, fetch: Option<Fetch>) -> Mess
 pub(super) struct Neighbours {
     links: Vec<LinkId>,
     opened: u64,
+    /// Messages with pages that the member sent.
+    pub(super) helped: u64,
 }
 
 impl Neighbours {
@@ -121,9 +135,10 @@ impl Neighbours {
             }
             _ => c.name(),
         };
+        let in_group = !c.rarely(24);
         let opened = match c.rarely(2) {
-            true => LinkInput::DownOpened { link, peer, role: Role::Node, in_group: true },
-            false => LinkInput::UpOpened { link, peer, in_group: true },
+            true => LinkInput::DownOpened { link, peer, role: Role::Node, in_group },
+            false => LinkInput::UpOpened { link, peer, in_group },
         };
         std::iter::once(opened).chain(received(link, &hello)).collect()
     }
@@ -144,6 +159,7 @@ impl Neighbours {
                     Message::Group(GroupMessage::Peer { .. } | GroupMessage::Lacks { .. })
                 );
                 let pages = matches!(message, Message::Pages { .. });
+                self.helped += u64::from(pages);
                 assert!(group || pages, "a neighbour says {message:?}");
             }
             LinkOutput::Close { link, .. } => {

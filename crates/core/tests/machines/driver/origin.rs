@@ -1,8 +1,8 @@
 //! Liars at an origin.
 
 use super::children::Children;
-use super::choices::{Choices, DOMAIN, PAGE_BYTES, VOLUME};
-use super::{EVENTS_MAX, narrow, pass, some_time};
+use super::choices::{Choices, DOMAIN, OTHER, PAGE_BYTES, volume_of};
+use super::{EVENTS_MAX, Reached, narrow, pass, some_time};
 use bytes::Bytes;
 use larder_core::commit::{Op, Outcome, PageKind, Write};
 use larder_core::downlink::DownlinkConfig;
@@ -27,6 +27,7 @@ struct Store {
     durable: Stamp,
     pages: BTreeMap<PageId, StoredPage>,
     index: BTreeSet<(Stamp, PageId)>,
+    reached: Reached,
 }
 
 impl Store {
@@ -60,6 +61,9 @@ impl Store {
 
     fn append(&mut self, records: &[(Lsn, LogRecord)]) {
         for (_, record) in records {
+            self.reached.prepared += u64::from(matches!(record, LogRecord::Prepared { .. }));
+            let decides = matches!(record, LogRecord::Commit { decided: Some(_), .. });
+            self.reached.decided += u64::from(decides);
             if let LogRecord::Commit { stamp, .. }
             | LogRecord::Volume { stamp, .. }
             | LogRecord::Deleted { stamp, .. } = record
@@ -105,16 +109,17 @@ fn config() -> OriginConfig {
     }
 }
 
-/// What the log of the domain tells: a volume, its pages 1 to 4, a boot that committed.
-fn recovered() -> RecoveredDomain {
-    let page = |page| PageId { volume: VOLUME, page: PageNo(page) };
+/// What the log of a domain tells: a volume, its pages 1 to 4, a boot that committed.
+fn recovered(domain: DomainId) -> RecoveredDomain {
+    let id = volume_of(domain);
+    let page = |page| PageId { volume: id, page: PageNo(page) };
     let put = |page, slot| {
         let value = Record::Inline(Bytes::from_static(b"twelve bytes")).encode();
         Write { page, op: Op::Put { slot: Slot(slot), generation: Generation(1), value } }
     };
     let volume = VolumeMeta {
-        id: VOLUME,
-        name: "v".into(),
+        id,
+        name: if domain == DOMAIN { "v" } else { "z" }.into(),
         page_bytes: PAGE_BYTES,
         next_page: PageNo(2),
         version: Stamp(1),
@@ -136,30 +141,24 @@ fn recovered() -> RecoveredDomain {
         LogRecord::Epoch { epoch: Epoch { history: HistoryId(1), first: Stamp(1) } },
         LogRecord::Volume { stamp: Stamp(1), volume },
         LogRecord::Boot { boot: BootId(1), name: "alice/a".into() },
-        LogRecord::Ids { volume: VOLUME, next: PageNo(10) },
+        LogRecord::Ids { volume: id, next: PageNo(10) },
         commit(2, vec![make(2, PageKind::Slotted), put(page(2), 1), put(page(1), 0)]),
         commit(3, vec![make(3, PageKind::Raw), make(4, PageKind::Slotted), put(page(4), 2)]),
     ];
     RecoveredDomain {
-        meta: DomainMeta { domain: DOMAIN, ..DomainMeta::default() },
+        meta: DomainMeta { domain, ..DomainMeta::default() },
         apart: Vec::new(),
         records: records.into_iter().zip(1..).map(|(record, lsn)| (Lsn(lsn), record)).collect(),
         history: HistoryId(2),
     }
 }
 
-pub(super) fn run(c: &mut Choices<'_>) {
-    let second = RecoveredDomain {
-        meta: DomainMeta { domain: DomainId(2), ..DomainMeta::default() },
-        apart: Vec::new(),
-        records: Vec::new(),
-        history: HistoryId(3),
-    };
+pub(super) fn run(c: &mut Choices<'_>) -> Reached {
     let now = Instant(1_000_000_000_000);
     let mut out = Vec::new();
-    let domains = vec![recovered(), second];
+    let domains = vec![recovered(DOMAIN), recovered(OTHER)];
     let origin = Origin::new(config(), now, WallTime(0), domains, &mut out);
-    let stores = [(DOMAIN, RECOVERED), (DomainId(2), 0)];
+    let stores = [(DOMAIN, RECOVERED), (OTHER, RECOVERED)];
     let store = |(domain, durable)| (domain, Store { durable: Stamp(durable), ..Store::default() });
     let mut run = Run {
         origin: origin.expect("the log hangs together"),
@@ -203,6 +202,12 @@ pub(super) fn run(c: &mut Choices<'_>) {
     run.settle();
     run.origin.check();
     assert!(run.failed || run.children.is_honest_there(), "the honest child was cut off");
+    let reached = run.stores.values().map(|store| store.reached);
+    reached.fold(Reached::default(), |sum, of| Reached {
+        prepared: sum.prepared + of.prepared,
+        decided: sum.decided + of.decided,
+        ..sum
+    })
 }
 
 impl Run {

@@ -6,7 +6,7 @@ use larder_core::commit::PageKind;
 use larder_core::id::{BootId, CommitId, DomainId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use larder_core::message::{
     CopyAnswer, CopyAsk, CopyPart, DomainInfo, Echo, LinkLimits, Message, NoBoot, PageAnswer,
-    PageAsk, PageBody, ResumeAnswer, VolumeInfo,
+    PageAsk, PageBody, ResumeAnswer, Versions, VolumeInfo,
 };
 use larder_core::rights::{Access, Effective};
 use larder_core::time::{Duration, Instant, WallTime};
@@ -24,24 +24,35 @@ pub(super) struct Parent {
     asked: Vec<Message>,
     /// The request of the stream's resume.
     resumed: u64,
+    /// The stream's resume was answered on this link.
+    streams: bool,
     /// The last beat.
     beat: Instant,
 }
 
 impl Parent {
     pub(super) fn new(boot: BootId) -> Self {
-        Self { hints: Hints::new(5), boot, asked: Vec::new(), resumed: 1, beat: Instant::default() }
+        let (hints, asked, beat) = (Hints::new(5), Vec::new(), Instant::default());
+        Self { hints, boot, asked, resumed: 1, streams: false, beat }
     }
 
     /// The link is a new one.
     pub(super) fn opened(&mut self) {
         self.asked.clear();
+        self.streams = false;
     }
 
     /// Takes what the machine says.
     pub(super) fn hears(&mut self, message: &Message) {
         match message {
-            Message::Hello { .. } | Message::Credit { .. } | Message::Goodbye { .. } => return,
+            // Nothing of this is answered.
+            Message::Hello { .. }
+            | Message::Credit { .. }
+            | Message::Goodbye { .. }
+            | Message::Group(_)
+            | Message::Evicted { .. }
+            | Message::Holding { .. }
+            | Message::Confirm { .. } => return,
             Message::Beat { sent, .. } => self.beat = *sent,
             Message::Register { boot, .. } => self.boot = *boot,
             _ => {}
@@ -73,7 +84,7 @@ impl Parent {
             bulk_window_bytes: number(1 << 20) as u32,
             lease: Duration::from_nanos(number(3_000_000_000)),
         };
-        let version = number(1) as u32;
+        let version = number(Versions::SPOKEN.newest.into()) as u32;
         let epochs = if truthful { self.hints.line.clone() } else { c.line(&self.hints.line) };
         let domains = vec![DomainInfo { domain: DOMAIN, epochs }];
         let (name, time) = ("origin".into(), WallTime(1));
@@ -83,15 +94,20 @@ impl Parent {
     /// Answers the oldest question, or another one.
     pub(super) fn answers(&mut self, c: &mut Choices<'_>) -> Message {
         if self.asked.is_empty() {
-            return self.advance(c);
+            let early = !self.streams && !c.rarely(12);
+            return if early { Message::KeepAlive } else { self.advance(c) };
         }
-        let place = if c.rarely(3) { c.below(self.asked.len()) } else { 0 };
+        let mut place = if c.rarely(3) { c.below(self.asked.len()) } else { 0 };
+        let resume = |asked: &Message| matches!(asked, Message::Resume { .. });
+        if let Some(first) = self.asked.iter().position(resume).filter(|_| !c.rarely(12)) {
+            place = first;
+        }
         // Now and then it is answered twice.
         let asked = if c.rarely(16) { self.asked[place].clone() } else { self.asked.remove(place) };
         let asked = if let Message::For { message, .. } = asked { *message } else { asked };
         match asked {
             Message::Resume { request, domain, through, .. } => {
-                self.resumed = request.0;
+                (self.resumed, self.streams) = (request.0, true);
                 self.resumed(c, (request, domain), through)
             }
             Message::Register { domain, boot, .. } if !c.rarely(6) => {
@@ -131,6 +147,7 @@ impl Parent {
             }
             Message::KeepAlive => Message::KeepAlive,
             Message::Commit { domain, commit } => self.committed(c, domain, commit.id),
+            _ if !self.streams && !c.rarely(12) => Message::KeepAlive,
             _ => self.advance(c),
         }
     }
@@ -245,7 +262,10 @@ impl Parent {
 
     fn advance(&mut self, c: &mut Choices<'_>) -> Message {
         let from = self.hints.through;
-        let mut through = c.near(from.saturating_add(3));
+        // Most are true: links that end with the first message get nowhere.
+        let lies = c.rarely(4);
+        let truth = from.saturating_add(c.below(4) as u64);
+        let mut through = if lies { c.near(from.saturating_add(3)) } else { truth };
         if through > 1 << 40 && !c.rarely(12) {
             // Nothing can follow it.
             through = from;
@@ -257,8 +277,8 @@ impl Parent {
             age: Duration::from_nanos(c.near(0)),
             by_clock: c.rarely(4),
         });
-        let (domain, time) = (c.domain(), WallTime(3));
-        let told = Stamp(if c.rarely(12) { c.near(from) } else { from });
+        let (domain, time) = (if lies { c.domain() } else { DOMAIN }, WallTime(3));
+        let told = Stamp(if lies && c.rarely(3) { c.near(from) } else { from });
         if domain == DOMAIN && through >= from {
             self.hints.through = through;
         }
@@ -278,14 +298,21 @@ impl Parent {
             let pages = some.unwrap_or_default();
             return Message::Failed { request, pages, error: c.error() };
         }
-        let mut pages = Vec::new();
+        let (mut pages, lies) = (Vec::new(), c.rarely(3));
         for ask in asked {
             if c.rarely(10) {
                 continue;
             }
+            let through = self.hints.through;
+            if !lies {
+                let (version, as_of) = (Stamp(through.saturating_sub(1).max(1)), Stamp(through));
+                let body = PageBody::Data(c.image(ask.page));
+                pages.push(PageAnswer { page: ask.page, version, as_of, body });
+                continue;
+            }
             let page: PageId = if c.rarely(16) { c.page() } else { ask.page };
-            let version = c.stamp(self.hints.through.saturating_sub(1));
-            let as_of = c.stamp(self.hints.through);
+            let version = c.stamp(through.saturating_sub(1));
+            let as_of = c.stamp(through);
             let body = match c.below(6) {
                 0 => PageBody::Absent,
                 1 => PageBody::Valid,

@@ -3,9 +3,9 @@
 use super::children::Children;
 use super::choices::Choices;
 use super::parent::Parent;
-use super::{EVENTS_MAX, assert_carried, carried, is_upward, narrow, pass, some_time};
+use super::{EVENTS_MAX, Reached, assert_carried, carried, is_upward, narrow, pass, some_time};
 use larder_core::downlink::DownlinkConfig;
-use larder_core::group::GroupConfig;
+use larder_core::group::{GroupConfig, GroupMessage};
 use larder_core::id::{BootId, LinkId};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::Message;
@@ -23,6 +23,7 @@ struct Run {
     parent: Parent,
     up: Option<LinkId>,
     ups: u64,
+    reached: Reached,
 }
 
 fn config(points: bool) -> RelayConfig {
@@ -38,7 +39,7 @@ fn config(points: bool) -> RelayConfig {
     RelayConfig { downlink, boot, resume_pages_max: 4, group, ..RelayConfig::default() }
 }
 
-pub(super) fn run(c: &mut Choices<'_>, points: bool) {
+pub(super) fn run(c: &mut Choices<'_>, points: bool) -> Reached {
     let mut run = Run {
         relay: Relay::new(config(points)),
         now: Instant(1_000_000_000_000),
@@ -46,7 +47,9 @@ pub(super) fn run(c: &mut Choices<'_>, points: bool) {
         parent: Parent::new(BootId(1)),
         up: None,
         ups: 0,
+        reached: Reached::default(),
     };
+    run.children.joins = points;
     run.connect(c);
     for _ in 0..2 {
         let message = run.parent.answers(c);
@@ -94,6 +97,7 @@ pub(super) fn run(c: &mut Choices<'_>, points: bool) {
     }
     run.pass(run.now.after(Duration::from_secs(60)));
     run.relay.check();
+    run.reached
 }
 
 impl Run {
@@ -102,7 +106,8 @@ impl Run {
         let link = LinkId(UP + self.ups);
         self.up = Some(link);
         self.parent.opened();
-        self.input(LinkInput::UpOpened { link, peer: "origin".into(), in_group: true });
+        let in_group = !c.rarely(24);
+        self.input(LinkInput::UpOpened { link, peer: "origin".into(), in_group });
         let welcome = self.parent.welcome(c);
         self.parent_says(&welcome);
     }
@@ -151,7 +156,19 @@ impl Run {
                 LinkOutput::Close { link, .. } if link.0 >= UP => {
                     assert_eq!(self.up.take(), Some(*link), "a link up is closed that is not open");
                 }
-                _ => self.children.told(&output),
+                LinkOutput::Send { message, .. } => {
+                    let of_group = match message {
+                        Message::Group(message) => Some(message),
+                        _ => None,
+                    };
+                    let points = matches!(
+                        of_group,
+                        Some(GroupMessage::Pointed { .. } | GroupMessage::Help { .. })
+                    );
+                    self.reached.pointed += u64::from(points);
+                    self.children.told(&output);
+                }
+                LinkOutput::Close { .. } => self.children.told(&output),
             }
         }
     }

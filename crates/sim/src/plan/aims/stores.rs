@@ -72,6 +72,10 @@ impl Plan {
         if rng.chance(1, 3) {
             self.troubles.push((Trouble::DiskFull, pick(rng, &[500 * MILLI, 2 * SECOND])));
         }
+        // Outcomes of some parts are known, and of others not.
+        if rng.chance(1, 2) {
+            self.troubles.push((Trouble::Break, pick(rng, &[100, 400]) * MILLI));
+        }
         (self.domains, self.volumes) = (2 + rng.below(2) as u16, 1);
         (self.clients, self.events) = (3 + rng.below(4) as u16, 10_000);
         self.lines.iter_mut().for_each(|line| line.latency = line.latency.min(10 * MILLI));

@@ -10,9 +10,6 @@ use crate::origin::domain::batch::Item;
 use crate::origin::domain::commit::Waiting;
 use crate::record::{LogRecord, Lsn};
 
-/// Records after which what is prepared is logged once more, so that it keeps back little of the log.
-const LOGGED_AGAIN: u64 = 4096;
-
 impl Domain {
     /// The deciding part has come, and asks for this one.
     pub(super) fn awaited(
@@ -144,8 +141,9 @@ impl Domain {
     }
 
     /// What is prepared keeps back much of the log: it is logged once more.
-    pub(in crate::origin::domain) fn log_prepared_again(&mut self) {
-        let held = self.parts.held.filter(|(lsn, _)| lsn.0 + LOGGED_AGAIN < self.durable_lsn.0);
+    pub(in crate::origin::domain) fn log_prepared_again(&mut self, cx: &Context<'_>) {
+        let again = |lsn: Lsn| lsn.0 + cx.config.logged_again < self.durable_lsn.0;
+        let held = self.parts.held.filter(|(lsn, _)| again(*lsn));
         if held.is_none() || self.parts.participant.in_doubt().is_none() {
             return;
         }
