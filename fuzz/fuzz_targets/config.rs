@@ -1,15 +1,32 @@
 //! Any text as a configuration: a file, and after a line `---` in each line a variable of the
 //! environment (`LARDER_NODE_MEMORY=1GiB`) or a flag (`--node.memory=1GiB`). What is accepted says
-//! the same in every layer: written as a file, as variables and as flags.
+//! the same in every layer: written as a file, as variables and as flags. And each line as a word with which
+//! `mount` starts us, and its pieces between commas as options of `-o`.
 #![no_main]
 
+// What the command takes from the crate of that name, which would double what is built here.
+extern crate self as fuser;
+
+#[path = "../../crates/larder-cli/src/kernel_options.rs"]
+mod kernel_options;
+
+use kernel_options::{KernelOptions, words};
 use larder::config::{Config, ConfigError, DefaultRight, Names, Period, Size};
 use larder_core::message::is_node_name;
 use libfuzzer_sys::fuzz_target;
+use std::ffi::{OsStr, OsString};
 use std::fmt::{Debug, Display};
+use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 use std::sync::LazyLock;
 use toml::{Table, Value};
+
+/// The kernel's options that are told it as they are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[rustfmt::skip]
+pub enum MountOption {
+    Dev, NoDev, Suid, NoSuid, Exec, NoExec, Atime, NoAtime, Sync, Async, DirSync,
+}
 
 /// Keys and their values as text.
 type Pairs = Vec<(String, String)>;
@@ -18,6 +35,7 @@ type Pairs = Vec<(String, String)>;
 static DEFAULTS: LazyLock<Pairs> = LazyLock::new(|| flags_of(&Config::default()));
 
 fuzz_target!(|data: &[u8]| {
+    started_by_mount(data);
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
@@ -76,6 +94,59 @@ fn accepted(config: &Config) {
     let (name, instance) = full.split_once('/').unwrap_or((&full, ""));
     assert_eq!((name, instance), (&*config.name, &*config.node.instance), "the name says another");
     assert!(!node.for_task("fuzz").node.instance.is_empty());
+}
+
+/// Of the words of `mount` those are ours that say something to us, the kernel's options the last of them.
+fn started_by_mount(data: &[u8]) {
+    let lines: Vec<&[u8]> = data.split(|byte| *byte == b'\n').collect();
+    let given = |name: &str| {
+        let own = [OsString::from(name)].into_iter();
+        own.chain(lines.iter().map(|line| OsStr::from_bytes(line).to_owned())).collect::<Vec<_>>()
+    };
+    assert_eq!(words(given("/usr/bin/larder")), Some(given("/usr/bin/larder")));
+    let unmount = words(given("umount.fuse.larder")).expect("it is never faked");
+    assert!(unmount.starts_with(&["larder".into(), "unmount".into()]));
+    if let Some(words) = words(given("/sbin/mount.larder")) {
+        assert!(words.starts_with(&["larder".into(), "mount".into()]));
+        let (mut flags, said) = (&words[2..], String::from_utf8_lossy(data).replace('_', "-"));
+        if let [before @ .., option, list] = flags
+            && option == "-o"
+        {
+            flags = before;
+            let list = list.to_str().expect("they are known").split(',');
+            options(&list.filter(|word| *word != "remount").collect::<Vec<_>>(), true);
+        }
+        for word in flags {
+            assert!(word != "-o", "there is one list");
+            let word = word.to_string_lossy().replace('_', "-");
+            let told = word.strip_prefix("--set=").or_else(|| word.strip_prefix("--"));
+            assert!(said.contains(told.unwrap_or(&word)), "{word:?} was never said");
+        }
+    } else {
+        assert!(lines.contains(&b"-f".as_slice()), "nobody asked for nothing");
+    }
+    let pieces = data.split(|byte| matches!(byte, b'\n' | b','));
+    options(&pieces.filter_map(|piece| std::str::from_utf8(piece).ok()).collect::<Vec<_>>(), false);
+}
+
+/// Of options that contradict each other the later one counts; said twice they say the same.
+fn options(given: &[&str], are_known: bool) {
+    let given: Vec<String> = given.iter().map(|word| (*word).to_owned()).collect();
+    match KernelOptions::parse(&given) {
+        Err(ConfigError::Invalid { layer, detail }) => {
+            assert!(!are_known, "{layer}: {detail}");
+            let refused = layer.strip_prefix("-o ").expect("it says which");
+            assert!(given.iter().any(|word| word == refused) && !detail.is_empty());
+        }
+        Err(other) => panic!("no file is read: {other}"),
+        Ok(options) => {
+            let last = given.iter().rev().find(|word| matches!(word.as_str(), "ro" | "rw"));
+            assert_eq!(options.read_only, last.map(|word| word == "ro"));
+            assert_eq!(options.allow_other, given.iter().any(|word| word == "allow_other"));
+            assert!(options.flags.len() <= 6, "two contradict each other: {options:?}");
+            assert_eq!(KernelOptions::parse(&[&given[..], &given].concat()).ok(), Some(options));
+        }
+    }
 }
 
 /// All keys of a configuration with their sections, and their values as somebody would type them.

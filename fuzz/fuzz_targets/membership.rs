@@ -1,9 +1,11 @@
-//! Any bytes as datagrams of a group's membership, one after the other: each after its length.
+//! Any bytes as datagrams of a group's membership, one after the other: each after its length. And all of them
+//! as what comes over a connection that carries such datagrams, and by multicast.
 #![no_main]
 
 use bytes::Bytes;
+use larder::testing::check_datagrams;
 use larder_core::group::membership::{
-    Candidacy, Membership, MembershipConfig, MembershipInput, Participant,
+    Candidacy, Membership, MembershipConfig, MembershipInput, Participant, check_datagram,
 };
 use larder_core::id::BootId;
 use larder_core::machine::Machine;
@@ -11,6 +13,7 @@ use larder_core::time::Instant;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
+    check_datagrams(data);
     let own = Participant {
         life: BootId(1),
         name: "own".into(),
@@ -25,6 +28,7 @@ fuzz_target!(|data: &[u8]| {
         let (datagram, rest) = rest.split_at(usize::from(*length).min(rest.len()));
         left = rest;
         let (from, datagram) = ("b:1".into(), Bytes::copy_from_slice(datagram));
+        check_datagram(&datagram);
         let input = MembershipInput::Received { from, datagram };
         now += 50_000_000;
         machine.handle(Instant(now), input, &mut outputs);

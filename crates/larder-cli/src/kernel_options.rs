@@ -3,6 +3,7 @@
 use fuser::MountOption;
 use larder::config::ConfigError;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 /// The names under which `mount -t larder` starts the command, and `umount` where that is mounted.
@@ -110,15 +111,10 @@ pub(crate) fn words(given: Vec<OsString>) -> Option<Vec<OsString>> {
             Some("-N" | "-t") => drop(given.next()),
             Some("-o") => {
                 let list = given.next().unwrap_or_default();
-                for option in list.to_string_lossy().split(',') {
-                    let remount = option == "remount";
-                    if remount
-                        || is_for_others(option)
-                        || KernelOptions::parse(&[option.to_owned()]).is_ok()
-                    {
-                        kernel.push(option.to_owned());
-                    } else {
-                        words.push(flag_of(option).into());
+                for option in list.as_bytes().split(|byte| *byte == b',') {
+                    match std::str::from_utf8(option) {
+                        Ok(text) if is_of_kernel(text) => kernel.push(text.to_owned()),
+                        _ => words.push(flag_of(option)),
                     }
                 }
             }
@@ -145,16 +141,21 @@ fn words_of_unmount(given: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-fn flag_of(option: &str) -> String {
-    let (key, value) = match option.split_once('=') {
-        Some((key, value)) => (key, Some(value)),
-        None => (option, None),
-    };
-    match value {
-        Some(value) if key.contains('.') => format!("--set={key}={value}"),
-        Some(value) => format!("--{}={value}", key.replace('_', "-")),
-        None => format!("--{}", key.replace('_', "-")),
+fn is_of_kernel(option: &str) -> bool {
+    option == "remount"
+        || is_for_others(option)
+        || KernelOptions::parse(&[option.to_owned()]).is_ok()
+}
+
+/// Byte by byte: paths need not be text.
+fn flag_of(option: &[u8]) -> OsString {
+    let key = option.iter().position(|byte| *byte == b'=').unwrap_or(option.len());
+    let (key, value) = option.split_at(key);
+    if key.contains(&b'.') && !value.is_empty() {
+        return OsString::from_vec([b"--set=", option].concat());
     }
+    let key: Vec<u8> = key.iter().map(|byte| if *byte == b'_' { b'-' } else { *byte }).collect();
+    OsString::from_vec([b"--", &key[..], value].concat())
 }
 
 #[cfg(test)]
@@ -192,6 +193,12 @@ mod tests {
             words(given),
             Some(["larder", "unmount", "/mnt", "-l"].map(OsString::from).into())
         );
+        // A path is what it is: it came with another letter in the place of what is no text.
+        let given = ["mount.larder", "docs", "/mnt", "-o"].map(OsString::from);
+        let list = OsString::from_vec(b"log_file=/var/log/gr\xfc\xdfe,ro".to_vec());
+        let found = words(given.into_iter().chain([list]).collect()).expect("a mount");
+        let path = OsString::from_vec(b"--log-file=/var/log/gr\xfc\xdfe".to_vec());
+        assert_eq!(found[4..], [path, "-o".into(), "ro".into()]);
         let fake = ["mount.larder", "docs", "/mnt", "-f"].map(OsString::from).to_vec();
         assert_eq!(words(fake), None);
         let plain = ["larder", "mount", "-f", "docs", "/mnt"].map(OsString::from).to_vec();

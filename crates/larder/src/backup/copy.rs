@@ -9,7 +9,7 @@ use bytes::Bytes;
 use larder_core::id::{HistoryId, PageId, PageNo, Stamp};
 use larder_core::message::{CopyAnswer, CopyAsk, CopyCursor, CopyPart, PageBody, PinId};
 use larder_core::page::Page;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -256,7 +256,9 @@ impl<W: Write> Copier<'_, W> {
         let base = first && answer.part == CopyPart::Index;
         self.next_page = self.next_page.max(answer.next_page);
         let mut bytes = 0;
-        let (mut written, mut left_out) = (Vec::with_capacity(answer.pages.len()), Vec::new());
+        let mut written = Vec::with_capacity(answer.pages.len());
+        // One that cannot be read may be told of for each time that it changed.
+        let mut left_out = BTreeMap::new();
         for page in answer.pages {
             let (id, number, version) = (page.page, page.page.page, page.version);
             if pinned && version > answer.through {
@@ -270,12 +272,17 @@ impl<W: Write> Copier<'_, W> {
                 self.ahead.remove(&number);
             }
             bytes += held.image().map_or(0, |image| image.len() as u64);
-            // One that cannot be read may be told of for each time that it changed.
             let readable = !matches!(held, Held::LeftOut);
             self.tally.add(number, base && readable, &held)?;
-            let of = if readable { &mut written } else { &mut left_out };
-            of.push(Written { page: number, version, held });
+            let page = Written { page: number, version, held };
+            if readable {
+                left_out.remove(&number);
+                written.push(page);
+            } else {
+                left_out.insert(number, page);
+            }
         }
+        let left_out: Vec<Written> = left_out.into_values().collect();
         self.done.pages += (written.len() + left_out.len()) as u64;
         self.done.bytes += bytes;
         for (base, pages) in [(base, &written), (false, &left_out)] {

@@ -11,9 +11,12 @@ mod restore;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod wanted;
 
 pub use copy::{BackupOptions, back_up};
 pub use restore::{RestoreOptions, Restored, restore};
+#[doc(hidden)]
+pub use wanted::check_restoration;
 
 use crate::client::{Error, NotCopied};
 use format::{Entry, FormatError, Header, Part, Parts, Trailer};

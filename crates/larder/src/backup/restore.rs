@@ -1,19 +1,17 @@
 //! Making a volume from a backup.
 
-use super::format::{Entry, Part, Parts, Trailer};
+use super::format::Trailer;
+use super::wanted::{Found, Kept, Wanted, fingerprint, kept};
 use super::{BackupError, BackupProgress, Summary, Verified, look_through};
 use crate::client::{Error, Freshness, Node, Volume, VolumeOptions};
 use crate::clock::wall_time;
 use crate::fs::client::VolumeStore;
-use crate::fs::{FileSystem, FsError, FsOptions, forget_lock_holders, lock_holders_page};
+use crate::fs::{FileSystem, FsError, FsOptions};
 use larder_core::commit::{Op, PageKind, Write};
-use larder_core::id::{PageId, PageNo, VolumeId};
+use larder_core::id::{PageNo, VolumeId};
 use larder_core::message::{PageBody, certificate_of};
 use larder_core::page::Page;
 use larder_core::rights::{EVERYBODY, Right, RightsEdit};
-use siphasher::sip::SipHasher13;
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hasher as _;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -93,7 +91,6 @@ pub async fn restore<F: Read + Seek>(
         set_rights(node, &volume, &admin, options).await?;
     }
     volume.give_away_below(next).await?;
-    let holders = verified.root.as_ref().and_then(lock_holders_page);
     file.seek(SeekFrom::Start(0))?;
     let mut making = Making {
         volume: &volume,
@@ -106,7 +103,7 @@ pub async fn restore<F: Read + Seek>(
         },
         progress,
     };
-    making.pages(BufReader::new(&mut file), &verified, &kept, holders).await?;
+    making.pages(BufReader::new(&mut file), &verified, &kept).await?;
     if let Some(root) = &verified.root
         && !kept.contains(&PageNo(1))
     {
@@ -137,9 +134,6 @@ async fn set_rights(
     Ok(())
 }
 
-/// Pages that are there as they are to be.
-type Kept = BTreeSet<PageNo>;
-
 /// What an interrupted restoration of this very file made already; an error if it is no such. One that
 /// was interrupted after page 1 has made everything.
 async fn begun_before<F: Read + Seek>(
@@ -152,9 +146,7 @@ async fn begun_before<F: Read + Seek>(
     if volume.page_bytes() != verified.summary.header.page_bytes {
         return Err(BackupError::Taken(name.into()));
     }
-    let holders = verified.root.as_ref().and_then(lock_holders_page);
-    let mut kept = Kept::default();
-    let mut found: BTreeMap<PageNo, Option<u64>> = BTreeMap::new();
+    let mut found = Found::new();
     let mut ask = volume.copy_from_zero();
     loop {
         let answer = volume.copy_again(&ask).await?;
@@ -181,65 +173,17 @@ async fn begun_before<F: Read + Seek>(
             None => break,
         }
     }
-    let taken = || match whole {
-        true => BackupError::Changed(name.into()),
-        false => BackupError::Taken(name.into()),
-    };
     file.seek(SeekFrom::Start(0))?;
-    let mut parts = Parts::new(BufReader::new(file))?;
-    loop {
-        let at = parts.position();
-        let Part::Pages { entries, .. } = parts.next()? else { break };
-        for entry in entries.iter().filter(|entry| verified.counts(entry.page.page, at)) {
-            let number = entry.page.page;
-            if number == PageNo(1) {
-                continue;
-            }
-            let Some(there) = found.remove(&number) else {
-                if whole {
-                    return Err(taken());
-                }
-                continue;
-            };
-            let page = PageId { volume: volume.id(), page: number };
-            let image = image_of(entry, holders).map(|image| fingerprint(&image.encode(page)));
-            if there != image {
-                return Err(taken());
-            }
-            kept.insert(number);
-        }
-    }
-    if !found.is_empty() {
-        return Err(taken());
-    }
+    let Some(mut kept) = kept(BufReader::new(file), verified, volume.id(), (found, whole))? else {
+        return Err(match whole {
+            true => BackupError::Changed(name.into()),
+            false => BackupError::Taken(name.into()),
+        });
+    };
     if whole {
         kept.insert(PageNo(1));
     }
     Ok(kept)
-}
-
-/// Equal pages of one volume have equal images.
-fn fingerprint(image: &[u8]) -> u64 {
-    let mut hasher = SipHasher13::new();
-    hasher.write(image);
-    hasher.finish()
-}
-
-impl Verified {
-    /// Whether the page in the part that begins there is the one that counts.
-    fn counts(&self, page: PageNo, at: u64) -> bool {
-        self.last.get(&page).is_none_or(|last| *last == at)
-    }
-}
-
-/// A page as it is restored: the nodes that held locks are no more.
-fn image_of(entry: &Entry, holders: Option<PageNo>) -> Option<Page> {
-    let (_, page) = entry.held.image()?;
-    let mut page = page.clone();
-    if holders == Some(entry.page.page) {
-        forget_lock_holders(&mut page);
-    }
-    Some(page)
 }
 
 struct Making<'a> {
@@ -258,28 +202,11 @@ impl Making<'_> {
         file: impl Read,
         verified: &Verified,
         kept: &Kept,
-        holders: Option<PageNo>,
     ) -> Result<(), BackupError> {
-        let mut parts = Parts::new(file)?;
-        loop {
-            let at = parts.position();
-            let Part::Pages { entries, .. } = parts.next()? else { break };
-            for entry in &entries {
-                let number = entry.page.page;
-                if number == PageNo(1) || kept.contains(&number) || !verified.counts(number, at) {
-                    continue;
-                }
-                let page = PageId { volume: self.volume.id(), page: number };
-                let writes = match image_of(entry, holders) {
-                    Some(image) => {
-                        vec![Write { page, op: Op::RestorePage { image: image.encode(page) } }]
-                    }
-                    // Its number stays used.
-                    None => [Op::CreatePage(PageKind::Raw), Op::DeletePage]
-                        .map(|op| Write { page, op })
-                        .into(),
-                };
-                self.add(writes).await?;
+        let mut wanted = Wanted::new(file, verified)?;
+        while let Some(entries) = wanted.next()? {
+            for entry in entries.iter().filter(|entry| !kept.contains(&entry.page.page)) {
+                self.add(wanted.writes(self.volume.id(), entry)).await?;
             }
         }
         self.flush().await?;

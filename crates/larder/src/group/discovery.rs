@@ -108,6 +108,15 @@ fn decode(bytes: &[u8]) -> Option<(&str, u16)> {
     Some((std::str::from_utf8(group).ok()?, u16::from_be_bytes(*port)))
 }
 
+/// Any bytes as such a message: what is taken for one is written the same. For fuzzing.
+pub(crate) fn check_message(bytes: &[u8]) {
+    // As much of it as is received.
+    let bytes = &bytes[..bytes.len().min(BYTES_MAX + 1)];
+    if let Some((group, port)) = decode(bytes) {
+        assert_eq!(encode(group, port), bytes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

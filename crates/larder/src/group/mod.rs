@@ -5,6 +5,7 @@ mod discovery;
 mod places;
 mod seat;
 
+pub(crate) use discovery::check_message;
 pub(crate) use places::{Places, Stage};
 pub(crate) use seat::{Candidate, Seat};
 

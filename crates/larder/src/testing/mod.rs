@@ -3,3 +3,13 @@
 
 pub mod certificates;
 pub mod proxy;
+
+/// Any bytes as what participants of a group send beside links: over a connection for datagrams, and by multicast.
+/// What is taken of them is written the same. For fuzzing.
+///
+/// # Panics
+/// It is not.
+pub fn check_datagrams(bytes: &[u8]) {
+    crate::transport::check_frames(bytes);
+    crate::group::check_message(bytes);
+}

@@ -290,6 +290,36 @@ async fn read_address<R: AsyncRead + Unpin>(read: &mut R) -> io::Result<String> 
     }
 }
 
+/// Any bytes as what comes over a connection for datagrams: what is taken of them is written the same. For fuzzing.
+pub(crate) fn check_frames(bytes: &[u8]) {
+    /// Bytes that are there are read at once.
+    fn now<T>(read: impl Future<Output = io::Result<T>>) -> Option<T> {
+        use std::task::{Context, Poll, Waker};
+        match std::pin::pin!(read).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(read) => read.ok(),
+            Poll::Pending => panic!("it waits for what is there"),
+        }
+    }
+    let mut left = bytes;
+    let Some(address) = now(read_address(&mut left)) else { return };
+    assert!((1..=ADDRESS_BYTES_MAX).contains(&address.len()));
+    let mut taken = frame(address.as_bytes());
+    assert!(bytes.starts_with(&taken));
+    let mut whole = left;
+    while let Some(datagram) = now(read_frame(&mut left, DATAGRAM_BYTES_MAX)) {
+        assert!(datagram.len() <= DATAGRAM_BYTES_MAX);
+        taken.extend(frame(&datagram));
+        whole = left;
+    }
+    assert_eq!([&taken, whole].concat(), bytes);
+    // What ended them is no datagram.
+    let length = whole.split_first_chunk().map(|(length, _)| u16::from_be_bytes(*length));
+    let ended = length
+        .map(usize::from)
+        .is_none_or(|length| length > DATAGRAM_BYTES_MAX || length > whole.len() - 2);
+    assert!(ended, "a datagram is lost");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ mod listen;
 mod neighbours;
 mod outgoing;
 
-pub(crate) use datagrams::Datagrams;
+pub(crate) use datagrams::{Datagrams, check_frames};
 pub(crate) use dial::{Dialer, LinkState, LinkWatch, Parent, ParentWatch};
 pub(crate) use link::{LinkEvent, LinkSetup};
 pub(crate) use listen::{Door, Guests, Links, Listener};

@@ -1,8 +1,7 @@
 //! The default page engine: `fjall`, an LSM tree with images kept apart from keys.
 //!
-//! Four keyspaces, one atomic batch for all. Numbers in keys are big-endian, so that the order of
-//! bytes is the order of ids; numbers in values are little-endian. `docs/formats/disk.md` defines
-//! them:
+//! Four keyspaces, one atomic batch for all (`format` has their keys and values; `docs/formats/disk.md`
+//! defines them):
 //!
 //! - `pages`: volume (16), page (8) → a value header of 16 bytes, then the image;
 //! - `index`: stamp (8), volume (16), page (8) → nothing;
@@ -11,6 +10,10 @@
 //! - `meta`: `domain` → a value header whose version is the installed stamp, then the metadata;
 //! - each: the number of an install (16) → what `marks` says of it.
 
+use super::format::{
+    HEADER_BYTES, KIND_APART, KIND_IMAGE, KIND_META, KIND_TOMBSTONE, Unread, decode_value,
+    encode_value, index_key, page_key, parse_index, parse_page, volume_range,
+};
 use super::marks::{self, Marks};
 use super::space::{Filters, NEW_TABLES_MAX};
 use super::{Changed, KeptApart, Pages, PagesError, moves, unfinished};
@@ -21,7 +24,6 @@ use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
 use larder_core::wire;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -29,18 +31,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The metadata format from which on it is told what volumes take.
 const BYTES_COUNTED_SINCE: u32 = 2;
-/// The format of values written.
-const FORMAT: u8 = 1;
-/// The oldest read.
-const FORMAT_OLDEST: u8 = 1;
-/// Bytes before an image: format, kind, two zeros, CRC-32C, version.
-const HEADER_BYTES: usize = 16;
 /// Bytes of a page's entries beside its image, about.
 const KEYS_BYTES: usize = 256;
-const KIND_IMAGE: u8 = 0;
-const KIND_TOMBSTONE: u8 = 1;
-const KIND_META: u8 = 2;
-const KIND_APART: u8 = 3;
 const META_KEY: &[u8] = b"domain";
 /// The folder of its keyspaces' folders.
 pub(super) const KEYSPACES_NAME: &str = "keyspaces";
@@ -278,23 +270,14 @@ impl FjallPages {
         value: Bytes,
         what: &str,
     ) -> Result<(u8, Stamp, Bytes), PagesError> {
-        let damaged = |detail: String| self.damaged(what.to_owned(), detail);
-        let Some(header) = value.get(..HEADER_BYTES) else {
-            return Err(damaged(format!("{} bytes are too few", value.len())));
-        };
-        let stored_crc = u32::from_le_bytes(header[4..8].try_into().expect("four bytes"));
-        if value_crc(key, header, &value[HEADER_BYTES..]) != stored_crc {
-            return Err(damaged("its checksum does not match".into()));
-        }
-        if !(FORMAT_OLDEST..=FORMAT).contains(&header[0]) {
-            return Err(PagesError::Format {
+        decode_value(key, value).map_err(|unread| match unread {
+            Unread::Damaged(detail) => self.damaged(what.to_owned(), detail),
+            Unread::Format(detail) => PagesError::Format {
                 place: self.place.display().to_string(),
                 what: what.to_owned(),
-                detail: format!("format {}; this one reads {FORMAT_OLDEST} to {FORMAT}", header[0]),
-            });
-        }
-        let version = Stamp(u64::from_le_bytes(header[8..16].try_into().expect("eight bytes")));
-        Ok((header[1], version, value.slice(HEADER_BYTES..)))
+                detail,
+            },
+        })
     }
 }
 
@@ -545,10 +528,8 @@ impl FjallPages {
     }
 
     fn index_entry(&self, key: &UserKey) -> Result<(Stamp, PageId), PagesError> {
-        let malformed = || self.damaged("the change index".into(), "a key of another length");
-        let (stamp, page) = key.split_first_chunk().ok_or_else(malformed)?;
-        let page = parse_page(page).ok_or_else(malformed)?;
-        Ok((Stamp(u64::from_be_bytes(*stamp)), page))
+        parse_index(key)
+            .ok_or_else(|| self.damaged("the change index".into(), "a key of another length"))
     }
 
     fn page_entry(&self, key: &UserKey) -> Result<PageId, PagesError> {
@@ -588,53 +569,6 @@ pub(super) fn sync_folder(path: &Path) -> std::io::Result<()> {
     std::fs::File::open(path)?.sync_all()
 }
 
-fn encode_value(key: &[u8], kind: u8, version: Stamp, body: &[u8]) -> Vec<u8> {
-    let mut value = Vec::with_capacity(HEADER_BYTES + body.len());
-    value.extend_from_slice(&[FORMAT, kind, 0, 0, 0, 0, 0, 0]);
-    value.extend_from_slice(&version.0.to_le_bytes());
-    let crc = value_crc(key, &value, body);
-    value[4..8].copy_from_slice(&crc.to_le_bytes());
-    value.extend_from_slice(body);
-    value
-}
-
-/// Covers the key, so that a misplaced value fails, and all of the value but the checksum.
-fn value_crc(key: &[u8], header: &[u8], body: &[u8]) -> u32 {
-    let crc = crc32c::crc32c(key);
-    let crc = crc32c::crc32c_append(crc, &header[..4]);
-    let crc = crc32c::crc32c_append(crc, &header[8..]);
-    crc32c::crc32c_append(crc, body)
-}
-
-fn page_key(page: PageId) -> [u8; 24] {
-    let mut key = [0; 24];
-    key[..16].copy_from_slice(&page.volume.0.to_be_bytes());
-    key[16..].copy_from_slice(&page.page.0.to_be_bytes());
-    key
-}
-
-/// The pages of a volume above a number, but for the one that stands for the volume.
-fn volume_range(volume: VolumeId, after: PageNo) -> (Bound<[u8; 24]>, Bound<[u8; 24]>) {
-    let from = page_key(PageId { volume, page: after });
-    (Bound::Excluded(from), Bound::Excluded(page_key(PageId::of_volume(volume))))
-}
-
-fn index_key(stamp: Stamp, page: PageId) -> [u8; 32] {
-    let mut key = [0; 32];
-    key[..8].copy_from_slice(&stamp.0.to_be_bytes());
-    key[8..].copy_from_slice(&page_key(page));
-    key
-}
-
-fn parse_page(key: &[u8]) -> Option<PageId> {
-    let key: &[u8; 24] = key.try_into().ok()?;
-    let (volume, page) = key.split_at(16);
-    Some(PageId {
-        volume: VolumeId(u128::from_be_bytes(volume.try_into().ok()?)),
-        page: PageNo(u64::from_be_bytes(page.try_into().ok()?)),
-    })
-}
-
 fn fault(place: &Path, error: &fjall::Error) -> PagesError {
     let place = place.display().to_string();
     let io = match error {
@@ -662,19 +596,6 @@ fn fault(place: &Path, error: &fjall::Error) -> PagesError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Golden bytes of the keys and of the value header. A difference is a change of format.
-    #[test]
-    fn keys_and_values_are_as_documented() {
-        let page = PageId { volume: VolumeId(0x0102), page: PageNo(0x0304) };
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let key = page_key(page);
-        assert_eq!(hex(&key), "000000000000000000000000000001020000000000000304");
-        let index = index_key(Stamp(0x0506), page);
-        assert_eq!(hex(&index), format!("0000000000000506{}", hex(&key)));
-        let value = encode_value(&key, KIND_IMAGE, Stamp(0x0506), b"image");
-        assert_eq!(hex(&value), GOLDEN_VALUE);
-    }
 
     /// The disk was full when the engine was to install: the engine failed for good, and with it
     /// the domain's service, though nothing had been lost and room came back.
@@ -762,6 +683,4 @@ mod tests {
         assert_eq!(pages.meta_format(), Ok(Some(wire::META_FORMAT)));
         assert_eq!(pages.meta(), Ok(Some(before)), "it says the same");
     }
-
-    const GOLDEN_VALUE: &str = "010000002ed38e110605000000000000696d616765";
 }

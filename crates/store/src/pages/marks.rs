@@ -102,6 +102,9 @@ fn follow(marks: &[(u64, Option<u8>)]) -> Result<u64, String> {
     let Some((last, _)) = marks.last() else {
         return Ok(0);
     };
+    if *last == u64::MAX {
+        return Err(format!("no install has the number {last}"));
+    }
     let first = last.saturating_sub(KEPT) + 1;
     for (wanted, (number, state)) in (first..).zip(marks) {
         if *number != wanted {
@@ -127,6 +130,27 @@ pub(super) fn is_mark(key: &[u8]) -> bool {
 
 fn number(key: &[u8]) -> Option<u64> {
     u64::try_from(u128::from_be_bytes(key.try_into().ok()?)).ok()
+}
+
+/// Bytes as a key; and as marks, each of how much its number is above that of the one before, and what it
+/// says. What is taken for whole is so without a gap, and goes on.
+#[cfg(feature = "testing")]
+pub(super) fn check_decoders(bytes: &[u8]) {
+    if let Some(number) = number(bytes) {
+        assert_eq!(key(number)[..], *bytes);
+    }
+    let Some((begin, steps)) = bytes.split_first_chunk() else { return };
+    let (mut at, mut marks) = (u64::from_le_bytes(*begin), Vec::new());
+    for step in steps.chunks_exact(2) {
+        marks.push((at, Some(step[1])));
+        let Some(next) = at.checked_add(u64::from(step[0])) else { break };
+        at = next;
+    }
+    if let Ok(last) = follow(&marks) {
+        assert_eq!(last, marks.last().map_or(0, |(number, _)| *number));
+        assert!(marks.windows(2).all(|two| two[0].0 + 1 == two[1].0), "a mark is missing");
+        assert!(number(&key(last + 1)).is_some_and(|next| next > last), "it cannot go on");
+    }
 }
 
 #[cfg(test)]
@@ -175,6 +199,8 @@ mod tests {
         let many: Vec<u64> = (2..=KEPT + 1).collect();
         assert_eq!(marks(&many), Ok(KEPT + 1), "the first was no longer kept");
         assert!(marks(&many[1..]).is_err(), "one that is kept is lost");
+        // Nothing could follow it: the next start would end in an overflow.
+        assert!(marks(&(u64::MAX - KEPT + 1..=u64::MAX).collect::<Vec<_>>()).is_err());
         // The batch of install 2 has sunk below that of 1, whose word on itself then stands.
         assert!(follow(&[(1, Some(LAST)), (2, Some(FOLLOWED)), (3, Some(LAST))]).is_err());
         assert!(follow(&[(1, Some(FOLLOWED)), (2, Some(FOLLOWED))]).is_err());

@@ -5,6 +5,8 @@
 //! be called from different threads at once.
 
 mod fjall;
+mod format;
+mod journal;
 mod marks;
 mod model;
 mod moves;
@@ -16,6 +18,30 @@ pub use model::ModelPages;
 
 use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
 use larder_core::record::{Apart, DomainMeta, InstallBatch, StoredPage};
+
+/// Any bytes as keys, values and marks of the engine, and as what it says of where an image is. What is
+/// accepted is written and read again the same. For fuzzing.
+///
+/// # Panics
+/// It is not.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub fn check_decoders(bytes: &[u8]) {
+    format::check_decoders(bytes);
+    marks::check_decoders(bytes);
+    let _ = moves::file_of(bytes);
+}
+
+/// Any bytes as the engine's journal, and batches that were written well, of which one is harmed: of those
+/// none that is whole is cut off. For fuzzing.
+///
+/// # Panics
+/// One is.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub fn check_journal(bytes: &[u8]) {
+    journal::check(bytes);
+}
 
 /// Entries of the change index, ascending, and whether there are more.
 pub type Changed = (Vec<(Stamp, PageId)>, bool);

@@ -129,7 +129,7 @@ impl Moving {
 
 /// The file of what the engine keeps of an image beside its key: its place in the file, the number of the
 /// file, and lengths; seven bits in a byte, the lowest first.
-fn file_of(reference: &[u8]) -> Option<u64> {
+pub(super) fn file_of(reference: &[u8]) -> Option<u64> {
     let mut numbers = reference.split_inclusive(|byte| byte & 0x80 == 0);
     let _place = numbers.next()?;
     let number = numbers.next()?.iter().rev();

@@ -1,11 +1,6 @@
 //! What a power cut leaves of the engine's files and the engine refuses: looked at before it is opened.
 //!
-//! *A torn batch.* `fjall` cuts off what follows the last whole batch of its journal where an entry of it
-//! cannot be read. Where all entries can, and the checksum of the batch is another one, it refuses to open:
-//! so it is when a power cut, in the middle of an install that nobody was ever answered, kept the sectors with
-//! the entries' beginnings, and lost one within an image. Such a batch is cut off here, as the others are
-//! there. An install begins only when the one before was synced: a whole batch after one that does not
-//! check proves that this one had been durable. That is damage, and left for the engine to refuse.
+//! *A torn batch*, as `journal` says. It is cut off here.
 //!
 //! *Names that are not durable yet.* A process that was killed leaves names as it last saw them, synced or
 //! not. The engine removes, at its start, what those do not need: were a renaming lost after that and the
@@ -16,14 +11,13 @@
 //! keyspace anew whose folder is gone, under the number of another, whose settings are still noted as the
 //! newer ones. So an engine is made in a folder beside its place and gets its name once it is whole and durable.
 
-use super::PagesError;
 use super::fjall::{KEYSPACES_NAME, sync_folder};
+use super::{PagesError, journal};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh3::Xxh3;
 
 /// Names of the engine's files.
 const LOCK_NAME: &str = "lock";
@@ -32,17 +26,8 @@ const JOURNAL_SUFFIX: &str = "jnl";
 /// Follows the name of the engine's folder while it is being made.
 const ASIDE_SUFFIX: &str = ".new";
 
-const START: u8 = 1;
-const ITEM: u8 = 2;
-const END: u8 = 3;
-const CLEAR: u8 = 4;
-/// Bytes of an item before its key, of which the last ten are the lengths of key and value (the value's
-/// twice: nothing is compressed).
-const ITEM_BYTES: usize = 21;
 /// The markers of the formats that the engine knows.
 const VERSIONS: [&[u8]; 3] = [b"FJL\x01", b"FJL\x02", b"FJL\x03"];
-/// Ends a batch.
-const MAGIC: &[u8] = b"FJL\x03";
 
 /// Makes an engine with `make` where there is none, or only what an earlier version left of one that it never
 /// finished. Whoever calls this keeps others from the folder above. A cut leaves no engine or a whole one.
@@ -203,61 +188,17 @@ fn data(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn cut_torn_batch(journal: &Path) -> io::Result<()> {
-    let bytes = data(journal)?;
-    let mut whole = 0;
-    while let Some(length) = whole_batch(&bytes[whole..]) {
-        whole += length;
-    }
-    let rest = &bytes[whole..];
-    let is_whole = |at: usize| rest[at] == START && whole_batch(&rest[at..]).is_some();
-    if rest.iter().all(|byte| *byte == 0) || (1..rest.len()).any(is_whole) {
-        return Ok(());
-    }
-    let file = OpenOptions::new().write(true).open(journal)?;
+fn cut_torn_batch(path: &Path) -> io::Result<()> {
+    let Some(whole) = journal::torn_at(&data(path)?) else { return Ok(()) };
+    let file = OpenOptions::new().write(true).open(path)?;
     file.set_len(whole as u64)?;
     file.sync_all()
-}
-
-/// Bytes of the batch that begins here, if it is whole.
-fn whole_batch(bytes: &[u8]) -> Option<usize> {
-    let mut rest = bytes;
-    if take(&mut rest, 1)? != [START] {
-        return None;
-    }
-    let items = u32::from_le_bytes(take(&mut rest, 4)?.try_into().ok()?);
-    let _sequence_number = take(&mut rest, 8)?;
-    let mut sum = Xxh3::new();
-    for _ in 0..items {
-        let length = match *rest.first()? {
-            ITEM => {
-                let head = rest.get(..ITEM_BYTES)?;
-                let key = u16::from_le_bytes(head[11..13].try_into().ok()?);
-                let value = u32::from_le_bytes(head[17..21].try_into().ok()?);
-                ITEM_BYTES + usize::from(key) + value as usize
-            }
-            CLEAR => 1 + 8,
-            _ => return None,
-        };
-        sum.update(take(&mut rest, length)?);
-    }
-    if take(&mut rest, 1)? != [END] {
-        return None;
-    }
-    let told = u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?);
-    let is_whole = told == sum.digest() && take(&mut rest, MAGIC.len())? == MAGIC;
-    is_whole.then(|| bytes.len() - rest.len())
-}
-
-fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
-    let (taken, rest) = bytes.split_at_checked(count)?;
-    *bytes = rest;
-    Some(taken)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::journal::whole_batch;
     use crate::pages::{FjallConfig, FjallPages, Pages};
     use larder_core::id::{PageId, PageNo, Stamp, VolumeId};
     use larder_core::record::{InstallBatch, InstalledPage, StoredPage};
@@ -275,9 +216,13 @@ mod tests {
 
     /// An engine with two installs; where the second one begins in the journal, and its length.
     fn two_installs(place: &Path) -> (usize, usize) {
+        installs(place, [vec![7; 6000], vec![7; 6000]])
+    }
+
+    fn installs(place: &Path, images: [Vec<u8>; 2]) -> (usize, usize) {
         let pages = open(place).expect("it is new");
-        for stamp in 1..=2 {
-            let stored = StoredPage { version: Stamp(stamp), image: Some(vec![7; 6000].into()) };
+        for (stamp, image) in (1..).zip(images) {
+            let stored = StoredPage { version: Stamp(stamp), image: Some(image.into()) };
             let installed = InstalledPage { page: page(stamp), previous: Stamp(0), stored };
             let batch = InstallBatch { pages: vec![installed], ..InstallBatch::default() };
             pages.install(&batch).expect("there is room");
@@ -310,6 +255,27 @@ mod tests {
             assert!(pages.load(page(1)).expect("no fault").is_some(), "{sector}");
             assert_eq!(pages.load(page(2)), Ok(None), "{sector}");
         }
+    }
+
+    /// The story: somebody kept the files of an engine in a volume, and the power was cut in the middle of the
+    /// install of a page that held a whole batch of its journal. That batch passed for a later install of the
+    /// origin's own engine, the torn one for damage, and the domain was refused, though nothing was lost.
+    #[test]
+    fn a_torn_install_of_a_page_that_holds_a_batch_is_not_there() {
+        let place = tempfile::tempdir().expect("a directory for the test");
+        let other = tempfile::tempdir().expect("a directory for the test");
+        let (batch, _) = installs(other.path(), [vec![8; 100], vec![8; 100]]);
+        let mut image = std::fs::read(other.path().join(JOURNAL)).expect("it is there");
+        image.truncate(batch);
+        image.resize(6000, 7);
+        let (first, length) = installs(place.path(), [vec![7; 6000], image]);
+        let journal = place.path().join(JOURNAL);
+        let sector = (first + length / 2).next_multiple_of(512);
+        let file = File::options().write(true).open(&journal).expect("it is there");
+        file.write_all_at(&[0; 512], sector as u64).expect("it is ours");
+        let pages = open(place.path()).expect("nothing is lost");
+        assert!(pages.load(page(1)).expect("no fault").is_some());
+        assert_eq!(pages.load(page(2)), Ok(None));
     }
 
     /// An install that was durable once, and does not check, is damage: it is not cut off, with all that

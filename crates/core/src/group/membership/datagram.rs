@@ -1,7 +1,7 @@
 //! What participants of a group say to each other: small datagrams, each on its own. They may be lost, come
 //! twice or in any order; only who belongs to the group may be able to send them.
 
-use super::swim::{Identity, read_identity, write_identity};
+use super::swim::{Identity, check_swim, read_identity, write_identity};
 use super::{Claim, NAME_BYTES_MAX};
 use crate::id::BootId;
 use crate::wire::WireError;
@@ -104,6 +104,24 @@ impl Datagram {
         };
         Ok(Self { group: head.group, claim, say })
     }
+}
+
+/// Any bytes as a datagram, and as a message of `foca` in one. What is accepted is written and read again the
+/// same. For fuzzing.
+///
+/// # Panics
+/// It is not.
+#[doc(hidden)]
+pub fn check_datagram(bytes: &Bytes) {
+    if let Ok(datagram) = Datagram::decode(bytes.clone()) {
+        let again = datagram.encode();
+        assert!(again.len() <= bytes.len(), "it is longer than what came");
+        if let Say::Swim(bytes) = &datagram.say {
+            check_swim(bytes);
+        }
+        assert_eq!(Datagram::decode(again), Ok(datagram));
+    }
+    check_swim(bytes);
 }
 
 fn identity_bytes(identity: &Identity) -> Bytes {

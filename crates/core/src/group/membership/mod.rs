@@ -23,6 +23,8 @@ mod timers;
 
 pub use config::{Candidacy, MembershipConfig, NAME_BYTES_MAX, Participant};
 pub use datagram::DATAGRAM_BYTES_MAX;
+#[doc(hidden)]
+pub use datagram::check_datagram;
 pub use election::Claim;
 
 use crate::group::{ADDRESS_BYTES_MAX, MEMBERS_MAX};

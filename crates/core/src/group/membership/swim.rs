@@ -150,6 +150,34 @@ pub(super) fn named(mut bytes: &[u8]) -> Result<BTreeSet<BootId>, WireError> {
     Ok(lives)
 }
 
+/// Any bytes as a message of `foca`: what is read of them is written the same, and all of it is named. For
+/// fuzzing.
+pub(super) fn check_swim(bytes: &[u8]) {
+    use foca::Codec as _;
+    let (mut left, mut again) = (bytes, Vec::new());
+    let Ok(header) = Codec.decode_header(&mut left) else {
+        assert!(named(bytes).is_err(), "a message without a header");
+        return;
+    };
+    Codec.encode_header(&header, &mut again).expect("there is room");
+    assert!(bytes.starts_with(&again));
+    let mut lives = BTreeSet::from([header.src.participant.life]);
+    if !left.is_empty()
+        && let Ok(members) = number(&mut left, 2)
+    {
+        again.extend((members as u16).to_be_bytes());
+        for _ in 0..members {
+            let Ok(member) = Codec.decode_member(&mut left) else { break };
+            lives.insert(member.id().participant.life);
+            Codec.encode_member(&member, &mut again).expect("there is room");
+        }
+    }
+    assert!(bytes.starts_with(&again));
+    if let Ok(named) = named(bytes) {
+        assert_eq!((named, &again[..]), (lives, bytes));
+    }
+}
+
 /// `foca` fills what room there is, and takes an error for the end of it.
 fn put(bytes: &[u8], mut buf: impl BufMut) -> Result<(), WireError> {
     if buf.remaining_mut() < bytes.len() {

@@ -440,7 +440,8 @@ proptest! {
             }
         }
         let machine = group.machines[(from + 1) % 3].as_mut().expect("it lives");
-        for datagram in [Bytes::from(bad), bytes.into()] {
+        for datagram in [whole, Bytes::from(bad), bytes.into()] {
+            datagram::check_datagram(&datagram);
             let mut out = Vec::new();
             let from = from.to_string();
             machine.handle(Instant(group.now), MembershipInput::Received { from, datagram }, &mut out);
