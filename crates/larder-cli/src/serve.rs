@@ -124,7 +124,7 @@ async fn sole<T>(mut shared: Arc<T>) -> Result<T> {
 pub(crate) async fn origin(arguments: &OriginArgs, common: &Common) -> Result<()> {
     let config = Flags::default()
         .identity(&arguments.identity)
-        .set("origin.data", arguments.data.as_ref().map(|path| path.display()))
+        .path("origin.data", arguments.data.as_ref())
         .set("origin.listen", arguments.listen.as_ref())
         .set("origin.create", arguments.create.then_some(true))
         .set("origin.domains", arguments.domains)

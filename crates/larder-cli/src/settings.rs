@@ -3,22 +3,38 @@
 use crate::args::{Common, Election, Identity, Membership, Parent, Uplink};
 use anyhow::Result;
 use larder::config::{Config, ConfigError};
+use std::path::PathBuf;
 
 /// Flags as configuration keys, in the order given.
 #[derive(Default)]
-pub(crate) struct Flags(Vec<(String, String)>);
+pub(crate) struct Flags {
+    given: Vec<(String, String)>,
+    /// A path that no setting can hold.
+    unfit: Option<ConfigError>,
+}
 
 impl Flags {
     /// Lays a flag over its key, if the flag was given.
     pub(crate) fn set(mut self, key: &str, value: Option<impl ToString>) -> Self {
-        self.0.extend(value.map(|value| (key.to_owned(), value.to_string())));
+        self.given.extend(value.map(|value| (key.to_owned(), value.to_string())));
         self
+    }
+
+    /// The same of a path. One that is not UTF-8 would become another one: it is refused when all is loaded.
+    pub(crate) fn path(mut self, key: &str, path: Option<&PathBuf>) -> Self {
+        let Some(path) = path else { return self };
+        if path.to_str().is_none() {
+            self.unfit.get_or_insert(ConfigError::Invalid {
+                layer: "command line".into(),
+                detail: format!("{key}: {} is not UTF-8: choose another path", path.display()),
+            });
+        }
+        self.set(key, path.to_str())
     }
 
     /// Who this process is.
     pub(crate) fn identity(self, identity: &Identity) -> Self {
-        let tls = identity.tls.as_ref().map(|path| path.display());
-        self.set("tls_dir", tls).set("name", identity.name.as_ref())
+        self.path("tls_dir", identity.tls.as_ref()).set("name", identity.name.as_ref())
     }
 
     /// The link to the parent, in section `section`.
@@ -53,15 +69,36 @@ impl Flags {
     /// The configuration: defaults, file, environment, these flags, each over the one before.
     pub(crate) fn load(mut self, common: &Common) -> Result<Config> {
         self = self.set("log.filter", common.log.as_ref());
-        self = self.set("log.file", common.log_file.as_ref().map(|path| path.display()));
+        self = self.path("log.file", common.log_file.as_ref());
         self = self.set("log.json", common.log_json.then_some(true));
         for pair in &common.set {
             let (key, value) = pair.split_once('=').ok_or_else(|| ConfigError::Invalid {
                 layer: format!("--set {pair}"),
                 detail: "KEY=VALUE is wanted".into(),
             })?;
-            self.0.push((key.trim().to_owned(), value.trim().to_owned()));
+            self.given.push((key.trim().to_owned(), value.trim().to_owned()));
         }
-        Ok(Config::load(common.config.as_deref(), std::env::vars(), self.0)?)
+        if let Some(unfit) = self.unfit {
+            return Err(unfit.into());
+        }
+        Ok(Config::load(common.config.as_deref(), std::env::vars(), self.given)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    /// Bytes of a path that are no text became others: another file was named.
+    #[test]
+    fn a_path_that_is_no_text_is_refused_and_named() {
+        let path = PathBuf::from(OsStr::from_bytes(b"/var/log/gr\xfc\xdfe"));
+        let flags = Flags::default().path("log.file", Some(&path));
+        let unfit = flags.unfit.map(|unfit| unfit.to_string()).unwrap_or_default();
+        assert!(unfit.contains("log.file") && unfit.contains("UTF-8"), "{unfit}");
+        let flags = Flags::default().path("log.file", Some(&PathBuf::from("/var/log/größe")));
+        assert!(flags.unfit.is_none() && flags.given.len() == 1);
     }
 }

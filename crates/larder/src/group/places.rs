@@ -244,6 +244,8 @@ struct Tries {
     of: Option<Parent>,
     /// Since when there is no link to anybody while it is done without.
     lost: Option<Instant>,
+    /// When it was given up last.
+    given_up: Option<Instant>,
     /// It is tried; else it is done without.
     on: bool,
     /// Until then; none: there is a link.
@@ -254,7 +256,8 @@ struct Tries {
 
 impl Tries {
     fn new() -> Self {
-        Self { of: None, lost: None, on: false, until: None, pause: TRIED_AFTER }
+        let pause = TRIED_AFTER;
+        Self { of: None, lost: None, given_up: None, on: false, until: None, pause }
     }
 
     /// When that changes by itself.
@@ -263,15 +266,17 @@ impl Tries {
     }
 
     /// While it is done without there is a link to the configured parent, or not. When it comes back after it was away
-    /// for longer than a redirector is waited for, it was the line that had been down: the redirector's, too, which
-    /// is tried again at once.
+    /// for longer than a redirector is waited for, it may be the line that had been down, the redirector's too, which
+    /// is tried again at once, unless that was tried a moment ago: the link that stands now would be given up for it.
     fn is_alone(&mut self, linked: bool, now: Instant) {
         if self.on {
             self.lost = None;
         } else if !linked {
             self.lost.get_or_insert(now);
-        } else if self.lost.take().is_some_and(|since| now - since >= WITHOUT_AFTER) {
-            (self.until, self.pause) = (Some(now), TRIED_AFTER);
+        } else if self.lost.take().is_some_and(|since| now - since >= WITHOUT_AFTER)
+            && self.given_up.is_none_or(|at| now - at >= TRIED_AFTER)
+        {
+            self.until = Some(now);
         }
     }
 
@@ -280,7 +285,7 @@ impl Tries {
         if self.of.as_ref() != Some(parent) {
             let until = Some(now + WITHOUT_AFTER);
             let (of, pause) = (Some(parent.clone()), TRIED_AFTER);
-            *self = Self { of, lost: None, on: true, until, pause };
+            *self = Self { of, lost: None, given_up: None, on: true, until, pause };
         } else if linked {
             (self.until, self.pause) = (None, TRIED_AFTER);
         } else if self.on && self.until.is_none() {
@@ -295,7 +300,7 @@ impl Tries {
                     "there is no link to the group's redirector: done without it for {:?}",
                     self.pause
                 );
-                self.until = Some(now + self.pause);
+                (self.until, self.given_up) = (Some(now + self.pause), Some(now));
                 self.pause = (self.pause * 2).min(TRIED_AFTER_MAX);
             }
         }
@@ -364,7 +369,7 @@ mod tests {
         now += WITHOUT_AFTER;
         assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(above.clone()));
         assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(above.clone()));
-        now += 2 * WITHOUT_AFTER;
+        now += TRIED_AFTER;
         let back = wanted(&followed, "o:1", Some(&above), (&mut tries, now));
         assert_eq!(back, Some(one), "the line is back");
         // A link that comes at once when it is done without says nothing of the line.
@@ -372,7 +377,12 @@ mod tests {
         assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(above.clone()));
         now += Duration::from_millis(200);
         let alone = wanted(&followed, "o:1", Some(&above), (&mut tries, now));
-        assert_eq!(alone, Some(above), "it is the redirector that is not reached");
+        assert_eq!(alone, Some(above.clone()), "it is the redirector that is not reached");
+        // Nor does one that takes seconds to stand: it would be given up as soon as it does, again and again.
+        assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(above.clone()));
+        now += WITHOUT_AFTER;
+        let slow = wanted(&followed, "o:1", Some(&above), (&mut tries, now));
+        assert_eq!(slow, Some(above), "its line is slow");
     }
 
     /// One that is never reached is tried less and less often, and another one at once.

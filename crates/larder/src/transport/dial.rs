@@ -104,6 +104,8 @@ pub(crate) struct Dialer {
     local: watch::Sender<Option<IpAddr>>,
     /// A member of a group helps neighbours while its machine is busy.
     helper: Option<Helper>,
+    /// What the redirector that the group found has against this process, or the reverse.
+    unfit: Option<String>,
 }
 
 impl Dialer {
@@ -117,7 +119,15 @@ impl Dialer {
     ) -> Self {
         let (side, address) = (Side::Up, String::new());
         let target = Target { side, address, credentials, link, found: false };
-        Self { parents, target, setup, state, local: watch::Sender::new(None), helper: None }
+        Self {
+            parents,
+            target,
+            setup,
+            state,
+            local: watch::Sender::new(None),
+            helper: None,
+            unfit: None,
+        }
     }
 
     /// Has misses of neighbours answered where the link is read, as far as that can be.
@@ -227,11 +237,26 @@ impl Dialer {
     }
 
     /// Says where the link is; logged once, not at every attempt.
-    fn tell(&self, state: LinkState) {
+    fn tell(&mut self, state: LinkState) {
         // A redirector that the group has found is done without after a while, whatever it has against this process
-        // or the reverse: it is the configured parent that may refuse for good.
-        let trouble = state.trouble().filter(|_| self.target.found);
-        let state = trouble.map_or(state, |trouble| LinkState::Down(Some(trouble)));
+        // or the reverse: it is the configured parent that may refuse for good. Whoever has no other way is told of it
+        // all the same.
+        let lasts = matches!(state, LinkState::Refused(_) | LinkState::Untrusted(_));
+        let state = match (state.trouble(), self.unfit.take()) {
+            (Some(trouble), _) if self.target.found => {
+                self.unfit = lasts.then(|| format!("the group's redirector: {trouble}"));
+                LinkState::Down(Some(trouble))
+            }
+            (Some(trouble), Some(unfit)) if !lasts => {
+                let both = format!("{trouble}; {unfit}");
+                self.unfit = Some(unfit);
+                LinkState::Down(Some(both))
+            }
+            (_, unfit) => {
+                self.unfit = unfit.filter(|_| lasts);
+                state
+            }
+        };
         if *self.state.borrow() == state {
             return;
         }

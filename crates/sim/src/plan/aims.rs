@@ -135,7 +135,7 @@ impl Plan {
             _ => {}
         }
         let rng = &mut Rng::new(self.seed ^ 0x0c07_b0e7);
-        if rng.chance(1, 24) {
+        if rng.chance(1, 12) {
             POWER_CUTS.take(self, rng);
         }
         let rng = &mut Rng::new(self.seed ^ 0x0e_a971);

@@ -1,9 +1,9 @@
 //! The engine's journal, as far as it has to be understood from outside: which batches are whole.
 //!
 //! `fjall` cuts off what follows the last whole batch of its journal where an entry of it cannot be read.
-//! Where all entries can, and the checksum of the batch is another one, it refuses to open: so it is when a
-//! power cut, in the middle of an install that nobody was ever answered, kept the sectors with the entries'
-//! beginnings, and lost one within an image. Only such a batch is cut off by us. An install begins only when the
+//! Where all entries can, and the checksum of the batch is another one, or there are more or fewer of them than it
+//! says, it refuses to open: so it is when a power cut, in the middle of an install that nobody was ever answered, kept
+//! the sectors with the entries' beginnings, and lost one within an image or a length. Only such a batch is cut off by us. An install begins only when the
 //! one before was synced: a whole batch after one that does not check proves that this one had been durable.
 //! That is damage, and left for the engine to refuse. What lies within a batch proves nothing: an image is what
 //! its writer wants it to be.
@@ -26,36 +26,53 @@ pub(super) fn torn_at(bytes: &[u8]) -> Option<usize> {
     while let Some(length) = whole_batch(&bytes[whole..]) {
         whole += length;
     }
-    let torn = Batch::read(&bytes[whole..])?;
-    let after = &bytes[whole + torn.length..];
+    let Batch::Refused(length) = Batch::read(&bytes[whole..]) else { return None };
+    let after = &bytes[whole + length..];
     let is_whole = |at: usize| after[at] == START && whole_batch(&after[at..]).is_some();
     (!(0..after.len()).any(is_whole)).then_some(whole)
 }
 
 /// Bytes of the batch that begins here, if it is whole.
 pub(super) fn whole_batch(bytes: &[u8]) -> Option<usize> {
-    Batch::read(bytes).filter(|batch| batch.told == batch.sum).map(|batch| batch.length)
+    match Batch::read(bytes) {
+        Batch::Whole(length) => Some(length),
+        Batch::Refused(_) | Batch::Unreadable => None,
+    }
 }
 
-/// A batch of which every entry can be read.
-struct Batch {
-    length: usize,
-    /// Its checksum, as it says.
-    told: u64,
-    /// And as it is.
-    sum: u64,
+/// What begins somewhere, as the engine reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Batch {
+    /// A batch of so many bytes.
+    Whole(usize),
+    /// One that the engine refuses when it has read so many bytes: its checksum is another one, or an end comes
+    /// before all entries, or an entry where the end is due.
+    Refused(usize),
+    /// Something of it cannot be read: the engine cuts it off.
+    Unreadable,
 }
 
 impl Batch {
-    fn read(bytes: &[u8]) -> Option<Self> {
+    fn read(bytes: &[u8]) -> Self {
         let mut rest = bytes;
-        if take(&mut rest, 1)? != [START] {
+        let refused = Self::entries(&mut rest);
+        let length = bytes.len() - rest.len();
+        match refused {
+            Some(true) => Self::Refused(length),
+            Some(false) => Self::Whole(length),
+            None => Self::Unreadable,
+        }
+    }
+
+    /// Whether the engine refuses a batch when it has read what is taken from `rest`; none: it cannot read on.
+    fn entries(rest: &mut &[u8]) -> Option<bool> {
+        if take(rest, 1)? != [START] {
             return None;
         }
-        let items = u32::from_le_bytes(take(&mut rest, 4)?.try_into().ok()?);
-        let _sequence_number = take(&mut rest, 8)?;
+        let mut items = u32::from_le_bytes(take(rest, 4)?.try_into().ok()?);
+        let _sequence_number = take(rest, 8)?;
         let mut sum = Xxh3::new();
-        for _ in 0..items {
+        loop {
             let length = match *rest.first()? {
                 ITEM => {
                     let head = rest.get(..ITEM_BYTES)?;
@@ -64,18 +81,21 @@ impl Batch {
                     ITEM_BYTES + usize::from(key) + value as usize
                 }
                 CLEAR => 1 + 8,
+                END => {
+                    let told = u64::from_le_bytes(rest.get(1..9)?.try_into().ok()?);
+                    let magic = rest.get(9..9 + MAGIC.len())?;
+                    if magic != MAGIC {
+                        return None;
+                    }
+                    take(rest, 9 + MAGIC.len())?;
+                    return Some(items > 0 || told != sum.digest());
+                }
                 _ => return None,
             };
-            sum.update(take(&mut rest, length)?);
+            sum.update(take(rest, length)?);
+            let Some(left) = items.checked_sub(1) else { return Some(true) };
+            items = left;
         }
-        if take(&mut rest, 1)? != [END] {
-            return None;
-        }
-        let told = u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?);
-        if take(&mut rest, MAGIC.len())? != MAGIC {
-            return None;
-        }
-        Some(Self { length: bytes.len() - rest.len(), told, sum: sum.digest() })
     }
 }
 
@@ -111,9 +131,14 @@ pub(super) fn check(bytes: &[u8]) {
     }
     // What the last one was is not known any more; all before it stays, whatever its images hold.
     let cut = torn_at(&journal);
+    let last = Batch::read(&journal[begin..]);
+    if matches!(last, Batch::Whole(_)) {
+        // Another one was made of it, and something lies behind that.
+        return;
+    }
     assert!(cut.is_none_or(|cut| is_harmed && cut == begin), "{cut:?} of {begins:?}");
-    let torn = Batch::read(&journal[begin..])
-        .is_some_and(|batch| batch.length == all - begin && batch.told != batch.sum);
+    // Behind where the engine stops its image may hold whole ones.
+    let torn = matches!(last, Batch::Refused(length) if length == all - begin);
     assert!(cut.is_some() || !torn, "the engine is left with what it refuses");
 }
 
@@ -165,5 +190,22 @@ mod tests {
         torn[13 + ITEM_BYTES + 1] ^= 1;
         assert_eq!(torn_at(&torn), Some(0), "a value is another");
         assert_eq!(torn_at(&[&torn[..], &journal].concat()), None, "it was durable once");
+    }
+
+    /// A length lost two of its bytes, and what was read in the place of the next entry was the image's own: an entry
+    /// where the end was due, or an end where entries were. The engine refuses both, and its domain would not serve.
+    #[test]
+    fn a_batch_of_more_or_fewer_entries_than_it_says_is_cut_off() {
+        let (journal, _) = with_batch(Vec::new(), 2, b"\x01\x04kvalu\x01\x02kva");
+        let end = [&[END][..], &[7; 8], MAGIC].concat();
+        let first = 13 + ITEM_BYTES + 1 + 4;
+        let fewer = [&journal[..first], &end, &[0; 40]].concat();
+        assert_eq!(Batch::read(&fewer), Batch::Refused(first + end.len()));
+        assert_eq!(torn_at(&fewer), Some(0));
+        let last = journal.len() - end.len();
+        let more = [&journal[..last], &[CLEAR; 9], &end, &[0; 40]].concat();
+        assert_eq!(Batch::read(&more), Batch::Refused(last + 9));
+        assert_eq!(torn_at(&more), Some(0));
+        assert_eq!(torn_at(&[&journal[..], &more].concat()), Some(journal.len()));
     }
 }
