@@ -25,6 +25,13 @@ impl Plan {
         self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
         self.mix.linger_percent = 0;
         self.mix.quota_percent = 0;
+        // Segments that are used again, and a cut before their new names are there for good.
+        if rng.chance(1, 2) {
+            self.limits.install_interval = Duration::from_millis(10);
+            self.limits.install_pages_max = 1 << 10;
+            self.mix.value_bytes = pick(rng, &[400, 2_000]);
+            self.mix.slots = 1;
+        }
         // A kill, after which records are read that were never synced, and a cut before the next sync.
         if rng.chance(1, 2) {
             self.troubles[1].1 = SECOND;
