@@ -3,7 +3,7 @@
 
 use crate::agenda::{MILLI, SECOND};
 use crate::net::Line;
-use crate::plan::{Action, Budget, Plan, Trouble};
+use crate::plan::{Action, Bounds, Budget, Plan, Trouble};
 use larder_core::machine::Faults;
 use larder_core::time::Duration;
 
@@ -92,6 +92,12 @@ impl Scenario {
         plan.domains = 1;
         plan.relays = if seed.is_multiple_of(2) { Vec::new() } else { vec![0] };
         plan.nodes = vec![plan.relays.len() as u16; 3];
+        plan.bounds = Bounds::default();
+        // What was drawn of its nodes is about others.
+        plan.group = plan.group.filter(|_| !plan.relays.is_empty());
+        if let Some(group) = &mut plan.group {
+            (group.failover, group.strangers) = (None, Vec::new());
+        }
         plan.clients = 2;
         plan.mix.pages = 2;
         plan.mix.slots = 2;

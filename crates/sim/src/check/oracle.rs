@@ -561,11 +561,12 @@ impl Truth {
     }
 
     /// From which base on the origin knows what changed by object: not beyond its start, nor beyond what a table of so
-    /// many entries holds.
+    /// many entries holds, of which so many writes may have some that are not durable yet.
     #[must_use]
-    pub fn known_from(&self, base: Stamp, recent_writes_max: usize) -> Stamp {
+    pub fn known_from(&self, base: Stamp, under_way: usize, recent_writes_max: usize) -> Stamp {
         // What was taken back counts as changed with what was durable then.
-        let known = 2 * self.current().touched_since(base) < recent_writes_max && !self.taken_back;
+        let touched = self.current().touched_since(base) + under_way;
+        let known = 2 * touched < recent_writes_max && !self.taken_back;
         if known { self.begun } else { Stamp(u64::MAX) }
     }
 

@@ -146,7 +146,11 @@ impl World {
             Ok(CacheReply::Committed(all)) => {
                 stamps = all;
                 let own = stamps.iter().find(|(domain, _)| *domain == ending.sent.domain);
-                Outcome::Committed(own.expect("it is told where it was decided").1)
+                own.map(|(_, stamp)| Outcome::Committed(*stamp)).unwrap_or_else(|| {
+                    // Where it was decided its process is forgotten, and another domain says that it was done.
+                    self.check_lost(&ending, true);
+                    Outcome::Unknown
+                })
             }
             Ok(CacheReply::Outcome(outcome)) => {
                 let whole = !ending.others.is_empty();
@@ -393,7 +397,9 @@ impl World {
         let branch = truth.current();
         let changed = branch.version(read.page, branch.durable());
         let id = ending.tag.and_then(|tag| self.oracle.intent(tag).id);
-        let known_from = truth.known_from(part.checked, self.plan.limits.recent_writes_max);
+        let under_way = self.clients.len() * self.plan.mix.length as usize;
+        let most = self.plan.limits.recent_writes_max;
+        let known_from = truth.known_from(part.checked, under_way, most);
         let known = (known_from, self.least_page_bytes());
         if refusals::had_conflict(branch, asked_of(part), read, known)
             || id.is_none() && truth.has_taken_back()
