@@ -81,8 +81,22 @@ impl Flags {
         if let Some(unfit) = self.unfit {
             return Err(unfit.into());
         }
-        Ok(Config::load(common.config.as_deref(), std::env::vars(), self.given)?)
+        Ok(Config::load(common.config.as_deref(), environment()?, self.given)?)
     }
+}
+
+/// The environment's settings. Of other variables nothing is read, text or not.
+fn environment() -> Result<Vec<(String, String)>, ConfigError> {
+    let ours =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    ours.filter(|(name, _)| name.starts_with("LARDER_")).map(text_of).collect()
+}
+
+fn text_of((name, value): (String, std::ffi::OsString)) -> Result<(String, String), ConfigError> {
+    value.into_string().map(|value| (name.clone(), value)).map_err(|value| ConfigError::Invalid {
+        layer: "environment".into(),
+        detail: format!("{name}: {} is not UTF-8: choose another value", value.display()),
+    })
 }
 
 #[cfg(test)]
@@ -100,5 +114,14 @@ mod tests {
         assert!(unfit.contains("log.file") && unfit.contains("UTF-8"), "{unfit}");
         let flags = Flags::default().path("log.file", Some(&PathBuf::from("/var/log/größe")));
         assert!(flags.unfit.is_none() && flags.given.len() == 1);
+    }
+
+    /// Any variable of the environment that was no text ended the process by a panic.
+    #[test]
+    fn a_variable_that_is_no_text_is_refused_and_named() {
+        let value = OsStr::from_bytes(b"gr\xfc\xdfe").to_owned();
+        let unfit = text_of(("LARDER_TLS_DIR".into(), value)).expect_err("no text").to_string();
+        assert!(unfit.contains("LARDER_TLS_DIR") && unfit.contains("UTF-8"), "{unfit}");
+        environment().expect("nothing of ours is set so");
     }
 }

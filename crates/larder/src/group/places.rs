@@ -244,8 +244,10 @@ struct Tries {
     of: Option<Parent>,
     /// Since when there is no link to anybody while it is done without.
     lost: Option<Instant>,
-    /// When it was given up last.
-    given_up: Option<Instant>,
+    /// There is a link to the configured parent.
+    stands: bool,
+    /// The last attempt gave up such a link.
+    took: bool,
     /// It is tried; else it is done without.
     on: bool,
     /// Until then; none: there is a link.
@@ -257,7 +259,7 @@ struct Tries {
 impl Tries {
     fn new() -> Self {
         let pause = TRIED_AFTER;
-        Self { of: None, lost: None, given_up: None, on: false, until: None, pause }
+        Self { of: None, lost: None, stands: false, took: false, on: false, until: None, pause }
     }
 
     /// When that changes by itself.
@@ -267,25 +269,25 @@ impl Tries {
 
     /// While it is done without there is a link to the configured parent, or not. When it comes back after it was away
     /// for longer than a redirector is waited for, it may be the line that had been down, the redirector's too, which
-    /// is tried again at once, unless that was tried a moment ago: the link that stands now would be given up for it.
+    /// is tried again at once; but not if the last attempt gave up such a link: then it was away for that, and on a
+    /// line over which it takes long to stand it would be given up again and again.
     fn is_alone(&mut self, linked: bool, now: Instant) {
         if self.on {
             self.lost = None;
         } else if !linked {
             self.lost.get_or_insert(now);
-        } else if self.lost.take().is_some_and(|since| now - since >= WITHOUT_AFTER)
-            && self.given_up.is_none_or(|at| now - at >= TRIED_AFTER)
-        {
-            self.until = Some(now);
+        } else if self.lost.take().is_some_and(|since| now - since >= WITHOUT_AFTER) && !self.took {
+            (self.until, self.pause) = (Some(now), TRIED_AFTER);
         }
+        self.stands = linked;
     }
 
     /// Whether it is to be tried now. `linked`: there is a link to it.
     fn tries(&mut self, parent: &Parent, linked: bool, now: Instant) -> bool {
         if self.of.as_ref() != Some(parent) {
             let until = Some(now + WITHOUT_AFTER);
-            let (of, pause) = (Some(parent.clone()), TRIED_AFTER);
-            *self = Self { of, lost: None, given_up: None, on: true, until, pause };
+            let (of, pause, stands) = (Some(parent.clone()), TRIED_AFTER, self.stands);
+            *self = Self { of, lost: None, stands, took: stands, on: true, until, pause };
         } else if linked {
             (self.until, self.pause) = (None, TRIED_AFTER);
         } else if self.on && self.until.is_none() {
@@ -293,6 +295,7 @@ impl Tries {
         } else if self.until.is_some_and(|until| until <= now) {
             self.on = !self.on;
             if self.on {
+                self.took = self.stands;
                 self.until = Some(now + WITHOUT_AFTER);
             } else {
                 tracing::warn!(
@@ -300,7 +303,7 @@ impl Tries {
                     "there is no link to the group's redirector: done without it for {:?}",
                     self.pause
                 );
-                (self.until, self.given_up) = (Some(now + self.pause), Some(now));
+                self.until = Some(now + self.pause);
                 self.pause = (self.pause * 2).min(TRIED_AFTER_MAX);
             }
         }
@@ -369,7 +372,7 @@ mod tests {
         now += WITHOUT_AFTER;
         assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(above.clone()));
         assert_eq!(wanted(&followed, "o:1", None, (&mut tries, now)), Some(above.clone()));
-        now += TRIED_AFTER;
+        now += 2 * WITHOUT_AFTER;
         let back = wanted(&followed, "o:1", Some(&above), (&mut tries, now));
         assert_eq!(back, Some(one), "the line is back");
         // A link that comes at once when it is done without says nothing of the line.

@@ -165,7 +165,11 @@ impl Dialer {
                     let opened = now();
                     let link = LinkId(next_link);
                     next_link += 1;
-                    let failed = match self.run_link(dialed, link, &mut parents).await {
+                    let ended = self.run_link(dialed, link, &mut parents).await;
+                    if matches!(*self.state.borrow(), LinkState::Up { .. }) {
+                        self.unfit = None;
+                    }
+                    let failed = match ended {
                         Ended::Stopped => return,
                         Ended::Elsewhere => {
                             // Not to be taken for a link to the one that is dialled now.

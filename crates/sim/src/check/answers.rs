@@ -6,6 +6,7 @@
 //! the origin hears that a later one is; what is between is on its way, and either may be told.
 
 use super::expired::Expired;
+use super::under_way::UnderWay;
 use crate::agenda::Time;
 use larder_core::commit::{Abort, Outcome};
 use larder_core::id::{CommitId, DomainId, RequestId, VolumeId};
@@ -30,6 +31,8 @@ pub struct Answers {
     untold: BTreeMap<DomainId, u32>,
     /// Which outcomes may be said to be forgotten.
     pub expired: Expired,
+    /// Commits that are neither durable nor answered.
+    pub under_way: UnderWay,
 }
 
 #[derive(Debug)]
@@ -68,6 +71,7 @@ impl Answers {
     pub fn recovered(&mut self, domain: DomainId, found: &RecoveredDomain, now: Time) {
         self.untold.remove(&domain);
         self.expired.recovered(domain, found);
+        self.under_way.recovered(domain);
         for volume in self.volumes.values_mut().filter(|volume| volume.domain == domain) {
             (volume.there, volume.deleted) = (false, false);
             volume.settings.iter_mut().for_each(|value| {
@@ -115,6 +119,7 @@ impl Answers {
 
     fn take(&mut self, domain: DomainId, record: &LogRecord) {
         self.expired.durable(domain, record);
+        self.under_way.durable(domain, record);
         match record {
             LogRecord::Volume { volume, .. } => {
                 self.made(domain, volume.id, &volume.name, volume.settings.clone());
@@ -157,6 +162,7 @@ impl Answers {
     /// The origin is asked something over a connection.
     pub fn asked(&mut self, conn: u32, message: &Message, now: Time) {
         self.expired.asked(message);
+        self.under_way.asked(message);
         match message {
             Message::For { message, .. } => self.asked(conn, message, now),
             Message::Commit { domain, commit } => {
@@ -183,8 +189,9 @@ impl Answers {
     }
 
     /// The origin answers. Panics when it says what is not so.
-    pub fn answered(&self, conn: u32, message: &Message) {
+    pub fn answered(&mut self, conn: u32, message: &Message) {
         self.expired.answered(message);
+        self.under_way.answered(message);
         match message {
             Message::Volume { request, info } => {
                 let there = self.volumes.get(&info.id).is_some_and(|volume| volume.there);

@@ -104,6 +104,12 @@ impl Expired {
         self.crowded || whole.chain(parts).any(|part| self.is_forgotten(part.domain, part.id.boot))
     }
 
+    /// Whether a part's own domain may know nothing of its process any more.
+    #[must_use]
+    pub fn knows_no_more(&self, part: PartId) -> bool {
+        self.crowded || self.is_forgotten(part.domain, part.id.boot)
+    }
+
     fn is_expired(&self, domain: DomainId, id: CommitId) -> bool {
         let confirmed = self.confirmed.get(&(domain, id.boot));
         confirmed.is_some_and(|upto| id.sequence <= *upto) || self.is_forgotten(domain, id.boot)

@@ -18,3 +18,4 @@ pub mod rights;
 pub mod second;
 pub mod seen;
 pub mod trimmed;
+pub mod under_way;

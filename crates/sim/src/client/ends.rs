@@ -147,8 +147,7 @@ impl World {
                 stamps = all;
                 let own = stamps.iter().find(|(domain, _)| *domain == ending.sent.domain);
                 own.map(|(_, stamp)| Outcome::Committed(*stamp)).unwrap_or_else(|| {
-                    // Where it was decided its process is forgotten, and another domain says that it was done.
-                    self.check_lost(&ending, true);
+                    self.check_forgotten(&ending, &stamps);
                     Outcome::Unknown
                 })
             }
@@ -222,7 +221,13 @@ impl World {
                 self.client_proved(index, is_an_answer(abort));
                 self.tally.aborted += 1;
             }
-            Outcome::Unknown => self.tally.unknown += 1,
+            Outcome::Unknown => {
+                // Where it was done all the same it is held to what it saw, and seen from now on.
+                if !stamps.is_empty() {
+                    self.others_committed(index, &mut ending, &stamps);
+                }
+                self.tally.unknown += 1;
+            }
         }
         self.client_thinks(index);
     }
@@ -397,7 +402,7 @@ impl World {
         let branch = truth.current();
         let changed = branch.version(read.page, branch.durable());
         let id = ending.tag.and_then(|tag| self.oracle.intent(tag).id);
-        let under_way = self.clients.len() * self.plan.mix.length as usize;
+        let under_way = self.answers.under_way.writes(part.domain);
         let most = self.plan.limits.recent_writes_max;
         let known_from = truth.known_from(part.checked, under_way, most);
         let known = (known_from, self.least_page_bytes());
@@ -435,6 +440,18 @@ impl World {
         assert!(
             self.answers.expired.may_be_lost(&parts),
             "P11: an outcome is said to be lost, and its domains know its process: {parts:?}"
+        );
+    }
+
+    /// A transaction is said to be done by another domain than that which decided it: where it was decided its process
+    /// is forgotten (P11).
+    fn check_forgotten(&self, ending: &Ending, stamps: &[(DomainId, Stamp)]) {
+        assert!(!ending.others.is_empty() && !stamps.is_empty(), "it is told where it was done");
+        let intent = ending.tag.map(|tag| self.oracle.intent(tag));
+        let part = intent.and_then(|it| Some(PartId { domain: it.domain, id: it.id? }));
+        assert!(
+            part.is_some_and(|part| self.answers.expired.knows_no_more(part)),
+            "P11: no stamp is told of {part:?}, and its domain knows its process"
         );
     }
 

@@ -66,13 +66,11 @@ impl Bounds {
     /// In a quarter of the runs, drawn apart.
     pub(super) fn draw(plan: &Plan) -> Self {
         let rng = &mut Rng::new(plan.seed ^ 0x00b0_47d5);
-        // With a store that takes seconds for each batch, one commit at a time of a node is one in ten seconds: its
-        // clients would wait in line for minutes.
-        if !rng.chance(1, 4) || plan.store_nanos > SECOND {
+        if !rng.chance(1, 4) {
             return Self::default();
         }
         let wait_least = 2_000_000_000.max(200 * plan.store_nanos);
-        Self {
+        let mut bounds = Self {
             waiting_commits_max: some(rng, &[1, 2, 16]),
             waiting_bytes_max: some(rng, &[1, 4_096]),
             pinned_bytes_max: some(rng, &[1, 16_384]),
@@ -94,7 +92,13 @@ impl Bounds {
             commits_max: some(rng, &[1, 2]),
             commit_bytes_max: some(rng, &[1, 600]),
             prefetch_max: some(rng, &[1, 4]),
+        };
+        if plan.store_nanos > SECOND {
+            // With a store that takes seconds for each batch, one commit at a time of a node is one in ten seconds: its
+            // clients would wait in line for minutes.
+            (bounds.requests_max, bounds.commits_max, bounds.commit_bytes_max) = (None, None, None);
         }
+        bounds
     }
 
     /// Whether the origin may forget processes that it has not heard of for a moment.

@@ -6,7 +6,9 @@
 //! the sectors with the entries' beginnings, and lost one within an image or a length. Only such a batch is cut off by us. An install begins only when the
 //! one before was synced: a whole batch after one that does not check proves that this one had been durable.
 //! That is damage, and left for the engine to refuse. What lies within a batch proves nothing: an image is what
-//! its writer wants it to be.
+//! its writer wants it to be; but of one that the engine refuses before its end nobody knows where that is, and what is
+//! taken for a batch behind that place may be an image's: then the engine is left to refuse, and the domain has to be
+//! restored.
 
 use xxhash_rust::xxh3::Xxh3;
 
