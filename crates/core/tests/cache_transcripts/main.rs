@@ -90,6 +90,7 @@ stories! {
     bug147_a_resume_that_waits,
     bug149_given_up_when_it_is_here,
     bug167_a_right_of_before_a_deletion,
+    bug184_who_decided_was_restored,
     bug139_a_wait_on_a_line_that_is_lost,
     bug134_a_question_that_nobody_answered,
     failover_neighbours,

@@ -843,6 +843,7 @@ fn committed(domain: DomainId, boot: BootId, words: &[&str]) -> Message {
         id: CommitId { boot, sequence: number(words[0]) },
         outcome: match words[1] {
             "unknown" => Outcome::Unknown,
+            "lost" => Outcome::Aborted(Abort::History),
             "gone" => Outcome::Aborted(Abort::BadPage(page(option("of=").unwrap_or("1")))),
             stamp => Outcome::Committed(Stamp(number(stamp))),
         },

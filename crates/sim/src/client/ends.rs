@@ -444,13 +444,15 @@ impl World {
     }
 
     /// A transaction is said to be done by another domain than that which decided it: where it was decided its process
-    /// is forgotten (P11).
+    /// is forgotten (P11), or that domain was restored from an older copy since.
     fn check_forgotten(&self, ending: &Ending, stamps: &[(DomainId, Stamp)]) {
         assert!(!ending.others.is_empty() && !stamps.is_empty(), "it is told where it was done");
         let intent = ending.tag.map(|tag| self.oracle.intent(tag));
         let part = intent.and_then(|it| Some(PartId { domain: it.domain, id: it.id? }));
+        let truth = self.oracle.truth(ending.sent.domain);
+        let restored = truth.branch_count() > ending.branches;
         assert!(
-            part.is_some_and(|part| self.answers.expired.knows_no_more(part)),
+            restored || part.is_some_and(|part| self.answers.expired.knows_no_more(part)),
             "P11: no stamp is told of {part:?}, and its domain knows its process"
         );
     }

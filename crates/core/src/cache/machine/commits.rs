@@ -61,6 +61,29 @@ struct Pending {
 }
 
 impl Pending {
+    /// One that was not sent, and of which nobody waits to hear.
+    fn new(asked: CommitRequest, beside: bool) -> Self {
+        let bytes = asked.memory_bytes();
+        Self {
+            history: asked.history,
+            base: asked.base,
+            numbers: asked.numbers,
+            reads: asked.reads,
+            writes: asked.writes,
+            across: asked.across,
+            beside,
+            users: BTreeSet::new(),
+            told_in_doubt: false,
+            bytes,
+            sent: false,
+            ever_sent: false,
+            pause: PAUSE,
+            in_doubt: false,
+            unable: None,
+            stamp: None,
+        }
+    }
+
     /// What it is of what is on its way over a link.
     fn load(&self) -> Load {
         Load { count: usize::from(!self.beside), bytes: self.bytes }
@@ -286,6 +309,30 @@ impl Commits {
         }
     }
 
+    /// What has an outcome is asked about again, as something that may not be done (see `relay`).
+    pub(super) fn ask_again(&mut self, id: CommitId, across: Option<Box<Across>>) {
+        // Of what it wrote the stream tells by pages from now on.
+        self.forget(id, None);
+        // Its boot is known no longer: the same of the outcome.
+        self.expired |= id.boot != self.boot;
+        let (history, base) = (HistoryId::default(), Stamp::ZERO);
+        let (numbers, reads, writes) = (Vec::new(), Vec::new(), Vec::new());
+        let asks =
+            CommitRequest { id, confirmed: 0, history, base, numbers, reads, writes, across };
+        let mut pending = Pending::new(asks, false);
+        (pending.ever_sent, pending.in_doubt) = (true, true);
+        self.put(id, pending);
+    }
+
+    /// It is to be sent.
+    fn put(&mut self, id: CommitId, pending: Pending) {
+        self.unresolved.insert(id);
+        self.bytes += pending.bytes;
+        self.queue.push_back(id);
+        Self::count_written(&mut self.written, &pending.writes, true);
+        self.pending.insert(id, pending);
+    }
+
     /// A part has an outcome, which is not confirmed before those of all others are there.
     pub(super) fn keep(&mut self, id: CommitId) {
         self.kept.insert(id);
@@ -509,34 +556,12 @@ impl Cache {
         user: Option<RequestId>,
         asked: CommitRequest,
     ) {
-        let (id, bytes, beside) = (asked.id, asked.memory_bytes(), asked.is_beside(domain));
+        let (id, beside) = (asked.id, asked.is_beside(domain));
+        let mut pending = Pending::new(asked, beside);
+        pending.users.extend(user);
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         commits.next += 1;
-        commits.unresolved.insert(id);
-        commits.bytes += bytes;
-        commits.queue.push_back(id);
-        Commits::count_written(&mut commits.written, &asked.writes, true);
-        commits.pending.insert(
-            id,
-            Pending {
-                history: asked.history,
-                base: asked.base,
-                numbers: asked.numbers,
-                reads: asked.reads,
-                writes: asked.writes,
-                across: asked.across,
-                beside,
-                users: user.into_iter().collect(),
-                told_in_doubt: false,
-                bytes,
-                sent: false,
-                ever_sent: false,
-                pause: PAUSE,
-                in_doubt: false,
-                unable: None,
-                stamp: None,
-            },
-        );
+        commits.put(id, pending);
     }
 
     /// The user's time is up. A commit that was never sent, or that its store has refused, is
@@ -883,6 +908,9 @@ impl Cache {
         }
         commits.paused.insert((now.after(pending.pause), id));
         pending.pause = (pending.pause * 2).min(PAUSE_MAX);
+        if let Some(whole) = whole.filter(|_| pending.unable.is_none()) {
+            self.ask_who_decides(whole);
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 
 use super::commits::Asked;
 use super::{Cache, CacheReply, Out};
-use crate::commit::{Across, Outcome, PARTS_MAX, PartId};
+use crate::commit::{Abort, Across, Outcome, PARTS_MAX, PartId};
 use crate::id::{CommitId, DomainId, RequestId, Stamp};
 use crate::machine::Fault;
 use crate::message::{ACROSS_SINCE, RequestError};
@@ -23,6 +23,7 @@ struct Whole {
     users: BTreeSet<RequestId>,
     /// A user was told that it is in doubt, and may ask again.
     told_in_doubt: bool,
+    across: Across,
     parts: BTreeMap<DomainId, CommitId>,
     /// Parts without an outcome.
     left: BTreeSet<DomainId>,
@@ -30,6 +31,30 @@ struct Whole {
     stamps: BTreeMap<DomainId, Stamp>,
     /// What became of it, if it is not committed.
     answer: Option<Answer>,
+}
+
+impl Whole {
+    /// What its users are told, if that is known: it was not done, and will not be, or all parts have ended.
+    fn known(&self) -> Option<Answer> {
+        let over = self.left.is_empty();
+        // What is committed in one domain is in all, but where it was lost since, or nobody can tell any more.
+        if over && !self.stamps.is_empty() {
+            let stamps = self.stamps.iter().map(|(domain, stamp)| (*domain, *stamp));
+            return Some(Ok(CacheReply::Committed(stamps.collect())));
+        }
+        let answer = self.answer.as_ref().filter(|answer| over || !is_open(answer));
+        answer.cloned()
+    }
+}
+
+/// Whether other parts may say something else: nobody can tell, or a domain knows nothing of it, which was restored
+/// from an older copy, perhaps, after it was done there and elsewhere.
+fn is_open(answer: &Answer) -> bool {
+    match answer {
+        Ok(CacheReply::InDoubt { .. }) => true,
+        Ok(answer) => *answer == CacheReply::Outcome(Outcome::Aborted(Abort::History)),
+        Err(_) => false,
+    }
 }
 
 /// All of them, by their deciding parts.
@@ -56,6 +81,7 @@ impl Wholes {
             Some(Ok(CacheReply::InDoubt { .. })) => {
                 Some(Ok(CacheReply::InDoubt { commit: name.id, lost: true }))
             }
+            Some(answer) if is_open(answer) => None,
             Some(_) => Some(Err(RequestError::Unavailable("the transaction is over".into()))),
             None => None,
         }
@@ -76,10 +102,8 @@ impl Wholes {
     /// A user asks about a transaction: its answer, if it is known now.
     pub(super) fn ask_about(&mut self, name: PartId, user: RequestId) -> Option<Answer> {
         if let Some(whole) = self.open.get_mut(&name) {
-            // Of a doubtful one another part may know.
-            let doubtful = matches!(whole.answer, Some(Ok(CacheReply::InDoubt { .. })));
-            if whole.answer.is_some() && !doubtful {
-                return whole.answer.clone();
+            if let Some(answer) = whole.known() {
+                return Some(answer);
             }
             whole.users.insert(user);
             return None;
@@ -137,6 +161,7 @@ impl Cache {
             left: across.parts().iter().map(|part| part.domain).collect(),
             stamps: BTreeMap::new(),
             answer: None,
+            across,
         };
         for (domain, request) in requests {
             // What it takes of memory is counted with its parts, as when it is sent.
@@ -162,6 +187,21 @@ impl Cache {
             Some(((domain, part.id), goes))
         });
         here.collect()
+    }
+
+    /// A part was put off. If that was for want of the one that decides, which has an outcome, its domain has lost
+    /// that: it was restored from an older copy since, and would never hear of it again, while the others wait for
+    /// each other's parts for good (bug 184). It is asked how that ended, and answers the same, or refuses it, which
+    /// is told to the others there. Nothing of it is done by this.
+    pub(super) fn ask_who_decides(&mut self, name: PartId) {
+        let Some(whole) = self.wholes.open.get_mut(&name) else { return };
+        if !whole.stamps.contains_key(&name.domain) || !whole.left.insert(name.domain) {
+            return;
+        }
+        crate::probe::probe("who-decided-is-asked-again");
+        let across = Some(Box::new(whole.across.clone()));
+        let entry = self.domains.get_mut(&name.domain).expect("it is attached");
+        entry.commits.ask_again(name.id, across);
     }
 
     /// Bytes of all parts of a transaction that are not sent.
@@ -239,25 +279,17 @@ impl Cache {
                 whole.answer.get_or_insert(lost);
             }
             // The first that says why: of the others it may be said that the transaction is over.
-            known => match &whole.answer {
-                Some(Ok(CacheReply::InDoubt { .. })) | None => whole.answer = Some(known.clone()),
-                Some(_) => {}
-            },
+            known => {
+                // It was done there, and is no more.
+                whole.stamps.remove(&domain);
+                if whole.answer.as_ref().is_none_or(is_open) {
+                    whole.answer = Some(known.clone());
+                }
+            }
         }
         let own = whole.parts[&domain];
         let over = whole.left.is_empty();
-        // An answer of doubt waits for the others: one of them may know.
-        let done = !whole.stamps.is_empty();
-        let doubtful = matches!(whole.answer, Some(Ok(CacheReply::InDoubt { .. })));
-        let known = match &whole.answer {
-            answer if !over && (doubtful || answer.is_none()) => None,
-            // What is committed in one domain is in all, also where nobody can tell any more.
-            Some(answer) if !(doubtful && done) => Some(answer.clone()),
-            _ => {
-                let stamps = whole.stamps.iter().map(|(domain, stamp)| (*domain, *stamp));
-                Some(Ok(CacheReply::Committed(stamps.collect())))
-            }
-        };
+        let known = whole.known();
         let entry = self.domains.get_mut(&domain).expect("it is attached");
         if !self.config.faults.has(Fault::OutcomesUnkept) {
             entry.commits.keep(own);

@@ -177,6 +177,7 @@ impl Membership {
                     self.answered.insert(from, life);
                 }
                 if life != self.config.own.life && self.takes(now, [life], out) {
+                    self.follows_at_its_address(now, &identity, out);
                     self.swim(now, out, |swim, asked| swim.announce(identity, asked));
                 }
             }
@@ -184,15 +185,15 @@ impl Membership {
                 // Who is not known cannot leave, and would take the room of who is.
                 let life = identity.participant.life;
                 if life != self.config.own.life && self.knows(life) {
-                    let gone = Member::new(identity, 0, State::Down);
-                    let gone = std::iter::once(gone);
-                    self.swim(now, out, |swim, asked| swim.apply_many(gone, true, asked));
+                    self.are_gone(now, vec![identity], out);
                 }
             }
             Say::Claimed => {}
             Say::Swim(bytes) => {
                 let named = swim::named(&bytes)?;
+                let said_by = swim::said_by(&bytes)?;
                 if self.takes(now, named, out) {
+                    self.follows_at_its_address(now, &said_by, out);
                     self.swim(now, out, |swim, asked| swim.handle_data(&bytes[..], asked));
                 }
             }
@@ -201,6 +202,38 @@ impl Membership {
             self.election.heard(claim, &self.participants());
         }
         Ok(())
+    }
+
+    fn are_gone(&mut self, now: Instant, gone: Vec<Identity>, out: &mut Vec<MembershipOutput>) {
+        let gone = gone.into_iter().map(|identity| Member::new(identity, 0, State::Down));
+        self.swim(now, out, |swim, asked| swim.apply_many(gone, true, asked));
+    }
+
+    /// Somebody was heard. If it is new, whoever else is known at its address was the same process before it ended.
+    /// Else the lives of one that ends as soon as it has started, and is started again, are looked at one by one,
+    /// which takes as long as it has had many of them: all that while they count as there, and may be waited for
+    /// (bug 183). A word of theirs that comes late does no more than what is lost: who is there says so.
+    fn follows_at_its_address(
+        &mut self,
+        now: Instant,
+        heard: &Identity,
+        out: &mut Vec<MembershipOutput>,
+    ) {
+        let Participant { life, address, .. } = &heard.participant;
+        if self.knows(*life) {
+            return;
+        }
+        let before: Vec<Identity> = self
+            .swim
+            .iter_members()
+            .map(Member::id)
+            .filter(|known| known.participant.address == *address)
+            .cloned()
+            .collect();
+        if !before.is_empty() {
+            crate::probe::probe("a-life-follows-another");
+            self.are_gone(now, before, out);
+        }
     }
 
     /// Whether a process was ever there, as far as is remembered.

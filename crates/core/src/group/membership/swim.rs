@@ -133,6 +133,12 @@ impl foca::Codec<Identity> for Codec {
     }
 }
 
+/// Who says a message of `foca`, if it can be read.
+pub(super) fn said_by(mut bytes: &[u8]) -> Result<Identity, WireError> {
+    use foca::Codec as _;
+    Ok(Codec.decode_header(&mut bytes)?.src)
+}
+
 /// All that is named in a message of `foca`, if it can be read.
 pub(super) fn named(mut bytes: &[u8]) -> Result<BTreeSet<BootId>, WireError> {
     use foca::Codec as _;

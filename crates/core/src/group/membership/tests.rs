@@ -327,7 +327,8 @@ fn what_comes_from_another_group_is_dropped_and_participants_are_bounded() {
     let mut machine = Membership::new(config(participant(0, Candidacy::May(1)), &[]));
     let mut come = |machine: &mut Membership, group: &str, life: u128| {
         let life = BootId(life);
-        let participant = Participant { life, ..participant(1, Candidacy::May(1)) };
+        let address = life.0.to_string();
+        let participant = Participant { life, address, ..participant(1, Candidacy::May(1)) };
         // As it would introduce itself.
         let mut stranger = Membership::new(config(participant, &[]));
         stranger.config.group = group.into();
@@ -397,6 +398,27 @@ fn a_claim_says_no_more_than_is_believed() {
     let mut other = Election::new(participant(1, Candidacy::May(1)), Faults::NONE);
     other.heard(claim, &there);
     assert_eq!(other.followed(), Some(claim));
+}
+
+/// A redirector ended as soon as it had started, and was started again, many times: each of its lives was looked at in
+/// turn, and the others, of whom none had more right to be the redirector, waited for minutes until the last of them was
+/// known to be gone (bug 183).
+#[test]
+fn bug_183_lives_of_one_process_that_ends_again_and_again_are_not_waited_for() {
+    let mut group =
+        Group::with(&[Candidacy::Pinned, Candidacy::May(1), Candidacy::May(1), Candidacy::Never]);
+    for life in 0..60 {
+        let again = Participant { life: BootId(1_000 + life), ..participant(0, Candidacy::Pinned) };
+        group.machines[0] = Some(Membership::new(config(again, &[1, 2, 3])));
+        group.run(200);
+        group.kill(0);
+    }
+    let others: Vec<usize> =
+        group.machines[1..].iter().flatten().map(|it| it.participants().len()).collect();
+    assert_eq!(others, [4, 4, 4], "of those at one address one is there");
+    let (leader, took) = group.agree(&[1, 2, 3]);
+    assert_eq!(leader, 1);
+    assert!(took <= 1_600, "it took {took} ms of virtual time, as for one that dies once");
 }
 
 /// Whoever said that somebody left was believed, though nobody knew him: a list without bound, of processes that
