@@ -506,8 +506,9 @@ impl World {
         }
     }
 
-    /// After healing nothing may fail for want of an answer.
+    /// A request was refused. Who was put off comes again a little later.
     pub(super) fn note_request_error(&mut self, index: usize, error: &RequestError) {
+        self.clients[index].put_off |= matches!(error, RequestError::Busy(_));
         self.trace.line(|| format!("client {index}: {error}"));
         assert!(
             !matches!(error, RequestError::Damaged { .. }),

@@ -221,14 +221,16 @@ impl History {
     }
 
     /// Learns of writers whose users were told nothing (their node died, or their patience ended)
-    /// whether they were done after all.
+    /// whether they were done after all; of one that a domain had forgotten, what became of its part there.
     pub fn learn(&mut self, stamp_of: impl Fn(u64, DomainId) -> Option<Stamp>) {
         for tx in &mut self.txs {
-            let (Some(tag), None) = (tx.tag, tx.ended) else {
+            let Some(tag) = tx.tag else {
                 continue;
             };
             for (domain, part) in tx.parts.iter_mut().filter(|(_, part)| part.writes()) {
-                part.stamp = stamp_of(tag, *domain);
+                if tx.ended.is_none() || part.stamp.is_none() {
+                    part.stamp = stamp_of(tag, *domain);
+                }
             }
         }
     }

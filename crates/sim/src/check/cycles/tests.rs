@@ -232,6 +232,23 @@ fn a_value_that_nobody_committed_is_found() {
     found([aborted, Told::new("reader", 3).sees(ONE, 0, 99).at(ONE, 1)], &["nobody committed"]);
 }
 
+/// A writer's user was told where it was done but for a domain that had forgotten its process: what it did there was
+/// taken for nobody's, though the log has it (seed 10582).
+#[test]
+fn what_a_domain_has_forgotten_is_learned() {
+    let mut history = History::default();
+    for told in base() {
+        history.add(told.0);
+    }
+    let mut writer = Told::new("writer", 2).puts(ONE, 0, 30).puts(TWO, 0, 31);
+    (writer.0.tag, writer.0.ended) = (Some(7), None);
+    history.add(writer.0);
+    history.committed(7, &[(ONE, Stamp(2))]);
+    history.add(Told::new("reader", 40).sees(TWO, 0, 31).at(TWO, 5).0);
+    history.learn(|_, domain| Some(Stamp(if domain == TWO { 5 } else { 9 })));
+    assert_eq!(history.search(), Ok(()), "it was done in both");
+}
+
 /// Two found a slot empty, and each filled another: their absences are reads.
 #[test]
 fn a_missed_creation_is_found() {
