@@ -7,6 +7,10 @@
 //! transfers, each done once, or something was lost, done twice or in part (P2, P11). Writers keep a
 //! journal on the local disk of what was acknowledged (P1), and look at all accounts now and then:
 //! the sum never changes.
+//!
+//! A ledger may be shared by two domains: then a transfer is written, with its number, in those that it changes and in
+//! the first. What came to a domain from the other is counted there. No look at both is one state; but whatever is seen
+//! done in one of them is done in the other as well, at once or soon after (decision 0035).
 
 use anyhow::{Context, Result, bail, ensure};
 use larder::client::{Error, Node, Session, SessionOptions, Transaction, Volume, VolumeOptions};
@@ -19,8 +23,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The volume's name.
-pub const VOLUME: &str = "ledger";
+/// The volumes' names.
+const VOLUMES: [&str; 2] = ["ledger", "ledger-more"];
 /// How many writers there are.
 pub const WRITERS: usize = 2;
 /// Pages of accounts, and accounts on each.
@@ -28,8 +32,10 @@ const PAGES: u64 = 4;
 const ACCOUNTS: usize = 8;
 /// What every account holds at first.
 const OPENING: i64 = 1000;
-/// In the root page: the first page of accounts.
+/// In a root page: the first page of accounts; that there is another share; and what came to this one from the other.
 const FIRST_PAGE: Slot = Slot(100);
+const MORE: Slot = Slot(101);
+const BALANCE: Slot = Slot(102);
 /// How often a writer looks at everything.
 const LOOK_EVERY: u64 = 8;
 /// How long a writer waits for its parent, and for one answer.
@@ -55,6 +61,27 @@ impl Transfer {
         let amount = 1 + rng.below(50) as i64;
         Self { from: from as usize, to: to as usize, amount, adds: rng.chance(1, 2) }
     }
+
+    /// Whether it changes a share of the ledger: its number is written there.
+    fn changes(&self, share: usize, shares: usize) -> bool {
+        share == 0 || [self.from, self.to].iter().any(|it| share_of(*it, shares) == share)
+    }
+}
+
+/// Whose accounts are on every other page, if there are two shares.
+fn share_of(account: usize, shares: usize) -> usize {
+    account / ACCOUNTS % shares
+}
+
+fn accounts_of(share: usize, shares: usize) -> impl Iterator<Item = usize> {
+    (0..PAGES as usize * ACCOUNTS).filter(move |account| share_of(*account, shares) == share)
+}
+
+/// The last of a writer's transfers up to this one that changes a share.
+fn last_in(share: usize, shares: usize, (seed, writer): (u64, usize), upto: u64) -> u64 {
+    let mut numbers = (1..=upto).rev();
+    let changes = |number: &u64| Transfer::of(seed, writer, *number).changes(share, shares);
+    numbers.find(changes).unwrap_or_default()
 }
 
 /// What a writer's memo says after this transfer: of another length each time.
@@ -72,12 +99,13 @@ fn number(bytes: &[u8]) -> Result<u64> {
     Ok(u64::from_le_bytes(bytes.try_into().context("a number has 8 bytes")?))
 }
 
-/// A node for the ledger, with times that suit a run of many short faults.
+/// A node for the ledger, with times that suit a run of many short faults; a member of a group, perhaps.
 ///
 /// # Errors
 /// When it gets no link within some seconds.
-pub async fn connect(tls: &Path, name: &str, parent: &str) -> Result<Node> {
+async fn connect(tls: &Path, name: &str, parent: &str, group: Option<&str>) -> Result<Node> {
     let mut config = NodeConfig::new(name, tls, parent);
+    config.group.name = group.unwrap_or_default().into();
     config.node.beat.0 = Duration::from_millis(100);
     config.node.request_limit.0 = LIMIT;
     config.link.silence_max.0 = Duration::from_secs(2);
@@ -94,39 +122,73 @@ pub async fn connect(tls: &Path, name: &str, parent: &str) -> Result<Node> {
     }
 }
 
-/// The first page is the root; then those of accounts, then one for each writer's memo.
-struct Places {
+/// One volume's share of the ledger: all of it, or every other page of accounts, in a domain of its own. The first page is
+/// the root; then those of accounts, then, in the first share, one for each writer's memo.
+struct Share {
     volume: Volume,
     first: u64,
 }
 
+impl Share {
+    fn last(&self, writer: usize) -> (PageId, Slot) {
+        (self.volume.root(), last_slot(writer))
+    }
+
+    fn balance(&self) -> (PageId, Slot) {
+        (self.volume.root(), BALANCE)
+    }
+}
+
+/// Where everything is.
+struct Places(Vec<Share>);
+
 impl Places {
     async fn find(node: &Node) -> Result<Self> {
-        let volume = node.volume(VOLUME).await?;
-        let session = volume.session(SessionOptions::default());
-        let root = volume.root();
-        let found = session.read(|tx| async move { tx.read_slot(root, FIRST_PAGE).await }).await?;
-        let first = number(&found.context("the ledger says where its accounts are")?.value)?;
-        Ok(Self { volume, first })
+        let mut shares = Vec::new();
+        for name in VOLUMES {
+            let volume = node.volume(name).await?;
+            let session = volume.session(SessionOptions::default());
+            let root = volume.root();
+            let (first, more) = session
+                .read(|tx| async move {
+                    let first = tx.read_slot(root, FIRST_PAGE).await?;
+                    Ok::<_, Error>((first, tx.read_slot(root, MORE).await?.is_some()))
+                })
+                .await?;
+            let first = number(&first.context("the ledger says where its accounts are")?.value)?;
+            shares.push(Share { volume, first });
+            if !more {
+                break;
+            }
+        }
+        Ok(Self(shares))
+    }
+
+    fn count(&self) -> usize {
+        self.0.len()
     }
 
     fn account(&self, account: usize) -> (PageId, Slot) {
-        let page = self.first + (account / ACCOUNTS) as u64;
-        (self.volume.page(PageNo(page)), Slot((account % ACCOUNTS) as u16))
+        let share = &self.0[share_of(account, self.count())];
+        let page = share.first + (account / ACCOUNTS / self.count()) as u64;
+        (share.volume.page(PageNo(page)), Slot((account % ACCOUNTS) as u16))
     }
 
     fn memo(&self, writer: usize) -> (PageId, Slot) {
-        (self.volume.page(PageNo(self.first + PAGES + writer as u64)), Slot(0))
+        let (share, accounts) = (&self.0[0], PAGES / self.count() as u64);
+        (share.volume.page(PageNo(share.first + accounts + writer as u64)), Slot(0))
     }
 
-    fn all(&self) -> Vec<PageId> {
-        let pages = self.first..self.first + PAGES + WRITERS as u64;
-        let pages = pages.map(|page| self.volume.page(PageNo(page)));
-        std::iter::once(self.volume.root()).chain(pages).collect()
+    /// Pages beside the root.
+    fn pages(&self, share: usize) -> u64 {
+        PAGES / self.count() as u64 + if share == 0 { WRITERS as u64 } else { 0 }
     }
 
-    fn last(&self, writer: usize) -> (PageId, Slot) {
-        (self.volume.root(), last_slot(writer))
+    fn all(&self, share: usize) -> Vec<PageId> {
+        let Share { volume, first } = &self.0[share];
+        let pages = *first..first + self.pages(share);
+        let pages = pages.map(|page| volume.page(PageNo(page)));
+        std::iter::once(volume.root()).chain(pages).collect()
     }
 }
 
@@ -136,68 +198,101 @@ async fn object(tx: &Transaction, (page, slot): (PageId, Slot)) -> Result<(Objec
     Ok((found.id, found.value.to_vec()))
 }
 
-/// Makes the ledger.
+/// Makes the ledger, in one volume, or in two of which each has a domain of its own: most transfers are then transactions
+/// over two domains. The origin must have as many, in which about as many volumes are.
 ///
 /// # Errors
 /// When it cannot be made, or is there.
-pub async fn create(tls: &Path, parent: &str) -> Result<()> {
-    let node = connect(tls, "admin", parent).await?;
-    let options = VolumeOptions { name: VOLUME.into(), page_bytes: 8192, domain: None };
-    let volume = node.create_volume(options).await?;
-    let (volume, session) = (&volume, volume.session(SessionOptions::default()));
-    session
-        .transact(|tx| async move {
-            let count = PAGES + WRITERS as u64;
-            let kind = PageKind::Slotted;
-            let first = tx.create_pages(volume.id(), kind, count).await?;
-            let root = volume.root();
-            tx.create_at(root, FIRST_PAGE, first.page.0.to_le_bytes().to_vec()).await?;
-            let places = Places { volume: volume.clone(), first: first.page.0 };
-            for account in 0..PAGES as usize * ACCOUNTS {
-                let (page, slot) = places.account(account);
-                tx.create_at(page, slot, OPENING.to_le_bytes().to_vec()).await?;
-            }
-            for writer in 0..WRITERS {
-                tx.create_at(root, last_slot(writer), vec![0; 8]).await?;
-                let (page, slot) = places.memo(writer);
-                tx.create_at(page, slot, memo(writer, 0)).await?;
-            }
-            Ok::<_, Error>(())
-        })
-        .await?;
+pub async fn create(tls: &Path, parent: &str, shares: usize) -> Result<()> {
+    let node = connect(tls, "admin", parent, None).await?;
+    let mut volumes: Vec<Volume> = Vec::new();
+    for name in &VOLUMES[..shares] {
+        let options = VolumeOptions { name: (*name).into(), page_bytes: 8192, domain: None };
+        let volume = node.create_volume(options).await?;
+        let apart = volumes.iter().all(|other| other.domain() != volume.domain());
+        ensure!(apart, "{name} has the domain of another share of the ledger");
+        volumes.push(volume);
+    }
+    for share in 0..shares {
+        create_share(&volumes, share).await?;
+    }
     node.shutdown().await;
     Ok(())
 }
 
-/// All that the ledger holds, in one state.
+async fn create_share(volumes: &[Volume], share: usize) -> Result<()> {
+    let volume = &volumes[share];
+    let session = volume.session(SessionOptions::default());
+    session
+        .transact(|tx| async move {
+            let empty = |volume: &Volume| Share { volume: volume.clone(), first: 0 };
+            let mut places = Places(volumes.iter().map(empty).collect());
+            let (count, kind) = (places.pages(share), PageKind::Slotted);
+            let first = tx.create_pages(volume.id(), kind, count).await?.page.0;
+            let root = volume.root();
+            tx.create_at(root, FIRST_PAGE, first.to_le_bytes().to_vec()).await?;
+            if share + 1 < volumes.len() {
+                tx.create_at(root, MORE, Vec::new()).await?;
+            }
+            places.0[share].first = first;
+            for account in accounts_of(share, volumes.len()) {
+                let (page, slot) = places.account(account);
+                tx.create_at(page, slot, OPENING.to_le_bytes().to_vec()).await?;
+            }
+            if volumes.len() > 1 {
+                tx.create_at(root, BALANCE, vec![0; 8]).await?;
+            }
+            for writer in 0..WRITERS {
+                tx.create_at(root, last_slot(writer), vec![0; 8]).await?;
+                if share == 0 {
+                    let (page, slot) = places.memo(writer);
+                    tx.create_at(page, slot, memo(writer, 0)).await?;
+                }
+            }
+            Ok::<_, Error>(())
+        })
+        .await?;
+    Ok(())
+}
+
+/// What a share of the ledger holds, in one state.
 struct State {
+    /// Those of the share, ascending.
     accounts: Vec<i64>,
+    /// Of each writer, its last transfer that changes this share.
     last: Vec<u64>,
 }
 
 impl State {
-    async fn read(session: &Session, places: &Places) -> Result<Self> {
+    async fn read(session: &Session, places: &Places, share: usize) -> Result<Self> {
         session
             .read(|tx| async move {
                 let mut state = Self { accounts: Vec::new(), last: Vec::new() };
                 // At once: one by one, a writer is in the way each time.
-                tx.fetch(&places.all()).await?;
-                for account in 0..PAGES as usize * ACCOUNTS {
+                tx.fetch(&places.all(share)).await?;
+                for account in accounts_of(share, places.count()) {
                     let (_, bytes) = object(&tx, places.account(account)).await?;
                     state.accounts.push(number(&bytes)? as i64);
                 }
                 for writer in 0..WRITERS {
-                    let last = number(&object(&tx, places.last(writer)).await?.1)?;
+                    let last = number(&object(&tx, places.0[share].last(writer)).await?.1)?;
+                    state.last.push(last);
+                    if share > 0 {
+                        continue;
+                    }
                     let (_, found) = object(&tx, places.memo(writer)).await?;
                     if found != memo(writer, last) && !tx.is_doomed() {
                         bail!("writer {writer}'s memo is not that of its transfer {last}");
                     }
-                    state.last.push(last);
                 }
+                let came = match places.count() {
+                    1 => 0,
+                    _ => number(&object(&tx, places.0[share].balance()).await?.1)? as i64,
+                };
                 let sum: i64 = state.accounts.iter().sum();
                 // What was read in the middle of a change is thrown away, by a conflict.
-                if sum != OPENING * state.accounts.len() as i64 && !tx.is_doomed() {
-                    bail!("the accounts' sum is {sum}: {:?}", state.accounts);
+                if sum != OPENING * state.accounts.len() as i64 + came && !tx.is_doomed() {
+                    bail!("the accounts' sum is {sum}, {came} came: {:?}", state.accounts);
                 }
                 Ok::<_, anyhow::Error>(state)
             })
@@ -222,8 +317,8 @@ fn is_expected(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Makes transfers until killed. A line of `journal` names each that was acknowledged; one with a
-/// question mark each whose outcome is not known.
+/// Makes transfers until killed, as a member of `group` if it is not empty. A line of `journal` names each that was
+/// acknowledged; one with a question mark each whose outcome is not known.
 ///
 /// # Errors
 /// When something is seen that must not be, at once.
@@ -231,11 +326,12 @@ pub async fn write(
     tls: &Path,
     name: &str,
     parent: &str,
+    group: &str,
     (seed, writer): (u64, usize),
     journal: &Path,
 ) -> Result<()> {
     let mut journal = File::options().create(true).append(true).open(journal)?;
-    let node = connect(tls, name, parent).await?;
+    let node = connect(tls, name, parent, Some(group)).await?;
     let places = loop {
         match Places::find(&node).await {
             Err(error) if is_expected(&error) => eprintln!("finding the ledger: {error:#}"),
@@ -243,22 +339,20 @@ pub async fn write(
         }
     };
     let (places, options) = (&places, SessionOptions { time_limit: LIMIT, ..Default::default() });
-    let session = places.volume.session(options);
+    let session = places.0[0].volume.session(options);
     let mut own = 0;
     for round in 1u64.. {
         let done = if round % LOOK_EVERY == 0 {
-            State::read(&session, places)
-                .await
-                .map(|state| (state.last[writer] < own).then_some(format!("{} was forgotten", own)))
+            look(&session, places, (seed, writer), own).await
         } else {
             let done = session.transact(|tx| transfer(tx, places, seed, writer)).await;
             match done {
-                Ok(number) if number > own => {
+                Ok((number, wrong)) if number > own => {
                     journal.write_all(format!("{number}\n").as_bytes())?;
                     own = number;
-                    Ok(None)
+                    Ok(wrong)
                 }
-                Ok(number) => Ok(Some(format!("{number} was done after {own}"))),
+                Ok((number, _)) => Ok(Some(format!("{number} was done after {own}"))),
                 Err(error) => Err(error),
             }
         };
@@ -278,33 +372,77 @@ pub async fn write(
     Ok(())
 }
 
-/// The next transfer; its number.
-async fn transfer(tx: Transaction, places: &Places, seed: u64, writer: usize) -> Result<u64> {
-    let (last, bytes) = object(&tx, places.last(writer)).await?;
+/// What is wrong with what a session sees, which was told of transfers up to `own`.
+async fn look(
+    session: &Session,
+    places: &Places,
+    who: (u64, usize),
+    own: u64,
+) -> Result<Option<String>> {
+    for share in 0..places.count() {
+        let last = State::read(session, places, share).await?.last[who.1];
+        let least = last_in(share, places.count(), who, own);
+        if last < least {
+            return Ok(Some(format!("{least} was forgotten in share {share}, where {last} is")));
+        }
+    }
+    Ok(None)
+}
+
+/// The next transfer: its number, and what is wrong with what it saw, if it is committed.
+async fn transfer(
+    tx: Transaction,
+    places: &Places,
+    seed: u64,
+    writer: usize,
+) -> Result<(u64, Option<String>)> {
+    let (shares, mut wrong) = (places.count(), None);
+    let (_, bytes) = object(&tx, places.0[0].last(writer)).await?;
     let number_now = number(&bytes)? + 1;
     let what = Transfer::of(seed, writer, number_now);
+    let crosses = share_of(what.from, shares) != share_of(what.to, shares);
     for (account, amount) in [(what.from, -what.amount), (what.to, what.amount)] {
-        let (page, slot) = places.account(account);
+        let place = places.account(account);
         if what.adds {
-            let generation = tx.exists(page, slot).await?.context("an account is not there")?;
-            tx.add(ObjectId { page, slot, generation }, 0, amount).await?;
+            add(&tx, place, amount).await?;
         } else {
-            let (id, bytes) = object(&tx, (page, slot)).await?;
+            let (id, bytes) = object(&tx, place).await?;
             let sum = number(&bytes)? as i64 + amount;
             tx.update(id, sum.to_le_bytes().to_vec()).await?;
+        }
+        if crosses {
+            add(&tx, places.0[share_of(account, shares)].balance(), amount).await?;
         }
     }
     let (id, _) = object(&tx, places.memo(writer)).await?;
     tx.update(id, memo(writer, number_now)).await?;
-    tx.update(last, number_now.to_le_bytes().to_vec()).await?;
-    Ok(number_now)
+    for share in (0..shares).filter(|share| what.changes(*share, shares)) {
+        let (last, bytes) = object(&tx, places.0[share].last(writer)).await?;
+        let (before, least) =
+            (number(&bytes)?, last_in(share, shares, (seed, writer), number_now - 1));
+        if before != least {
+            wrong =
+                Some(format!("transfer {number_now} found {before} in share {share}, not {least}"));
+        }
+        tx.update(last, number_now.to_le_bytes().to_vec()).await?;
+    }
+    Ok((number_now, wrong))
+}
+
+async fn add(tx: &Transaction, (page, slot): (PageId, Slot), amount: i64) -> Result<()> {
+    let generation = tx.exists(page, slot).await?.context("an account is not there")?;
+    tx.add(ObjectId { page, slot, generation }, 0, amount).await?;
+    Ok(())
 }
 
 /// What the ledger must hold, as far as it was looked at.
 pub struct Book {
     seed: u64,
     accounts: Vec<i64>,
-    last: Vec<u64>,
+    /// Of each share, what each writer did last there.
+    last: [[u64; WRITERS]; VOLUMES.len()],
+    /// Transfers that changed more than the first share.
+    across: u64,
 }
 
 /// What a look at the ledger found.
@@ -312,6 +450,8 @@ pub struct Book {
 pub struct Found {
     /// Transfers that are there.
     pub done: u64,
+    /// Those of them that are transactions over two domains.
+    pub across: u64,
     /// Those of them that were acknowledged to their writer.
     pub acknowledged: u64,
     /// How often a writer did not learn what became of one.
@@ -323,7 +463,7 @@ impl Book {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let accounts = vec![OPENING; PAGES as usize * ACCOUNTS];
-        Self { seed, accounts, last: vec![0; WRITERS] }
+        Self { seed, accounts, last: Default::default(), across: 0 }
     }
 
     /// Compares the ledger, and the writers' journals, with what must be there.
@@ -349,35 +489,97 @@ impl Book {
             found.unknown += whole().filter(|line| line.starts_with('?')).count() as u64;
             least.push(numbers.last().copied().unwrap_or_default());
         }
-        let node = connect(tls, "admin", parent).await?;
+        let node = connect(tls, "admin", parent, None).await?;
         let places = Places::find(&node).await?;
-        places.volume.refresh().await?;
-        let session = places.volume.session(SessionOptions::default());
-        let state = State::read(&session, &places).await?;
+        let states = self.look(&places).await?;
         node.shutdown().await;
-        for (writer, least) in least.into_iter().enumerate() {
-            let (last, before) = (state.last[writer], self.last[writer]);
-            ensure!(
-                last >= least.max(before),
-                "writer {writer}: transfer {} was acknowledged, and the last one is {last}",
-                least.max(before)
-            );
-            for number in before + 1..=last {
-                let Transfer { from, to, amount, .. } = Transfer::of(self.seed, writer, number);
-                self.accounts[from] -= amount;
-                self.accounts[to] += amount;
+        for (share, state) in states.into_iter().enumerate() {
+            for (writer, least) in least.iter().enumerate() {
+                let least = last_in(share, places.count(), (self.seed, writer), *least);
+                self.goes_on((share, places.count()), writer, least, state.last[writer])?;
             }
-            self.last[writer] = last;
+            let of_share = accounts_of(share, places.count());
+            let accounts: Vec<i64> = of_share.map(|account| self.accounts[account]).collect();
+            ensure!(
+                state.accounts == accounts,
+                "after transfers up to {:?} the accounts of share {share} hold {:?} instead of {accounts:?}",
+                state.last,
+                state.accounts
+            );
         }
-        ensure!(
-            state.accounts == self.accounts,
-            "after transfers up to {:?} the accounts hold {:?} instead of {:?}",
-            state.last,
-            state.accounts,
-            self.accounts
-        );
-        found.done = self.last.iter().sum();
+        found.done = self.last[0].iter().sum();
+        found.across = self.across;
         Ok(found)
+    }
+
+    /// The newest state of each share, once what is done in one of them is done in all.
+    async fn look(&self, places: &Places) -> Result<Vec<State>> {
+        let end = Instant::now() + LIMIT;
+        loop {
+            let mut states = Vec::new();
+            // The first again at the end: the others are no older than it was, and no newer than it is.
+            for share in (0..places.count()).chain((places.count() > 1).then_some(0)) {
+                let volume = &places.0[share].volume;
+                volume.refresh().await?;
+                let session = volume.session(SessionOptions::default());
+                states.push(State::read(&session, places, share).await?);
+            }
+            if places.count() == 1 {
+                return Ok(states);
+            }
+            let last = states.pop().expect("the first one is read again");
+            let Some(apart) = self.apart(&states, &last) else {
+                states[0] = last;
+                return Ok(states);
+            };
+            ensure!(Instant::now() < end, "for {LIMIT:?}: {apart}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// What is done in one share and not in another, whose part may be on its way.
+    fn apart(&self, states: &[State], first_again: &State) -> Option<String> {
+        (1..states.len()).flat_map(|share| (0..WRITERS).map(move |writer| (share, writer))).find_map(
+            |(share, writer)| {
+                let before = states[0].last[writer];
+                let least = last_in(share, states.len(), (self.seed, writer), before);
+                let (there, after) = (states[share].last[writer], first_again.last[writer]);
+                (there < least || after < there).then(|| {
+                    format!(
+                        "writer {writer} has done {before} in share 0, {there} in share {share} of up to \
+                         {least}, and then {after} in share 0"
+                    )
+                })
+            },
+        )
+    }
+
+    /// A writer has come so far in a share.
+    fn goes_on(
+        &mut self,
+        (share, shares): (usize, usize),
+        writer: usize,
+        least: u64,
+        last: u64,
+    ) -> Result<()> {
+        let before = self.last[share][writer];
+        ensure!(
+            last >= least.max(before),
+            "writer {writer}: transfer {} was acknowledged, and the last one in share {share} is {last}",
+            least.max(before)
+        );
+        for number in before + 1..=last {
+            let what = Transfer::of(self.seed, writer, number);
+            self.across += u64::from(share > 0 && what.changes(share, shares));
+            let Transfer { from, to, amount, .. } = what;
+            for (account, amount) in [(from, -amount), (to, amount)] {
+                if share_of(account, shares) == share {
+                    self.accounts[account] += amount;
+                }
+            }
+        }
+        self.last[share][writer] = last;
+        Ok(())
     }
 }
 

@@ -91,6 +91,7 @@ stories! {
     bug149_given_up_when_it_is_here,
     bug167_a_right_of_before_a_deletion,
     bug184_who_decided_was_restored,
+    bug184_who_decides_waits_in_vain,
     bug139_a_wait_on_a_line_that_is_lost,
     bug134_a_question_that_nobody_answered,
     failover_neighbours,

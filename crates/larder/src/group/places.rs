@@ -276,8 +276,12 @@ impl Tries {
             self.lost = None;
         } else if !linked {
             self.lost.get_or_insert(now);
-        } else if self.lost.take().is_some_and(|since| now - since >= WITHOUT_AFTER) && !self.took {
-            (self.until, self.pause) = (Some(now), TRIED_AFTER);
+        } else if let Some(since) = self.lost.take() {
+            // What the attempt took is there again: the next absence is not its doing.
+            let took = std::mem::take(&mut self.took);
+            if now - since >= WITHOUT_AFTER && !took {
+                (self.until, self.pause) = (Some(now), TRIED_AFTER);
+            }
         }
         self.stands = linked;
     }

@@ -35,7 +35,7 @@ impl UnderWay {
 
     /// A record is durable.
     pub fn durable(&mut self, domain: DomainId, record: &LogRecord) {
-        if let LogRecord::Commit { id, .. } = record {
+        if let LogRecord::Commit { id, .. } | LogRecord::Aborted { id, .. } = record {
             self.0.remove(&(domain, *id));
         }
     }

@@ -192,8 +192,10 @@ impl World {
             let stamp = stamps.iter().find(|(domain, _)| *domain == other.part.domain);
             let of_part = match (stamp, &outcome) {
                 (Some((_, stamp)), _) => Outcome::Committed(*stamp),
-                // Its domain has forgotten the process: what became of it nobody can tell.
-                (None, Outcome::Committed(_)) => Outcome::Unknown,
+                (None, Outcome::Committed(_)) => {
+                    self.check_part_forgotten(&ending, other);
+                    Outcome::Unknown
+                }
                 (None, outcome) => outcome.clone(),
             };
             self.oracle.answered(other.tag, &of_part);
@@ -402,7 +404,9 @@ impl World {
         let branch = truth.current();
         let changed = branch.version(read.page, branch.durable());
         let id = ending.tag.and_then(|tag| self.oracle.intent(tag).id);
-        let under_way = self.answers.under_way.writes(part.domain);
+        // Some that were answered to nobody are counted for longer: no more than clients may have under way.
+        let many = self.clients.len() * self.plan.mix.length as usize;
+        let under_way = self.answers.under_way.writes(part.domain).min(many);
         let most = self.plan.limits.recent_writes_max;
         let known_from = truth.known_from(part.checked, under_way, most);
         let known = (known_from, self.least_page_bytes());
@@ -454,6 +458,22 @@ impl World {
         assert!(
             restored || part.is_some_and(|part| self.answers.expired.knows_no_more(part)),
             "P11: no stamp is told of {part:?}, and its domain knows its process"
+        );
+    }
+
+    /// The same of a part that another one decided: its domain, or that which decided, has forgotten the process, or was
+    /// restored since.
+    fn check_part_forgotten(&self, ending: &Ending, other: &Other) {
+        let forgotten = |tag: u64| {
+            let intent = self.oracle.intent(tag);
+            let part = intent.id.map(|id| PartId { domain: intent.domain, id });
+            part.is_some_and(|part| self.answers.expired.knows_no_more(part))
+        };
+        let restored = self.oracle.truth(other.part.domain).branch_count() > other.branches;
+        assert!(
+            restored || forgotten(other.tag) || ending.tag.is_some_and(forgotten),
+            "P11: a transaction is done, and of its part in {:?}, which knows its process, nothing is told",
+            other.part.domain
         );
     }
 

@@ -38,6 +38,8 @@ struct Pending {
     across: Option<Box<Across>>,
     /// It is no request of its own on a link: another domain decides.
     beside: bool,
+    /// What became of it is asked, of the part that decides; other parts do not go with it.
+    asks: bool,
     /// The users who wait, until their time is up: the one who asked for it, and those who asked
     /// about it later.
     users: BTreeSet<RequestId>,
@@ -72,6 +74,7 @@ impl Pending {
             writes: asked.writes,
             across: asked.across,
             beside,
+            asks: false,
             users: BTreeSet::new(),
             told_in_doubt: false,
             bytes,
@@ -309,8 +312,15 @@ impl Commits {
         }
     }
 
-    /// What has an outcome is asked about again, as something that may not be done (see `relay`).
-    pub(super) fn ask_again(&mut self, id: CommitId, across: Option<Box<Across>>) {
+    /// Whether it is asked about, and may not be done.
+    pub(super) fn is_ask(&self, id: CommitId) -> bool {
+        self.pending.get(&id).is_some_and(|pending| pending.asks)
+    }
+
+    /// It is asked about from now on, as something that may not be done (see `relay`).
+    pub(super) fn ask(&mut self, id: CommitId, across: Option<Box<Across>>) {
+        self.settle(id);
+        self.paused.retain(|(_, paused)| *paused != id);
         // Of what it wrote the stream tells by pages from now on.
         self.forget(id, None);
         // Its boot is known no longer: the same of the outcome.
@@ -320,7 +330,7 @@ impl Commits {
         let asks =
             CommitRequest { id, confirmed: 0, history, base, numbers, reads, writes, across };
         let mut pending = Pending::new(asks, false);
-        (pending.ever_sent, pending.in_doubt) = (true, true);
+        (pending.ever_sent, pending.in_doubt, pending.asks) = (true, true, true);
         self.put(id, pending);
     }
 
@@ -621,6 +631,7 @@ impl Cache {
         let goes = self.wholes_that_go(domain);
         let decided = goes.keys().map(|(domain, id)| PartId { domain: *domain, id: *id });
         let whole_bytes: BTreeMap<CommitId, usize> = decided
+            .filter(|name| !self.domains[&domain].commits.is_ask(name.id))
             .map(|name| (name.id, self.unsent_bytes(name)))
             .filter(|(_, n)| *n > 0)
             .collect();
@@ -664,13 +675,13 @@ impl Cache {
             commits.queue.remove(place);
             pending.sent = true;
             pending.ever_sent = true;
-            let beside = pending.beside;
+            let (beside, asks) = (pending.beside, pending.asks);
             commits.sent += pending.load();
             let commit = commits.request(id);
             commits.told = commits.told.max(commit.confirmed);
             let count = usize::from(!beside);
             self.link.as_mut().expect("it has room").outstanding += count;
-            let across = commit.across.as_deref().map(Across::coordinator);
+            let across = commit.across.as_deref().filter(|_| !asks).map(Across::coordinator);
             self.send(Message::Commit { domain, commit }, out);
             if let Some(name) = across {
                 self.send_others(name, out);
@@ -700,11 +711,12 @@ impl Cache {
         self.send(Message::Commit { domain, commit }, out);
     }
 
-    /// Whether a commit is on its way over the link that stands; none: it has an outcome.
+    /// Whether a commit is on its way over the link that stands; none: it has an outcome, or is asked about.
     pub(super) fn is_sent(&self, of: PartId) -> Option<bool> {
         let commits = &self.domains.get(&of.domain)?.commits;
         let unresolved = commits.unresolved.contains(&of.id);
-        commits.pending.get(&of.id).filter(|_| unresolved).map(|pending| pending.sent)
+        let pending = commits.pending.get(&of.id).filter(|pending| unresolved && !pending.asks);
+        pending.map(|pending| pending.sent)
     }
 
     pub(super) fn on_registered(
@@ -909,7 +921,7 @@ impl Cache {
         commits.paused.insert((now.after(pending.pause), id));
         pending.pause = (pending.pause * 2).min(PAUSE_MAX);
         if let Some(whole) = whole.filter(|_| pending.unable.is_none()) {
-            self.ask_who_decides(whole);
+            self.ask_who_decides(whole, domain);
         }
         Ok(())
     }

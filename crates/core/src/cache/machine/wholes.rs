@@ -31,6 +31,8 @@ struct Whole {
     stamps: BTreeMap<DomainId, Stamp>,
     /// What became of it, if it is not committed.
     answer: Option<Answer>,
+    /// Who decides knows nothing of it any more, and never said that it is done.
+    decider_forgot: bool,
 }
 
 impl Whole {
@@ -78,12 +80,13 @@ impl Wholes {
         let whole = self.open.get(&name)?;
         match &whole.answer {
             // It was done where it was decided, or may have been: nobody can tell any more.
-            Some(Ok(CacheReply::InDoubt { .. })) => {
+            _ if whole.decider_forgot => {
                 Some(Ok(CacheReply::InDoubt { commit: name.id, lost: true }))
             }
-            Some(answer) if is_open(answer) => None,
-            Some(_) => Some(Err(RequestError::Unavailable("the transaction is over".into()))),
-            None => None,
+            Some(answer) if !is_open(answer) => {
+                Some(Err(RequestError::Unavailable("the transaction is over".into())))
+            }
+            Some(_) | None => None,
         }
     }
 
@@ -161,6 +164,7 @@ impl Cache {
             left: across.parts().iter().map(|part| part.domain).collect(),
             stamps: BTreeMap::new(),
             answer: None,
+            decider_forgot: false,
             across,
         };
         for (domain, request) in requests {
@@ -178,6 +182,7 @@ impl Cache {
             let part = PartId { domain, id: *whole.parts.get(&domain)? };
             let goes = match part == *name {
                 true if self.config.faults.has(Fault::WholesUnsent) => false,
+                true if self.domains[&domain].commits.is_ask(part.id) => true,
                 true => whole.parts.keys().all(|of| {
                     let entry = &self.domains[of];
                     entry.live() && entry.commits.is_registered()
@@ -189,19 +194,23 @@ impl Cache {
         here.collect()
     }
 
-    /// A part was put off. If that was for want of the one that decides, which has an outcome, its domain has lost
-    /// that: it was restored from an older copy since, and would never hear of it again, while the others wait for
-    /// each other's parts for good (bug 184). It is asked how that ended, and answers the same, or refuses it, which
-    /// is told to the others there. Nothing of it is done by this.
-    pub(super) fn ask_who_decides(&mut self, name: PartId) {
+    /// A part was put off. If it is not the one that decides, and that has an outcome, its domain may have lost it: it was
+    /// restored from an older copy since, and would never hear of it again, while the others wait for each other's
+    /// parts for good (bug 184). It is asked how that ended, and answers the same, or refuses it, which is told to
+    /// the others there. Nothing of it is done by this. The one that decides is asked about likewise from when
+    /// another one has ended, of which nothing is done there: what waits for that would wait for good.
+    pub(super) fn ask_who_decides(&mut self, name: PartId, put_off: DomainId) {
         let Some(whole) = self.wholes.open.get_mut(&name) else { return };
-        if !whole.stamps.contains_key(&name.domain) || !whole.left.insert(name.domain) {
+        let decides = put_off == name.domain;
+        if decides && whole.answer.is_none() || !decides && !whole.left.insert(name.domain) {
             return;
         }
-        crate::probe::probe("who-decided-is-asked-again");
         let across = Some(Box::new(whole.across.clone()));
         let entry = self.domains.get_mut(&name.domain).expect("it is attached");
-        entry.commits.ask_again(name.id, across);
+        if !entry.commits.is_ask(name.id) {
+            crate::probe::probe("who-decides-is-asked");
+            entry.commits.ask(name.id, across);
+        }
     }
 
     /// Bytes of all parts of a transaction that are not sent.
@@ -273,16 +282,22 @@ impl Cache {
             Ok(CacheReply::Outcome(Outcome::Committed(stamp))) => {
                 whole.stamps.insert(domain, *stamp);
             }
-            // Not that of a part whose outcome is lost, if another one says that nothing was done.
+            // What was done there, and is forgotten since, says nothing of the others.
+            Ok(CacheReply::InDoubt { .. }) if whole.stamps.contains_key(&domain) => {}
+            // Not that of a part whose outcome is lost, if another one says that nothing was done, and why.
             Ok(CacheReply::InDoubt { .. }) => {
+                whole.decider_forgot |= domain == name.domain;
                 let lost = Ok(CacheReply::InDoubt { commit: name.id, lost: true });
-                whole.answer.get_or_insert(lost);
+                if whole.answer.as_ref().is_none_or(is_open) {
+                    whole.answer = Some(lost);
+                }
             }
             // The first that says why: of the others it may be said that the transaction is over.
             known => {
                 // It was done there, and is no more.
                 whole.stamps.remove(&domain);
-                if whole.answer.as_ref().is_none_or(is_open) {
+                let before = whole.answer.as_ref();
+                if before.is_none_or(|answer| is_open(answer) && !is_open(known)) {
                     whole.answer = Some(known.clone());
                 }
             }

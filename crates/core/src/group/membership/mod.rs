@@ -177,7 +177,6 @@ impl Membership {
                     self.answered.insert(from, life);
                 }
                 if life != self.config.own.life && self.takes(now, [life], out) {
-                    self.follows_at_its_address(now, &identity, out);
                     self.swim(now, out, |swim, asked| swim.announce(identity, asked));
                 }
             }
@@ -193,8 +192,11 @@ impl Membership {
                 let named = swim::named(&bytes)?;
                 let said_by = swim::said_by(&bytes)?;
                 if self.takes(now, named, out) {
-                    self.follows_at_its_address(now, &said_by, out);
+                    let is_new = !self.knows(said_by.participant.life);
                     self.swim(now, out, |swim, asked| swim.handle_data(&bytes[..], asked));
+                    if is_new {
+                        self.follows_at_its_address(now, &said_by.participant, out);
+                    }
                 }
             }
         }
@@ -209,27 +211,25 @@ impl Membership {
         self.swim(now, out, |swim, asked| swim.apply_many(gone, true, asked));
     }
 
-    /// Somebody was heard. If it is new, whoever else is known at its address was the same process before it ended.
-    /// Else the lives of one that ends as soon as it has started, and is started again, are looked at one by one,
-    /// which takes as long as it has had many of them: all that while they count as there, and may be waited for
-    /// (bug 183). A word of theirs that comes late does no more than what is lost: who is there says so.
+    /// Somebody was heard for the first time. If it is there now, whoever else of its name is known at its address was the
+    /// same process before it ended. Else the lives of one that ends as soon as it has started, and is started
+    /// again, are looked at one by one, which takes as long as it has had many of them: all that while they count
+    /// as there, and may be waited for (bug 183). A word of theirs that comes late does no more than what is lost: who
+    /// is there says so.
     fn follows_at_its_address(
         &mut self,
         now: Instant,
-        heard: &Identity,
+        heard: &Participant,
         out: &mut Vec<MembershipOutput>,
     ) {
-        let Participant { life, address, .. } = &heard.participant;
-        if self.knows(*life) {
+        let there = || self.swim.iter_members().map(Member::id);
+        if !there().any(|one| one.participant.life == heard.life) {
             return;
         }
-        let before: Vec<Identity> = self
-            .swim
-            .iter_members()
-            .map(Member::id)
-            .filter(|known| known.participant.address == *address)
-            .cloned()
-            .collect();
+        let before = there().filter(|Identity { participant: it, .. }| {
+            it.life != heard.life && it.address == heard.address && it.name == heard.name
+        });
+        let before: Vec<Identity> = before.cloned().collect();
         if !before.is_empty() {
             crate::probe::probe("a-life-follows-another");
             self.are_gone(now, before, out);

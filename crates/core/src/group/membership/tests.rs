@@ -327,8 +327,8 @@ fn what_comes_from_another_group_is_dropped_and_participants_are_bounded() {
     let mut machine = Membership::new(config(participant(0, Candidacy::May(1)), &[]));
     let mut come = |machine: &mut Membership, group: &str, life: u128| {
         let life = BootId(life);
-        let address = life.0.to_string();
-        let participant = Participant { life, address, ..participant(1, Candidacy::May(1)) };
+        let name = life.0.to_string();
+        let participant = Participant { life, name, ..participant(1, Candidacy::May(1)) };
         // As it would introduce itself.
         let mut stranger = Membership::new(config(participant, &[]));
         stranger.config.group = group.into();

@@ -69,9 +69,9 @@ fn main() -> Result<()> {
             return files::work(Path::new(place), Path::new(model), seed.parse()?, Path::new(book));
         }
         ["look", folder, into] => return files::look(Path::new(folder), Path::new(into)),
-        ["ledger-writer", tls, name, parent, seed, writer, journal] => {
+        ["ledger-writer", tls, name, parent, group, seed, writer, journal] => {
             let who = (seed.parse()?, writer.parse()?);
-            let work = ledger::write(Path::new(tls), name, parent, who, Path::new(journal));
+            let work = ledger::write(Path::new(tls), name, parent, group, who, Path::new(journal));
             return runtime().block_on(work);
         }
         ["lock-worker", file, notes] => return locks::work(Path::new(file), Path::new(notes)),

@@ -4,7 +4,7 @@ use crate::faults::{Kind, inflict, plan};
 use crate::samples;
 use crate::work::Work;
 use crate::world::{Pace, World};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use larder_core::rng::Rng;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -52,6 +52,7 @@ pub(crate) fn run(binary: &Path, options: &Options) -> Result<Value> {
     }
     let figures = samples::to_json(&samples::sample(&mut run.world)?);
     let Run { world, work: Work { files, found, .. }, faults } = run;
+    ensure!(done == 0 || found.across > 0, "no transfer was over two domains");
     let (refused, ended) = (world.refused_starts, world.ended_services);
     world.stop().with_context(|| repeat(options, options.first + done))?;
     Ok(json!({
@@ -60,6 +61,7 @@ pub(crate) fn run(binary: &Path, options: &Options) -> Result<Value> {
         "seconds": started.elapsed().as_secs_f64(),
         "faults": faults,
         "transfers": found.done,
+        "over_two_domains": found.across,
         "acknowledged": found.acknowledged,
         "unknown": found.unknown,
         "lost": 0,

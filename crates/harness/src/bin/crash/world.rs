@@ -1,6 +1,8 @@
-//! The processes: an origin whose store has a small disk of its own, a relay below it; a mount and a
-//! node of transactions at each of two sites, the first site's straight below the origin, the
-//! second's below the relay. Every link goes over a slow line of its own.
+//! The processes: an origin of two domains whose store has a small disk of its own, a relay below it; a mount and a
+//! node of transactions at each of two sites. The first site's mount is straight below the origin; all others are below the
+//! relay, and the nodes are in a group of neighbours of which it is the redirector. Every link goes over a slow line of its
+//! own. The version before knows neither groups nor transactions over two domains: a world that it begins has one domain
+//! and no group.
 
 use anyhow::{Context, Result, bail, ensure};
 use larder_harness::ledger;
@@ -22,8 +24,10 @@ pub(crate) const ONE_WAY: Duration = Duration::from_millis(3);
 pub(crate) const LEASE: Duration = Duration::from_millis(800);
 /// A link from which nothing came for this long is closed.
 pub(crate) const SILENCE: Duration = Duration::from_secs(2);
-/// Mebibytes of the origin's disk: log segments of 64, its reserve of 64, and pages.
-const DISK_MIB: u32 = 640;
+/// Mebibytes of the origin's disk: for each domain log segments of 64, and a reserve of 64; and pages.
+const DISK_MIB: u32 = 896;
+/// The group of neighbours.
+const GROUP: &str = "lan";
 /// What all are told, so that leases lapse and links are given up within a round.
 const QUICK: [&str; 4] = ["--set", "link.silence_max=2s", "--set", "link.back_off_max=300ms"];
 const QUICK_NODE: [&str; 2] = ["--set", "node.beat=100ms"];
@@ -122,6 +126,9 @@ pub(crate) struct World {
     ports: [u16; 2],
     seed: u64,
     pace: Pace,
+    /// How many domains it has, and shares the ledger has; and the name of the group, if there is one.
+    shares: usize,
+    group: &'static str,
     /// Starts that were refused since the one before of that name was not known to be gone.
     pub(crate) refused_starts: u32,
     /// How often the origin had to be started again since its disk had run full to the brim.
@@ -132,11 +139,18 @@ impl World {
     /// Starts all, in a folder that is kept at the end if LARDER_KEEP is set, or `keep`.
     pub(crate) fn new(binary: &Path, seed: u64, pace: Pace, keep: bool) -> Result<Self> {
         let site = Site::apart(binary, Folder::new("crash", keep)?)?;
+        let (shares, group) = if site.is_of_this_build() { (2, GROUP) } else { (1, "") };
+        let groups: &[&str] = if group.is_empty() { &[] } else { &[group] };
         for writer in 0..ledger::WRITERS {
-            site.issue(&Part::Writer(writer).name(), "node", 30)?;
+            site.issue_in(&Part::Writer(writer).name(), "node", 30, groups)?;
+        }
+        if !group.is_empty() {
+            let words = ["ca", "renew", "relay", "--group", group, "--tls", &site.tls()];
+            site.larder(&words)?.success()?;
         }
         let ports = [free_port()?, free_port()?];
-        let parents = [ports[0], ports[0], ports[1], ports[0], ports[1]];
+        let first_writer = if group.is_empty() { ports[0] } else { ports[1] };
+        let parents = [ports[0], ports[0], ports[1], first_writer, ports[1]];
         let lines = parents.iter().map(|port| Line::to(*port, ONE_WAY));
         let mut world = Self {
             mounts: Vec::new(),
@@ -151,6 +165,8 @@ impl World {
             ports,
             seed,
             pace,
+            shares,
+            group,
             refused_starts: 0,
             ended_services: 0,
         };
@@ -164,7 +180,23 @@ impl World {
             world.ready(part)?;
         }
         world.writers_go_on()?;
+        world.writers_are_neighbours()?;
         Ok(world)
+    }
+
+    /// Waits until the writers have linked to each other, where they are in a group.
+    fn writers_are_neighbours(&self) -> Result<()> {
+        if self.group.is_empty() {
+            return Ok(());
+        }
+        let relay = self.relay.as_ref().expect("it was started");
+        wait_until("the writers to reach each other", READY, || {
+            let status = relay.status()?;
+            let members = status["group"]["members"].as_array().map_or(&[][..], Vec::as_slice);
+            let reaching = members.iter().filter(|one| one["reaches"] == ledger::WRITERS - 1);
+            ensure!(reaching.count() == ledger::WRITERS, "{}", status["group"]);
+            Ok(())
+        })
     }
 
     fn make_volumes(&self) -> Result<()> {
@@ -176,7 +208,7 @@ impl World {
         let from = empty.display().to_string();
         self.volume(&["import", VOLUME, &from, "--create"])?;
         let (tls, parent) = (self.site.tls(), self.at_origin());
-        let made = ledger::create(Path::new(&tls), &parent);
+        let made = ledger::create(Path::new(&tls), &parent, self.shares);
         larder_harness::site::runtime().block_on(made)
     }
 
@@ -232,7 +264,9 @@ impl World {
                 let (data, listen) = (self.data(), self.at_origin());
                 let path = data.display().to_string();
                 let lease = format!("origin.lease={}ms", LEASE.as_millis());
+                let domains = self.shares.to_string();
                 let words = ["origin", "--name", "origin", "--data", &path, "--listen", &listen];
+                let words = [&words[..], &["--domains", &domains]].concat();
                 let pages = format!("origin.memory={ORIGIN_MIB}MiB");
                 let engine = format!("origin.engine_memory={ENGINE_MIB}MiB");
                 let small = self.small(&[&pages, &engine]);
@@ -246,7 +280,9 @@ impl World {
                 let listen = format!("127.0.0.1:{}", self.ports[1]);
                 let words = ["relay", "--name", "relay", "--parent", &parent, "--listen", &listen];
                 let small = self.small(&["relay.recent_memory=2MiB"]);
-                let words = [&words[..], &small, &self.quick(&[&QUICK])].concat();
+                let group: &[&str] =
+                    if self.group.is_empty() { &[] } else { &["--group", self.group] };
+                let words = [&words[..], &small, &self.quick(&[&QUICK]), group].concat();
                 self.relay = Some(self.site.start("relay", &words)?);
             }
             Part::Mount(site) => {
@@ -264,7 +300,8 @@ impl World {
             }
             Part::Writer(writer) => {
                 let journal = self.journals()[writer].display().to_string();
-                let words = ["ledger-writer", &self.site.tls(), &name, &parent].map(str::to_owned);
+                let tls = self.site.tls();
+                let words = ["ledger-writer", &tls, &name, &parent, self.group].map(str::to_owned);
                 let more = [self.seed.to_string(), writer.to_string(), journal];
                 let words = [&words[..], &more].concat();
                 let process = self.worker(&name, &words)?;

@@ -58,7 +58,7 @@ async fn main() -> Result<()> {
         && command == "ledger-writer"
     {
         let who = (SEED, writer.parse()?);
-        return ledger::write(Path::new(tls), name, parent, who, Path::new(journal)).await;
+        return ledger::write(Path::new(tls), name, parent, "", who, Path::new(journal)).await;
     }
     let options = options(words.into_iter())?;
     let folder = Folder::new("scenario", options.keep)?;
@@ -102,7 +102,7 @@ impl Run {
         let source = self.expected.display().to_string();
         self.cluster.volume(&["import", VOLUME, &source, "--create"])?;
         say(&format!("imported in {:.2} s", started.elapsed().as_secs_f64()));
-        ledger::create(&self.tls(), &self.origin()).await?;
+        ledger::create(&self.tls(), &self.origin(), 1).await?;
 
         let mut figures = Figures::default();
         self.read_everywhere(gathered, &mut figures)?;
