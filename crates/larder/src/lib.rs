@@ -12,6 +12,7 @@ pub mod clock;
 #[cfg(feature = "runtime")]
 pub mod config;
 pub mod fs;
+#[cfg(feature = "runtime")]
 mod group;
 #[cfg(feature = "runtime")]
 mod host;

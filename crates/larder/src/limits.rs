@@ -33,6 +33,7 @@ impl Limits {
     };
 
     /// What holds here.
+    #[cfg(feature = "runtime")]
     pub(crate) fn here() -> Self {
         #[cfg(feature = "simulated")]
         if let Some(limits) = crate::simulated::limits() {

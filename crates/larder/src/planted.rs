@@ -50,6 +50,7 @@ pub enum RuntimeFault {
 }
 
 /// Whether it is planted here.
+#[cfg(feature = "runtime")]
 #[inline]
 pub(crate) fn planted(fault: RuntimeFault) -> bool {
     #[cfg(feature = "simulated")]
