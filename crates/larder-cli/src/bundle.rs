@@ -199,7 +199,8 @@ fn tail(path: &Path) -> std::io::Result<String> {
 
 /// Mounts of file systems in user space: not every kernel says which of them are Larder's.
 fn mounts() -> String {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = String::from_utf8_lossy(&mounts);
     mounts.lines().filter(|line| line.contains(" - fuse")).fold(String::new(), |mut all, line| {
         all.push_str(line);
         all.push('\n');

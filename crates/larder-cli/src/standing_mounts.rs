@@ -35,27 +35,29 @@ pub(crate) fn at(point: &Path) -> Result<Option<Standing>> {
         (Some(Ok(parent)), Some(name)) => parent.join(name),
         _ => point,
     };
-    Ok(found(&fs::read_to_string("/proc/self/mountinfo")?, &point))
+    Ok(found(&fs::read("/proc/self/mountinfo")?, &point))
 }
 
-fn found(table: &str, point: &Path) -> Option<Standing> {
-    let lines = table.lines().filter_map(|line| {
-        let (mount, source) = line.split_once(" - ")?;
-        let mut words = mount.split(' ');
-        let (id, _parent, device) = (words.next()?.parse().ok()?, words.next()?, words.next()?);
+/// Paths are bytes there, whatever else is mounted.
+fn found(table: &[u8], point: &Path) -> Option<Standing> {
+    let lines = table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|byte| *byte == b' ');
+        let text = |word: Option<&_>| std::str::from_utf8(word?).ok().map(str::to_owned);
+        let id = text(words.next())?.parse().ok()?;
+        let (_parent, device) = (words.next()?, text(words.next())?);
         let (_root, at) = (words.next()?, words.next()?);
-        Some((id, device, at, source.split(' ').next()?))
+        let kind = words.skip_while(|word| *word != b"-").nth(1);
+        Some((id, device, at, text(kind)?))
     });
-    let lines: Vec<(u64, _, _, _)> = lines.collect();
+    let lines: Vec<(u64, String, &[u8], String)> = lines.collect();
     let point = point.as_os_str().as_encoded_bytes();
     let (id, device, _, kind) = lines.iter().rfind(|(_, _, at, _)| plain(at) == point)?;
     let times = lines.iter().filter(|(_, other, _, _)| other == device).count();
-    Some(Standing { id: *id, device: (*device).into(), kind: (*kind).into(), times })
+    Some(Standing { id: *id, device: device.clone(), kind: kind.clone(), times })
 }
 
 /// A path as it is, of one as the kernel's table has it: with `\ooo` for what would end a word.
-fn plain(escaped: &str) -> Vec<u8> {
-    let bytes = escaped.as_bytes();
+fn plain(bytes: &[u8]) -> Vec<u8> {
     let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
     while let Some(byte) = bytes.get(at) {
         let octal = bytes.get(at + 1..at + 4).and_then(|digits| std::str::from_utf8(digits).ok());
@@ -113,8 +115,9 @@ fn prefix(device: &str) -> String {
 /// When a process began, in the kernel's ticks: with its number it names it for good. None: it is
 /// gone, or about to be.
 fn began(process: u64) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
     // After the name, which may hold anything: the state, and the 22nd word in all.
+    let stat = String::from_utf8_lossy(&stat);
     let mut words = stat.rsplit_once(") ")?.1.split(' ');
     let state = words.next()?;
     if state == "Z" { None } else { words.nth(18)?.parse().ok() }
@@ -233,6 +236,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn the_topmost_mount_at_a_path_is_found() {
@@ -240,13 +244,17 @@ mod tests {
                      30 22 0:40 / /mnt/a\\040b rw,nosuid shared:5 - fuse.larder docs rw\n\
                      31 22 0:41 / /mnt/a\\040b rw - fuse.larder other rw\n\
                      32 22 0:41 / /bound rw - fuse.larder other rw\n";
+        // A path that is no text, somewhere else, was taken for the end of the table.
+        let table = &[b"29 22 0:39 / /mnt/\xff rw - ext4 /dev/b rw\n", table.as_bytes()].concat();
         let standing = found(table, Path::new("/mnt/a b")).expect("it is there");
         let wanted =
             Standing { id: 31, device: "0:41".into(), kind: "fuse.larder".into(), times: 2 };
         assert_eq!(standing, wanted);
         assert_eq!(found(table, Path::new("/mnt/a")), None);
-        assert_eq!(found("torn line\n - \n", Path::new("/")), None);
-        assert_eq!(plain("a\\134b\\9"), b"a\\b\\9");
+        let elsewhere = Path::new(std::ffi::OsStr::from_bytes(b"/mnt/\xff"));
+        assert_eq!(found(table, elsewhere).map(|it| it.id), Some(29));
+        assert_eq!(found(b"torn line\n - \n", Path::new("/")), None);
+        assert_eq!(plain(b"a\\134b\\9"), b"a\\b\\9");
     }
 
     #[test]
