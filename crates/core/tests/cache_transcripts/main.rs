@@ -71,6 +71,7 @@ stories! {
     bug30_a_notice_overtaken,
     bug39_older_than_the_clock,
     bug40_beats_slower_than_the_lease,
+    bug41_a_page_of_another_domain,
     bug43_a_notice_of_ones_own_page,
     bug57_a_right_given_while_away,
     bug58_a_right_overtaken,
