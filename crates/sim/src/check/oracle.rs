@@ -237,7 +237,13 @@ impl Oracle {
         let whole = whole.and_then(|tag| self.wholes.iter().find(|tags| tags[0] == *tag));
         let within = |tag: &u64| whole.is_none_or(|tags| tags.contains(tag));
         let asked = self.asked.entry((node, domain)).or_default();
-        let mine = |tag: &u64| within(tag) && self.intents[*tag as usize - 1].is_asked_by(commit);
+        // A transaction that was never sent may be like one of another kind that is.
+        let is_part = |tag: &u64| self.wholes.iter().any(|tags| tags.contains(tag));
+        let mine = |tag: &u64| {
+            within(tag)
+                && is_part(tag) == commit.across.is_some()
+                && self.intents[*tag as usize - 1].is_asked_by(commit)
+        };
         let place = asked
             .iter()
             .position(mine)

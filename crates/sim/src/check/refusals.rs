@@ -31,7 +31,11 @@ pub fn had_conflict(
     read: &Read,
     (known_from, page_bytes): (Stamp, u32),
 ) -> bool {
-    if asked.base < known_from || may_forget(branch, asked.base, read.page, page_bytes) {
+    let may_forget = may_forget(branch, asked.base, read.page, page_bytes);
+    if may_forget && fills_beside_what_it_empties(asked, read) {
+        return true;
+    }
+    if asked.base < known_from || may_forget {
         return branch.version(read.page, branch.durable()) > asked.base;
     }
     let changes = branch.changes(read.page, asked.base).filter(|stamp| *stamp <= branch.durable());
@@ -40,6 +44,16 @@ pub fn had_conflict(
         commit.touched.get(&read.page).into_iter().flatten()
     });
     touched.any(|change| concerns(*read, *change))
+}
+
+/// Whether a transaction empties slots of a page, and fills the one that it read to be empty: which generation that has
+/// next was learned while it ran, and what came until its base, of slots that it has not read, may have changed that
+/// (bug 171; seed 20647200013301).
+fn fills_beside_what_it_empties(asked: Asked<'_>, read: &Read) -> bool {
+    let of_page = || asked.writes.iter().filter(|write| write.page == read.page);
+    let fills = |write: &Write| matches!(write.op, Op::Put { slot, .. } if read.target == Target::Slot(slot));
+    let empties = |write: &Write| matches!(write.op, Op::Delete { .. });
+    read.aspect == Aspect::Existence && of_page().any(fills) && of_page().any(empties)
 }
 
 /// Whether a page may have forgotten the generations of empty slots, of all its slots together: since there are too

@@ -445,7 +445,7 @@ impl Commits {
             return;
         };
         if let Some(pending) = self.pending.get_mut(&id) {
-            pending.stamp = Some(*stamp);
+            (pending.stamp, pending.asks) = (Some(*stamp), false);
             pending.reads = Vec::new();
         }
         // Past the bound the oldest fall back to invalidation.

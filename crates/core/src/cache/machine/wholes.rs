@@ -183,7 +183,7 @@ impl Cache {
             let goes = match part == *name {
                 true if self.config.faults.has(Fault::WholesUnsent) => false,
                 true if self.domains[&domain].commits.is_ask(part.id) => true,
-                true => whole.parts.keys().all(|of| {
+                true => whole.left.iter().all(|of| {
                     let entry = &self.domains[of];
                     entry.live() && entry.commits.is_registered()
                 }),
@@ -202,7 +202,8 @@ impl Cache {
     pub(super) fn ask_who_decides(&mut self, name: PartId, put_off: DomainId) {
         let Some(whole) = self.wholes.open.get_mut(&name) else { return };
         let decides = put_off == name.domain;
-        if decides && whole.answer.is_none() || !decides && !whole.left.insert(name.domain) {
+        let none_has_ended = whole.answer.is_none() && whole.stamps.is_empty();
+        if decides && none_has_ended || !decides && !whole.left.insert(name.domain) {
             return;
         }
         let across = Some(Box::new(whole.across.clone()));

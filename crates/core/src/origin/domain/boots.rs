@@ -122,7 +122,13 @@ impl Boots {
         match (committed.get(&id.sequence), aborted.get(&id.sequence)) {
             (Some(stamp), _) => Known::Committed(*stamp),
             (None, Some(abort)) => Known::Aborted(abort.clone()),
-            (None, None) if committed.len() + aborted.len() >= OUTCOMES_MAX => Known::Full,
+            // The next one that can be confirmed is never refused: all others wait for that.
+            (None, None)
+                if committed.len() + aborted.len() >= OUTCOMES_MAX
+                    && id.sequence != boot.confirmed + 1 =>
+            {
+                Known::Full
+            }
             (None, None) => Known::New,
         }
     }

@@ -14,7 +14,7 @@ pub(crate) struct Sample {
     pub(crate) memory: u64,
     pub(crate) descriptors: u64,
     pub(crate) threads: u64,
-    /// Bytes of disk: the origin's alone.
+    /// Bytes of disk: the origin's alone, without its logs.
     pub(crate) disk: u64,
 }
 
@@ -41,18 +41,26 @@ impl Sample {
     }
 }
 
-/// What lies below a folder takes on its disk, in bytes. What goes meanwhile takes nothing.
-fn disk(folder: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(folder) else { return 0 };
-    let mut sum = 0;
+/// What lies below a folder takes on its disk, in bytes: logs, and all else. What goes meanwhile takes nothing.
+fn disk(folder: &Path) -> (u64, u64) {
+    let Ok(entries) = fs::read_dir(folder) else { return (0, 0) };
+    let (mut log, mut rest) = (0, 0);
     for entry in entries.flatten() {
         let Ok(about) = entry.metadata() else { continue };
-        sum += about.blocks() * 512;
+        let is_segment = entry.path().extension().is_some_and(|extension| extension == "seg");
+        *(if is_segment { &mut log } else { &mut rest }) += about.blocks() * 512;
         if about.is_dir() {
-            sum += disk(&entry.path());
+            let (of_log, other) = disk(&entry.path());
+            log += of_log;
+            rest += other;
         }
     }
-    sum
+    (log, rest)
+}
+
+/// What the logs of the origin's domains take of its disk, in bytes.
+pub(crate) fn log_bytes(world: &World) -> u64 {
+    disk(&world.data()).0
 }
 
 /// What every process takes now, by its name.
@@ -64,7 +72,7 @@ pub(crate) fn sample(world: &mut World) -> Result<Vec<(String, Sample)>> {
             let mut sample = Sample::of(world.process(part).id())
                 .with_context(|| format!("looking at {}", part.name()))?;
             if part == Part::Origin {
-                sample.disk = disk(&data);
+                sample.disk = disk(&data).1;
             }
             Ok((part.name(), sample))
         })
