@@ -271,6 +271,8 @@ impl Relay {
         let request = follower.request;
         let child = self.links.get(link).and_then(|entry| entry.child());
         let of = child.map(|child| child.name.clone());
+        // As when it comes back: of what is withheld from this relay nothing is heard (bug 187).
+        self.links.owe_unread(link, domain);
         self.request(now, what, Some((link, request)), of);
     }
 

@@ -237,11 +237,16 @@ impl Oracle {
         let whole = whole.and_then(|tag| self.wholes.iter().find(|tags| tags[0] == *tag));
         let within = |tag: &u64| whole.is_none_or(|tags| tags.contains(tag));
         let asked = self.asked.entry((node, domain)).or_default();
-        // A transaction that was never sent may be like one of another kind that is.
-        let is_part = |tag: &u64| self.wholes.iter().any(|tags| tags.contains(tag));
+        // A transaction that was never sent may be like one over other domains that is.
+        let domains = |tag: &u64| {
+            let whole = self.wholes.iter().find(|tags| tags.contains(tag))?;
+            Some(whole.iter().map(|tag| self.intents[*tag as usize - 1].domain).collect())
+        };
+        let parts = commit.across.as_ref().map(|across| across.parts());
+        let parts = parts.map(|parts| parts.iter().map(|part| part.domain).collect());
         let mine = |tag: &u64| {
             within(tag)
-                && is_part(tag) == commit.across.is_some()
+                && parts == domains(tag) as Option<BTreeSet<DomainId>>
                 && self.intents[*tag as usize - 1].is_asked_by(commit)
         };
         let place = asked

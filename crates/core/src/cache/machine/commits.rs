@@ -799,7 +799,9 @@ impl Cache {
         if let Some(whole) = whole {
             self.part_ended(whole, domain, &answer, out);
         }
-        if expired {
+        // Of a part that another domain decides it may be that one which has forgotten the process. If it is this
+        // one, the next commit here hears of it (bug 186).
+        if expired && !beside {
             self.renew_boot(now, domain, id.boot, out);
         }
         Ok(())
