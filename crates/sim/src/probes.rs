@@ -15,7 +15,8 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 176] = [
+pub const PROBES: [(&str, Reached); 178] = [
+    ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
     ("advance-cut", Often),
@@ -210,6 +211,7 @@ pub const PROBES: [(&str, Reached); 176] = [
     ("version-cache-purges", Rare),
     ("volume-deleted-during-install", Often),
     ("waits-of-a-lost-line", Often),
+    ("who-decides-is-asked", Often),
     ("whole-change-overtook-page", Often),
     ("writes-no-longer-fit", Rare),
     ("written-and-not-held", Often),

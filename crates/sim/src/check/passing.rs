@@ -1,9 +1,11 @@
 //! What relays pass on for relays below them: through a relay nobody may do more than the relay itself, and of
-//! one that is below another the origin knows nothing (decision 0016). Held against what the upper one was told
-//! on the link over which it passes on. Names only, no patterns: that is what runs say.
+//! one that is below another the origin knows nothing (decision 0016). And whom redirectors point to a neighbour: the
+//! origin does not hear of that. Held against what the upper one was told on the link over which it passes on, or has
+//! at that moment. Names only, no patterns: that is what runs say.
 
+use larder_core::group::GroupMessage;
 use larder_core::id::{CommitId, DomainId, VolumeId};
-use larder_core::message::Message;
+use larder_core::message::{Message, certificate_of};
 use larder_core::rights::{EVERYBODY, Right, Rights};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,6 +59,22 @@ impl Passing {
             );
         }
     }
+
+    /// A redirector sends a child something, and has this link up. Panics when it points the child to a neighbour for
+    /// what it may not read, as far as the redirector was told.
+    pub fn points(&self, relay: u16, up: Option<u32>, child: &str, message: &Message) {
+        let (Message::Group(GroupMessage::Pointed { pages, .. }), Some(up)) = (message, up) else {
+            return;
+        };
+        for volume in pages.iter().map(|page| page.volume) {
+            let told = self.told.get(&(up, volume));
+            let may = told.is_none_or(|told| right_of(told, certificate_of(child)) >= Right::Read);
+            assert!(
+                may,
+                "rights: redirector {relay} points {child} to a neighbour for {volume}, and was told of {told:?}"
+            );
+        }
+    }
 }
 
 /// What somebody may do by a complete list.
@@ -69,7 +87,7 @@ fn right_of(told: &Rights, who: &str) -> Right {
 mod tests {
     use super::*;
     use larder_core::commit::{CommitRequest, Op, Write};
-    use larder_core::id::{BootId, HistoryId, PageId, PageNo, Stamp};
+    use larder_core::id::{BootId, HistoryId, PageId, PageNo, RequestId, Stamp};
     use larder_core::rights::Effective;
 
     const VOLUME: VolumeId = VolumeId(7);
@@ -96,6 +114,32 @@ mod tests {
         from.iter().for_each(|from| passing.comes(1, from.map(str::to_owned), &message));
         passing.passes(1, 4, &message);
         passing.passes(1, 3, &message);
+    }
+
+    /// A redirector that was told that `node1` may not read, and `node2` may, points them to a neighbour.
+    fn points(to: &str, up: Option<u32>) {
+        let list = [("node1".to_owned(), Right::None), (EVERYBODY.to_owned(), Right::Read)];
+        let rights = Effective::of_list(Rights::new(list, 4).expect("a short list"));
+        let mut passing = Passing::new(true);
+        passing.told(3, &Message::VolumeRights { domain: DomainId(1), volume: VOLUME, rights });
+        let pages = vec![PageId { volume: VOLUME, page: PageNo(2) }];
+        let (request, domain, helper) = (RequestId(1), DomainId(1), BootId(9));
+        let pointed = GroupMessage::Pointed { request, domain, pages, helper };
+        passing.points(1, up, to, &Message::Group(pointed));
+    }
+
+    #[test]
+    fn who_may_read_is_pointed_to_a_neighbour() {
+        points("node2", Some(3));
+        // Over another link nothing was told yet, and without one nothing is known to be current.
+        points("node1", Some(4));
+        points("node1", None);
+    }
+
+    #[test]
+    #[should_panic(expected = "rights: redirector 1 points node1")]
+    fn who_may_not_read_is_not() {
+        points("node1", Some(3));
     }
 
     #[test]

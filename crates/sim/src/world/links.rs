@@ -228,6 +228,9 @@ impl World {
             self.readers.node_asks(conn, &message, self.now);
         } else if matches!(self.process(proc).machinery, Machinery::Relay(_)) && way == Way::Up {
             self.passing.passes(proc.0, conn, &message);
+        } else if matches!(self.process(proc).machinery, Machinery::Relay(_)) {
+            let child = &self.process(self.net.conn(conn).child).name;
+            self.passing.points(proc.0, self.process(proc).uplink, child, &message);
         }
         self.trace.mix(digest(&message));
         self.trace.line(|| format!("{proc:?} sends over {conn}: {message:?}"));
