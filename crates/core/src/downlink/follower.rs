@@ -53,6 +53,8 @@ pub(crate) struct Follower {
     pub(crate) owed: BTreeSet<VolumeId>,
     /// Of those, the ones that it could not read for a while since it heard of them last.
     pub(crate) lost: BTreeSet<VolumeId>,
+    /// Volumes that it may not read, as far as was heard here, and of which an answer told it that it may (relay).
+    pub(crate) hopes: BTreeSet<VolumeId>,
     /// Volumes whose rights it heard of on this link.
     pub(crate) told: BTreeSet<VolumeId>,
     /// How many changes of the table of histories were told.
@@ -218,6 +220,7 @@ impl Follower {
             prefetch: VecDeque::new(),
             owed: BTreeSet::new(),
             lost: BTreeSet::new(),
+            hopes: BTreeSet::new(),
             told: BTreeSet::new(),
             epochs_told: 0,
             hastened_to: Stamp::ZERO,

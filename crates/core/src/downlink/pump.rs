@@ -88,6 +88,7 @@ impl Downlinks {
             // Before anything of the stream: what is withheld from here on is not missed.
             if let Some(volume) = follower.owed.pop_first() {
                 follower.told.insert(volume);
+                follower.hopes.remove(&volume);
                 let message = rights::told(&self.restricted, domain, volume, (&entry.peer, role));
                 if follower.lost.remove(&volume) && !rights::is_lost(&message) {
                     // What changed of it meanwhile was not told, perhaps: a relay does not hear it.

@@ -88,7 +88,7 @@ impl Reader<'_> {
     /// it may not read them: it must be, before valid-through passes what it misses.
     pub(super) fn untold(self, follower: &mut Follower) -> Vec<VolumeId> {
         let mut withheld = self.withheld;
-        withheld.retain(|volume| follower.told.insert(*volume));
+        withheld.retain(|volume| follower.told.insert(*volume) | follower.hopes.remove(volume));
         withheld
     }
 }
@@ -145,7 +145,8 @@ pub(super) fn is_lost(message: &Message) -> bool {
 
 impl Downlinks {
     /// These are a volume's rights from now on. Children that are concerned are told with their
-    /// streams.
+    /// streams. Also of what was known here: in between it may have been another, of which a child has
+    /// heard by an answer, and relays below have not (bug 187).
     pub(crate) fn set_rights(
         &mut self,
         domain: DomainId,
@@ -164,19 +165,20 @@ impl Downlinks {
             table.insert(volume, Restricted { domain, name, rights });
         }
         let after = table.get(&volume);
-        if before.as_ref() == after {
-            return;
-        }
-        self.rights_changes += 1;
+        let changes = before.as_ref() != after;
+        self.rights_changes += u64::from(changes);
+        let hides = after.is_some_and(|restricted| restricted.rights.least() < Right::Read);
         for link in links.values_mut() {
             link.resolved.remove(&volume);
             if !link.knows_rights() || untold {
                 continue;
             }
+            let (relay, right) = (link.is_relay(), of(after, &link.peer));
             let concerns =
-                link.is_relay() || of(before.as_ref(), &link.peer) != of(after, &link.peer);
-            let unreadable = of(after, &link.peer) < Right::Read;
-            if let Some(follower) = link.followers.get_mut(&domain).filter(|_| concerns) {
+                if relay { changes || hides } else { of(before.as_ref(), &link.peer) != right };
+            let unreadable = right < Right::Read;
+            let Some(follower) = link.followers.get_mut(&domain) else { continue };
+            if concerns || unreadable && follower.hopes.contains(&volume) {
                 follower.owed.insert(volume);
                 if unreadable {
                     follower.lost.insert(volume);
@@ -252,6 +254,11 @@ impl Downlinks {
                 let now = resolve(restricted, &mut entry.resolved, &entry.peer, info.id);
                 if right < now {
                     follower.owed.insert(info.id);
+                } else if now < Right::Read && right > now {
+                    // Too many, and what is in force here is said at once.
+                    let full = follower.hopes.len() >= ANSWERED_MAX;
+                    let of = if full { &mut follower.owed } else { &mut follower.hopes };
+                    of.insert(info.id);
                 }
             }
             None if right == Right::Admin => {
@@ -303,7 +310,10 @@ impl Downlinks {
             let unread = restricted.iter().filter(|(_, volume)| {
                 volume.domain == domain && volume.rights.of(peer) < Right::Read
             });
-            follower.owed.extend(unread.map(|(volume, _)| *volume));
+            let unread: Vec<VolumeId> = unread.map(|(volume, _)| *volume).collect();
+            // Also if a right comes before that is said: what changed until then is not heard of.
+            follower.lost.extend(&unread);
+            follower.owed.extend(unread);
         }
     }
 

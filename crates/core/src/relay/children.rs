@@ -239,18 +239,32 @@ impl Relay {
                 if !self.config.faults.has(Fault::ResumeRegistersNothing) {
                     follower.register_all();
                 }
-                self.links.owe_unread(link, domain);
-                entry.resuming += 1;
-                entry.gathering = true;
                 let gathered = Gathered::default();
                 let what = What::Child { domain, epochs, through, fallen: false, gathered };
-                self.request(now, what, Some((link, request)), of);
+                self.ask_for_child(now, (link, request), domain, what, of);
             }
         }
         if first {
             self.links.owe_rights(link, domain);
         }
         self.pump(now, domain, link, out);
+    }
+
+    /// Asks the parent what changed of what a child holds. Of what is withheld from this relay the answer says nothing:
+    /// of that the child hears first that it may not read it (bug 187).
+    fn ask_for_child(
+        &mut self,
+        now: Instant,
+        (link, request): (LinkId, RequestId),
+        domain: DomainId,
+        what: What,
+        of: Option<String>,
+    ) {
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        entry.resuming += 1;
+        entry.gathering = true;
+        self.links.owe_unread(link, domain);
+        self.request(now, what, Some((link, request)), of);
     }
 
     /// A child's cursor fell off the ring: the parent is asked what changed since.
@@ -266,14 +280,10 @@ impl Relay {
             fallen: true,
             gathered: Gathered::default(),
         };
-        entry.resuming += 1;
-        entry.gathering = true;
         let request = follower.request;
         let child = self.links.get(link).and_then(|entry| entry.child());
         let of = child.map(|child| child.name.clone());
-        // As when it comes back: of what is withheld from this relay nothing is heard (bug 187).
-        self.links.owe_unread(link, domain);
-        self.request(now, what, Some((link, request)), of);
+        self.ask_for_child(now, (link, request), domain, what, of);
     }
 
     /// Asks the parent for what the child may be sent: its credit is reserved for the answer, so

@@ -694,6 +694,28 @@ fn bug_99_a_commit_that_is_repeated_is_not_refused_in_the_relays_name() {
     run.0.end("rights_bug_99_a_commit_that_is_repeated");
 }
 
+/// A right was given and taken again, and a relay heard of neither but by an answer that it passed on: what it was told
+/// then was what it knew, and the child that had been answered was told nothing. Its copies passed for current (P3).
+#[test]
+fn bug_187_a_right_that_a_child_alone_has_heard_of() {
+    let mut run = relay_with(
+        "Rights at a relay. Nobody may read volume 7. Node a asks for it, and is answered that it may: that was \
+         given, and the relay has not heard of it. Before it does, it was taken again: what it hears is what it \
+         knew. a is told all the same, and so is relay m, below which somebody may have been answered; b is \
+         not.",
+        PROTOCOL_VERSION,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.quietly(vec![told(&[("*", Right::None)])]);
+    run.quietly(vec![opened_as(3, "m", Role::Relay), hello_of(3, "m", 30, RELAY)]);
+    run.quietly(vec![resume_new(3, 1)]);
+    run.step(vec![create_volume(1, 2)]);
+    let info = VolumeInfo { right: Some(Right::Read), ..relay::volume_info() };
+    run.step(vec![relay::up(Message::Volume { request: RequestId(3), info })]);
+    run.step(vec![told(&[("*", Right::None)])]);
+    run.0.end("rights_bug_187_a_child_alone_has_heard");
+}
+
 /// A relay that may not read a volume hears nothing of its changes: its children's copies passed for
 /// current, once the right was back or they had come back themselves.
 #[test]

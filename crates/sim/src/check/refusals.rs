@@ -52,7 +52,7 @@ pub fn had_conflict(
 fn fills_beside_what_it_empties(asked: Asked<'_>, read: &Read) -> bool {
     let of_page = || asked.writes.iter().filter(|write| write.page == read.page);
     let fills = |write: &Write| matches!(write.op, Op::Put { slot, .. } if read.target == Target::Slot(slot));
-    let empties = |write: &Write| matches!(write.op, Op::Delete { .. });
+    let empties = |write: &Write| matches!(write.op, Op::Delete { slot, .. } if read.target != Target::Slot(slot));
     read.aspect == Aspect::Existence && of_page().any(fills) && of_page().any(empties)
 }
 

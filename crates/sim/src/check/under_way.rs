@@ -20,7 +20,9 @@ impl UnderWay {
     /// The origin hears something.
     pub fn asked(&mut self, message: &Message) {
         if let Message::Commit { domain, commit } = message {
-            self.0.insert((*domain, commit.id), commit.writes.len());
+            // What only asks for its outcome joins one that waits, if there is one.
+            let writes = self.0.entry((*domain, commit.id)).or_default();
+            *writes = commit.writes.len().max(*writes);
         }
     }
 

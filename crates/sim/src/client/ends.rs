@@ -147,7 +147,10 @@ impl World {
                 stamps = all;
                 let own = stamps.iter().find(|(domain, _)| *domain == ending.sent.domain);
                 own.map(|(_, stamp)| Outcome::Committed(*stamp)).unwrap_or_else(|| {
-                    self.check_forgotten(&ending, &stamps);
+                    let whole = !ending.others.is_empty() && !stamps.is_empty();
+                    assert!(whole, "it is told where it was done");
+                    let tag = ending.tag.expect("only writers are done in several domains");
+                    self.check_untold(&ending, (&ending.sent, tag, ending.branches));
                     Outcome::Unknown
                 })
             }
@@ -193,7 +196,7 @@ impl World {
             let of_part = match (stamp, &outcome) {
                 (Some((_, stamp)), _) => Outcome::Committed(*stamp),
                 (None, Outcome::Committed(_)) => {
-                    self.check_part_forgotten(&ending, other);
+                    self.check_untold(&ending, (&other.part, other.tag, other.branches));
                     Outcome::Unknown
                 }
                 (None, outcome) => outcome.clone(),
@@ -447,33 +450,19 @@ impl World {
         );
     }
 
-    /// A transaction is said to be done by another domain than that which decided it: where it was decided its process
-    /// is forgotten (P11), or that domain was restored from an older copy since.
-    fn check_forgotten(&self, ending: &Ending, stamps: &[(DomainId, Stamp)]) {
-        assert!(!ending.others.is_empty() && !stamps.is_empty(), "it is told where it was done");
-        let intent = ending.tag.map(|tag| self.oracle.intent(tag));
-        let part = intent.and_then(|it| Some(PartId { domain: it.domain, id: it.id? }));
-        let truth = self.oracle.truth(ending.sent.domain);
-        let restored = truth.branch_count() > ending.branches;
-        assert!(
-            restored || part.is_some_and(|part| self.answers.expired.knows_no_more(part)),
-            "P11: no stamp is told of {part:?}, and its domain knows its process"
-        );
-    }
-
-    /// The same of a part that another one decided: its domain, or that which decided, has forgotten the process, or was
-    /// restored since.
-    fn check_part_forgotten(&self, ending: &Ending, other: &Other) {
+    /// A transaction is said to be done, and of its part in this domain nothing: that, or the one that decides, has
+    /// forgotten the process (P11), or the domain was restored from an older copy since it was asked.
+    fn check_untold(&self, ending: &Ending, (part, tag, branches): (&CommitPart, u64, usize)) {
         let forgotten = |tag: u64| {
             let intent = self.oracle.intent(tag);
             let part = intent.id.map(|id| PartId { domain: intent.domain, id });
             part.is_some_and(|part| self.answers.expired.knows_no_more(part))
         };
-        let restored = self.oracle.truth(other.part.domain).branch_count() > other.branches;
+        let restored = self.oracle.truth(part.domain).branch_count() > branches;
         assert!(
-            restored || forgotten(other.tag) || ending.tag.is_some_and(forgotten),
+            restored || forgotten(tag) || ending.tag.is_some_and(forgotten),
             "P11: a transaction is done, and of its part in {:?}, which knows its process, nothing is told",
-            other.part.domain
+            part.domain
         );
     }
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use larder_core::downlink::DownlinkConfig;
-use larder_core::message::{Lane, PAGES_PER_MESSAGE_MAX};
+use larder_core::message::{Lane, PAGES_PER_MESSAGE_MAX, PROTOCOL_VERSION};
+use larder_core::rights::{Effective, Right, Rights};
 
 /// A relay that keeps one recent commit, and whose children take one message of a stream at a time.
 fn narrow() -> RelayConfig {
@@ -101,6 +102,35 @@ fn bug_158_a_registration_forgotten_in_the_middle_of_an_answer() {
     run.quietly(vec![fetch(1, 7, &[last + 1])]);
     let again = run.asked_since(vec![credit(1, 1 << 20)], 5);
     assert!(again.is_some(), "since where a stands: not all was named");
+}
+
+/// A child that had been answered that it may read fell off the ring of a relay that may not: nothing had changed, it was
+/// told, since the relay hears of no change there, and its old copy passed for current (P3). And when the right came
+/// before the answer did, that alone was said. Found by the simulator in a night.
+#[test]
+fn bug_187_a_child_fell_at_a_relay_that_may_not_read() {
+    let mut run = Run::with(
+        "Nobody may read volume 7, as far as the relay has heard. a falls off the ring, and is asked about: it is owed \
+         that it may not read. The right comes before the answer: a hears first that it could not.",
+        narrow(),
+    );
+    let told = |right| {
+        let list = Rights::new([("*".to_owned(), right)], 9).expect("a list");
+        let rights = Effective::of_list(list);
+        up(Message::VolumeRights { domain: DOMAIN, volume: VOLUME, rights })
+    };
+    run.quietly(vec![
+        told(Right::None),
+        opened(1, "a"),
+        hello_of(1, "a", 10, (Role::Node, PROTOCOL_VERSION)),
+        resume_new(1, 1),
+    ]);
+    run.quietly(vec![advance(5, 6, 3), advance(6, 7, 4)]);
+    run.step(vec![credit(1, 10_000)]);
+    run.step(vec![told(Right::Write)]);
+    run.step(vec![resumed(2, 5, 7, &[])]);
+    run.step(vec![credit(1, 10_000)]);
+    run.0.end("relay_bug_187_a_child_fell");
 }
 
 impl Run {

@@ -58,9 +58,10 @@ fn disk(folder: &Path) -> (u64, u64) {
     (log, rest)
 }
 
-/// What the logs of the origin's domains take of its disk, in bytes.
-pub(crate) fn log_bytes(world: &World) -> u64 {
-    disk(&world.data()).0
+/// What the longest log of the origin's domains takes of its disk, in bytes.
+pub(crate) fn longest_log(world: &World) -> u64 {
+    let domains = fs::read_dir(world.data()).into_iter().flatten().flatten();
+    domains.map(|entry| disk(&entry.path()).0).max().unwrap_or_default()
 }
 
 /// What every process takes now, by its name.

@@ -17,7 +17,7 @@
 
 use crate::keeps::{is_limited, keeps, may_fill};
 use crate::locks;
-use crate::samples::{FIGURES, MEMORY, Sample, log_bytes, sample};
+use crate::samples::{FIGURES, MEMORY, Sample, longest_log, sample};
 use crate::work::Work;
 use crate::world::{ENGINE_MIB, LINES, NODE_MIB, ORIGIN_MIB, Pace, Part, VOLUME, World};
 use anyhow::{Context, Result, ensure};
@@ -91,7 +91,7 @@ fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Ri
         for (name, sample) in sample(world)? {
             series.entry(name).or_default().push(sample);
         }
-        let log = ((Part::Origin.name(), LOG), log_bytes(world));
+        let log = ((Part::Origin.name(), LOG), longest_log(world));
         for (part, bytes) in keeps(world)?.into_iter().chain([log]) {
             kept.entry(part).or_default().push(bytes);
         }
@@ -107,7 +107,7 @@ fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Ri
     }
     going.verify(world)?;
     let added = locks::stop(world)?;
-    hold_to_limits(&kept, world.domains())?;
+    hold_to_limits(&kept)?;
     let rises = rises(&series, &kept)?;
     let report = json!({
         "seconds": started.elapsed().as_secs_f64(),
@@ -123,10 +123,13 @@ fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Ri
 
 /// What has a limit has kept to it, an eighth aside: changes that are told to children who come back have one
 /// beside that of the pages, which is less.
-fn hold_to_limits(kept: &Kept, domains: usize) -> Result<()> {
+fn hold_to_limits(kept: &Kept) -> Result<()> {
     let log = kept.iter().filter(|((_, part), _)| *part == LOG).flat_map(|(_, bytes)| bytes);
-    let (most, limit) = (log.max().copied().unwrap_or_default(), LOG_MOST * domains as u64);
-    ensure!(most > 0 && most <= limit, "the logs take {most} bytes of disk, and may take {limit}");
+    let most = log.max().copied().unwrap_or_default();
+    ensure!(
+        most > 0 && most <= LOG_MOST,
+        "a log takes {most} bytes of disk, and may take {LOG_MOST}"
+    );
     let mut sums: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for ((process, _), bytes) in kept.iter().filter(|((_, part), _)| is_limited(part)) {
         let sums = sums.entry(process).or_insert_with(|| vec![0; bytes.len()]);

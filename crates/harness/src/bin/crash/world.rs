@@ -212,11 +212,6 @@ impl World {
         larder_harness::site::runtime().block_on(made)
     }
 
-    /// How many domains the origin's store has.
-    pub(crate) fn domains(&self) -> usize {
-        self.shares
-    }
-
     /// Where the origin serves.
     pub(crate) fn at_origin(&self) -> String {
         format!("127.0.0.1:{}", self.ports[0])
