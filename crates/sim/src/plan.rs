@@ -349,17 +349,22 @@ impl Plan {
         if let Some(group) = &mut plan.group {
             group.draw_strangers(seed, nodes);
         }
-        plan.files = crate::files::draw(seed, plan.store_nanos);
-        if plan.files.is_some() && plan.store_nanos > 20 * MILLI {
-            // A directory's page that is full is hundreds of pages: commits would wait for their installs, one
-            // after the other, for minutes.
-            plan.limits.install_pages_max = plan.limits.install_pages_max.max(64);
-        }
+        plan.give_files(crate::files::draw(seed, plan.store_nanos));
         plan.bounds = Bounds::draw(&plan);
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         let outside = plan.outside_budget();
         assert!(outside.is_none(), "seed {seed} is {:?} and has {outside:?}", plan.budget);
         plan
+    }
+
+    /// Clients of files, or none.
+    pub fn give_files(&mut self, files: Option<crate::files::FilesPlan>) {
+        self.files = files;
+        if self.files.is_some() && self.store_nanos > 20 * MILLI {
+            // A directory's page that is full is hundreds of pages: commits would wait for their installs, one
+            // after the other, for minutes.
+            self.limits.install_pages_max = self.limits.install_pages_max.max(64);
+        }
     }
 
     /// Troubles that not every world can have, and some that are seldom drawn otherwise. Each group is drawn

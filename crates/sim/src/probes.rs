@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 178] = [
+pub const PROBES: [(&str, Reached); 179] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -127,6 +127,7 @@ pub const PROBES: [(&str, Reached); 178] = [
     ("neighbour-waits-itself", Often),
     ("neighbour-was-early", Often),
     ("neighbour-was-late", Often),
+    ("neighbours-come-and-go", Often),
     ("notice-waits", Often),
     ("notices-overflow", Often),
     ("numbers-of-a-volume-being-deleted", Rare),

@@ -61,7 +61,8 @@ pub struct MemberConfig {
     /// Pages of neighbours' misses that wait here until they can be sent; with more the helper cannot
     /// help. Default: 1024.
     pub helps_max: usize,
-    /// Time between two attempts to link to a neighbour, and for a link to be greeted. Default: 1 s.
+    /// Time between two attempts to link to a neighbour, and for a link to be greeted; attempts whose links do
+    /// not stand come less and less often. Default: 1 s.
     pub redial: Duration,
     /// When the redirector is another one, links to neighbours that it has not named yet are kept for so
     /// long. Default: 2 s.

@@ -1,6 +1,8 @@
 //! The oracle: what every domain's log holds, what every transaction meant to do, and what came of
 //! it. Told of each append, sync, restart, answer; panics when a promise is broken.
 
+mod alike;
+
 use super::history::Branch;
 use super::seen::Seen;
 use crate::agenda::Time;
@@ -230,30 +232,7 @@ impl Oracle {
             );
             return;
         }
-        // Parts that only read may be the same in many transactions: whose this one is says the one that decides,
-        // which is sent first.
-        let decides = commit.across.as_ref().map(|across| across.coordinator());
-        let whole = decides.and_then(|of| self.ids.get(&(of.domain, of.id)));
-        let whole = whole.and_then(|tag| self.wholes.iter().find(|tags| tags[0] == *tag));
-        let within = |tag: &u64| whole.is_none_or(|tags| tags.contains(tag));
-        let asked = self.asked.entry((node, domain)).or_default();
-        // A transaction that was never sent may be like one over other domains that is.
-        let domains = |tag: &u64| {
-            let whole = self.wholes.iter().find(|tags| tags.contains(tag))?;
-            Some(whole.iter().map(|tag| self.intents[*tag as usize - 1].domain).collect())
-        };
-        let parts = commit.across.as_ref().map(|across| across.parts());
-        let parts = parts.map(|parts| parts.iter().map(|part| part.domain).collect());
-        let mine = |tag: &u64| {
-            within(tag)
-                && parts == domains(tag) as Option<BTreeSet<DomainId>>
-                && self.intents[*tag as usize - 1].is_asked_by(commit)
-        };
-        let place = asked
-            .iter()
-            .position(mine)
-            .unwrap_or_else(|| panic!("{node:?} commits what no client asked for: {commit:?}"));
-        let tag = asked.remove(place);
+        let tag = self.who_asked(node, domain, commit);
         self.intents[tag as usize - 1].id = Some(commit.id);
         self.ids.insert((domain, commit.id), tag);
     }
@@ -488,40 +467,6 @@ impl Oracle {
         self.numbers.extend(pages_of(range).map(|page| ((node, page), branch)));
     }
 
-    /// Transactions of a node that asked for the very same (to delete one object, say) are told
-    /// apart by how each of them is answered.
-    fn tell_apart(&mut self, tag: u64, outcome: &Outcome) {
-        let mine = self.intent(tag);
-        let fits = |fate: Fate| match outcome {
-            Outcome::Committed(stamp) => fate == Fate::Logged(*stamp),
-            Outcome::Aborted(_) => fate == Fate::Open,
-            Outcome::Unknown => true,
-        };
-        if fits(mine.fate) || !matches!(mine.fate, Fate::Open | Fate::Logged(_)) {
-            return;
-        }
-        let same = |other: &Intent| fits(other.fate) && other.asked_the_same(mine);
-        let Some(other) = self.intents.iter().position(same) else {
-            return;
-        };
-        let other_tag = other as u64 + 1;
-        let domain = mine.domain;
-        let (mine, theirs) = (&self.intents[tag as usize - 1], &self.intents[other]);
-        let (ids, fates) = ((mine.id, theirs.id), (mine.fate, theirs.fate));
-        self.settle_intent(tag, domain, ids.1, fates.1);
-        self.settle_intent(other_tag, domain, ids.0, fates.0);
-    }
-
-    fn settle_intent(&mut self, tag: u64, domain: DomainId, id: Option<CommitId>, fate: Fate) {
-        let intent = &mut self.intents[tag as usize - 1];
-        (intent.id, intent.fate) = (id, fate);
-        self.ids.extend(id.map(|id| ((domain, id), tag)));
-        if let Fate::Logged(stamp) = fate {
-            let branch = self.truth_mut(domain).branches.last_mut();
-            branch.expect("a domain has a branch").set_tag(stamp, tag);
-        }
-    }
-
     /// A transaction's user is told how it ended.
     pub fn answered(&mut self, tag: u64, outcome: &Outcome) {
         self.tell_apart(tag, outcome);
@@ -684,19 +629,6 @@ impl Truth {
 }
 
 impl Intent {
-    fn asked_the_same(&self, other: &Self) -> bool {
-        (self.node, self.domain, self.history, self.base)
-            == (other.node, other.domain, other.history, other.base)
-            && self.writes == other.writes
-            && self.reads == other.reads
-    }
-
-    fn is_asked_by(&self, commit: &CommitRequest) -> bool {
-        (self.history, self.base) == (commit.history, commit.base)
-            && self.writes == commit.writes
-            && self.reads == commit.reads
-    }
-
     fn logged(
         &mut self,
         branch: &Branch,

@@ -145,14 +145,7 @@ impl World {
         let outcome = match result {
             Ok(CacheReply::Committed(all)) => {
                 stamps = all;
-                let own = stamps.iter().find(|(domain, _)| *domain == ending.sent.domain);
-                own.map(|(_, stamp)| Outcome::Committed(*stamp)).unwrap_or_else(|| {
-                    let whole = !ending.others.is_empty() && !stamps.is_empty();
-                    assert!(whole, "it is told where it was done");
-                    let tag = ending.tag.expect("only writers are done in several domains");
-                    self.check_untold(&ending, (&ending.sent, tag, ending.branches));
-                    Outcome::Unknown
-                })
+                self.outcome_told(&ending, &stamps)
             }
             Ok(CacheReply::Outcome(outcome)) => {
                 let whole = !ending.others.is_empty();
@@ -235,6 +228,18 @@ impl World {
             }
         }
         self.client_thinks(index);
+    }
+
+    /// What is told of the part sent, of which a stamp may be missing.
+    fn outcome_told(&self, ending: &Ending, stamps: &[(DomainId, Stamp)]) -> Outcome {
+        if let Some((_, stamp)) = stamps.iter().find(|(domain, _)| *domain == ending.sent.domain) {
+            return Outcome::Committed(*stamp);
+        }
+        let whole = !ending.others.is_empty() && !stamps.is_empty();
+        assert!(whole, "it is told where it was done");
+        let tag = ending.tag.expect("only writers are done in several domains");
+        self.check_untold(ending, (&ending.sent, tag, ending.branches));
+        Outcome::Unknown
     }
 
     /// Asks how a commit ended that was in doubt.

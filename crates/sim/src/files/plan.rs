@@ -202,7 +202,7 @@ pub fn draw(seed: u64, store_nanos: u64) -> Option<FilesPlan> {
 pub fn aim(plan: &mut Plan, fault: Option<FsFault>) {
     let mut files = FilesPlan::draw(plan.seed, plan.store_nanos);
     files.faults = fault.map_or(FsFaults::NONE, FsFaults::only);
-    plan.files = Some(files);
+    plan.give_files(Some(files));
     plan.replays = true;
     // Clients of objects are in the way of nobody, and of the machines' other seeds.
     plan.clients = 1;

@@ -19,6 +19,39 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A neighbour is not dialled more often than this, whatever the configuration says.
 const REDIAL_MIN: Duration = Duration::from_millis(10);
 
+/// How often a pause doubles at most.
+const BACKOFF_DOUBLES: u32 = 4;
+
+/// When something may be done again that is done the less often, the longer it is wanted all the time.
+struct Backoff {
+    at: Instant,
+    pause: Duration,
+    /// The first pause, and the next one.
+    first: Duration,
+    least: Duration,
+}
+
+impl Backoff {
+    /// It may be done now.
+    fn new(now: Instant, first: Duration, least: Duration) -> Self {
+        Self { at: now, pause: first, first, least }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.at <= now
+    }
+
+    /// It is done now. The pause is the first one again if it was not wanted for as long as the next.
+    fn done(&mut self, now: Instant) {
+        if self.at.after(self.pause.max(self.least)) <= now {
+            self.pause = self.first;
+        }
+        self.at = now.after(self.pause);
+        let most = self.least.saturating_mul(1 << BACKOFF_DOUBLES);
+        self.pause = self.pause.saturating_mul(2).clamp(self.least, most);
+    }
+}
+
 /// The link to a neighbour.
 struct Peer {
     /// The name that its certificate proved.
@@ -42,10 +75,13 @@ pub(super) struct Neighbours {
     links: BTreeMap<LinkId, Peer>,
     /// Those who are greeted.
     reached: BTreeMap<BootId, LinkId>,
-    /// When they are dialled next.
-    dials: BTreeMap<BootId, Instant>,
-    /// The parent is to be told who is reached.
+    /// When they are dialled next: a link may be lost as soon as it stands, again and again.
+    dials: BTreeMap<BootId, Backoff>,
+    /// The parent is to be told who is reached, and when at the soonest.
     reach_due: bool,
+    reach_at: Option<Backoff>,
+    /// Whom the parent was told to be reached.
+    said: Option<Vec<BootId>>,
     /// The process is to be told, with their links.
     reached_due: bool,
     /// Links or members are others than when they were looked at last.
@@ -65,6 +101,8 @@ impl Neighbours {
             reached: BTreeMap::new(),
             dials: BTreeMap::new(),
             reach_due: false,
+            reach_at: None,
+            said: None,
             reached_due: false,
             tend_due: false,
             tend_at: None,
@@ -96,6 +134,24 @@ impl Neighbours {
         let mut lives: Vec<BootId> = of(false).chain(of(true)).take(MEMBERS_MAX).collect();
         lives.sort_unstable();
         lives
+    }
+
+    /// What the parent is told of them, if that is due now and other than before.
+    fn reach_to_say(&mut self, now: Instant) -> Option<Vec<BootId>> {
+        let least = self.redial() / (1 << BACKOFF_DOUBLES);
+        let at = self.reach_at.get_or_insert(Backoff::new(now, Duration::ZERO, least));
+        if !self.reach_due || !at.is_due(now) {
+            return None;
+        }
+        self.reach_due = false;
+        let members = self.said_reached();
+        if self.said.as_ref() == Some(&members) {
+            crate::probe::probe("neighbours-come-and-go");
+            return None;
+        }
+        self.reach_at.as_mut().expect("looked at above").done(now);
+        self.said = Some(members.clone());
+        Some(members)
     }
 
     fn redial(&self) -> Duration {
@@ -201,7 +257,7 @@ impl Cache {
         }
         peer.life = Some(life);
         let before = group.reached.insert(life, link);
-        (group.reach_due, group.reached_due) = (true, true);
+        (group.reach_due, group.reached_due, group.tend_due) = (true, true, true);
         let Some(before) = before else { return Ok(()) };
         crate::probe::probe("neighbour-linked-again");
         // Who dialled says which of two stays; the other end keeps the one before until it is closed.
@@ -269,6 +325,7 @@ impl Cache {
             return;
         }
         (group.reach_due, group.tend_due) = (true, true);
+        (group.reach_at, group.said) = (None, None);
         group.kept_until = Some(now.after(group.config.regroup));
         group.kept = group.members.keys().copied().collect();
         let address = group.config.address.clone();
@@ -300,7 +357,7 @@ impl Cache {
         self.end_late_transfers(now, out);
         self.help_waiting(now, out);
         let group = self.neighbours.as_ref().expect("looked at above");
-        if group.tend_due || group.reach_due || group.tend_at.is_some_and(|at| at <= now) {
+        if group.tend_due || group.tend_at.is_some_and(|at| at <= now) {
             self.tend_neighbours(now, out);
         }
     }
@@ -337,21 +394,23 @@ impl Cache {
             out.push(CacheOutput::Neighbour(NeighbourOutput::Reached(reached)));
         }
         if redirects {
-            if std::mem::take(&mut group.reach_due) {
-                let members = group.said_reached();
+            if let Some(members) = group.reach_to_say(now) {
                 self.send(Message::Group(GroupMessage::Reach { members }), out);
             }
             let group = self.neighbours.as_mut().expect("looked at by the caller");
+            if let Some(next) = group.reach_at.as_ref().filter(|_| group.reach_due) {
+                tend_at = Some(tend_at.map_or(next.at, |first| first.min(next.at)));
+            }
             for (life, member) in group.members.range(..own) {
                 if group.reached.contains_key(life) {
                     continue;
                 }
-                let at = group.dials.entry(*life).or_insert(now);
-                if *at <= now {
-                    *at = now.after(every);
+                let dial = group.dials.entry(*life).or_insert(Backoff::new(now, every, every));
+                if dial.is_due(now) {
+                    dial.done(now);
                     out.push(CacheOutput::Neighbour(NeighbourOutput::Dial(member.clone())));
                 }
-                tend_at = Some(tend_at.map_or(*at, |first: Instant| first.min(*at)));
+                tend_at = Some(tend_at.map_or(dial.at, |first: Instant| first.min(dial.at)));
             }
         }
         self.neighbours.as_mut().expect("looked at by the caller").tend_at = tend_at;
