@@ -30,10 +30,12 @@ pub trait Machine {
 /// What happens on links.
 #[derive(Clone, PartialEq, Debug)]
 pub enum LinkInput {
-    /// A connection to the parent stands; `peer` is the name its certificate proved.
+    /// A connection to a parent stands; `peer` is the name its certificate proved.
     UpOpened {
         /// Its number.
         link: LinkId,
+        /// Which of the parents, counted from 0 in the order of the configuration; 0 of a neighbour.
+        parent: u32,
         /// Who is at the other end.
         peer: String,
         /// Its certificate is of the group that this process is in; false where it is in none.

@@ -192,6 +192,7 @@ impl World {
         let link = self.link;
         self.input(CacheInput::Link(LinkInput::UpOpened {
             link,
+            parent: 0,
             peer: "origin".into(),
             in_group: true,
         }));

@@ -92,7 +92,7 @@ impl Driver {
 
     fn open(&mut self) {
         let (link, peer) = (LINK, "origin".into());
-        self.input(CacheInput::Link(LinkInput::UpOpened { link, peer, in_group: true }));
+        self.input(CacheInput::Link(LinkInput::UpOpened { link, parent: 0, peer, in_group: true }));
         self.say(Message::Welcome {
             version: 1,
             name: "origin".into(),

@@ -195,6 +195,7 @@ impl World {
         let peer = "origin".into();
         world.tell_cache(CacheInput::Link(LinkInput::UpOpened {
             link: LINK,
+            parent: 0,
             peer,
             in_group: true,
         }));
@@ -384,7 +385,8 @@ fn welcome(version: u32) -> LinkInput {
 /// know.
 #[test]
 fn a_version_that_was_not_offered_is_refused() {
-    let open = || LinkInput::UpOpened { link: LINK, peer: "origin".into(), in_group: true };
+    let open =
+        || LinkInput::UpOpened { link: LINK, parent: 0, peer: "origin".into(), in_group: true };
     let named = Versions { oldest: NEXT, newest: NEXT };
     let reason = CloseReason::Version { parent: named, child: TODAY };
     let closed = LinkOutput::Close { link: LINK, reason };

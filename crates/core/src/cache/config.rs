@@ -24,6 +24,8 @@ pub struct CacheConfig {
     pub name: String,
     /// This process's life: random, new at every start.
     pub boot: BootId,
+    /// How many parents it has, each with domains of its own: at least one.
+    pub parents: u32,
     /// The protocol versions spoken.
     pub versions: Versions,
     /// Seed of the machine's random numbers (a new boot for a domain that forgot this one).
@@ -80,6 +82,7 @@ impl CacheConfig {
         Self {
             name: name.into(),
             boot,
+            parents: 1,
             versions: Versions::SPOKEN,
             seed: boot.0 as u64,
             clock,

@@ -278,7 +278,7 @@ impl Stage {
         let message = match words[0] {
             "open" | "stranger" => {
                 let in_group = words[0] == "open";
-                let opened = LinkInput::UpOpened { link, peer, in_group };
+                let opened = LinkInput::UpOpened { link, parent: 0, peer, in_group };
                 return self.input(CacheInput::Neighbour(opened));
             }
             "closed" => {
@@ -373,7 +373,12 @@ impl Stage {
                 self.link = LinkId(number(words[1]));
                 let link = self.link;
                 let (peer, in_group) = ("origin".into(), words[0] == "up");
-                self.input(CacheInput::Link(LinkInput::UpOpened { link, peer, in_group }))
+                self.input(CacheInput::Link(LinkInput::UpOpened {
+                    link,
+                    parent: 0,
+                    peer,
+                    in_group,
+                }))
             }
             "down" => {
                 let link = self.link;

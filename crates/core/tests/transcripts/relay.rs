@@ -129,7 +129,8 @@ pub(crate) fn welcomed_by(
     domains: &[DomainId],
     lease: Duration,
 ) -> Vec<(String, LinkInput)> {
-    let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into(), in_group: true };
+    let opened =
+        LinkInput::UpOpened { link: LinkId(9), parent: 0, peer: "origin".into(), in_group: true };
     let limits = LinkLimits {
         requests_max: 8192,
         stream_window_bytes: 1 << 20,
@@ -781,7 +782,8 @@ fn bug_23_a_confirmation_before_the_handshake() {
     };
     run.step(vec![confirm(3)]);
     run.quietly(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
-    let opened = LinkInput::UpOpened { link: LinkId(9), peer: "origin".into(), in_group: true };
+    let opened =
+        LinkInput::UpOpened { link: LinkId(9), parent: 0, peer: "origin".into(), in_group: true };
     run.step(vec![("up opened".into(), opened), confirm(4)]);
     run.0.end("relay_bug_23_a_confirmation_before_the_handshake");
 }

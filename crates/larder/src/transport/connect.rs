@@ -112,7 +112,7 @@ impl Target {
                  neighbours; is it the group's redirector?"
             );
         }
-        let opened = LinkInput::UpOpened { link, peer: peer.name, in_group };
+        let opened = LinkInput::UpOpened { link, parent: 0, peer: peer.name, in_group };
         let opened = (opened, self.address.as_str());
         match stream {
             Stream::Tls(stream, certificate) => {

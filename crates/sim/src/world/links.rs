@@ -94,6 +94,7 @@ impl World {
         let input = match end {
             End::Child => LinkInput::UpOpened {
                 link,
+                parent: 0,
                 peer: self.process(self.net.conn(conn).parent).name.clone(),
                 in_group,
             },

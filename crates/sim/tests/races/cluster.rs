@@ -250,7 +250,7 @@ impl Cluster {
         let role = if child == Who::Relay { Role::Relay } else { Role::Node };
         self.feed(parent, LinkInput::DownOpened { link, peer, role, in_group: true });
         let peer = self.name(parent);
-        self.feed(child, LinkInput::UpOpened { link, peer, in_group: true });
+        self.feed(child, LinkInput::UpOpened { link, parent: 0, peer, in_group: true });
     }
 
     /// A child's line breaks: what was under way on it is lost, and both ends learn it.

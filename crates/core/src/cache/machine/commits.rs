@@ -582,7 +582,7 @@ impl Cache {
         id: CommitId,
         user: RequestId,
     ) -> Answer {
-        let connected = self.connected();
+        let connected = self.link_of(domain).is_some_and(|link| link.is_welcomed());
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         let in_doubt = Ok(CacheReply::InDoubt { commit: id, lost: false });
         let Some(pending) = commits.pending.get_mut(&id) else {
@@ -614,20 +614,20 @@ impl Cache {
         let commits = &mut self.domains.get_mut(&domain).expect("attached").commits;
         commits.asked_at = Some(now);
         let (boot, fresh) = (commits.boot, !commits.known);
-        self.send(Message::Register { domain, boot, name, life, fresh }, out);
+        self.send(domain, Message::Register { domain, boot, name, life, fresh }, out);
     }
 
     /// Sends the first commit that waits and for which there is room; says whether one was sent. All that are without
     /// an outcome are sent anew on each link: what the link has to keep is bounded in bytes too, or it would
     /// be closed for that, and the next one, for ever (bug 124).
     pub(super) fn send_commit(&mut self, domain: DomainId, out: &mut Out) -> bool {
-        let version = self.link.as_ref().map_or(0, |link| link.version);
-        let limits = self.link.as_ref().and_then(|link| link.limits.as_ref());
-        let requests_max = limits.map_or(0, |limits| limits.requests_max as usize);
         let entry = &self.domains[&domain];
-        if !entry.live() || !entry.commits.registered {
+        let link = self.link_of(domain).filter(|link| link.room() > 0);
+        let Some(link) = link.filter(|_| entry.live() && entry.commits.registered) else {
             return false;
-        }
+        };
+        let (up, version) = (link.id, link.version);
+        let requests_max = link.limits.map_or(0, |limits| limits.requests_max as usize);
         let goes = self.wholes_that_go(domain);
         let decided = goes.keys().map(|(domain, id)| PartId { domain: *domain, id: *id });
         let whole_bytes: BTreeMap<CommitId, usize> = decided
@@ -635,7 +635,8 @@ impl Cache {
             .map(|name| (name.id, self.unsent_bytes(name)))
             .filter(|(_, n)| *n > 0)
             .collect();
-        let loads = self.domains.values().map(|entry| entry.commits.sent);
+        let on_it = self.domains.values().filter(|entry| entry.up == Some(up));
+        let loads = on_it.map(|entry| entry.commits.sent);
         let room = CommitRoom::new(loads, requests_max, self.config.sent_bytes_max);
         let commits = &mut self.domains.get_mut(&domain).expect("looked at above").commits;
         let mut place = 0;
@@ -680,9 +681,9 @@ impl Cache {
             let commit = commits.request(id);
             commits.told = commits.told.max(commit.confirmed);
             let count = usize::from(!beside);
-            self.link.as_mut().expect("it has room").outstanding += count;
+            self.standing(domain).outstanding += count;
             let across = commit.across.as_deref().filter(|_| !asks).map(Across::coordinator);
-            self.send(Message::Commit { domain, commit }, out);
+            self.send(domain, Message::Commit { domain, commit }, out);
             if let Some(name) = across {
                 self.send_others(name, out);
             }
@@ -694,7 +695,7 @@ impl Cache {
     /// Sends a part of a transaction whose deciding part is on its way, whatever room there is: else the one
     /// would wait at its origin for the other, and take the room that this one needs.
     pub(super) fn send_part(&mut self, domain: DomainId, id: CommitId, out: &mut Out) {
-        let version = self.link.as_ref().map_or(0, |link| link.version);
+        let version = self.link_of(domain).map_or(0, |link| link.version);
         let entry = self.domains.get_mut(&domain).expect("it is attached");
         let live = entry.live() && entry.commits.registered && version >= ACROSS_SINCE;
         let commits = &mut entry.commits;
@@ -708,7 +709,7 @@ impl Cache {
         commits.sent += pending.load();
         let commit = commits.request(id);
         commits.told = commits.told.max(commit.confirmed);
-        self.send(Message::Commit { domain, commit }, out);
+        self.send(domain, Message::Commit { domain, commit }, out);
     }
 
     /// Whether a commit is on its way over the link that stands; none: it has an outcome, or is asked about.
@@ -794,7 +795,7 @@ impl Cache {
             commits.release(through);
         }
         let count = usize::from(!beside);
-        self.link.as_mut().expect("it came on this link").outstanding -= count;
+        self.standing(domain).outstanding -= count;
         self.reply_all(users, &answer, out);
         if let Some(whole) = whole {
             self.part_ended(whole, domain, &answer, out);
@@ -871,9 +872,11 @@ impl Cache {
         error: RequestError,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
-        let Some(commits) = self.domains.get_mut(&domain).map(|entry| &mut entry.commits) else {
+        let Some(entry) = self.domains.get_mut(&domain) else {
             return violation("a commit put off in a domain that was not asked for");
         };
+        let link = entry.up.and_then(|up| self.links.get_mut(&up)).expect("it came on this link");
+        let commits = &mut entry.commits;
         let unresolved = commits.unresolved.contains(&id);
         let pending = commits.pending.get_mut(&id).filter(|pending| pending.sent && unresolved);
         let Some(pending) = pending else {
@@ -882,7 +885,7 @@ impl Cache {
         pending.sent = false;
         commits.sent -= pending.load();
         if !self.config.faults.has(Fault::PutOffCounted) && !pending.beside {
-            self.link.as_mut().expect("it came on this link").outstanding -= 1;
+            link.outstanding -= 1;
         }
         match error {
             RequestError::Full(_) | RequestError::Damaged { .. } => {
@@ -950,7 +953,7 @@ impl Cache {
         let boot = commits.boot;
         if live && upto > commits.told {
             commits.told = upto;
-            self.send(Message::Confirm { domain, boot, upto }, out);
+            self.send(domain, Message::Confirm { domain, boot, upto }, out);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Volumes that were deleted: nothing of them is kept, and nobody waits for anything of them.
 
 use super::domain::Stream;
+use super::link::Came;
 use super::{Cache, CacheOutput, Notice, Out};
 use crate::cache::read::{Batch, RecentChange};
 use crate::commit::PageChange;
@@ -62,13 +63,20 @@ impl Cache {
 
     /// Asks for volumes of which it is not known whether they are there.
     pub(super) fn send_doubt(&mut self, out: &mut Out) -> bool {
-        let Some(volume) = self.doubts.pop_first() else { return false };
+        let due = self.doubts.iter().find_map(|&volume| {
+            let domain = self.shared.volume(volume)?.domain;
+            let up = self.domains.get(&domain).and_then(|entry| entry.up);
+            let up = up.or_else(|| self.best_link(domain))?;
+            (self.links[&up].room() > 0).then_some((volume, up))
+        });
+        let Some((volume, up)) = due else { return false };
+        self.doubts.remove(&volume);
         let request = self.request_id();
-        let link = self.link.as_mut().expect("it has room");
+        let link = self.links.get_mut(&up).expect("it has room");
         link.doubts.insert(request, volume);
         link.outstanding += 1;
         let key = VolumeKey::Id(volume);
-        self.send(Message::OpenVolume { request, key }, out);
+        self.send_on(up, Message::OpenVolume { request, key }, out);
         true
     }
 
@@ -89,8 +97,8 @@ impl Cache {
     }
 
     /// The volume that was asked for by this request of the cache itself.
-    pub(super) fn doubt_answered(&mut self, request: RequestId) -> Option<VolumeId> {
-        let link = self.link.as_mut()?;
+    pub(super) fn doubt_answered(&mut self, (link, request): Came) -> Option<VolumeId> {
+        let link = self.links.get_mut(&link)?;
         let volume = link.doubts.remove(&request)?;
         link.outstanding -= 1;
         Some(volume)

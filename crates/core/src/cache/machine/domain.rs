@@ -6,7 +6,7 @@ use super::memory::Holdings;
 use super::told::Told;
 use super::updates::Updates;
 use crate::cache::read::DomainState;
-use crate::id::{BootId, RequestId, Stamp, VolumeId};
+use crate::id::{BootId, LinkId, RequestId, Stamp, VolumeId};
 use crate::message::{Epoch, VolumeInfo};
 use crate::time::{BeatClock, Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,6 +33,10 @@ pub(super) enum Stream {
 /// One domain.
 pub(super) struct Domain {
     pub(super) state: Arc<DomainState>,
+    /// The link on which it is had, or was asked for.
+    pub(super) up: Option<LinkId>,
+    /// That link's lease, or the last one's: how long a confirmed state may be called current.
+    pub(super) lease: Duration,
     /// Its histories, as last told.
     pub(super) epochs: Vec<Epoch>,
     stream: Stream,
@@ -86,6 +90,8 @@ impl Domain {
     pub(super) fn new(state: Arc<DomainState>, boot: BootId) -> Self {
         Self {
             state,
+            up: None,
+            lease: Duration::ZERO,
             epochs: Vec::new(),
             stream: Stream::Off,
             position: None,
@@ -126,13 +132,14 @@ impl Domain {
     }
 
     /// When the lease lapses, unless it has or there never was one.
-    pub(super) fn lapses_at(&self, lease: Duration) -> Option<Instant> {
+    pub(super) fn lapses_at(&self) -> Option<Instant> {
         let confirmed = self.confirmed_at.filter(|_| !self.lapsed)?;
-        Some(confirmed.after(lease).after(Duration::from_nanos(1)))
+        Some(confirmed.after(self.lease).after(Duration::from_nanos(1)))
     }
 
     pub(super) fn lose_link(&mut self) {
         self.set_stream(Stream::Off);
+        self.up = None;
         self.asks_again_at = Instant(0);
         // All that are restricted are asked for anew.
         self.denied.clear();

@@ -230,10 +230,11 @@ impl Cache {
         let came = flight.sent.filter(|_| flight.answer.is_some());
         entry.flights.remove(page);
         entry.flights.tidy();
-        if let (Some(request), Some(link)) = (came, &mut self.link) {
+        if let (Some(request), Some(link)) = (came, self.link_of_mut(domain)) {
             link.transfers.installed((request, page));
         }
         self.helps.look_again();
+        let entry = &self.domains[&domain];
         if owed && !entry.holdings.holds(page) {
             self.owe_notice(domain, page);
         }
@@ -242,9 +243,9 @@ impl Cache {
     /// Asks for what is queued, demand before prefetch, in one message and as far as there is room; says
     /// whether one was sent.
     pub(super) fn send_fetch(&mut self, now: Instant, domain: DomainId, out: &mut Out) -> bool {
-        let max = self.link.as_ref().map_or(0, super::Link::room).min(PAGES_PER_MESSAGE_MAX);
+        let max = self.link_of(domain).map_or(0, super::Link::room).min(PAGES_PER_MESSAGE_MAX);
         let entry = self.domains.get_mut(&domain).expect("attached");
-        if !entry.live() {
+        if !entry.live() || max == 0 {
             return false;
         }
         for prefetch in [false, true] {
@@ -261,11 +262,11 @@ impl Cache {
                 flight.registered = true;
                 pages.insert(ask.page);
             }
-            let link = self.link.as_mut().expect("it has room");
+            let link = self.standing(domain);
             link.outstanding += asks.len();
             link.fetches.insert(request, SentFetch { domain, pages, sent: now });
             let fetch = Message::Fetch { request, domain, pages: asks, prefetch };
-            self.send(fetch, out);
+            self.send(domain, fetch, out);
             return true;
         }
         false
@@ -323,7 +324,9 @@ impl Cache {
         domain: DomainId,
         page: PageId,
     ) -> Result<bool, CloseReason> {
-        let link = self.link.as_mut().expect("it came on this link");
+        let Some(link) = self.link_of_mut(domain) else {
+            return violation("a page of a domain that was not asked for");
+        };
         let failed = link.failed.get_mut(&request);
         if failed.is_some_and(|fetch| fetch.pages.remove(&page)) {
             // Its users were told, or it was asked for anew.
@@ -346,7 +349,7 @@ impl Cache {
 
     /// A page that was asked for is here, from wherever.
     pub(super) fn page_came(&mut self, domain: DomainId, request: RequestId, answer: PageAnswer) {
-        let link = self.link.as_mut().expect("it was asked for on it");
+        let link = self.standing(domain);
         link.transfers.forget_early((request, answer.page));
         let ignore = self.config.faults.has(Fault::IgnoreRequestId);
         let flights = &mut self.domains.get_mut(&domain).expect("asked for").flights;
@@ -393,7 +396,7 @@ impl Cache {
     }
 
     fn install(&mut self, domain: DomainId, page: PageId, flight: Flight, out: &mut Out) {
-        if let (Some(request), Some(link)) = (flight.sent, &mut self.link) {
+        if let (Some(request), Some(link)) = (flight.sent, self.link_of_mut(domain)) {
             link.transfers.installed((request, page));
         }
         if self.shared.is_unreadable(page.volume) {
@@ -488,7 +491,7 @@ impl Cache {
         error: &RequestError,
         out: &mut Out,
     ) {
-        if let Some(link) = &mut self.link {
+        if let Some(link) = self.link_of_mut(domain) {
             link.transfers.forget_early((request, page));
         }
         let entry = self.domains.get_mut(&domain).expect("asked for");

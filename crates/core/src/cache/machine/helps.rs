@@ -168,7 +168,7 @@ impl Cache {
     /// Whether a page is asked for above, and will be here.
     fn is_on_its_way(&self, domain: DomainId, page: PageId) -> bool {
         let flights = &self.domains[&domain].flights;
-        let link = self.link.as_ref().expect("a live stream has a link");
+        let link = self.link_of(domain).expect("a live stream has a link");
         !self.shared.is_unreadable(page.volume)
             && flights
                 .sent_by(page)

@@ -1,6 +1,6 @@
 //! The link to the parent: handshake, limits, credits, the end of a link.
 
-use super::domain::Domain;
+use super::domain::Stream;
 use super::transfers::Transfers;
 use super::{Cache, CacheOutput, Notice, Out};
 use crate::group::{GROUPS_SINCE, GroupMessage};
@@ -19,9 +19,16 @@ pub(super) struct SentFetch {
     pub(super) sent: Instant,
 }
 
-/// The link that stands now.
+/// Which request was answered, and on which link.
+pub(super) type Came = (LinkId, RequestId);
+
+/// A link that stands.
 pub(super) struct Link {
     pub(super) id: LinkId,
+    /// Which parent it is to.
+    pub(super) parent: u32,
+    /// The domains that this parent has.
+    pub(super) offers: BTreeSet<DomainId>,
     /// The parent's certificate is of this node's group: it may be its redirector.
     in_group: bool,
     /// Set by `Welcome`.
@@ -59,6 +66,11 @@ impl Link {
         self.in_group && self.limits.is_some() && self.version >= GROUPS_SINCE
     }
 
+    /// Whether the parent has welcomed it.
+    pub(super) fn is_welcomed(&self) -> bool {
+        self.limits.is_some()
+    }
+
     /// How many more requests may be sent.
     pub(super) fn room(&self) -> usize {
         let max = self.limits.map_or(0, |limits| limits.requests_max as usize);
@@ -71,44 +83,64 @@ pub(super) fn violation<T>(what: &str) -> Result<T, CloseReason> {
     Err(CloseReason::Protocol(what.into()))
 }
 
+/// The domain that a message is about, where only the parent from which it is had may send it.
+fn only_from_its_parent(message: &Message) -> Option<DomainId> {
+    match message {
+        Message::Committed { domain, .. }
+        | Message::CommitDeferred { domain, .. }
+        | Message::Resumed { domain, .. }
+        | Message::Advance { domain, .. }
+        | Message::History { domain, .. }
+        | Message::VolumeRights { domain, .. }
+        | Message::Pages { domain, .. } => Some(*domain),
+        Message::Group(message) => match message {
+            GroupMessage::Pointed { domain, .. }
+            | GroupMessage::Update { domain, .. }
+            | GroupMessage::Help { domain, .. } => Some(*domain),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 impl Cache {
     pub(super) fn handle_link(&mut self, now: Instant, input: LinkInput, out: &mut Out) {
         match input {
-            LinkInput::UpOpened { link, in_group, .. } => self.opened(now, link, in_group, out),
+            LinkInput::UpOpened { link, parent, in_group, .. } => {
+                self.opened(now, (link, parent), in_group, out);
+            }
             LinkInput::DownOpened { link, .. } => {
                 let reason = CloseReason::Forbidden("a node has no children".into());
                 out.push(CacheOutput::Link(LinkOutput::Close { link, reason }));
             }
             LinkInput::Closed { link, reason } => {
-                if self.link.as_ref().is_some_and(|up| up.id == link) {
-                    self.lose_link(reason, out);
-                }
+                self.lose_link(link, reason, out);
             }
             LinkInput::Received { link, message, bytes } => {
-                let Some(up) = self.link.as_mut().filter(|up| up.id == link) else {
-                    return;
-                };
+                let Some(up) = self.links.get_mut(&link) else { return };
                 up.heard = now;
                 match message.lane() {
                     Lane::Control => {}
                     Lane::Stream => up.stream_bytes = up.stream_bytes.saturating_add(bytes),
                     Lane::Bulk => up.bulk_bytes = up.bulk_bytes.saturating_add(bytes),
                 }
-                match self.received(now, message, out) {
-                    Ok(()) => self.return_credit(false, out),
-                    Err(reason) => self.close(reason, out),
+                match self.received(now, link, message, out) {
+                    Ok(()) => self.return_credit(link, false, out),
+                    Err(reason) => self.close(link, reason, out),
                 }
             }
         }
     }
 
-    fn opened(&mut self, now: Instant, id: LinkId, in_group: bool, out: &mut Out) {
-        if self.link.is_some() {
+    fn opened(&mut self, now: Instant, (id, parent): (LinkId, u32), in_group: bool, out: &mut Out) {
+        if let Some(before) = self.links.values().find(|link| link.parent == parent) {
             // The runtime connects anew when it knows the old connection dead before we do.
-            self.close(CloseReason::Silent, out);
+            self.close(before.id, CloseReason::Silent, out);
         }
-        self.link = Some(Link {
+        let link = Link {
             id,
+            parent,
+            offers: BTreeSet::new(),
             in_group,
             limits: None,
             version: self.config.versions.oldest,
@@ -124,7 +156,8 @@ impl Cache {
             outstanding: 0,
             stream_bytes: 0,
             bulk_bytes: 0,
-        });
+        };
+        self.links.insert(id, link);
         self.tick_at = Some(now.after(self.tick_every()));
         let hello = Message::Hello {
             min_version: self.config.versions.oldest,
@@ -133,33 +166,41 @@ impl Cache {
             boot: self.config.boot,
             role: Role::Node,
         };
-        self.send(hello, out);
+        self.send_on(id, hello, out);
     }
 
-    /// Ends the link for a reason of ours.
-    pub(super) fn close(&mut self, reason: CloseReason, out: &mut Out) {
-        let link = self.link.as_ref().expect("only called while a link stands").id;
+    /// Ends a link for a reason of ours.
+    pub(super) fn close(&mut self, link: LinkId, reason: CloseReason, out: &mut Out) {
         out.push(CacheOutput::Link(LinkOutput::Close { link, reason }));
-        self.lose_link(None, out);
+        self.lose_link(link, None, out);
     }
 
-    /// The link is gone: what was under way on it is asked anew on the next one.
-    fn lose_link(&mut self, reason: Option<CloseReason>, out: &mut Out) {
-        if let Some(link) = self.link.take() {
-            self.doubts.extend(link.doubts.into_values());
-            self.doubts.extend(link.unanswered);
-        }
+    /// A link is gone: what was under way on it is asked anew on the next one. What is had from other parents
+    /// goes on.
+    fn lose_link(&mut self, id: LinkId, reason: Option<CloseReason>, out: &mut Out) {
+        let Some(link) = self.links.remove(&id) else { return };
+        self.doubts.extend(link.doubts.into_values());
+        self.doubts.extend(link.unanswered);
         // A right that is given while there is no link is told to nobody (bug 57).
-        self.doubts.extend(self.shared.restricted_volumes());
-        self.tick_at = None;
-        for domain in self.domains.values_mut() {
+        let on_it = |volume: &VolumeId| {
+            let domain = self.shared.volume(*volume).and_then(|v| self.domains.get(&v.domain));
+            domain.is_none_or(|domain| domain.up == Some(id))
+        };
+        self.doubts.extend(self.shared.restricted_volumes().into_iter().filter(on_it));
+        if self.links.is_empty() {
+            self.tick_at = None;
+        }
+        for domain in self.domains.values_mut().filter(|domain| domain.up == Some(id)) {
             domain.lose_link();
             if self.config.faults.has(Fault::RepeatedAnew) {
                 domain.commits.number_anew();
             }
         }
-        self.requeue_calls();
-        self.help_no_longer(out);
+        self.requeue_calls(id);
+        if self.redirector == Some(id) {
+            self.redirector = None;
+            self.help_no_longer(out);
+        }
         let lasting = matches!(
             reason,
             Some(
@@ -177,23 +218,35 @@ impl Cache {
     fn received(
         &mut self,
         now: Instant,
+        link: LinkId,
         message: Message,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
-        let welcomed = self.link.as_ref().is_some_and(|link| link.limits.is_some());
+        let welcomed = self.links[&link].is_welcomed();
+        if let Some(domain) = only_from_its_parent(&message)
+            && self.domains.get(&domain).is_some_and(|domain| domain.up != Some(link))
+        {
+            return violation("a domain that is had from another parent");
+        }
         match message {
             Message::Goodbye { reason } => {
-                let link = self.link.as_ref().expect("it came on this link").id;
-                self.lose_link(Some(reason.clone()), out);
+                self.lose_link(link, Some(reason.clone()), out);
                 out.push(CacheOutput::Link(LinkOutput::Close { link, reason }));
                 Ok(())
             }
-            Message::Welcome { version, limits, .. } if !welcomed => {
-                self.welcomed(now, version, limits, out)
+            Message::Welcome { version, limits, domains, .. } if !welcomed => {
+                let domains = domains.into_iter().map(|info| info.domain).collect();
+                self.welcomed(now, link, (version, limits), domains, out)
             }
             _ if !welcomed => violation("a message before Welcome"),
             // It has been noted that something came.
             Message::KeepAlive => Ok(()),
+            // It was asked for where the domain was thought to be had before.
+            Message::Registered { domain, .. } | Message::Unregistered { domain, .. }
+                if self.domains.get(&domain).is_some_and(|domain| domain.up != Some(link)) =>
+            {
+                Ok(())
+            }
             Message::Registered { domain, boot } => self.on_registered(domain, boot),
             Message::Unregistered { domain, boot, why } => {
                 self.on_unregistered(now, (domain, boot), why, out)
@@ -204,27 +257,29 @@ impl Cache {
             Message::CommitDeferred { domain, id, error } => {
                 self.on_deferred(now, (domain, id), error, out)
             }
-            Message::Ids { request, history, range } => self.on_ids(request, history, range, out),
-            Message::Copied { request, answer } => self.on_copied(request, answer, out),
-            Message::Volume { request, info } => self.on_volume(request, info, now, out),
+            Message::Ids { request, history, range } => {
+                self.on_ids((link, request), history, range, out)
+            }
+            Message::Copied { request, answer } => self.on_copied((link, request), answer, out),
+            Message::Volume { request, info } => self.on_volume((link, request), info, now, out),
             Message::VolumeDeleted { request, volume } => {
-                self.on_volume_deleted(request, volume, out)
+                self.on_volume_deleted((link, request), volume, out)
             }
             Message::Rights { request, rights, access } => {
-                self.on_rights(request, (rights, access), out)
+                self.on_rights((link, request), (rights, access), out)
             }
             Message::VolumeRights { domain, volume, rights } => {
                 self.on_volume_rights(domain, volume, &rights, out)
             }
             Message::Volumes { request, volumes, more } => {
-                self.on_volumes(request, volumes, more, out)
+                self.on_volumes((link, request), volumes, more, out)
             }
             Message::Failed { request, pages, error } if pages.is_empty() => {
-                self.on_failed(request, error, out)
+                self.on_failed((link, request), error, out)
             }
             Message::Failed { request, pages, error } => {
                 let mut pages = pages.into_iter();
-                pages.try_for_each(|page| self.on_page_failed(request, page, &error, out))
+                pages.try_for_each(|page| self.on_page_failed((link, request), page, &error, out))
             }
             Message::Resumed { request, domain, epochs, answer, stale, through, time: _, done } => {
                 let part = super::stream::Resumed { request, epochs, answer, stale, through, done };
@@ -236,7 +291,7 @@ impl Cache {
             }
             Message::History { domain, epochs } => self.on_history(domain, epochs, out),
             Message::Pages { request, domain, pages } => self.on_pages(request, domain, pages, out),
-            Message::Group(message) => self.redirector_says(now, message, out),
+            Message::Group(message) => self.redirector_says(now, link, message, out),
             Message::Welcome { .. } => violation("a second Welcome"),
             Message::Hello { .. }
             | Message::Resume { .. }
@@ -265,10 +320,11 @@ impl Cache {
     fn redirector_says(
         &mut self,
         now: Instant,
+        link: LinkId,
         message: GroupMessage,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
-        if !self.link.as_ref().is_some_and(Link::redirects) {
+        if self.redirector != Some(link) {
             return violation("a redirector whose certificate is not of this node's group");
         }
         match message {
@@ -287,12 +343,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Every domain resumes in the first flight: one round trip for all (rule 17).
+    /// Every domain that is to be had there resumes in the first flight: one round trip for all (rule 17).
     fn welcomed(
         &mut self,
         now: Instant,
-        version: u32,
-        limits: LinkLimits,
+        id: LinkId,
+        (version, limits): (u32, LinkLimits),
+        offers: BTreeSet<DomainId>,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
         let child = self.config.versions;
@@ -300,14 +357,17 @@ impl Cache {
             let parent = Versions { oldest: version, newest: version };
             return Err(CloseReason::Version { parent, child });
         }
-        let link = self.link.as_mut().expect("it came on this link");
-        (link.limits, link.version) = (Some(limits), version);
-        self.lease = limits.lease;
+        let link = self.links.get_mut(&id).expect("it came on this link");
+        (link.limits, link.version, link.offers) = (Some(limits), version, offers);
         // Regular work may be due sooner than it was thought before the lease was known.
         self.tick_at = Some(now.after(self.tick_every()));
-        self.join_group(now, out);
-        let domains: Vec<DomainId> = self.domains.keys().copied().collect();
-        for domain in domains {
+        if self.redirector.is_none() {
+            self.join_group(now, out);
+        }
+        let off = self.domains.iter().filter(|(_, entry)| entry.stream() == Stream::Off);
+        let here = |domain: &DomainId| self.best_link(*domain) == Some(id);
+        let off: Vec<DomainId> = off.map(|(domain, _)| *domain).filter(here).collect();
+        for domain in off {
             self.resume(now, domain, out);
         }
         Ok(())
@@ -315,21 +375,20 @@ impl Cache {
 
     /// Beats keep a link alive; a node without a stream has none to send. One whose resume waits for its turn
     /// below a crowded relay is not gone (bug 147).
-    pub(super) fn keep_alive(&mut self, now: Instant, out: &mut Out) {
+    pub(super) fn keep_alive(&mut self, now: Instant, id: LinkId, out: &mut Out) {
         let every = self.config.beat_every;
-        let Some(link) = self.link.as_mut().filter(|link| link.keep_at <= now) else { return };
+        let Some(link) = self.links.get_mut(&id).filter(|link| link.keep_at <= now) else { return };
         link.keep_at = now.after(every);
-        if !self.domains.values().any(Domain::live) {
-            self.send(Message::KeepAlive, out);
+        if !self.domains.values().any(|domain| domain.live() && domain.up == Some(id)) {
+            self.send_on(id, Message::KeepAlive, out);
         }
     }
 
     /// Gives bytes back in parts of a quarter window; `all`: whatever is left, so that a message
     /// as long as the window is not held up by a remainder.
-    pub(super) fn return_credit(&mut self, all: bool, out: &mut Out) {
-        let Some(link) = &mut self.link else { return };
+    pub(super) fn return_credit(&mut self, id: LinkId, all: bool, out: &mut Out) {
+        let Some(link) = self.links.get_mut(&id) else { return };
         let Some(limits) = link.limits else { return };
-        let id = link.id;
         let lanes = [
             (Lane::Stream, &mut link.stream_bytes, limits.stream_window_bytes),
             (Lane::Bulk, &mut link.bulk_bytes, limits.bulk_window_bytes),

@@ -612,7 +612,7 @@ impl Cache {
         });
         for pages in pages.chunks(PAGES_PER_MESSAGE_MAX) {
             let pages = pages.to_vec();
-            self.send(Message::Evicted { domain, pages }, out);
+            self.send(domain, Message::Evicted { domain, pages }, out);
         }
     }
 
@@ -640,16 +640,17 @@ impl Cache {
             if std::mem::replace(announces, true) && !unannounced {
                 crate::probe::probe("list-announced");
                 *announced = Some(entry.beat_clock.not_before_sent(now));
-                self.send(Message::Holding { domain, pages: Vec::new(), done: false }, out);
+                let message = Message::Holding { domain, pages: Vec::new(), done: false };
+                self.send(domain, message, out);
                 return;
             }
             entry.begin_listing();
         }
         let (pages, done) = entry.next_part();
         let complete = self.complete_of(&pages);
-        self.send(Message::Holding { domain, pages, done }, out);
+        self.send(domain, Message::Holding { domain, pages, done }, out);
         if let Some(pages) = complete {
-            self.send(Message::Group(GroupMessage::Complete { domain, pages }), out);
+            self.send(domain, Message::Group(GroupMessage::Complete { domain, pages }), out);
         }
     }
 

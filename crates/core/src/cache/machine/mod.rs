@@ -4,6 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `link` | handshake, limits, credits, the end of a link |
+//! | `parents` | which parent has what (decision 0037) |
 //! | `domain` | the state of one domain |
 //! | `stream` | resume, advances, histories, ages |
 //! | `flights` | pages asked for, and their install (rules 4 to 7) |
@@ -29,6 +30,7 @@ mod link;
 mod memory;
 mod neighbours;
 mod numbers;
+mod parents;
 #[cfg(feature = "faults")]
 mod rest;
 mod rights;
@@ -43,9 +45,9 @@ mod wholes;
 use super::io::{CacheInput, CacheOutput, CacheReply, Notice};
 use super::read::VolumeEntry;
 use super::{CacheConfig, ReadCache};
-use crate::id::{DomainId, RequestId, VolumeId};
-use crate::machine::{LinkOutput, Machine};
-use crate::message::{CloseReason, Message};
+use crate::id::{DomainId, LinkId, RequestId, VolumeId};
+use crate::machine::Machine;
+use crate::message::CloseReason;
 use crate::rng::Rng;
 use crate::time::{Duration, Instant, OnwardClock};
 use domain::Domain;
@@ -70,9 +72,10 @@ pub struct Cache {
     config: CacheConfig,
     shared: Arc<ReadCache>,
     rng: Rng,
-    link: Option<Link>,
-    /// The last link's lease: how long a confirmed state may be called current.
-    lease: Duration,
+    /// Those that stand, one at most to each parent.
+    links: BTreeMap<LinkId, Link>,
+    /// Which of them is to the redirector of this node's group.
+    redirector: Option<LinkId>,
     domains: BTreeMap<DomainId, Domain>,
     users: BTreeMap<RequestId, User>,
     deadlines: BTreeSet<(Instant, RequestId)>,
@@ -113,8 +116,8 @@ impl Cache {
             helps: Helps::default(),
             config,
             shared: Arc::clone(&shared),
-            link: None,
-            lease: Duration::ZERO,
+            links: BTreeMap::new(),
+            redirector: None,
             domains: BTreeMap::new(),
             users: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -144,27 +147,16 @@ impl Cache {
         (commits, self.users.len())
     }
 
-    /// Whether the parent has welcomed the link.
-    #[must_use]
-    pub fn connected(&self) -> bool {
-        self.link.as_ref().is_some_and(|link| link.limits.is_some())
-    }
-
     fn request_id(&mut self) -> RequestId {
         self.next_request += 1;
         RequestId(self.next_request - 1)
     }
 
-    fn send(&mut self, message: Message, out: &mut Out) {
-        let link = self.link.as_ref().expect("only called while a link stands").id;
-        out.push(CacheOutput::Link(LinkOutput::Send { link, message }));
-    }
-
     /// The time between two beats. A state that is older than the lease when the next echo comes
     /// could not be called current for all of the time between.
     fn beat_interval(&self) -> Duration {
-        let limits = self.link.as_ref().and_then(|link| link.limits);
-        let lease = limits.map_or(Duration::MAX, |limits| limits.lease);
+        let leases = self.links.values().filter_map(|link| Some(link.limits?.lease));
+        let lease = leases.min().unwrap_or(Duration::MAX);
         self.config.beat_every.min(lease / 3).max(BEAT_MIN)
     }
 
@@ -175,20 +167,27 @@ impl Cache {
 
     fn tick(&mut self, now: Instant, out: &mut Out) {
         self.tick_at = None;
-        let Some(link) = &self.link else { return };
-        if now.since(link.heard) > self.config.silence_max {
-            self.close(CloseReason::Silent, out);
+        let silence = self.config.silence_max;
+        let silent = self.links.values().filter(|link| now.since(link.heard) > silence);
+        let silent: Vec<LinkId> = silent.map(|link| link.id).collect();
+        for link in silent {
+            self.close(link, CloseReason::Silent, out);
+        }
+        if self.links.is_empty() {
             return;
         }
         self.tick_at = Some(now.after(self.tick_every()));
-        if link.limits.is_none() {
+        let welcomed = self.links.values().filter(|link| link.is_welcomed());
+        let welcomed: Vec<LinkId> = welcomed.map(|link| link.id).collect();
+        for id in &welcomed {
+            let link = self.links.get_mut(id).expect("just seen");
+            self.doubts.append(&mut link.unanswered);
+            self.return_credit(*id, true, out);
+            self.keep_alive(now, *id, out);
+        }
+        if welcomed.is_empty() {
             return;
         }
-        if let Some(link) = &mut self.link {
-            self.doubts.append(&mut link.unanswered);
-        }
-        self.return_credit(true, out);
-        self.keep_alive(now, out);
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in domains {
             self.tick_stream(now, domain, out);
@@ -237,9 +236,9 @@ impl Machine for Cache {
 
     fn next_timeout(&self) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|&(at, _)| at);
-        let lapse = self.domains.values().filter_map(|d| d.lapses_at(self.lease)).min();
+        let lapse = self.domains.values().filter_map(Domain::lapses_at).min();
         let paused = self.domains.values().filter_map(|d| d.commits.resumes_at()).min();
-        let transfer = self.link.as_ref().and_then(|link| link.transfers.next_timeout());
+        let transfer = self.links.values().filter_map(|link| link.transfers.next_timeout()).min();
         let group = self.neighbours.as_ref().and_then(neighbours::Neighbours::next_timeout);
         let help = self.helps.next_timeout();
         let all = [deadline, self.tick_at, lapse, paused, transfer, group, help];
@@ -261,7 +260,7 @@ impl Machine for Cache {
         assert_eq!(self.deadlines.len(), self.users.len(), "every wait has a limit");
         if let Some(group) = &self.neighbours {
             group.check();
-            self.link.iter().for_each(|link| link.transfers.check());
+            self.links.values().for_each(|link| link.transfers.check());
             assert!(
                 self.helps.len() <= group.config.helps_max,
                 "those who wait for help are bounded"

@@ -182,7 +182,7 @@ impl Cache {
         let Some(group) = &mut self.neighbours else { return };
         group.tend_due = true;
         match input {
-            LinkInput::UpOpened { link, peer, in_group }
+            LinkInput::UpOpened { link, peer, in_group, .. }
             | LinkInput::DownOpened { link, peer, in_group, .. } => {
                 if !in_group {
                     let reason = not_in_group(&peer);
@@ -305,20 +305,23 @@ impl Cache {
             address: group.config.address.clone(),
             redirector: self.is_in_group(),
             neighbours: group.members.iter().map(neighbour).collect(),
-            asking: self.link.as_ref().map_or(0, |link| link.transfers.len()),
+            asking: self.links.values().map(|link| link.transfers.len()).sum(),
             helping: self.helps.len(),
         })
     }
 
-    /// Whether the parent may be a group's redirector.
+    /// Whether a parent is the group's redirector.
     pub(super) fn is_in_group(&self) -> bool {
-        self.link.as_ref().is_some_and(Link::redirects)
+        self.redirector.is_some()
     }
 
     /// The parent has welcomed the link: it is told where neighbours reach this node, and whom it reaches. It
     /// may be another redirector, to which others come when they have noticed: those whom this node knows are
     /// kept until then (decision 0034).
     pub(super) fn join_group(&mut self, now: Instant, out: &mut Out) {
+        // Of several that may be it the first parent.
+        let redirects = self.links.values().filter(|link| link.redirects());
+        self.redirector = redirects.min_by_key(|link| link.parent).map(|link| link.id);
         let redirects = self.is_in_group();
         let Some(group) = self.neighbours.as_mut().filter(|_| redirects) else { return };
         if group.config.address.is_empty() {
@@ -329,13 +332,14 @@ impl Cache {
         group.kept_until = Some(now.after(group.config.regroup));
         group.kept = group.members.keys().copied().collect();
         let address = group.config.address.clone();
-        self.send(Message::Group(GroupMessage::Join { address }), out);
+        self.send_to_redirector(Message::Group(GroupMessage::Join { address }), out);
     }
 
     /// Says how far the stream is, where an experiment wants it.
     pub(super) fn acknowledge(&mut self, domain: DomainId, through: Stamp, out: &mut Out) {
         if self.is_in_group() && self.neighbours.as_ref().is_some_and(|group| group.config.ack) {
-            self.send(Message::Group(GroupMessage::Acknowledged { domain, through }), out);
+            let acknowledged = GroupMessage::Acknowledged { domain, through };
+            self.send_to_redirector(Message::Group(acknowledged), out);
         }
     }
 
@@ -352,6 +356,9 @@ impl Cache {
     pub(super) fn tend_group(&mut self, now: Instant, out: &mut Out) {
         if self.neighbours.is_none() {
             return;
+        }
+        if self.redirector.is_none() && self.links.values().any(Link::redirects) {
+            self.join_group(now, out);
         }
         self.say_came(out);
         self.end_late_transfers(now, out);
@@ -395,7 +402,7 @@ impl Cache {
         }
         if redirects {
             if let Some(members) = group.reach_to_say(now) {
-                self.send(Message::Group(GroupMessage::Reach { members }), out);
+                self.send_to_redirector(Message::Group(GroupMessage::Reach { members }), out);
             }
             let group = self.neighbours.as_mut().expect("looked at by the caller");
             if let Some(next) = group.reach_at.as_ref().filter(|_| group.reach_due) {

@@ -9,9 +9,10 @@ impl Cache {
     /// What is under way here, in words: when nobody asks for anything any more, nothing.
     #[must_use]
     pub fn under_way(&self) -> Option<String> {
-        let Some(link) = self.link.as_ref().filter(|link| link.limits.is_some()) else {
+        if !self.connected() {
             return Some("no parent has welcomed it".into());
-        };
+        }
+        let links = || self.links.values().find_map(Link::under_way);
         let own = first(&[
             ("requests of users", self.users.len()),
             ("deadlines", self.deadlines.len()),
@@ -28,7 +29,7 @@ impl Cache {
                 .into_iter()
                 .find_map(|(id, entry)| Some(format!("{id:?}: {}", entry.under_way()?)))
         };
-        own.or_else(|| link.under_way()).or_else(domains)
+        own.or_else(links).or_else(domains)
     }
 
     /// Whether the parent may take the page for held: it is, or is on its way, or the parent is about to

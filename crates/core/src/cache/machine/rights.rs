@@ -26,7 +26,8 @@ impl Cache {
         }
         let right = rights.of(&self.config.name);
         let next = RequestId(self.next_request);
-        let told = &mut self.link.as_mut().expect("it came on this link").rights;
+        let link = self.domains[&domain].up.and_then(|up| self.links.get_mut(&up));
+        let told = &mut link.expect("it came on this link").rights;
         // Volumes that nobody opened are in it while their opening may be on its way.
         if told.len() >= TOLD_MAX {
             told.retain(|volume, _| self.shared.volume(*volume).is_some());
@@ -64,7 +65,7 @@ impl Cache {
         right: Option<Right>,
         out: &mut Out,
     ) {
-        let told = self.link.as_ref().and_then(|link| link.rights.get(&volume).copied());
+        let told = self.link_of(domain).and_then(|link| link.rights.get(&volume).copied());
         let right = match (told, right) {
             (Some((since, told)), _) if request < since => told,
             (_, Some(right)) => right,

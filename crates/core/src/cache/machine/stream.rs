@@ -59,9 +59,12 @@ impl Cache {
     // ---- resume ----
 
     pub(super) fn resume(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
-        let link = self.link.as_ref().expect("only called while a link stands");
+        let Some(up) = self.best_link(domain) else { return };
+        let link = &self.links[&up];
         let has_room = link.room() > 0;
         let entry = self.domains.get_mut(&domain).expect("attached");
+        entry.up = Some(up);
+        entry.lease = link.limits.expect("it is welcomed").lease;
         if !has_room {
             entry.set_stream(Stream::Waits);
             return;
@@ -74,8 +77,8 @@ impl Cache {
         entry.beat_at = now;
         // Whatever is held is listed anew: the registration is for everything now.
         entry.holdings.resume(through.is_some());
-        self.link.as_mut().expect("looked at above").outstanding += 1;
-        self.send(Message::Resume { request, domain, epochs, through }, out);
+        self.standing(domain).outstanding += 1;
+        self.send(domain, Message::Resume { request, domain, epochs, through }, out);
         self.register(now, domain, out);
     }
 
@@ -148,7 +151,7 @@ impl Cache {
             entry.position = Some(part.through);
             self.doubts.append(&mut entry.denied);
             if stream == Stream::Begun(part.request) {
-                self.link.as_mut().expect("it came on this link").outstanding -= 1;
+                self.standing(domain).outstanding -= 1;
             }
             self.send_beat(now, domain, out);
             if self.domains[&domain].wants_refresh() {
@@ -441,7 +444,7 @@ impl Cache {
             return;
         }
         let sent = entry.beat(now);
-        self.send(Message::Beat { domain, sent }, out);
+        self.send(domain, Message::Beat { domain, sent }, out);
     }
 
     /// Asks for the origin's own state, for users that wait for it: by a beat, and by what makes a
@@ -451,16 +454,16 @@ impl Cache {
         let entry = self.domains.get_mut(&domain).expect("attached");
         if let Some(sent) = entry.refresh(now) {
             entry.beat_at = now.after(every);
-            self.send(Message::Beat { domain, sent }, out);
-            self.send(Message::Refresh { domain, sent }, out);
+            self.send(domain, Message::Beat { domain, sent }, out);
+            self.send(domain, Message::Refresh { domain, sent }, out);
         }
     }
 
     /// The state holds all that the origin had when the beat was sent, less the age of the
     /// parent's own state.
     fn on_echo(&mut self, domain: DomainId, echo: Echo, out: &mut Out) -> Result<(), CloseReason> {
-        let lease = self.lease;
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        let lease = entry.lease;
         // A refresh's answer may come after younger beats were echoed.
         let asked = entry.refreshed_at.is_some_and(|newest| echo.sent <= newest);
         if !asked && entry.forgotten.is_some_and(|newest| echo.sent <= newest) {
@@ -490,7 +493,8 @@ impl Cache {
         entry.confirmed_at = Some(confirmed);
         entry.state.set_confirmed(confirmed, lease);
         entry.refreshes_sent.retain(|sent| latest.is_none_or(|latest| *sent > latest));
-        let heard = self.link.as_ref().expect("it came on this link").heard;
+        let heard = self.standing(domain).heard;
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         if entry.lapsed && heard.since(confirmed) <= lease {
             entry.lapsed = false;
             out.push(CacheOutput::Notice(Notice::LeaseRegained { domain }));
@@ -515,9 +519,8 @@ impl Cache {
 
     /// Tells of leases that have lapsed.
     pub(super) fn lapse(&mut self, now: Instant, out: &mut Out) {
-        let lease = self.lease;
         for (&domain, entry) in &mut self.domains {
-            if entry.lapses_at(lease).is_some_and(|at| at <= now) {
+            if entry.lapses_at().is_some_and(|at| at <= now) {
                 crate::probe::probe("lease-lapses");
                 entry.lapsed = true;
                 out.push(CacheOutput::Notice(Notice::LeaseLapsed { domain }));

@@ -194,7 +194,9 @@ impl Cache {
         {
             entry.flights.forget_kept(Stamp(u64::MAX));
         }
-        let link = self.link.as_ref().expect("it came on this link");
+        let Some(link) = self.link_of(domain) else {
+            return violation("a neighbour for pages that were not asked for");
+        };
         let asked = link.fetches.get(&request).map_or(now, |fetch| fetch.sent);
         let mut came = Vec::new();
         let mut lost = Vec::new();
@@ -202,7 +204,7 @@ impl Cache {
             if !self.page_answered(request, domain, page)? {
                 continue;
             }
-            let transfers = &mut self.link.as_mut().expect("it came on this link").transfers;
+            let transfers = &mut self.standing(domain).transfers;
             let (since, lengthened) = (now, false);
             let pointing =
                 Pointing { domain, helper, deadline, asked, since, lengthened, came: false };
@@ -227,7 +229,7 @@ impl Cache {
     /// Nothing more comes from a neighbour, and nothing more is sent to it.
     pub(super) fn helper_gone(&mut self, life: BootId, out: &mut Out) {
         self.helps.forget(life);
-        let keys = self.link.as_mut().map_or_else(Vec::new, |link| link.transfers.gone(life));
+        let keys = self.redirector().map_or_else(Vec::new, |link| link.transfers.gone(life));
         self.transfers_over(keys, HelpEnd::NotSent, out);
     }
 
@@ -241,7 +243,7 @@ impl Cache {
     ) {
         let mut came: Vec<PageAnswer> = Vec::new();
         for answer in pages {
-            let Some(link) = &self.link else { return };
+            let Some(link) = self.link_of(domain) else { return };
             let key = (request, answer.page);
             if link.transfers.awaited(key, (life, domain)).is_some()
                 // One that comes twice in a message comes once.
@@ -260,7 +262,7 @@ impl Cache {
             let asked = asked.is_some_and(|fetch| fetch.pages.contains(&answer.page));
             if asked && self.is_sound(&answer) {
                 // It overtook the parent's word, which names who sends it.
-                let transfers = &mut self.link.as_mut().expect("looked at above").transfers;
+                let transfers = &mut self.standing(domain).transfers;
                 transfers.keep_early(key, life, answer);
             } else {
                 // Given up long ago.
@@ -268,7 +270,7 @@ impl Cache {
             }
         }
         let sent = self.transfers_came(now, (request, domain), came, out);
-        if let (true, Some(link)) = (sent, &mut self.link) {
+        if let (true, Some(link)) = (sent, self.link_of_mut(domain)) {
             link.transfers.sends(now, life);
         }
     }
@@ -295,7 +297,7 @@ impl Cache {
         }
         let config = &self.neighbours.as_ref().expect("they are neighbours'").config;
         let deadline = now.after(config.help_wait_long);
-        let link = self.link.as_ref().expect("they were pointed on it");
+        let link = self.standing(domain);
         let first = link.transfers.pointed.get(&(request, came[0].page));
         if let Some(Pointing { asked, .. }) = first {
             let (pages, took) = (came.len(), now.since(*asked));
@@ -305,7 +307,7 @@ impl Cache {
             let key = (request, answer.page);
             self.page_came(domain, request, answer);
             let waits = self.sent_by(domain, key.1) == Some(request);
-            let transfers = &mut self.link.as_mut().expect("they were pointed on it").transfers;
+            let transfers = &mut self.standing(domain).transfers;
             if waits && let Some(pointing) = transfers.pointed.get(&key).copied() {
                 transfers.insert(key, Pointing { deadline, came: true, ..pointing });
             } else {
@@ -331,12 +333,15 @@ impl Cache {
 
     /// Tells the parent of pages that came.
     pub(super) fn say_came(&mut self, out: &mut Out) {
-        let Some(link) = self.link.as_mut().filter(|link| !link.transfers.over.is_empty()) else {
+        let Some(link) = self.redirector().filter(|link| !link.transfers.over.is_empty()) else {
             return;
         };
         let end = HelpEnd::Came;
         for ((request, domain), pages) in std::mem::take(&mut link.transfers.over) {
-            self.send(Message::Group(GroupMessage::Helped { request, domain, pages, end }), out);
+            self.send_to_redirector(
+                Message::Group(GroupMessage::Helped { request, domain, pages, end }),
+                out,
+            );
         }
     }
 
@@ -358,7 +363,8 @@ impl Cache {
         pages: Vec<PageId>,
         out: &mut Out,
     ) {
-        let (Some(link), Some(group)) = (&mut self.link, &self.neighbours) else { return };
+        let up = self.redirector.and_then(|link| self.links.get_mut(&link));
+        let (Some(link), Some(group)) = (up, &self.neighbours) else { return };
         let deadline = now.after(group.config.help_wait_long);
         let mut over = Vec::new();
         for page in pages {
@@ -387,7 +393,7 @@ impl Cache {
     fn transfers_over(&mut self, keys: Vec<Key>, end: HelpEnd, out: &mut Out) {
         let mut over = Over::new();
         for key in keys {
-            let link = self.link.as_mut().expect("they were pointed on it");
+            let link = self.redirector().expect("they were pointed on it");
             if let Some(Pointing { domain, .. }) = link.transfers.remove(key) {
                 over.entry((key.0, domain)).or_default().push(key.1);
             }
@@ -397,14 +403,16 @@ impl Cache {
             for page in &pages {
                 entry.flights.ask_again(*page, request);
             }
-            self.send(Message::Group(GroupMessage::Helped { request, domain, pages, end }), out);
+            let helped = GroupMessage::Helped { request, domain, pages, end };
+            self.send_to_redirector(Message::Group(helped), out);
         }
     }
 
     /// Transfers whose time is up. A neighbour of which nothing at all was heard, over several of them, is
     /// taken for dead.
     pub(super) fn end_late_transfers(&mut self, now: Instant, out: &mut Out) {
-        let (Some(link), Some(group)) = (&mut self.link, &self.neighbours) else { return };
+        let up = self.redirector.and_then(|link| self.links.get_mut(&link));
+        let (Some(link), Some(group)) = (up, &self.neighbours) else { return };
         let due =
             link.transfers.take_due(now, (group.config.help_wait, group.config.help_wait_long));
         if due.is_empty() {

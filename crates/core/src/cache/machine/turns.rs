@@ -45,7 +45,7 @@ impl Cache {
         };
         let mut at = (0..count).find(|&at| Some(turn(at)) > self.sent_last).unwrap_or_default();
         let mut idle = 0;
-        while idle < count && self.link.as_ref().is_some_and(|link| link.room() > 0) {
+        while idle < count && self.links.values().any(|link| link.room() > 0) {
             let sends = turn(at);
             let sent = match sends {
                 Turn::Calls => self.send_call(out),

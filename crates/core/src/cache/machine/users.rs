@@ -1,12 +1,14 @@
 //! What users ask: deadlines, fetches, volumes, page numbers, waits.
 
 use super::commits::Asked;
-use super::link::violation;
+use super::link::{Came, violation};
 use super::{Cache, CacheOutput, CacheReply, Domain, Out, VolumeEntry};
 use crate::cache::io::CacheOp;
 use crate::cache::read::DomainState;
 use crate::commit::{IdRange, PartId};
-use crate::id::{CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Stamp, VolumeId};
+use crate::id::{
+    CommitId, DomainId, HistoryId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId,
+};
 use crate::machine::Fault;
 use crate::message::{
     CloseReason, CopyAnswer, CopyAsk, Message, RequestError, VolumeChange, VolumeInfo, VolumeKey,
@@ -57,9 +59,14 @@ enum Kind {
     /// Asked of the parent as it is.
     Call {
         call: Call,
-        sent: bool,
-        /// Volumes listed so far.
+        /// On which link.
+        sent: Option<LinkId>,
+        /// Parents that have answered, where several are asked.
+        asked: BTreeSet<u32>,
+        /// Volumes that those have listed.
         volumes: Vec<VolumeInfo>,
+        /// Volumes that the one has listed that is being asked.
+        listed: Vec<VolumeInfo>,
     },
     Opening {
         domain: DomainId,
@@ -87,10 +94,27 @@ enum Call {
 }
 
 impl User {
-    pub(super) fn lose_link(&mut self) {
-        if let Kind::Call { sent, volumes, .. } = &mut self.kind {
-            *sent = false;
-            volumes.clear();
+    fn lose_link(&mut self, link: LinkId) {
+        if let Kind::Call { sent, listed, .. } = &mut self.kind
+            && *sent == Some(link)
+        {
+            *sent = None;
+            listed.clear();
+        }
+    }
+}
+
+impl Call {
+    /// The volume that it is about, if it says so by its id.
+    fn volume(&self) -> Option<VolumeId> {
+        match self {
+            Self::Open(VolumeKey::Id(volume))
+            | Self::Change(volume, _)
+            | Self::Delete(volume)
+            | Self::Rights(volume)
+            | Self::Ids(volume, _) => Some(*volume),
+            Self::Copy(ask) => Some(ask.volume),
+            Self::Open(VolumeKey::Name(_)) | Self::List | Self::Create(_) => None,
         }
     }
 }
@@ -199,7 +223,8 @@ impl Cache {
     }
 
     fn call(&mut self, id: RequestId, deadline: Instant, call: Call) {
-        let kind = Kind::Call { call, sent: false, volumes: Vec::new() };
+        let (volumes, listed) = (Vec::new(), Vec::new());
+        let kind = Kind::Call { call, sent: None, asked: BTreeSet::new(), volumes, listed };
         self.wait(id, deadline, kind);
         self.calls.push_back(id);
         // Without a link nothing else takes out those who wait no longer.
@@ -237,10 +262,34 @@ impl Cache {
         let result = match self.forget(id) {
             Some(Kind::Commit { domain, id: commit }) => self.leave_commit(domain, commit, id),
             Some(Kind::Whole(name)) => self.leave_whole(name, id),
-            _ if self.connected() => Err(RequestError::TimedOut),
-            _ => Err(RequestError::Unavailable("no link to the parent".into())),
+            kind => Err(self.why_late(kind)),
         };
         answer(id, result, out);
+    }
+
+    /// Why there is no answer in time.
+    fn why_late(&self, kind: Option<Kind>) -> RequestError {
+        let link = match kind {
+            Some(Kind::Call { sent: Some(_), .. }) => return RequestError::TimedOut,
+            Some(Kind::Call { call, asked, .. }) => self.link_for(&call, &asked),
+            Some(
+                Kind::Fetch { domain, .. }
+                | Kind::Commit { domain, .. }
+                | Kind::Opening { domain }
+                | Kind::Wait { domain, .. }
+                | Kind::Refresh { domain, .. },
+            ) => self.link_of(domain).filter(|link| link.is_welcomed()).map(|link| link.id),
+            Some(Kind::Whole(_)) | None => None,
+        };
+        match link {
+            Some(_) => RequestError::TimedOut,
+            None if self.connected() => {
+                let which = "no link to the parent that has it, or may have it (a name is asked \
+                             for in the order of the parents, an id at all of them)";
+                RequestError::Unavailable(which.into())
+            }
+            None => RequestError::Unavailable("no link to the parent".into()),
+        }
     }
 
     /// Takes a request out of everything that would answer it.
@@ -356,30 +405,64 @@ impl Cache {
 
     // ---- calls ----
 
-    /// Sends the first call that waits, if there is room; says whether one was sent.
+    /// Sends the first call that waits and for which there is room; says whether one was sent.
     pub(super) fn send_call(&mut self, out: &mut Out) -> bool {
-        while let Some(user) = self.calls.pop_front() {
-            if self.send_call_of(user, out) {
-                return true;
+        let mut place = 0;
+        while let Some(&user) = self.calls.get(place) {
+            let Some(User { kind: Kind::Call { call, sent: None, asked, .. }, .. }) =
+                self.users.get(&user)
+            else {
+                self.calls.remove(place);
+                continue;
+            };
+            let link = self.link_for(call, asked);
+            match link.filter(|link| self.links[link].room() > 0) {
+                None => place += 1,
+                Some(link) => {
+                    self.calls.remove(place);
+                    if self.send_call_of(user, link, out) {
+                        return true;
+                    }
+                }
             }
         }
         false
     }
 
-    fn send_call_of(&mut self, id: RequestId, out: &mut Out) -> bool {
+    /// Where a call goes: to the parent of its domain. Where that is not known an id is asked for at one parent
+    /// after the other, and a name in the order of the parents, so that it is the same volume whichever of them
+    /// are connected.
+    fn link_for(&self, call: &Call, asked: &BTreeSet<u32>) -> Option<LinkId> {
+        let known = call.volume().and_then(|volume| self.shared.volume(volume));
+        let named = match call {
+            Call::Create(spec) => spec.domain,
+            _ => None,
+        };
+        if let Some(domain) = known.map(|volume| volume.domain).or(named) {
+            let up = self.link_of(domain).filter(|link| link.is_welcomed()).map(|link| link.id);
+            return up.or_else(|| self.best_link(domain));
+        }
+        let mut parents = (0..self.config.parents).filter(|parent| !asked.contains(parent));
+        let link = match call.volume() {
+            Some(_) => parents.find_map(|parent| self.link_to_parent(parent)),
+            None => parents.next().and_then(|parent| self.link_to_parent(parent)),
+        };
+        link.map(|link| link.id)
+    }
+
+    fn send_call_of(&mut self, id: RequestId, link: LinkId, out: &mut Out) -> bool {
         let request = self.request_id();
-        let Some(User { kind: Kind::Call { call, sent, volumes }, .. }) = self.users.get_mut(&id)
+        let Some(User { kind: Kind::Call { call, sent, listed, .. }, .. }) =
+            self.users.get_mut(&id)
         else {
             return false;
         };
-        if std::mem::replace(sent, true) {
-            return false;
-        }
+        *sent = Some(link);
         let message = match call.clone() {
             Call::Open(key) => Message::OpenVolume { request, key },
             Call::List => Message::ListVolumes {
                 request,
-                after: volumes.last().map_or(String::new(), |volume| volume.name.clone()),
+                after: listed.last().map_or(String::new(), |volume| volume.name.clone()),
             },
             Call::Create(spec) => Message::CreateVolume { request, spec },
             Call::Change(volume, change) => Message::ChangeVolume { request, volume, change },
@@ -388,30 +471,54 @@ impl Cache {
             Call::Ids(volume, count) => Message::AllocateIds { request, volume, count },
             Call::Copy(ask) => Message::CopyPages { request, ask },
         };
-        let link = self.link.as_mut().expect("it has room");
-        if message.since() > link.version {
-            let error = RequestError::older_parent(link.version, message.since());
+        let up = self.links.get_mut(&link).expect("it has room");
+        if message.since() > up.version {
+            let error = RequestError::older_parent(up.version, message.since());
             self.reply(id, Err(error), out);
             return false;
         }
-        link.calls.insert(request, id);
-        link.outstanding += 1;
-        self.send(message, out);
+        up.calls.insert(request, id);
+        up.outstanding += 1;
+        self.send_on(link, message, out);
         true
     }
 
-    /// After a lost link every call is asked anew.
-    pub(super) fn requeue_calls(&mut self) {
+    /// After a lost link every call that was sent on it is asked anew.
+    pub(super) fn requeue_calls(&mut self, link: LinkId) {
         for user in self.users.values_mut() {
-            user.lose_link();
+            user.lose_link(link);
         }
-        let calls = self.users.iter().filter(|(_, user)| matches!(user.kind, Kind::Call { .. }));
+        let unsent = |user: &User| matches!(user.kind, Kind::Call { sent: None, .. });
+        let calls = self.users.iter().filter(|(_, user)| unsent(user));
         self.calls = calls.map(|(&id, _)| id).collect();
     }
 
+    /// A parent knows nothing of the volume that is asked for: whether another one is asked.
+    fn asks_elsewhere(&mut self, id: RequestId, link: LinkId, error: &RequestError) -> bool {
+        let parent = self.links[&link].parent;
+        let Some(User { kind: Kind::Call { call, sent, asked, .. }, .. }) = self.users.get_mut(&id)
+        else {
+            return false;
+        };
+        let searches = match call {
+            Call::Open(VolumeKey::Name(_)) => true,
+            call => call.volume().is_some_and(|volume| self.shared.volume(volume).is_none()),
+        };
+        if !searches || !matches!(error, RequestError::NoVolume(_)) {
+            return false;
+        }
+        asked.insert(parent);
+        let left = asked.len() < self.config.parents as usize;
+        if left {
+            *sent = None;
+            self.calls.push_back(id);
+        }
+        left
+    }
+
     /// The user whose call is answered; none: it waits no longer.
-    fn answered(&mut self, request: RequestId) -> Result<RequestId, CloseReason> {
-        let link = self.link.as_mut().expect("it came on this link");
+    fn answered(&mut self, (link, request): Came) -> Result<RequestId, CloseReason> {
+        let link = self.links.get_mut(&link).expect("it came on this link");
         let Some(user) = link.calls.remove(&request) else {
             return violation("an answer to no request");
         };
@@ -421,7 +528,7 @@ impl Cache {
 
     pub(super) fn on_ids(
         &mut self,
-        request: RequestId,
+        request: Came,
         history: HistoryId,
         range: IdRange,
         out: &mut Out,
@@ -446,7 +553,7 @@ impl Cache {
 
     pub(super) fn on_copied(
         &mut self,
-        request: RequestId,
+        request: Came,
         copied: CopyAnswer,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
@@ -465,12 +572,15 @@ impl Cache {
 
     pub(super) fn on_volume(
         &mut self,
-        request: RequestId,
+        (link, request): Came,
         info: VolumeInfo,
         now: Instant,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
-        if let Some(volume) = self.doubt_answered(request) {
+        // It may have been made since the welcome.
+        self.links.get_mut(&link).expect("it came on this link").offers.insert(info.domain);
+        let came = (link, request);
+        if let Some(volume) = self.doubt_answered(came) {
             if volume != info.id {
                 return violation("a volume that was not asked for");
             }
@@ -481,7 +591,7 @@ impl Cache {
             }
             return Ok(());
         }
-        let user = self.answered(request)?;
+        let user = self.answered(came)?;
         let bytes = PAGE_BYTES_MIN..=PAGE_BYTES_MAX;
         if !bytes.contains(&info.page_bytes) || !info.page_bytes.is_power_of_two() {
             return violation("a volume with pages of no such size");
@@ -517,7 +627,7 @@ impl Cache {
 
     pub(super) fn on_rights(
         &mut self,
-        request: RequestId,
+        request: Came,
         (rights, access): (Rights, Access),
         out: &mut Out,
     ) -> Result<(), CloseReason> {
@@ -554,7 +664,7 @@ impl Cache {
 
     pub(super) fn on_volume_deleted(
         &mut self,
-        request: RequestId,
+        request: Came,
         volume: VolumeId,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
@@ -571,29 +681,39 @@ impl Cache {
 
     pub(super) fn on_volumes(
         &mut self,
-        request: RequestId,
-        mut listed: Vec<VolumeInfo>,
+        request: Came,
+        mut part: Vec<VolumeInfo>,
         more: bool,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
         let user = self.answered(request)?;
-        let Some(User { kind: Kind::Call { call: Call::List, sent, volumes }, .. }) =
-            self.users.get_mut(&user)
+        let parent = self.links[&request.0].parent;
+        let Some(User {
+            kind: Kind::Call { call: Call::List, sent, asked, volumes, listed }, ..
+        }) = self.users.get_mut(&user)
         else {
             return Ok(());
         };
-        if more && listed.is_empty() {
+        if more && part.is_empty() {
             return violation("a list that does not end");
         }
-        volumes.append(&mut listed);
-        if volumes.len() > VOLUMES_MAX {
+        listed.append(&mut part);
+        if !more {
+            asked.insert(parent);
+            volumes.append(listed);
+        }
+        if volumes.len() + listed.len() > VOLUMES_MAX {
             let error = RequestError::Busy("the list of volumes is too long".into());
             self.reply(user, Err(error), out);
-        } else if more {
-            *sent = false;
+        } else if more || asked.len() < self.config.parents as usize {
+            *sent = None;
             self.calls.push_back(user);
         } else {
-            let volumes = std::mem::take(volumes);
+            let mut volumes = std::mem::take(volumes);
+            if asked.len() > 1 {
+                volumes.sort_by(|one, other| (&one.name, one.id).cmp(&(&other.name, other.id)));
+                volumes.dedup_by_key(|volume| volume.id);
+            }
             self.reply(user, Ok(CacheReply::Volumes(volumes)), out);
         }
         Ok(())
@@ -602,12 +722,12 @@ impl Cache {
     /// One page of a fetch cannot be had.
     pub(super) fn on_page_failed(
         &mut self,
-        request: RequestId,
+        (link, request): Came,
         page: PageId,
         error: &RequestError,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
-        let link = self.link.as_mut().expect("it came on this link");
+        let link = self.links.get_mut(&link).expect("it came on this link");
         if link.failed.get_mut(&request).is_some_and(|fetch| fetch.pages.remove(&page)) {
             return Ok(());
         }
@@ -629,24 +749,25 @@ impl Cache {
 
     pub(super) fn on_failed(
         &mut self,
-        request: RequestId,
+        came: Came,
         error: RequestError,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
-        let link = self.link.as_mut().expect("it came on this link");
+        let (id, request) = came;
+        let link = self.links.get_mut(&id).expect("it came on this link");
         if let Some(fetch) = link.fetches.remove(&request) {
             link.outstanding -= fetch.pages.len();
             for &page in &fetch.pages {
                 self.fetch_failed(fetch.domain, page, request, &error, out);
             }
-            let failed = &mut self.link.as_mut().expect("looked at above").failed;
+            let failed = &mut self.links.get_mut(&id).expect("looked at above").failed;
             failed.insert(request, fetch);
             if failed.len() > FAILED_MAX {
                 failed.pop_first();
             }
             return Ok(());
         }
-        if let Some(volume) = self.doubt_answered(request) {
+        if let Some(volume) = self.doubt_answered(came) {
             match error {
                 RequestError::Deleted(_) | RequestError::NoVolume(_) => {
                     if let Some(known) = self.shared.volume(volume) {
@@ -657,17 +778,19 @@ impl Cache {
                 // The line above was cut, perhaps: it is still not known. What is refused for another
                 // reason is refused again.
                 RequestError::Unavailable(_) | RequestError::Busy(_) | RequestError::TimedOut => {
-                    let link = self.link.as_mut().expect("it came on this link");
+                    let link = self.links.get_mut(&id).expect("it came on this link");
                     link.unanswered.insert(volume);
                 }
                 _ => {}
             }
             return Ok(());
         }
-        let link = self.link.as_mut().expect("looked at above");
+        let link = self.links.get_mut(&id).expect("looked at above");
         if link.calls.contains_key(&request) {
-            let user = self.answered(request)?;
-            self.reply(user, Err(error), out);
+            let user = self.answered(came)?;
+            if !self.asks_elsewhere(user, id, &error) {
+                self.reply(user, Err(error), out);
+            }
             return Ok(());
         }
         let resumed = super::domain::Stream::Asked(request);

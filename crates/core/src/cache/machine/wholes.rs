@@ -131,10 +131,9 @@ impl Cache {
             let error = format!("a transaction has 2 to {PARTS_MAX} domains, and writes in one");
             return Err(Err(RequestError::Invalid(error)));
         };
-        if let Some(version) = self.link.as_ref().map(|link| link.version)
-            && self.connected()
-            && version < ACROSS_SINCE
-        {
+        let links = parts.iter().filter_map(|(domain, _)| self.link_of(*domain));
+        let versions = links.filter(|link| link.is_welcomed()).map(|link| link.version);
+        if let Some(version) = versions.min().filter(|version| *version < ACROSS_SINCE) {
             return Err(Err(RequestError::older_parent(version, ACROSS_SINCE)));
         }
         let mut requests = Vec::with_capacity(parts.len());

@@ -138,7 +138,7 @@ impl Run {
         self.up = Some(link);
         self.parent.opened();
         let in_group = !c.rarely(24);
-        self.link(LinkInput::UpOpened { link, peer: "origin".into(), in_group });
+        self.link(LinkInput::UpOpened { link, parent: 0, peer: "origin".into(), in_group });
         let welcome = self.parent.welcome(c);
         self.parent_says(&welcome);
         // Else nobody is a neighbour for long.

@@ -138,7 +138,7 @@ impl Neighbours {
         let in_group = !c.rarely(24);
         let opened = match c.rarely(2) {
             true => LinkInput::DownOpened { link, peer, role: Role::Node, in_group },
-            false => LinkInput::UpOpened { link, peer, in_group },
+            false => LinkInput::UpOpened { link, parent: 0, peer, in_group },
         };
         std::iter::once(opened).chain(received(link, &hello)).collect()
     }

@@ -1,0 +1,66 @@
+//! Which parent has what (decision 0037): a domain is had from the first parent that offers it, for as long as
+//! that link stands.
+
+use super::link::Link;
+use super::{Cache, CacheOutput, Out};
+use crate::id::{DomainId, LinkId};
+use crate::machine::LinkOutput;
+use crate::message::Message;
+
+impl Cache {
+    /// Whether a parent has welcomed this node.
+    #[must_use]
+    pub fn connected(&self) -> bool {
+        self.links.values().any(Link::is_welcomed)
+    }
+
+    /// The link on which a domain is to be had: of those that offer it the first parent's. An only parent may come
+    /// to serve it, and says until then that it does not.
+    pub(super) fn best_link(&self, domain: DomainId) -> Option<LinkId> {
+        let only = self.config.parents == 1;
+        let has = |link: &&Link| link.is_welcomed() && (only || link.offers.contains(&domain));
+        self.links.values().filter(has).min_by_key(|link| link.parent).map(|link| link.id)
+    }
+
+    /// The welcomed link to a parent.
+    pub(super) fn link_to_parent(&self, parent: u32) -> Option<&Link> {
+        self.links.values().find(|link| link.parent == parent && link.is_welcomed())
+    }
+
+    /// The link of a domain, if it has one.
+    pub(super) fn link_of(&self, domain: DomainId) -> Option<&Link> {
+        self.links.get(&self.domains.get(&domain)?.up?)
+    }
+
+    /// The same.
+    pub(super) fn link_of_mut(&mut self, domain: DomainId) -> Option<&mut Link> {
+        self.links.get_mut(&self.domains.get(&domain)?.up?)
+    }
+
+    /// The link on which something of a domain came, or goes.
+    pub(super) fn standing(&mut self, domain: DomainId) -> &mut Link {
+        self.link_of_mut(domain).expect("only called while the domain's link stands")
+    }
+
+    /// The link to the group's redirector.
+    pub(super) fn redirector(&mut self) -> Option<&mut Link> {
+        self.links.get_mut(&self.redirector?)
+    }
+
+    pub(super) fn send_on(&self, link: LinkId, message: Message, out: &mut Out) {
+        out.push(CacheOutput::Link(LinkOutput::Send { link, message }));
+    }
+
+    /// Sends what is of a domain, to its parent.
+    pub(super) fn send(&self, domain: DomainId, message: Message, out: &mut Out) {
+        let link = self.link_of(domain).expect("only called while the domain's link stands");
+        self.send_on(link.id, message, out);
+    }
+
+    /// Sends to the redirector, if there is one.
+    pub(super) fn send_to_redirector(&self, message: Message, out: &mut Out) {
+        if let Some(link) = self.redirector {
+            self.send_on(link, message, out);
+        }
+    }
+}
