@@ -53,7 +53,8 @@ pub(crate) struct Follower {
     pub(crate) owed: BTreeSet<VolumeId>,
     /// Of those, the ones that it could not read for a while since it heard of them last.
     pub(crate) lost: BTreeSet<VolumeId>,
-    /// Volumes that it may not read, as far as was heard here, and of which an answer told it that it may (relay).
+    /// Volumes with which it, or somebody below it, may do less than an answer has told, as far as was heard here
+    /// (relay): told again when they are heard of again.
     pub(crate) hopes: BTreeSet<VolumeId>,
     /// Volumes whose rights it heard of on this link.
     pub(crate) told: BTreeSet<VolumeId>,

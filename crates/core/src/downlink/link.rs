@@ -1,6 +1,7 @@
 //! One link down: who is there, what it may still ask and be sent.
 
 use super::follower::{Follower, Pace};
+use super::rights::Answered;
 use crate::id::{BootId, CommitId, DomainId, PageId, RequestId, Stamp, VolumeId};
 use crate::message::{Message, Role};
 use crate::rights::Right;
@@ -82,7 +83,7 @@ pub(crate) struct Link {
     /// What its child may do, as far as it was asked: forgotten when it changes.
     pub(crate) resolved: BTreeMap<VolumeId, Right>,
     /// What its child was told in answers of volumes whose domain it did not follow yet.
-    pub(super) answered: BTreeMap<VolumeId, (DomainId, Right)>,
+    pub(super) answered: BTreeMap<VolumeId, Answered>,
     /// A quiet timer is set.
     pub(crate) quiet_armed: bool,
 }

@@ -287,9 +287,19 @@ impl Downlinks {
 
     /// Sends a message that answers one request.
     pub(crate) fn reply(&mut self, link: LinkId, message: Message, out: &mut dyn LinkSink) {
+        self.pass_reply(link, (message, RequestId(u64::MAX)), out);
+    }
+
+    /// The same, of an answer that a relay passes on, to the question above of that number.
+    pub(crate) fn pass_reply(
+        &mut self,
+        link: LinkId,
+        (message, asked): (Message, RequestId),
+        out: &mut dyn LinkSink,
+    ) {
         self.forget_request(link);
         if let Message::Volume { info, .. } = &message {
-            self.right_answered(link, info);
+            self.right_answered(link, info, asked);
         }
         self.send(link, message, out);
     }

@@ -27,6 +27,17 @@ pub(super) struct Restricted {
     /// For people: its name, or its id.
     name: String,
     rights: Effective,
+    /// Questions up to this one were asked before they were heard of (relay; at the origin none is).
+    heard: RequestId,
+}
+
+/// An answer that a link has told of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Answered {
+    domain: DomainId,
+    right: Right,
+    /// The question above whose answer was passed on (relay).
+    asked: RequestId,
 }
 
 /// All of them. Those that are not here are everybody's.
@@ -88,7 +99,7 @@ impl Reader<'_> {
     /// it may not read them: it must be, before valid-through passes what it misses.
     pub(super) fn untold(self, follower: &mut Follower) -> Vec<VolumeId> {
         let mut withheld = self.withheld;
-        withheld.retain(|volume| follower.told.insert(*volume) | follower.hopes.remove(volume));
+        withheld.retain(|volume| follower.told.insert(*volume));
         withheld
     }
 }
@@ -143,16 +154,44 @@ pub(super) fn is_lost(message: &Message) -> bool {
     rights.list().entries().all(|(_, right)| right < Right::Read)
 }
 
+impl Follower {
+    /// The child was told by an answer what may be done with a volume, of which something is known here.
+    fn right_answered(
+        &mut self,
+        (volume, answered): (VolumeId, Answered),
+        known: Option<&Restricted>,
+        (now, is_relay): (Right, bool),
+    ) {
+        let Some(known) = known else {
+            if answered.right < now {
+                self.owed.insert(volume);
+            }
+            return;
+        };
+        let more =
+            if is_relay { known.rights.least() < answered.right } else { now < answered.right };
+        let stale = known.heard > answered.asked;
+        if answered.right < now && !is_relay || more && stale {
+            self.owed.insert(volume);
+        } else if more {
+            // Too many, and what is in force here is said at once.
+            let full = self.hopes.len() >= ANSWERED_MAX;
+            let of = if full { &mut self.owed } else { &mut self.hopes };
+            of.insert(volume);
+        }
+    }
+}
+
 impl Downlinks {
     /// These are a volume's rights from now on. Children that are concerned are told with their
-    /// streams. Also of what was known here: in between it may have been another, of which a child has
-    /// heard by an answer, and relays below have not (bug 187).
+    /// streams. Also of what was known here, where an answer has told of more: in between it may have been more
+    /// (bug 187). A relay says which question it asks next.
     pub(crate) fn set_rights(
         &mut self,
-        domain: DomainId,
-        volume: VolumeId,
+        (domain, volume): (DomainId, VolumeId),
         name: &str,
         rights: Effective,
+        heard: RequestId,
     ) {
         let untold = self.faults.has(Fault::RevokedUntold);
         let Self { links, restricted: table, .. } = self;
@@ -162,25 +201,23 @@ impl Downlinks {
         let before = table.remove(&volume);
         if rights.least() < Right::Admin {
             let name = name.to_owned();
-            table.insert(volume, Restricted { domain, name, rights });
+            table.insert(volume, Restricted { domain, name, rights, heard });
         }
         let after = table.get(&volume);
-        let changes = before.as_ref() != after;
+        let rights_of = |known: Option<&Restricted>| known.map(|known| known.rights.clone());
+        let changes = rights_of(before.as_ref()) != rights_of(after);
         self.rights_changes += u64::from(changes);
-        let hides = after.is_some_and(|restricted| restricted.rights.least() < Right::Read);
         for link in links.values_mut() {
             link.resolved.remove(&volume);
             if !link.knows_rights() || untold {
                 continue;
             }
             let (relay, right) = (link.is_relay(), of(after, &link.peer));
-            let concerns =
-                if relay { changes || hides } else { of(before.as_ref(), &link.peer) != right };
-            let unreadable = right < Right::Read;
+            let concerns = if relay { changes } else { of(before.as_ref(), &link.peer) != right };
             let Some(follower) = link.followers.get_mut(&domain) else { continue };
-            if concerns || unreadable && follower.hopes.contains(&volume) {
+            if concerns || follower.hopes.contains(&volume) {
                 follower.owed.insert(volume);
-                if unreadable {
+                if right < Right::Read {
                     follower.lost.insert(volume);
                 }
             }
@@ -215,8 +252,8 @@ impl Downlinks {
                 _ => {}
             }
         }
-        let name = name.to_owned();
-        self.restricted.insert(volume, Restricted { domain, name, rights });
+        let (name, heard) = (name.to_owned(), RequestId(0));
+        self.restricted.insert(volume, Restricted { domain, name, rights, heard });
     }
 
     /// A volume was deleted: nothing is withheld of it any more.
@@ -240,34 +277,27 @@ impl Downlinks {
     ///
     /// A relay passes answers on that may be older than what it heard of rights itself, or newer, and cannot
     /// tell which. It tells of more than was answered, and not of less: a right that was just given, and
-    /// of which it has not heard yet, would pass for lost. Of one that was lost before there was a stream
-    /// the child hears when it uses it, or when something is withheld.
-    pub(super) fn right_answered(&mut self, link: LinkId, info: &VolumeInfo) {
+    /// of which it has not heard yet, would pass for lost. Of less it tells when it hears of the volume again,
+    /// or at once if it did since it asked above. Below another relay it may be of anybody.
+    pub(super) fn right_answered(&mut self, link: LinkId, info: &VolumeInfo, asked: RequestId) {
         let Self { links, restricted, .. } = self;
-        let Some(entry) = links.get_mut(&link).filter(|l| l.knows_rights() && !l.is_relay()) else {
-            return;
-        };
+        let Some(entry) = links.get_mut(&link).filter(|link| link.knows_rights()) else { return };
         // It takes for everything what is not said.
         let right = info.right.unwrap_or(Right::Admin);
-        match entry.followers.get_mut(&info.domain) {
+        let answered = Answered { domain: info.domain, right, asked };
+        let is_relay = entry.is_relay();
+        let Link { answered: kept, resolved, peer, followers, .. } = entry;
+        match followers.get_mut(&info.domain) {
             Some(follower) => {
-                let now = resolve(restricted, &mut entry.resolved, &entry.peer, info.id);
-                if right < now {
-                    follower.owed.insert(info.id);
-                } else if now < Right::Read && right > now {
-                    // Too many, and what is in force here is said at once.
-                    let full = follower.hopes.len() >= ANSWERED_MAX;
-                    let of = if full { &mut follower.owed } else { &mut follower.hopes };
-                    of.insert(info.id);
-                }
+                let now = resolve(restricted, resolved, peer, info.id);
+                let known = restricted.get(&info.id);
+                follower.right_answered((info.id, answered), known, (now, is_relay));
             }
-            None if right == Right::Admin => {
-                entry.answered.remove(&info.id);
+            None if right == Right::Admin && !restricted.contains_key(&info.id) => {
+                kept.remove(&info.id);
             }
-            None if entry.answered.len() < ANSWERED_MAX
-                || entry.answered.contains_key(&info.id) =>
-            {
-                entry.answered.insert(info.id, (info.domain, right));
+            None if kept.len() < ANSWERED_MAX || kept.contains_key(&info.id) => {
+                kept.insert(info.id, answered);
             }
             None => {}
         }
@@ -283,15 +313,19 @@ impl Downlinks {
         let is_relay = entry.is_relay();
         let Link { answered, resolved, peer, followers, .. } = entry;
         let Some(follower) = followers.get_mut(&domain) else { return };
-        answered.retain(|volume, (of, right)| {
-            let begins = *of == domain;
-            if begins && *right < resolve(restricted, resolved, peer, *volume) {
-                crate::probe::probe("right-changed-before-the-stream");
-                follower.owed.insert(*volume);
+        // Of some it was not kept what was answered.
+        let full = answered.len() >= ANSWERED_MAX;
+        answered.retain(|volume, of| {
+            if of.domain == domain {
+                let now = resolve(restricted, resolved, peer, *volume);
+                if of.right != now {
+                    crate::probe::probe("right-changed-before-the-stream");
+                }
+                follower.right_answered((*volume, *of), restricted.get(volume), (now, is_relay));
             }
-            !begins
+            of.domain != domain
         });
-        if is_relay {
+        if is_relay || full {
             let of_domain = restricted.iter().filter(|(_, volume)| volume.domain == domain);
             follower.owed.extend(of_domain.map(|(volume, _)| *volume));
         }

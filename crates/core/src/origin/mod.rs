@@ -67,7 +67,7 @@ impl Origin {
             domain.deleted_volumes().for_each(|volume| origin.links.delete_volume(volume));
             for (volume, _) in domain.volumes() {
                 let (name, rights) = domain.rights(volume, &origin.config.access);
-                origin.links.set_rights(id, volume, name, rights);
+                origin.links.set_rights((id, volume), name, rights, RequestId(0));
             }
             if origin.domains.insert(id, domain).is_some() {
                 return Err(RecoverError::Twice(format!("{id:?}")));

@@ -187,7 +187,7 @@ impl Relay {
             Message::Volume { info, .. } => Some(info.domain),
             _ => None,
         };
-        self.links.reply(link, renumbered(message, asked), out);
+        self.links.pass_reply(link, (renumbered(message, asked), request), out);
         // What was heard of its rights here may be another state's.
         if let Some(domain) = volume {
             self.pump(now, domain, link, out);
@@ -238,7 +238,8 @@ impl Relay {
         }
         entry.rights_told.insert(volume);
         let following = entry.following;
-        self.links.set_rights(domain, volume, &volume.to_string(), rights);
+        let next = RequestId(self.last_request + 1);
+        self.links.set_rights((domain, volume), &volume.to_string(), rights, next);
         if following {
             // Before the stream one list comes after another: they are passed on when it begins.
             self.pump_all(now, domain, out);
@@ -466,7 +467,7 @@ impl Relay {
         for volume in self.links.restricted(domain) {
             if !told.contains(&volume) {
                 let all = Effective::same(Right::Admin);
-                self.links.set_rights(domain, volume, "", all);
+                self.links.set_rights((domain, volume), "", all, RequestId(0));
             }
         }
         entry.following = true;

@@ -699,21 +699,60 @@ fn bug_99_a_commit_that_is_repeated_is_not_refused_in_the_relays_name() {
 #[test]
 fn bug_187_a_right_that_a_child_alone_has_heard_of() {
     let mut run = relay_with(
-        "Rights at a relay. Nobody may read volume 7. Node a asks for it, and is answered that it may: that was \
-         given, and the relay has not heard of it. Before it does, it was taken again: what it hears is what it \
-         knew. a is told all the same, and so is relay m, below which somebody may have been answered; b is \
-         not.",
+        "Rights at a relay. Nobody may read volume 7. Node a asks for it, and so does one below relay m: each is \
+         answered that it may. That was given, and the relay has not heard of it. Before it does, it was taken again: \
+         what it hears is what it knew. a and m are told all the same; b is not. Then again: nobody is.",
         PROTOCOL_VERSION,
     );
     run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
     run.quietly(vec![told(&[("*", Right::None)])]);
     run.quietly(vec![opened_as(3, "m", Role::Relay), hello_of(3, "m", 30, RELAY)]);
     run.quietly(vec![resume_new(3, 1)]);
-    run.step(vec![create_volume(1, 2)]);
     let info = VolumeInfo { right: Some(Right::Read), ..relay::volume_info() };
-    run.step(vec![relay::up(Message::Volume { request: RequestId(3), info })]);
+    run.step(vec![create_volume(1, 2), ask(3, for_("n", open(4)))]);
+    run.step(vec![relay::up(Message::Volume { request: RequestId(3), info: info.clone() })]);
+    run.step(vec![relay::up(Message::Volume { request: RequestId(4), info })]);
+    run.step(vec![told(&[("*", Right::None)])]);
     run.step(vec![told(&[("*", Right::None)])]);
     run.0.end("rights_bug_187_a_child_alone_has_heard");
+}
+
+/// The same before there is a stream: what was answered is remembered until it begins.
+#[test]
+fn bug_187_a_right_that_was_answered_before_the_stream() {
+    let mut run = relay_with(
+        "Rights at a relay. Nobody may read volume 7. Node c, which follows nothing yet, asks for it, and is answered \
+         that it may: that was given, and the relay has not heard of it. Its stream begins, and the relay hears that \
+         nobody may. c is told.",
+        PROTOCOL_VERSION,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.quietly(vec![told(&[("*", Right::None)])]);
+    run.quietly(vec![opened(3, "c"), hello_of(3, "c", 30, NODE)]);
+    run.step(vec![create_volume(3, 2)]);
+    let info = VolumeInfo { right: Some(Right::Read), ..relay::volume_info() };
+    run.step(vec![relay::up(Message::Volume { request: RequestId(3), info })]);
+    run.step(vec![resume_new(3, 3)]);
+    run.step(vec![told(&[("*", Right::None)])]);
+    run.0.end("rights_bug_187_answered_before_the_stream");
+}
+
+/// The word that a right was taken overtook the answer that told of it, in a lane of its own: nothing more is said
+/// of the volume, and nothing of what changes in it.
+#[test]
+fn bug_187_an_answer_that_was_overtaken() {
+    let mut run = relay_with(
+        "Rights at a relay. Nobody may read volume 7. Node a asks for it. That it may was given and is taken again, \
+         and the relay hears that first, then the answer from between. a is told at once.",
+        PROTOCOL_VERSION,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.quietly(vec![told(&[("*", Right::None)])]);
+    run.step(vec![create_volume(1, 2)]);
+    run.step(vec![told(&[("*", Right::None)])]);
+    let info = VolumeInfo { right: Some(Right::Read), ..relay::volume_info() };
+    run.step(vec![relay::up(Message::Volume { request: RequestId(3), info })]);
+    run.0.end("rights_bug_187_an_answer_overtaken");
 }
 
 /// A relay that may not read a volume hears nothing of its changes: its children's copies passed for

@@ -41,7 +41,7 @@ impl Backoff {
         self.at <= now
     }
 
-    /// It is done now. The pause is the first one again if it was not wanted for as long as the next.
+    /// It is done now. The pause is the first one again if it was not wanted for as long as the next one.
     fn done(&mut self, now: Instant) {
         if self.at.after(self.pause.max(self.least)) <= now {
             self.pause = self.first;
@@ -62,6 +62,8 @@ struct Peer {
     heard: Instant,
     /// Since when it owes a page and says nothing.
     mute_since: Option<Instant>,
+    /// When it said who it is.
+    greeted: Instant,
 }
 
 /// The group as this member knows it.
@@ -77,9 +79,13 @@ pub(super) struct Neighbours {
     reached: BTreeMap<BootId, LinkId>,
     /// When they are dialled next: a link may be lost as soon as it stands, again and again.
     dials: BTreeMap<BootId, Backoff>,
+    /// Those whose links were lost, and who were not dialled since.
+    lost: BTreeSet<BootId>,
     /// The parent is to be told who is reached, and when at the soonest.
     reach_due: bool,
     reach_at: Option<Backoff>,
+    /// The parent has named members.
+    named: bool,
     /// Whom the parent was told to be reached.
     said: Option<Vec<BootId>>,
     /// The process is to be told, with their links.
@@ -100,8 +106,10 @@ impl Neighbours {
             links: BTreeMap::new(),
             reached: BTreeMap::new(),
             dials: BTreeMap::new(),
+            lost: BTreeSet::new(),
             reach_due: false,
             reach_at: None,
+            named: false,
             said: None,
             reached_due: false,
             tend_due: false,
@@ -134,6 +142,26 @@ impl Neighbours {
         let mut lives: Vec<BootId> = of(false).chain(of(true)).take(MEMBERS_MAX).collect();
         lives.sort_unstable();
         lives
+    }
+
+    /// No link to a neighbour stands any more; the last one did for so long.
+    fn lose(&mut self, life: BootId, stood: Duration) {
+        self.reached.remove(&life);
+        self.lost.insert(life);
+        if self.dials.get(&life).is_some_and(|dial| stood >= dial.pause) {
+            self.dials.remove(&life);
+        }
+    }
+
+    /// When a neighbour that is not reached is dialled; who was dialled just before its link was lost is given the
+    /// time to notice that, and the process too.
+    fn dial(&mut self, life: BootId, now: Instant) -> &mut Backoff {
+        let every = self.redial();
+        let dial = self.dials.entry(life).or_insert(Backoff::new(now, every, every));
+        if self.lost.remove(&life) {
+            dial.at = dial.at.max(now.after(every));
+        }
+        dial
     }
 
     /// What the parent is told of them, if that is due now and other than before.
@@ -192,7 +220,13 @@ impl Cache {
                     let reason = CloseReason::Limit("too many neighbours".into());
                     return send(out, LinkOutput::Close { link, reason });
                 }
-                let peer = Peer { certificate: peer, life: None, heard: now, mute_since: None };
+                let peer = Peer {
+                    certificate: peer,
+                    life: None,
+                    heard: now,
+                    mute_since: None,
+                    greeted: now,
+                };
                 group.links.insert(link, peer);
                 let (versions, name) = (self.config.versions, self.config.name.clone());
                 let hello = GroupMessage::Peer { versions, name, life: self.config.boot };
@@ -255,7 +289,7 @@ impl Cache {
         if common < GROUPS_SINCE || !is_member || certificate_of(name) != peer.certificate {
             return Err(CloseReason::Forbidden(format!("{name} is no member of this group")));
         }
-        peer.life = Some(life);
+        (peer.life, peer.greeted) = (Some(life), peer.heard);
         let before = group.reached.insert(life, link);
         (group.reach_due, group.reached_due, group.tend_due) = (true, true, true);
         let Some(before) = before else { return Ok(()) };
@@ -280,13 +314,14 @@ impl Cache {
     fn neighbour_gone(&mut self, link: LinkId, out: &mut Out) {
         let Some(group) = &mut self.neighbours else { return };
         group.tend_due = true;
-        let Some(life) = group.links.remove(&link).and_then(|peer| peer.life) else { return };
+        let Some(peer) = group.links.remove(&link) else { return };
+        let Some(life) = peer.life else { return };
         if group.reached.get(&life) == Some(&link) {
             let other = group.links.iter().find(|(_, peer)| peer.life == Some(life));
             match other.map(|(other, _)| *other) {
-                Some(other) => group.reached.insert(life, other),
-                None => group.reached.remove(&life),
-            };
+                Some(other) => drop(group.reached.insert(life, other)),
+                None => group.lose(life, peer.heard.since(peer.greeted)),
+            }
             (group.reach_due, group.reached_due) = (true, true);
         }
         // What was on its way on it does not come any more.
@@ -328,7 +363,7 @@ impl Cache {
             return;
         }
         (group.reach_due, group.tend_due) = (true, true);
-        (group.reach_at, group.said) = (None, None);
+        (group.reach_at, group.said, group.named) = (None, None, false);
         group.kept_until = Some(now.after(group.config.regroup));
         group.kept = group.members.keys().copied().collect();
         let address = group.config.address.clone();
@@ -408,14 +443,15 @@ impl Cache {
             if let Some(next) = group.reach_at.as_ref().filter(|_| group.reach_due) {
                 tend_at = Some(tend_at.map_or(next.at, |first| first.min(next.at)));
             }
-            for (life, member) in group.members.range(..own) {
-                if group.reached.contains_key(life) {
-                    continue;
-                }
-                let dial = group.dials.entry(*life).or_insert(Backoff::new(now, every, every));
+            let others = group.members.range(..own);
+            let unreached = others.filter(|(life, _)| !group.reached.contains_key(life));
+            let unreached: Vec<BootId> = unreached.map(|(life, _)| *life).collect();
+            for life in unreached {
+                let member = group.members[&life].clone();
+                let dial = group.dial(life, now);
                 if dial.is_due(now) {
                     dial.done(now);
-                    out.push(CacheOutput::Neighbour(NeighbourOutput::Dial(member.clone())));
+                    out.push(CacheOutput::Neighbour(NeighbourOutput::Dial(member)));
                 }
                 tend_at = Some(tend_at.map_or(dial.at, |first: Instant| first.min(dial.at)));
             }
@@ -430,6 +466,16 @@ impl Cache {
         group.tend_due = true;
         let others = members.into_iter().filter(|member| member.life != own);
         let told: BTreeMap<BootId, Member> = others.map(|member| (member.life, member)).collect();
+        // Where somebody is now nobody was dialled; and who is told of any was let in, perhaps, since it said whom
+        // it reaches.
+        let moved = told.values().filter(|member| {
+            let known = group.members.get(&member.life);
+            known.is_some_and(|known| known.address != member.address)
+        });
+        moved.for_each(|member| drop(group.dials.remove(&member.life)));
+        if !told.is_empty() && !std::mem::replace(&mut group.named, true) && group.said.is_some() {
+            (group.reach_due, group.said) = (!group.reached.is_empty(), None);
+        }
         group.kept.retain(|life| !told.contains_key(life) && group.reached.contains_key(life));
         // Several redirectors in a row may each name others.
         let over = group.kept.iter().nth(MEMBERS_MAX).copied();
@@ -456,6 +502,7 @@ impl Cache {
         let Some(group) = &mut self.neighbours else { return };
         let members = &group.members;
         group.dials.retain(|life, _| members.contains_key(life));
+        group.lost.retain(|life| members.contains_key(life));
         // All links to one: of two that cross the other would step in for the first.
         let is_gone = |peer: &Peer| peer.life.is_some_and(|life| !members.contains_key(&life));
         let gone = group.links.iter().filter(|(_, peer)| is_gone(peer));

@@ -483,7 +483,7 @@ impl Domain {
         let before = std::mem::replace(&mut entry.meta.settings, settings);
         if before.rights != entry.meta.settings.rights {
             let (name, rights) = self.rights(volume, &cx.config.access);
-            cx.links.set_rights(self.id, volume, name, rights);
+            cx.links.set_rights((self.id, volume), name, rights, RequestId(0));
         }
         if cx.config.faults.has(Fault::ChangedEarly) {
             return;

@@ -65,7 +65,8 @@ impl Oracle {
         let is_like = |(sent, other): (&u64, &u64)| {
             let (sent, other) = (self.intent(*sent), self.intent(*other));
             let same = sent.id.is_none() || other.asked_the_same(sent);
-            other.id.is_none() && other.domain == sent.domain && same
+            let open = sent.fate == Fate::Open && other.fate == Fate::Open;
+            open && other.id.is_none() && other.domain == sent.domain && same
         };
         let fits = |tags: &&Vec<u64>| {
             tags.len() == whole.len() && here(tags) && whole.iter().zip(*tags).all(is_like)
@@ -77,10 +78,10 @@ impl Oracle {
     fn exchange(&mut self, whole: &[u64], other: &[u64]) {
         for (sent, instead) in whole.iter().zip(other) {
             let intent = self.intent(*sent);
-            let (node, domain, id, fate) = (intent.node, intent.domain, intent.id, intent.fate);
+            let (node, domain, id) = (intent.node, intent.domain, intent.id);
             let Some(id) = id else { continue };
             self.settle_intent(*sent, domain, None, Fate::Open);
-            self.settle_intent(*instead, domain, Some(id), fate);
+            self.settle_intent(*instead, domain, Some(id), Fate::Open);
             let asked = self.asked.entry((node, domain)).or_default();
             asked.retain(|tag| tag != instead);
             asked.push(*sent);
