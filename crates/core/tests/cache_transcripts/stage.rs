@@ -16,7 +16,7 @@ use larder_core::id::{
 };
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{
-    CloseReason, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody, RequestError,
+    CloseReason, DomainInfo, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody, RequestError,
     ResumeAnswer, Versions, VolumeInfo, VolumeKey,
 };
 use larder_core::page::{Page, Record};
@@ -50,7 +50,10 @@ pub(crate) struct Stage {
     transactions: BTreeMap<String, Transaction>,
     asked: u64,
     fetched: Option<(Stamp, Vec<Arc<PageCopy>>)>,
+    /// The link on which the parent speaks.
     link: LinkId,
+    /// How many parents it has.
+    parents: u32,
     /// The boot that was to be registered last.
     boot: BootId,
     /// The protocol version that the parent speaks.
@@ -151,6 +154,7 @@ impl Stage {
             asked: 0,
             fetched: None,
             link: LinkId(0),
+            parents: 1,
             boot: BOOT,
             version: 1,
         }
@@ -178,6 +182,19 @@ impl Stage {
             "sent" => self.few_bytes(number(rest[0]) as usize),
             "setup" => self.setup(number(rest[0]), rest.get(1) != Some(&"unregistered")),
             "link" => self.link(rest),
+            "parents" => self.several_parents(number(rest[0]) as u32),
+            // From here on the parent at this link speaks.
+            "on" => {
+                self.link = LinkId(number(rest[0]));
+                Vec::new()
+            }
+            "list" => self.ask(CacheOp::ListVolumes),
+            "open-named" => self.ask(CacheOp::OpenVolume(VolumeKey::Name(rest[0].into()))),
+            "open-other" => self.ask(CacheOp::OpenVolume(VolumeKey::Id(OTHER_VOLUME))),
+            "fetch-other" => {
+                let (domain, pages, prefetch) = (OTHER_DOMAIN, list(rest[0]), false);
+                self.ask(CacheOp::Fetch { domain, pages, prefetch })
+            }
             "member" => self.member("here"),
             "member-nowhere" => self.member(""),
             "reachable" => self.input(CacheInput::Reachable(rest[0].into())),
@@ -251,6 +268,15 @@ impl Stage {
         let config = CacheConfig { group, ..Self::config(clock, 1 << 20) };
         (self.cache, self.shared) = Cache::new(config);
         self.version = 4;
+        Vec::new()
+    }
+
+    /// A cache of so many parents, each with domains of its own.
+    fn several_parents(&mut self, parents: u32) -> Vec<String> {
+        let clock = Arc::new(StageClock(Arc::clone(&self.now)));
+        self.parents = parents;
+        (self.cache, self.shared) =
+            Cache::new(CacheConfig { parents, ..Self::config(clock, 1 << 20) });
         Vec::new()
     }
 
@@ -375,7 +401,7 @@ impl Stage {
                 let (peer, in_group) = ("origin".into(), words[0] == "up");
                 self.input(CacheInput::Link(LinkInput::UpOpened {
                     link,
-                    parent: 0,
+                    parent: words.get(2).map_or(0, |parent| number(parent) as u32),
                     peer,
                     in_group,
                 }))
@@ -450,7 +476,12 @@ impl Stage {
                     bulk_window_bytes: 1 << 20,
                     lease: Duration::from_millis(option("lease=").map_or(3000, number)),
                 },
-                domains: Vec::new(),
+                domains: option("has=").map_or(Vec::new(), |has| vec![offered(has)]),
+            },
+            "volumes" => Message::Volumes {
+                request: RequestId(number(words[0])),
+                volumes: words[1..].iter().map(|name| listed(name)).collect(),
+                more: false,
             },
             "volume" => {
                 let named = |name| Right::ALL.into_iter().find(|right| right.name() == name);
@@ -704,6 +735,9 @@ impl Stage {
             self.boot = *boot;
         }
         match output {
+            CacheOutput::Link(LinkOutput::Send { link, message }) if self.parents > 1 => {
+                format!("send on {}: {message:?}", link.0)
+            }
             CacheOutput::Link(LinkOutput::Send { message, .. }) => format!("send {message:?}"),
             CacheOutput::Link(LinkOutput::Close { link, reason }) => {
                 format!("close link {}: {reason}", link.0)
@@ -856,6 +890,17 @@ fn committed(domain: DomainId, boot: BootId, words: &[&str]) -> Message {
     }
 }
 
+/// What a welcome says of a domain.
+fn offered(domain: &str) -> DomainInfo {
+    DomainInfo { domain: DomainId(number(domain)), epochs: epochs(&[(1, 1)]) }
+}
+
+/// A volume in a list.
+fn listed(name: &str) -> VolumeInfo {
+    let id = VolumeId(u128::from(name.as_bytes()[0]));
+    VolumeInfo { id, name: name.into(), ..volume_info() }
+}
+
 /// `failed 3 page=5 damaged=5` says that request 3 failed for page 5, since that is damaged.
 fn failed(words: &[&str]) -> Message {
     let option = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
@@ -864,6 +909,7 @@ fn failed(words: &[&str]) -> Message {
         pages: option("page=").map(page).into_iter().collect(),
         error: match option("damaged=") {
             Some(no) => RequestError::Damaged { page: page(no), detail: "rot".into() },
+            None if words.contains(&"unknown") => RequestError::NoVolume("v".into()),
             None if words.contains(&"deleted") => RequestError::Deleted("v".into()),
             None if words.contains(&"denied") => RequestError::Denied(Box::new(Denied {
                 volume: "v".into(),
