@@ -45,6 +45,9 @@ pub struct Plan {
     pub relays: Vec<u16>,
     /// The parent of each node, likewise.
     pub nodes: Vec<u16>,
+    /// Whether each node has a second parent, the origin, and from it the domains of even numbers.
+    #[serde(default)]
+    pub seconds: bool,
     /// Whether the last node has the name of the first: somebody copied its disk, and both run.
     pub twins: bool,
     /// Processes that are never started, by their place: the shrinker takes them away.
@@ -350,11 +353,19 @@ impl Plan {
             group.draw_strangers(seed, nodes);
         }
         plan.give_files(crate::files::draw(seed, plan.store_nanos));
+        plan.seconds = plan.draws_seconds();
         plan.bounds = Bounds::draw(&plan);
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         let outside = plan.outside_budget();
         assert!(outside.is_none(), "seed {seed} is {:?} and has {outside:?}", plan.budget);
         plan
+    }
+
+    /// A third of the worlds in which there is something to be had from each of two parents.
+    fn draws_seconds(&self) -> bool {
+        let rng = &mut Rng::new(self.seed ^ 0x5ec0_4d50);
+        let may = self.domains > 1 && self.group.is_none() && !self.twins;
+        may && rng.chance(1, 3)
     }
 
     /// Clients of files, or none.
@@ -466,6 +477,7 @@ impl Plan {
             Budget::Beyond => &[0, 50, 500, 50_000],
         };
         Self {
+            seconds: false,
             seed,
             faults,
             domains: pick(rng, &[1, 1, 1, 1, 2, 2, 3]),

@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 179] = [
+pub const PROBES: [(&str, Reached); 182] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -67,6 +67,7 @@ pub const PROBES: [(&str, Reached); 179] = [
     ("deletion-meets-what-is-prepared", Rare),
     ("deletion-recovered-from-the-log", Often),
     ("directory-forgets", Often),
+    ("domain-sought-elsewhere", Often),
     ("doomed-by-a-change", Often),
     ("doomed-by-a-new-line", Often),
     // It takes 4 MiB of pages that overtake a word.
@@ -131,6 +132,7 @@ pub const PROBES: [(&str, Reached); 179] = [
     ("notice-waits", Often),
     ("notices-overflow", Often),
     ("numbers-of-a-volume-being-deleted", Rare),
+    ("one-of-two-parents-lost", Often),
     ("outcome-before-its-change", Often),
     ("outcome-confirmed-before", Rare),
     ("outcome-told-again", Often),
@@ -211,6 +213,7 @@ pub const PROBES: [(&str, Reached); 179] = [
     // Nothing in a run uses the version cache yet.
     ("version-cache-purges", Rare),
     ("volume-deleted-during-install", Often),
+    ("volume-sought-elsewhere", Often),
     ("waits-of-a-lost-line", Often),
     ("who-decides-is-asked", Often),
     ("whole-change-overtook-page", Often),

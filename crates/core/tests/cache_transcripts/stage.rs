@@ -16,8 +16,8 @@ use larder_core::id::{
 };
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{
-    CloseReason, DomainInfo, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody, RequestError,
-    ResumeAnswer, Versions, VolumeInfo, VolumeKey,
+    CloseReason, DomainInfo, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody,
+    RequestError, ResumeAnswer, Versions, VolumeInfo, VolumeKey,
 };
 use larder_core::page::{Page, Record};
 use larder_core::rights::{Denied, Effective, Right};

@@ -112,7 +112,8 @@ impl World {
     fn leave_out(&mut self, proc: Proc) {
         let (parent, _) = self.process(proc).parent.expect("the origin is of every core");
         let core = self.core.clone().filter(|_| !self.seats.is_empty()).unwrap_or_default();
-        for other in std::iter::once(parent).chain(core) {
+        let second = self.has_second(proc).then_some(Proc(0));
+        for other in std::iter::once(parent).chain(second).chain(core) {
             self.net.block(proc, other);
             self.net.block(other, proc);
         }
@@ -229,7 +230,9 @@ impl World {
         for child in &status.children {
             let conn = conn_of(child.link);
             let proc = self.net.conn(conn).child;
-            if !self.is_in_core(proc) || self.process(proc).uplink != Some(conn) {
+            let process = self.process(proc);
+            let links = [process.uplink, process.second];
+            if !self.is_in_core(proc) || !links.contains(&Some(conn)) {
                 return Some(format!("keeps a link of {}, which is gone", child.name));
             }
             if child.unanswered > 0 {

@@ -94,7 +94,7 @@ impl World {
         let input = match end {
             End::Child => LinkInput::UpOpened {
                 link,
-                parent: 0,
+                parent: u32::from(self.is_second(conn)),
                 peer: self.process(self.net.conn(conn).parent).name.clone(),
                 in_group,
             },
@@ -148,6 +148,10 @@ impl World {
             self.process_mut(proc).uplink = None;
             self.enter_connect(proc);
         }
+        if self.process(proc).second == Some(conn) {
+            self.process_mut(proc).second = None;
+            self.enter_connect_second(proc);
+        }
     }
 
     /// Breaks a connection: each end hears of it at a time of its own.
@@ -178,7 +182,8 @@ impl World {
                 }
             }
         }
-        self.process_mut(proc).uplink = None;
+        let process = self.process_mut(proc);
+        (process.uplink, process.second) = (None, None);
     }
 
     /// Carries out what a machine asks of its links.
@@ -217,6 +222,7 @@ impl World {
             End::Child => Way::Up,
             End::Parent => Way::Down,
         };
+        let message = self.to_parent(proc, conn, message);
         if proc == Proc(0) {
             self.oracle.sent_by_origin(&message);
             self.note_answer(&message);
@@ -272,6 +278,7 @@ impl World {
         };
         let bytes = flight.bytes;
         let message = if self.plan.wire { through_wire(flight.message) } else { flight.message };
+        let message = self.of_parent(proc, delivery.conn, message);
         self.trace.mix(digest(&message));
         self.trace.line(|| {
             let conn = delivery.conn;

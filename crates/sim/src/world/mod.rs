@@ -13,6 +13,7 @@ mod reading;
 mod relay;
 mod rest;
 mod seats;
+mod seconds;
 mod settle;
 mod troubles;
 
@@ -169,6 +170,8 @@ enum Event {
     Open(u32, End),
     /// A process without a link up tries to get one.
     Connect(Proc, u32),
+    /// A node tries to get a link to its second parent.
+    ConnectSecond(Proc, u32),
     /// A machine's time has come.
     Timer(Proc, u32),
     /// A store carries out the next thing it was asked.
@@ -356,7 +359,7 @@ impl World {
                 About::Message(2 * u32::from(child(conn)) + u32::from(*way == Way::Up))
             }
             Event::Close(conn, ..) | Event::Open(conn, _) => About::Connection(child(conn)),
-            Event::Connect(child, _) => About::Connection(child.0),
+            Event::Connect(child, _) | Event::ConnectSecond(child, _) => About::Connection(child.0),
             Event::Timer(process, _) => About::Timer(process.0),
             // Beside its machine's.
             Event::Files(process, _) => About::Timer(0x8000 | process.0),
@@ -378,6 +381,7 @@ impl World {
             Event::Close(conn, end, reason) => self.close_at(conn, end, reason),
             Event::Open(conn, end) => self.open_at(conn, end),
             Event::Connect(child, incarnation) => self.connect(child, incarnation),
+            Event::ConnectSecond(child, incarnation) => self.connect_second(child, incarnation),
             Event::Timer(proc, incarnation) => self.timer(proc, incarnation),
             Event::Store(domain, incarnation, queue) => self.store_step(domain, incarnation, queue),
             Event::Stored(incarnation, input) => self.stored(incarnation, *input),

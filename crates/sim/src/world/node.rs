@@ -1,7 +1,7 @@
 //! Node processes: the cache machine, and the checks after each of its steps.
 
 use super::process::{Asked, lock};
-use super::{Event, World};
+use super::{Event, World, seconds};
 use crate::agenda::SECOND;
 use crate::check::copies::check_copy;
 use crate::net::Proc;
@@ -39,6 +39,7 @@ impl World {
         config.faults = self.plan.faults;
         config.group = self.plan.group.as_ref().map(|group| group.member(proc.0.to_string()));
         config.transactions_max = 4;
+        config.parents = 1 + u32::from(self.has_second(proc));
         self.plan.bounds.of_node(&mut config);
         let (cache, read) = Cache::new(config);
         let node = self.process_mut(proc).node();
@@ -54,6 +55,7 @@ impl World {
         self.trace.mix(0x40de << 16 | u64::from(proc.0));
         self.set_clock(proc);
         self.enter_connect(proc);
+        self.enter_connect_second(proc);
         self.enter_timer(proc);
         self.start_clients(proc);
         self.files_start(proc);
@@ -276,7 +278,8 @@ impl World {
             self.operator_mends_fork(proc);
         }
         if let CloseReason::Identity(name) = reason {
-            assert!(*name == self.process(proc).name, "P12: {proc:?} is refused as {name}");
+            let own = seconds::first_name(name) == self.process(proc).name;
+            assert!(own, "P12: {proc:?} is refused as {name}");
             self.tally.refused_twins += u64::from(self.plan.twins);
         }
     }

@@ -38,6 +38,8 @@ pub struct Process {
     pub timer_at: Option<Time>,
     /// Its link up: the connection, or none. The origin has none.
     pub uplink: Option<u32>,
+    /// The same to its second parent.
+    pub second: Option<u32>,
     /// Its parent and the line to it. The origin has none.
     pub parent: Option<(Proc, Line)>,
     /// Those that may be its parent in turn, where that is a group's redirector.
@@ -259,6 +261,7 @@ fn process(
         paused_until: Time(0),
         timer_at: None,
         uplink: None,
+        second: None,
         parent,
         parents: Vec::new(),
         attempts: 0,

@@ -120,6 +120,9 @@ impl World {
             if number > 0 && process.uplink.is_none() {
                 return Some(format!("{} has no link up", process.name));
             }
+            if self.has_second(proc) && process.second.is_none() {
+                return Some(format!("{} has no link to its second parent", process.name));
+            }
         }
         if let Some(why) = self.groups_unrest() {
             return Some(why);

@@ -66,7 +66,7 @@ impl Cache {
         let due = self.doubts.iter().find_map(|&volume| {
             let domain = self.shared.volume(volume)?.domain;
             let up = self.domains.get(&domain).and_then(|entry| entry.up);
-            let up = up.or_else(|| self.best_link(domain))?;
+            let up = up.or_else(|| self.offering(domain))?;
             (self.links[&up].room() > 0).then_some((volume, up))
         });
         let Some((volume, up)) = due else { return false };

@@ -35,6 +35,8 @@ pub(super) struct Domain {
     pub(super) state: Arc<DomainState>,
     /// The link on which it is had, or was asked for.
     pub(super) up: Option<LinkId>,
+    /// Parents that were asked for it in turn, and do not have it.
+    pub(super) refused: BTreeSet<u32>,
     /// That link's lease, or the last one's: how long a confirmed state may be called current.
     pub(super) lease: Duration,
     /// Its histories, as last told.
@@ -91,6 +93,7 @@ impl Domain {
         Self {
             state,
             up: None,
+            refused: BTreeSet::new(),
             lease: Duration::ZERO,
             epochs: Vec::new(),
             stream: Stream::Off,

@@ -196,6 +196,9 @@ impl Cache {
                 domain.commits.number_anew();
             }
         }
+        if self.domains.values().any(|domain| domain.live()) {
+            crate::probe::probe("one-of-two-parents-lost");
+        }
         self.requeue_calls(id);
         if self.redirector == Some(id) {
             self.redirector = None;
@@ -365,7 +368,7 @@ impl Cache {
             self.join_group(now, out);
         }
         let off = self.domains.iter().filter(|(_, entry)| entry.stream() == Stream::Off);
-        let here = |domain: &DomainId| self.best_link(*domain) == Some(id);
+        let here = |domain: &DomainId| self.next_link(*domain) == Some(id);
         let off: Vec<DomainId> = off.map(|(domain, _)| *domain).filter(here).collect();
         for domain in off {
             self.resume(now, domain, out);

@@ -14,12 +14,20 @@ impl Cache {
         self.links.values().any(Link::is_welcomed)
     }
 
-    /// The link on which a domain is to be had: of those that offer it the first parent's. An only parent may come
-    /// to serve it, and says until then that it does not.
-    pub(super) fn best_link(&self, domain: DomainId) -> Option<LinkId> {
+    /// The link on which a domain can be had: of those that offer it the first parent's.
+    pub(super) fn offering(&self, domain: DomainId) -> Option<LinkId> {
         let only = self.config.parents == 1;
         let has = |link: &&Link| link.is_welcomed() && (only || link.offers.contains(&domain));
         self.links.values().filter(has).min_by_key(|link| link.parent).map(|link| link.id)
+    }
+
+    /// The link on which a domain is asked for. One that nobody offers may be served since: then the parents are
+    /// asked in turn, and say that they do not have it.
+    pub(super) fn next_link(&self, domain: DomainId) -> Option<LinkId> {
+        let refused = |link: &Link| self.domains[&domain].refused.contains(&link.parent);
+        let welcomed = self.links.values().filter(|link| link.is_welcomed());
+        let next = welcomed.min_by_key(|link| (refused(link), link.parent)).map(|link| link.id);
+        self.offering(domain).or(next)
     }
 
     /// The welcomed link to a parent.

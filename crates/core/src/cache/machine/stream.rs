@@ -59,10 +59,14 @@ impl Cache {
     // ---- resume ----
 
     pub(super) fn resume(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
-        let Some(up) = self.best_link(domain) else { return };
+        let Some(up) = self.next_link(domain) else { return };
         let link = &self.links[&up];
         let has_room = link.room() > 0;
         let entry = self.domains.get_mut(&domain).expect("attached");
+        if entry.refused.contains(&link.parent) {
+            // All were asked.
+            entry.refused.clear();
+        }
         entry.up = Some(up);
         entry.lease = link.limits.expect("it is welcomed").lease;
         if !has_room {
@@ -150,8 +154,11 @@ impl Cache {
             entry.set_stream(Stream::Live(part.request));
             entry.position = Some(part.through);
             self.doubts.append(&mut entry.denied);
+            entry.refused.clear();
+            let link = self.standing(domain);
+            link.offers.insert(domain);
             if stream == Stream::Begun(part.request) {
-                self.standing(domain).outstanding -= 1;
+                link.outstanding -= 1;
             }
             self.send_beat(now, domain, out);
             if self.domains[&domain].wants_refresh() {

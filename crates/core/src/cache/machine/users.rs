@@ -440,7 +440,7 @@ impl Cache {
         };
         if let Some(domain) = known.map(|volume| volume.domain).or(named) {
             let up = self.link_of(domain).filter(|link| link.is_welcomed()).map(|link| link.id);
-            return up.or_else(|| self.best_link(domain));
+            return up.or_else(|| self.offering(domain));
         }
         let mut parents = (0..self.config.parents).filter(|parent| !asked.contains(parent));
         let link = match call.volume() {
@@ -510,6 +510,7 @@ impl Cache {
         asked.insert(parent);
         let left = asked.len() < self.config.parents as usize;
         if left {
+            crate::probe::probe("volume-sought-elsewhere");
             *sent = None;
             self.calls.push_back(id);
         }
@@ -794,9 +795,17 @@ impl Cache {
             return Ok(());
         }
         let resumed = super::domain::Stream::Asked(request);
-        let Some(entry) = self.domains.values_mut().find(|entry| entry.stream() == resumed) else {
+        let Some((domain, entry)) =
+            self.domains.iter_mut().find(|(_, entry)| entry.stream() == resumed)
+        else {
             return violation("the failure of no request");
         };
+        // Another parent may have it.
+        if self.config.parents > 1 {
+            crate::probe::probe("domain-sought-elsewhere");
+        }
+        link.offers.remove(domain);
+        entry.refused.insert(link.parent);
         entry.set_stream(super::domain::Stream::Off);
         // Whatever finds no room goes before all else: domains that are out of service must not take all
         // the time that their refusals need.

@@ -1,0 +1,112 @@
+//! Nodes with two parents (decision 0037). There is one origin in a world: over the second link a node is another
+//! process of its name there, and it has the domains of even numbers from it, the others from the first. What it would
+//! be told of the rest is left out, as if the parent were another origin's.
+
+use super::{Event, Machinery, World};
+use crate::agenda::MILLI;
+use crate::net::{End, Proc};
+use larder_core::id::DomainId;
+use larder_core::message::{Message, RequestError};
+
+/// The longest pause between two attempts to connect, in nanoseconds.
+const PAUSE_MAX: u64 = 500 * MILLI;
+
+/// What comes after a node's name in what it says to its second parent.
+const SECOND_NAME: &str = "/second";
+/// No domain has a number from here on.
+const NO_DOMAIN: u64 = 1_000;
+
+/// A node's name, whichever of its parents it was told to.
+pub(super) fn first_name(name: &str) -> &str {
+    name.strip_suffix(SECOND_NAME).unwrap_or(name)
+}
+
+impl World {
+    /// Whether a process has a second parent, the origin.
+    pub(super) fn has_second(&self, proc: Proc) -> bool {
+        self.plan.seconds && matches!(self.process(proc).machinery, Machinery::Node(_))
+    }
+
+    /// Whether a connection is its child's to its second parent.
+    pub(super) fn is_second(&self, conn: u32) -> bool {
+        self.process(self.net.conn(conn).child).second == Some(conn)
+    }
+
+    pub(super) fn enter_connect_second(&mut self, child: Proc) {
+        if self.has_second(child) {
+            let pause = self.rng.below(PAUSE_MAX) + MILLI;
+            let incarnation = self.process(child).incarnation;
+            self.agenda.enter(self.now.plus(pause), Event::ConnectSecond(child, incarnation));
+        }
+    }
+
+    pub(super) fn connect_second(&mut self, child: Proc, incarnation: u32) {
+        let process = self.process(child);
+        if process.incarnation != incarnation || !process.is_up() || process.second.is_some() {
+            return;
+        }
+        if self.waits(child, || Event::ConnectSecond(child, incarnation)) {
+            return;
+        }
+        let (_, line) = self.process(child).parent.expect("a node has a parent");
+        let origin = Proc(0);
+        if !self.net.reachable(child, origin) || !self.process(origin).is_up() {
+            self.enter_connect_second(child);
+            return;
+        }
+        let conn = self.net.connect(child, origin, line);
+        self.process_mut(child).second = Some(conn);
+        self.trace.line(|| format!("{child:?} connects to its second parent as {conn}"));
+        let first = self.now.plus(line.latency);
+        self.agenda.enter(first, Event::Open(conn, End::Parent));
+        self.agenda.enter(first.plus(line.latency + 1), Event::Open(conn, End::Child));
+    }
+
+    /// What a node says to one of two parents: to the second it is nobody whom the first knows, and what it asks of
+    /// the other's domains is of none that there is.
+    pub(super) fn to_parent(&self, proc: Proc, conn: u32, mut message: Message) -> Message {
+        if !self.has_second(proc) || self.net.conn(conn).child != proc {
+            return message;
+        }
+        let second = self.is_second(conn);
+        if let Message::Hello { name, .. } | Message::Register { name, .. } = &mut message
+            && second
+        {
+            name.push_str(SECOND_NAME);
+        }
+        if let Message::Resume { domain, .. } | Message::Register { domain, .. } = &mut message
+            && domain.0.is_multiple_of(2) != second
+        {
+            domain.0 += NO_DOMAIN;
+        }
+        message
+    }
+
+    /// What a parent tells a node with another one, without what is the other's.
+    pub(super) fn of_parent(&self, proc: Proc, conn: u32, message: Message) -> Message {
+        if !self.has_second(proc) || self.net.conn(conn).child != proc {
+            return message;
+        }
+        let even = self.is_second(conn);
+        let is_here = |domain: DomainId| domain.0.is_multiple_of(2) == even;
+        match message {
+            Message::Welcome { version, name, time, limits, mut domains } => {
+                domains.retain(|info| is_here(info.domain));
+                Message::Welcome { version, name, time, limits, domains }
+            }
+            Message::Volume { request, info } if !is_here(info.domain) => {
+                let error = RequestError::NoVolume(info.name);
+                Message::Failed { request, pages: Vec::new(), error }
+            }
+            Message::Volumes { request, mut volumes, more } => {
+                // A list that goes on says from where.
+                let last = volumes.len().saturating_sub(usize::from(more));
+                let kept = volumes.split_off(last);
+                volumes.retain(|info| is_here(info.domain));
+                volumes.extend(kept);
+                Message::Volumes { request, volumes, more }
+            }
+            message => message,
+        }
+    }
+}
