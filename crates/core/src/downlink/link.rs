@@ -84,6 +84,8 @@ pub(crate) struct Link {
     pub(crate) resolved: BTreeMap<VolumeId, Right>,
     /// What its child was told in answers of volumes whose domain it did not follow yet.
     pub(super) answered: BTreeMap<VolumeId, Answered>,
+    /// Of some volumes it was not kept what was answered.
+    pub(super) unremembered: bool,
     /// A quiet timer is set.
     pub(crate) quiet_armed: bool,
 }
@@ -109,6 +111,7 @@ impl Link {
             streamed_last: None,
             resolved: BTreeMap::new(),
             answered: BTreeMap::new(),
+            unremembered: false,
             quiet_armed: false,
         }
     }

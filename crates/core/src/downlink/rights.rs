@@ -286,7 +286,7 @@ impl Downlinks {
         let right = info.right.unwrap_or(Right::Admin);
         let answered = Answered { domain: info.domain, right, asked };
         let is_relay = entry.is_relay();
-        let Link { answered: kept, resolved, peer, followers, .. } = entry;
+        let Link { answered: kept, unremembered, resolved, peer, followers, .. } = entry;
         match followers.get_mut(&info.domain) {
             Some(follower) => {
                 let now = resolve(restricted, resolved, peer, info.id);
@@ -299,7 +299,7 @@ impl Downlinks {
             None if kept.len() < ANSWERED_MAX || kept.contains_key(&info.id) => {
                 kept.insert(info.id, answered);
             }
-            None => {}
+            None => *unremembered = true,
         }
     }
 
@@ -311,10 +311,8 @@ impl Downlinks {
             return;
         };
         let is_relay = entry.is_relay();
-        let Link { answered, resolved, peer, followers, .. } = entry;
+        let Link { answered, unremembered, resolved, peer, followers, .. } = entry;
         let Some(follower) = followers.get_mut(&domain) else { return };
-        // Of some it was not kept what was answered.
-        let full = answered.len() >= ANSWERED_MAX;
         answered.retain(|volume, of| {
             if of.domain == domain {
                 let now = resolve(restricted, resolved, peer, *volume);
@@ -325,7 +323,7 @@ impl Downlinks {
             }
             of.domain != domain
         });
-        if is_relay || full {
+        if is_relay || *unremembered {
             let of_domain = restricted.iter().filter(|(_, volume)| volume.domain == domain);
             follower.owed.extend(of_domain.map(|(volume, _)| *volume));
         }

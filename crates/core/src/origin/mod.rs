@@ -303,7 +303,7 @@ impl Origin {
                 let mut elsewhere = parts.filter(|part| !self.domains.contains_key(&part.domain));
                 if let Some(part) = elsewhere.next() {
                     let error = RequestError::Invalid(format!(
-                        "{} is not of this origin, and transactions over several origins are not done yet",
+                        "domain {} is not of this origin: transactions over several origins are not done yet",
                         part.domain.0
                     ));
                     self.links.defer(link, domain, id, error, out);

@@ -20,7 +20,8 @@ pub struct RelayConfig {
     /// The link up is given up when nothing was heard for this long. Default: 20 s.
     pub silence_max: Duration,
     /// A child's request that could not be sent for this long, or that is not answered for this long
-    /// once it was, fails with `Unavailable`. Default: 10 s.
+    /// once it was, fails with `Unavailable`; a resume has eight times as long for each part of its answer. Default:
+    /// 10 s.
     pub request_max: Duration,
     /// Most pages gathered for one child's resume; beyond it the child is answered `Reset`.
     /// Default: 65 536 (32 bytes each while the resume lasts).

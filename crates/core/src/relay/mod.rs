@@ -42,6 +42,9 @@ impl LinkSink for Vec<RelayOutput> {
     }
 }
 
+/// A resume has so many times the time of another request.
+const RESUME_TIMES: u32 = 8;
+
 /// The protocol version from which on a parent is told for whom something is asked.
 const ASKS_FOR_SINCE: u32 = 3;
 
@@ -474,14 +477,25 @@ impl Relay {
     /// answer is on the way, and asked for again, so that a full line brought nothing to anybody. Once
     /// alone: over a line that breaks again and again it would never be given up.
     fn wait_anew(&mut self, now: Instant, request: RequestId) {
-        let deadline = now.after(self.config.request_max);
         let fresh = |pending: &&mut Pending| pending.asker.is_some() && !pending.ever_sent;
         if let Some(pending) = self.pending.get_mut(&request).filter(fresh) {
             pending.ever_sent = true;
-            self.deadlines.remove(&(pending.deadline, request));
-            pending.deadline = deadline;
-            self.deadlines.insert((deadline, request));
+            self.has_time(now, request);
         }
+    }
+
+    /// A request that somebody waits for is given up when nothing more comes of it from now on. How long a resume
+    /// takes is for the stores above to say: given up and asked anew, one that takes longer than other requests would
+    /// never be answered (bug 189).
+    fn has_time(&mut self, now: Instant, request: RequestId) {
+        let Some(pending) = self.pending.get_mut(&request).filter(|it| it.asker.is_some()) else {
+            return;
+        };
+        let times = if matches!(pending.what, What::Child { .. }) { RESUME_TIMES } else { 1 };
+        let deadline = now.after(self.config.request_max.saturating_mul(times));
+        self.deadlines.remove(&(pending.deadline, request));
+        pending.deadline = deadline;
+        self.deadlines.insert((deadline, request));
     }
 
     /// A request is over; what was counted for it is taken back.

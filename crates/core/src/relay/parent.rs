@@ -383,6 +383,7 @@ impl Relay {
             What::Fetch { .. } | What::Other(_) => return Ok(()),
         }
         if !part.done {
+            self.has_time(now, request);
             return Ok(());
         }
         let Some(pending) = self.answered(request) else {

@@ -27,6 +27,9 @@ use tokio::sync::{broadcast, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 
+/// Links to a parent are numbered from a multiple of this on.
+const LINKS_OF_PARENT: u64 = 1 << 32;
+
 /// What to make.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
@@ -66,16 +69,30 @@ pub struct NodeStatus {
     pub name: String,
     /// This process's life, in hexadecimal.
     pub boot: String,
-    /// The address of its parent.
+    /// The address of its parent; of several, all with commas between.
     pub parent: String,
-    /// Whether the link to the parent stands.
+    /// Whether the link to the parent stands; to all of several.
     pub connected: bool,
     /// Why it does not.
     pub trouble: Option<String>,
+    /// Each parent, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parents: Vec<ParentStatus>,
     /// Its own certificate.
     pub certificate: CertificateStatus,
     /// The domains whose volumes are open.
     pub domains: Vec<DomainStatus>,
+}
+
+/// What a node knows of one of its parents.
+#[derive(Clone, Debug, Serialize)]
+pub struct ParentStatus {
+    /// Its address.
+    pub address: String,
+    /// Whether the link to it stands.
+    pub connected: bool,
+    /// Why it does not.
+    pub trouble: Option<String>,
 }
 
 /// A cache in this process, linked to its parent. Cloning shares it; it ends with
@@ -93,9 +110,12 @@ pub(super) struct NodeShared {
     pub(super) requests: Requests,
     pub(super) metrics: Arc<Metrics>,
     events: broadcast::Sender<Event>,
+    /// The best of its links.
     link: LinkWatch,
+    /// Each of several.
+    links: Vec<LinkWatch>,
     credentials: Arc<Credentials>,
-    parents: ParentWatch,
+    parents: Vec<ParentWatch>,
     places: Option<Places>,
     pub(super) ids: IdPools,
     pub(super) commit_rooms: CommitRooms,
@@ -128,7 +148,7 @@ impl NodeShared {
 }
 
 impl Node {
-    /// Starts a node and waits until its parent has welcomed it. Fails when a certificate does
+    /// Starts a node and waits until its parent has welcomed it, or one of several. Fails when a certificate does
     /// not do, when the parent refuses this node, and when there is no link within
     /// `request_limit`.
     pub async fn connect(config: NodeConfig) -> Result<Self> {
@@ -173,15 +193,24 @@ impl Node {
             queue_bytes,
             config.link.write_limit.0,
         );
-        let (state, link) = watch::channel(LinkState::Down(None));
-        let keys = credentials.clone();
         // Where the group finds its redirector itself, that is the parent, once it is known.
         let (elected, parents) = watch::channel(None);
-        let parents: ParentWatch = match config.group.elects() {
-            true => parents,
-            false => Parent::configured(&config.node.parent).only(),
+        let parents: Vec<ParentWatch> = match config.group.elects() {
+            true => vec![parents],
+            false => config.node.parents().map(|at| Parent::configured(at).only()).collect(),
         };
-        let mut dialer = Dialer::new(parents.clone(), setup, keys, config.link.clone(), state);
+        let mut links = Vec::new();
+        let mut dialers = Vec::new();
+        for (number, parents) in (0..).zip(&parents) {
+            let (state, link) = watch::channel(LinkState::Down(None));
+            let (setup, keys, limits) = (setup.clone(), credentials.clone(), config.link.clone());
+            let dialer = Dialer::new(parents.clone(), setup, keys, limits, state);
+            dialers.push(dialer.of_parent(number));
+            links.push(link);
+        }
+        let others = dialers.split_off(1);
+        let mut dialer = dialers.pop().expect("a node has a parent");
+        let (link, watched) = LinkState::best_of(&links);
         let (events, _) = broadcast::channel(events);
         let requests = Requests::new(inputs.clone());
         let neighbours = membership.as_ref().map(|membership| membership.neighbours.clone());
@@ -199,10 +228,16 @@ impl Node {
         });
         let host = Host::spawn(machine, outlet, queues, Vec::new());
         let dial = tokio::spawn(dialer.run(1));
+        let dials = (1..).zip(others).map(|(number, dialer)| {
+            // Each numbers its links by itself.
+            tokio::spawn(dialer.run(1 + number * LINKS_OF_PARENT)).abort_handle()
+        });
         let watch = tokio::spawn(credentials.clone().watch(metrics.clone()));
         tracing::info!(name = %config.full_name(), %boot, parent = %config.node.parent, "node started");
         let mut tasks = [&host, &dial, &watch].map(JoinHandle::abort_handle).to_vec();
         tasks.extend(neighbours);
+        tasks.extend(dials);
+        tasks.extend(watched);
         let shared = NodeShared {
             ids: IdPools::new(config.node.page_run),
             config,
@@ -213,6 +248,7 @@ impl Node {
             metrics,
             events,
             link,
+            links,
             commit_rooms: CommitRooms::new(commit_bytes),
             credentials,
             parents,
@@ -355,21 +391,37 @@ impl Node {
                 leased: shared.cache.leased(domain, at),
             }
         };
-        let link = shared.link.borrow().clone();
+        let parents: Vec<ParentStatus> = std::iter::zip(&shared.parents, &shared.links)
+            .map(|(parent, link)| {
+                let (address, link) = (self.address_of(parent), link.borrow().clone());
+                let connected = matches!(link, LinkState::Up { .. });
+                ParentStatus { address, connected, trouble: link.trouble() }
+            })
+            .collect();
+        let all = |part: fn(&ParentStatus) -> Option<String>| {
+            let parts: Vec<String> = parents.iter().filter_map(part).collect();
+            parts.join(", ")
+        };
+        let trouble = match parents.as_slice() {
+            [only] => only.trouble.clone(),
+            _ => Some(all(|one| Some(format!("{}: {}", one.address, one.trouble.as_ref()?))))
+                .filter(|trouble| !trouble.is_empty()),
+        };
         NodeStatus {
             name: shared.config.full_name(),
             boot: shared.boot.to_string(),
-            parent: self.parent(),
-            connected: matches!(link, LinkState::Up { .. }),
-            trouble: link.trouble(),
+            parent: all(|one| Some(one.address.clone())),
+            connected: parents.iter().all(|parent| parent.connected),
+            trouble,
             certificate: shared.credentials.status(),
             domains: shared.cache.domains().into_iter().map(domain).collect(),
+            parents: if parents.len() > 1 { parents } else { Vec::new() },
         }
     }
 
-    /// The address of its parent now: a group that finds its redirector itself may have another one soon.
-    fn parent(&self) -> String {
-        let parent = self.shared.parents.borrow().as_ref().map(|parent| parent.address.clone());
+    /// The address of a parent now: a group that finds its redirector itself may have another one soon.
+    fn address_of(&self, parent: &ParentWatch) -> String {
+        let parent = parent.borrow().as_ref().map(|parent| parent.address.clone());
         parent.unwrap_or_else(|| self.shared.config.node.parent.clone())
     }
 
@@ -448,7 +500,12 @@ impl Probe for Node {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.shared.credentials.notes()
+        let mut notes = self.shared.credentials.notes();
+        for parent in self.status().parents.into_iter().filter(|parent| !parent.connected) {
+            let trouble = parent.trouble.unwrap_or_default();
+            notes.push(format!("no link to the parent {}: {trouble}", parent.address));
+        }
+        notes
     }
 
     fn status(&self) -> Telling<'_> {
@@ -522,6 +579,7 @@ fn absences_max(memory: u64) -> usize {
 
 fn cache_config(config: &NodeConfig, boot: BootId) -> CacheConfig {
     CacheConfig {
+        parents: u32::try_from(config.node.parents().count()).unwrap_or(u32::MAX),
         memory_bytes: usize::try_from(config.node.memory.0).unwrap_or(usize::MAX),
         absences_max: absences_max(config.node.memory.0),
         policy: match config.node.policy {

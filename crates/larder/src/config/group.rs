@@ -130,7 +130,7 @@ impl GroupSection {
 
     /// Where others of the group may be found.
     pub(crate) fn seeds(&self) -> impl Iterator<Item = &str> {
-        self.seeds.split(',').map(str::trim).filter(|seed| !seed.is_empty())
+        super::parents::listed(&self.seeds)
     }
 
     /// What does not do: which key, and why.

@@ -6,6 +6,7 @@
 //! `LARDER_NAME`. Unknown keys are errors, so that a misspelt one is noticed.
 
 mod group;
+pub(crate) mod parents;
 mod units;
 
 pub use group::{GroupRole, GroupSection};
@@ -135,9 +136,10 @@ pub struct NodeSection {
     /// Which of the processes under this name it is: letters, digits, `-`, `_`, `.`. Each has an
     /// instance of its own; empty: the one without.
     pub instance: String,
-    /// The parent's address, `host:port`.
+    /// The parent's address, `host:port`; of several, each with domains of its own, all with commas between.
     pub parent: String,
-    /// The name that the parent's certificate must prove; empty: any that may serve.
+    /// The name that the parent's certificate must prove, or one of those with commas between; empty: any that may
+    /// serve.
     pub parent_name: String,
     /// Bytes of pages kept in memory.
     pub memory: Size,
@@ -543,6 +545,7 @@ impl Config {
         if let Some((key, why)) = self.group.fault() {
             return Err(invalid(key, why));
         }
+        self.check_parents()?;
         if self.group.elects() {
             let node = self.node();
             if !is_node_name(&node.redirector().name) {

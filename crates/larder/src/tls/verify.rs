@@ -2,6 +2,7 @@
 
 use super::revoked::Revoked;
 use super::{Identity, TlsError, peer_name};
+use crate::config::parents::listed;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
@@ -160,9 +161,9 @@ impl ServerCertVerifier for ParentVerifier {
         check_revoked(self.revoked.as_deref(), end_entity)?;
         let found = peer_name(end_entity).ok_or(CertificateError::BadEncoding)?;
         match &self.wanted {
-            Some(wanted) if *wanted != found => Err(Error::General(format!(
-                "it names `{found}`, but `{wanted}` is configured as the parent's name"
-            ))),
+            Some(wanted) if !listed(wanted).any(|name| name == found) => Err(Error::General(
+                format!("it names `{found}`, but `{wanted}` is configured as the parent's name"),
+            )),
             _ => Ok(ServerCertVerified::assertion()),
         }
     }

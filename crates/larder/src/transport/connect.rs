@@ -25,6 +25,8 @@ pub(super) struct Target {
     pub(super) side: Side,
     /// `host:port`.
     pub(super) address: String,
+    /// Which of the parents it is; 0 of a neighbour.
+    pub(super) parent: u32,
     pub(super) credentials: Arc<Credentials>,
     pub(super) link: LinkConfig,
     /// It is the redirector that the group has found: who is not of the group is not linked to.
@@ -112,7 +114,7 @@ impl Target {
                  neighbours; is it the group's redirector?"
             );
         }
-        let opened = LinkInput::UpOpened { link, parent: 0, peer: peer.name, in_group };
+        let opened = LinkInput::UpOpened { link, parent: self.parent, peer: peer.name, in_group };
         let opened = (opened, self.address.as_str());
         match stream {
             Stream::Tls(stream, certificate) => {

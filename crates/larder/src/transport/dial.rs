@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 /// A link that lived this long was a good one: the pauses begin anew.
@@ -38,6 +39,43 @@ pub(crate) enum LinkState {
 }
 
 impl LinkState {
+    /// The best of several links: one that stands, or else one that is dialled still. With the tasks that watch them.
+    pub(crate) fn best_of(links: &[LinkWatch]) -> (LinkWatch, Vec<AbortHandle>) {
+        if let [only] = links {
+            return (only.clone(), Vec::new());
+        }
+        let best = Arc::new(watch::Sender::new(Self::Down(None)));
+        let watch = best.subscribe();
+        let tasks = links.iter().cloned().map(|mut link| {
+            let (all, best) = (links.to_vec(), best.clone());
+            let watches = async move {
+                loop {
+                    // Seen within: who looks last says last.
+                    best.send_if_modified(|state| {
+                        let states = all.iter().map(|link| link.borrow().clone());
+                        let next = states.min_by_key(Self::rank).expect("there are several");
+                        let changes = *state != next;
+                        *state = next;
+                        changes
+                    });
+                    if link.changed().await.is_err() {
+                        return;
+                    }
+                }
+            };
+            tokio::spawn(watches).abort_handle()
+        });
+        (watch, tasks.collect())
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Up { .. } => 0,
+            Self::Down(_) => 1,
+            Self::Refused(_) | Self::Untrusted(_) => 2,
+        }
+    }
+
     /// Why there is no link; none: there is one.
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
@@ -118,7 +156,7 @@ impl Dialer {
         state: watch::Sender<LinkState>,
     ) -> Self {
         let (side, address) = (Side::Up, String::new());
-        let target = Target { side, address, credentials, link, found: false };
+        let target = Target { side, address, parent: 0, credentials, link, found: false };
         Self {
             parents,
             target,
@@ -128,6 +166,12 @@ impl Dialer {
             helper: None,
             unfit: None,
         }
+    }
+
+    /// It is of this one of several parents.
+    pub(crate) fn of_parent(mut self, parent: u32) -> Self {
+        self.target.parent = parent;
+        self
     }
 
     /// Has misses of neighbours answered where the link is read, as far as that can be.

@@ -101,6 +101,7 @@ impl NeighbourDialer {
         Target {
             side: Side::Neighbour,
             address: member.address.clone(),
+            parent: 0,
             credentials: self.credentials.clone(),
             link: self.link.clone(),
             found: false,

@@ -8,4 +8,5 @@ mod faults;
 mod files;
 mod groups;
 mod hostile;
+mod parents;
 mod volumes;

@@ -888,7 +888,7 @@ impl Cache {
             link.outstanding -= 1;
         }
         match error {
-            RequestError::Full(_) | RequestError::Damaged { .. } => {
+            RequestError::Full(_) | RequestError::Damaged { .. } | RequestError::Invalid(_) => {
                 let since = pending.unable.take().map_or(now, |(since, _)| since);
                 pending.unable = Some((since, error));
             }
@@ -911,7 +911,8 @@ impl Cache {
         }
         let ended = known.and_then(Result::err);
         // Whether somebody still waits or not: it is not done, and would be sent for good.
-        if let Some(refused) = pending.refused().filter(|_| lasting).or(ended) {
+        let never = pending.unable.as_ref().and_then(|(_, error)| cannot_be_done(error));
+        if let Some(refused) = pending.refused().filter(|_| lasting).or(never).or(ended) {
             crate::probe::probe("commit-refused-by-a-full-store");
             let answer = Err(refused.clone());
             let users = commits.end(id, &answer);
@@ -956,4 +957,9 @@ impl Cache {
             self.send(domain, Message::Confirm { domain, boot, upto }, out);
         }
     }
+}
+
+/// What is said of a commit that its origin takes in no case, and did not before: it is not tried again.
+fn cannot_be_done(error: &RequestError) -> Option<RequestError> {
+    matches!(error, RequestError::Invalid(_)).then(|| error.clone())
 }

@@ -64,9 +64,8 @@ impl Cache {
     /// Asks for volumes of which it is not known whether they are there.
     pub(super) fn send_doubt(&mut self, out: &mut Out) -> bool {
         let due = self.doubts.iter().find_map(|&volume| {
-            let domain = self.shared.volume(volume)?.domain;
-            let up = self.domains.get(&domain).and_then(|entry| entry.up);
-            let up = up.or_else(|| self.offering(domain))?;
+            // Nobody else's word that there is no such volume counts.
+            let up = self.source_of(self.shared.volume(volume)?.domain)?;
             (self.links[&up].room() > 0).then_some((volume, up))
         });
         let Some((volume, up)) = due else { return false };

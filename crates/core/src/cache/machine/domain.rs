@@ -130,6 +130,11 @@ impl Domain {
         self.state.set_live(self.live());
     }
 
+    /// Its parent has answered for it on the link that stands.
+    pub(super) fn is_had(&self) -> bool {
+        !matches!(self.stream, Stream::Off | Stream::Waits | Stream::Asked(_))
+    }
+
     pub(super) fn live(&self) -> bool {
         matches!(self.stream, Stream::Live(_))
     }

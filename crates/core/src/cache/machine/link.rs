@@ -158,7 +158,7 @@ impl Cache {
             bulk_bytes: 0,
         };
         self.links.insert(id, link);
-        self.tick_at = Some(now.after(self.tick_every()));
+        self.tick_soon(now);
         let hello = Message::Hello {
             min_version: self.config.versions.oldest,
             max_version: self.config.versions.newest,
@@ -360,15 +360,21 @@ impl Cache {
             let parent = Versions { oldest: version, newest: version };
             return Err(CloseReason::Version { parent, child });
         }
+        if self.is_had_elsewhere(id, &offers) {
+            let why = "two of this node's parents have the same domains: they lead to one origin, which takes a node for \
+                       one that moves between them";
+            return Err(CloseReason::Forbidden(why.into()));
+        }
         let link = self.links.get_mut(&id).expect("it came on this link");
         (link.limits, link.version, link.offers) = (Some(limits), version, offers);
         // Regular work may be due sooner than it was thought before the lease was known.
-        self.tick_at = Some(now.after(self.tick_every()));
+        self.tick_soon(now);
+        self.unpark_calls();
         if self.redirector.is_none() {
             self.join_group(now, out);
         }
         let off = self.domains.iter().filter(|(_, entry)| entry.stream() == Stream::Off);
-        let here = |domain: &DomainId| self.next_link(*domain) == Some(id);
+        let here = |domain: &DomainId| self.offering(*domain) == Some(id);
         let off: Vec<DomainId> = off.map(|(domain, _)| *domain).filter(here).collect();
         for domain in off {
             self.resume(now, domain, out);

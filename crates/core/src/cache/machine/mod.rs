@@ -81,6 +81,8 @@ pub struct Cache {
     deadlines: BTreeSet<(Instant, RequestId)>,
     /// Calls to be sent, in order; some wait no longer.
     calls: VecDeque<RequestId>,
+    /// Those for which no parent is there.
+    parked: Vec<RequestId>,
     /// Whose turn it was to send.
     sent_last: Option<Turn>,
     /// Open volumes that a resume named as a whole: whether they were deleted is to be asked.
@@ -122,6 +124,7 @@ impl Cache {
             users: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             calls: VecDeque::new(),
+            parked: Vec::new(),
             sent_last: None,
             doubts: BTreeSet::new(),
             numbers: Numbers::default(),
@@ -154,15 +157,25 @@ impl Cache {
 
     /// The time between two beats. A state that is older than the lease when the next echo comes
     /// could not be called current for all of the time between.
-    fn beat_interval(&self) -> Duration {
-        let leases = self.links.values().filter_map(|link| Some(link.limits?.lease));
-        let lease = leases.min().unwrap_or(Duration::MAX);
+    fn beat_interval(&self, domain: DomainId) -> Duration {
+        self.beats_within(self.link_of(domain).and_then(|link| Some(link.limits?.lease)))
+    }
+
+    fn beats_within(&self, lease: Option<Duration>) -> Duration {
+        let lease = lease.unwrap_or(Duration::MAX);
         self.config.beat_every.min(lease / 3).max(BEAT_MIN)
     }
 
     /// The time between two rounds of regular work.
     fn tick_every(&self) -> Duration {
-        (self.beat_interval() / 4).max(Duration::from_millis(1))
+        let leases = self.links.values().filter_map(|link| Some(link.limits?.lease));
+        (self.beats_within(leases.min()) / 4).max(Duration::from_millis(1))
+    }
+
+    /// Regular work is due no later than a round from now.
+    fn tick_soon(&mut self, now: Instant) {
+        let at = now.after(self.tick_every());
+        self.tick_at = Some(self.tick_at.map_or(at, |due| due.min(at)));
     }
 
     fn tick(&mut self, now: Instant, out: &mut Out) {

@@ -92,6 +92,8 @@ pub(super) struct Neighbours {
     reached_due: bool,
     /// Links or members are others than when they were looked at last.
     tend_due: bool,
+    /// The time of the last input.
+    now: Instant,
     /// When they are looked at in any case: somebody is to be dialled, or to be given up.
     tend_at: Option<Instant>,
 }
@@ -113,6 +115,7 @@ impl Neighbours {
             said: None,
             reached_due: false,
             tend_due: false,
+            now: Instant(0),
             tend_at: None,
         }
     }
@@ -208,7 +211,7 @@ impl Cache {
 
     pub(super) fn handle_neighbour(&mut self, now: Instant, input: LinkInput, out: &mut Out) {
         let Some(group) = &mut self.neighbours else { return };
-        group.tend_due = true;
+        (group.tend_due, group.now) = (true, now);
         match input {
             LinkInput::UpOpened { link, peer, in_group, .. }
             | LinkInput::DownOpened { link, peer, in_group, .. } => {
@@ -320,7 +323,7 @@ impl Cache {
             let other = group.links.iter().find(|(_, peer)| peer.life == Some(life));
             match other.map(|(other, _)| *other) {
                 Some(other) => drop(group.reached.insert(life, other)),
-                None => group.lose(life, peer.heard.since(peer.greeted)),
+                None => group.lose(life, group.now.since(peer.greeted)),
             }
             (group.reach_due, group.reached_due) = (true, true);
         }
@@ -398,7 +401,8 @@ impl Cache {
         self.say_came(out);
         self.end_late_transfers(now, out);
         self.help_waiting(now, out);
-        let group = self.neighbours.as_ref().expect("looked at above");
+        let group = self.neighbours.as_mut().expect("looked at above");
+        group.now = now;
         if group.tend_due || group.tend_at.is_some_and(|at| at <= now) {
             self.tend_neighbours(now, out);
         }
@@ -474,7 +478,8 @@ impl Cache {
         });
         moved.for_each(|member| drop(group.dials.remove(&member.life)));
         if !told.is_empty() && !std::mem::replace(&mut group.named, true) && group.said.is_some() {
-            (group.reach_due, group.said) = (!group.reached.is_empty(), None);
+            group.reach_due |= !group.reached.is_empty();
+            group.said = None;
         }
         group.kept.retain(|life| !told.contains_key(life) && group.reached.contains_key(life));
         // Several redirectors in a row may each name others.

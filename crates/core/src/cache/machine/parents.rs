@@ -6,6 +6,7 @@ use super::{Cache, CacheOutput, Out};
 use crate::id::{DomainId, LinkId};
 use crate::machine::LinkOutput;
 use crate::message::Message;
+use std::collections::BTreeSet;
 
 impl Cache {
     /// Whether a parent has welcomed this node.
@@ -21,13 +22,33 @@ impl Cache {
         self.links.values().filter(has).min_by_key(|link| link.parent).map(|link| link.id)
     }
 
-    /// The link on which a domain is asked for. One that nobody offers may be served since: then the parents are
-    /// asked in turn, and say that they do not have it.
+    /// The link on which a domain's stream is asked for. One that no parent offers, though all are there, may have come
+    /// into service at one of them since: they are asked in turn, and say that they do not have it.
     pub(super) fn next_link(&self, domain: DomainId) -> Option<LinkId> {
         let refused = |link: &Link| self.domains[&domain].refused.contains(&link.parent);
         let welcomed = self.links.values().filter(|link| link.is_welcomed());
-        let next = welcomed.min_by_key(|link| (refused(link), link.parent)).map(|link| link.id);
-        self.offering(domain).or(next)
+        let all = welcomed.clone().count() == self.config.parents as usize;
+        let next = welcomed.filter(|_| all).min_by_key(|link| (refused(link), link.parent));
+        self.offering(domain).or(next.map(|link| link.id))
+    }
+
+    /// Where something of a domain is asked: where it is had, or else offered.
+    pub(super) fn source_of(&self, domain: DomainId) -> Option<LinkId> {
+        let had = self.domains.get(&domain).filter(|entry| entry.is_had()).and_then(|had| had.up);
+        had.or_else(|| self.offering(domain))
+    }
+
+    /// Whether a parent may speak of a domain: one that is known is of the parent that has offered it.
+    pub(super) fn may_have(&self, link: LinkId, domain: DomainId) -> bool {
+        let offers = self.links[&link].offers.contains(&domain);
+        self.config.parents == 1 || offers || !self.domains.contains_key(&domain)
+    }
+
+    /// Whether somebody else has one of these domains: two ways to one origin would cut each other off there, since it
+    /// takes a process for one that has moved.
+    pub(super) fn is_had_elsewhere(&self, link: LinkId, domains: &BTreeSet<DomainId>) -> bool {
+        let others = self.links.values().filter(|other| other.id != link && other.is_welcomed());
+        others.into_iter().any(|other| !other.offers.is_disjoint(domains))
     }
 
     /// The welcomed link to a parent.

@@ -68,7 +68,6 @@ impl Cache {
             entry.refused.clear();
         }
         entry.up = Some(up);
-        entry.lease = link.limits.expect("it is welcomed").lease;
         if !has_room {
             entry.set_stream(Stream::Waits);
             return;
@@ -154,12 +153,15 @@ impl Cache {
             entry.set_stream(Stream::Live(part.request));
             entry.position = Some(part.through);
             self.doubts.append(&mut entry.denied);
-            entry.refused.clear();
             let link = self.standing(domain);
+            let lease = link.limits.expect("it is welcomed").lease;
             link.offers.insert(domain);
             if stream == Stream::Begun(part.request) {
                 link.outstanding -= 1;
             }
+            let entry = self.domains.get_mut(&domain).expect("looked up above");
+            entry.lease = lease;
+            entry.refused.clear();
             self.send_beat(now, domain, out);
             if self.domains[&domain].wants_refresh() {
                 self.send_refresh(now, domain, out);
@@ -443,7 +445,7 @@ impl Cache {
     // ---- age ----
 
     pub(super) fn send_beat(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
-        let every = self.beat_interval();
+        let every = self.beat_interval(domain);
         let entry = self.domains.get_mut(&domain).expect("attached");
         entry.beat_at = now.after(every);
         if entry.beats.back().is_some_and(|sent| *sent >= now) {
@@ -457,7 +459,7 @@ impl Cache {
     /// Asks for the origin's own state, for users that wait for it: by a beat, and by what makes a
     /// relay pass it up.
     pub(super) fn send_refresh(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
-        let every = self.beat_interval();
+        let every = self.beat_interval(domain);
         let entry = self.domains.get_mut(&domain).expect("attached");
         if let Some(sent) = entry.refresh(now) {
             entry.beat_at = now.after(every);

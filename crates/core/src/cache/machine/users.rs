@@ -35,6 +35,8 @@ const VOLUMES_MAX: usize = 1 << 17;
 
 /// A queue of calls shorter than this is not tidied.
 const CALLS_MIN: usize = 64;
+/// So many calls to parents that take no more now are looked past for one to another.
+const CALLS_LOOKED: usize = 64;
 
 /// A request of a user that waits.
 pub(super) struct User {
@@ -228,9 +230,10 @@ impl Cache {
         self.wait(id, deadline, kind);
         self.calls.push_back(id);
         // Without a link nothing else takes out those who wait no longer.
-        if self.calls.len() > 2 * self.users.len() + CALLS_MIN {
+        if self.calls.len() + self.parked.len() > 2 * self.users.len() + CALLS_MIN {
             let users = &self.users;
             self.calls.retain(|call| users.contains_key(call));
+            self.parked.retain(|call| users.contains_key(call));
         }
     }
 
@@ -278,7 +281,7 @@ impl Cache {
                 | Kind::Opening { domain }
                 | Kind::Wait { domain, .. }
                 | Kind::Refresh { domain, .. },
-            ) => self.link_of(domain).filter(|link| link.is_welcomed()).map(|link| link.id),
+            ) => self.source_of(domain),
             Some(Kind::Whole(_)) | None => None,
         };
         match link {
@@ -415,18 +418,30 @@ impl Cache {
                 self.calls.remove(place);
                 continue;
             };
-            let link = self.link_for(call, asked);
-            match link.filter(|link| self.links[link].room() > 0) {
-                None => place += 1,
-                Some(link) => {
-                    self.calls.remove(place);
-                    if self.send_call_of(user, link, out) {
-                        return true;
-                    }
+            let Some(link) = self.link_for(call, asked) else {
+                // Until one is, nobody looks at it.
+                self.calls.remove(place);
+                self.parked.push(user);
+                continue;
+            };
+            if self.links[&link].room() == 0 {
+                place += 1;
+                if place > CALLS_LOOKED {
+                    return false;
                 }
+                continue;
+            }
+            self.calls.remove(place);
+            if self.send_call_of(user, link, out) {
+                return true;
             }
         }
         false
+    }
+
+    /// A parent is there, or has more than it was known to have.
+    pub(super) fn unpark_calls(&mut self) {
+        self.calls.extend(self.parked.drain(..));
     }
 
     /// Where a call goes: to the parent of its domain. Where that is not known an id is asked for at one parent
@@ -439,8 +454,7 @@ impl Cache {
             _ => None,
         };
         if let Some(domain) = known.map(|volume| volume.domain).or(named) {
-            let up = self.link_of(domain).filter(|link| link.is_welcomed()).map(|link| link.id);
-            return up.or_else(|| self.offering(domain));
+            return self.source_of(domain);
         }
         let mut parents = (0..self.config.parents).filter(|parent| !asked.contains(parent));
         let link = match call.volume() {
@@ -491,6 +505,7 @@ impl Cache {
         let unsent = |user: &User| matches!(user.kind, Kind::Call { sent: None, .. });
         let calls = self.users.iter().filter(|(_, user)| unsent(user));
         self.calls = calls.map(|(&id, _)| id).collect();
+        self.parked.clear();
     }
 
     /// A parent knows nothing of the volume that is asked for: whether another one is asked.
@@ -578,8 +593,14 @@ impl Cache {
         now: Instant,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
-        // It may have been made since the welcome.
-        self.links.get_mut(&link).expect("it came on this link").offers.insert(info.domain);
+        if !self.may_have(link, info.domain) {
+            return violation("a volume of a domain that is had from another parent");
+        }
+        // The domain may have been made since the welcome.
+        let up = self.links.get_mut(&link).expect("it came on this link");
+        if up.offers.insert(info.domain) {
+            self.unpark_calls();
+        }
         let came = (link, request);
         if let Some(volume) = self.doubt_answered(came) {
             if volume != info.id {
@@ -795,17 +816,18 @@ impl Cache {
             return Ok(());
         }
         let resumed = super::domain::Stream::Asked(request);
-        let Some((domain, entry)) =
-            self.domains.iter_mut().find(|(_, entry)| entry.stream() == resumed)
-        else {
+        let asked = |entry: &Domain| entry.stream() == resumed && entry.up == Some(id);
+        let mut domains = self.domains.iter_mut();
+        let Some((&domain, entry)) = domains.find(|(_, entry)| asked(entry)) else {
             return violation("the failure of no request");
         };
         // Another parent may have it.
-        if self.config.parents > 1 {
+        entry.refused.insert(link.parent);
+        let parents = self.config.parents as usize;
+        if parents > 1 && !link.offers.contains(&domain) {
             crate::probe::probe("domain-sought-elsewhere");
         }
-        link.offers.remove(domain);
-        entry.refused.insert(link.parent);
+        let over = entry.refused.len() >= parents || link.offers.contains(&domain);
         entry.set_stream(super::domain::Stream::Off);
         // Whatever finds no room goes before all else: domains that are out of service must not take all
         // the time that their refusals need.
@@ -813,6 +835,9 @@ impl Cache {
         let pause = (took * REFUSED_PAUSE).min(took.max(REFUSED_PAUSE_MAX));
         entry.asks_again_at = link.heard.after(pause);
         link.outstanding -= 1;
+        if !over {
+            return Ok(());
+        }
         for (user, _) in std::mem::take(&mut entry.openings) {
             self.reply(user, Err(error.clone()), out);
         }

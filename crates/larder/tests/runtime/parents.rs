@@ -1,0 +1,79 @@
+//! Nodes with several parents (decision 0037): each has domains of its own.
+
+use crate::common::{Site, counter, create, eventually, increment, session, value};
+use larder::client::{Error, VolumeOptions};
+use larder::http::Probe;
+use larder::server::OriginServer;
+
+async fn second_origin(site: &Site) -> OriginServer {
+    let mut config = site.origin_config("127.0.0.1:0");
+    config.origin.data = site.dir.join("second");
+    config.origin.create = true;
+    OriginServer::start(config).await.expect("the origin starts")
+}
+
+/// One node works with the volumes of two origins. One of them ends: what the other has is read and written on, and
+/// when it is back it is resumed.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_parent_that_is_gone_is_missed_by_its_own_volumes_alone() {
+    let site = Site::new();
+    let (one, two) = (site.origin().await, second_origin(&site).await);
+    let (first, second) = (one.address().to_string(), two.address().to_string());
+    let founder = site.node("three", &second).await;
+    let far = counter(&create(&founder, "far").await, 1).await;
+    let node = site.node("one", &format!("{first}, {second}")).await;
+    eventually("both are linked", || async { node.status().connected }).await;
+    let near = counter(&create(&node, "near").await, 1).await;
+    let near_session = session(&node.volume("near").await.expect("the first has it"));
+    let far_session = session(&node.volume("far").await.expect("the second has it"));
+    assert_eq!(increment(&near_session, near).await.expect("commits"), 1);
+    assert_eq!(increment(&far_session, far).await.expect("commits"), 1);
+    let names: Vec<String> =
+        node.volumes().await.expect("lists").into_iter().map(|volume| volume.name).collect();
+    assert_eq!(names, ["far", "near"]);
+
+    two.shutdown().await;
+    eventually("that is noticed", || async { !node.status().connected }).await;
+    let status = node.status();
+    assert_eq!(
+        status.parents.iter().map(|parent| parent.connected).collect::<Vec<_>>(),
+        [true, false]
+    );
+    assert!(status.trouble.expect("it is said").starts_with(&second));
+    assert!(node.ready().is_ok(), "what is to be had from the first is served");
+    assert_eq!(node.notes().len(), 1, "the other one is noted");
+    assert_eq!(increment(&near_session, near).await.expect("commits"), 2);
+    // What is in the cache is read on.
+    assert_eq!(value(&far_session, far).await, 1);
+
+    let mut config = site.origin_config(&second);
+    (config.origin.data, config.origin.create) = (site.dir.join("second"), false);
+    let _two = OriginServer::start(config).await.expect("the origin starts again");
+    eventually("it is linked again", || async { node.status().connected }).await;
+    assert_eq!(increment(&far_session, far).await.expect("commits"), 2);
+}
+
+/// A transaction over domains of two origins is refused at once, and nothing of it is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_over_two_origins_is_refused() {
+    let site = Site::new();
+    let (one, two) = (site.origin().await, second_origin(&site).await);
+    let founder = site.node("three", &two.address().to_string()).await;
+    let far = counter(&create(&founder, "far").await, 1).await;
+    let parents = format!("{},{}", one.address(), two.address());
+    let node = site.node("one", &parents).await;
+    eventually("both are linked", || async { node.status().connected }).await;
+    let volume = node.create_volume(VolumeOptions::new("near")).await.expect("is made");
+    let near = counter(&volume, 1).await;
+    let far_volume = node.volume("far").await.expect("the second has it");
+    let session = session(&volume);
+    let both = session.transact(|tx| async move {
+        tx.update(near, 7_u64.to_le_bytes().to_vec()).await?;
+        tx.update(far, 7_u64.to_le_bytes().to_vec()).await
+    });
+    let refused = both.await;
+    let Err(Error::Invalid(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("several origins"), "{why}");
+    let far_session = crate::common::session(&far_volume);
+    assert_eq!((value(&session, near).await, value(&far_session, far).await), (0, 0));
+}
