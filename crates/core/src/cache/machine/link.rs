@@ -93,12 +93,11 @@ fn only_from_its_parent(message: &Message) -> Option<DomainId> {
         | Message::History { domain, .. }
         | Message::VolumeRights { domain, .. }
         | Message::Pages { domain, .. } => Some(*domain),
-        Message::Group(message) => match message {
+        Message::Group(
             GroupMessage::Pointed { domain, .. }
             | GroupMessage::Update { domain, .. }
-            | GroupMessage::Help { domain, .. } => Some(*domain),
-            _ => None,
-        },
+            | GroupMessage::Help { domain, .. },
+        ) => Some(*domain),
         _ => None,
     }
 }
@@ -226,9 +225,7 @@ impl Cache {
         out: &mut Out,
     ) -> Result<(), CloseReason> {
         let welcomed = self.links[&link].is_welcomed();
-        if let Some(domain) = only_from_its_parent(&message)
-            && self.domains.get(&domain).is_some_and(|domain| domain.up != Some(link))
-        {
+        if only_from_its_parent(&message).is_some_and(|domain| self.is_elsewhere(link, domain)) {
             return violation("a domain that is had from another parent");
         }
         match message {
@@ -246,7 +243,7 @@ impl Cache {
             Message::KeepAlive => Ok(()),
             // It was asked for where the domain was thought to be had before.
             Message::Registered { domain, .. } | Message::Unregistered { domain, .. }
-                if self.domains.get(&domain).is_some_and(|domain| domain.up != Some(link)) =>
+                if self.is_elsewhere(link, domain) =>
             {
                 Ok(())
             }

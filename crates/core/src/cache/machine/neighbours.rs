@@ -476,7 +476,8 @@ impl Cache {
             let known = group.members.get(&member.life);
             known.is_some_and(|known| known.address != member.address)
         });
-        moved.for_each(|member| drop(group.dials.remove(&member.life)));
+        let moved: Vec<BootId> = moved.map(|member| member.life).collect();
+        group.dials.retain(|life, _| !moved.contains(life));
         if !told.is_empty() && !std::mem::replace(&mut group.named, true) && group.said.is_some() {
             group.reach_due |= !group.reached.is_empty();
             group.said = None;

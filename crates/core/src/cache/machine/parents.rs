@@ -44,6 +44,11 @@ impl Cache {
         self.config.parents == 1 || offers || !self.domains.contains_key(&domain)
     }
 
+    /// Whether a domain is had, or was asked for, on another link than this, or on none.
+    pub(super) fn is_elsewhere(&self, link: LinkId, domain: DomainId) -> bool {
+        self.domains.get(&domain).is_some_and(|entry| entry.up != Some(link))
+    }
+
     /// Whether somebody else has one of these domains: two ways to one origin would cut each other off there, since it
     /// takes a process for one that has moved.
     pub(super) fn is_had_elsewhere(&self, link: LinkId, domains: &BTreeSet<DomainId>) -> bool {
