@@ -79,6 +79,12 @@ impl World {
         {
             domain.0 += NO_DOMAIN;
         }
+        if let Message::CreateVolume { spec, .. } = &mut message
+            && let Some(domain) = &mut spec.domain
+            && domain.0.is_multiple_of(2) != second
+        {
+            domain.0 += NO_DOMAIN;
+        }
         message
     }
 

@@ -119,6 +119,14 @@ impl Call {
             Self::Open(VolumeKey::Name(_)) | Self::List | Self::Create(_) => None,
         }
     }
+
+    /// The domain in which something is to be made.
+    fn domain(&self) -> Option<DomainId> {
+        match self {
+            Self::Create(spec) => spec.domain,
+            _ => None,
+        }
+    }
 }
 
 impl Cache {
@@ -448,18 +456,17 @@ impl Cache {
     /// after the other, and a name in the order of the parents, so that it is the same volume whichever of them
     /// are connected.
     fn link_for(&self, call: &Call, asked: &BTreeSet<u32>) -> Option<LinkId> {
-        let known = call.volume().and_then(|volume| self.shared.volume(volume));
-        let named = match call {
-            Call::Create(spec) => spec.domain,
-            _ => None,
-        };
-        if let Some(domain) = known.map(|volume| volume.domain).or(named) {
-            return self.source_of(domain);
+        if let Some(known) = call.volume().and_then(|volume| self.shared.volume(volume)) {
+            return self.source_of(known.domain);
+        }
+        let named = call.domain();
+        if let Some(source) = named.and_then(|domain| self.source_of(domain)) {
+            return Some(source);
         }
         let mut parents = (0..self.config.parents).filter(|parent| !asked.contains(parent));
-        let link = match call.volume() {
-            Some(_) => parents.find_map(|parent| self.link_to_parent(parent)),
-            None => parents.next().and_then(|parent| self.link_to_parent(parent)),
+        let link = match call.volume().is_some() || named.is_some() {
+            true => parents.find_map(|parent| self.link_to_parent(parent)),
+            false => parents.next().and_then(|parent| self.link_to_parent(parent)),
         };
         link.map(|link| link.id)
     }
@@ -515,11 +522,13 @@ impl Cache {
         else {
             return false;
         };
-        let searches = match call {
-            Call::Open(VolumeKey::Name(_)) => true,
-            call => call.volume().is_some_and(|volume| self.shared.volume(volume).is_none()),
+        let known = |volume| self.shared.volume(volume).is_some();
+        let searches = match error {
+            RequestError::NoVolume(_) => !call.volume().is_some_and(known),
+            RequestError::NoDomain(_) => call.domain().is_some(),
+            _ => false,
         };
-        if !searches || !matches!(error, RequestError::NoVolume(_)) {
+        if !searches {
             return false;
         }
         asked.insert(parent);
