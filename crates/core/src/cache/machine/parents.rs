@@ -38,10 +38,11 @@ impl Cache {
         had.or_else(|| self.offering(domain))
     }
 
-    /// Whether a parent may speak of a domain: one that is known is of the parent that has offered it.
+    /// Whether a parent may speak of a domain: not of one that is had from, or offered by, another. It may not have
+    /// offered it itself, since it was not in service then.
     pub(super) fn may_have(&self, link: LinkId, domain: DomainId) -> bool {
-        let offers = self.links[&link].offers.contains(&domain);
-        self.config.parents == 1 || offers || !self.domains.contains_key(&domain)
+        let source = self.source_of(domain);
+        source.is_none_or(|source| source == link)
     }
 
     /// Whether a domain is had, or was asked for, on another link than this, or on none.
