@@ -207,9 +207,9 @@ impl Plan {
         }
         self.clients = 1;
         self.events = 20_000;
-        if relays > 1 {
-            // One request at a time, of dozens of nodes, one of which is a relay: those behind it wait ten
-            // seconds for each turn, and minutes for a transaction. No operator would run that.
+        if relays > 0 {
+            // One request at a time, of dozens of nodes: those behind a relay whose line is slow wait minutes for a
+            // transaction. No operator would run that.
             self.limits.requests_max = self.limits.requests_max.max(4);
         }
     }
