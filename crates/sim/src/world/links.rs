@@ -43,10 +43,14 @@ impl World {
         let conn = self.net.connect(child, parent, line);
         self.process_mut(child).uplink = Some(conn);
         self.trace.line(|| format!("{child:?} connects to {parent:?} as {conn}"));
-        // The parent is told first, as a listener is.
-        let first = self.now.plus(line.latency);
+        self.enter_opens(conn, line.latency);
+    }
+
+    /// Both ends hear that they are connected: the parent first, as a listener does.
+    pub(super) fn enter_opens(&mut self, conn: u32, latency: u64) {
+        let first = self.now.plus(latency);
         self.agenda.enter(first, Event::Open(conn, End::Parent));
-        self.agenda.enter(first.plus(line.latency + 1), Event::Open(conn, End::Child));
+        self.agenda.enter(first.plus(latency + 1), Event::Open(conn, End::Child));
     }
 
     /// A member connects to a neighbour. One that is not reached is dialled again by the machine.
@@ -58,9 +62,7 @@ impl World {
         }
         let conn = self.net.connect_neighbours(from, to, line);
         self.trace.line(|| format!("{from:?} dials its neighbour {to:?} as {conn}"));
-        let first = self.now.plus(line.latency);
-        self.agenda.enter(first, Event::Open(conn, End::Parent));
-        self.agenda.enter(first.plus(line.latency + 1), Event::Open(conn, End::Child));
+        self.enter_opens(conn, line.latency);
     }
 
     pub(super) fn open_at(&mut self, conn: u32, end: End) {

@@ -4,7 +4,7 @@
 
 use super::{Event, Machinery, World};
 use crate::agenda::MILLI;
-use crate::net::{End, Proc};
+use crate::net::Proc;
 use larder_core::id::DomainId;
 use larder_core::message::{Message, RequestError};
 
@@ -57,9 +57,7 @@ impl World {
         let conn = self.net.connect(child, origin, line);
         self.process_mut(child).second = Some(conn);
         self.trace.line(|| format!("{child:?} connects to its second parent as {conn}"));
-        let first = self.now.plus(line.latency);
-        self.agenda.enter(first, Event::Open(conn, End::Parent));
-        self.agenda.enter(first.plus(line.latency + 1), Event::Open(conn, End::Child));
+        self.enter_opens(conn, line.latency);
     }
 
     /// What a node says to one of two parents: to the second it is nobody whom the first knows, and what it asks of

@@ -1,4 +1,4 @@
-//! The cache machine of a node: the link to the parent, the streams of its domains, fetches,
+//! The cache machine of a node: the links to its parents, the streams of its domains, fetches,
 //! commits, and what is held in memory.
 //!
 //! | file | what |

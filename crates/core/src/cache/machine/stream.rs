@@ -155,9 +155,13 @@ impl Cache {
             self.doubts.append(&mut entry.denied);
             let link = self.standing(domain);
             let lease = link.limits.expect("it is welcomed").lease;
-            link.offers.insert(domain);
+            let new = link.offers.insert(domain);
             if stream == Stream::Begun(part.request) {
                 link.outstanding -= 1;
+            }
+            if new {
+                // It was sought at each parent: calls may wait until one has it.
+                self.unpark_calls();
             }
             let entry = self.domains.get_mut(&domain).expect("looked up above");
             entry.lease = lease;
