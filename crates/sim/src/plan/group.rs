@@ -56,7 +56,7 @@ impl GroupPlan {
             byte_nanos: pick(rng, &[0, 10]),
             bulk_spread: latency * pick(rng, &[0, 1, 8]),
         };
-        Some(Self {
+        let mut group = Self {
             line,
             help_wait: pick(rng, &[MILLI, 5 * MILLI, 100 * MILLI, SECOND]),
             help_wait_long: pick(rng, &[SECOND, 5 * SECOND]),
@@ -69,7 +69,23 @@ impl GroupPlan {
             updates_bytes_max: pick(rng, &[300, 16 << 20, 16 << 20]),
             strangers: Vec::new(),
             failover: None,
-        })
+        };
+        if plan.is_of_neighbours() && rng.chance(1, 2) {
+            group.aim_at_help(rng);
+        }
+        Some(group)
+    }
+
+    /// Neighbours who are near, wait for each other and are not left out for long: who hears the redirector late is
+    /// asked again and again for what has just changed (rule 11).
+    fn aim_at_help(&mut self, rng: &mut Rng) {
+        self.line.latency = pick(rng, &[20, 100]) * MICRO;
+        (self.line.jitter, self.line.bulk_spread) = (self.line.latency, 0);
+        self.help_wait = pick(rng, &[100 * MILLI, SECOND]);
+        self.rest = MILLI;
+        self.helping_max = 256;
+        self.directory_bytes_max = 1 << 20;
+        (self.update_bytes_max, self.updates_bytes_max) = (64 << 10, 16 << 20);
     }
 
     /// In a quarter of the runs whose redirectors are given. Drawn apart.

@@ -372,7 +372,10 @@ impl Cache {
         // An answer to a fetch that was given up says nothing about the one under way (rule 6).
         if flight.sent == Some(request) || ignore {
             let (version, page) = (answer.version, answer.page);
-            flight.answer = Some(answer);
+            if let Some(other) = flight.answer.replace(answer) {
+                // One fetch has two answers where a fault is planted, and nowhere else.
+                flights.waiting.remove(&(other.version, page));
+            }
             flights.waiting.insert((version, page));
         }
     }

@@ -18,7 +18,7 @@ impl Plan {
         if rng.chance(1, 2) {
             self.nodes.insert(0, 0);
         }
-        (self.clients, self.events) = (pick(rng, &[1, 2]), 10_000);
+        (self.clients, self.events) = (pick(rng, &[1, 2]), 16_000);
         let latency = pick(rng, &[100 * MICRO, MILLI, 10 * MILLI]);
         let quick = Line { latency, jitter: latency, byte_nanos: 0, bulk_spread: 0 };
         self.lines = vec![quick; self.relays.len() + self.nodes.len()];
