@@ -63,8 +63,7 @@ impl World {
             let register = Message::Register { domain, boot, name, life, fresh: false };
             self.send(thief, conn, register);
         }
-        let most = pick(&mut self.rng, &[1, 10, 100]);
-        let delay = 1 + self.rng.below(most * MILLI);
+        let delay = 1 + self.rng.below(500 * MILLI);
         let forged = Mend::Forged(Box::new(Forged { conn, domain, boot }));
         self.enter_mend(delay, forged);
     }
