@@ -224,6 +224,10 @@ impl Plan {
         self.mix.consistency = pick(rng, &[[0, 1, 0], [1, 1, 0]]);
         self.add_trouble(Trouble::Break, pick(rng, &[200 * MILLI, SECOND]));
         self.add_trouble(Trouble::Partition, 2 * SECOND);
+        // Who broke into one speaks for others, too.
+        if rng.chance(1, 2) {
+            self.add_trouble(Trouble::Forge, pick(rng, &[100, 400]) * MILLI);
+        }
     }
 
     /// Children that come back again and again to relays whose stream is behind what they fetch
