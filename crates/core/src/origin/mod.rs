@@ -300,16 +300,12 @@ impl Origin {
                     return;
                 }
                 let parts = commit.across.iter().flat_map(|across| across.parts());
-                let mut elsewhere = parts.filter(|part| !self.domains.contains_key(&part.domain));
-                if let Some(part) = elsewhere.next() {
-                    let error = RequestError::Invalid(format!(
-                        "domain {} is not of this origin: transactions over several origins are not done yet",
-                        part.domain.0
-                    ));
-                    self.links.defer(link, domain, id, error, out);
-                    return;
-                }
-                self.with(now, domain, events, out, |domain, cx| domain.commit(cx, link, commit));
+                let domains = parts.map(|part| part.domain);
+                let mut elsewhere = domains.filter(|domain| !self.domains.contains_key(domain));
+                let elsewhere = elsewhere.next();
+                self.with(now, domain, events, out, |domain, cx| {
+                    domain.commit(cx, link, commit, elsewhere);
+                });
             }
             ask @ (Ask::AllocateIds(..)
             | Ask::OpenVolume(..)

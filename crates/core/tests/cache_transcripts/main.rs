@@ -45,6 +45,9 @@ macro_rules! stories {
 stories! {
     node_without_a_volume,
     several_parents,
+    several_parents_calls,
+    several_parents_late,
+    several_parents_over,
     several_parents_refused,
     bug01_age_of_a_snapshot,
     bug02_reset_of_the_same_line,

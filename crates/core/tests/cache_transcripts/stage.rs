@@ -17,7 +17,7 @@ use larder_core::id::{
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{
     CloseReason, DomainInfo, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody,
-    RequestError, ResumeAnswer, Versions, VolumeInfo, VolumeKey,
+    RequestError, ResumeAnswer, Versions, VolumeInfo, VolumeKey, VolumeSpec,
 };
 use larder_core::page::{Page, Record};
 use larder_core::rights::{Denied, Effective, Right};
@@ -189,6 +189,13 @@ impl Stage {
                 Vec::new()
             }
             "list" => self.ask(CacheOp::ListVolumes),
+            "make-volume" => self.make_volume(number(rest[0])),
+            // The same so many times, said by the last of them.
+            count if count.bytes().all(|byte| byte.is_ascii_digit()) => {
+                let repeated = rest.join(" ");
+                let said = (0..number(count)).map(|_| self.run(&repeated));
+                said.last().unwrap_or_default()
+            }
             "open-named" => self.ask(CacheOp::OpenVolume(VolumeKey::Name(rest[0].into()))),
             "open-other" => self.ask(CacheOp::OpenVolume(VolumeKey::Id(OTHER_VOLUME))),
             "fetch-other" => {
@@ -239,6 +246,15 @@ impl Stage {
             }
             other => self.parent(other, rest),
         }
+    }
+
+    fn make_volume(&mut self, domain: u64) -> Vec<String> {
+        self.ask(CacheOp::CreateVolume(VolumeSpec {
+            id: VolumeId(9),
+            name: "new".into(),
+            page_bytes: 4096,
+            domain: Some(DomainId(domain)),
+        }))
     }
 
     /// A cache whose beats are 10 ms apart.
@@ -529,12 +545,13 @@ impl Stage {
                 let boot = if words.contains(&"renewed") { self.boot } else { BOOT };
                 committed(domain, boot, words)
             }
-            "deferred" | "full" | "damaged" => Message::CommitDeferred {
+            "deferred" | "full" | "damaged" | "invalid" => Message::CommitDeferred {
                 domain,
                 id: CommitId { boot: BOOT, sequence: number(words[0]) },
                 error: match kind {
                     "deferred" => RequestError::Busy("log".into()),
                     "full" => RequestError::Full("no space left on disk".into()),
+                    "invalid" => RequestError::Invalid("a domain is not of this origin".into()),
                     _ => RequestError::Damaged { page: page("5"), detail: "no checksum".into() },
                 },
             },
@@ -909,6 +926,9 @@ fn failed(words: &[&str]) -> Message {
         pages: option("page=").map(page).into_iter().collect(),
         error: match option("damaged=") {
             Some(no) => RequestError::Damaged { page: page(no), detail: "rot".into() },
+            None if option("no-domain=").is_some() => {
+                RequestError::NoDomain(DomainId(number(option("no-domain=").expect("seen"))))
+            }
             None if words.contains(&"unknown") => RequestError::NoVolume("v".into()),
             None if words.contains(&"deleted") => RequestError::Deleted("v".into()),
             None if words.contains(&"denied") => RequestError::Denied(Box::new(Denied {

@@ -919,7 +919,7 @@ impl Cache {
             commits.withdraw(id);
             self.reply_all(users, &answer, out);
             if let Some(whole) = whole {
-                self.part_ended(whole, domain, &answer, out);
+                self.part_withdrawn(whole, (domain, id), &refused, out);
                 self.withdraw_others(whole, &refused, out);
             }
             return Ok(());

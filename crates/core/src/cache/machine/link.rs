@@ -9,7 +9,7 @@ use crate::machine::{Fault, LinkInput, LinkOutput};
 use crate::message::{CloseReason, Lane, LinkLimits, Message, Role, Versions};
 use crate::rights::Right;
 use crate::time::Instant;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A fetch sent on this link and not answered for all pages.
 pub(super) struct SentFetch {
@@ -31,6 +31,8 @@ pub(super) struct Link {
     pub(super) offers: BTreeSet<DomainId>,
     /// The parent's certificate is of this node's group: it may be its redirector.
     in_group: bool,
+    /// When it was welcomed, if it was.
+    pub(super) welcomed_at: Instant,
     /// Set by `Welcome`.
     pub(super) limits: Option<LinkLimits>,
     /// The protocol version that `Welcome` said.
@@ -47,6 +49,8 @@ pub(super) struct Link {
     pub(super) transfers: Transfers,
     /// Other requests, by their id here: the user who asked.
     pub(super) calls: BTreeMap<RequestId, RequestId>,
+    /// Users whose calls wait until this parent takes more.
+    pub(super) waiting: VecDeque<RequestId>,
     /// Questions of the cache itself: whether a volume is there.
     pub(super) doubts: BTreeMap<RequestId, VolumeId>,
     /// Volumes asked about in vain: they are asked about again at a tick.
@@ -141,6 +145,7 @@ impl Cache {
             parent,
             offers: BTreeSet::new(),
             in_group,
+            welcomed_at: now,
             limits: None,
             version: self.config.versions.oldest,
             heard: now,
@@ -149,6 +154,7 @@ impl Cache {
             failed: BTreeMap::new(),
             transfers: Transfers::default(),
             calls: BTreeMap::new(),
+            waiting: VecDeque::new(),
             doubts: BTreeMap::new(),
             unanswered: BTreeSet::new(),
             rights: BTreeMap::new(),
@@ -364,6 +370,7 @@ impl Cache {
         }
         let link = self.links.get_mut(&id).expect("it came on this link");
         (link.limits, link.version, link.offers) = (Some(limits), version, offers);
+        link.welcomed_at = now;
         // Regular work may be due sooner than it was thought before the lease was known.
         self.tick_soon(now);
         self.unpark_calls();

@@ -6,7 +6,12 @@ use super::{Cache, CacheOutput, Out};
 use crate::id::{DomainId, LinkId};
 use crate::machine::LinkOutput;
 use crate::message::Message;
+use crate::time::{Duration, Instant};
 use std::collections::BTreeSet;
+
+/// A domain that nobody offers is asked for at a parent that has been there for so long, though others are away: a
+/// relay may begin a domain after it has welcomed its children.
+const OFFER_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Cache {
     /// Whether a parent has welcomed this node.
@@ -22,13 +27,16 @@ impl Cache {
         self.links.values().filter(has).min_by_key(|link| link.parent).map(|link| link.id)
     }
 
-    /// The link on which a domain's stream is asked for. One that no parent offers, though all are there, may have come
-    /// into service at one of them since: they are asked in turn, and say that they do not have it.
-    pub(super) fn next_link(&self, domain: DomainId) -> Option<LinkId> {
+    /// The link on which a domain's stream is asked for. One that no parent offers may have come into service at one of
+    /// them since: they are asked in turn, and say that they do not have it. While another one is away that may be the
+    /// one that has it, only those who have been there for a while: who is cut off from all of them finds back to the
+    /// right one at once.
+    pub(super) fn next_link(&self, now: Instant, domain: DomainId) -> Option<LinkId> {
         let refused = |link: &Link| self.domains[&domain].refused.contains(&link.parent);
         let welcomed = self.links.values().filter(|link| link.is_welcomed());
         let all = welcomed.clone().count() == self.config.parents as usize;
-        let next = welcomed.filter(|_| all).min_by_key(|link| (refused(link), link.parent));
+        let asked = |link: &&Link| all || now.since(link.welcomed_at) >= OFFER_PATIENCE;
+        let next = welcomed.filter(asked).min_by_key(|link| (refused(link), link.parent));
         self.offering(domain).or(next.map(|link| link.id))
     }
 

@@ -49,6 +49,7 @@ impl Link {
             ("pages to come from neighbours", self.transfers.len()),
             ("pages that came before their word", self.transfers.early()),
             ("calls sent", self.calls.len()),
+            ("calls that wait for room", self.waiting.len()),
             ("questions after volumes", self.doubts.len()),
         ])
     }

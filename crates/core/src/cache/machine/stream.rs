@@ -59,7 +59,7 @@ impl Cache {
     // ---- resume ----
 
     pub(super) fn resume(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
-        let Some(up) = self.next_link(domain) else { return };
+        let Some(up) = self.next_link(now, domain) else { return };
         let link = &self.links[&up];
         let has_room = link.room() > 0;
         let entry = self.domains.get_mut(&domain).expect("attached");

@@ -35,8 +35,6 @@ const VOLUMES_MAX: usize = 1 << 17;
 
 /// A queue of calls shorter than this is not tidied.
 const CALLS_MIN: usize = 64;
-/// So many calls to parents that take no more now are looked past for one to another.
-const CALLS_LOOKED: usize = 64;
 
 /// A request of a user that waits.
 pub(super) struct User {
@@ -237,11 +235,15 @@ impl Cache {
         let kind = Kind::Call { call, sent: None, asked: BTreeSet::new(), volumes, listed };
         self.wait(id, deadline, kind);
         self.calls.push_back(id);
-        // Without a link nothing else takes out those who wait no longer.
-        if self.calls.len() + self.parked.len() > 2 * self.users.len() + CALLS_MIN {
+        // Without a link that takes them nothing else takes out those who wait no longer.
+        let full: usize = self.links.values().map(|link| link.waiting.len()).sum();
+        if self.calls.len() + self.parked.len() + full > 2 * self.users.len() + CALLS_MIN {
             let users = &self.users;
             self.calls.retain(|call| users.contains_key(call));
             self.parked.retain(|call| users.contains_key(call));
+            for link in self.links.values_mut() {
+                link.waiting.retain(|call| users.contains_key(call));
+            }
         }
     }
 
@@ -418,28 +420,23 @@ impl Cache {
 
     /// Sends the first call that waits and for which there is room; says whether one was sent.
     pub(super) fn send_call(&mut self, out: &mut Out) -> bool {
-        let mut place = 0;
-        while let Some(&user) = self.calls.get(place) {
+        while let Some(user) = self.next_call() {
             let Some(User { kind: Kind::Call { call, sent: None, asked, .. }, .. }) =
                 self.users.get(&user)
             else {
-                self.calls.remove(place);
                 continue;
             };
             let Some(link) = self.link_for(call, asked) else {
                 // Until one is, nobody looks at it.
-                self.calls.remove(place);
                 self.parked.push(user);
                 continue;
             };
-            if self.links[&link].room() == 0 {
-                place += 1;
-                if place > CALLS_LOOKED {
-                    return false;
-                }
+            let up = self.links.get_mut(&link).expect("it stands");
+            if up.room() == 0 {
+                // It is in no other's way.
+                up.waiting.push_back(user);
                 continue;
             }
-            self.calls.remove(place);
             if self.send_call_of(user, link, out) {
                 return true;
             }
@@ -447,9 +444,22 @@ impl Cache {
         false
     }
 
+    /// The next call to be looked at: one that waited for room that is there now, or one that is new.
+    fn next_call(&mut self) -> Option<RequestId> {
+        let roomy = self.links.values_mut().filter(|link| link.room() > 0);
+        let waited = roomy.into_iter().find_map(|link| link.waiting.pop_front());
+        waited.or_else(|| self.calls.pop_front())
+    }
+
     /// A parent is there, or has more than it was known to have.
     pub(super) fn unpark_calls(&mut self) {
         self.calls.extend(self.parked.drain(..));
+        if self.config.parents > 1 {
+            // It may be another parent that has what they ask for.
+            for link in self.links.values_mut() {
+                self.calls.extend(link.waiting.drain(..));
+            }
+        }
     }
 
     /// Where a call goes: to the parent of its domain. Where that is not known an id is asked for at one parent
@@ -513,24 +523,32 @@ impl Cache {
         let calls = self.users.iter().filter(|(_, user)| unsent(user));
         self.calls = calls.map(|(&id, _)| id).collect();
         self.parked.clear();
+        for link in self.links.values_mut() {
+            link.waiting.clear();
+        }
     }
 
     /// A parent knows nothing of the volume that is asked for: whether another one is asked.
     fn asks_elsewhere(&mut self, id: RequestId, link: LinkId, error: &RequestError) -> bool {
         let parent = self.links[&link].parent;
-        let Some(User { kind: Kind::Call { call, sent, asked, .. }, .. }) = self.users.get_mut(&id)
-        else {
+        let Some(User { kind: Kind::Call { call, .. }, .. }) = self.users.get(&id) else {
             return false;
         };
         let known = |volume| self.shared.volume(volume).is_some();
+        // Who offers a domain that is out of service there is the only one that has it.
+        let offered = |domain| self.source_of(domain) == Some(link);
         let searches = match error {
             RequestError::NoVolume(_) => !call.volume().is_some_and(known),
-            RequestError::NoDomain(_) => call.domain().is_some(),
+            RequestError::NoDomain(_) => call.domain().is_some_and(|domain| !offered(domain)),
             _ => false,
         };
         if !searches {
             return false;
         }
+        let Some(User { kind: Kind::Call { sent, asked, .. }, .. }) = self.users.get_mut(&id)
+        else {
+            return false;
+        };
         asked.insert(parent);
         let left = asked.len() < self.config.parents as usize;
         if left {
@@ -816,8 +834,7 @@ impl Cache {
             }
             return Ok(());
         }
-        let link = self.links.get_mut(&id).expect("looked at above");
-        if link.calls.contains_key(&request) {
+        if self.links[&id].calls.contains_key(&request) {
             let user = self.answered(came)?;
             if !self.asks_elsewhere(user, id, &error) {
                 self.reply(user, Err(error), out);
@@ -826,10 +843,14 @@ impl Cache {
         }
         let resumed = super::domain::Stream::Asked(request);
         let asked = |entry: &Domain| entry.stream() == resumed && entry.up == Some(id);
-        let mut domains = self.domains.iter_mut();
-        let Some((&domain, entry)) = domains.find(|(_, entry)| asked(entry)) else {
+        let domains = self.domains.iter().find(|(_, entry)| asked(entry));
+        let Some(domain) = domains.map(|(&domain, _)| domain) else {
             return violation("the failure of no request");
         };
+        // It came back meanwhile.
+        let offered = self.offering(domain).is_some_and(|other| other != id);
+        let link = self.links.get_mut(&id).expect("it came on this link");
+        let entry = self.domains.get_mut(&domain).expect("just found");
         // Another parent may have it.
         entry.refused.insert(link.parent);
         let parents = self.config.parents as usize;
@@ -837,7 +858,8 @@ impl Cache {
             crate::probe::probe("domain-sought-elsewhere");
         }
         let over = entry.refused.len() >= parents || link.offers.contains(&domain);
-        entry.set_stream(super::domain::Stream::Off);
+        use super::domain::Stream;
+        entry.set_stream(if offered { Stream::Waits } else { Stream::Off });
         // Whatever finds no room goes before all else: domains that are out of service must not take all
         // the time that their refusals need.
         let took = link.heard.since(entry.beat_at);

@@ -351,7 +351,21 @@ impl Cache {
                 continue;
             }
             entry.commits.withdraw(id);
-            self.part_ended(name, domain, &Err(refused.clone()), out);
+            self.part_withdrawn(name, (domain, id), refused, out);
         }
+    }
+
+    /// A part is withdrawn, and never had an outcome: none is kept of it until those of the others are there, of
+    /// which one may never be.
+    pub(super) fn part_withdrawn(
+        &mut self,
+        name: PartId,
+        (domain, id): (DomainId, CommitId),
+        refused: &RequestError,
+        out: &mut Out,
+    ) {
+        self.part_ended(name, domain, &Err(refused.clone()), out);
+        let entry = self.domains.get_mut(&domain).expect("it is attached");
+        entry.commits.keep_no_longer(id);
     }
 }

@@ -9,7 +9,7 @@ use crate::commit::{
     Outcome, Read, Write,
 };
 use crate::downlink::is_page;
-use crate::id::{CommitId, HistoryId, LinkId, PageId, Stamp, VolumeId};
+use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, Stamp, VolumeId};
 use crate::machine::Fault;
 use crate::message::RequestError;
 use crate::time::Instant;
@@ -56,6 +56,7 @@ impl Domain {
         cx: &mut Context<'_>,
         link: LinkId,
         request: CommitRequest,
+        elsewhere: Option<DomainId>,
     ) {
         let id = request.id;
         if let Err(error) = self.check_across(&request) {
@@ -80,6 +81,14 @@ impl Domain {
         };
         if known != Known::New {
             return self.tell_known(cx, link, id, known);
+        }
+        // Of one that is asked about again the outcome is known, whatever became of its other domains since.
+        if let Some(domain) = elsewhere {
+            let error = RequestError::Invalid(format!(
+                "domain {} is not of this origin: transactions over several origins are not done yet",
+                domain.0
+            ));
+            return cx.links.defer(link, self.id, id, error, cx.out);
         }
         let passers = [Passer::new(cx, link)];
         // What is wrong with a part that is decided elsewhere is told there, when it is its turn.

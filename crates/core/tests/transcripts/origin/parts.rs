@@ -600,3 +600,31 @@ fn parts_that_are_none() {
     run.link(parts(1, 1, vec![(1, writes(10, 7, "y")), (9, writes(10, 7, "z"))]));
     run.t.end("origin_parts_that_are_none");
 }
+
+/// An origin that no longer had one of a transaction's domains refused a part that was asked about again before it looked
+/// its outcome up: of what had been committed the user was told that it was not (P11).
+#[test]
+fn parts_after_a_domain_was_taken_out() {
+    let mut run = Several::new(
+        "A transaction over two domains is committed, its answer is lost, and one of the domains is taken out. Asked \
+         again, the other one tells the outcome. What is new is refused.",
+        2,
+        OriginConfig::default(),
+    );
+    let both = |sequence| {
+        parts(1, 1, vec![(1, writes(10, sequence, "y")), (2, writes(10, sequence, "z"))])
+    };
+    run.link(both(2));
+    run.settle();
+    assert_eq!(run.committed(10, 2), [1, 2]);
+    run.stores.remove(&2);
+    run.restart();
+    run.settle();
+    run.node(1, "a", 10);
+    let [first, _] = <[_; 2]>::try_from(both(2)).expect("two parts");
+    run.link(vec![first]);
+    let [new, _] = <[_; 2]>::try_from(both(3)).expect("two parts");
+    run.link(vec![new]);
+    run.settle();
+    run.t.end("origin_parts_after_a_domain_was_taken_out");
+}
