@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 182] = [
+pub const PROBES: [(&str, Reached); 183] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -31,6 +31,7 @@ pub const PROBES: [(&str, Reached); 182] = [
     ("base-below-horizon", Often),
     ("boot-forgotten-meanwhile", Rare),
     ("boot-makes-room", Often),
+    ("boot-registered-anew", Often),
     ("boot-renewed", Often),
     // A relay asks for a domain that is new to it, and in that round trip a node links again.
     ("boot-told-before-welcome", Rare),

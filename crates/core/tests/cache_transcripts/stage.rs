@@ -545,16 +545,21 @@ impl Stage {
                 let boot = if words.contains(&"renewed") { self.boot } else { BOOT };
                 committed(domain, boot, words)
             }
-            "deferred" | "full" | "damaged" | "invalid" => Message::CommitDeferred {
-                domain,
-                id: CommitId { boot: BOOT, sequence: number(words[0]) },
-                error: match kind {
-                    "deferred" => RequestError::Busy("log".into()),
-                    "full" => RequestError::Full("no space left on disk".into()),
-                    "invalid" => RequestError::Invalid("a domain is not of this origin".into()),
-                    _ => RequestError::Damaged { page: page("5"), detail: "no checksum".into() },
-                },
-            },
+            "deferred" | "full" | "damaged" | "invalid" | "unavailable" => {
+                Message::CommitDeferred {
+                    domain,
+                    id: CommitId { boot: BOOT, sequence: number(words[0]) },
+                    error: match kind {
+                        "deferred" => RequestError::Busy("log".into()),
+                        "full" => RequestError::Full("no space left on disk".into()),
+                        "unavailable" => RequestError::Unavailable("its boot is not here".into()),
+                        "invalid" => RequestError::Invalid("a domain is not of this origin".into()),
+                        _ => {
+                            RequestError::Damaged { page: page("5"), detail: "no checksum".into() }
+                        }
+                    },
+                }
+            }
             // `ids 3 100 10 history=1` answers request 3 with the numbers 100 to 109.
             "ids" => Message::Ids {
                 request: RequestId(number(words[0])),

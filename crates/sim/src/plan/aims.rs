@@ -38,6 +38,7 @@ use Part::{Limits as L, Mix as M, Stores as S, Troubles as T, World as W};
 
 const CROWDS: Aim = Aim { name: "crowds", sets: &[W, L], aim: Plan::aim_at_crowds };
 const TWINS: Aim = Aim { name: "twins", sets: &[W, M, L, T], aim: Plan::aim_at_twins };
+const THIEVES: Aim = Aim { name: "thieves", sets: &[T], aim: Plan::aim_at_thieves };
 const LATE_STREAMS: Aim =
     Aim { name: "late-streams", sets: &[W, T], aim: Plan::aim_at_late_streams };
 const RESTORES: Aim = Aim { name: "restores", sets: &[W, M, S, T], aim: Plan::aim_at_restores };
@@ -149,6 +150,10 @@ impl Plan {
             WHOLES.take(self, rng);
         }
         self.draw_mixture(&mut Rng::new(self.seed ^ 0x77aa_a971));
+        let rng = &mut Rng::new(self.seed ^ 0x007_41ef);
+        if self.nodes.len() > 1 && beyond && rng.chance(1, 20) {
+            THIEVES.take(self, rng);
+        }
         let rng = &mut Rng::new(self.seed ^ 0x004e_1947);
         // Of what other aims set up little would be left.
         let seldom = if self.aims.is_empty() { 3 } else { 8 };
@@ -228,6 +233,11 @@ impl Plan {
         if rng.chance(1, 2) {
             self.add_trouble(Trouble::Forge, pick(rng, &[100, 400]) * MILLI);
         }
+    }
+
+    /// Somebody who speaks for others, and little else that goes wrong: he is heard.
+    fn aim_at_thieves(&mut self, rng: &mut Rng) {
+        self.troubles = vec![(Trouble::Forge, pick(rng, &[100, 400]) * MILLI)];
     }
 
     /// Children that come back again and again to relays whose stream is behind what they fetch
@@ -536,7 +546,7 @@ mod tests {
     use larder_core::machine::Faults;
     use std::collections::BTreeSet;
 
-    const AIMS: [Aim; 16] = [
+    const AIMS: [Aim; 17] = [
         CROWDS,
         TWINS,
         LATE_STREAMS,
@@ -545,6 +555,7 @@ mod tests {
         LISTS,
         OLD_ECHOES,
         NUMBERS,
+        THIEVES,
         CLOCKS,
         TWO_DOMAINS,
         TORN_APPENDS,

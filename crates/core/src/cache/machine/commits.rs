@@ -190,7 +190,11 @@ impl Commits {
 
     /// The registration was asked for on this link, and not answered for long.
     pub(super) fn asks_again(&self, now: Instant) -> bool {
-        !self.registered && self.asked_at.is_none_or(|at| at.after(REGISTER_AGAIN) <= now)
+        !self.registered && self.asked_long_ago(now)
+    }
+
+    fn asked_long_ago(&self, now: Instant) -> bool {
+        self.asked_at.is_none_or(|at| at.after(REGISTER_AGAIN) <= now)
     }
 
     pub(super) fn unresolved(&self) -> usize {
@@ -887,12 +891,15 @@ impl Cache {
         if !self.config.faults.has(Fault::PutOffCounted) && !pending.beside {
             link.outstanding -= 1;
         }
+        let mut registers = false;
         match error {
             RequestError::Full(_) | RequestError::Damaged { .. } | RequestError::Invalid(_) => {
                 let since = pending.unable.take().map_or(now, |(since, _)| since);
                 pending.unable = Some((since, error));
             }
             _ => {
+                // It may be that its boot is not registered there any more (bug 196).
+                registers |= matches!(error, RequestError::Unavailable(_));
                 pending.unable = None;
                 pending.in_doubt = true;
             }
@@ -926,7 +933,12 @@ impl Cache {
         }
         commits.paused.insert((now.after(pending.pause), id));
         pending.pause = (pending.pause * 2).min(PAUSE_MAX);
-        if let Some(whole) = whole.filter(|_| pending.unable.is_none()) {
+        let asks = whole.filter(|_| pending.unable.is_none());
+        if registers && commits.asked_long_ago(now) {
+            crate::probe::probe("boot-registered-anew");
+            self.register(now, domain, out);
+        }
+        if let Some(whole) = asks {
             self.ask_who_decides(whole, domain);
         }
         Ok(())
