@@ -41,6 +41,9 @@ const PAGE_MAX: PageId = PageId { volume: VolumeId(u128::MAX), page: PageNo(u64:
 /// Values from this size on are kept apart from the keys: every image but the smallest.
 const SEPARATION_BYTES: u32 = 1024;
 
+/// Bytes of sealed journals, at least: about one, and the least that the engine takes.
+const JOURNALS_BYTES_MIN: u64 = 64 << 20;
+
 /// Free bytes that an install leaves: the engine also writes when it is not asked to.
 const MARGIN_BYTES: u64 = 8 << 20;
 /// Bytes of an install, about, at most.
@@ -111,13 +114,21 @@ pub struct FjallConfig {
     pub cache_bytes: u64,
     /// Bytes of each of its four in-memory tables, before they are written out.
     pub memtable_bytes: u64,
+    /// Bytes of sealed journals at which what keeps the oldest of them is written out, 64 MiB at least: else a
+    /// keyspace with little in it would keep it for long.
+    pub journals_bytes: u64,
     /// Threads for its background work.
     pub threads: usize,
 }
 
 impl Default for FjallConfig {
     fn default() -> Self {
-        Self { cache_bytes: 64 << 20, memtable_bytes: 32 << 20, threads: 2 }
+        Self {
+            cache_bytes: 64 << 20,
+            memtable_bytes: 32 << 20,
+            journals_bytes: JOURNALS_BYTES_MIN,
+            threads: 2,
+        }
     }
 }
 
@@ -553,6 +564,7 @@ fn open_engine(place: &Path, config: &FjallConfig) -> fjall::Result<(Database, [
         .cache_size(config.cache_bytes)
         .worker_threads(config.threads)
         .manual_journal_persist(true)
+        .max_journaling_size(config.journals_bytes.max(JOURNALS_BYTES_MIN))
         .with_compaction_filter_factories(Arc::new(|_| Some(Arc::new(Filters))))
         .open()?;
     let plain = || KeyspaceCreateOptions::default().max_memtable_size(config.memtable_bytes);

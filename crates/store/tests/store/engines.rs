@@ -12,7 +12,12 @@ use std::path::Path;
 const VOLUMES: [VolumeId; 2] = [VolumeId(1), VolumeId(u128::MAX)];
 
 fn fjall(place: &Path) -> Result<FjallPages, PagesError> {
-    let config = FjallConfig { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, threads: 1 };
+    let config = FjallConfig {
+        cache_bytes: 1 << 20,
+        memtable_bytes: 1 << 20,
+        threads: 1,
+        ..FjallConfig::default()
+    };
     FjallPages::open(place, &config)
 }
 
@@ -370,7 +375,8 @@ fn a_gap_in_the_engines_journals_is_an_error() {
     let original = place.path().join("original");
     let (mut versions, mut installed) = (BTreeMap::new(), 0);
     {
-        let config = FjallConfig { memtable_bytes: 16 << 20, ..FjallConfig::default() };
+        let (memtable_bytes, journals_bytes) = (16 << 20, 512 << 20);
+        let config = FjallConfig { memtable_bytes, journals_bytes, ..FjallConfig::default() };
         let real = FjallPages::open(&original, &config).expect("it is new");
         // It begins another in the background, after 64 MB; some installs must be in that one.
         let mut left = 400;
@@ -389,6 +395,24 @@ fn a_gap_in_the_engines_journals_is_an_error() {
     file.and_then(|file| file.set_len(*length as u64 / 2)).expect("it is ours");
     let error = fjall(&original).expect_err("installs are missing");
     assert!(matches!(error, PagesError::Lost { .. }), "{error}");
+}
+
+/// A store had up to half a gigabyte of journals beside what it held: each waited for the keyspaces in which there was
+/// little, which were written out after a thousand installs.
+#[test]
+fn journals_do_not_pile_up() {
+    let place = tempfile::tempdir().expect("a directory for the test");
+    let (mut versions, mut installed) = (BTreeMap::new(), 0);
+    let real = fjall(place.path()).expect("it is new");
+    let mut most = 0;
+    for _ in 0..80 {
+        let pages = (1..7).map(|number| (page(0, number), Some(1_000_000)));
+        let batch = batch(&mut versions, &mut installed, pages.collect());
+        assert_eq!(real.install(&batch), Ok(()));
+        most = most.max(journals(place.path()));
+    }
+    // 320 MB were written: five journals. One is sealed, and goes in the background while the next one is filled.
+    assert!(most <= 3, "{most} journals");
 }
 
 fn is_journal(name: &Path) -> bool {

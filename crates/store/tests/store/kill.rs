@@ -26,7 +26,12 @@ const LAG: u64 = 25;
 fn config() -> StoreConfig {
     StoreConfig {
         log: LogConfig { segment_bytes: 64 << 10, reserve_bytes: 0, ..LogConfig::default() },
-        pages: FjallConfig { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, threads: 1 },
+        pages: FjallConfig {
+            cache_bytes: 1 << 20,
+            memtable_bytes: 1 << 20,
+            threads: 1,
+            ..FjallConfig::default()
+        },
     }
 }
 

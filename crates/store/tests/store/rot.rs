@@ -14,7 +14,12 @@ const IMAGE_BYTES: usize = 4096;
 const BEGIN: &[u8; 8] = b"an image";
 
 fn open(place: &Path) -> FjallPages {
-    let config = FjallConfig { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, threads: 2 };
+    let config = FjallConfig {
+        cache_bytes: 1 << 20,
+        memtable_bytes: 1 << 20,
+        threads: 2,
+        ..FjallConfig::default()
+    };
     FjallPages::open(place, &config).expect("it is whole")
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct Sample {
     pub(crate) memory: u64,
     pub(crate) descriptors: u64,
     pub(crate) threads: u64,
-    /// Bytes of disk: the origin's alone, without its logs.
+    /// Bytes of disk: the origin's alone, without its logs and its engine's journals.
     pub(crate) disk: u64,
 }
 
@@ -41,27 +41,47 @@ impl Sample {
     }
 }
 
-/// What lies below a folder takes on its disk, in bytes: logs, and all else. What goes meanwhile takes nothing.
-fn disk(folder: &Path) -> (u64, u64) {
-    let Ok(entries) = fs::read_dir(folder) else { return (0, 0) };
-    let (mut log, mut rest) = (0, 0);
-    for entry in entries.flatten() {
-        let Ok(about) = entry.metadata() else { continue };
-        let is_segment = entry.path().extension().is_some_and(|extension| extension == "seg");
-        *(if is_segment { &mut log } else { &mut rest }) += about.blocks() * 512;
-        if about.is_dir() {
-            let (of_log, other) = disk(&entry.path());
-            log += of_log;
-            rest += other;
-        }
-    }
-    (log, rest)
+/// What lies below a folder takes on its disk, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Disk {
+    pub(crate) log: u64,
+    /// The page engine's journals, of what its tables do not hold yet.
+    pub(crate) journals: u64,
+    rest: u64,
 }
 
-/// What the longest log of the origin's domains takes of its disk, in bytes.
-pub(crate) fn longest_log(world: &World) -> u64 {
+impl Disk {
+    /// What goes meanwhile takes nothing.
+    fn of(folder: &Path) -> Self {
+        let mut all = Self::default();
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let Ok(about) = entry.metadata() else { continue };
+            let path = entry.path();
+            let place = match path.extension().and_then(|extension| extension.to_str()) {
+                Some("seg") => &mut all.log,
+                Some("jnl") => &mut all.journals,
+                _ => &mut all.rest,
+            };
+            *place += about.blocks() * 512;
+            if about.is_dir() {
+                let below = Self::of(&path);
+                all.log += below.log;
+                all.journals += below.journals;
+                all.rest += below.rest;
+            }
+        }
+        all
+    }
+}
+
+/// Of the origin's domains what the longest log, and what the longest journals take.
+pub(crate) fn longest(world: &World) -> Disk {
     let domains = fs::read_dir(world.data()).into_iter().flatten().flatten();
-    domains.map(|entry| disk(&entry.path()).0).max().unwrap_or_default()
+    domains.map(|entry| Disk::of(&entry.path())).fold(Disk::default(), |most, of| Disk {
+        log: most.log.max(of.log),
+        journals: most.journals.max(of.journals),
+        rest: most.rest.max(of.rest),
+    })
 }
 
 /// What every process takes now, by its name.
@@ -73,7 +93,7 @@ pub(crate) fn sample(world: &mut World) -> Result<Vec<(String, Sample)>> {
             let mut sample = Sample::of(world.process(part).id())
                 .with_context(|| format!("looking at {}", part.name()))?;
             if part == Part::Origin {
-                sample.disk = disk(&data).1;
+                sample.disk = Disk::of(&data).rest;
             }
             Ok((part.name(), sample))
         })

@@ -10,6 +10,8 @@
 //! A leak of one page a second is found in twenty minutes, one of a page a minute in a night.
 //!
 //! Logs of the origin have a limit of their own: how many spare segments they keep says how late installs once were.
+//! So have the journals of its page engine, of which each goes when all in it is in tables: a saw whose teeth may be
+//! longer than a window.
 //!
 //! Of the origin's memory that is taken away which it says it keeps on purpose, in parts that have limits of their
 //! own: until they are full they grow, and a short soak is over before that. Such parts, of mounts too, are held to
@@ -17,7 +19,7 @@
 
 use crate::keeps::{is_limited, keeps, may_fill};
 use crate::locks;
-use crate::samples::{FIGURES, MEMORY, Sample, longest_log, sample};
+use crate::samples::{FIGURES, MEMORY, Sample, longest, sample};
 use crate::work::Work;
 use crate::world::{ENGINE_MIB, LINES, NODE_MIB, ORIGIN_MIB, Pace, Part, VOLUME, World};
 use anyhow::{Context, Result, ensure};
@@ -44,6 +46,9 @@ const ALLOWED: [f64; FIGURES.len()] = [4e6, 4.0, 4.0, 40e6];
 /// two spares. How many spares there are is a matter of how late installs once were; so logs are held to their limit,
 /// and not judged as growth.
 const LOG_MOST: u64 = 4 * (64 << 20) + (1 << 20);
+/// Bytes that the journals of a domain may take: the one that is written, which is looked at when a table of 32 MiB is
+/// to be written out, and the sealed one before it, until all tables of what it holds are.
+const JOURNALS_MOST: u64 = 2 * (64 + 32) << 20;
 /// Memory may also rise by this part of itself.
 const ALLOWED_PART: f64 = 0.06;
 
@@ -51,8 +56,9 @@ const ALLOWED_PART: f64 = 0.06;
 type Series = BTreeMap<String, Vec<Sample>>;
 /// The same for what processes say they keep on purpose, by process and part.
 type Kept = BTreeMap<(String, &'static str), Vec<u64>>;
-/// Of its disk, beside what it says of its memory.
+/// Of its disk, beside what it says of its memory: parts with a limit each.
 const LOG: &str = "log_on_disk";
+const JOURNALS: &str = "journals_on_disk";
 
 /// Works for `length`, and prints the report.
 ///
@@ -91,8 +97,10 @@ fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Ri
         for (name, sample) in sample(world)? {
             series.entry(name).or_default().push(sample);
         }
-        let log = ((Part::Origin.name(), LOG), longest_log(world));
-        for (part, bytes) in keeps(world)?.into_iter().chain([log]) {
+        let disk = longest(world);
+        let disk = [(LOG, disk.log), (JOURNALS, disk.journals)]
+            .map(|(part, bytes)| ((Part::Origin.name(), part), bytes));
+        for (part, bytes) in keeps(world)?.into_iter().chain(disk) {
             kept.entry(part).or_default().push(bytes);
         }
         steps += 1;
@@ -124,12 +132,14 @@ fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Ri
 /// What has a limit has kept to it, an eighth aside: changes that are told to children who come back have one
 /// beside that of the pages, which is less.
 fn hold_to_limits(kept: &Kept) -> Result<()> {
-    let log = kept.iter().filter(|((_, part), _)| *part == LOG).flat_map(|(_, bytes)| bytes);
-    let most = log.max().copied().unwrap_or_default();
-    ensure!(
-        most > 0 && most <= LOG_MOST,
-        "a log takes {most} bytes of disk, and may take {LOG_MOST}"
-    );
+    for (on_disk, limit) in [(LOG, LOG_MOST), (JOURNALS, JOURNALS_MOST)] {
+        let bytes = kept.iter().filter(|((_, part), _)| *part == on_disk);
+        let most = bytes.flat_map(|(_, bytes)| bytes).max().copied().unwrap_or_default();
+        ensure!(
+            most > 0 && most <= limit,
+            "{on_disk} of a domain: {most} bytes, which may be {limit}"
+        );
+    }
     let mut sums: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for ((process, _), bytes) in kept.iter().filter(|((_, part), _)| is_limited(part)) {
         let sums = sums.entry(process).or_insert_with(|| vec![0; bytes.len()]);
@@ -151,7 +161,8 @@ fn kept_to_json(kept: &Kept) -> Value {
     let mut all = json!({});
     for ((process, part), figures) in kept {
         let (from, rise) = trend(&figures[figures.len() / 2..]);
-        all[process][part] = json!({ "from": from.round(), "rise": rise.round() });
+        let most = figures.iter().max();
+        all[process][part] = json!({ "from": from.round(), "rise": rise.round(), "most": most, "minima": minima(figures) });
     }
     all
 }
@@ -190,6 +201,8 @@ struct Rise {
     from: f64,
     rise: f64,
     most: u64,
+    /// Of twice as many windows along the whole time: whether it rose at once, or all along.
+    minima: Vec<u64>,
 }
 
 impl Rise {
@@ -214,6 +227,7 @@ impl Rise {
             "rise": self.rise.round(),
             "allowed": self.allowed().round(),
             "most": self.most,
+            "minima": self.minima,
         })
     }
 }
@@ -253,7 +267,8 @@ fn rises(series: &Series, kept: &Kept) -> Result<Vec<Rise>> {
             }
             let (from, rise) = trend(&all[all.len() / 2..]);
             let most = all.iter().copied().max().unwrap_or_default();
-            rises.push(Rise { process: process.clone(), figure, from, rise, most });
+            let (process, minima) = (process.clone(), minima(&all));
+            rises.push(Rise { process, figure, from, rise, most, minima });
         }
     }
     Ok(rises)
@@ -261,11 +276,7 @@ fn rises(series: &Series, kept: &Kept) -> Result<Vec<Rise>> {
 
 /// Where the line through the windows' minima begins, and by how much it rises to the last of them.
 fn trend(figures: &[u64]) -> (f64, f64) {
-    let length = figures.len() / WINDOWS;
-    let minima: Vec<f64> = (0..WINDOWS)
-        .map(|at| &figures[at * length..(at + 1) * length])
-        .map(|window| window.iter().copied().min().unwrap_or_default() as f64)
-        .collect();
+    let minima: Vec<f64> = lows(figures, WINDOWS).map(|low| low as f64).collect();
     let middle = (WINDOWS - 1) as f64 / 2.0;
     let mean = minima.iter().sum::<f64>() / WINDOWS as f64;
     let (mut above, mut below) = (0.0, 0.0);
@@ -276,6 +287,17 @@ fn trend(figures: &[u64]) -> (f64, f64) {
     }
     let slope = above / below;
     (mean - slope * middle, slope * (WINDOWS - 1) as f64)
+}
+
+/// The least of each of so many windows.
+fn lows(figures: &[u64], windows: usize) -> impl Iterator<Item = u64> {
+    let length = figures.len() / windows;
+    let windows = (0..windows).map(move |at| &figures[at * length..(at + 1) * length]);
+    windows.map(|window| window.iter().copied().min().unwrap_or_default())
+}
+
+fn minima(figures: &[u64]) -> Vec<u64> {
+    lows(figures, 2 * WINDOWS).collect()
 }
 
 /// A length of time as the command line says it.

@@ -107,6 +107,7 @@ impl Setup {
                 cache_bytes: 1 << 20,
                 memtable_bytes: self.memtable_bytes,
                 threads: self.threads,
+                ..FjallConfig::default()
             },
         }
     }
