@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 183] = [
+pub const PROBES: [(&str, Reached); 184] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -175,6 +175,7 @@ pub const PROBES: [(&str, Reached); 183] = [
     ("removal-not-listed", Rare),
     ("removal-refused", Rare),
     ("reset-on-the-same-line", Often),
+    ("resume-abandoned", Often),
     ("resume-from-index", Often),
     ("resume-reset", Often),
     ("resume-within-a-list", Often),

@@ -51,6 +51,8 @@ pub(super) struct Link {
     pub(super) calls: BTreeMap<RequestId, RequestId>,
     /// Users whose calls wait until this parent takes more.
     pub(super) waiting: VecDeque<RequestId>,
+    /// Resumes of domains that another parent was found to have before they were answered.
+    pub(super) abandoned: BTreeSet<RequestId>,
     /// Questions of the cache itself: whether a volume is there.
     pub(super) doubts: BTreeMap<RequestId, VolumeId>,
     /// Volumes asked about in vain: they are asked about again at a tick.
@@ -155,6 +157,7 @@ impl Cache {
             transfers: Transfers::default(),
             calls: BTreeMap::new(),
             waiting: VecDeque::new(),
+            abandoned: BTreeSet::new(),
             doubts: BTreeMap::new(),
             unanswered: BTreeSet::new(),
             rights: BTreeMap::new(),
@@ -377,12 +380,7 @@ impl Cache {
         if self.redirector.is_none() {
             self.join_group(now, out);
         }
-        let off = self.domains.iter().filter(|(_, entry)| entry.stream() == Stream::Off);
-        let here = |domain: &DomainId| self.offering(*domain) == Some(id);
-        let off: Vec<DomainId> = off.map(|(domain, _)| *domain).filter(here).collect();
-        for domain in off {
-            self.resume(now, domain, out);
-        }
+        self.resume_offered(now, id, out);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Which parent has what (decision 0037): a domain is had from the first parent that offers it, for as long as
 //! that link stands.
 
+use super::domain::Stream;
 use super::link::Link;
 use super::{Cache, CacheOutput, Out};
 use crate::id::{DomainId, LinkId};
@@ -38,6 +39,29 @@ impl Cache {
         let asked = |link: &&Link| all || now.since(link.welcomed_at) >= OFFER_PATIENCE;
         let next = welcomed.filter(asked).min_by_key(|link| (refused(link), link.parent));
         self.offering(domain).or(next.map(|link| link.id))
+    }
+
+    /// Resumes the domains that a parent is known to have since, those also that were asked for at another one, which
+    /// does not offer them, and may take its time to say so.
+    pub(super) fn resume_offered(&mut self, now: Instant, id: LinkId, out: &mut Out) {
+        let here = |domain: &DomainId| self.offering(*domain) == Some(id);
+        let offered: Vec<DomainId> = self.domains.keys().copied().filter(here).collect();
+        for domain in offered {
+            let entry = &self.domains[&domain];
+            match entry.stream() {
+                Stream::Off => {}
+                Stream::Asked(request) if entry.up != Some(id) => {
+                    let before = entry.up.and_then(|up| self.links.get_mut(&up));
+                    let Some(before) = before.filter(|up| !up.offers.contains(&domain)) else {
+                        continue;
+                    };
+                    crate::probe::probe("resume-abandoned");
+                    before.abandoned.insert(request);
+                }
+                _ => continue,
+            }
+            self.resume(now, domain, out);
+        }
     }
 
     /// Where something of a domain is asked: where it is had, or else offered.

@@ -627,6 +627,9 @@ impl Cache {
         let up = self.links.get_mut(&link).expect("it came on this link");
         if up.offers.insert(info.domain) {
             self.unpark_calls();
+            if self.config.parents > 1 {
+                self.resume_offered(now, link, out);
+            }
         }
         let came = (link, request);
         if let Some(volume) = self.doubt_answered(came) {
@@ -841,14 +844,17 @@ impl Cache {
             }
             return Ok(());
         }
+        let link = self.links.get_mut(&id).expect("looked at above");
+        if link.abandoned.remove(&request) {
+            link.outstanding -= 1;
+            return Ok(());
+        }
         let resumed = super::domain::Stream::Asked(request);
         let asked = |entry: &Domain| entry.stream() == resumed && entry.up == Some(id);
         let domains = self.domains.iter().find(|(_, entry)| asked(entry));
         let Some(domain) = domains.map(|(&domain, _)| domain) else {
             return violation("the failure of no request");
         };
-        // It came back meanwhile.
-        let offered = self.offering(domain).is_some_and(|other| other != id);
         let link = self.links.get_mut(&id).expect("it came on this link");
         let entry = self.domains.get_mut(&domain).expect("just found");
         // Another parent may have it.
@@ -858,8 +864,7 @@ impl Cache {
             crate::probe::probe("domain-sought-elsewhere");
         }
         let over = entry.refused.len() >= parents || link.offers.contains(&domain);
-        use super::domain::Stream;
-        entry.set_stream(if offered { Stream::Waits } else { Stream::Off });
+        entry.set_stream(super::domain::Stream::Off);
         // Whatever finds no room goes before all else: domains that are out of service must not take all
         // the time that their refusals need.
         let took = link.heard.since(entry.beat_at);
