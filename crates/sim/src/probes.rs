@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 184] = [
+pub const PROBES: [(&str, Reached); 185] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -147,6 +147,8 @@ pub const PROBES: [(&str, Reached); 184] = [
     ("participants-full", Rare),
     ("pointed-to-a-neighbour", Often),
     ("preparation-taken-back", Often),
+    // No domain is taken out of an origin in a world: `parts_after_who_decided_was_taken_out`.
+    ("prepared-and-out-of-reach", Rare),
     ("prepared-logged-again", Rare),
     ("prepared-part-released", Often),
     ("process-moved", Often),

@@ -60,6 +60,7 @@ impl Relay {
             // Not served: asked again.
             return;
         }
+        let again = self.links.brings(link, domain, boot);
         let claim = self.links.claim(now, link, &register, out);
         for gone in claim.closed {
             self.ask(now, gone, Ask::Gone(gone), out);
@@ -77,12 +78,17 @@ impl Relay {
             Carried { name, life, fresh, registered: false, only_here: fresh, sequence_max: 0 };
         let carried = self.boots.entry((domain, boot)).or_insert(new);
         carried.fresh &= fresh;
-        carried.only_here &= fresh;
+        // It came nowhere else meanwhile.
+        carried.only_here &= fresh || again;
+        let message = carried.message(domain, boot);
         if carried.registered {
             self.links.registered(domain, boot, out);
-            return;
+            // One that asks again over the same link is put off above, where its name may have another boot since
+            // (bug 196).
+            if !again {
+                return;
+            }
         }
-        let message = carried.message(domain, boot);
         if self.welcomed_by().is_some() {
             self.send_up(message, out);
         }

@@ -512,6 +512,11 @@ impl Relay {
         let older = (up.version < needs && newer).then_some(up.version);
         if let Some(version) = older {
             let error = RequestError::older_parent(version, needs);
+            // One that may have been passed on before, to a parent that knew it, may be done.
+            let error = match is_new {
+                true => error,
+                false => RequestError::Unavailable(error.to_string()),
+            };
             self.links.defer(link, domain, id, error, out);
             return;
         }

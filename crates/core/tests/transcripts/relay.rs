@@ -858,3 +858,16 @@ fn a_deletion_passes_through() {
     run.step(vec![up(Message::Failed { request: RequestId(3), pages: vec![page(3)], error })]);
     run.0.end("relay_a_deletion_passes_through");
 }
+
+/// Bug 196: what a node asks again over the link that it has was answered from memory, while above the relay the name had
+/// another boot since.
+#[test]
+fn bug_196_registered_again() {
+    let mut run = Run::new(
+        "a is put off above, since its name has another boot there. It registers again over its link: so does the relay. \
+         That it came by another way meanwhile is not thought for that.",
+    );
+    run.two_nodes();
+    run.step(vec![register_as(1, "a", 10, 10, false)]);
+    run.0.end("relay_bug_196_registered_again");
+}

@@ -65,6 +65,8 @@ pub(super) struct Domain {
     pub(super) beat_at: Instant,
     /// The stream was refused: it is not asked for again before then.
     pub(super) asks_again_at: Instant,
+    /// Since when no parent that is there offers it.
+    pub(super) missing_since: Option<Instant>,
     /// All that the origin had then is in the state here.
     pub(super) confirmed_at: Option<Instant>,
     /// The lapse of the lease was told.
@@ -110,6 +112,7 @@ impl Domain {
             refreshed_at: None,
             beat_at: Instant(0),
             asks_again_at: Instant(0),
+            missing_since: None,
             confirmed_at: None,
             lapsed: false,
             waits: BTreeSet::new(),
@@ -149,6 +152,7 @@ impl Domain {
         self.set_stream(Stream::Off);
         self.up = None;
         self.asks_again_at = Instant(0);
+        self.missing_since = None;
         // All that are restricted are asked for anew.
         self.denied.clear();
         self.beats.clear();

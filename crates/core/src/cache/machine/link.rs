@@ -1,6 +1,5 @@
 //! The link to the parent: handshake, limits, credits, the end of a link.
 
-use super::domain::Stream;
 use super::transfers::Transfers;
 use super::{Cache, CacheOutput, Notice, Out};
 use crate::group::{GROUPS_SINCE, GroupMessage};
@@ -31,8 +30,6 @@ pub(super) struct Link {
     pub(super) offers: BTreeSet<DomainId>,
     /// The parent's certificate is of this node's group: it may be its redirector.
     in_group: bool,
-    /// When it was welcomed, if it was.
-    pub(super) welcomed_at: Instant,
     /// Set by `Welcome`.
     pub(super) limits: Option<LinkLimits>,
     /// The protocol version that `Welcome` said.
@@ -147,7 +144,6 @@ impl Cache {
             parent,
             offers: BTreeSet::new(),
             in_group,
-            welcomed_at: now,
             limits: None,
             version: self.config.versions.oldest,
             heard: now,
@@ -373,7 +369,6 @@ impl Cache {
         }
         let link = self.links.get_mut(&id).expect("it came on this link");
         (link.limits, link.version, link.offers) = (Some(limits), version, offers);
-        link.welcomed_at = now;
         // Regular work may be due sooner than it was thought before the lease was known.
         self.tick_soon(now);
         self.unpark_calls();

@@ -10,8 +10,8 @@ use crate::message::Message;
 use crate::time::{Duration, Instant};
 use std::collections::BTreeSet;
 
-/// A domain that nobody offers is asked for at a parent that has been there for so long, though others are away: a
-/// relay may begin a domain after it has welcomed its children.
+/// A domain that nobody offers is asked for at any parent when it has been missing for so long, though others are away:
+/// a relay may begin a domain after it has welcomed its children.
 const OFFER_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Cache {
@@ -30,15 +30,21 @@ impl Cache {
 
     /// The link on which a domain's stream is asked for. One that no parent offers may have come into service at one of
     /// them since: they are asked in turn, and say that they do not have it. While another one is away that may be the
-    /// one that has it, only those who have been there for a while: who is cut off from all of them finds back to the
-    /// right one at once.
-    pub(super) fn next_link(&self, now: Instant, domain: DomainId) -> Option<LinkId> {
+    /// one that has it, only after a while: who is cut off from it finds back to it at once.
+    pub(super) fn next_link(&mut self, now: Instant, domain: DomainId) -> Option<LinkId> {
+        let offering = self.offering(domain);
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        if offering.is_some() {
+            entry.missing_since = None;
+            return offering;
+        }
+        let since = *entry.missing_since.get_or_insert(now);
         let refused = |link: &Link| self.domains[&domain].refused.contains(&link.parent);
         let welcomed = self.links.values().filter(|link| link.is_welcomed());
         let all = welcomed.clone().count() == self.config.parents as usize;
-        let asked = |link: &&Link| all || now.since(link.welcomed_at) >= OFFER_PATIENCE;
-        let next = welcomed.filter(asked).min_by_key(|link| (refused(link), link.parent));
-        self.offering(domain).or(next.map(|link| link.id))
+        let asked = all || now.since(since) >= OFFER_PATIENCE;
+        let next = welcomed.filter(|_| asked).min_by_key(|link| (refused(link), link.parent));
+        next.map(|link| link.id)
     }
 
     /// Resumes the domains that a parent is known to have since, those also that were asked for at another one, which

@@ -659,6 +659,10 @@ impl Cache {
             None => return Ok(()),
             Some(_) => return violation("a volume that was not asked for"),
         }
+        if self.config.parents > 1 && self.shared.volume(info.id).is_none() {
+            // Calls on it that wait for another parent have their own now.
+            self.unpark_calls();
+        }
         self.shared.set_volume(info.id, entry);
         self.names.insert(info.id, info.name.clone());
         let domain = info.domain;

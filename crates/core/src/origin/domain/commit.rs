@@ -84,10 +84,7 @@ impl Domain {
         }
         // Of one that is asked about again the outcome is known, whatever became of its other domains since.
         if let Some(domain) = elsewhere {
-            let error = RequestError::Invalid(format!(
-                "domain {} is not of this origin: transactions over several origins are not done yet",
-                domain.0
-            ));
+            let error = self.cannot_reach(id, domain);
             return cx.links.defer(link, self.id, id, error, cx.out);
         }
         let passers = [Passer::new(cx, link)];

@@ -628,3 +628,35 @@ fn parts_after_a_domain_was_taken_out() {
     run.settle();
     run.t.end("origin_parts_after_a_domain_was_taken_out");
 }
+
+/// The domain that decided was taken out before the other one had heard of it: of what may be committed, and is once it is
+/// back, the user was told that it was not (P11).
+#[test]
+fn parts_after_who_decided_was_taken_out() {
+    let mut run = Several::new(
+        "A transaction over two domains is decided, and the one that decided is taken out before the other follows. \
+         Asked again, that one puts the part off, and follows when both are there.",
+        2,
+        OriginConfig::default(),
+    );
+    let both = parts(1, 1, vec![(1, writes(10, 2, "y")), (2, writes(10, 2, "z"))]);
+    run.link(both.clone());
+    run.store(2, None);
+    run.store(1, None);
+    assert_eq!(run.committed(10, 2), [1], "it is decided, and not followed");
+    let decided = run.stores.remove(&1).expect("it is there");
+    run.restart();
+    run.settle();
+    run.node(1, "a", 10);
+    let [_, second] = <[_; 2]>::try_from(both.clone()).expect("two parts");
+    run.link(vec![second]);
+    run.settle();
+    run.stores.insert(1, decided);
+    run.restart();
+    run.settle();
+    run.node(1, "a", 10);
+    run.link(both);
+    run.settle();
+    assert_eq!(run.committed(10, 2), [1, 2]);
+    run.t.end("origin_parts_after_who_decided_was_taken_out");
+}

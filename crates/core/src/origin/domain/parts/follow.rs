@@ -11,6 +11,19 @@ use crate::origin::domain::commit::Waiting;
 use crate::record::{LogRecord, Lsn};
 
 impl Domain {
+    /// What is said of a part of a transaction of which another domain is not of this origin. One that is prepared
+    /// may have been decided there, and is followed once that domain is back.
+    pub(in crate::origin) fn cannot_reach(&self, id: CommitId, domain: DomainId) -> RequestError {
+        let domain = domain.0;
+        if self.parts.participant.has_prepared(id) {
+            crate::probe::probe("prepared-and-out-of-reach");
+            let why = "a transaction that is prepared here waits for it";
+            return RequestError::Busy(format!("domain {domain} is not of this origin, and {why}"));
+        }
+        let why = "transactions over several origins are not done yet";
+        RequestError::Invalid(format!("domain {domain} is not of this origin: {why}"))
+    }
+
     /// The deciding part has come, and asks for this one.
     pub(super) fn awaited(
         &mut self,
