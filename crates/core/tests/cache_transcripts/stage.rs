@@ -546,19 +546,8 @@ impl Stage {
                 committed(domain, boot, words)
             }
             "deferred" | "full" | "damaged" | "invalid" | "unavailable" => {
-                Message::CommitDeferred {
-                    domain,
-                    id: CommitId { boot: BOOT, sequence: number(words[0]) },
-                    error: match kind {
-                        "deferred" => RequestError::Busy("log".into()),
-                        "full" => RequestError::Full("no space left on disk".into()),
-                        "unavailable" => RequestError::Unavailable("its boot is not here".into()),
-                        "invalid" => RequestError::Invalid("a domain is not of this origin".into()),
-                        _ => {
-                            RequestError::Damaged { page: page("5"), detail: "no checksum".into() }
-                        }
-                    },
-                }
+                let id = CommitId { boot: BOOT, sequence: number(words[0]) };
+                Message::CommitDeferred { domain, id, error: put_off(kind) }
             }
             // `ids 3 100 10 history=1` answers request 3 with the numbers 100 to 109.
             "ids" => Message::Ids {
@@ -921,6 +910,17 @@ fn offered(domain: &str) -> DomainInfo {
 fn listed(name: &str) -> VolumeInfo {
     let id = VolumeId(u128::from(name.as_bytes()[0]));
     VolumeInfo { id, name: name.into(), ..volume_info() }
+}
+
+/// Why a commit is put off.
+fn put_off(kind: &str) -> RequestError {
+    match kind {
+        "deferred" => RequestError::Busy("log".into()),
+        "full" => RequestError::Full("no space left on disk".into()),
+        "unavailable" => RequestError::Unavailable("its boot is not here".into()),
+        "invalid" => RequestError::Invalid("a domain is not of this origin".into()),
+        _ => RequestError::Damaged { page: page("5"), detail: "no checksum".into() },
+    }
 }
 
 /// `failed 3 page=5 damaged=5` says that request 3 failed for page 5, since that is damaged.

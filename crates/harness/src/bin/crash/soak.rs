@@ -48,7 +48,7 @@ const ALLOWED: [f64; FIGURES.len()] = [4e6, 4.0, 4.0, 40e6];
 const LOG_MOST: u64 = 4 * (64 << 20) + (1 << 20);
 /// Bytes that the journals of a domain may take: the one that is written, which is looked at when a table of 32 MiB is
 /// to be written out, and the sealed one before it, until all tables of what it holds are.
-const JOURNALS_MOST: u64 = 2 * (64 + 32) << 20;
+const JOURNALS_MOST: u64 = (2 * (64 + 32)) << 20;
 /// Memory may also rise by this part of itself.
 const ALLOWED_PART: f64 = 0.06;
 
