@@ -78,8 +78,7 @@ impl Relay {
             Carried { name, life, fresh, registered: false, only_here: fresh, sequence_max: 0 };
         let carried = self.boots.entry((domain, boot)).or_insert(new);
         carried.fresh &= fresh;
-        // It came nowhere else meanwhile.
-        carried.only_here &= fresh || again;
+        carried.only_here &= fresh;
         let message = carried.message(domain, boot);
         if carried.registered {
             self.links.registered(domain, boot, out);

@@ -511,7 +511,7 @@ impl Relay {
         let newer = commit.across.is_some() || commit.restores();
         let older = (up.version < needs && newer).then_some(up.version);
         if let Some(version) = older {
-            let error = not_known_above(version, needs, is_new);
+            let error = RequestError::older_parent(version, needs);
             self.links.defer(link, domain, id, error, out);
             return;
         }
@@ -873,11 +873,4 @@ fn settled(commit: &CommitRequest) -> CommitRequest {
         writes: Vec::new(),
         across: commit.across.clone(),
     }
-}
-
-/// The parent speaks a version that does not know such commits. One that may have been passed on before, to a parent
-/// that knew it, may be done: it is not refused for good.
-fn not_known_above(version: u32, needs: u32, is_new: bool) -> RequestError {
-    let error = RequestError::older_parent(version, needs);
-    if is_new { error } else { RequestError::Unavailable(error.to_string()) }
 }

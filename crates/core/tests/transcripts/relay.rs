@@ -864,8 +864,7 @@ fn a_deletion_passes_through() {
 #[test]
 fn bug_196_registered_again() {
     let mut run = Run::new(
-        "a is put off above, since its name has another boot there. It registers again over its link: so does the relay. \
-         That it came by another way meanwhile is not thought for that.",
+        "a is put off above, since its name has another boot there. It registers again over its link: so does the relay.",
     );
     run.two_nodes();
     run.step(vec![register_as(1, "a", 10, 10, false)]);

@@ -591,7 +591,7 @@ mod tests {
     #[test]
     fn each_trouble_comes_with_each_aim() {
         let mut met = BTreeSet::new();
-        for seed in 0..10_000 {
+        for seed in 0..40_000 {
             let plan = Plan::draw(seed, Faults::NONE);
             for aim in &plan.aims {
                 met.extend(plan.troubles.iter().map(|(trouble, _)| (aim.clone(), *trouble)));

@@ -922,11 +922,15 @@ impl Cache {
         if let Some(refused) = pending.refused().filter(|_| lasting).or(never).or(ended) {
             crate::probe::probe("commit-refused-by-a-full-store");
             let answer = Err(refused.clone());
+            let in_doubt = pending.in_doubt;
             let users = commits.end(id, &answer);
             commits.withdraw(id);
             self.reply_all(users, &answer, out);
             if let Some(whole) = whole {
-                self.part_withdrawn(whole, (domain, id), &refused, out);
+                match in_doubt {
+                    true => self.part_ended(whole, domain, &answer, out),
+                    false => self.part_withdrawn(whole, (domain, id), &refused, out),
+                }
                 self.withdraw_others(whole, &refused, out);
             }
             return Ok(());

@@ -534,9 +534,10 @@ impl Cache {
         let Some(User { kind: Kind::Call { call, .. }, .. }) = self.users.get(&id) else {
             return false;
         };
-        let known = |volume| self.shared.volume(volume).is_some();
-        // Who offers a domain that is out of service there is the only one that has it.
+        // Who offers a domain that is out of service there is the only one that has it, and that there is no such
+        // volume is believed of its own parent alone.
         let offered = |domain| self.source_of(domain) == Some(link);
+        let known = |volume| self.shared.volume(volume).is_some_and(|known| offered(known.domain));
         let searches = match error {
             RequestError::NoVolume(_) => !call.volume().is_some_and(known),
             RequestError::NoDomain(_) => call.domain().is_some_and(|domain| !offered(domain)),
