@@ -130,11 +130,6 @@ impl Downlinks {
         self.links.get(&link).and_then(|entry| entry.named()).is_some_and(|c| c.name == name)
     }
 
-    /// Whether a boot is already used over this link.
-    pub(crate) fn brings(&self, link: LinkId, domain: DomainId, boot: BootId) -> bool {
-        self.names.owner(domain, boot).is_some_and(|(_, owner)| owner == link)
-    }
-
     /// Holds a registration against what others have. A node that asks for another's boot is cut
     /// off; a relay is told.
     pub(crate) fn claim(

@@ -891,15 +891,14 @@ impl Cache {
         if !self.config.faults.has(Fault::PutOffCounted) && !pending.beside {
             link.outstanding -= 1;
         }
-        let mut registers = false;
+        // It may be that its boot is not registered there any more (bug 196).
+        let registers = matches!(error, RequestError::Unavailable(_));
         match error {
             RequestError::Full(_) | RequestError::Damaged { .. } | RequestError::Invalid(_) => {
                 let since = pending.unable.take().map_or(now, |(since, _)| since);
                 pending.unable = Some((since, error));
             }
             _ => {
-                // It may be that its boot is not registered there any more (bug 196).
-                registers |= matches!(error, RequestError::Unavailable(_));
                 pending.unable = None;
                 pending.in_doubt = true;
             }
