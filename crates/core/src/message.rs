@@ -564,7 +564,8 @@ pub enum Message {
         /// Whether the list is complete.
         done: bool,
     },
-    /// Outcomes of this boot up to `upto` have been received.
+    /// Outcomes of this boot up to `upto` have been received. With the greatest number there is the node says that it
+    /// ends: it commits nothing more under this boot.
     Confirm {
         /// Which domain.
         domain: DomainId,

@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 185] = [
+pub const PROBES: [(&str, Reached); 187] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -29,11 +29,13 @@ pub const PROBES: [(&str, Reached); 185] = [
     ("answer-withheld-in-vain", Often),
     ("append-taken-back", Often),
     ("base-below-horizon", Often),
+    ("boot-ended", Often),
     ("boot-forgotten-meanwhile", Rare),
     ("boot-makes-room", Often),
     ("boot-registered-anew", Often),
     ("boot-renewed", Often),
     // A relay asks for a domain that is new to it, and in that round trip a node links again.
+    ("boot-that-ended-forgotten", Often),
     ("boot-told-before-welcome", Rare),
     ("bulk-credit-exhausted", Often),
     ("change-before-its-outcome", Often),

@@ -38,6 +38,9 @@ pub enum CacheInput {
         /// Which request.
         id: RequestId,
     },
+    /// The node is about to end: its parents are told for which domains it commits nothing more, so that they need
+    /// not keep its boot. What it is asked to commit after this goes under another one.
+    End,
 }
 
 /// What a user may ask.

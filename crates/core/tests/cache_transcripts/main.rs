@@ -56,6 +56,7 @@ stories! {
     bug08_fork_before_first_use,
     bug10_fell_off_the_ring,
     bug11_reset_in_the_middle,
+    boot_that_ends,
     boot_that_expired,
     commit_in_doubt,
     boot_that_was_not_registered,

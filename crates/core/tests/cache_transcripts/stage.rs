@@ -236,6 +236,7 @@ impl Stage {
                 let commit = CommitId { boot: BOOT, sequence: number(rest[0]) };
                 self.ask(CacheOp::Outcome { domain: DOMAIN, commit })
             }
+            "end" => self.input(CacheInput::End),
             "cancel" => {
                 let id = RequestId(number(rest[0]));
                 self.input(CacheInput::Cancel { id })

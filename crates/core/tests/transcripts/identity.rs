@@ -132,6 +132,39 @@ fn nobody_fills_the_table_of_boots() {
 }
 
 #[test]
+fn a_boot_that_ended() {
+    let mut run = Run::new(
+        "Measured, in a soak: each command that a timer starts left a boot behind, until its certificate had 4,096 \
+         of them, and all were written with each install. A node that ends says so: it confirms all that can be. \
+         A copy of its commit that a relay kept comes late, in its name and as of a new boot: it is not done a \
+         second time, nor is another one under that boot. So the boot is kept for as long as such a copy may \
+         travel, and forgotten with the first append after that; one that is said to be there is kept longer.",
+        OriginConfig::default(),
+    );
+    two_relays(&mut run);
+    run.node(1, "a", 10);
+    run.quietly(vec![create_volume(1, 2)]);
+    run.link(vec![Commit::new(10, 1, 1).put(1, 1, 1, "x").on(1)]);
+    run.settle();
+    run.link(vec![confirm(1, 10, u64::MAX), closed(1)]);
+    run.link(vec![register(8, "a", 10)]);
+    run.link(vec![Commit::new(10, 1, 1).put(1, 1, 1, "x").on(8)]);
+    run.link(vec![Commit::new(10, 2, 2).put(1, 1, 1, "y").on(8)]);
+    for _ in 0..360 {
+        run.quietly(vec![beat(8, larder_core::time::Instant(0))]);
+        run.quietly(vec![beat(9, larder_core::time::Instant(0))]);
+        run.pass(10);
+    }
+    run.t.say("It is still said to be there, when another node comes.");
+    run.link(vec![register(9, "b", 20)]);
+    run.settle();
+    run.t.say("Now it is not.");
+    run.link(vec![left(8, "a"), register(9, "c", 30)]);
+    run.settle();
+    run.t.end("identity_a_boot_that_ended");
+}
+
+#[test]
 fn a_name_for_each_process() {
     let mut config = OriginConfig::default();
     config.downlink.processes_max = 3;

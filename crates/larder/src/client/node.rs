@@ -13,7 +13,7 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::tls::{CertificateStatus, Credentials, Uses};
 use crate::transport::{Dialer, LinkSetup, LinkState, LinkWatch, Parent, ParentWatch};
-use larder_core::cache::io::{CacheOp, CacheReply};
+use larder_core::cache::io::{CacheInput, CacheOp, CacheReply};
 use larder_core::cache::{Cache, CacheConfig, PageCopy, PolicyKind, ReadCache};
 use larder_core::id::{BootId, DomainId, HistoryId, Stamp, VolumeId};
 use larder_core::message::{
@@ -440,6 +440,8 @@ impl Node {
     /// Says goodbye to the parent and ends the node; calls after it fail with
     /// [`Error::ShutDown`].
     pub async fn shutdown(&self) {
+        // Fails only when the task is gone: then nothing can be said.
+        let _ = self.shared.inputs.send(CacheInput::End).await;
         if let Some(places) = &self.shared.places {
             places.leave().await;
         }

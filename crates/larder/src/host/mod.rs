@@ -27,6 +27,9 @@ use tokio::time::sleep;
 const WAKE_MAX: Duration = Duration::from_secs(1);
 /// How long somebody waits who only wants to look.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
+/// How long what is queued may take to be written when a process ends, and how often that is looked at.
+const WRITTEN_LIMIT: Duration = Duration::from_millis(100);
+const WRITTEN_EVERY: Duration = Duration::from_millis(1);
 /// How long goodbyes may take when a process ends.
 const GOODBYE_LIMIT: Duration = Duration::from_millis(300);
 
@@ -319,6 +322,14 @@ where
     }
 
     async fn end(mut self) {
+        // What was said last is written before the goodbye, which takes the place of what waits: a node says that its
+        // boot ends.
+        let written = async {
+            while self.links.values().any(|sender| sender.queued_bytes() > 0) {
+                sleep(WRITTEN_EVERY).await;
+            }
+        };
+        let _ = tokio::time::timeout(WRITTEN_LIMIT, written).await;
         for sender in self.links.values() {
             sender.close(CloseReason::Shutdown);
         }

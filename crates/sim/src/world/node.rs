@@ -190,7 +190,7 @@ impl World {
         is_left.then(|| received(help))
     }
 
-    fn node_input(&mut self, proc: Proc, input: CacheInput) {
+    pub(super) fn node_input(&mut self, proc: Proc, input: CacheInput) {
         let now = self.process(proc).local(self.now);
         self.set_clock(proc);
         let mut out = Vec::new();

@@ -6,6 +6,7 @@ use crate::client::SHORT_AGE;
 use crate::draws::About;
 use crate::net::{Proc, Way};
 use crate::plan::{Budget, Trouble, pick};
+use larder_core::cache::io::CacheInput;
 use larder_core::machine::Fault;
 
 /// The longest that a wall clock is set forward or back, in nanoseconds: about twenty years.
@@ -313,7 +314,15 @@ impl World {
         let proc = Proc((first as u64 + self.rng.below(count as u64)) as u16);
         match self.process(proc).machinery {
             super::Machinery::Relay(_) => self.kill_relay(proc),
-            _ => self.kill_node(proc),
+            _ => {
+                // No draw of its own: the same lives are killed as ever.
+                let process = self.process(proc);
+                let awake = process.paused_until <= self.now;
+                if awake && (u32::from(proc.0) + process.incarnation).is_multiple_of(2) {
+                    self.node_input(proc, CacheInput::End);
+                }
+                self.kill_node(proc);
+            }
         }
     }
 

@@ -427,6 +427,15 @@ impl Commits {
         }
     }
 
+    /// Commits from now on are of this boot, which no domain knows.
+    fn begin_anew(&mut self, boot: BootId) {
+        self.boot = boot;
+        self.known = false;
+        self.registered = false;
+        self.next = 1;
+        self.told = 0;
+    }
+
     /// Every outcome up to this sequence has been received.
     fn confirmed(&self) -> u64 {
         let first = CommitId { boot: self.boot, sequence: 0 };
@@ -819,14 +828,28 @@ impl Cache {
         if commits.boot != expired {
             return;
         }
-        commits.boot = boot;
-        commits.known = false;
-        commits.registered = false;
-        commits.next = 1;
-        commits.told = 0;
+        commits.begin_anew(boot);
         crate::probe::probe("boot-renewed");
         commits.expired = true;
         self.register(now, domain, out);
+    }
+
+    /// The node ends: of every domain that owes it no outcome, the parent is told that its boot has ended
+    /// (decision 0004).
+    pub(super) fn end_boots(&mut self, out: &mut Out) {
+        let domains: Vec<DomainId> = self.domains.keys().copied().collect();
+        for domain in domains {
+            let anew = BootId(self.rng.next_u128());
+            let entry = self.domains.get_mut(&domain).expect("just seen");
+            let (live, commits) = (entry.live(), &mut entry.commits);
+            if !live || !commits.registered || commits.confirmed() + 1 < commits.next {
+                continue;
+            }
+            let boot = commits.boot;
+            commits.begin_anew(anew);
+            crate::probe::probe("boot-ended");
+            self.send(domain, Message::Confirm { domain, boot, upto: u64::MAX }, out);
+        }
     }
 
     /// Commits of a boot that the domain has forgotten have no outcome any more, but those that

@@ -223,6 +223,7 @@ impl Machine for Cache {
             CacheInput::Reachable(address) => self.reachable(now, address, out),
             CacheInput::Request { id, op, deadline } => self.ask(now, id, op, deadline, out),
             CacheInput::Cancel { id } => self.cancel(id),
+            CacheInput::End => self.end_boots(&mut *out),
         }
         self.tend_group(now, out);
         self.pump(now, out);

@@ -15,6 +15,8 @@ use crate::rights::Access;
 
 /// Records of requests other than commits that an append may gather in any case.
 const REQUESTS_MIN: usize = 256;
+/// Boots of nodes that ended are forgotten with one append.
+const FORGOTTEN_MAX: usize = 64;
 
 impl Domain {
     /// Whether an append that is gathered takes one more record that changes no page. While the log hangs a
@@ -83,6 +85,26 @@ impl Domain {
             let item = Item::Boot { boot, name: name.clone() };
             self.gather(LogRecord::Boot { boot, name }, item);
         }
+        self.forget_ended(cx);
+    }
+
+    /// Boots of nodes that said long ago that they end: each start of a command would be kept otherwise, until its
+    /// certificate has as many as it may.
+    fn forget_ended(&mut self, cx: &Context<'_>) {
+        for _ in 0..FORGOTTEN_MAX {
+            let connected = |boot| cx.links.is_claimed(self.id, boot);
+            let after = cx.config.boot_forget_after;
+            let Some(boot) = self.boots.over(cx.now, after, connected) else {
+                return;
+            };
+            crate::probe::probe("boot-that-ended-forgotten");
+            self.forget_boot(boot);
+        }
+    }
+
+    fn forget_boot(&mut self, boot: BootId) {
+        self.boots.forget(boot);
+        self.gather(LogRecord::Confirmed { boot, upto: u64::MAX }, Item::Forgotten(boot));
     }
 
     /// Whether the table has room for a boot of this name; forgets one if it must.
@@ -100,8 +122,7 @@ impl Domain {
             return false;
         };
         crate::probe::probe("boot-makes-room");
-        self.boots.forget(boot);
-        self.gather(LogRecord::Confirmed { boot, upto: u64::MAX }, Item::Forgotten(boot));
+        self.forget_boot(boot);
         true
     }
 

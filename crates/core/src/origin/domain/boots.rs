@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most outcomes of one boot that its node has not confirmed; further commits wait for it.
 const OUTCOMES_MAX: usize = 65_536;
 
+/// A boot that has confirmed up to this has ended: no commit has a greater number.
+const ENDED: u64 = u64::MAX - 1;
+
 /// A node's life as this domain knows it.
 #[derive(Clone, Debug)]
 struct Boot {
@@ -22,6 +25,8 @@ struct Boot {
     /// Refused after it, for reasons that may pass.
     aborted: BTreeMap<u64, Abort>,
     heard: Instant,
+    /// When its node said that it ends: nothing is executed for it any more.
+    ended: Option<Instant>,
 }
 
 impl Boot {
@@ -52,6 +57,8 @@ pub(super) struct Boots {
     boots: BTreeMap<BootId, Boot>,
     /// The boots of each certificate.
     certificates: BTreeMap<String, BTreeSet<BootId>>,
+    /// Those whose nodes have ended, in the order in which they said so.
+    ended: BTreeSet<(Instant, BootId)>,
 }
 
 impl Boots {
@@ -60,9 +67,9 @@ impl Boots {
         for meta in meta {
             boots.register(meta.boot, &meta.name, now);
             let entry = boots.boots.get_mut(&meta.boot).expect("registered just now");
-            entry.confirmed = meta.confirmed;
             entry.committed = meta.committed.iter().copied().collect();
             entry.aborted = meta.aborted.iter().cloned().collect();
+            boots.confirm(meta.boot, meta.confirmed, now);
         }
         boots
     }
@@ -89,6 +96,7 @@ impl Boots {
             committed: BTreeMap::new(),
             aborted: BTreeMap::new(),
             heard: now,
+            ended: None,
         });
         entry.heard = now;
         let certificate = certificate_of(&entry.name).to_owned();
@@ -99,6 +107,9 @@ impl Boots {
         let Some(gone) = self.boots.remove(&boot) else {
             return;
         };
+        if let Some(at) = gone.ended {
+            self.ended.remove(&(at, boot));
+        }
         let certificate = certificate_of(&gone.name);
         if let Some(boots) = self.certificates.get_mut(certificate) {
             boots.remove(&boot);
@@ -133,14 +144,18 @@ impl Boots {
         }
     }
 
-    /// The node has received every outcome up to `upto`.
-    pub(super) fn confirm(&mut self, boot: BootId, upto: u64, now: Instant) {
-        let Some(boot) = self.boots.get_mut(&boot) else {
+    /// The node has received every outcome up to `upto`; with the greatest there is it says that it ends.
+    pub(super) fn confirm(&mut self, id: BootId, upto: u64, now: Instant) {
+        let Some(boot) = self.boots.get_mut(&id) else {
             return;
         };
         boot.heard = now;
         // u64::MAX stands for the boot itself in the log, so no sequence reaches it.
-        let upto = upto.min(u64::MAX - 1);
+        let upto = upto.min(ENDED);
+        if upto == ENDED && boot.ended.is_none() {
+            boot.ended = Some(now);
+            self.ended.insert((now, id));
+        }
         if upto > boot.confirmed {
             boot.confirmed = upto;
             boot.committed = boot.committed.split_off(&(upto + 1));
@@ -164,6 +179,17 @@ impl Boots {
         {
             boot.aborted.insert(id.sequence, abort.clone());
         }
+    }
+
+    /// A boot that ended so long ago that no copy of what it sent is under way any more, and whose node is not there.
+    pub(super) fn over(
+        &self,
+        now: Instant,
+        forget_after: Duration,
+        connected: impl Fn(BootId) -> bool,
+    ) -> Option<BootId> {
+        let mut over = self.ended.iter().take_while(|(at, _)| at.after(forget_after) <= now);
+        over.find(|(_, boot)| !connected(*boot)).map(|(_, boot)| *boot)
     }
 
     /// The boot longest not heard of, if that is long enough and its node is not there.
@@ -211,6 +237,8 @@ impl Boots {
     pub(super) fn check(&self, durable: Stamp) {
         let listed: usize = self.certificates.values().map(BTreeSet::len).sum();
         assert_eq!(listed, self.boots.len(), "a boot is not listed by its certificate");
+        let ended = self.boots.iter().filter_map(|(id, boot)| Some((boot.ended?, *id)));
+        assert_eq!(ended.collect::<BTreeSet<_>>(), self.ended, "boots that ended are listed");
         for boot in self.boots.values() {
             assert!(
                 boot.committed.len() + boot.aborted.len() <= OUTCOMES_MAX + 8192,
