@@ -33,11 +33,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Most messages are freed by another thread than the one that made them: the system's allocator
-/// holds a lock for each, and a sixth of the time of a busy origin went there. Without huge pages (the
-/// feature `no_thp`): the kernel makes them of memory that is mostly free again, and gives nothing back
-/// (bug 140).
+/// holds a lock for each, and a sixth of the time of a busy origin went there. This one also gives back
+/// what is freed in such a way, with mixed sizes and for hours (bug 198). Without huge pages: see
+/// `.cargo/config.toml`.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -22,7 +22,7 @@ const USAGE: &str = "usage: bench NAME [--json]\n\n\
 
 /// As the `larder` command has it: these processes are the nodes.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[tokio::main]
 async fn main() -> Result<()> {
