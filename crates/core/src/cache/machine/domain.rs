@@ -1,7 +1,7 @@
 //! The state of one domain in the machine.
 
-use super::commits::Commits;
 use super::flights::Flights;
+use super::ledger::Commits;
 use super::memory::Holdings;
 use super::told::Told;
 use super::updates::Updates;

@@ -21,11 +21,13 @@
 //! | `turns` | who sends next, where there is little room |
 
 mod absences;
+mod boots;
 mod commits;
 mod deleted;
 mod domain;
 mod flights;
 mod helps;
+mod ledger;
 mod link;
 mod memory;
 mod neighbours;
