@@ -198,6 +198,7 @@ fn dependencies_have_free_licences_and_are_listed() {
             text += &format!("- {name}\n");
         }
     }
+    text += JEMALLOC;
     let path = root().join("THIRD-PARTY.md");
     if std::env::var_os("LARDER_REGENERATE").is_some() {
         std::fs::write(&path, &text).expect("THIRD-PARTY.md is written");
@@ -208,6 +209,35 @@ fn dependencies_have_free_licences_and_are_listed() {
         "THIRD-PARTY.md is out of date: run LARDER_REGENERATE=1 cargo test -p larder-harness --test house"
     );
 }
+
+/// Of the sources in C that a crate brings along under another licence than its own.
+const JEMALLOC: &str = r#"
+## BSD-2-Clause: jemalloc, in tikv-jemalloc-sys
+
+Copyright (C) 2002-present Jason Evans <jasone@canonware.com>.
+All rights reserved.
+Copyright (C) 2007-2012 Mozilla Foundation.  All rights reserved.
+Copyright (C) 2009-present Facebook, Inc.  All rights reserved.
+
+Redistribution and use in source and binary forms, with or without
+modification, are permitted provided that the following conditions are met:
+1. Redistributions of source code must retain the above copyright notice(s),
+   this list of conditions and the following disclaimer.
+2. Redistributions in binary form must reproduce the above copyright notice(s),
+   this list of conditions and the following disclaimer in the documentation
+   and/or other materials provided with the distribution.
+
+THIS SOFTWARE IS PROVIDED BY THE COPYRIGHT HOLDER(S) ``AS IS'' AND ANY EXPRESS
+OR IMPLIED WARRANTIES, INCLUDING, BUT NOT LIMITED TO, THE IMPLIED WARRANTIES OF
+MERCHANTABILITY AND FITNESS FOR A PARTICULAR PURPOSE ARE DISCLAIMED.  IN NO
+EVENT SHALL THE COPYRIGHT HOLDER(S) BE LIABLE FOR ANY DIRECT, INDIRECT,
+INCIDENTAL, SPECIAL, EXEMPLARY, OR CONSEQUENTIAL DAMAGES (INCLUDING, BUT NOT
+LIMITED TO, PROCUREMENT OF SUBSTITUTE GOODS OR SERVICES; LOSS OF USE, DATA, OR
+PROFITS; OR BUSINESS INTERRUPTION) HOWEVER CAUSED AND ON ANY THEORY OF
+LIABILITY, WHETHER IN CONTRACT, STRICT LIABILITY, OR TORT (INCLUDING NEGLIGENCE
+OR OTHERWISE) ARISING IN ANY WAY OUT OF THE USE OF THIS SOFTWARE, EVEN IF
+ADVISED OF THE POSSIBILITY OF SUCH DAMAGE.
+"#;
 
 #[test]
 fn every_decision_note_is_indexed() {

@@ -10,6 +10,7 @@ mod documents;
 mod exit;
 mod group;
 mod kernel_options;
+mod memory;
 mod mount;
 mod mounting;
 mod out;
@@ -34,13 +35,13 @@ use std::process::ExitCode;
 
 /// Most messages are freed by another thread than the one that made them: the system's allocator
 /// holds a lock for each, and a sixth of the time of a busy origin went there. This one also gives back
-/// what is freed in such a way, with mixed sizes and for hours (bug 198). Without huge pages: see
-/// `.cargo/config.toml`.
+/// what is freed in such a way, with mixed sizes and for hours (bug 198).
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    memory::in_small_pages();
     let Some(words) = kernel_options::words(std::env::args_os().collect()) else {
         return ExitCode::SUCCESS;
     };

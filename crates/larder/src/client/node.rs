@@ -440,8 +440,8 @@ impl Node {
     /// Says goodbye to the parent and ends the node; calls after it fail with
     /// [`Error::ShutDown`].
     pub async fn shutdown(&self) {
-        // Fails only when the task is gone: then nothing can be said.
-        let _ = self.shared.inputs.send(CacheInput::End).await;
+        // Where so much waits that there is no room the boot is not said to have ended.
+        self.shared.inputs.try_send(CacheInput::End);
         if let Some(places) = &self.shared.places {
             places.leave().await;
         }

@@ -98,6 +98,7 @@ impl LinkSender {
         }
         if bytes > self.shared.bytes_max {
             queue.messages.clear();
+            queue.waiting = 0;
             queue.closing = Some(CloseReason::Limit(format!("{bytes} bytes wait to be sent")));
             return true;
         }
@@ -136,6 +137,7 @@ impl LinkSender {
     pub(crate) fn close(&self, reason: CloseReason) {
         let mut queue = self.shared.lock();
         queue.messages.clear();
+        queue.waiting = 0;
         queue.closing.get_or_insert(reason);
         drop(queue);
         self.wake();

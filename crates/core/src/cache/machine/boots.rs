@@ -71,15 +71,21 @@ impl Cache {
         self.register(now, domain, out);
     }
 
+    /// Whether the domain is to be asked to register this node: not if the node ends, and commits nothing more there.
+    pub(super) fn wants_boot(&self, domain: DomainId) -> bool {
+        !self.ending || self.domains[&domain].commits.unresolved() > 0
+    }
+
     /// The node ends: of every domain that owes it no outcome, the parent is told that its boot has ended
-    /// (decision 0004).
+    /// (decision 0004). It may be on its way to be registered yet.
     pub(super) fn end_boots(&mut self, out: &mut Out) {
+        self.ending = true;
         let domains: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in domains {
             let anew = BootId(self.rng.next_u128());
             let entry = self.domains.get_mut(&domain).expect("just seen");
-            let (live, commits) = (entry.live(), &mut entry.commits);
-            if !live || !commits.registered || commits.confirmed() + 1 < commits.next {
+            let commits = &mut entry.commits;
+            if commits.asked_at.is_none() || commits.confirmed() + 1 < commits.next {
                 continue;
             }
             let boot = commits.boot;

@@ -425,6 +425,7 @@ impl Commits {
         self.boot = boot;
         self.known = false;
         self.registered = false;
+        self.asked_at = None;
         self.next = 1;
         self.told = 0;
     }

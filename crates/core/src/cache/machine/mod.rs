@@ -102,6 +102,8 @@ pub struct Cache {
     /// When the regular work is due: beats, notices, page lists, credits left over.
     tick_at: Option<Instant>,
     clock: OnwardClock,
+    /// It was told that it ends.
+    ending: bool,
 }
 
 impl Cache {
@@ -135,6 +137,7 @@ impl Cache {
             next_request: 1,
             tick_at: None,
             clock: OnwardClock::default(),
+            ending: false,
         };
         (cache, shared)
     }

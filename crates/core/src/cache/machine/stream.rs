@@ -82,7 +82,9 @@ impl Cache {
         entry.holdings.resume(through.is_some());
         self.standing(domain).outstanding += 1;
         self.send(domain, Message::Resume { request, domain, epochs, through }, out);
-        self.register(now, domain, out);
+        if self.wants_boot(domain) {
+            self.register(now, domain, out);
+        }
     }
 
     pub(super) fn on_resumed(
@@ -550,7 +552,7 @@ impl Cache {
             Stream::Waits | Stream::Asked(_) | Stream::Begun(_) | Stream::Again(_) => {}
             Stream::Live(_) => {
                 // A relay that passes no refresh up answers by its own beats: several are needed.
-                let asks_again = entry.commits.asks_again(now);
+                let asks_again = entry.commits.asks_again(now) && self.wants_boot(domain);
                 if entry.beat_at <= now || !entry.refreshes.is_empty() {
                     self.send_beat(now, domain, out);
                 }

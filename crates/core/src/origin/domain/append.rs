@@ -1,6 +1,7 @@
 //! Group commit: one append under way, the next one gathers meanwhile.
 
 use super::batch::{Batch, Item};
+use super::boots::{ENDED, Registering};
 use super::volumes::Volume;
 use super::{Context, Domain, Event, Service};
 use crate::across::Turn;
@@ -15,8 +16,8 @@ use crate::rights::Access;
 
 /// Records of requests other than commits that an append may gather in any case.
 const REQUESTS_MIN: usize = 256;
-/// Boots of nodes that ended are forgotten with one append.
-const FORGOTTEN_MAX: usize = 64;
+/// Boots that an append logs as ended, and that it forgets.
+const ENDED_MAX: usize = 64;
 
 impl Domain {
     /// Whether an append that is gathered takes one more record that changes no page. While the log hangs a
@@ -74,24 +75,35 @@ impl Domain {
         let gathered = |items: &[Item], boot: BootId| {
             items.iter().any(|item| matches!(item, Item::Boot { boot: b, .. } if *b == boot))
         };
-        for (boot, name) in self.registering.clone() {
+        for (boot, Registering { name, ended }) in self.registering.clone() {
             if gathered(&self.gathering.items, boot) {
                 continue;
             }
-            if !cx.links.is_claimed(self.id, boot) || !self.make_room(cx, &name) {
+            if ended || !cx.links.is_claimed(self.id, boot) || !self.make_room(cx, &name) {
                 self.registering.remove(&boot);
                 continue;
             }
             let item = Item::Boot { boot, name: name.clone() };
             self.gather(LogRecord::Boot { boot, name }, item);
         }
+        self.log_ended();
         self.forget_ended(cx);
+    }
+
+    /// That boots ended.
+    fn log_ended(&mut self) {
+        for _ in 0..ENDED_MAX {
+            let Some(boot) = self.boots.to_be_logged() else {
+                return;
+            };
+            self.gather(LogRecord::Confirmed { boot, upto: ENDED }, Item::Boots);
+        }
     }
 
     /// Boots of nodes that said long ago that they end: each start of a command would be kept otherwise, until its
     /// certificate has as many as it may.
     fn forget_ended(&mut self, cx: &Context<'_>) {
-        for _ in 0..FORGOTTEN_MAX {
+        for _ in 0..ENDED_MAX {
             let connected = |boot| cx.links.is_claimed(self.id, boot);
             let after = cx.config.boot_forget_after;
             let Some(boot) = self.boots.over(cx.now, after, connected) else {
@@ -104,7 +116,7 @@ impl Domain {
 
     fn forget_boot(&mut self, boot: BootId) {
         self.boots.forget(boot);
-        self.gather(LogRecord::Confirmed { boot, upto: u64::MAX }, Item::Forgotten(boot));
+        self.gather(LogRecord::Confirmed { boot, upto: u64::MAX }, Item::Boots);
     }
 
     /// Whether the table has room for a boot of this name; forgets one if it must.
@@ -209,11 +221,14 @@ impl Domain {
                     outcomes.push((id, Outcome::Aborted(abort)));
                 }
                 Item::Boot { boot, name } => {
-                    self.registering.remove(&boot);
+                    let ended = self.registering.remove(&boot).is_some_and(|it| it.ended);
                     self.boots.register(boot, &name, cx.now);
+                    if ended {
+                        self.boots.told(boot, ENDED, cx.now);
+                    }
                     cx.links.registered(self.id, boot, cx.out);
                 }
-                Item::Forgotten(_) => {}
+                Item::Boots => {}
                 Item::Ids { link, request, volume, first, count } => {
                     let next = PageNo(first.0 + count);
                     let given = &mut self.volumes.get_mut(&volume).expect("checked before").meta;
@@ -330,7 +345,7 @@ impl Domain {
                 Item::Boot { boot, .. } => {
                     self.registering.remove(&boot);
                 }
-                Item::Forgotten(_) | Item::Epoch => {}
+                Item::Boots | Item::Epoch => {}
             }
         }
         for withheld in batch.withheld {

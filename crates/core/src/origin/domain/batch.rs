@@ -28,8 +28,8 @@ pub(super) enum Item {
     Aborted { id: CommitId, abort: Abort },
     /// A boot may commit.
     Boot { boot: BootId, name: String },
-    /// A boot is forgotten.
-    Forgotten(BootId),
+    /// A boot ended, or is forgotten: nobody waits for it.
+    Boots,
     /// Page numbers are given.
     Ids { link: LinkId, request: RequestId, volume: VolumeId, first: PageNo, count: u64 },
     /// A volume is made.
@@ -53,7 +53,7 @@ impl Item {
             | Self::Prepared { .. }
             | Self::Released
             | Self::Boot { .. }
-            | Self::Forgotten(_)
+            | Self::Boots
             | Self::Ids { .. }
             | Self::Settings { .. }
             | Self::Epoch => None,

@@ -11,7 +11,16 @@ use std::collections::{BTreeMap, BTreeSet};
 const OUTCOMES_MAX: usize = 65_536;
 
 /// A boot that has confirmed up to this has ended: no commit has a greater number.
-const ENDED: u64 = u64::MAX - 1;
+pub(super) const ENDED: u64 = u64::MAX - 1;
+
+/// A boot that is to be made durable.
+#[derive(Clone, Debug)]
+pub(super) struct Registering {
+    /// Whose.
+    pub(super) name: String,
+    /// Its node has said meanwhile that it ends.
+    pub(super) ended: bool,
+}
 
 /// A node's life as this domain knows it.
 #[derive(Clone, Debug)]
@@ -57,8 +66,11 @@ pub(super) struct Boots {
     boots: BTreeMap<BootId, Boot>,
     /// The boots of each certificate.
     certificates: BTreeMap<String, BTreeSet<BootId>>,
-    /// Those whose nodes have ended, in the order in which they said so.
+    /// Those whose nodes have ended, in the order in which they said so; one that is said to be there when its time is
+    /// over comes again last.
     ended: BTreeSet<(Instant, BootId)>,
+    /// Those of them of which that is to be logged.
+    unlogged: Vec<BootId>,
 }
 
 impl Boots {
@@ -181,15 +193,37 @@ impl Boots {
         }
     }
 
-    /// A boot that ended so long ago that no copy of what it sent is under way any more, and whose node is not there.
+    /// The node says that it has received every outcome up to `upto`. That it ends is to be logged: what else is confirmed
+    /// comes with the next install.
+    pub(super) fn told(&mut self, id: BootId, upto: u64, now: Instant) {
+        let had_ended = self.ended.len();
+        self.confirm(id, upto, now);
+        if self.ended.len() > had_ended {
+            self.unlogged.push(id);
+        }
+    }
+
+    /// A boot of which is to be logged that it ended. It need not be known any more.
+    pub(super) fn to_be_logged(&mut self) -> Option<BootId> {
+        self.unlogged.pop()
+    }
+
+    /// The first of those that ended so long ago that no copy of what they sent is under way any more; none if its node is
+    /// there, which is looked at again when as long has passed.
     pub(super) fn over(
-        &self,
+        &mut self,
         now: Instant,
         forget_after: Duration,
         connected: impl Fn(BootId) -> bool,
     ) -> Option<BootId> {
-        let mut over = self.ended.iter().take_while(|(at, _)| at.after(forget_after) <= now);
-        over.find(|(_, boot)| !connected(*boot)).map(|(_, boot)| *boot)
+        let (at, id) = *self.ended.first().filter(|(at, _)| at.after(forget_after) <= now)?;
+        if !connected(id) {
+            return Some(id);
+        }
+        self.ended.remove(&(at, id));
+        self.ended.insert((now, id));
+        self.boots.get_mut(&id).expect("those that ended are known").ended = Some(now);
+        None
     }
 
     /// The boot longest not heard of, if that is long enough and its node is not there.

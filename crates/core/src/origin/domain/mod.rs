@@ -185,8 +185,8 @@ pub(super) struct Domain {
     flying: Option<(WriteId, Batch)>,
     /// The store had no room for the epoch: the next append is not before this.
     append_after: Option<Instant>,
-    /// Boots to be registered, and their names.
-    registering: BTreeMap<crate::id::BootId, String>,
+    /// Boots to be registered.
+    registering: BTreeMap<crate::id::BootId, boots::Registering>,
 
     loading: BTreeMap<PageId, Loading>,
     /// Those of them that wait for their turn.

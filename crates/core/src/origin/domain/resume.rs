@@ -1,5 +1,6 @@
 //! The domain as the links' streams see it, and the answers to resumes (rule 17).
 
+use super::boots::{ENDED, Registering};
 use super::{Context, Domain};
 use crate::downlink::{
     Answer, Feed, Follower, IndexWalk, Part, Phase, Register, Registration, Ring, Verdict, Walk,
@@ -112,7 +113,7 @@ impl Domain {
             None if fresh || faults.has(Fault::ExpiredBootAnew) => {
                 // Beyond the bound, and when it cannot be made: asked again.
                 if self.registering.len() < REGISTERING_MAX {
-                    self.registering.insert(boot, name);
+                    self.registering.insert(boot, Registering { name, ended: false });
                 }
                 return;
             }
@@ -215,8 +216,11 @@ impl Domain {
 
     /// Outcomes were received.
     pub(in crate::origin) fn confirm(&mut self, boot: BootId, upto: u64, now: Instant) {
+        if let Some(registering) = self.registering.get_mut(&boot) {
+            registering.ended |= upto >= ENDED;
+        }
         if !self.faults.has(Fault::OutcomesKept) {
-            self.boots.confirm(boot, upto, now);
+            self.boots.told(boot, upto, now);
         }
     }
 
