@@ -93,7 +93,7 @@ impl Domain {
     /// That boots ended.
     fn log_ended(&mut self) {
         for _ in 0..ENDED_MAX {
-            let Some(boot) = self.boots.to_be_logged() else {
+            let Some(boot) = self.boots.unlogged_end() else {
                 return;
             };
             self.gather(LogRecord::Confirmed { boot, upto: ENDED }, Item::Boots);

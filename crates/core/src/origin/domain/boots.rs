@@ -204,7 +204,7 @@ impl Boots {
     }
 
     /// A boot of which is to be logged that it ended. It need not be known any more.
-    pub(super) fn to_be_logged(&mut self) -> Option<BootId> {
+    pub(super) fn unlogged_end(&mut self) -> Option<BootId> {
         self.unlogged.pop()
     }
 
