@@ -7,6 +7,7 @@
 
 mod boots;
 mod children;
+mod commits;
 mod config;
 mod domain;
 mod group;
@@ -16,6 +17,7 @@ mod pending;
 mod refresh;
 #[cfg(feature = "faults")]
 mod rest;
+mod resumes;
 
 pub use config::RelayConfig;
 

@@ -1,8 +1,8 @@
 //! The state of one domain in the machine.
 
 use super::flights::Flights;
+use super::holdings::Holdings;
 use super::ledger::Commits;
-use super::memory::Holdings;
 use super::told::Told;
 use super::updates::Updates;
 use crate::cache::read::DomainState;

@@ -22,11 +22,13 @@
 
 mod absences;
 mod boots;
+mod calls;
 mod commits;
 mod deleted;
 mod domain;
 mod flights;
 mod helps;
+mod holdings;
 mod ledger;
 mod link;
 mod memory;
