@@ -63,6 +63,7 @@ stories! {
     bug12_damaged_page_outside_the_fetch,
     bug14_commit_longer_than_a_message,
     bug196_another_boot_of_the_name,
+    bug200_lost_where_nobody_was_asked,
     bug20_put_off_after_its_outcome,
     bug27_outcome_ahead_of_its_stream,
     full_store,

@@ -323,6 +323,8 @@ impl Cache {
         if !self.config.faults.has(Fault::PutOffCounted) && !pending.beside {
             link.outstanding -= 1;
         }
+        // Who can say how it ended has said that it waits for the others, in vain perhaps.
+        let waits_for_others = matches!(error, RequestError::Busy(_));
         // It may be that its boot is not registered there any more (bug 196).
         let registers = matches!(error, RequestError::Unavailable(_));
         match error {
@@ -342,6 +344,7 @@ impl Cache {
         let known = whole.and_then(|whole| self.wholes.known(whole));
         if let Some(whole) = whole
             && let Some(known @ Ok(_)) = &known
+            && waits_for_others
         {
             commits.resolve(id, &Outcome::Unknown, self.config.commits_max);
             self.part_ended(whole, domain, known, out);

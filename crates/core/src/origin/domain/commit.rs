@@ -425,6 +425,8 @@ impl Domain {
         cx: &Context<'_>,
         request: &CommitRequest,
     ) -> Result<(), Abort> {
+        // First: what else is wrong may be so since the domain was restored, after it was done here and elsewhere.
+        self.check_base(request)?;
         if request.reads.len() > COMMIT_READS_MAX {
             return Err(Abort::TooLarge("reads"));
         }
@@ -456,7 +458,7 @@ impl Domain {
                 volume = Some(read.page.volume);
             }
         }
-        self.check_base(request)
+        Ok(())
     }
 
     fn check_page(&self, page: PageId) -> Result<(), Abort> {

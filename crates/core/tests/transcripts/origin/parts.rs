@@ -660,3 +660,21 @@ fn parts_after_who_decided_was_taken_out() {
     assert_eq!(run.committed(10, 2), [1, 2]);
     run.t.end("origin_parts_after_who_decided_was_taken_out");
 }
+
+/// Found by reading (finding 496). After a restore a part could be refused for its volume, its page or its rights before it was
+/// seen that it is of another line: the node took that for the end of the whole, and told its user that nothing was done,
+/// though it was, before the restore, in the other domain (P12).
+#[test]
+fn a_part_of_another_line_is_refused_for_that() {
+    let mut run = Several::new(
+        "A transaction over two domains comes to one that was restored from a copy of before, in which the page that \
+         it writes cannot be. What is told is that its base is on another line: of that the others may say more.",
+        2,
+        OriginConfig::default(),
+    );
+    let ahead = Commit::new(10, 2, 9).put(0, 1, 1, "y");
+    run.link(parts(1, 1, vec![(1, ahead), (2, writes(10, 2, "z"))]));
+    run.settle();
+    assert_eq!(run.committed(10, 2), Vec::<u64>::new());
+    run.t.end("origin_parts_a_part_of_another_line_is_refused_for_that");
+}
