@@ -328,6 +328,13 @@ pub enum Fault {
     RefusedInVain,
     /// Validation: what was read conflicts with any change of its page.
     ConflictByPage,
+    /// P8: of a page changed while its install was refused the newer of two first changes is kept, and the log trimmed up
+    /// to it.
+    InstallFromNewest,
+    /// Two-phase commit: metadata does not say what is decided and not followed yet.
+    DecisionsUnlisted,
+    /// Rule 19: who leaves before its turn has come stays in the queue for it.
+    TurnStays,
 }
 
 impl Faults {

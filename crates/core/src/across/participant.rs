@@ -110,6 +110,11 @@ impl Participant {
         self.waiting.len()
     }
 
+    /// Whose turn it is, and those who wait for theirs, in order.
+    pub fn turns(&self) -> impl Iterator<Item = Turn> + '_ {
+        self.turn.into_iter().chain(self.waiting.iter().copied())
+    }
+
     /// Somebody wants no turn any more, or has had it. Gives whose it is now, if that has changed. What is
     /// prepared must have ended.
     pub fn leave(&mut self, turn: Turn) -> Option<Turn> {

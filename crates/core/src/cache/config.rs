@@ -52,6 +52,9 @@ pub struct CacheConfig {
     /// keep must be more by the longest commit (32 MiB, and 40 of reads), with several domains by three quarters of this too, and by
     /// what its stream needs.
     pub sent_bytes_max: usize,
+    /// Refreshes of a domain without an answer: fewer than beats (64), or those would be forgotten before their echoes
+    /// come. With so many the next one goes when one is answered, and stands for all that are wanted by then. Default: 32.
+    pub refreshes_max: usize,
     /// Most pages queued for prefetch; more are left out.
     pub prefetch_max: usize,
     /// Recent page changes kept for running transactions; one that has not looked at its reads
@@ -93,6 +96,7 @@ impl CacheConfig {
             commits_max: 1 << 12,
             commit_bytes_max: 256 << 20,
             sent_bytes_max: 64 << 20,
+            refreshes_max: 32,
             prefetch_max: 1 << 14,
             recent_max: 1 << 14,
             kept_max: 1 << 14,

@@ -32,7 +32,7 @@ impl Relay {
             if passed.links.contains(&link) {
                 self.links.forget_request(link);
             } else if passed.denied.is_some() {
-                let error = RequestError::Busy("its outcome is being asked for".into());
+                let error = RequestError::Unavailable("its outcome is being asked for".into());
                 self.links.defer(link, domain, id, error, out);
             } else {
                 passed.links.push(link);
@@ -97,7 +97,12 @@ impl Relay {
             if beside.is_none() && self.hold(link, domain, &commit) {
                 return;
             }
-            let error = RequestError::Busy("what the parent takes at once is reached".into());
+            // Of a part the node would take it for its domain's word, which may know how it ended.
+            let why = "what the parent takes at once is reached".into();
+            let error = match commit.across {
+                Some(_) => RequestError::Unavailable(why),
+                None => RequestError::Busy(why),
+            };
             self.links.defer(link, domain, id, error, out);
             return;
         }

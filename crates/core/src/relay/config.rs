@@ -30,6 +30,9 @@ pub struct RelayConfig {
     /// of those that wait. What the link may have to keep must be more by the longest commit (32 MiB, and 40 of
     /// reads), with several domains by three quarters of this too, and by what else is asked. Default: 64 MiB.
     pub commit_bytes_max: usize,
+    /// Refreshes of a domain on their way to the parent; with so many the next one goes when one is answered, and stands
+    /// for all that came meanwhile. Default: 64.
+    pub refreshes_max: usize,
     /// After children left or resumed, the relay narrows its own registration after this long.
     /// Default: 5 s.
     pub narrow_delay: Duration,
@@ -49,6 +52,7 @@ impl Default for RelayConfig {
             request_max: Duration::from_secs(10),
             resume_pages_max: 65_536,
             commit_bytes_max: 64 << 20,
+            refreshes_max: 64,
             narrow_delay: Duration::from_secs(5),
             group: None,
             faults: Faults::NONE,

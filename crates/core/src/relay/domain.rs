@@ -10,9 +10,6 @@ use crate::share::Load;
 use crate::time::{BeatClock, Duration, Instant, WallTime};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Refreshes without an answer at most: with so many the next goes when one is answered.
-const REFRESHES_MAX: usize = 64;
-
 /// A domain at a relay: no pages, only the stream.
 #[derive(Debug)]
 pub(super) struct RelayDomain {
@@ -146,8 +143,8 @@ impl RelayDomain {
     }
 
     /// Notes that a refresh is sent now, by the beat of the instant given; none: it must not be.
-    pub(super) fn refresh(&mut self, now: Instant) -> Option<Instant> {
-        if !self.following || self.refreshes.len() >= REFRESHES_MAX {
+    pub(super) fn refresh(&mut self, now: Instant, refreshes_max: usize) -> Option<Instant> {
+        if !self.following || self.refreshes.len() >= refreshes_max {
             return None;
         }
         let sent = self.beat_clock.send(now);

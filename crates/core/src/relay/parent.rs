@@ -3,7 +3,7 @@
 use super::Relay;
 use super::domain::{RelayDomain, by_clock};
 use super::io::{RelayNotice, RelayOutput};
-use super::pending::{Gathered, Pending, What, renumbered};
+use super::pending::{Pending, What, renumbered};
 use super::resumes::{Part, raise};
 use crate::commit::{Abort, Change, Outcome};
 use crate::downlink::{Verdict, judge};
@@ -259,15 +259,7 @@ impl Relay {
         // this link when it is back: asked for all the same, as a node does.
         let known: Vec<DomainId> = self.domains.keys().copied().collect();
         for domain in known {
-            let own = Pending {
-                what: What::Own { domain, gathered: Gathered::default() },
-                asker: None,
-                of: None,
-                sent: false,
-                ever_sent: false,
-                deadline: now,
-            };
-            let request = self.enqueue(own);
+            let request = self.enqueue(Pending::own(domain, now));
             let entry = self.domains.get_mut(&domain).expect("just listed");
             entry.resume = Some(request);
             // Half of what a child's handshake may take.

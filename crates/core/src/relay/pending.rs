@@ -20,6 +20,18 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    /// The relay's own resume of a domain; nothing ends it but the link.
+    pub(super) fn own(domain: DomainId, now: Instant) -> Self {
+        Self {
+            what: What::Own { domain, gathered: Gathered::default() },
+            asker: None,
+            of: None,
+            sent: false,
+            ever_sent: false,
+            deadline: now,
+        }
+    }
+
     /// Another request of the same child, not sent yet.
     pub(super) fn with(&self, what: What) -> Self {
         let (asker, of, deadline) = (self.asker, self.of.clone(), self.deadline);

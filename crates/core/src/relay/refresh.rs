@@ -27,7 +27,7 @@ impl Relay {
         if joins && entry.refreshed_at().is_some() {
             return;
         }
-        if let Some(sent) = entry.refresh(now) {
+        if let Some(sent) = entry.refresh(now, self.config.refreshes_max) {
             self.send_up(Message::Beat { domain, sent }, out);
             self.send_up(Message::Refresh { domain, sent }, out);
         }

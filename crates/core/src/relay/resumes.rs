@@ -37,16 +37,7 @@ impl Relay {
         let own = entry.resume == Some(request);
         if own && !self.pending.contains_key(&request) {
             // The cursor fell off the parent's ring: our resume is answered again.
-            let domain = part.domain;
-            let again = Pending {
-                what: What::Own { domain, gathered: Gathered::default() },
-                asker: None,
-                of: None,
-                sent: false,
-                ever_sent: false,
-                deadline: now,
-            };
-            self.pending.insert(request, again);
+            self.pending.insert(request, Pending::own(part.domain, now));
         }
         let seen = entry.through();
         if own && entry.begun && part.through < seen && part.answer == ResumeAnswer::From(seen) {

@@ -8,6 +8,7 @@ pub mod copies;
 pub mod cycles;
 pub mod expired;
 pub mod history;
+pub mod installed;
 pub mod oracle;
 pub mod passing;
 pub mod quota;

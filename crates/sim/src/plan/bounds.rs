@@ -1,10 +1,11 @@
 //! Bounds that are what is shipped in most runs, and tiny in some: what happens beyond them.
 
-use super::{Plan, pick};
+use super::{Plan, Trouble, pick};
 use crate::agenda::SECOND;
 use larder_core::cache::CacheConfig;
 use larder_core::downlink::DownlinkConfig;
 use larder_core::origin::OriginConfig;
+use larder_core::relay::RelayConfig;
 use larder_core::rng::Rng;
 use larder_core::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,8 @@ pub struct Bounds {
     pub commit_bytes_max: Option<usize>,
     /// Pages that a node has yet to prefetch.
     pub prefetch_max: Option<usize>,
+    /// Refreshes of a domain on their way, of nodes and relays.
+    pub refreshes_max: Option<usize>,
 }
 
 /// A bound of one run in three, of those that have any.
@@ -67,9 +70,9 @@ impl Bounds {
     pub(super) fn draw(plan: &Plan) -> Self {
         let rng = &mut Rng::new(plan.seed ^ 0x00b0_47d5);
         if !rng.chance(1, 4) {
-            return Self::default();
+            return Self::default().wait_less(plan);
         }
-        let wait_least = 2_000_000_000.max(200 * plan.store_nanos);
+        let wait_least = wait_least(plan);
         let mut bounds = Self {
             waiting_commits_max: some(rng, &[1, 2, 16]),
             waiting_bytes_max: some(rng, &[1, 4_096]),
@@ -92,13 +95,24 @@ impl Bounds {
             commits_max: some(rng, &[1, 2]),
             commit_bytes_max: some(rng, &[1, 600]),
             prefetch_max: some(rng, &[1, 4]),
+            refreshes_max: some(rng, &[1, 2]),
         };
         if plan.store_nanos > SECOND {
             // With a store that takes seconds for each batch, one commit at a time of a node is one in ten seconds: its
             // clients would wait in line for minutes.
             (bounds.requests_max, bounds.commits_max, bounds.commit_bytes_max) = (None, None, None);
         }
-        bounds
+        bounds.wait_less(plan)
+    }
+
+    /// Where logs stand still and others wait for them, the origin waits for them for as short as it may: the runs are over
+    /// before what is shipped has passed.
+    fn wait_less(mut self, plan: &Plan) -> Self {
+        let hangs = plan.troubles.iter().any(|(trouble, _)| *trouble == Trouble::Hang);
+        if hangs && plan.mix.spread_percent == 100 {
+            self.wait_nanos = self.wait_nanos.or(Some(wait_least(plan)));
+        }
+        self
     }
 
     /// Whether the origin may forget processes that it has not heard of for a moment.
@@ -142,7 +156,18 @@ impl Bounds {
         set(&mut config.commits_max, self.commits_max);
         set(&mut config.commit_bytes_max, self.commit_bytes_max);
         set(&mut config.prefetch_max, self.prefetch_max);
+        set(&mut config.refreshes_max, self.refreshes_max);
     }
+
+    /// Those of a relay.
+    pub(crate) fn of_relay(&self, config: &mut RelayConfig) {
+        set(&mut config.refreshes_max, self.refreshes_max);
+    }
+}
+
+/// The shortest time for which an origin may wait for its store.
+fn wait_least(plan: &Plan) -> u64 {
+    (2 * SECOND).max(200 * plan.store_nanos)
 }
 
 fn set<T>(bound: &mut T, drawn: Option<T>) {

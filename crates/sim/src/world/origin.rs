@@ -6,12 +6,14 @@ use self::damage::Written;
 use super::troubles::Mend;
 use super::{Event, World};
 use crate::agenda::MILLI;
+use crate::check::installed::Uninstalled;
 use crate::check::oracle::Oracle;
 use crate::check::quota::{self, Ledger};
 use crate::check::rights::Allowed;
 use crate::check::trimmed;
 use crate::net::Proc;
 use crate::plan::Plan;
+use larder_core::commit::PartId;
 use larder_core::id::{DomainId, HistoryId, PageId, Stamp};
 use larder_core::machine::{LinkInput, Machine};
 use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault};
@@ -55,6 +57,8 @@ pub struct StoreHost {
     /// What its volumes take.
     pub(crate) ledger: Ledger,
     pub(super) allowed: Allowed,
+    /// What its page engine may not have yet.
+    uninstalled: Uninstalled,
     /// The last record that is durable, and the damages for which it may be lost: see `note_newest_rots`.
     last: Lsn,
     newest_rots: Vec<Rot>,
@@ -105,6 +109,7 @@ impl StoreHost {
             newest_write: Lsn(0),
             ledger: Ledger::default(),
             allowed: Allowed::default(),
+            uninstalled: Uninstalled::default(),
             last: Lsn(0),
             newest_rots: Vec::new(),
             mirror: None,
@@ -149,6 +154,7 @@ impl StoreHost {
         };
         self.ledger = Ledger::recovered(&found);
         self.allowed = Allowed::recovered(&found);
+        self.uninstalled.recover(&found);
         Ok(found)
     }
 
@@ -436,24 +442,41 @@ impl World {
         let Some(answer) = answer else {
             return;
         };
+        let mut followed = Vec::new();
         let store = self.store_host(domain);
         if let (OriginInput::Installed { result: Ok(()), .. }, Some(batch)) = (&answer, installing)
         {
             quota::check_installed(&batch, &store.pages, store.last);
+            followed = store.uninstalled.installed(&batch, &store.pages);
         }
         if let Some((last, _)) = append.last() {
             if matches!(answer, OriginInput::Appended { result: Ok(()), .. }) {
                 (store.last, store.newest_write) = (*last, append[0].0);
                 append.iter().for_each(|(_, record)| store.ledger.durable(record));
                 append.iter().for_each(|(_, record)| store.allowed.durable(record));
+                append.iter().for_each(|(lsn, record)| store.uninstalled.durable(*lsn, record));
                 self.readers.appended(domain, &append);
                 let records = append.iter().map(|(_, record)| record);
                 self.answers.durable(domain, records);
             }
             note_append(&mut self.oracle, domain, &answer);
         }
+        self.have_followed(&followed);
         let delay = 1 + self.rng.below(self.plan.store_nanos / 2 + 1);
         self.agenda.enter(self.now.plus(delay), Event::Stored(incarnation, Box::new(answer)));
+    }
+
+    /// Of parts a decision is not kept for any more: their domains have ended them, durably.
+    fn have_followed(&mut self, parts: &[PartId]) {
+        let stores = &self.processes[0].origin().stores;
+        if stores.iter().any(|store| store.uninstalled.has_branched()) {
+            return;
+        }
+        for part in parts {
+            let store = stores.iter().find(|store| store.domain == part.domain);
+            let ended = store.is_none_or(|store| store.uninstalled.has_ended(part.id));
+            assert!(ended, "P11: the decision of {part:?} is in no record that is read again");
+        }
     }
 
     /// The answer reaches the origin.
@@ -532,9 +555,11 @@ impl World {
         }
         // A device that runs full is one that fails reads as well.
         store.failing_loads = loads;
-        let capacity = full.then(|| store.disk.used());
-        store.disk.set_capacity(capacity);
-        store.pages.set_full(full && self.rng.chance(1, 2));
+        let pages_full = full && self.rng.chance(1, 2);
+        // The log may have a device of its own, or room that it keeps: it goes on while installs are refused.
+        let log_full = full && !(pages_full && loads % 2 == 0);
+        store.disk.set_capacity(log_full.then(|| store.disk.used()));
+        store.pages.set_full(pages_full);
     }
 
     /// Makes a copy of all stores, as a backup would, while the origin serves from them.
@@ -599,6 +624,7 @@ impl World {
         let store = &mut self.processes[0].origin().stores[number];
         // A copy of what the log has lost since is of another branch than the one that begins here.
         let last = store.last;
+        store.uninstalled.branch();
         let is_newer = |backup: &Backup| backup.durable > stamp || backup.last > last;
         if store.backup.as_ref().is_some_and(is_newer) {
             store.backup = None;

@@ -49,7 +49,7 @@ impl World {
         let mut downlink = self.downlink_config(&self.process(proc).name);
         // One of its own, which no child may be told: the parent's may be shorter.
         downlink.limits.lease = DownlinkConfig::default().limits.lease;
-        let config = RelayConfig {
+        let mut config = RelayConfig {
             downlink,
             beat_interval: limits.beat,
             silence_max: limits.silence,
@@ -61,6 +61,7 @@ impl World {
             faults: self.plan.faults,
             ..RelayConfig::default()
         };
+        self.plan.bounds.of_relay(&mut config);
         let boot = BootId(self.rng.next_u128());
         let relay = Relay::new(RelayConfig { boot, ..config });
         self.process_mut(proc).relay().machine = Some(relay);

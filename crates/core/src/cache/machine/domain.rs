@@ -85,10 +85,6 @@ pub(super) struct Domain {
 
 /// Beats without an echo at most; the oldest are forgotten.
 const BEATS_MAX: usize = 64;
-/// Refreshes without an answer at most: fewer than beats, or those would be forgotten before their
-/// echoes come. With so many the next goes when one is answered, and stands for all that are wanted
-/// by then.
-const REFRESHES_MAX: usize = 32;
 
 impl Domain {
     pub(super) fn new(state: Arc<DomainState>, boot: BootId) -> Self {
@@ -166,8 +162,8 @@ impl Domain {
     }
 
     /// Notes that a refresh is sent now, by the beat of the instant given; none: it must not be.
-    pub(super) fn refresh(&mut self, now: Instant) -> Option<Instant> {
-        if !self.live() || self.refreshes_sent.len() >= REFRESHES_MAX {
+    pub(super) fn refresh(&mut self, now: Instant, refreshes_max: usize) -> Option<Instant> {
+        if !self.live() || self.refreshes_sent.len() >= refreshes_max {
             return None;
         }
         let sent = self.beat(now);

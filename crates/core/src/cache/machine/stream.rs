@@ -467,7 +467,7 @@ impl Cache {
     pub(super) fn send_refresh(&mut self, now: Instant, domain: DomainId, out: &mut Out) {
         let every = self.beat_interval(domain);
         let entry = self.domains.get_mut(&domain).expect("attached");
-        if let Some(sent) = entry.refresh(now) {
+        if let Some(sent) = entry.refresh(now, self.config.refreshes_max) {
             entry.beat_at = now.after(every);
             self.send(domain, Message::Beat { domain, sent }, out);
             self.send(domain, Message::Refresh { domain, sent }, out);

@@ -70,7 +70,7 @@ pub(super) struct Boots {
     /// over comes again last.
     ended: BTreeSet<(Instant, BootId)>,
     /// Those of them of which that is to be logged.
-    unlogged: Vec<BootId>,
+    unlogged: BTreeSet<BootId>,
 }
 
 impl Boots {
@@ -122,6 +122,7 @@ impl Boots {
         if let Some(at) = gone.ended {
             self.ended.remove(&(at, boot));
         }
+        self.unlogged.remove(&boot);
         let certificate = certificate_of(&gone.name);
         if let Some(boots) = self.certificates.get_mut(certificate) {
             boots.remove(&boot);
@@ -199,13 +200,13 @@ impl Boots {
         let had_ended = self.ended.len();
         self.confirm(id, upto, now);
         if self.ended.len() > had_ended {
-            self.unlogged.push(id);
+            self.unlogged.insert(id);
         }
     }
 
-    /// A boot of which is to be logged that it ended. It need not be known any more.
+    /// A boot of which is to be logged that it ended.
     pub(super) fn unlogged_end(&mut self) -> Option<BootId> {
-        self.unlogged.pop()
+        self.unlogged.pop_first()
     }
 
     /// The first of those that ended so long ago that no copy of what they sent is under way any more; none if its node is
@@ -273,6 +274,10 @@ impl Boots {
         assert_eq!(listed, self.boots.len(), "a boot is not listed by its certificate");
         let ended = self.boots.iter().filter_map(|(id, boot)| Some((boot.ended?, *id)));
         assert_eq!(ended.collect::<BTreeSet<_>>(), self.ended, "boots that ended are listed");
+        for boot in &self.unlogged {
+            let ended = self.boots.get(boot).is_some_and(|boot| boot.ended.is_some());
+            assert!(ended, "the end of a boot is to be logged that is not known to have ended");
+        }
         for boot in self.boots.values() {
             assert!(
                 boot.committed.len() + boot.aborted.len() <= OUTCOMES_MAX + 8192,

@@ -3,6 +3,7 @@
 use super::apart::{Damage, Parted};
 use super::{Context, Domain, Service, removal};
 use crate::id::{PageId, Stamp, VolumeId};
+use crate::machine::Fault;
 use crate::message::{Epoch, RequestError};
 use crate::origin::io::{OriginOutput, StoreFault, WriteId};
 use crate::record::{Apart, DomainMeta, InstallBatch, Lsn};
@@ -215,7 +216,7 @@ impl Domain {
             self.pages.begin_install(*page);
         }
         let gone = removed.as_ref().map_or_else(Vec::new, |batch| batch.pages.clone());
-        let meta = self.meta();
+        let meta = self.meta(cx);
         let batch = InstallBatch { pages: installed, apart, joined, removed: gone, meta };
         let write = self.write_id();
         let versions = batch.pages.iter().map(|page| page.stored.version);
@@ -264,7 +265,7 @@ impl Domain {
 
     /// The metadata with everything durable. Records up to `installed_lsn` are never read again;
     /// what later ones say is in it too, and is skipped by their stamps when they are replayed.
-    fn meta(&self) -> DomainMeta {
+    fn meta(&self, cx: &Context<'_>) -> DomainMeta {
         let first = self.first_kept();
         DomainMeta {
             domain: self.id,
@@ -274,7 +275,10 @@ impl Domain {
             volumes: self.volumes.values().map(|volume| volume.meta.clone()).collect(),
             deleted: self.removal.meta(),
             boots: self.boots.meta(),
-            decided: self.parts.decided(),
+            decided: match cx.config.faults.has(Fault::DecisionsUnlisted) {
+                true => Vec::new(),
+                false => self.parts.decided(),
+            },
         }
     }
 
@@ -348,8 +352,10 @@ impl Domain {
                 }
                 crate::probe::probe("install-finds-no-room");
                 self.install.room = Some(Room { pages: (size / 2).max(1), found: 0 });
+                let newest = cx.config.faults.has(Fault::InstallFromNewest);
                 for (page, first) in pages {
-                    self.pages.install_failed(page, first);
+                    let since = self.pages.since_install(page).filter(|_| newest);
+                    self.pages.install_failed(page, since.unwrap_or(first));
                 }
                 for (page, first, before) in parted {
                     self.pages.apart_failed(page, first, before);

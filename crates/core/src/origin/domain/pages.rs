@@ -472,6 +472,11 @@ impl Pages {
         self.entries.get(&page)?.since
     }
 
+    /// The first change since the install under way was composed.
+    pub(super) fn since_install(&self, page: PageId) -> Option<(Lsn, Stamp)> {
+        self.entries.get(&page)?.since_install
+    }
+
     pub(super) fn pin(&mut self, page: PageId) {
         self.change(page, |entry| entry.pins += 1);
     }

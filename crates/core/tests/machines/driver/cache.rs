@@ -57,6 +57,7 @@ pub(super) fn run(c: &mut Choices<'_>, is_member: bool) -> Reached {
         requests_max: 24,
         commits_max: 6,
         prefetch_max: 6,
+        refreshes_max: 2,
         recent_max: 16,
         kept_max: 8,
         notices_max: 4,

@@ -36,7 +36,14 @@ fn config(points: bool) -> RelayConfig {
         ..GroupConfig::default()
     };
     let group = points.then_some(bounds);
-    RelayConfig { downlink, boot, resume_pages_max: 4, group, ..RelayConfig::default() }
+    RelayConfig {
+        downlink,
+        boot,
+        resume_pages_max: 4,
+        refreshes_max: 2,
+        group,
+        ..RelayConfig::default()
+    }
 }
 
 pub(super) fn run(c: &mut Choices<'_>, points: bool) -> Reached {

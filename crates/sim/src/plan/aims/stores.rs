@@ -97,6 +97,11 @@ impl Plan {
         self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
         self.mix.linger_percent = 0;
         self.mix.quota_percent = pick(rng, &[0, 0, 30]);
+        // A log stands still, with what is prepared elsewhere: who waits for a turn there gives up before it comes
+        // (rule 19).
+        if rng.chance(1, 4) {
+            self.troubles = vec![(Trouble::Hang, pick(rng, &[SECOND, 5 * SECOND]))];
+        }
     }
 
     /// Writers who want the same few objects while there is room for none of them, now and then: whoever read
@@ -123,5 +128,11 @@ impl Plan {
         self.mix.think = 20 * MILLI;
         self.mix.linger_percent = 0;
         self.mix.patience = 2 * SECOND;
+        // Installs all the time, of a few pages each, which change while they are being refused: what is installed
+        // between has the log trimmed (P8).
+        if rng.chance(1, 2) {
+            self.limits.install_interval = Duration::from_millis(10);
+            self.limits.install_pages_max = pick(rng, &[2, 8]);
+        }
     }
 }
