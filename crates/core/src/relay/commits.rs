@@ -97,12 +97,7 @@ impl Relay {
             if beside.is_none() && self.hold(link, domain, &commit) {
                 return;
             }
-            // Of a part the node would take it for its domain's word, which may know how it ended.
-            let why = "what the parent takes at once is reached".into();
-            let error = match commit.across {
-                Some(_) => RequestError::Unavailable(why),
-                None => RequestError::Busy(why),
-            };
+            let error = no_room(&commit);
             self.links.defer(link, domain, id, error, out);
             return;
         }
@@ -339,5 +334,15 @@ fn settled(commit: &CommitRequest) -> CommitRequest {
         reads: Vec::new(),
         writes: Vec::new(),
         across: commit.across.clone(),
+    }
+}
+
+/// Says that a commit has to wait for others. Of a part the node would take it for the word of its domain, which may know
+/// how it ended.
+fn no_room(commit: &CommitRequest) -> RequestError {
+    let why = "what the parent takes at once is reached".into();
+    match commit.across {
+        Some(_) => RequestError::Unavailable(why),
+        None => RequestError::Busy(why),
     }
 }
