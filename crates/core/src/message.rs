@@ -421,13 +421,15 @@ pub enum RequestError {
         /// What is wrong.
         detail: String,
     },
-    /// The parent cannot serve now.
+    /// The parent cannot serve now. Of a commit it says nothing: its node may have to be registered anew, and how it
+    /// ended may be known.
     #[error("unavailable: {0}")]
     Unavailable(String),
     /// No answer within the limit.
     #[error("no answer within the time limit")]
     TimedOut,
-    /// Too many requests wait.
+    /// Too many requests wait. Of a part of a transaction over several domains its own domain says so alone, and that it
+    /// knows of no outcome: the part is given up where the domain that decided has forgotten the transaction (bug 200).
     #[error("too busy: {0}")]
     Busy(String),
     /// Not allowed.

@@ -38,6 +38,9 @@ pub enum Between {
         coordinator: CommitId,
         /// Which part.
         part: CommitId,
+        /// Whose its process is, as the participant knows it: its number may be another one than in the domain that
+        /// decides. Empty: it is not known any more.
+        name: String,
     },
     /// Coordinator to participant: what became of the transaction of a part that is not prepared.
     Ended {

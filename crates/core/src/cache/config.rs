@@ -53,7 +53,7 @@ pub struct CacheConfig {
     /// what its stream needs.
     pub sent_bytes_max: usize,
     /// Refreshes of a domain without an answer: fewer than beats (64), or those would be forgotten before their echoes
-    /// come. With so many the next one goes when one is answered, and stands for all that are wanted by then. Default: 32.
+    /// come. With so many the next one goes when one is answered, and stands for all that are wanted by then. At least 1. Default: 32.
     pub refreshes_max: usize,
     /// Most pages queued for prefetch; more are left out.
     pub prefetch_max: usize,

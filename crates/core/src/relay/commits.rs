@@ -1,7 +1,7 @@
 //! Commits of the nodes below: passed on, held back until all parts of a transaction can go, put off (rule 15).
 
 use super::io::RelayOutput;
-use super::{Alone, Held, HeldPart, Passed, Relay, WholeBytes};
+use super::{Alone, DeniedCommit, Held, HeldPart, Passed, Relay, WholeBytes};
 use crate::commit::{
     Abort, Across, COMMIT_BYTES_MAX, CommitRequest, Outcome, PARTS_MAX, PartId, conflicts,
 };
@@ -50,7 +50,8 @@ impl Relay {
             Ok(()) => self.early(link, domain, &commit),
             // Of a part the others would not hear, and wait for it.
             Err(Abort::Denied(why)) if !is_new || commit.across.is_some() => {
-                denied = Some(why);
+                let (history, base) = (commit.history, commit.base);
+                denied = Some(DeniedCommit { why, history, base });
                 None
             }
             Err(abort) => Some(abort),
@@ -109,10 +110,10 @@ impl Relay {
         if denied.is_none() {
             self.keep_update(domain, &commit);
         }
-        let across = commit.across.clone();
+        let (across, asks) = (commit.across.clone(), commit.history == HistoryId::default());
         let alone = self.goes_alone(beside, PartId { domain, id }, bytes);
         let beside = beside.is_some();
-        let passed = Passed { links: vec![link], bytes, denied, made, across, beside, alone };
+        let passed = Passed { links: vec![link], bytes, denied, made, across, beside, alone, asks };
         self.commits.insert((domain, id), passed);
         self.send_up(Message::Commit { domain, commit }, out);
     }
@@ -152,9 +153,10 @@ impl Relay {
         self.commits.range(at(0)..=at(u64::MAX)).map(|(_, passed)| passed)
     }
 
-    /// Whether all parts of what decides are on their way too.
+    /// Whether all parts of what decides are on their way too, or it needs none: it is answered at once, whatever it
+    /// asks about.
     fn has_its_parts(&self, passed: &Passed) -> bool {
-        let across = passed.across.as_deref().filter(|_| !passed.beside);
+        let across = passed.across.as_deref().filter(|_| !passed.beside && !passed.asks);
         let mut parts = across.into_iter().flat_map(Across::participants);
         parts.all(|part| self.commits.contains_key(&(part.domain, part.id)))
     }

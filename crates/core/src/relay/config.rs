@@ -31,7 +31,7 @@ pub struct RelayConfig {
     /// reads), with several domains by three quarters of this too, and by what else is asked. Default: 64 MiB.
     pub commit_bytes_max: usize,
     /// Refreshes of a domain on their way to the parent; with so many the next one goes when one is answered, and stands
-    /// for all that came meanwhile. Default: 64.
+    /// for all that came meanwhile. At least 1. Default: 64.
     pub refreshes_max: usize,
     /// After children left or resumed, the relay narrows its own registration after this long.
     /// Default: 5 s.

@@ -26,7 +26,9 @@ use crate::downlink::{Ask, COPY_RESERVED, Downlinks, LinkSink, ParentStatus};
 use crate::group::GroupStatus;
 use crate::group::directory::Directory;
 use crate::hash::FixedMap;
-use crate::id::{BootId, CommitId, DomainId, LinkId, PageId, RequestId, VolumeId};
+use crate::id::{
+    BootId, CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId,
+};
 use crate::machine::{Fault, LinkInput, LinkOutput, Machine};
 use crate::message::{CloseReason, LinkLimits, Message, RequestError, Role};
 use crate::rights::Denied;
@@ -77,7 +79,7 @@ struct Passed {
     /// Of memory, on its way up.
     bytes: usize,
     /// The relay below may not do it now: only its outcome was asked for.
-    denied: Option<Box<Denied>>,
+    denied: Option<DeniedCommit>,
     /// Pages that it makes (redirector).
     made: Vec<PageId>,
     /// It is a part of this transaction.
@@ -86,6 +88,16 @@ struct Passed {
     beside: bool,
     /// And what decides was not on its way when it went.
     alone: Alone,
+    /// It only asks what became of a commit: it goes without the parts that it lists.
+    asks: bool,
+}
+
+/// Why a commit may not be done, and where it would have been.
+#[derive(Debug)]
+struct DeniedCommit {
+    why: Box<Denied>,
+    history: HistoryId,
+    base: Stamp,
 }
 
 /// Bytes of transactions over several domains, by the domains that decide them.

@@ -1,10 +1,10 @@
 //! What comes from the parent.
 
-use super::Relay;
 use super::domain::{RelayDomain, by_clock};
 use super::io::{RelayNotice, RelayOutput};
 use super::pending::{Pending, What, renumbered};
 use super::resumes::{Part, raise};
+use super::{DeniedCommit, Relay};
 use crate::commit::{Abort, Change, Outcome};
 use crate::downlink::{Verdict, judge};
 use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
@@ -584,8 +584,12 @@ impl Relay {
         }
         self.count_answers(u32::from(!passed.beside));
         let ended = match (passed.denied, ended) {
-            (Some(denied), Ok((Outcome::Aborted(Abort::History), history))) => {
-                Ok((Outcome::Aborted(Abort::Denied(denied)), history))
+            // One of another line, which its domain does not have any more, would be refused for that in any case: of
+            // what else it is a part another domain may know that it is done (P12).
+            (Some(denied), Ok((Outcome::Aborted(Abort::History), history)))
+                if self.is_on_line(domain, &denied) =>
+            {
+                Ok((Outcome::Aborted(Abort::Denied(denied.why)), history))
             }
             (_, ended) => ended,
         };
@@ -606,6 +610,13 @@ impl Relay {
                 Err(error) => self.links.defer(link, domain, id, error.clone(), out),
             }
         }
+    }
+
+    /// Whether a commit that may not be done is of the domain's line, as far as that is known here.
+    fn is_on_line(&self, domain: DomainId, denied: &DeniedCommit) -> bool {
+        let made = [Epoch { history: denied.history, first: Stamp::ZERO }];
+        let line = self.domains.get(&domain).map_or(&[][..], |entry| &entry.epochs);
+        crate::message::is_on_line(&made, denied.base, line, Stamp(u64::MAX))
     }
 
     /// Asks every followed domain for an echo, when that is due.

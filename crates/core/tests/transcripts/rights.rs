@@ -694,6 +694,40 @@ fn bug_99_a_commit_that_is_repeated_is_not_refused_in_the_relays_name() {
     run.0.end("rights_bug_99_a_commit_that_is_repeated");
 }
 
+/// Found by reading (finding 496). A transaction over two domains was done, and one of them was restored from a copy of before.
+/// x asks again, and m has lost its right meanwhile: the relay told that of its part, which is the end of the whole,
+/// and x heard that nothing was done, though the other domain has it (P12). It is of another line: of that the
+/// others may say more.
+#[test]
+fn bug_203_a_part_of_another_line_that_may_not_be_done() {
+    let mut run = relay_with(
+        "Rights at a relay. Node x below relay m, which may not write any more, repeats a part of a transaction that is of a \
+         history which the domain does not have any more: it hears that, and not that m lacks the right.",
+        PROTOCOL_VERSION,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.quietly(vec![opened_as(3, "m", Role::Relay), hello_of(3, "m", 30, RELAY)]);
+    let boot = larder_core::id::BootId(40);
+    let registered = relay::up(Message::Registered { domain: DOMAIN, boot });
+    run.quietly(vec![resume_new(3, 1), register(3, "a/x", 40), registered]);
+    run.quietly(vec![told(&[("a", Right::Admin), ("*", Right::None)])]);
+    let id = larder_core::id::CommitId { boot, sequence: 1 };
+    let part = |domain| larder_core::commit::PartId { domain, id };
+    let parts = vec![part(DOMAIN), part(larder_core::id::DomainId(2))];
+    let mut commit = Commit::new(40, 1, 5).put(1, 1, 1, "a");
+    commit.0.across = larder_core::commit::Across::new(parts, DOMAIN).map(Box::new);
+    commit.0.history = larder_core::id::HistoryId(77);
+    run.step(vec![commit.on(3)]);
+    let refused = Message::Committed {
+        domain: DOMAIN,
+        id,
+        outcome: larder_core::commit::Outcome::Aborted(larder_core::commit::Abort::History),
+        history: larder_core::id::HistoryId::default(),
+    };
+    run.step(vec![relay::up(refused)]);
+    run.0.end("rights_bug_203_of_another_line");
+}
+
 /// A right was given and taken again, and a relay heard of neither but by an answer that it passed on: what it was told
 /// then was what it knew, and the child that had been answered was told nothing. Its copies passed for current (P3).
 #[test]

@@ -2,9 +2,10 @@
 //! start from there would show what is missing, but only a power cut that comes before the next install.
 
 use larder_core::commit::{PartId, Write};
-use larder_core::id::{Attempt, CommitId, PageId, PageNo, Stamp, VolumeId};
+use larder_core::id::{Attempt, CommitId, HistoryId, PageId, PageNo, Stamp, VolumeId};
+use larder_core::message::EPOCHS_MAX;
 use larder_core::origin::RecoveredDomain;
-use larder_core::record::{Apart, DomainMeta, InstallBatch, LogRecord, Lsn};
+use larder_core::record::{Apart, DomainMeta, InstallBatch, LogRecord, Lsn, VolumeSettings};
 use larder_store::pages::{ModelPages, Pages};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,8 @@ enum Kept {
     Outcome(CommitId),
     /// Numbers below this one are given away.
     Ids(VolumeId, PageNo),
+    /// A history began.
+    History(HistoryId),
 }
 
 /// The durable records of a domain that may not be installed yet, by what has to outlive them.
@@ -25,6 +28,8 @@ pub struct Uninstalled {
     records: BTreeMap<Lsn, Vec<Kept>>,
     /// Volumes that are there, each with the record that made it.
     volumes: BTreeMap<VolumeId, Lsn>,
+    /// What was said of a volume last, and by which record.
+    settings: BTreeMap<VolumeId, (Lsn, VolumeSettings)>,
     /// Records up to this one are not read again.
     through: Lsn,
     /// What is prepared and has not ended, as far as the log says.
@@ -92,26 +97,37 @@ impl Uninstalled {
             }
             LogRecord::Prepared { id, .. } => {
                 self.prepared = Some((lsn, *id));
+                self.ended.remove(id);
                 Vec::new()
             }
             LogRecord::Released { .. } => {
-                self.ended.extend(self.prepared.take().map(|(_, id)| id));
+                self.prepared = None;
                 Vec::new()
             }
             LogRecord::Aborted { id, .. } => vec![Kept::Outcome(*id)],
             LogRecord::Ids { volume, next } => vec![Kept::Ids(*volume, *next)],
-            LogRecord::Volume { volume, .. } => {
+            LogRecord::Volume { volume, stamp } => {
                 self.volumes.entry(volume.id).or_insert(lsn);
+                self.settings.insert(volume.id, (lsn, volume.settings.clone()));
+                vec![Kept::Pages(*stamp, vec![PageId { volume: volume.id, page: PageNo(1) }])]
+            }
+            LogRecord::Settings { volume, settings } => {
+                self.settings.insert(*volume, (lsn, settings.clone()));
+                Vec::new()
+            }
+            LogRecord::Epoch { epoch } => vec![Kept::History(epoch.history)],
+            // A boot that is forgotten may be made anew, and has no outcomes then.
+            LogRecord::Confirmed { boot, upto: u64::MAX } => {
+                let is_its = |kept: &Kept| matches!(kept, Kept::Outcome(id) if id.boot == *boot);
+                self.records.values_mut().for_each(|kept| kept.retain(|kept| !is_its(kept)));
                 Vec::new()
             }
             LogRecord::Deleted { volume, stamp } => {
                 self.volumes.remove(volume);
+                self.settings.remove(volume);
                 vec![Kept::Pages(*stamp, vec![PageId::of_volume(*volume)])]
             }
-            LogRecord::Boot { .. }
-            | LogRecord::Confirmed { .. }
-            | LogRecord::Settings { .. }
-            | LogRecord::Epoch { .. } => Vec::new(),
+            LogRecord::Boot { .. } | LogRecord::Confirmed { .. } => Vec::new(),
         };
         if !kept.is_empty() {
             self.records.insert(lsn, kept);
@@ -128,6 +144,11 @@ impl Uninstalled {
         for (volume, lsn) in &self.volumes {
             let there = meta.volumes.iter().any(|meta| meta.id == *volume);
             assert!(there || *lsn > through, "P8: {volume} is not in the metadata any more");
+        }
+        for (volume, (lsn, settings)) in &self.settings {
+            let said = meta.volumes.iter().find(|meta| meta.id == *volume);
+            let is_it = said.is_none_or(|said| said.settings == *settings);
+            assert!(is_it || *lsn > through, "P8: what was said of {volume} last is not installed");
         }
         let later = self.records.split_off(&Lsn(through.0 + 1));
         for (lsn, kept) in std::mem::replace(&mut self.records, later) {
@@ -177,18 +198,23 @@ impl Uninstalled {
                 let given = meta.is_none_or(|meta| meta.next_page >= *next);
                 assert!(given, "numbers of {volume} below {next:?} would be given again");
             }
+            Kept::History(history) => {
+                let many = meta.epochs.len() == EPOCHS_MAX;
+                let there = many || meta.epochs.iter().any(|epoch| epoch.history == *history);
+                assert!(there, "P12: {history:?} is in no record that is read again");
+            }
         }
     }
 }
 
-/// Whether the engine has a page as of a stamp; one that cannot be read is said to be so.
+/// Whether the engine has a page as of a stamp.
 fn has(pages: &ModelPages, page: PageId, stamp: Stamp) -> bool {
     let of_page = |apart: &Apart| apart.page == page;
     let apart = pages.apart().expect("the model has it in memory");
     let apart = apart.into_iter().filter_map(Result::ok).find(of_page);
     let through = apart.and_then(|apart| apart.changes.last().map(|(stamp, _)| *stamp));
     through.is_some_and(|through| through >= stamp)
-        || pages.load(page).map_or(true, |stored| stored.is_some_and(|it| it.version >= stamp))
+        || pages.load(page).is_ok_and(|stored| stored.is_some_and(|it| it.version >= stamp))
 }
 
 fn pages(writes: &[Write]) -> Vec<PageId> {

@@ -112,13 +112,11 @@ impl Domain {
             return;
         }
         let bytes = request.memory_bytes();
-        if let Err(error) = self.has_room_to_wait(cx, &request, bytes) {
-            return cx.links.defer(link, self.id, id, error, cx.out);
+        if let Err(waiting) = self.has_room_to_wait(cx, &request, bytes) {
+            return self.put_off(cx, link, id, format!("{waiting} commits wait"));
         }
         if self.pinned_bytes > 0 && !self.may_pin(cx, &request) {
-            let error = RequestError::Busy("too many pages are loaded for commits".into());
-            cx.links.defer(link, self.id, id, error, cx.out);
-            return;
+            return self.put_off(cx, link, id, "too many pages are loaded for commits".into());
         }
         self.pending.add(id, passer);
         self.waiting_bytes += bytes;
@@ -146,20 +144,29 @@ impl Domain {
                 (Outcome::Unknown, HistoryId::default())
             }
             Known::Full => {
-                let error = RequestError::Busy("too many outcomes are not confirmed".into());
-                return cx.links.defer(link, self.id, id, error, cx.out);
+                return self.put_off(cx, link, id, "too many outcomes are not confirmed".into());
             }
         };
         cx.links.outcome(link, self.id, id, ended, cx.out);
     }
 
-    /// Whether one more commit may wait, of so many bytes: one always may.
+    /// Puts off a commit for which there is no room. How a part ends that is prepared will be known here: its node must
+    /// not take it for one that waits for the others in vain.
+    fn put_off(&self, cx: &mut Context<'_>, link: LinkId, id: CommitId, why: String) {
+        let error = match self.parts.has_prepared(id) {
+            true => RequestError::Unavailable(why),
+            false => RequestError::Busy(why),
+        };
+        cx.links.defer(link, self.id, id, error, cx.out);
+    }
+
+    /// Whether one more commit may wait, of so many bytes: one always may. Error: how many do.
     fn has_room_to_wait(
         &self,
         cx: &Context<'_>,
         request: &CommitRequest,
         bytes: usize,
-    ) -> Result<(), RequestError> {
+    ) -> Result<(), usize> {
         let waiting = self.ready.len() + self.loading_commits.len();
         let full = match request.across {
             // Parts wait for each other: where one domain has room for one alone, and another for one of
@@ -173,7 +180,7 @@ impl Domain {
         };
         let waiting = waiting + self.parts.waiting().count();
         match full && waiting > 0 {
-            true => Err(RequestError::Busy(format!("{waiting} commits wait"))),
+            true => Err(waiting),
             false => Ok(()),
         }
     }

@@ -128,7 +128,7 @@ impl Domain {
         }
         if !self.has_room_for_answers(cx) {
             crate::probe::probe("too-many-answers-withheld");
-            let error = RequestError::Unavailable("too many answers wait for the log".into());
+            let error = RequestError::Busy("too many answers wait for the log".into());
             self.defer(cx, id, &error);
             return;
         }

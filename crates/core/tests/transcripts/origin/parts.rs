@@ -118,14 +118,19 @@ impl Several {
 
     /// A node follows all domains.
     fn node(&mut self, link: u64, name: &str, boot: u128) {
-        self.quietly(vec![opened(link, name), hello_at(link, name, boot)]);
-        for domain in self.stores.keys().copied().collect::<Vec<_>>() {
-            let (domain, request) = (DomainId(domain), RequestId(domain));
+        self.quietly(self.greeting(link, name, boot));
+    }
+
+    fn greeting(&self, link: u64, name: &str, boot: u128) -> Vec<(String, LinkInput)> {
+        let mut all = vec![opened(link, name), hello_at(link, name, boot)];
+        for domain in self.stores.keys() {
+            let (domain, request) = (DomainId(*domain), RequestId(*domain));
             let resume = Message::Resume { request, domain, epochs: Vec::new(), through: None };
             let (id, name) = (BootId(boot), name.into());
             let register = Message::Register { domain, boot: id, name, life: id, fresh: true };
-            self.quietly(vec![received(link, resume), received(link, register)]);
+            all.extend([received(link, resume), received(link, register)]);
         }
+        all
     }
 
     /// The origin is killed: what was appended and synced is there.
@@ -659,6 +664,63 @@ fn parts_after_who_decided_was_taken_out() {
     run.settle();
     assert_eq!(run.committed(10, 2), [1, 2]);
     run.t.end("origin_parts_after_who_decided_was_taken_out");
+}
+
+/// Found by an attack on the mend of bug 200. A part that is prepared, and was not taken on yet since a start, was told to be
+/// busy while there was no room for it: its node gave it up where the domain that had decided had forgotten the
+/// process, and its user was told that nobody knows, though it follows a moment later (P11, P4).
+#[test]
+fn bug_204_a_prepared_part_for_which_there_is_no_room() {
+    let mut run = Several::new(
+        "The decision is durable in domain 1, and the origin dies before domain 2 has followed. Domain 2 has a page to load, \
+         and room for no other. Another commit is told so. So is a's part, which is prepared: it is unavailable, and not \
+         one that waits for others, perhaps in vain.",
+        2,
+        OriginConfig { pinned_bytes_max: 1, ..OriginConfig::default() },
+    );
+    let whole = || parts(1, 1, vec![(1, writes(10, 2, "y")), (2, writes(10, 2, "z"))]);
+    run.link(whole());
+    run.store(2, None);
+    run.store(1, None);
+    run.restart();
+    run.store(1, None);
+    run.store(2, None);
+    run.link(run.greeting(1, "a", 10));
+    run.link(vec![alone(1, 2, Commit::new(10, 3, 2).put(1, 2, 1, "w"))]);
+    run.link(whole().split_off(1));
+    run.settle();
+    run.link(whole().split_off(1));
+    assert_eq!(run.committed(10, 2), [1, 2]);
+    run.t.end("origin_parts_bug_204_no_room");
+}
+
+/// Found by attacks (finding 493). A process that is registered anew in one domain has another number there than in the others.
+/// Who decided looked up by that number whose the part was, knew of nobody, and told it nothing of how the transaction
+/// had ended: it was put off every twenty seconds, for good where its own domain was restored (P10).
+#[test]
+fn bug_202_a_part_of_a_process_that_was_registered_anew() {
+    let mut run = Several::new(
+        "a is process 11 in domain 2, where it was registered anew, and 10 in domain 1. Its transaction is refused, since b \
+         has changed what it read. Its part in domain 2 comes again, and hears that at once. Another's part that names \
+         the same transaction hears nothing.",
+        2,
+        OriginConfig::default(),
+    );
+    let (boot, life) = (BootId(11), BootId(10));
+    let register =
+        Message::Register { domain: DomainId(2), boot, name: "a".into(), life, fresh: true };
+    run.quietly(vec![received(1, register)]);
+    run.quietly(vec![alone(2, 1, Commit::new(20, 1, 2).put(1, 1, 1, "x"))]);
+    let whole = || parts(1, 1, vec![(1, writes(10, 2, "y")), (2, writes(11, 1, "z"))]);
+    run.link(whole());
+    run.settle();
+    run.link(whole().split_off(1));
+    run.settle();
+    let mut others = parts(2, 1, vec![(1, writes(10, 2, "y")), (2, writes(20, 2, "z"))]);
+    run.link(others.split_off(1));
+    run.settle();
+    assert!(run.committed(10, 2).is_empty());
+    run.t.end("origin_parts_bug_202_registered_anew");
 }
 
 /// Found by reading (finding 496). After a restore a part could be refused for its volume, its page or its rights before it was

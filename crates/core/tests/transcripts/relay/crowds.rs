@@ -1,7 +1,7 @@
 //! Transcripts of a relay whose parent takes fewer requests than its children have.
 
 use super::*;
-use larder_core::commit::{Across, PartId};
+use larder_core::commit::{Across, CommitRequest, PartId};
 
 /// Commits of a that change page 1.
 fn commits(sequences: std::ops::RangeInclusive<u64>) -> Vec<(String, LinkInput)> {
@@ -235,12 +235,32 @@ fn of_two_domains((link, boot): (u64, u128), long: &str) -> [(String, LinkInput)
     let parts = [1, 2].map(|domain| PartId { domain: DomainId(domain), id });
     let across =
         Across::new(parts.to_vec(), DomainId(1)).expect("ascending, with the one that decides");
-    [decides, part].map(|(note, mut input)| {
-        let LinkInput::Received { message: Message::Commit { commit, .. }, .. } = &mut input else {
-            panic!("a commit");
-        };
-        commit.across = Some(Box::new(across.clone()));
-        (note, input)
+    [decides, part]
+        .map(|part| changed(part, |commit| commit.across = Some(Box::new(across.clone()))))
+}
+
+/// A commit that is received, changed.
+fn changed(
+    (_, input): (String, LinkInput),
+    change: impl FnOnce(&mut CommitRequest),
+) -> (String, LinkInput) {
+    let LinkInput::Received { link, message: Message::Commit { domain, mut commit }, .. } = input
+    else {
+        panic!("a commit");
+    };
+    change(&mut commit);
+    received(link.0, Message::Commit { domain, commit })
+}
+
+/// A later transaction of a's.
+fn numbered(sequence: u64, long: &str) -> [(String, LinkInput); 2] {
+    of_two_domains((1, 10), long).map(|part| {
+        changed(part, |commit| {
+            commit.id.sequence = sequence;
+            let id = CommitId { boot: BootId(10), sequence };
+            let parts = [1, 2].map(|domain| PartId { domain: DomainId(domain), id });
+            commit.across = Across::new(parts.to_vec(), DomainId(1)).map(Box::new);
+        })
     })
 }
 
@@ -309,19 +329,7 @@ fn parts_whose_deciding_one_does_not_come() {
     let long = "-".repeat(800);
     let [_, alone] = of_two_domains((1, 10), &long);
     run.step(vec![alone]);
-    let numbered = |sequence| {
-        of_two_domains((1, 10), &long).map(|(note, mut input)| {
-            let LinkInput::Received { message: Message::Commit { commit, .. }, .. } = &mut input
-            else {
-                panic!("a commit");
-            };
-            commit.id.sequence = sequence;
-            let id = CommitId { boot: BootId(10), sequence };
-            let parts = [1, 2].map(|domain| PartId { domain: DomainId(domain), id });
-            commit.across = Across::new(parts.to_vec(), DomainId(1)).map(Box::new);
-            (note, input)
-        })
-    };
+    let numbered = |sequence| numbered(sequence, &long);
     let [_, alone] = numbered(2);
     run.step(vec![alone]);
     let [decides, part] = of_two_domains((2, 20), &long);
@@ -332,6 +340,26 @@ fn parts_whose_deciding_one_does_not_come() {
     run.step(vec![next]);
     run.step(vec![part]);
     run.0.end("relay_parts_alone");
+}
+
+/// Found by reading (finding 495). While it was asked how a transaction ended, by its deciding part alone, that waited for
+/// parts which never came: no other one of the same process that is decided in its domain was passed on meanwhile,
+/// for as long as the origin took.
+#[test]
+fn a_question_keeps_no_transaction_back() {
+    let run = Run::new(
+        "a asks what became of its first transaction, where that was decided. The next one is decided in the same \
+         domain: it goes up at once.",
+    );
+    let mut run = with_two_domains(run);
+    let [decides, _] = of_two_domains((1, 10), "long");
+    let question = changed(decides, |commit| {
+        commit.history = HistoryId::default();
+        (commit.reads, commit.writes) = (Vec::new(), Vec::new());
+    });
+    run.step(vec![question]);
+    run.step(numbered(2, "long").to_vec());
+    run.0.end("relay_a_question_keeps_no_transaction_back");
 }
 
 #[test]

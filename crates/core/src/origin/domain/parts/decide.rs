@@ -15,6 +15,7 @@ impl Domain {
         cx: &mut Context<'_>,
         from: DomainId,
         (coordinator, part): (CommitId, CommitId),
+        name: &str,
     ) {
         let of = PartId { domain: from, id: part };
         if let Some(parked) = self.parts.parked.get_mut(&coordinator) {
@@ -26,8 +27,9 @@ impl Domain {
             return;
         }
         // It is under way, and those who are told have heard of it or will; or it is another's, of which
-        // nobody else is told anything.
-        let own = self.boots.name(coordinator.boot) == self.boots.name(part.boot);
+        // nobody else is told anything. The process of a part has another number there once either was registered anew
+        // (bug 202).
+        let own = self.boots.name(coordinator.boot).is_none_or(|known| known == name);
         if self.pending.has(coordinator) || coordinator.boot != part.boot && !own {
             return;
         }

@@ -37,8 +37,14 @@ impl Domain {
         let parked = self.parts.parked.get(&part);
         let here = parked.is_some_and(|parked| parked.across.coordinator() == decides);
         if here && !self.parts.participant.has_prepared(part) {
-            self.say(cx, from, Between::Arrived { coordinator, part });
+            self.say(cx, from, self.has_arrived(coordinator, part));
         }
+    }
+
+    /// What is said to who decides of a part that is here, and not prepared.
+    pub(super) fn has_arrived(&self, coordinator: CommitId, part: CommitId) -> Between {
+        let name = self.boots.name(part.boot).unwrap_or_default().to_owned();
+        Between::Arrived { coordinator, part, name }
     }
 
     /// A part is to be prepared, when its turn comes.

@@ -145,6 +145,11 @@ impl Parts {
         self.barred.push_back(waiting);
     }
 
+    /// Whether a part is prepared here.
+    pub(super) fn has_prepared(&self, id: CommitId) -> bool {
+        self.participant.has_prepared(id)
+    }
+
     /// Whether this part follows a decision: nothing can refuse it any more.
     pub(super) fn follows(&self, id: CommitId) -> bool {
         self.participant.follows(id)
@@ -255,8 +260,7 @@ impl Domain {
                 self.say(cx, part.domain, Between::Await { coordinator, part: part_id });
             }
         } else if !self.parts.participant.has_prepared(id) {
-            let arrived = Between::Arrived { coordinator: coordinator.id, part: id };
-            self.say(cx, coordinator.domain, arrived);
+            self.say(cx, coordinator.domain, self.has_arrived(coordinator.id, id));
         }
         let (since, arrived) = (cx.now, BTreeSet::new());
         let bytes = waiting.bytes;
@@ -280,8 +284,8 @@ impl Domain {
         }
         match between {
             Between::Await { coordinator, part } => self.awaited(cx, from, coordinator, part),
-            Between::Arrived { coordinator, part } => {
-                self.arrived(cx, from, (coordinator, part));
+            Between::Arrived { coordinator, part, name } => {
+                self.arrived(cx, from, (coordinator, part), &name);
             }
             Between::Ended { coordinator, part, ended } => {
                 self.part_ended(cx, PartId { domain: from, id: coordinator }, part, ended);
@@ -611,8 +615,7 @@ impl Domain {
             let coordinator = parked.across.coordinator();
             if coordinator.domain != self.id {
                 if !participant.has_prepared(*id) {
-                    let arrived = Between::Arrived { coordinator: coordinator.id, part: *id };
-                    said.push((coordinator.domain, arrived));
+                    said.push((coordinator.domain, self.has_arrived(coordinator.id, *id)));
                 }
                 continue;
             }
@@ -648,8 +651,11 @@ impl Domain {
         for turn in self.parts.participant.turns() {
             let wanted = match turn {
                 Turn::Own(attempt) => self.parts.coordinator.waits_for(attempt).is_some(),
-                Turn::Part(_, id) => {
-                    self.parts.parked.contains_key(&id) || self.parts.participant.has_prepared(id)
+                Turn::Part(attempt, id) => {
+                    let parked = self.parts.parked.get(&id).and_then(|parked| parked.attempt);
+                    let prepared = self.parts.participant.prepared();
+                    let prepared = prepared.is_some_and(|it| it.id == id && it.attempt == attempt);
+                    parked == Some(attempt) || prepared
                 }
             };
             assert!(wanted, "P10: {turn:?} is waited for, and wanted by nobody");
