@@ -443,6 +443,8 @@ pub struct Book {
     last: [[u64; WRITERS]; VOLUMES.len()],
     /// Transfers that changed more than the first share.
     across: u64,
+    /// The longest time for which one of them was seen in one share and not in another.
+    apart: Duration,
 }
 
 /// What a look at the ledger found.
@@ -452,6 +454,8 @@ pub struct Found {
     pub done: u64,
     /// Those of them that are transactions over two domains.
     pub across: u64,
+    /// The longest time for which one of those was seen in one domain and not in the other, in all looks.
+    pub apart: Duration,
     /// Those of them that were acknowledged to their writer.
     pub acknowledged: u64,
     /// How often a writer did not learn what became of one.
@@ -463,7 +467,7 @@ impl Book {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let accounts = vec![OPENING; PAGES as usize * ACCOUNTS];
-        Self { seed, accounts, last: Default::default(), across: 0 }
+        Self { seed, accounts, last: Default::default(), across: 0, apart: Duration::ZERO }
     }
 
     /// Compares the ledger, and the writers' journals, with what must be there.
@@ -508,13 +512,14 @@ impl Book {
             );
         }
         found.done = self.last[0].iter().sum();
-        found.across = self.across;
+        (found.across, found.apart) = (self.across, self.apart);
         Ok(found)
     }
 
     /// The newest state of each share, once what is done in one of them is done in all.
-    async fn look(&self, places: &Places) -> Result<Vec<State>> {
-        let end = Instant::now() + LIMIT;
+    async fn look(&mut self, places: &Places) -> Result<Vec<State>> {
+        let began = Instant::now();
+        let end = began + LIMIT;
         loop {
             let mut states = Vec::new();
             // The first again at the end: the others are no older than it was, and no newer than it is.
@@ -528,17 +533,18 @@ impl Book {
                 return Ok(states);
             }
             let last = states.pop().expect("the first one is read again");
-            let Some(apart) = self.apart(&states, &last) else {
+            let Some(apart) = self.is_apart(&states, &last) else {
                 states[0] = last;
                 return Ok(states);
             };
+            self.apart = self.apart.max(began.elapsed());
             ensure!(Instant::now() < end, "for {LIMIT:?}: {apart}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// What is done in one share and not in another, whose part may be on its way.
-    fn apart(&self, states: &[State], first_again: &State) -> Option<String> {
+    fn is_apart(&self, states: &[State], first_again: &State) -> Option<String> {
         (1..states.len()).flat_map(|share| (0..WRITERS).map(move |writer| (share, writer))).find_map(
             |(share, writer)| {
                 let before = states[0].last[writer];

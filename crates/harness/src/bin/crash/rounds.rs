@@ -62,6 +62,7 @@ pub(crate) fn run(binary: &Path, options: &Options) -> Result<Value> {
         "faults": faults,
         "transfers": found.done,
         "over_two_domains": found.across,
+        "seconds_in_one_domain_alone": found.apart.as_secs_f64(),
         "acknowledged": found.acknowledged,
         "unknown": found.unknown,
         "lost": 0,

@@ -121,6 +121,7 @@ fn work(world: &mut World, length: Duration, seed: u64) -> Result<(Value, Vec<Ri
         "seconds": started.elapsed().as_secs_f64(),
         "samples": steps,
         "transfers": going.found.done,
+        "seconds_in_one_domain_alone": going.found.apart.as_secs_f64(),
         "file_operations": going.files.steps,
         "additions_under_locks": added,
         "volumes_made_and_deleted": volumes,
