@@ -97,7 +97,7 @@ impl Bounds {
             prefetch_max: some(rng, &[1, 4]),
             refreshes_max: some(rng, &[1, 2]),
         };
-        if plan.store_nanos > SECOND {
+        if plan.store_nanos >= SECOND {
             // With a store that takes seconds for each batch, one commit at a time of a node is one in ten seconds: its
             // clients would wait in line for minutes.
             (bounds.requests_max, bounds.commits_max, bounds.commit_bytes_max) = (None, None, None);
