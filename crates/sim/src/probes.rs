@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 187] = [
+pub const PROBES: [(&str, Reached); 188] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -160,6 +160,7 @@ pub const PROBES: [(&str, Reached); 187] = [
     ("redirector-gives-way", Often),
     ("redirector-is-gone", Often),
     ("refusal-told-again", Often),
+    ("refused-after-it-was-sent", Rare),
     ("refused-commit-undone", Often),
     ("registered-walk-forgotten", Rare),
     ("registration-overflows", Often),

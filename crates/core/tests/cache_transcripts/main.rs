@@ -64,6 +64,7 @@ stories! {
     bug14_commit_longer_than_a_message,
     bug196_another_boot_of_the_name,
     bug200_lost_where_nobody_was_asked,
+    bug205_refused_after_it_was_sent,
     bug20_put_off_after_its_outcome,
     bug27_outcome_ahead_of_its_stream,
     full_store,

@@ -353,6 +353,18 @@ impl Cache {
         let ended = known.and_then(Result::err);
         // Whether somebody still waits or not: it is not done, and would be sent for good.
         let never = pending.unable.as_ref().and_then(|(_, error)| cannot_be_done(error));
+        if never.is_some() && pending.in_doubt {
+            // It may be done: a parent that cannot pass it on does not know (bug 205).
+            crate::probe::probe("refused-after-it-was-sent");
+            let lost = Ok(CacheReply::InDoubt { commit: id, lost: true });
+            let users = commits.end(id, &lost);
+            commits.resolve(id, &Outcome::Unknown, self.config.commits_max);
+            self.reply_all(users, &lost, out);
+            if let Some(whole) = whole {
+                self.part_ended(whole, domain, &lost, out);
+            }
+            return Ok(());
+        }
         if let Some(refused) = pending.refused().filter(|_| lasting).or(never).or(ended) {
             crate::probe::probe("commit-refused-by-a-full-store");
             let answer = Err(refused.clone());
