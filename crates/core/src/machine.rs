@@ -331,6 +331,8 @@ pub enum Fault {
     /// P8: of a page changed while its install was refused the newer of two first changes is kept, and the log trimmed up
     /// to it.
     InstallFromNewest,
+    /// P11: metadata leaves out a boot.
+    BootUnlisted,
     /// Two-phase commit: metadata does not say what is decided and not followed yet.
     DecisionsUnlisted,
     /// Rule 19: who leaves before its turn has come stays in the queue for it.

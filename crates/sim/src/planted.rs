@@ -158,6 +158,7 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::RefusedInVain, "refused-in-vain", &[By::Refusal]),
     planted(Fault::ConflictByPage, "conflict-by-page", &[By::Rule(13), By::Rule(15)]),
     planted(Fault::InstallFromNewest, "install-from-newest", &[P1, P8]),
+    planted(Fault::BootUnlisted, "boot-unlisted", &[P11]),
     planted(Fault::DecisionsUnlisted, "decisions-unlisted", WHOLES),
     planted(Fault::TurnStays, "turn-stays", &[P10, By::Progress, By::Machines]),
 ];

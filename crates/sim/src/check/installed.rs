@@ -2,7 +2,7 @@
 //! start from there would show what is missing, but only a power cut that comes before the next install.
 
 use larder_core::commit::{PartId, Write};
-use larder_core::id::{Attempt, CommitId, HistoryId, PageId, PageNo, Stamp, VolumeId};
+use larder_core::id::{Attempt, BootId, CommitId, HistoryId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::message::EPOCHS_MAX;
 use larder_core::origin::RecoveredDomain;
 use larder_core::record::{Apart, DomainMeta, InstallBatch, LogRecord, Lsn, VolumeSettings};
@@ -26,6 +26,8 @@ enum Kept {
 #[derive(Clone, Debug, Default)]
 pub struct Uninstalled {
     records: BTreeMap<Lsn, Vec<Kept>>,
+    /// Boots that are not forgotten, each with the record that registered it.
+    boots: BTreeMap<BootId, Lsn>,
     /// Volumes that are there, each with the record that made it.
     volumes: BTreeMap<VolumeId, Lsn>,
     /// What was said of a volume last, and by which record.
@@ -52,6 +54,7 @@ impl Uninstalled {
         let decided = found.meta.decided.iter();
         this.decided.extend(decided.map(|it| (it.attempt, (Lsn(0), it.participants.clone()))));
         this.volumes.extend(found.meta.volumes.iter().map(|volume| (volume.id, Lsn(0))));
+        this.boots.extend(found.meta.boots.iter().map(|boot| (boot.boot, Lsn(0))));
         this.lost.extend(found.apart.iter().filter_map(|apart| Some(apart.as_ref().err()?.page)));
         for (lsn, record) in &found.records {
             this.durable(*lsn, record);
@@ -118,6 +121,7 @@ impl Uninstalled {
             LogRecord::Epoch { epoch } => vec![Kept::History(epoch.history)],
             // A boot that is forgotten may be made anew, and has no outcomes then.
             LogRecord::Confirmed { boot, upto: u64::MAX } => {
+                self.boots.remove(boot);
                 let is_its = |kept: &Kept| matches!(kept, Kept::Outcome(id) if id.boot == *boot);
                 self.records.values_mut().for_each(|kept| kept.retain(|kept| !is_its(kept)));
                 Vec::new()
@@ -127,7 +131,11 @@ impl Uninstalled {
                 self.settings.remove(volume);
                 vec![Kept::Pages(*stamp, vec![PageId::of_volume(*volume)])]
             }
-            LogRecord::Boot { .. } | LogRecord::Confirmed { .. } => Vec::new(),
+            LogRecord::Boot { boot, .. } => {
+                self.boots.entry(*boot).or_insert(lsn);
+                Vec::new()
+            }
+            LogRecord::Confirmed { .. } => Vec::new(),
         };
         if !kept.is_empty() {
             self.records.insert(lsn, kept);
@@ -144,6 +152,10 @@ impl Uninstalled {
         for (volume, lsn) in &self.volumes {
             let there = meta.volumes.iter().any(|meta| meta.id == *volume);
             assert!(there || *lsn > through, "P8: {volume} is not in the metadata any more");
+        }
+        for (boot, lsn) in &self.boots {
+            let there = meta.boots.binary_search_by_key(boot, |meta| meta.boot).is_ok();
+            assert!(there || *lsn > through, "P11: {boot:?} is not in the metadata any more");
         }
         for (volume, (lsn, settings)) in &self.settings {
             let said = meta.volumes.iter().find(|meta| meta.id == *volume);
@@ -184,7 +196,7 @@ impl Uninstalled {
                 }
             }
             Kept::Outcome(id) => {
-                // A boot that is not there was forgotten, with all of its outcomes.
+                // One that is not there was never registered, or was forgotten.
                 let boot = meta.boots.iter().find(|boot| boot.boot == id.boot);
                 let known = boot.is_none_or(|boot| {
                     id.sequence <= boot.confirmed

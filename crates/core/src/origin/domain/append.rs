@@ -96,7 +96,7 @@ impl Domain {
             let Some(boot) = self.boots.unlogged_end() else {
                 return;
             };
-            self.gather(LogRecord::Confirmed { boot, upto: ENDED }, Item::Boots);
+            self.gather(LogRecord::Confirmed { boot, upto: ENDED }, Item::Ended);
         }
     }
 
@@ -115,8 +115,8 @@ impl Domain {
     }
 
     fn forget_boot(&mut self, boot: BootId) {
-        self.boots.forget(boot);
-        self.gather(LogRecord::Confirmed { boot, upto: u64::MAX }, Item::Boots);
+        self.boots.leave(boot);
+        self.gather(LogRecord::Confirmed { boot, upto: u64::MAX }, Item::Forgotten(boot));
     }
 
     /// Whether the table has room for a boot of this name; forgets one if it must.
@@ -228,7 +228,8 @@ impl Domain {
                     }
                     cx.links.registered(self.id, boot, cx.out);
                 }
-                Item::Boots => {}
+                Item::Ended => {}
+                Item::Forgotten(boot) => self.boots.forget(boot),
                 Item::Ids { link, request, volume, first, count } => {
                     let next = PageNo(first.0 + count);
                     let given = &mut self.volumes.get_mut(&volume).expect("checked before").meta;
@@ -345,7 +346,8 @@ impl Domain {
                 Item::Boot { boot, .. } => {
                     self.registering.remove(&boot);
                 }
-                Item::Boots | Item::Epoch => {}
+                Item::Forgotten(boot) => self.boots.stay(boot),
+                Item::Ended | Item::Epoch => {}
             }
         }
         for withheld in batch.withheld {

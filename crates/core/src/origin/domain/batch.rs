@@ -28,8 +28,10 @@ pub(super) enum Item {
     Aborted { id: CommitId, abort: Abort },
     /// A boot may commit.
     Boot { boot: BootId, name: String },
-    /// A boot ended, or is forgotten: nobody waits for it.
-    Boots,
+    /// A boot ended: nobody waits for it.
+    Ended,
+    /// A boot is forgotten: nobody waits for it.
+    Forgotten(BootId),
     /// Page numbers are given.
     Ids { link: LinkId, request: RequestId, volume: VolumeId, first: PageNo, count: u64 },
     /// A volume is made.
@@ -53,7 +55,8 @@ impl Item {
             | Self::Prepared { .. }
             | Self::Released
             | Self::Boot { .. }
-            | Self::Boots
+            | Self::Ended
+            | Self::Forgotten(_)
             | Self::Ids { .. }
             | Self::Settings { .. }
             | Self::Epoch => None,

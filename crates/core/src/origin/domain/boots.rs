@@ -2,6 +2,7 @@
 
 use crate::commit::Abort;
 use crate::id::{BootId, CommitId, Stamp};
+use crate::machine::{Fault, Faults};
 use crate::message::certificate_of;
 use crate::record::BootMeta;
 use crate::time::{Duration, Instant};
@@ -71,6 +72,9 @@ pub(super) struct Boots {
     ended: BTreeSet<(Instant, BootId)>,
     /// Those of them of which that is to be logged.
     unlogged: BTreeSet<BootId>,
+    /// Those that are forgotten by a record on its way to the log: nothing is known of them any more, and metadata has them
+    /// until the record is durable.
+    leaving: BTreeSet<BootId>,
 }
 
 impl Boots {
@@ -88,16 +92,21 @@ impl Boots {
 
     /// Whose a boot is; none: it is not known.
     pub(super) fn name(&self, boot: BootId) -> Option<&str> {
-        self.boots.get(&boot).map(|boot| boot.name.as_str())
+        let known = self.boots.get(&boot).filter(|_| !self.leaving.contains(&boot));
+        known.map(|boot| boot.name.as_str())
     }
 
+    /// How many there are, without those that are being forgotten.
     pub(super) fn len(&self) -> usize {
-        self.boots.len()
+        self.boots.len() - self.leaving.len()
     }
 
-    /// How many boots the certificate of this name has.
+    /// How many boots the certificate of this name has, without those that are being forgotten.
     pub(super) fn of_certificate(&self, name: &str) -> usize {
-        self.certificates.get(certificate_of(name)).map_or(0, BTreeSet::len)
+        let Some(boots) = self.certificates.get(certificate_of(name)) else {
+            return 0;
+        };
+        boots.len() - self.leaving.iter().filter(|boot| boots.contains(boot)).count()
     }
 
     /// A boot may commit (its record is durable).
@@ -115,7 +124,18 @@ impl Boots {
         self.certificates.entry(certificate).or_default().insert(boot);
     }
 
+    /// The record that says so goes to the log: nothing of a boot is known any more.
+    pub(super) fn leave(&mut self, boot: BootId) {
+        self.leaving.insert(boot);
+    }
+
+    /// That record is not to be.
+    pub(super) fn stay(&mut self, boot: BootId) {
+        self.leaving.remove(&boot);
+    }
+
     pub(super) fn forget(&mut self, boot: BootId) {
+        self.leaving.remove(&boot);
         let Some(gone) = self.boots.remove(&boot) else {
             return;
         };
@@ -135,7 +155,8 @@ impl Boots {
     /// What is known of a commit; takes its word for what the node has received.
     pub(super) fn look_up(&mut self, id: CommitId, confirmed: u64, now: Instant) -> Known {
         self.confirm(id.boot, confirmed, now);
-        let Some(boot) = self.boots.get(&id.boot) else {
+        let leaves = self.leaving.contains(&id.boot);
+        let Some(boot) = self.boots.get(&id.boot).filter(|_| !leaves) else {
             return Known::Expired;
         };
         if id.sequence <= boot.confirmed {
@@ -217,7 +238,8 @@ impl Boots {
         forget_after: Duration,
         connected: impl Fn(BootId) -> bool,
     ) -> Option<BootId> {
-        let (at, id) = *self.ended.first().filter(|(at, _)| at.after(forget_after) <= now)?;
+        let mut ended = self.ended.iter().filter(|(_, id)| !self.leaving.contains(id));
+        let (at, id) = *ended.next().filter(|(at, _)| at.after(forget_after) <= now)?;
         if !connected(id) {
             return Some(id);
         }
@@ -237,6 +259,7 @@ impl Boots {
         self.boots
             .iter()
             .filter(|(id, boot)| boot.heard.after(forget_after) <= now && !connected(**id))
+            .filter(|(id, _)| !self.leaving.contains(id))
             .min_by_key(|(_, boot)| boot.heard)
             .map(|(id, _)| *id)
     }
@@ -245,7 +268,7 @@ impl Boots {
     /// outcome to be asked for, it was not heard of for longest.
     pub(super) fn spare(&self, name: &str, connected: impl Fn(BootId) -> bool) -> Option<BootId> {
         let boots = self.certificates.get(certificate_of(name))?;
-        let away = boots.iter().filter(|id| !connected(**id));
+        let away = boots.iter().filter(|id| !connected(**id) && !self.leaving.contains(id));
         let known = away.filter_map(|id| Some((*id, self.boots.get(id)?)));
         known.min_by_key(|(_, boot)| (boot.owes(), boot.heard)).map(|(id, _)| id)
     }
@@ -258,7 +281,7 @@ impl Boots {
     }
 
     /// For the metadata, ascending.
-    pub(super) fn meta(&self) -> Vec<BootMeta> {
+    pub(super) fn meta(&self, faults: Faults) -> Vec<BootMeta> {
         let meta = self.boots.iter().map(|(id, boot)| BootMeta {
             boot: *id,
             name: boot.name.clone(),
@@ -266,7 +289,7 @@ impl Boots {
             committed: boot.committed.iter().map(|(s, stamp)| (*s, *stamp)).collect(),
             aborted: boot.aborted.iter().map(|(s, abort)| (*s, abort.clone())).collect(),
         });
-        meta.collect()
+        meta.skip(usize::from(faults.has(Fault::BootUnlisted))).collect()
     }
 
     pub(super) fn check(&self, durable: Stamp) {
@@ -274,6 +297,9 @@ impl Boots {
         assert_eq!(listed, self.boots.len(), "a boot is not listed by its certificate");
         let ended = self.boots.iter().filter_map(|(id, boot)| Some((boot.ended?, *id)));
         assert_eq!(ended.collect::<BTreeSet<_>>(), self.ended, "boots that ended are listed");
+        for boot in &self.leaving {
+            assert!(self.boots.contains_key(boot), "a boot is being forgotten that is not known");
+        }
         for boot in &self.unlogged {
             let ended = self.boots.get(boot).is_some_and(|boot| boot.ended.is_some());
             assert!(ended, "the end of a boot is to be logged that is not known to have ended");

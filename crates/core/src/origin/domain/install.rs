@@ -274,7 +274,7 @@ impl Domain {
             epochs: self.durable_epochs().to_vec(),
             volumes: self.volumes.values().map(|volume| volume.meta.clone()).collect(),
             deleted: self.removal.meta(),
-            boots: self.boots.meta(),
+            boots: self.boots.meta(cx.config.faults),
             decided: match cx.config.faults.has(Fault::DecisionsUnlisted) {
                 true => Vec::new(),
                 false => self.parts.decided(),
