@@ -18,16 +18,9 @@ pub struct Expired {
     confirmed: BTreeMap<(DomainId, BootId), u64>,
     /// What else a part belongs to.
     parts: BTreeMap<PartId, Vec<PartId>>,
-    /// Processes of a name have so little room that one makes way for another before the log says so.
-    crowded: bool,
 }
 
 impl Expired {
-    /// Boots of a name make room for each other all the time.
-    pub fn crowd(&mut self) {
-        self.crowded = true;
-    }
-
     /// The origin serves a domain from what was recovered.
     pub fn recovered(&mut self, domain: DomainId, found: &RecoveredDomain) {
         let before: Vec<_> = self.known.iter().copied().filter(|(of, _)| *of == domain).collect();
@@ -101,13 +94,13 @@ impl Expired {
     #[must_use]
     pub fn may_be_lost(&self, parts: &[PartId]) -> bool {
         let whole = parts.iter().flat_map(|part| self.parts.get(part).into_iter().flatten());
-        self.crowded || whole.chain(parts).any(|part| self.is_forgotten(part.domain, part.id.boot))
+        whole.chain(parts).any(|part| self.is_forgotten(part.domain, part.id.boot))
     }
 
     /// Whether a part's own domain may know nothing of its process any more.
     #[must_use]
     pub fn knows_no_more(&self, part: PartId) -> bool {
-        self.crowded || self.is_forgotten(part.domain, part.id.boot)
+        self.is_forgotten(part.domain, part.id.boot)
     }
 
     fn is_expired(&self, domain: DomainId, id: CommitId) -> bool {

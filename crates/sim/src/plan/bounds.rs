@@ -115,12 +115,6 @@ impl Bounds {
         self
     }
 
-    /// Whether the origin may forget processes that it has not heard of for a moment.
-    #[must_use]
-    pub fn forget_boots(&self) -> bool {
-        self.boots_spare.is_some()
-    }
-
     /// Sets those of the origin, of so many processes.
     pub(crate) fn of_origin(&self, config: &mut OriginConfig, processes: usize) {
         set(&mut config.waiting_commits_max, self.waiting_commits_max);

@@ -272,9 +272,6 @@ impl World {
             stop_at: None,
             plan,
         };
-        if world.plan.limits.boots_per_name_max < 4_096 || world.plan.bounds.forget_boots() {
-            world.answers.expired.crowd();
-        }
         world.begin();
         world
     }

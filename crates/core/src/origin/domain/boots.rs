@@ -59,6 +59,9 @@ pub(super) enum Known {
     Expired,
     /// Its boot has too many outcomes unconfirmed.
     Full,
+    /// Its boot is being forgotten: what is known is not told, and that nothing is known neither, since the record that
+    /// says so is not durable yet (rule 14).
+    Leaving,
 }
 
 /// All boots of a domain.
@@ -129,6 +132,11 @@ impl Boots {
         self.leaving.insert(boot);
     }
 
+    /// Whether it is on its way there.
+    pub(super) fn is_leaving(&self, boot: BootId) -> bool {
+        self.leaving.contains(&boot)
+    }
+
     /// That record is not to be.
     pub(super) fn stay(&mut self, boot: BootId) {
         self.leaving.remove(&boot);
@@ -155,8 +163,10 @@ impl Boots {
     /// What is known of a commit; takes its word for what the node has received.
     pub(super) fn look_up(&mut self, id: CommitId, confirmed: u64, now: Instant) -> Known {
         self.confirm(id.boot, confirmed, now);
-        let leaves = self.leaving.contains(&id.boot);
-        let Some(boot) = self.boots.get(&id.boot).filter(|_| !leaves) else {
+        if self.leaving.contains(&id.boot) {
+            return Known::Leaving;
+        }
+        let Some(boot) = self.boots.get(&id.boot) else {
             return Known::Expired;
         };
         if id.sequence <= boot.confirmed {

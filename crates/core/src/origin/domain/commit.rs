@@ -146,6 +146,7 @@ impl Domain {
             Known::Full => {
                 return self.put_off(cx, link, id, "too many outcomes are not confirmed".into());
             }
+            Known::Leaving => return cx.links.defer(link, self.id, id, leaving(), cx.out),
         };
         cx.links.outcome(link, self.id, id, ended, cx.out);
     }
@@ -341,9 +342,10 @@ impl Domain {
                 // and what becomes of it would not be either.
                 crate::probe::probe("boot-forgotten-meanwhile");
                 self.leave(&waiting);
-                match waiting.request.across {
-                    Some(_) => self.forget_part(cx, &waiting),
-                    None => self.answer(cx, id, &Outcome::Unknown),
+                match (&waiting.request.across, self.boots.is_leaving(id.boot)) {
+                    (Some(_), _) => self.forget_part(cx, &waiting),
+                    (None, true) => self.defer(cx, id, &leaving()),
+                    (None, false) => self.answer(cx, id, &Outcome::Unknown),
                 }
                 continue;
             }
@@ -510,6 +512,11 @@ impl Domain {
         }
         Ok(())
     }
+}
+
+/// What is said of a commit whose process is being forgotten: the next time its outcome is not known any more.
+pub(super) fn leaving() -> RequestError {
+    RequestError::Unavailable("its process is being forgotten".into())
 }
 
 /// Pages that it writes, ascending.

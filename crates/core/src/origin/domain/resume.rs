@@ -102,6 +102,10 @@ impl Domain {
             self.registering.remove(&boot);
         }
         let Register { domain, boot, name, fresh, .. } = register;
+        if self.boots.is_leaving(boot) {
+            // Asked again: it is not known yet whether it will be.
+            return;
+        }
         let faults = cx.config.faults;
         let refused = match self.boots.name(boot) {
             Some(known) if known == name || faults.has(Fault::BootOfAnyName) => {

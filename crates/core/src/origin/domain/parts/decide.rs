@@ -34,7 +34,7 @@ impl Domain {
             return;
         }
         let ended = match self.boots.look_up(coordinator, 0, cx.now) {
-            Known::New | Known::Full => return,
+            Known::New | Known::Full | Known::Leaving => return,
             Known::Aborted(abort) => Ended::Refused(abort),
             // Of a commit that was decided every part is prepared, unless that was lost with what a
             // restored domain forgot.

@@ -12,7 +12,7 @@
 mod decide;
 mod follow;
 
-use super::commit::Waiting;
+use super::commit::{Waiting, leaving};
 use super::volumes::{Growth, recovered};
 use super::{Context, Domain, Event};
 use crate::across::{Between, Coordinator, Ended, Next, Participant, Prepared, Turn};
@@ -439,9 +439,15 @@ impl Domain {
             self.put_off_vote(cx, id, RequestError::Busy("its process was forgotten".into()));
             self.drop_part(id);
         } else if let Some(across) = self.end_deciding(cx, id) {
-            self.tell_ended(cx, &across, &Ended::Unknown);
+            match self.boots.is_leaving(id.boot) {
+                true => self.tell_ended(cx, &across, &Ended::Later(leaving())),
+                false => self.tell_ended(cx, &across, &Ended::Unknown),
+            }
         }
-        self.answer(cx, id, &crate::commit::Outcome::Unknown);
+        match self.boots.is_leaving(id.boot) {
+            true => self.defer(cx, id, &leaving()),
+            false => self.answer(cx, id, &crate::commit::Outcome::Unknown),
+        }
     }
 
     /// The deciding part has left the queues, and will not be committed at this attempt.
