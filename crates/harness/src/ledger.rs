@@ -518,8 +518,9 @@ impl Book {
 
     /// The newest state of each share, once what is done in one of them is done in all.
     async fn look(&mut self, places: &Places) -> Result<Vec<State>> {
-        let began = Instant::now();
-        let end = began + LIMIT;
+        let end = Instant::now() + LIMIT;
+        // What is apart, and since when it was seen so.
+        let mut since: Option<((usize, usize, u64), Instant)> = None;
         loop {
             let mut states = Vec::new();
             // The first again at the end: the others are no older than it was, and no newer than it is.
@@ -533,28 +534,39 @@ impl Book {
                 return Ok(states);
             }
             let last = states.pop().expect("the first one is read again");
-            let Some(apart) = self.is_apart(&states, &last) else {
+            let apart = self.is_apart(&states, &last);
+            if let Some((_, at)) = since {
+                self.apart = self.apart.max(at.elapsed());
+            }
+            let Some((what, apart)) = apart else {
                 states[0] = last;
                 return Ok(states);
             };
-            self.apart = self.apart.max(began.elapsed());
+            if since.is_none_or(|(before, _)| before != what) {
+                since = Some((what, Instant::now()));
+            }
             ensure!(Instant::now() < end, "for {LIMIT:?}: {apart}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// What is done in one share and not in another, whose part may be on its way.
-    fn is_apart(&self, states: &[State], first_again: &State) -> Option<String> {
+    /// What is done in one share and not in another, whose part may be on its way: share, writer and number, and in words.
+    fn is_apart(
+        &self,
+        states: &[State],
+        first_again: &State,
+    ) -> Option<((usize, usize, u64), String)> {
         (1..states.len()).flat_map(|share| (0..WRITERS).map(move |writer| (share, writer))).find_map(
             |(share, writer)| {
                 let before = states[0].last[writer];
                 let least = last_in(share, states.len(), (self.seed, writer), before);
                 let (there, after) = (states[share].last[writer], first_again.last[writer]);
                 (there < least || after < there).then(|| {
-                    format!(
+                    let text = format!(
                         "writer {writer} has done {before} in share 0, {there} in share {share} of up to \
                          {least}, and then {after} in share 0"
-                    )
+                    );
+                    ((share, writer, least.max(there)), text)
                 })
             },
         )

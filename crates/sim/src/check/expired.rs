@@ -16,11 +16,18 @@ pub struct Expired {
     forgotten: BTreeSet<(DomainId, BootId)>,
     /// Outcomes up to here were said to be received.
     confirmed: BTreeMap<(DomainId, BootId), u64>,
+    /// Domains that have lost what was durable, to a copy from the past.
+    branched: BTreeSet<DomainId>,
     /// What else a part belongs to.
     parts: BTreeMap<PartId, Vec<PartId>>,
 }
 
 impl Expired {
+    /// A domain loses what was durable.
+    pub fn branch(&mut self, domain: DomainId) {
+        self.branched.insert(domain);
+    }
+
     /// The origin serves a domain from what was recovered.
     pub fn recovered(&mut self, domain: DomainId, found: &RecoveredDomain) {
         let before: Vec<_> = self.known.iter().copied().filter(|(of, _)| *of == domain).collect();
@@ -86,8 +93,10 @@ impl Expired {
     /// Whether nobody may be able to tell what became of a transaction, of which these parts are known.
     #[must_use]
     pub fn may_be(&self, part: PartId) -> bool {
-        // Of another part the outcome is not confirmed before this one's is there.
-        self.is_expired(part.domain, part.id) || self.may_be_lost(&[part])
+        // Of another part the outcome is not confirmed before this one's is there. And who decides may know of a
+        // transaction that it was done, and the part's own domain have lost it (decision 0035).
+        let lost = self.parts.contains_key(&part) && self.branched.contains(&part.domain);
+        lost || self.is_expired(part.domain, part.id) || self.may_be_lost(&[part])
     }
 
     /// Whether a node may say so to its user, who was not told before: it confirms what it has told.

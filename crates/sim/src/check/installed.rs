@@ -58,6 +58,12 @@ impl Uninstalled {
         this.lost.extend(found.apart.iter().filter_map(|apart| Some(apart.as_ref().err()?.page)));
         for (lsn, record) in &found.records {
             this.durable(*lsn, record);
+            // What metadata says of it is newer, and may be of a record that was lost with the end of the log.
+            if let LogRecord::Volume { volume, .. } = record
+                && found.meta.volumes.iter().any(|meta| meta.id == volume.id)
+            {
+                this.settings.remove(&volume.id);
+            }
         }
         *self = this;
     }

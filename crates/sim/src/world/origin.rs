@@ -625,6 +625,8 @@ impl World {
         // A copy of what the log has lost since is of another branch than the one that begins here.
         let last = store.last;
         store.uninstalled.branch();
+        self.answers.expired.branch(domain);
+        let store = &mut self.processes[0].origin().stores[number];
         let is_newer = |backup: &Backup| backup.durable > stamp || backup.last > last;
         if store.backup.as_ref().is_some_and(is_newer) {
             store.backup = None;

@@ -44,8 +44,9 @@ impl Whole {
             let stamps = self.stamps.iter().map(|(domain, stamp)| (*domain, *stamp));
             return Some(Ok(CacheReply::Committed(stamps.collect())));
         }
-        let answer = self.answer.as_ref().filter(|answer| over || !is_open(answer));
-        answer.cloned()
+        // Where one has followed all will, whatever another one says that its domain has lost since.
+        let closed = |answer: &&Answer| self.stamps.is_empty() && !is_open(answer);
+        self.answer.as_ref().filter(|answer| over || closed(answer)).cloned()
     }
 }
 

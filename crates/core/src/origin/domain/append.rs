@@ -46,7 +46,10 @@ impl Domain {
             return false;
         }
         self.append_after = None;
-        self.gather_boots(cx);
+        // The epoch goes alone, and is taken back as often as the store is full.
+        if self.is_open() {
+            self.gather_boots(cx);
+        }
         if self.gathering.is_empty() {
             assert!(self.gathering.withheld.is_empty(), "an answer waits for nothing");
             return false;

@@ -95,8 +95,12 @@ impl Boots {
 
     /// Whose a boot is; none: it is not known.
     pub(super) fn name(&self, boot: BootId) -> Option<&str> {
-        let known = self.boots.get(&boot).filter(|_| !self.leaving.contains(&boot));
-        known.map(|boot| boot.name.as_str())
+        self.owner(boot).filter(|_| !self.leaving.contains(&boot))
+    }
+
+    /// The same, and of one that is being forgotten too: it may stay.
+    pub(super) fn owner(&self, boot: BootId) -> Option<&str> {
+        self.boots.get(&boot).map(|boot| boot.name.as_str())
     }
 
     /// How many there are, without those that are being forgotten.
@@ -302,11 +306,13 @@ impl Boots {
         meta.skip(usize::from(faults.has(Fault::BootUnlisted))).collect()
     }
 
-    pub(super) fn check(&self, durable: Stamp) {
+    /// Panics when an invariant is broken; `forgotten` is how many boots the records under way forget.
+    pub(super) fn check(&self, durable: Stamp, forgotten: usize) {
         let listed: usize = self.certificates.values().map(BTreeSet::len).sum();
         assert_eq!(listed, self.boots.len(), "a boot is not listed by its certificate");
         let ended = self.boots.iter().filter_map(|(id, boot)| Some((boot.ended?, *id)));
         assert_eq!(ended.collect::<BTreeSet<_>>(), self.ended, "boots that ended are listed");
+        assert_eq!(self.leaving.len(), forgotten, "a boot is being forgotten by no record");
         for boot in &self.leaving {
             assert!(self.boots.contains_key(boot), "a boot is being forgotten that is not known");
         }

@@ -390,7 +390,10 @@ impl Domain {
         self.ring.check();
         self.pages.check(self.durable);
         self.recent.check(self.stamped);
-        self.boots.check(self.durable);
+        let forgets = |item: &&batch::Item| matches!(item, batch::Item::Forgotten(_));
+        let under_way = self.flying.iter().map(|(_, batch)| batch).chain([&self.gathering]);
+        let forgotten = under_way.flat_map(|batch| &batch.items).filter(forgets).count();
+        self.boots.check(self.durable, forgotten);
         let waiting = || self.ready.iter().chain(self.loading_commits.values());
         let waiting = || waiting().chain(self.parts.waiting());
         let parts = waiting().filter(|waiting| waiting.request.across.is_some()).count();

@@ -102,12 +102,10 @@ impl Domain {
             self.registering.remove(&boot);
         }
         let Register { domain, boot, name, fresh, .. } = register;
-        if self.boots.is_leaving(boot) {
-            // Asked again: it is not known yet whether it will be.
-            return;
-        }
         let faults = cx.config.faults;
-        let refused = match self.boots.name(boot) {
+        let refused = match self.boots.owner(boot) {
+            // Asked again: whether it is forgotten is not known yet.
+            Some(known) if known == name && self.boots.is_leaving(boot) => return,
             Some(known) if known == name || faults.has(Fault::BootOfAnyName) => {
                 self.boots.register(boot, &name, cx.now);
                 cx.links.registered(domain, boot, cx.out);

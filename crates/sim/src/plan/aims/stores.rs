@@ -77,7 +77,7 @@ impl Plan {
             self.troubles.push((Trouble::CutPower, pick(rng, &[500 * MILLI, 2 * SECOND])));
         }
         if rng.chance(1, 3) {
-            self.troubles.push((Trouble::DiskFull, pick(rng, &[500 * MILLI, 2 * SECOND])));
+            self.troubles.push((Trouble::DiskFull, pick(rng, &[200 * MILLI, SECOND])));
         }
         // Outcomes of some parts are known, and of others not.
         if rng.chance(1, 2) {

@@ -29,8 +29,8 @@ impl Domain {
         // It is under way, and those who are told have heard of it or will; or it is another's, of which
         // nobody else is told anything. The process of a part has another number there once either was registered anew
         // (bug 202).
-        let own = self.boots.name(coordinator.boot).is_none_or(|known| known == name);
-        if self.pending.has(coordinator) || coordinator.boot != part.boot && !own {
+        let own = self.boots.owner(coordinator.boot).is_none_or(|known| known == name);
+        if self.pending.has(coordinator) || !own {
             return;
         }
         let ended = match self.boots.look_up(coordinator, 0, cx.now) {
