@@ -97,6 +97,10 @@ impl Plan {
         self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
         self.mix.linger_percent = 0;
         self.mix.quota_percent = pick(rng, &[0, 0, 30]);
+        // A log that goes to its next segment all the time finds no room for that, in the middle of whatever is done.
+        if self.troubles.iter().any(|(trouble, _)| *trouble == Trouble::DiskFull) {
+            (self.mix.slots, self.mix.value_bytes) = (2, 1_200);
+        }
         // A log stands still, with what is prepared elsewhere: who waits for a turn there gives up before it comes
         // (rule 19).
         if rng.chance(1, 4) {
