@@ -80,7 +80,7 @@ pub const PROBES: [(&str, Reached); 188] = [
     ("fell-off-the-ring", Often),
     ("fetch-fails", Often),
     ("follower-of-a-claim-given-up", Rare),
-    ("following-taken-back", Rare),
+    ("following-taken-back", Often),
     ("fork-accepted", Often),
     ("fork-refused", Often),
     // It takes 256 requests while the log hangs.
