@@ -545,6 +545,16 @@ fn relay_with(prose: &str, version: u32) -> relay::Run {
     run
 }
 
+/// The stream begins, and node x comes below relay m at link 3. Gives x's boot.
+fn below_m(run: &mut relay::Run) -> larder_core::id::BootId {
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.quietly(vec![opened_as(3, "m", Role::Relay), hello_of(3, "m", 30, RELAY)]);
+    let boot = larder_core::id::BootId(40);
+    let registered = relay::up(Message::Registered { domain: DOMAIN, boot });
+    run.quietly(vec![resume_new(3, 1), register(3, "a/x", 40), registered]);
+    boot
+}
+
 /// The relay's link to its parent stands anew; its stream has not begun.
 fn again(run: &mut relay::Run, version: u32) {
     run.quietly(relay::welcomed_by(version, &[DOMAIN], Duration::from_secs(15)));
@@ -671,11 +681,7 @@ fn bug_99_a_commit_that_is_repeated_is_not_refused_in_the_relays_name() {
          refused at once.",
         PROTOCOL_VERSION,
     );
-    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
-    run.quietly(vec![opened_as(3, "m", Role::Relay), hello_of(3, "m", 30, RELAY)]);
-    let boot = larder_core::id::BootId(40);
-    let registered = relay::up(Message::Registered { domain: DOMAIN, boot });
-    run.quietly(vec![resume_new(3, 1), register(3, "a/x", 40), registered]);
+    let boot = below_m(&mut run);
     run.step(vec![Commit::new(40, 1, 5).put(1, 1, 1, "a").on(3)]);
     run.step(vec![closed(9)]);
     again(&mut run, PROTOCOL_VERSION);
@@ -705,11 +711,7 @@ fn bug_203_a_part_of_another_line_that_may_not_be_done() {
          history which the domain does not have any more: it hears that, and not that m lacks the right.",
         PROTOCOL_VERSION,
     );
-    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
-    run.quietly(vec![opened_as(3, "m", Role::Relay), hello_of(3, "m", 30, RELAY)]);
-    let boot = larder_core::id::BootId(40);
-    let registered = relay::up(Message::Registered { domain: DOMAIN, boot });
-    run.quietly(vec![resume_new(3, 1), register(3, "a/x", 40), registered]);
+    let boot = below_m(&mut run);
     run.quietly(vec![told(&[("a", Right::Admin), ("*", Right::None)])]);
     let id = larder_core::id::CommitId { boot, sequence: 1 };
     let part = |domain| larder_core::commit::PartId { domain, id };

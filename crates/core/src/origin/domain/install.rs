@@ -216,7 +216,7 @@ impl Domain {
             self.pages.begin_install(*page);
         }
         let gone = removed.as_ref().map_or_else(Vec::new, |batch| batch.pages.clone());
-        let meta = self.meta(cx);
+        let meta = self.meta();
         let batch = InstallBatch { pages: installed, apart, joined, removed: gone, meta };
         let write = self.write_id();
         let versions = batch.pages.iter().map(|page| page.stored.version);
@@ -265,7 +265,7 @@ impl Domain {
 
     /// The metadata with everything durable. Records up to `installed_lsn` are never read again;
     /// what later ones say is in it too, and is skipped by their stamps when they are replayed.
-    fn meta(&self, cx: &Context<'_>) -> DomainMeta {
+    fn meta(&self) -> DomainMeta {
         let first = self.first_kept();
         DomainMeta {
             domain: self.id,
@@ -274,8 +274,8 @@ impl Domain {
             epochs: self.durable_epochs().to_vec(),
             volumes: self.volumes.values().map(|volume| volume.meta.clone()).collect(),
             deleted: self.removal.meta(),
-            boots: self.boots.meta(cx.config.faults),
-            decided: match cx.config.faults.has(Fault::DecisionsUnlisted) {
+            boots: self.boots.meta(self.faults),
+            decided: match self.faults.has(Fault::DecisionsUnlisted) {
                 true => Vec::new(),
                 false => self.parts.decided(),
             },

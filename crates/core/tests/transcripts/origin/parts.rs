@@ -141,6 +141,17 @@ impl Several {
         self.t.machine = Self::open(&self.config, self.t.now, stores, &mut self.queue);
     }
 
+    /// A transaction over domains 1 and 2 comes; its decision is durable in domain 1, and the origin is started again before
+    /// domain 2 has followed.
+    fn dies_decided(&mut self, whole: Vec<(String, LinkInput)>) {
+        self.link(whole);
+        self.store(2, None);
+        self.store(1, None);
+        self.restart();
+        self.store(1, None);
+        self.store(2, None);
+    }
+
     fn keep(&mut self, out: &[OriginOutput]) {
         self.queue.extend(out.iter().filter(|output| is_work(output)).cloned());
     }
@@ -344,12 +355,7 @@ fn schedule_6_it_dies_decided() {
         OriginConfig::default(),
     );
     let whole = || parts(1, 1, vec![(1, writes(10, 2, "y")), (2, writes(10, 2, "z"))]);
-    run.link(whole());
-    run.store(2, None);
-    run.store(1, None);
-    run.restart();
-    run.store(1, None);
-    run.store(2, None);
+    run.dies_decided(whole());
     run.settle();
     assert_eq!(run.committed(10, 2), [1, 2]);
     run.node(1, "a", 10);
@@ -679,12 +685,7 @@ fn bug_204_a_prepared_part_for_which_there_is_no_room() {
         OriginConfig { pinned_bytes_max: 1, ..OriginConfig::default() },
     );
     let whole = || parts(1, 1, vec![(1, writes(10, 2, "y")), (2, writes(10, 2, "z"))]);
-    run.link(whole());
-    run.store(2, None);
-    run.store(1, None);
-    run.restart();
-    run.store(1, None);
-    run.store(2, None);
+    run.dies_decided(whole());
     run.link(run.greeting(1, "a", 10));
     run.link(vec![alone(1, 2, Commit::new(10, 3, 2).put(1, 2, 1, "w"))]);
     run.link(whole().split_off(1));

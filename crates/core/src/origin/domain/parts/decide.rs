@@ -151,7 +151,7 @@ impl Domain {
         for (to, between) in self.parts.coordinator.give_up(attempt) {
             self.say(cx, to, between);
         }
-        self.leave_turn(cx, Turn::Own(attempt));
+        self.leave_turn(Turn::Own(attempt));
     }
 
     /// Refuses a transaction for good: the refusal is logged, as the outcome of its deciding part, and told to
@@ -248,7 +248,7 @@ impl Domain {
         for (to, between) in self.parts.coordinator.has_decided(attempt) {
             self.say(cx, to, between);
         }
-        self.leave_turn(cx, Turn::Own(attempt));
+        self.leave_turn(Turn::Own(attempt));
     }
 
     /// The decision was not to be: its append was taken back, or failed.

@@ -80,7 +80,7 @@ impl Domain {
             if self.parts.participant.has_prepared(id) {
                 return self.say(cx, coordinator.domain, Between::Ask { attempt: earlier });
             }
-            self.leave_turn(cx, Turn::Part(earlier, id));
+            self.leave_turn(Turn::Part(earlier, id));
         }
         if self.parts.participant.ask(turn) {
             self.part_turn(cx, id);
@@ -208,23 +208,23 @@ impl Domain {
         crate::probe::probe("preparation-taken-back");
         let (to, vote) = (prepared.coordinator.domain, Vote::Later(error.clone()));
         self.say(cx, to, Between::Vote { attempt, vote });
-        self.leave_part(cx, attempt, prepared.id);
+        self.leave_part(attempt, prepared.id);
     }
 
     /// A part is in no attempt any more.
-    fn leave_part(&mut self, cx: &Context<'_>, attempt: Attempt, id: CommitId) {
+    fn leave_part(&mut self, attempt: Attempt, id: CommitId) {
         if let Some(parked) = self.parts.parked.get_mut(&id)
             && parked.attempt == Some(attempt)
         {
             parked.attempt = None;
         }
         self.unbar();
-        self.leave_turn(cx, Turn::Part(attempt, id));
+        self.leave_turn(Turn::Part(attempt, id));
     }
 
     /// A part cannot be committed: its coordinator is told when all that it may be for is durable (rule 14).
     pub(super) fn vote_against(&mut self, cx: &mut Context<'_>, id: CommitId, abort: Abort) {
-        let Some((to, attempt)) = self.leave_attempt(cx, id) else {
+        let Some((to, attempt)) = self.leave_attempt(id) else {
             return;
         };
         crate::probe::probe("part-refused");
@@ -239,29 +239,29 @@ impl Domain {
 
     /// A part cannot be made ready now.
     pub(super) fn put_off_vote(&mut self, cx: &mut Context<'_>, id: CommitId, error: RequestError) {
-        if let Some((to, attempt)) = self.leave_attempt(cx, id) {
+        if let Some((to, attempt)) = self.leave_attempt(id) {
             let vote = Vote::Later(error);
             self.say(cx, to, Between::Vote { attempt, vote });
         }
     }
 
     /// A part is not made ready at the attempt that it is in, and has no turn there.
-    fn leave_attempt(&mut self, cx: &Context<'_>, id: CommitId) -> Option<(DomainId, Attempt)> {
+    fn leave_attempt(&mut self, id: CommitId) -> Option<(DomainId, Attempt)> {
         let Parked { across, attempt, .. } = self.parts.parked.get_mut(&id)?;
         let (to, attempt) = (across.coordinator().domain, attempt.take()?);
-        self.leave_turn(cx, Turn::Part(attempt, id));
+        self.leave_turn(Turn::Part(attempt, id));
         Some((to, attempt))
     }
 
     /// An attempt is over, and nothing was committed.
-    pub(super) fn release(&mut self, cx: &Context<'_>, attempt: Attempt) {
+    pub(super) fn release(&mut self, attempt: Attempt) {
         if let Some(prepared) = self.parts.participant.end(attempt, true) {
             crate::probe::probe("prepared-part-released");
             let growth =
                 crate::origin::domain::volumes::recovered(&prepared.writes, &prepared.grown);
             growth.into_iter().for_each(|growth| self.count_taken(growth, -1));
             self.gather(LogRecord::Released { attempt }, Item::Released);
-            return self.leave_part(cx, attempt, prepared.id);
+            return self.leave_part(attempt, prepared.id);
         }
         if self.parts.participant.prepared().is_some_and(|p| p.attempt == attempt) {
             // It is decided: a release that comes after that is of nothing.
@@ -270,7 +270,7 @@ impl Domain {
         let of = |(_, parked): &(&CommitId, &Parked)| parked.attempt == Some(attempt);
         if let Some((id, _)) = self.parts.parked.iter().find(of) {
             let id = *id;
-            self.leave_attempt(cx, id);
+            self.leave_attempt(id);
         }
     }
 
@@ -316,7 +316,7 @@ impl Domain {
         let prepared = self.parts.participant.end(attempt, false).expect("it was being committed");
         self.drop_part(id);
         self.say(cx, prepared.coordinator.domain, Between::Followed { attempt });
-        self.leave_part(cx, attempt, id);
+        self.leave_part(attempt, id);
     }
 
     /// The store took back the commit of what is prepared: it is prepared still, and asks again.

@@ -295,7 +295,7 @@ impl Domain {
             }
             Between::Vote { attempt, vote } => self.voted(cx, from, attempt, vote),
             Between::Decide { attempt } => self.follow(cx, from, attempt),
-            Between::Release { attempt } => self.release(cx, attempt),
+            Between::Release { attempt } => self.release(attempt),
             Between::Ask { attempt } => {
                 if let Some(answer) = self.parts.coordinator.asked(attempt, from) {
                     self.say(cx, from, answer);
@@ -311,8 +311,8 @@ impl Domain {
 
     /// Somebody wants no turn any more, or has had it. Whose it is now goes on at the end of the step: one
     /// that is refused at once gives it to the next, and they may be thousands.
-    fn leave_turn(&mut self, cx: &Context<'_>, turn: Turn) {
-        if cx.config.faults.has(Fault::TurnStays) && self.parts.participant.turn() != Some(turn) {
+    fn leave_turn(&mut self, turn: Turn) {
+        if self.faults.has(Fault::TurnStays) && self.parts.participant.turn() != Some(turn) {
             return;
         }
         let next = self.parts.participant.leave(turn);
@@ -596,7 +596,7 @@ impl Domain {
             if let Some(attempt) = parked.attempt {
                 let (to, vote) = (parked.across.coordinator().domain, crate::across::Vote::Absent);
                 self.say(cx, to, Between::Vote { attempt, vote });
-                self.leave_turn(cx, Turn::Part(attempt, id));
+                self.leave_turn(Turn::Part(attempt, id));
             }
             self.defer(cx, id, &error);
         }
@@ -705,7 +705,7 @@ impl Domain {
         }
         let parked = self.drop_part(id).expect("just seen");
         if let Some(attempt) = parked.attempt {
-            self.leave_turn(cx, Turn::Part(attempt, id));
+            self.leave_turn(Turn::Part(attempt, id));
         }
         match ended {
             Ended::Refused(abort) => {
