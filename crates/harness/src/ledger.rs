@@ -18,6 +18,7 @@ use larder::config::NodeConfig;
 use larder::core::commit::PageKind;
 use larder::core::id::{ObjectId, PageId, PageNo, Slot};
 use larder_core::rng::Rng;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -40,6 +41,9 @@ const BALANCE: Slot = Slot(102);
 const LOOK_EVERY: u64 = 8;
 /// How long a writer waits for its parent, and for one answer.
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// A transfer that is done in one share and not in the first, or the other way round: share, writer, number.
+type Apart = (usize, usize, u64);
 
 /// Money that goes from one account to another.
 struct Transfer {
@@ -519,8 +523,8 @@ impl Book {
     /// The newest state of each share, once what is done in one of them is done in all.
     async fn look(&mut self, places: &Places) -> Result<Vec<State>> {
         let end = Instant::now() + LIMIT;
-        // What is apart, and since when it was seen so.
-        let mut since: Option<((usize, usize, u64), Instant)> = None;
+        // Since when what is apart was seen to be.
+        let mut since: BTreeMap<Apart, Instant> = BTreeMap::new();
         loop {
             let mut states = Vec::new();
             // The first again at the end: the others are no older than it was, and no newer than it is.
@@ -534,42 +538,40 @@ impl Book {
                 return Ok(states);
             }
             let last = states.pop().expect("the first one is read again");
-            let apart = self.is_apart(&states, &last);
-            if let Some((_, at)) = since {
-                self.apart = self.apart.max(at.elapsed());
+            let apart = self.apart(&states, &last);
+            let now = Instant::now();
+            for at in since.values() {
+                self.apart = self.apart.max(now - *at);
             }
-            let Some((what, apart)) = apart else {
+            since.retain(|what, _| apart.contains_key(what));
+            let Some((_, words)) = apart.first_key_value() else {
                 states[0] = last;
                 return Ok(states);
             };
-            if since.is_none_or(|(before, _)| before != what) {
-                since = Some((what, Instant::now()));
+            ensure!(now < end, "for {LIMIT:?}: {words}");
+            for what in apart.into_keys() {
+                since.entry(what).or_insert(now);
             }
-            ensure!(Instant::now() < end, "for {LIMIT:?}: {apart}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// What is done in one share and not in another, whose part may be on its way: share, writer and number, and in words.
-    fn is_apart(
-        &self,
-        states: &[State],
-        first_again: &State,
-    ) -> Option<((usize, usize, u64), String)> {
-        (1..states.len()).flat_map(|share| (0..WRITERS).map(move |writer| (share, writer))).find_map(
-            |(share, writer)| {
-                let before = states[0].last[writer];
-                let least = last_in(share, states.len(), (self.seed, writer), before);
-                let (there, after) = (states[share].last[writer], first_again.last[writer]);
-                (there < least || after < there).then(|| {
-                    let text = format!(
-                        "writer {writer} has done {before} in share 0, {there} in share {share} of up to \
-                         {least}, and then {after} in share 0"
-                    );
-                    ((share, writer, least.max(there)), text)
-                })
-            },
-        )
+    /// What is done in one share and not in another, whose part may be on its way, and that in words.
+    fn apart(&self, states: &[State], first_again: &State) -> BTreeMap<Apart, String> {
+        let mut apart = BTreeMap::new();
+        for (share, writer) in (1..states.len()).flat_map(|it| (0..WRITERS).map(move |w| (it, w))) {
+            let before = states[0].last[writer];
+            let least = last_in(share, states.len(), (self.seed, writer), before);
+            let (there, after) = (states[share].last[writer], first_again.last[writer]);
+            if there < least || after < there {
+                let words = format!(
+                    "writer {writer} has done {before} in share 0, {there} in share {share} of up to {least}, and \
+                     then {after} in share 0"
+                );
+                apart.insert((share, writer, least.max(there)), words);
+            }
+        }
+        apart
     }
 
     /// A writer has come so far in a share.

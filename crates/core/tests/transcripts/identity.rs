@@ -170,6 +170,30 @@ fn a_boot_that_ended() {
     run.t.end("identity_a_boot_that_ended");
 }
 
+/// Found by an attack. A boot that had ended stayed when there was no room for the record that it is forgotten, and was to be
+/// forgotten again at once: one append that found no room followed another for as long as the store was full, and a core
+/// with them.
+#[test]
+fn bug_206_a_boot_that_ended_and_a_full_store() {
+    let mut run = Run::new(
+        "A boot ended long ago, and is forgotten with the next append. There is no room for it: the boot stays, and its \
+         turn comes when as long has passed again, not at once.",
+        OriginConfig::default(),
+    );
+    two_relays(&mut run);
+    run.node(1, "a", 10);
+    run.quietly(vec![create_volume(1, 2)]);
+    run.link(vec![confirm(1, 10, u64::MAX), closed(1)]);
+    run.settle();
+    beats(&mut run, 359);
+    run.t.now = run.t.now.after(Duration::from_secs(11));
+    run.link(vec![register(9, "b", 20)]);
+    run.store(Some(larder_core::origin::io::StoreFault::Full("no segment left".into())));
+    run.link(vec![register(9, "b", 20)]);
+    run.settle();
+    run.t.end("identity_bug_206_ended_and_full");
+}
+
 #[test]
 fn a_boot_that_ended_while_it_was_registered() {
     let mut run = Run::new(

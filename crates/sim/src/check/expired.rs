@@ -16,8 +16,8 @@ pub struct Expired {
     forgotten: BTreeSet<(DomainId, BootId)>,
     /// Outcomes up to here were said to be received.
     confirmed: BTreeMap<(DomainId, BootId), u64>,
-    /// Domains that have lost what was durable, to a copy from the past.
-    branched: BTreeSet<DomainId>,
+    /// Parts that their domains may have lost, to a copy from the past.
+    lost: BTreeSet<PartId>,
     /// What else a part belongs to.
     parts: BTreeMap<PartId, Vec<PartId>>,
 }
@@ -25,7 +25,7 @@ pub struct Expired {
 impl Expired {
     /// A domain loses what was durable.
     pub fn branch(&mut self, domain: DomainId) {
-        self.branched.insert(domain);
+        self.lost.extend(self.parts.keys().filter(|part| part.domain == domain));
     }
 
     /// The origin serves a domain from what was recovered.
@@ -95,8 +95,9 @@ impl Expired {
     pub fn may_be(&self, part: PartId) -> bool {
         // Of another part the outcome is not confirmed before this one's is there. And who decides may know of a
         // transaction that it was done, and the part's own domain have lost it (decision 0035).
-        let lost = self.parts.contains_key(&part) && self.branched.contains(&part.domain);
-        lost || self.is_expired(part.domain, part.id) || self.may_be_lost(&[part])
+        self.lost.contains(&part)
+            || self.is_expired(part.domain, part.id)
+            || self.may_be_lost(&[part])
     }
 
     /// Whether a node may say so to its user, who was not told before: it confirms what it has told.

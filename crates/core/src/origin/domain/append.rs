@@ -349,7 +349,7 @@ impl Domain {
                 Item::Boot { boot, .. } => {
                     self.registering.remove(&boot);
                 }
-                Item::Forgotten(boot) => self.boots.stay(boot),
+                Item::Forgotten(boot) => self.boots.stay(boot, cx.now),
                 Item::Ended | Item::Epoch => {}
             }
         }

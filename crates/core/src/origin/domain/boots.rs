@@ -141,9 +141,20 @@ impl Boots {
         self.leaving.contains(&boot)
     }
 
-    /// That record is not to be.
-    pub(super) fn stay(&mut self, boot: BootId) {
+    /// That record is not to be. One that ended is looked at again when as long has passed: at once, an append for it
+    /// would follow each one that finds no room (bug 206).
+    pub(super) fn stay(&mut self, boot: BootId, now: Instant) {
         self.leaving.remove(&boot);
+        if let Some(at) = self.boots.get(&boot).and_then(|boot| boot.ended) {
+            self.put_back((at, boot), now);
+        }
+    }
+
+    /// One that ended counts as if it had done so now.
+    fn put_back(&mut self, (at, id): (Instant, BootId), now: Instant) {
+        self.ended.remove(&(at, id));
+        self.ended.insert((now, id));
+        self.boots.get_mut(&id).expect("those that ended are known").ended = Some(now);
     }
 
     pub(super) fn forget(&mut self, boot: BootId) {
@@ -257,9 +268,7 @@ impl Boots {
         if !connected(id) {
             return Some(id);
         }
-        self.ended.remove(&(at, id));
-        self.ended.insert((now, id));
-        self.boots.get_mut(&id).expect("those that ended are known").ended = Some(now);
+        self.put_back((at, id), now);
         None
     }
 

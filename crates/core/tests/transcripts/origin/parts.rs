@@ -695,6 +695,35 @@ fn bug_204_a_prepared_part_for_which_there_is_no_room() {
     run.t.end("origin_parts_bug_204_no_room");
 }
 
+/// Found by an attack. What is prepared was logged once more with an install while the log had no room for the epoch, and went
+/// with that: when both were taken back, and an install had ended meanwhile, the origin ended itself ("nothing comes
+/// before the epoch"), and at its next start again.
+#[test]
+fn bug_207_the_epoch_goes_alone() {
+    let config = OriginConfig { logged_again: 1, ..OriginConfig::default() };
+    let mut run = Several::new(
+        "A part is prepared in domain 2, whose log goes on, and the origin is started again on a log without room. What is \
+         prepared keeps back much of it: it is logged once more, but not before the epoch is.",
+        2,
+        config,
+    );
+    run.link(parts(1, 1, vec![(1, writes(10, 2, "y")), (2, writes(10, 2, "z"))]));
+    run.store(2, None);
+    for request in 20..24 {
+        let (request, volume) = (RequestId(request), volume(2));
+        run.link(vec![received(1, Message::AllocateIds { request, volume, count: 1 })]);
+        run.store(2, None);
+    }
+    run.restart();
+    run.store(1, None);
+    run.store(2, full());
+    run.wait(1);
+    run.store(2, None);
+    run.store(2, full());
+    run.settle();
+    run.t.end("origin_parts_bug_207_the_epoch_goes_alone");
+}
+
 /// Found by attacks (finding 493). A process that is registered anew in one domain has another number there than in the others.
 /// Who decided looked up by that number whose the part was, knew of nobody, and told it nothing of how the transaction
 /// had ended: it was put off every twenty seconds, for good where its own domain was restored (P10).

@@ -43,7 +43,7 @@ impl Domain {
 
     /// What is said to who decides of a part that is here, and not prepared.
     pub(super) fn has_arrived(&self, coordinator: CommitId, part: CommitId) -> Between {
-        let name = self.boots.name(part.boot).unwrap_or_default().to_owned();
+        let name = self.boots.owner(part.boot).unwrap_or_default().to_owned();
         Between::Arrived { coordinator, part, name }
     }
 
@@ -164,7 +164,8 @@ impl Domain {
     pub(in crate::origin::domain) fn log_prepared_again(&mut self, cx: &Context<'_>) {
         let again = |lsn: Lsn| lsn.0 + cx.config.logged_again < self.durable_lsn.0;
         let held = self.parts.held.filter(|(lsn, _)| again(*lsn));
-        if held.is_none() || self.parts.participant.in_doubt().is_none() {
+        // Before it serves nothing goes with the epoch, which may be taken back again and again (bug 207).
+        if !self.is_open() || held.is_none() || self.parts.participant.in_doubt().is_none() {
             return;
         }
         let gathered = |item: &Item| matches!(item, Item::Prepared { .. });
