@@ -10,7 +10,7 @@ mod documents;
 mod exit;
 mod group;
 mod kernel_options;
-mod memory;
+mod limits;
 mod mount;
 mod mounting;
 mod out;
@@ -41,7 +41,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    memory::in_small_pages();
+    limits::in_small_pages();
     let Some(words) = kernel_options::words(std::env::args_os().collect()) else {
         return ExitCode::SUCCESS;
     };

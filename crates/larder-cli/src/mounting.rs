@@ -2,6 +2,7 @@
 
 use crate::args::{Common, MountArgs};
 use crate::kernel_options::KernelOptions;
+use crate::limits;
 use crate::mount::{Consistency, Keeps, MountOptions, Mounted, Standing, next_signal};
 use crate::serve::{self, ENDED_BY_FAULT, Stopping};
 use crate::settings::Flags;
@@ -15,7 +16,7 @@ use larder::fs::{FileSystem, FsOptions, TxStore};
 use larder::http::{Probe, Telling};
 use larder::metrics::Metrics;
 use rustix::io::Errno;
-use rustix::process::{Resource, geteuid, getrlimit, setrlimit};
+use rustix::process::geteuid;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
@@ -206,16 +207,6 @@ async fn tell_rights(mut notices: Notices, volume: Volume, read_only: bool) {
     }
 }
 
-/// Takes as many descriptors as the system allows: holders of locks, and closes that are heard of, take
-/// one each.
-fn allow_descriptors() {
-    let mut limits = getrlimit(Resource::Nofile);
-    limits.current = limits.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limits) {
-        tracing::debug!(%error, "no more descriptors than before");
-    }
-}
-
 /// Mounts, and serves until it is unmounted or asked to end; `usable` is called in between, with what
 /// whoever mounts should know of it.
 pub(crate) async fn run(
@@ -228,7 +219,7 @@ pub(crate) async fn run(
     let point = &std::path::absolute(&arguments.point)?;
     look_at(point).await?;
     let asked = KernelOptions::parse(&arguments.options)?;
-    allow_descriptors();
+    limits::allow_descriptors();
 
     let mut stopping = Stopping::listen()?;
     let standing = Standing::default();

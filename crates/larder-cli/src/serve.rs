@@ -1,6 +1,7 @@
 //! What every long-running command does: logs, the HTTP endpoint, an orderly end.
 
 use crate::args::{Common, NodeArgs, OriginArgs, RelayArgs};
+use crate::limits::{allow_descriptors, allow_links};
 use crate::settings::Flags;
 use anyhow::{Context, Result};
 use larder::client::Node;
@@ -132,6 +133,7 @@ pub(crate) async fn origin(arguments: &OriginArgs, common: &Common) -> Result<()
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
+    allow_links(config.link.links_max);
     let mut stopping = Stopping::listen_as_server()?;
     let server = Arc::new(OriginServer::start(config.origin()).await?);
     let endpoint = http(&config, server.clone()).await?;
@@ -151,6 +153,7 @@ pub(crate) async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> 
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
+    allow_links(config.link.links_max);
     let mut stopping = Stopping::listen_as_server()?;
     let server = Arc::new(RelayServer::start(config.relay()).await?);
     let endpoint = http(&config, server.clone()).await?;
@@ -169,6 +172,7 @@ pub(crate) async fn node(arguments: &NodeArgs, common: &Common) -> Result<()> {
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
+    allow_descriptors();
     let mut stopping = Stopping::listen_as_server()?;
     let start = async {
         let node = Node::connect(config.node()).await?;

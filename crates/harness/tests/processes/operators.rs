@@ -141,3 +141,26 @@ fn servers_go_on_when_nobody_takes_their_logs() -> Result<()> {
     origin.stop()?;
     Ok(())
 }
+
+/// A shell gives a process 1,024 descriptors, and the origin left it at that: with about as many nodes, or the files
+/// of a few grown domains, the next one was refused, and a page engine that could not open a table of its own had its
+/// domain out of service. It takes what the system allows, and says so when that is too little.
+#[test]
+fn a_server_takes_the_descriptors_that_the_system_allows() -> Result<()> {
+    let site = site("descriptors")?;
+    let port = free_port()?;
+    let (data, listen) = (site.path("data").display().to_string(), format!("127.0.0.1:{port}"));
+    let words = ["origin", "--name", "origin", "--data", &data, "--listen", &listen, "--create"];
+    let server = site.start_as("origin", Path::new("prlimit"), &["--nofile=64:4096"], &words)?;
+    let origin = site.ready(server)?;
+    let limits = fs::read_to_string(format!("/proc/{}/limits", origin.process.id()))?;
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).context("a limit")?;
+    let soft = line.split_whitespace().nth(3).context("the soft limit")?;
+    ensure!(soft == "4096", "{line}");
+    let log = fs::read_to_string(site.path("origin.log"))?;
+    ensure!(
+        log.contains("link.links_max") && log.contains("ulimit -Hn"),
+        "it is too little: {log}"
+    );
+    origin.stop().map(drop)
+}

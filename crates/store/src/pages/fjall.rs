@@ -119,6 +119,8 @@ pub struct FjallConfig {
     pub journals_bytes: u64,
     /// Threads for its background work.
     pub threads: usize,
+    /// Files of its tables that it keeps open, at most: a domain that has more opens them again.
+    pub open_files: usize,
 }
 
 impl Default for FjallConfig {
@@ -128,6 +130,7 @@ impl Default for FjallConfig {
             memtable_bytes: 32 << 20,
             journals_bytes: JOURNALS_BYTES_MIN,
             threads: 2,
+            open_files: 256,
         }
     }
 }
@@ -563,6 +566,7 @@ fn open_engine(place: &Path, config: &FjallConfig) -> fjall::Result<(Database, [
     let database = Database::builder(place)
         .cache_size(config.cache_bytes)
         .worker_threads(config.threads)
+        .max_cached_files(Some(config.open_files))
         .manual_journal_persist(true)
         .max_journaling_size(config.journals_bytes.max(JOURNALS_BYTES_MIN))
         .with_compaction_filter_factories(Arc::new(|_| Some(Arc::new(Filters))))

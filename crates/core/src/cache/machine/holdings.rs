@@ -120,6 +120,13 @@ impl Holdings {
         self.relist.is_some() || self.announced.is_some() || self.listing.is_some()
     }
 
+    /// A page list is wanted, once all transactions of this epoch have ended; one that is due or under way
+    /// may have been made too early.
+    pub(super) fn list_anew(&mut self, epoch: u64) {
+        let due = if self.lists() { &mut self.again } else { &mut self.relist };
+        *due = (*due).max(Some(epoch));
+    }
+
     /// See `crate::rest`.
     #[cfg(feature = "faults")]
     pub(super) fn under_way(&self) -> Option<String> {

@@ -134,10 +134,7 @@ impl Cache {
         if !there && !to_come && !holdings.suspects.contains_key(&page) {
             crate::probe::probe("named-in-vain");
             // A list names what is owed silently, for as long as that is so.
-            let epoch = Some(owed.map_or(0, |owed| owed.epoch));
-            let lists = holdings.lists();
-            let due = if lists { &mut holdings.again } else { &mut holdings.relist };
-            *due = (*due).max(epoch);
+            holdings.list_anew(owed.map_or(0, |owed| owed.epoch));
         }
     }
 
@@ -381,7 +378,7 @@ impl Cache {
         entry.holdings.owe(page, Owed { epoch, silent });
         if entry.holdings.owed.len() > max {
             if entry.holdings.lists() {
-                entry.holdings.again = entry.holdings.again.max(Some(0));
+                entry.holdings.list_anew(0);
             }
             entry.holdings.owed.clear();
             entry.holdings.held_up.clear();
