@@ -90,6 +90,9 @@ pub struct Plan {
     /// reset.
     #[serde(default)]
     pub machines_reset: bool,
+    /// Segments of logs are as short as any: one is full after a few long records.
+    #[serde(default)]
+    pub short_segments: bool,
     /// Clocks drift by at most this. Beyond [`CLOCK_BIAS_PPM`] ages may be wrong by as much; no
     /// other promise may suffer.
     pub drift_ppm: i64,
@@ -494,6 +497,7 @@ impl Plan {
             heals_core: false,
             bounds: Bounds::default(),
             machines_reset: false,
+            short_segments: false,
             judges: Judges::Ours,
             wire: rng.chance(1, 8),
             mix,

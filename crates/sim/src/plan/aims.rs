@@ -98,7 +98,9 @@ impl Part {
             }
             Self::Mix => plan.mix = from.mix.clone(),
             Self::Limits => plan.limits = from.limits.clone(),
-            Self::Stores => plan.store_nanos = from.store_nanos,
+            Self::Stores => {
+                (plan.store_nanos, plan.short_segments) = (from.store_nanos, from.short_segments);
+            }
             Self::Troubles => plan.troubles = from.troubles.clone(),
         }
     }

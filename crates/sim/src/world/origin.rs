@@ -90,7 +90,8 @@ pub(super) enum Queue {
 impl StoreHost {
     /// The store of a domain that is yet to be made.
     pub fn new(domain: DomainId, plan: &Plan, rng: &mut Rng) -> Self {
-        let segment_bytes = 4096 * crate::plan::pick(rng, &[8, 16, 64]);
+        let blocks = if plan.short_segments { [8; 3] } else { [8, 16, 64] };
+        let segment_bytes = 4096 * crate::plan::pick(rng, &blocks);
         Self {
             domain,
             disk: FaultDisk::new(Rng::new(rng.next_u64())),

@@ -76,8 +76,12 @@ impl Plan {
         if rng.chance(1, 2) {
             self.troubles.push((Trouble::CutPower, pick(rng, &[500 * MILLI, 2 * SECOND])));
         }
-        if rng.chance(1, 3) {
-            self.troubles.push((Trouble::DiskFull, pick(rng, &[200 * MILLI, SECOND])));
+        let fills = rng.chance(1, 3);
+        if fills {
+            self.troubles = vec![
+                (Trouble::DiskFull, pick(rng, &[50 * MILLI, 500 * MILLI])),
+                (Trouble::KillOrigin, pick(rng, &[4, 20]) * SECOND),
+            ];
         }
         // Outcomes of some parts are known, and of others not.
         if rng.chance(1, 2) {
@@ -97,9 +101,12 @@ impl Plan {
         self.mix.think = pick(rng, &[MILLI, 20 * MILLI]);
         self.mix.linger_percent = 0;
         self.mix.quota_percent = pick(rng, &[0, 0, 30]);
-        // A log that goes to its next segment all the time finds no room for that, in the middle of whatever is done.
-        if self.troubles.iter().any(|(trouble, _)| *trouble == Trouble::DiskFull) {
-            (self.mix.slots, self.mix.value_bytes) = (2, 1_200);
+        // A log that goes to its next segment all the time finds no room for that, in the middle of whatever is done:
+        // where installs come late no segment is used again meanwhile.
+        if fills {
+            (self.mix.slots, self.mix.value_bytes) = (2, 1_800);
+            self.limits.install_interval = Duration::from_secs(pick(rng, &[2, 20]));
+            self.short_segments = true;
         }
         // A log stands still, with what is prepared elsewhere: who waits for a turn there gives up before it comes
         // (rule 19).
