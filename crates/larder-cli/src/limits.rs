@@ -1,9 +1,10 @@
 //! What the kernel gives this process: its memory, and how many files it may have open.
 
+use larder_store::pages::FjallConfig;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that a server takes beside its links, about: of the page engines of a few domains, of logs, and its own.
-const BESIDE_LINKS: u64 = 1024;
+/// Descriptors that a server takes beside its links and its tables, about: of logs, of neighbours, and its own.
+const BESIDE_LINKS: u64 = 512;
 
 /// Without huge pages: the kernel makes them of memory that is mostly free again, and gives nothing back (bug 140).
 pub(crate) fn in_small_pages() {
@@ -22,10 +23,11 @@ pub(crate) fn allow_descriptors() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// The same for a server of so many links at most, which says so when they may be too few.
-pub(crate) fn allow_links(links_max: u32) {
-    let needed = u64::from(links_max) + BESIDE_LINKS;
-    if let Some(allowed) = allow_descriptors().filter(|allowed| *allowed < needed) {
+/// Says so when so many descriptors may be too few for the links and the domains of a server.
+pub(crate) fn tell_of_few(allowed: Option<u64>, links_max: u32, domains: usize) {
+    let tables = FjallConfig::default().open_files as u64;
+    let needed = u64::from(links_max) + tables * domains as u64 + BESIDE_LINKS;
+    if let Some(allowed) = allowed.filter(|allowed| *allowed < needed) {
         tracing::warn!(
             allowed,
             needed,

@@ -1,7 +1,7 @@
 //! What every long-running command does: logs, the HTTP endpoint, an orderly end.
 
 use crate::args::{Common, NodeArgs, OriginArgs, RelayArgs};
-use crate::limits::{allow_descriptors, allow_links};
+use crate::limits::{allow_descriptors, tell_of_few};
 use crate::settings::Flags;
 use anyhow::{Context, Result};
 use larder::client::Node;
@@ -133,9 +133,10 @@ pub(crate) async fn origin(arguments: &OriginArgs, common: &Common) -> Result<()
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
-    allow_links(config.link.links_max);
+    let allowed = allow_descriptors();
     let mut stopping = Stopping::listen_as_server()?;
     let server = Arc::new(OriginServer::start(config.origin()).await?);
+    tell_of_few(allowed, config.link.links_max, server.domains().len());
     let endpoint = http(&config, server.clone()).await?;
     stopping.or_ended(server.ended()).await?;
     drop(endpoint);
@@ -153,7 +154,7 @@ pub(crate) async fn relay(arguments: &RelayArgs, common: &Common) -> Result<()> 
         .set("http.listen", arguments.serve.http.as_ref())
         .load(common)?;
     larder::log::init(&config.log)?;
-    allow_links(config.link.links_max);
+    tell_of_few(allow_descriptors(), config.link.links_max, 0);
     let mut stopping = Stopping::listen_as_server()?;
     let server = Arc::new(RelayServer::start(config.relay()).await?);
     let endpoint = http(&config, server.clone()).await?;

@@ -53,6 +53,10 @@ impl Expired {
                 self.forgotten.insert((domain, *boot));
             }
             LogRecord::Confirmed { boot, upto } => self.confirms(domain, *boot, *upto),
+            // It was sent again, and is known once more.
+            LogRecord::Commit { id, .. } | LogRecord::Aborted { id, .. } => {
+                self.lost.remove(&PartId { domain, id: *id });
+            }
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 
 use super::absences::is_absence;
 use crate::cache::PageCopy;
-use crate::id::PageId;
+use crate::id::{PageId, PageNo, VolumeId};
 use crate::message::PAGES_PER_MESSAGE_MAX;
 use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,6 +125,15 @@ impl Holdings {
     pub(super) fn list_anew(&mut self, epoch: u64) {
         let due = if self.lists() { &mut self.again } else { &mut self.relist };
         *due = (*due).max(Some(epoch));
+    }
+
+    /// A page list is wanted that does not name what is owed silently of a volume: a list names it for as
+    /// long as that is so, and nothing is sent in the end.
+    pub(super) fn list_without(&mut self, volume: VolumeId) {
+        let first = PageId { volume, page: PageNo(0) };
+        let owed = self.owed.range(first..=PageId::of_volume(volume)).map(|(_, owed)| owed);
+        let silent = owed.filter(|owed| owed.silent).map(|owed| owed.epoch);
+        self.list_anew(silent.max().unwrap_or_default());
     }
 
     /// See `crate::rest`.

@@ -106,7 +106,7 @@ impl Cache {
         // Of what was made meanwhile, where we had found nothing, no change was told: no notice is owed for
         // it, and the parent counts this node for it (bug 208).
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
-        entry.holdings.list_anew(0);
+        entry.holdings.list_without(volume);
     }
 
     /// The volume may not be read any more. Its copies go, running transactions that touched it are

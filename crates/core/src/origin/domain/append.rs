@@ -41,6 +41,7 @@ impl Domain {
 
     /// Sends the gathered append if none is under way; says whether it did.
     pub(super) fn append(&mut self, cx: &mut Context<'_>) -> bool {
+        self.house_after = self.house_after.filter(|at| *at > cx.now);
         let waits = self.append_after.is_some_and(|at| at > cx.now);
         if self.is_failed() || self.flying.is_some() || waits {
             return false;
@@ -89,8 +90,10 @@ impl Domain {
             let item = Item::Boot { boot, name: name.clone() };
             self.gather(LogRecord::Boot { boot, name }, item);
         }
-        self.log_ended();
-        self.forget_ended(cx);
+        if self.house_after.is_none() {
+            self.log_ended();
+            self.forget_ended(cx);
+        }
     }
 
     /// That boots ended.
@@ -304,6 +307,7 @@ impl Domain {
             self.refuse_batch(cx, batch, &error, Event::VolumeNotMade);
         }
         self.take_back_votes(cx, &error);
+        self.house_after = Some(cx.now.after(cx.config.full_retry));
         self.install.hurry(cx.now);
     }
 

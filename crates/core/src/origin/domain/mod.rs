@@ -185,6 +185,9 @@ pub(super) struct Domain {
     flying: Option<(WriteId, Batch)>,
     /// The store had no room for the epoch: the next append is not before this.
     append_after: Option<Instant>,
+    /// The store took nothing of an append: until then nothing is logged that can wait, which would make each
+    /// append longer, and others follow it (bug 206).
+    house_after: Option<Instant>,
     /// Boots to be registered.
     registering: BTreeMap<crate::id::BootId, boots::Registering>,
 
@@ -369,6 +372,7 @@ impl Domain {
             .chain(removal)
             .chain(self.removal.forgets_on)
             .chain(append)
+            .chain(self.house_after.filter(|_| self.flying.is_none()))
             .chain(self.limits_at)
             .chain(self.parts_due())
             .chain(self.awaited_until)

@@ -145,6 +145,7 @@ impl Domain {
             gathering: Batch::default(),
             flying: None,
             append_after: None,
+            house_after: None,
             registering: BTreeMap::new(),
             loading: BTreeMap::new(),
             load_queue: BTreeMap::new(),

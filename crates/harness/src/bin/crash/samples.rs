@@ -12,8 +12,10 @@ use std::path::Path;
 pub(crate) struct Sample {
     /// Resident memory without the pages of files that the system may drop, in bytes.
     pub(crate) memory: u64,
-    /// Without those of the page engine's tables: there are as many as tables, which disk tells of.
+    /// Without those of the page engine's tables, which come and go.
     pub(crate) descriptors: u64,
+    /// Those: they have a limit of their own.
+    pub(crate) open_tables: u64,
     pub(crate) threads: u64,
     /// Bytes of disk: the origin's alone, without its logs and its engine's journals.
     pub(crate) disk: u64,
@@ -38,16 +40,17 @@ impl Sample {
         };
         let memory = figure("RssAnon:")? << 10;
         let open = fs::read_dir(format!("/proc/{id}/fd"))?.flatten();
-        let of_others = |path: &Path| fs::read_link(path).is_ok_and(|file| !is_table(&file));
-        let descriptors = open.filter(|entry| of_others(&entry.path())).count() as u64;
-        Ok(Self { memory, descriptors, threads: figure("Threads:")?, disk: 0 })
+        let files = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+        let (tables, others): (Vec<_>, Vec<_>) = files.partition(|file| is_table(file));
+        let (descriptors, open_tables) = (others.len() as u64, tables.len() as u64);
+        Ok(Self { memory, descriptors, open_tables, threads: figure("Threads:")?, disk: 0 })
     }
 }
 
-/// Whether this is a table of a page engine, that is there. One that was removed, and is held open, is not.
+/// Whether this is a table of a page engine, which may have been removed meanwhile.
 fn is_table(file: &Path) -> bool {
     let folder = file.parent().and_then(Path::file_name).and_then(|name| name.to_str());
-    matches!(folder, Some("tables" | "blobs")) && file.exists()
+    matches!(folder, Some("tables" | "blobs"))
 }
 
 /// What lies below a folder takes on its disk, in bytes.

@@ -77,7 +77,10 @@ impl Plan {
             self.troubles.push((Trouble::CutPower, pick(rng, &[500 * MILLI, 2 * SECOND])));
         }
         let fills = rng.chance(1, 3);
-        if fills {
+        if fills && rng.chance(1, 3) {
+            // Starts upon what is prepared find no room.
+            self.troubles.push((Trouble::DiskFull, pick(rng, &[200 * MILLI, SECOND])));
+        } else if fills {
             self.troubles = vec![
                 (Trouble::DiskFull, pick(rng, &[50 * MILLI, 500 * MILLI])),
                 (Trouble::KillOrigin, pick(rng, &[4, 20]) * SECOND),
@@ -110,7 +113,7 @@ impl Plan {
         }
         // A log stands still, with what is prepared elsewhere: who waits for a turn there gives up before it comes
         // (rule 19).
-        if rng.chance(1, 4) {
+        if !fills && rng.chance(1, 4) {
             self.troubles = vec![(Trouble::Hang, pick(rng, &[SECOND, 5 * SECOND]))];
         }
     }

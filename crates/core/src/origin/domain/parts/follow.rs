@@ -165,7 +165,8 @@ impl Domain {
         let again = |lsn: Lsn| lsn.0 + cx.config.logged_again < self.durable_lsn.0;
         let held = self.parts.held.filter(|(lsn, _)| again(*lsn));
         // Before it serves nothing goes with the epoch, which may be taken back again and again (bug 207).
-        if !self.is_open() || held.is_none() || self.parts.participant.in_doubt().is_none() {
+        let may = self.is_open() && self.house_after.is_none();
+        if !may || held.is_none() || self.parts.participant.in_doubt().is_none() {
             return;
         }
         let gathered = |item: &Item| matches!(item, Item::Prepared { .. });
