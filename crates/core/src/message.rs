@@ -863,6 +863,25 @@ pub enum Message {
 }
 
 impl Message {
+    /// The domain that a message of a parent is about, where only the parent from which it is had may send it.
+    pub(crate) fn only_from_its_parent(&self) -> Option<DomainId> {
+        match self {
+            Self::Committed { domain, .. }
+            | Self::CommitDeferred { domain, .. }
+            | Self::Resumed { domain, .. }
+            | Self::Advance { domain, .. }
+            | Self::History { domain, .. }
+            | Self::VolumeRights { domain, .. }
+            | Self::Pages { domain, .. } => Some(*domain),
+            Self::Group(
+                GroupMessage::Pointed { domain, .. }
+                | GroupMessage::Update { domain, .. }
+                | GroupMessage::Help { domain, .. },
+            ) => Some(*domain),
+            _ => None,
+        }
+    }
+
     /// The protocol version that brought its kind: on a link of an earlier one it is not sent.
     #[must_use]
     pub fn since(&self) -> u32 {

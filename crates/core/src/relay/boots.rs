@@ -6,7 +6,7 @@ use super::Relay;
 use super::io::RelayOutput;
 use crate::downlink::{Ask, Register};
 use crate::id::{BootId, CommitId, DomainId, LinkId};
-use crate::machine::{Fault, LinkOutput};
+use crate::machine::Fault;
 use crate::message::{CloseReason, Message, NoBoot};
 use crate::time::Instant;
 
@@ -43,10 +43,6 @@ impl Carried {
 }
 
 impl Relay {
-    fn welcomed_by(&self) -> Option<LinkId> {
-        self.up.as_ref().filter(|up| up.limits.is_some()).map(|up| up.link)
-    }
-
     /// A child asks that a boot may commit.
     pub(super) fn register(
         &mut self,
@@ -83,20 +79,25 @@ impl Relay {
             // Who asks again may be put off above, where its name has another boot since (bug 196): so does the relay.
             self.links.registered(domain, boot, out);
         }
-        if self.welcomed_by().is_some() {
-            self.send_up(message, out);
+        if self.parent_of(domain).is_some_and(|parent| self.uplinks[parent].is_welcomed()) {
+            self.send_of(domain, message, out);
         }
     }
 
     /// Asks for every boot below that the parent has not said yes to: on a new link up, and again
     /// with every beat, since the parent may not serve the domain yet, or have no room now.
-    pub(super) fn register_missing(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
-        if let Some(up) = &mut self.up {
+    pub(super) fn register_missing(
+        &mut self,
+        now: Instant,
+        parent: usize,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        if let Some(up) = &mut self.uplinks[parent].up {
             up.register_at = now.after(self.config.beat_interval);
         }
         for ((domain, boot), carried) in &self.boots {
-            if !carried.registered {
-                self.send_up(carried.message(*domain, *boot), out);
+            if !carried.registered && self.parent_of(*domain) == Some(parent) {
+                self.send_up(parent, carried.message(*domain, *boot), out);
             }
         }
     }
@@ -147,16 +148,19 @@ impl Relay {
         above && carried.only_here
     }
 
-    /// Tells the parent of nodes that are gone.
+    /// Tells the parents of nodes that are gone.
     pub(super) fn tell_left(&mut self, out: &mut Vec<RelayOutput>) {
         for gone in self.links.take_left() {
             for key in &gone.boots {
                 self.boots.remove(key);
             }
-            let unsaid = self.config.faults.has(Fault::LeftUnsaid);
-            if let Some(link) = self.welcomed_by().filter(|_| !unsaid) {
-                let message = Message::Left { name: gone.name };
-                out.push(RelayOutput::Link(LinkOutput::Send { link, message }));
+            if self.config.faults.has(Fault::LeftUnsaid) {
+                continue;
+            }
+            for parent in 0..self.uplinks.len() {
+                if self.uplinks[parent].is_welcomed() {
+                    self.send_up(parent, Message::Left { name: gone.name.clone() }, out);
+                }
             }
         }
     }

@@ -4,6 +4,7 @@ use super::Relay;
 use super::domain::by_clock;
 use super::io::RelayOutput;
 use super::pending::{Gathered, Pending, What};
+use super::search::Search;
 use crate::commit::{Abort, CommitRequest};
 use crate::downlink::{Answer, Ask, COPY_RESERVED, Follower, Phase, Registration, Walk};
 use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp};
@@ -65,7 +66,7 @@ impl Relay {
                 // What comes before the parent has the boot is lost: the node confirms anew when its
                 // boot is registered, which is told through here.
                 if self.is_registered(domain, boot) {
-                    self.send_up(Message::Confirm { domain, boot, upto }, out);
+                    self.send_of(domain, Message::Confirm { domain, boot, upto }, out);
                 }
             }
             Ask::Commit(domain, commit) => self.commit(link, domain, commit, out),
@@ -166,7 +167,10 @@ impl Relay {
         of: Option<String>,
     ) {
         let deadline = now.after(self.config.request_max);
-        self.enqueue(Pending { what, asker, of, sent: false, ever_sent: false, deadline });
+        let search = Search::default();
+        let parent = self.source_of(&what, &search);
+        let (sent, ever_sent) = (false, false);
+        self.enqueue(Pending { what, parent, search, asker, of, sent, ever_sent, deadline });
     }
 
     /// Welcomes those who said hello, once there is something to follow: with the domains that have
@@ -343,7 +347,7 @@ impl Relay {
             self.gathered_in_vain(domain);
         }
         if !pages.is_empty() {
-            self.send_up(Message::Evicted { domain, pages }, out);
+            self.send_of(domain, Message::Evicted { domain, pages }, out);
         }
     }
 
@@ -407,7 +411,7 @@ impl Relay {
         }
         entry.announced = Some(entry.beat_clock.not_before_sent(now));
         entry.gathering = true;
-        self.send_up(Message::Holding { domain, pages: Vec::new(), done: false }, out);
+        self.send_of(domain, Message::Holding { domain, pages: Vec::new(), done: false }, out);
     }
 
     /// Narrows the relay's own registration to what its children hold and what is on the way.
@@ -440,9 +444,9 @@ impl Relay {
         let pages: Vec<PageId> = pages.into_iter().collect();
         for part in pages.chunks(PAGES_PER_MESSAGE_MAX) {
             let pages = part.to_vec();
-            self.send_up(Message::Holding { domain, pages, done: false }, out);
+            self.send_of(domain, Message::Holding { domain, pages, done: false }, out);
         }
-        self.send_up(Message::Holding { domain, pages: Vec::new(), done: true }, out);
+        self.send_of(domain, Message::Holding { domain, pages: Vec::new(), done: true }, out);
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         entry.gathering = false;
         if std::mem::take(&mut entry.again) {

@@ -62,8 +62,8 @@ impl Relay {
             return;
         }
         let entry = self.domains.get(&domain).filter(|domain| domain.following);
-        let up = self.up.as_ref().filter(|up| up.limits.is_some());
-        let Some((_, up)) = entry.zip(up) else {
+        let up = entry.and_then(|entry| self.uplinks[entry.parent].welcomed());
+        let Some((entry, up)) = entry.zip(up) else {
             let error = RequestError::Unavailable("the link to the parent is down".into());
             self.links.defer(link, domain, id, error, out);
             return;
@@ -71,6 +71,7 @@ impl Relay {
         let needs = if commit.across.is_some() { ACROSS_SINCE } else { RESTORES_SINCE };
         let newer = commit.across.is_some() || commit.restores();
         let older = (up.version < needs && newer).then_some(up.version);
+        let parent = entry.parent;
         if let Some(version) = older {
             let error = RequestError::older_parent(version, needs);
             self.links.defer(link, domain, id, error, out);
@@ -104,7 +105,8 @@ impl Relay {
         }
         let commit = self.as_acknowledged(link, domain, asks.unwrap_or(commit));
         let count = usize::from(beside.is_none());
-        self.up.as_mut().expect("looked at above").unanswered += count as u32;
+        let up = self.uplinks[parent].up.as_mut().expect("looked at above");
+        up.unanswered += count as u32;
         self.domains.get_mut(&domain).expect("looked at above").load += Load { count, bytes };
         let made = self.made_by(&commit.writes);
         if denied.is_none() {
@@ -115,7 +117,7 @@ impl Relay {
         let beside = beside.is_some();
         let passed = Passed { links: vec![link], bytes, denied, made, across, beside, alone, asks };
         self.commits.insert((domain, id), passed);
-        self.send_up(Message::Commit { domain, commit }, out);
+        self.send_up(parent, Message::Commit { domain, commit }, out);
     }
 
     /// Whether a commit that decides for itself may be passed on. One whose transaction has parts elsewhere
@@ -133,7 +135,8 @@ impl Relay {
         let parts_fit = commit.across.is_none()
             || Room::new(wholes.values().copied(), most).takes(own, bytes)
                 && self.of_boot(domain, commit.id).all(|passed| self.has_its_parts(passed));
-        parts_fit && self.room().takes(self.domains[&domain].load, bytes)
+        let entry = &self.domains[&domain];
+        parts_fit && self.room(entry.parent).takes(entry.load, bytes)
     }
 
     /// Bytes on their way up of transactions over several domains, by the domains that decide them. Parts alone are
@@ -153,12 +156,13 @@ impl Relay {
         self.commits.range(at(0)..=at(u64::MAX)).map(|(_, passed)| passed)
     }
 
-    /// Whether all parts of what decides are on their way too, or it needs none: it is answered at once, whatever it
-    /// asks about.
+    /// Whether all parts of what decides are on their way too, as far as they come by this way, or it needs none: it is
+    /// answered at once, whatever it asks about.
     fn has_its_parts(&self, passed: &Passed) -> bool {
         let across = passed.across.as_deref().filter(|_| !passed.beside && !passed.asks);
-        let mut parts = across.into_iter().flat_map(Across::participants);
-        parts.all(|part| self.commits.contains_key(&(part.domain, part.id)))
+        let parts = across.into_iter().flat_map(Across::participants);
+        let mut here = parts.filter(|part| self.domains.contains_key(&part.domain));
+        here.all(|part| self.commits.contains_key(&(part.domain, part.id)))
     }
 
     /// Whether a part that is decided elsewhere may be passed on. Such parts are no requests of their own. When
@@ -167,9 +171,10 @@ impl Relay {
     /// comes: of those a process has a little on its way, and of longer ones each domain has one.
     fn has_room_for_part(&self, decides: PartId, part: PartId, bytes: usize) -> bool {
         let most = self.config.commit_bytes_max;
-        let loads = self.domains.values().map(|entry| entry.load.bytes);
+        let entry = &self.domains[&part.domain];
+        let loads = self.of_parent(entry.parent).map(|entry| entry.load.bytes);
         let room = Room::new(loads.clone(), most);
-        let takes = room.takes(self.domains[&part.domain].load.bytes, bytes);
+        let takes = room.takes(entry.load.bytes, bytes);
         if self.follows(decides, part) {
             let line = most + most / 4 * 3 + COMMIT_BYTES_MAX;
             let fits = loads.sum::<usize>().saturating_add(bytes) <= line;

@@ -14,6 +14,8 @@ pub struct RelayConfig {
     pub downlink: DownlinkConfig,
     /// This process's life: random, drawn at its start.
     pub boot: BootId,
+    /// Parents, each another origin's (decision 0037); at least 1. Default: 1.
+    pub parents: u32,
     /// How often it asks its parent for an echo; a quarter of the parent's lease if that is
     /// shorter. Default: 2 s.
     pub beat_interval: Duration,
@@ -47,6 +49,7 @@ impl Default for RelayConfig {
         Self {
             downlink: DownlinkConfig { name: "relay".into(), ..DownlinkConfig::default() },
             boot: BootId(0),
+            parents: 1,
             beat_interval: Duration::from_secs(2),
             silence_max: Duration::from_secs(20),
             request_max: Duration::from_secs(10),

@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Debug)]
 pub(super) struct RelayDomain {
     pub(super) id: DomainId,
+    /// From which parent it is had: the first that offered it.
+    pub(super) parent: usize,
     pub(super) epochs: Vec<Epoch>,
     epochs_version: u64,
     /// Recent commits; its head is the relay's valid-through.
@@ -62,10 +64,11 @@ pub(super) struct RelayDomain {
 }
 
 impl RelayDomain {
-    pub(super) fn new(config: &RelayConfig, info: DomainInfo) -> Self {
+    pub(super) fn new(config: &RelayConfig, parent: usize, info: DomainInfo) -> Self {
         let down = &config.downlink;
         Self {
             id: info.domain,
+            parent,
             epochs: info.epochs,
             epochs_version: 1,
             ring: Ring::new(Stamp::ZERO, down.ring_bytes_max, down.ring_commits_max),

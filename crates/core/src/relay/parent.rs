@@ -1,4 +1,4 @@
-//! What comes from the parent.
+//! What comes from a parent.
 
 use super::domain::{RelayDomain, by_clock};
 use super::io::{RelayNotice, RelayOutput};
@@ -32,23 +32,24 @@ impl Relay {
     pub(super) fn hear_parent(
         &mut self,
         now: Instant,
+        parent: usize,
         message: Message,
         bytes: u32,
         out: &mut Vec<RelayOutput>,
     ) {
         let lane = message.lane();
-        if let Some(up) = &mut self.up {
+        if let Some(up) = &mut self.uplinks[parent].up {
             up.heard = now;
         }
-        match self.parent_says(now, message, out) {
-            Ok(()) => self.handled(lane, bytes, out),
-            Err(reason) => self.refuse_parent(now, reason, out),
+        match self.parent_says(now, parent, message, out) {
+            Ok(()) => self.handled(parent, lane, bytes, out),
+            Err(reason) => self.refuse_parent(now, parent, reason, out),
         }
     }
 
     /// Gives back credit. All is handled at once: a child without credits is not waited for (P7).
-    fn handled(&mut self, lane: Lane, bytes: u32, out: &mut Vec<RelayOutput>) {
-        let Some(up) = &mut self.up else {
+    fn handled(&mut self, parent: usize, lane: Lane, bytes: u32, out: &mut Vec<RelayOutput>) {
+        let Some(up) = &mut self.uplinks[parent].up else {
             return;
         };
         let Some(limits) = up.limits else {
@@ -62,20 +63,25 @@ impl Relay {
         *handled = handled.saturating_add(bytes);
         if *handled >= window / 8 {
             let bytes = std::mem::take(handled);
-            self.send_up(Message::Credit { lane, bytes }, out);
+            self.send_up(parent, Message::Credit { lane, bytes }, out);
         }
     }
 
     fn parent_says(
         &mut self,
         now: Instant,
+        parent: usize,
         message: Message,
         out: &mut Vec<RelayOutput>,
     ) -> Result<(), CloseReason> {
+        let another = |domain| self.parent_of(domain).is_some_and(|of| of != parent);
+        if message.only_from_its_parent().is_some_and(another) {
+            return violation("a domain that is had from another parent");
+        }
         match message {
             Message::Goodbye { reason } => {
-                let link = self.up.as_ref().map(|up| up.link);
-                self.lost(now, Some(reason), out);
+                let link = self.uplinks[parent].up.as_ref().map(|up| up.link);
+                self.lost(now, parent, Some(reason), out);
                 if let Some(link) = link {
                     let reason = CloseReason::Shutdown;
                     out.push(RelayOutput::Link(crate::machine::LinkOutput::Close { link, reason }));
@@ -89,7 +95,12 @@ impl Relay {
                     let parent = Versions { oldest: version, newest: version };
                     return Err(CloseReason::Version { parent, child });
                 }
-                return self.welcomed(now, (version, limits), domains, out);
+                return self.welcomed(now, parent, (version, limits), domains, out);
+            }
+            Message::Registered { domain, .. } | Message::Unregistered { domain, .. }
+                if another(domain) =>
+            {
+                return violation("a boot in a domain that is had from another parent");
             }
             Message::Registered { domain, boot } => {
                 self.registered(domain, boot, out);
@@ -109,15 +120,15 @@ impl Relay {
             | Message::Volumes { request, .. }
             | Message::Rights { request, .. }
             | Message::Copied { request, .. } => {
-                self.fits(request, |what| what.is_answered_by(&message))?;
-                self.pass_down(now, request, message, out);
+                self.fits(parent, request, |what| what.is_answered_by(&message))?;
+                return self.volumes_told(now, request, message, out);
             }
             Message::Failed { request, pages, error } if pages.is_empty() => {
-                self.fits(request, |_| true)?;
+                self.fits(parent, request, |_| true)?;
                 self.failed(now, request, error, out);
             }
             Message::Failed { request, pages, error } => {
-                self.fits(request, |what| matches!(what, What::Fetch { .. }))?;
+                self.fits(parent, request, |what| matches!(what, What::Fetch { .. }))?;
                 self.pages_failed(now, (request, pages), error, out);
             }
             Message::Resumed { request, domain, epochs, answer, stale, through, time, done } => {
@@ -152,10 +163,9 @@ impl Relay {
                 self.rights_told(now, (domain, volume), rights, out)?;
             }
             Message::Pages { request, domain, pages } => {
-                self.fits(
-                    request,
-                    |what| matches!(what, What::Fetch { domain: of, .. } if *of == domain),
-                )?;
+                let fits =
+                    |what: &What| matches!(what, What::Fetch { domain: of, .. } if *of == domain);
+                self.fits(parent, request, fits)?;
                 self.pages(now, request, domain, pages, out);
             }
             _ => return violation("a message that only a child sends"),
@@ -164,7 +174,7 @@ impl Relay {
     }
 
     /// An answer that is the asker's alone.
-    fn pass_down(
+    pub(super) fn pass_down(
         &mut self,
         now: Instant,
         request: RequestId,
@@ -237,44 +247,58 @@ impl Relay {
         Ok(())
     }
 
-    /// Follows every domain of the parent.
+    /// Follows every domain of a parent.
     fn welcomed(
         &mut self,
         now: Instant,
+        parent: usize,
         (version, limits): (u32, LinkLimits),
         domains: Vec<DomainInfo>,
         out: &mut Vec<RelayOutput>,
     ) -> Result<(), CloseReason> {
-        let Some(up) = self.up.as_mut().filter(|up| up.limits.is_none()) else {
+        let another =
+            |info: &DomainInfo| self.parent_of(info.domain).is_some_and(|of| of != parent);
+        if domains.iter().any(another) {
+            let why = "two of this relay's parents have the same domains: they lead to one origin, which takes a relay for \
+                       one that moves between them";
+            let reason = CloseReason::Forbidden(why.into());
+            out.push(RelayOutput::Notice(RelayNotice::Refused { reason: reason.clone() }));
+            return Err(reason);
+        }
+        let uplink = &mut self.uplinks[parent];
+        let Some(up) = uplink.up.as_mut().filter(|up| up.limits.is_none()) else {
             return violation("a second Welcome");
         };
         (up.limits, up.version) = (Some(limits), version);
-        self.inherit_lease(now, limits.lease, out);
-        let others = std::mem::take(&mut self.waiting);
+        uplink.lease = Some(limits.lease);
+        self.inherit_lease(now, out);
+        let others = std::mem::take(&mut self.uplinks[parent].waiting);
         for info in domains {
-            let config = &self.config;
-            self.domains.entry(info.domain).or_insert_with(|| RelayDomain::new(config, info));
+            let new = |info| RelayDomain::new(&self.config, parent, info);
+            self.domains.entry(info.domain).or_insert_with(|| new(info));
         }
         // A domain that the parent does not list is out of service there, and will be told of on
         // this link when it is back: asked for all the same, as a node does.
-        let known: Vec<DomainId> = self.domains.keys().copied().collect();
+        let known: Vec<DomainId> = self.of_parent(parent).map(|entry| entry.id).collect();
         for domain in known {
-            let request = self.enqueue(Pending::own(domain, now));
+            let request = self.enqueue(Pending::own(parent, domain, now));
             let entry = self.domains.get_mut(&domain).expect("just listed");
             entry.resume = Some(request);
             // Half of what a child's handshake may take.
             let until = now.after(self.config.downlink.hello_max / 2);
             entry.awaited_until = (!entry.begun).then_some(until);
         }
-        self.waiting.extend(others);
-        self.register_missing(now, out);
+        self.uplinks[parent].waiting.extend(others);
+        self.register_missing(now, parent, out);
         Ok(())
     }
 
     /// Ages count from the origin's state, through however many relays, and so its lease holds for
-    /// all below. One that became shorter must not be outlived by what children were told of it.
-    fn inherit_lease(&mut self, now: Instant, lease: Duration, out: &mut Vec<RelayOutput>) {
-        if !self.links.set_lease(lease) {
+    /// all below, the shortest where there are several. One that became shorter must not be outlived by what children
+    /// were told of it.
+    fn inherit_lease(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
+        let lease = self.uplinks.iter().filter_map(|uplink| uplink.lease).min();
+        if !lease.is_some_and(|lease| self.links.set_lease(lease)) {
             return;
         }
         let children: Vec<LinkId> = self.links.welcomed().map(|(link, _)| link).collect();
@@ -289,7 +313,7 @@ impl Relay {
         let pending = self.pending.remove(&request)?;
         self.deadlines.remove(&(pending.deadline, request));
         if pending.sent {
-            self.count_answers(pending.what.count());
+            self.count_answers(pending.parent, pending.what.count());
         }
         self.drop_pending(&pending);
         Some(pending)
@@ -299,18 +323,22 @@ impl Relay {
     /// be counted twice. A request that is over may be answered still.
     pub(super) fn fits(
         &self,
+        parent: usize,
         request: RequestId,
         fits: impl Fn(&What) -> bool,
     ) -> Result<(), CloseReason> {
         match self.pending.get(&request) {
+            Some(pending) if pending.parent != parent => {
+                violation("an answer to what another parent was asked")
+            }
             Some(pending) if !pending.sent => violation("an answer to what was not asked yet"),
             Some(pending) if !fits(&pending.what) => violation("an answer to another question"),
             Some(_) | None => Ok(()),
         }
     }
 
-    fn count_answers(&mut self, count: u32) {
-        if let Some(up) = &mut self.up {
+    fn count_answers(&mut self, parent: usize, count: u32) {
+        if let Some(up) = &mut self.uplinks[parent].up {
             up.unanswered = up.unanswered.saturating_sub(count);
         }
     }
@@ -392,7 +420,7 @@ impl Relay {
         let Some(pending) = self.pending.get_mut(&request) else {
             return;
         };
-        let asker = pending.asker;
+        let (asker, parent) = (pending.asker, pending.parent);
         let What::Fetch { pages: asked, .. } = &mut pending.what else {
             return;
         };
@@ -406,7 +434,7 @@ impl Relay {
             }
         }
         let over = asked.is_empty();
-        self.count_answers(u32::try_from(done.len()).expect("at most a message's"));
+        self.count_answers(parent, u32::try_from(done.len()).expect("at most a message's"));
         let mut named = BTreeSet::new();
         for (ask, reserved) in done {
             if let Some(entry) = self.domains.get_mut(&domain)
@@ -475,7 +503,7 @@ impl Relay {
         let Some(pending) = self.pending.get_mut(&request) else {
             return;
         };
-        let asker = pending.asker;
+        let (asker, parent) = (pending.asker, pending.parent);
         let What::Fetch { domain, pages: asked, .. } = &mut pending.what else {
             return;
         };
@@ -494,7 +522,7 @@ impl Relay {
             return;
         }
         let over = asked.is_empty();
-        self.count_answers(u32::try_from(pages.len()).expect("a message names few"));
+        self.count_answers(parent, u32::try_from(pages.len()).expect("a message names few"));
         let forgets = self.config.faults.has(Fault::FetchingKept);
         if let Some(entry) = self.domains.get_mut(&domain).filter(|_| !forgets) {
             for page in &pages {
@@ -520,9 +548,13 @@ impl Relay {
         error: RequestError,
         out: &mut Vec<RelayOutput>,
     ) {
-        let Some(pending) = self.answered(request) else {
+        let Some(mut pending) = self.answered(request) else {
             return;
         };
+        if pending.asker.is_some() && self.seeks_elsewhere(now, &mut pending, &error) {
+            self.enqueue(pending);
+            return;
+        }
         if let What::Own { domain, .. } = pending.what {
             self.own_failed(domain, out);
             return;
@@ -582,7 +614,9 @@ impl Relay {
             let outcome = ended.as_ref().ok().map(|(outcome, _)| outcome);
             entry.updates.outcome(id, outcome, entry.ring.head());
         }
-        self.count_answers(u32::from(!passed.beside));
+        if let Some(parent) = self.parent_of(domain) {
+            self.count_answers(parent, u32::from(!passed.beside));
+        }
         let ended = match (passed.denied, ended) {
             // One of another line, which its domain does not have any more, would be refused for that in any case: of
             // what else it is a part another domain may know that it is done (P12).
@@ -620,8 +654,8 @@ impl Relay {
     }
 
     /// Asks every followed domain for an echo, when that is due.
-    pub(super) fn beat_up(&mut self, now: Instant, out: &mut Vec<RelayOutput>) {
-        let Some(up) = self.up.as_mut().filter(|up| up.beat_at <= now) else {
+    pub(super) fn beat_up(&mut self, now: Instant, parent: usize, out: &mut Vec<RelayOutput>) {
+        let Some(up) = self.uplinks[parent].up.as_mut().filter(|up| up.beat_at <= now) else {
             return;
         };
         let Some(limits) = up.limits else {
@@ -633,17 +667,18 @@ impl Relay {
         let beats: Vec<Message> = self
             .domains
             .values_mut()
+            .filter(|entry| entry.parent == parent)
             .map(|entry| Message::Beat { domain: entry.id, sent: entry.beat_clock.send(now) })
             .collect();
         if beats.is_empty() {
-            self.send_up(Message::KeepAlive, out);
+            self.send_up(parent, Message::KeepAlive, out);
         }
         for beat in beats {
             // Before its stream runs it only keeps the link alive.
-            self.send_up(beat, out);
+            self.send_up(parent, beat, out);
         }
-        if self.up.as_ref().is_some_and(|up| up.register_at <= now) {
-            self.register_missing(now, out);
+        if self.uplinks[parent].up.as_ref().is_some_and(|up| up.register_at <= now) {
+            self.register_missing(now, parent, out);
         }
     }
 }

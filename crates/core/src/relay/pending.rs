@@ -1,13 +1,18 @@
 //! What a relay has asked of its parent, under request ids of its own (rule 6).
 
+use super::search::Search;
 use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp};
 use crate::message::{Epoch, Message, PageAsk};
 use crate::time::Instant;
 
-/// A request to the parent.
+/// A request to a parent.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) what: What,
+    /// Which of them.
+    pub(super) parent: usize,
+    /// What others answered, of a question about volumes that nobody is known to have.
+    pub(super) search: Search,
     /// Who is to be answered; none: nobody waits any more, but the parent has not answered.
     pub(super) asker: Option<(LinkId, RequestId)>,
     /// For whom it is asked: the name of a node below; none: for this relay itself.
@@ -21,9 +26,11 @@ pub(super) struct Pending {
 
 impl Pending {
     /// The relay's own resume of a domain; nothing ends it but the link.
-    pub(super) fn own(domain: DomainId, now: Instant) -> Self {
+    pub(super) fn own(parent: usize, domain: DomainId, now: Instant) -> Self {
         Self {
             what: What::Own { domain, gathered: Gathered::default() },
+            parent,
+            search: Search::default(),
             asker: None,
             of: None,
             sent: false,
@@ -34,8 +41,10 @@ impl Pending {
 
     /// Another request of the same child, not sent yet.
     pub(super) fn with(&self, what: What) -> Self {
+        let (parent, search) = (self.parent, Search::default());
         let (asker, of, deadline) = (self.asker, self.of.clone(), self.deadline);
-        Self { what, asker, of, sent: false, ever_sent: self.ever_sent, deadline }
+        let ever_sent = self.ever_sent;
+        Self { what, parent, search, asker, of, sent: false, ever_sent, deadline }
     }
 }
 

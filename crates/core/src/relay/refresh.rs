@@ -28,8 +28,8 @@ impl Relay {
             return;
         }
         if let Some(sent) = entry.refresh(now, self.config.refreshes_max) {
-            self.send_up(Message::Beat { domain, sent }, out);
-            self.send_up(Message::Refresh { domain, sent }, out);
+            self.send_of(domain, Message::Beat { domain, sent }, out);
+            self.send_of(domain, Message::Refresh { domain, sent }, out);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Relay;
 use super::domain::RelayDomain;
+use super::uplinks::Uplink;
 use crate::group::directory::Directory;
 use crate::id::{BootId, DomainId, LinkId, PageId};
 use crate::rest::first;
@@ -10,14 +11,16 @@ impl Relay {
     /// What is under way here, in words: when nobody asks for anything any more, nothing.
     #[must_use]
     pub fn under_way(&self) -> Option<String> {
-        let Some(up) = self.up.as_ref().filter(|up| up.limits.is_some()) else {
-            return Some("no parent has welcomed it".into());
-        };
+        if self.uplinks.iter().any(|uplink| !uplink.is_welcomed()) {
+            return Some("a parent has not welcomed it".into());
+        }
+        let ups = self.uplinks.iter().filter_map(Uplink::welcomed);
+        let unanswered: u32 = ups.map(|up| up.unanswered).sum();
         let claimed = |(domain, boot): &(DomainId, BootId)| self.links.is_claimed(*domain, *boot);
         let own = first(&[
-            ("requests counted as asked for", up.unanswered as usize),
+            ("requests counted as asked for", unanswered as usize),
             ("requests", self.pending.len()),
-            ("requests to be sent", self.waiting.len()),
+            ("requests to be sent", self.uplinks.iter().map(|uplink| uplink.waiting.len()).sum()),
             ("deadlines", self.deadlines.len()),
             ("pages between neighbours", self.group.as_ref().map_or(0, Directory::transfers)),
             ("commits passed on", self.commits.len()),

@@ -37,17 +37,16 @@ impl Relay {
         let own = entry.resume == Some(request);
         if own && !self.pending.contains_key(&request) {
             // The cursor fell off the parent's ring: our resume is answered again.
-            self.pending.insert(request, Pending::own(part.domain, now));
+            self.pending.insert(request, Pending::own(entry.parent, part.domain, now));
         }
         let seen = entry.through();
         if own && entry.begun && part.through < seen && part.answer == ResumeAnswer::From(seen) {
             return violation("a resume that ends below its beginning");
         }
         if !own {
-            self.fits(
-                request,
-                |what| matches!(what, What::Child { domain, .. } if *domain == part.domain),
-            )?;
+            let fits =
+                |what: &What| matches!(what, What::Child { domain, .. } if *domain == part.domain);
+            self.fits(entry.parent, request, fits)?;
         }
         let pages_max = self.config.resume_pages_max;
         let Some(pending) = self.pending.get_mut(&request) else {
@@ -163,10 +162,11 @@ impl Relay {
         entry.awaited_until = None;
         // Not put off again by a stream that falls again and again: it would never be narrowed.
         entry.narrow_at.get_or_insert(now.after(self.config.narrow_delay));
-        if let Some(up) = &mut self.up {
+        let parent = entry.parent;
+        if let Some(up) = &mut self.uplinks[parent].up {
             up.beat_at = now;
         }
-        self.beat_up(now, out);
+        self.beat_up(now, parent, out);
         if self.refresh_waits(domain).is_some() {
             self.refresh_up(now, domain, out);
         }

@@ -86,25 +86,6 @@ pub(super) fn violation<T>(what: &str) -> Result<T, CloseReason> {
     Err(CloseReason::Protocol(what.into()))
 }
 
-/// The domain that a message is about, where only the parent from which it is had may send it.
-fn only_from_its_parent(message: &Message) -> Option<DomainId> {
-    match message {
-        Message::Committed { domain, .. }
-        | Message::CommitDeferred { domain, .. }
-        | Message::Resumed { domain, .. }
-        | Message::Advance { domain, .. }
-        | Message::History { domain, .. }
-        | Message::VolumeRights { domain, .. }
-        | Message::Pages { domain, .. } => Some(*domain),
-        Message::Group(
-            GroupMessage::Pointed { domain, .. }
-            | GroupMessage::Update { domain, .. }
-            | GroupMessage::Help { domain, .. },
-        ) => Some(*domain),
-        _ => None,
-    }
-}
-
 impl Cache {
     pub(super) fn handle_link(&mut self, now: Instant, input: LinkInput, out: &mut Out) {
         match input {
@@ -230,7 +211,7 @@ impl Cache {
         out: &mut Out,
     ) -> Result<(), CloseReason> {
         let welcomed = self.links[&link].is_welcomed();
-        if only_from_its_parent(&message).is_some_and(|domain| self.is_elsewhere(link, domain)) {
+        if message.only_from_its_parent().is_some_and(|domain| self.is_elsewhere(link, domain)) {
             return violation("a domain that is had from another parent");
         }
         match message {
