@@ -66,7 +66,7 @@ pub(crate) struct Identity {
 pub(crate) struct Parent {
     #[command(flatten)]
     pub(crate) identity: Identity,
-    /// Address of the origin or relay above; a node takes those of several origins, with commas between
+    /// Address of the origin or relay above; those of several origins, or relays of them, with commas between
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) parent: Option<String>,
     /// The name the parent's certificate must have [default: any that may serve]

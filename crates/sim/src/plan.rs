@@ -48,6 +48,9 @@ pub struct Plan {
     /// Whether each node has a second parent, the origin, and from it the domains of even numbers.
     #[serde(default)]
     pub seconds: bool,
+    /// Whether each relay below the origin has, in place of the nodes: whoever is below has all from it.
+    #[serde(default)]
+    pub relay_seconds: bool,
     /// Whether the last node has the name of the first: somebody copied its disk, and both run.
     pub twins: bool,
     /// Processes that are never started, by their place: the shrinker takes them away.
@@ -357,6 +360,7 @@ impl Plan {
         }
         plan.give_files(crate::files::draw(seed, plan.store_nanos));
         plan.seconds = plan.draws_seconds();
+        plan.relay_seconds = plan.draws_relay_seconds();
         plan.bounds = Bounds::draw(&plan);
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         let outside = plan.outside_budget();
@@ -369,6 +373,15 @@ impl Plan {
         let rng = &mut Rng::new(self.seed ^ 0x5ec0_4d50);
         let may = self.domains > 1 && self.group.is_none() && !self.twins;
         may && rng.chance(1, 3)
+    }
+
+    /// Half of the other worlds with relays. Whoever moves would be another process at the origin afterwards, for what
+    /// it had over a second link.
+    fn draws_relay_seconds(&self) -> bool {
+        let rng = &mut Rng::new(self.seed ^ 0x005e_c04d_5e1a);
+        let moves = self.troubles.iter().any(|(trouble, _)| *trouble == Trouble::Move);
+        let may = self.domains > 1 && self.group.is_none() && !self.twins && !moves;
+        may && !self.seconds && self.relays.contains(&0) && rng.chance(1, 2)
     }
 
     /// Clients of files, or none.
@@ -481,6 +494,7 @@ impl Plan {
         };
         Self {
             seconds: false,
+            relay_seconds: false,
             seed,
             faults,
             domains: pick(rng, &[1, 1, 1, 1, 2, 2, 3]),

@@ -22,7 +22,7 @@ mod volume;
 
 pub(crate) use copying::NotCopied;
 pub use error::{Error, InDoubt, Result};
-pub use node::{DomainStatus, Node, NodeStatus, VolumeOptions};
+pub use node::{DomainStatus, Node, NodeStatus, ParentStatus, VolumeOptions};
 pub use notice::{Event, Notices};
 pub use scan::Scan;
 pub use session::{Consistency, Freshness, Session, SessionOptions};

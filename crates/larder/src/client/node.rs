@@ -5,6 +5,7 @@ use super::requests::{CacheOutlet, Requests};
 use super::rooms::CommitRooms;
 use super::{Error, Event, Notices, Result, Volume};
 use crate::clock::{BootClock, now, random_u128};
+use crate::config::parents::LINKS_OF_PARENT;
 use crate::config::{NodeConfig, Policy};
 use crate::group::{self, Candidate, Membership, Places, Seat, Stage};
 use crate::host::{Host, Inputs, Queues};
@@ -26,9 +27,6 @@ use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
-
-/// Links to a parent are numbered from a multiple of this on.
-const LINKS_OF_PARENT: u64 = 1 << 32;
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -93,6 +91,14 @@ pub struct ParentStatus {
     pub connected: bool,
     /// Why it does not.
     pub trouble: Option<String>,
+}
+
+impl ParentStatus {
+    /// What an operator is to know, if the link does not stand.
+    pub(crate) fn note(&self) -> Option<String> {
+        let trouble = self.trouble.as_deref().unwrap_or_default();
+        (!self.connected).then(|| format!("no link to the parent {}: {trouble}", self.address))
+    }
 }
 
 /// A cache in this process, linked to its parent. Cloning shares it; it ends with
@@ -503,10 +509,7 @@ impl Probe for Node {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.shared.credentials.notes();
-        for parent in self.status().parents.into_iter().filter(|parent| !parent.connected) {
-            let trouble = parent.trouble.unwrap_or_default();
-            notes.push(format!("no link to the parent {}: {trouble}", parent.address));
-        }
+        notes.extend(self.status().parents.iter().filter_map(ParentStatus::note));
         notes
     }
 

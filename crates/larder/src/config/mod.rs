@@ -246,9 +246,10 @@ impl Default for OriginSection {
 pub struct RelaySection {
     /// Where links are accepted.
     pub listen: String,
-    /// The parent's address, `host:port`.
+    /// The parent's address, `host:port`; of several, each with domains of its own, all with commas between.
     pub parent: String,
-    /// The name that the parent's certificate must prove; empty: any that may serve.
+    /// The name that the parent's certificate must prove, or one of those with commas between; empty: any that may
+    /// serve.
     pub parent_name: String,
     /// Bytes of recent changes kept for each domain, for children that come back.
     pub recent_memory: Size,

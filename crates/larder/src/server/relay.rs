@@ -1,8 +1,10 @@
-//! A relay: one link up, many down.
+//! A relay: a link up to each of its parents, mostly one, and many down.
 
 use super::status::{Seen, directory, domain_name};
 use super::{FIRST_DOWN_LINK, ServerError};
+use crate::client::ParentStatus;
 use crate::clock::{random_u128, wall_time};
+use crate::config::parents::LINKS_OF_PARENT;
 use crate::config::{GroupSection, RelayConfig};
 use crate::group::{self, Candidate, Seat};
 use crate::host::{Host, Inputs, Outlet, Queues};
@@ -51,7 +53,7 @@ impl Drop for RelayServer {
     }
 }
 
-/// A relay's machine and its line up. Who is to be its children is let in where it listens. It ends when
+/// A relay's machine and its lines up. Who is to be its children is let in where it listens. It ends when
 /// dropped.
 pub(crate) struct Relaying {
     inputs: Inputs<Relay>,
@@ -59,7 +61,8 @@ pub(crate) struct Relaying {
     queue_bytes: usize,
     write_limit: Duration,
     metrics: Arc<Metrics>,
-    link: LinkWatch,
+    /// Its parents, by their addresses.
+    parents: Vec<(String, LinkWatch)>,
     ready: watch::Receiver<bool>,
     tasks: Vec<AbortHandle>,
 }
@@ -71,7 +74,7 @@ impl Drop for Relaying {
 }
 
 impl Relaying {
-    /// Dials the parent, again and again.
+    /// Dials its parents, again and again.
     pub(crate) fn start(
         config: &RelayConfig,
         credentials: &Arc<Credentials>,
@@ -85,21 +88,27 @@ impl Relaying {
         #[cfg(feature = "simulated")]
         let settings = tuned(settings);
         let machine = Relay::new(settings);
-        // Towards its parent lies what all its children commit at once: the machine bounds it to three and
+        // Towards a parent lies what all its children commit at once: the machine bounds it to three and
         // a half queues and the longest commit. The rest is what else they ask for.
         let up = queue_bytes.saturating_mul(4).saturating_add(COMMIT_ROOM);
         let up = LinkSetup::new(links.clone(), metrics.clone(), up, write_limit);
-        let (state, link) = watch::channel(LinkState::Down(None));
-        let (parent, keys) = (Parent::configured(&config.relay.parent), credentials.clone());
-        let dialer = Dialer::new(parent.only(), up, keys, config.link.clone(), state);
         let (ready_sender, ready) = watch::channel(false);
         let outlet = RelayOutlet { ready: ready_sender };
         let host = Host::spawn(machine, outlet, queues, Vec::new());
-        let dial = tokio::spawn(dialer.run(1));
         let clock = tokio::spawn(wall_clock(inputs.clone()));
-        let tasks = [&dial, &clock, &host].map(tokio::task::JoinHandle::abort_handle).to_vec();
+        let mut tasks = [&clock, &host].map(tokio::task::JoinHandle::abort_handle).to_vec();
+        let mut parents = Vec::new();
+        for (number, address) in (0..).zip(config.relay.parents()) {
+            let (state, link) = watch::channel(LinkState::Down(None));
+            let (parent, keys) = (Parent::configured(address).only(), credentials.clone());
+            let dialer = Dialer::new(parent, up.clone(), keys, config.link.clone(), state);
+            // Each numbers its links by itself.
+            let dials = dialer.of_parent(number).run(1 + u64::from(number) * LINKS_OF_PARENT);
+            tasks.push(tokio::spawn(dials).abort_handle());
+            parents.push((address.to_owned(), link));
+        }
         let metrics = metrics.clone();
-        Self { inputs, links, queue_bytes, write_limit, metrics, link, ready, tasks }
+        Self { inputs, links, queue_bytes, write_limit, metrics, parents, ready, tasks }
     }
 
     /// Its links to children.
@@ -120,9 +129,26 @@ impl Relaying {
         async move { inputs.gone().await }
     }
 
-    /// Why it has no parent; none: it has one.
+    /// Why it has no parent, or not all of several; none: it has.
     pub(crate) fn trouble(&self) -> Option<String> {
-        self.link.borrow().trouble()
+        if let [(_, only)] = self.parents.as_slice() {
+            return only.borrow().trouble();
+        }
+        let each = self.parents.iter().filter_map(|(address, link)| {
+            link.borrow().trouble().map(|trouble| format!("{address}: {trouble}"))
+        });
+        Some(each.collect::<Vec<_>>().join(", ")).filter(|trouble| !trouble.is_empty())
+    }
+
+    /// Each of several parents; nothing of an only one.
+    fn parents(&self) -> Vec<ParentStatus> {
+        let several = self.parents.iter().filter(|_| self.parents.len() > 1);
+        let seen = several.map(|(address, link)| {
+            let link = link.borrow();
+            let connected = matches!(*link, LinkState::Up { .. });
+            ParentStatus { address: address.clone(), connected, trouble: link.trouble() }
+        });
+        seen.collect()
     }
 
     /// What a redirector's machine knows of its group; none: it is none, or has no time to say.
@@ -133,7 +159,7 @@ impl Relaying {
 }
 
 impl RelayServer {
-    /// Serves links and dials the parent, again and again. Children are welcomed when it answers.
+    /// Serves links and dials the parents, again and again. Children are welcomed when one answers.
     pub async fn start(config: RelayConfig) -> Result<Self, ServerError> {
         let wanted = Some(config.relay.parent_name.clone()).filter(|name| !name.is_empty());
         let crl_required = config.link.crl_required;
@@ -224,6 +250,7 @@ fn machine_config(config: &RelayConfig) -> relay::RelayConfig {
     let defaults = relay::RelayConfig::default();
     let recent = usize::try_from(config.relay.recent_memory.0).unwrap_or(usize::MAX);
     relay::RelayConfig {
+        parents: u32::try_from(config.relay.parents().count()).unwrap_or(u32::MAX),
         downlink: DownlinkConfig {
             ring_bytes_max: recent,
             // One of them takes about as much.
@@ -274,8 +301,8 @@ impl Outlet<Relay> for RelayOutlet {
                 self.ready.send_replace(false);
             }
             RelayOutput::Notice(RelayNotice::Refused { reason }) => {
-                tracing::error!(%reason, "the relay is refused by its parent");
-                self.ready.send_replace(false);
+                // Of several another one may serve: who is followed no more is told of as lost.
+                tracing::error!(%reason, "the relay is refused by a parent");
             }
         }
     }
@@ -301,12 +328,14 @@ impl Probe for RelayServer {
         if *self.relaying.ready.borrow() {
             return Ok(());
         }
-        let trouble = self.relaying.link.borrow().trouble();
+        let trouble = self.relaying.trouble();
         Err(trouble.unwrap_or_else(|| "the parent's domains are not followed yet".into()))
     }
 
     fn notes(&self) -> Vec<String> {
-        self.credentials.notes()
+        let mut notes = self.credentials.notes();
+        notes.extend(self.relaying.parents().iter().filter_map(ParentStatus::note));
+        notes
     }
 
     fn status(&self) -> Telling<'_> {
@@ -333,7 +362,8 @@ impl Probe for RelayServer {
                 "address": self.address.to_string(),
                 "parent": self.parent,
                 "ready": Probe::ready(self).is_ok(),
-                "trouble": relaying.link.borrow().trouble(),
+                "trouble": relaying.trouble(),
+                "parents": relaying.parents(),
                 "certificate": self.credentials.status(),
                 "domains": seen.as_ref().map(|seen| seen.domains().map(domain).collect::<Vec<_>>()),
                 "children": seen.as_ref().map(Seen::children),

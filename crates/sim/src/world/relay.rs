@@ -58,6 +58,7 @@ impl World {
             narrow_delay: limits.beat,
             commit_bytes_max: commit_bytes_max(limits),
             group: self.plan.group.as_ref().map(GroupPlan::redirector),
+            parents: 1 + u32::from(self.has_second(proc)),
             faults: self.plan.faults,
             ..RelayConfig::default()
         };
@@ -67,6 +68,7 @@ impl World {
         self.process_mut(proc).relay().machine = Some(relay);
         self.trace.mix(0x4e1a << 16 | u64::from(proc.0));
         self.enter_connect(proc);
+        self.enter_connect_second(proc);
         self.enter_timer(proc);
     }
 

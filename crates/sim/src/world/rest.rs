@@ -3,6 +3,7 @@
 //! else is as it must be, so that it costs nothing on the way there.
 
 use super::process::{SharedCache, lock};
+use super::seconds::first_name;
 use super::{Machinery, World};
 use crate::net::{Proc, conn_of};
 use crate::plan::Budget;
@@ -58,6 +59,7 @@ impl World {
         };
         let relay = |name: &str| {
             let mut processes = self.processes.iter();
+            let name = first_name(name);
             processes.any(|it| it.name == name && matches!(it.machinery, Machinery::Relay(_)))
         };
         let gone = present.into_iter().find(|(name, life)| !relay(name) && !lives(*life));

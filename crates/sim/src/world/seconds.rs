@@ -1,12 +1,12 @@
-//! Nodes with two parents (decision 0037). There is one origin in a world: over the second link a node is another
-//! process of its name there, and it has the domains of even numbers from it, the others from the first. What it would
-//! be told of the rest is left out, as if the parent were another origin's.
+//! Nodes and relays with two parents (decision 0037). There is one origin in a world: over the second link a process is
+//! another one of its name there, and so is whoever is below a relay; and it has the domains of even numbers from it,
+//! the others from the first. What it would be told of the rest is left out, as if the parent were another origin's.
 
 use super::{Event, Machinery, World};
 use crate::agenda::MILLI;
 use crate::net::Proc;
-use larder_core::id::DomainId;
-use larder_core::message::{Message, RequestError};
+use larder_core::id::{DomainId, VolumeId};
+use larder_core::message::{Message, RequestError, VolumeKey};
 
 /// The longest pause between two attempts to connect, in nanoseconds.
 const PAUSE_MAX: u64 = 500 * MILLI;
@@ -15,8 +15,10 @@ const PAUSE_MAX: u64 = 500 * MILLI;
 const SECOND_NAME: &str = "/second";
 /// No domain has a number from here on.
 const NO_DOMAIN: u64 = 1_000;
+/// No volume has this bit in its id.
+const NO_VOLUME: u128 = 1 << 120;
 
-/// A node's name, whichever of its parents it was told to.
+/// A process's name, whichever of its parents it was told to.
 pub(super) fn first_name(name: &str) -> &str {
     name.strip_suffix(SECOND_NAME).unwrap_or(name)
 }
@@ -24,7 +26,14 @@ pub(super) fn first_name(name: &str) -> &str {
 impl World {
     /// Whether a process has a second parent, the origin.
     pub(super) fn has_second(&self, proc: Proc) -> bool {
-        self.plan.seconds && matches!(self.process(proc).machinery, Machinery::Node(_))
+        let process = self.process(proc);
+        match process.machinery {
+            Machinery::Node(_) => self.plan.seconds,
+            Machinery::Relay(_) => {
+                self.plan.relay_seconds && process.parent.is_some_and(|(of, _)| of == Proc(0))
+            }
+            Machinery::Origin(_) => false,
+        }
     }
 
     /// Whether a connection is its child's to its second parent.
@@ -60,17 +69,37 @@ impl World {
         self.enter_opens(conn, line.latency);
     }
 
-    /// What a node says to one of two parents: to the second it is nobody whom the first knows, and what it asks of
-    /// the other's domains is of none that there is.
-    pub(super) fn to_parent(&self, proc: Proc, conn: u32, mut message: Message) -> Message {
+    /// What is said to one of two parents: to the second it is of nobody whom the first knows, and what is asked of
+    /// the other's domains and volumes is of none that there is.
+    pub(super) fn to_parent(&self, proc: Proc, conn: u32, message: Message) -> Message {
         if !self.has_second(proc) || self.net.conn(conn).child != proc {
             return message;
         }
-        let second = self.is_second(conn);
-        if let Message::Hello { name, .. } | Message::Register { name, .. } = &mut message
+        self.as_of_another(self.is_second(conn), message)
+    }
+
+    fn as_of_another(&self, second: bool, mut message: Message) -> Message {
+        if let Message::For { name, message: asked } = message {
+            let message = Box::new(self.as_of_another(second, *asked));
+            let name = if second { name + SECOND_NAME } else { name };
+            return Message::For { name, message };
+        }
+        if let Message::Hello { name, .. } | Message::Register { name, .. } | Message::Left { name } =
+            &mut message
             && second
         {
             name.push_str(SECOND_NAME);
+        }
+        if let Message::OpenVolume { key: VolumeKey::Id(volume), .. }
+        | Message::ChangeVolume { volume, .. }
+        | Message::DeleteVolume { volume, .. }
+        | Message::AskRights { volume, .. }
+        | Message::AllocateIds { volume, .. } = &mut message
+        {
+            self.hide(second, volume);
+        }
+        if let Message::CopyPages { ask, .. } = &mut message {
+            self.hide(second, &mut ask.volume);
         }
         if let Message::Resume { domain, .. } | Message::Register { domain, .. } = &mut message
             && domain.0.is_multiple_of(2) != second
@@ -86,7 +115,15 @@ impl World {
         message
     }
 
-    /// What a parent tells a node with another one, without what is the other's.
+    /// A volume of the other's is none that there is.
+    fn hide(&self, second: bool, volume: &mut VolumeId) {
+        let planned = self.volumes.iter().find(|plan| plan.is(*volume));
+        if planned.is_some_and(|plan| plan.domain.0.is_multiple_of(2) != second) {
+            volume.0 ^= NO_VOLUME;
+        }
+    }
+
+    /// What a parent tells a child with another one, without what is the other's.
     pub(super) fn of_parent(&self, proc: Proc, conn: u32, message: Message) -> Message {
         if !self.has_second(proc) || self.net.conn(conn).child != proc {
             return message;
