@@ -5,6 +5,7 @@ mod copies;
 mod crowds;
 mod failover;
 mod group;
+mod parents;
 mod rest;
 mod updates;
 

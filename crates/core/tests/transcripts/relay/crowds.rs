@@ -253,7 +253,7 @@ fn changed(
 }
 
 /// A later transaction of a's.
-fn numbered(sequence: u64, long: &str) -> [(String, LinkInput); 2] {
+pub(super) fn numbered(sequence: u64, long: &str) -> [(String, LinkInput); 2] {
     of_two_domains((1, 10), long).map(|part| {
         changed(part, |commit| {
             commit.id.sequence = sequence;
