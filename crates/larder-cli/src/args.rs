@@ -136,7 +136,7 @@ pub(crate) enum Command {
     Ca(CaCommand),
     /// Serve volumes: keep them durable, make commits
     Origin(OriginArgs),
-    /// Serve children below one link to a parent
+    /// Serve children below one link to a parent, or one to each of several
     Relay(RelayArgs),
     /// Run a node by itself: a cache that is warm and watched
     Node(NodeArgs),
