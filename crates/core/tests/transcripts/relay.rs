@@ -132,20 +132,23 @@ pub(crate) fn welcomed_by(
 ) -> Vec<(String, LinkInput)> {
     let opened =
         LinkInput::UpOpened { link: LinkId(9), parent: 0, peer: "origin".into(), in_group: true };
+    vec![("up opened".into(), opened), up(welcome("origin", version, domains, lease))]
+}
+
+fn welcome(name: &str, version: u32, domains: &[DomainId], lease: Duration) -> Message {
     let limits = LinkLimits {
         requests_max: 8192,
         stream_window_bytes: 1 << 20,
         bulk_window_bytes: 4 << 20,
         lease,
     };
-    let welcome = Message::Welcome {
+    Message::Welcome {
         version,
-        name: "origin".into(),
+        name: name.into(),
         time: WallTime(0),
         limits,
         domains: domains.iter().map(|&domain| DomainInfo { domain, epochs: line() }).collect(),
-    };
-    vec![("up opened".into(), opened), up(welcome)]
+    }
 }
 
 /// The same of a parent that speaks this version.

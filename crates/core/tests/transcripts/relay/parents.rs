@@ -18,20 +18,7 @@ fn second(message: Message) -> (String, LinkInput) {
 fn second_opens(domains: &[DomainId], lease: Duration) -> Vec<(String, LinkInput)> {
     let opened =
         LinkInput::UpOpened { link: LinkId(8), parent: 1, peer: "other".into(), in_group: false };
-    let limits = LinkLimits {
-        requests_max: 8192,
-        stream_window_bytes: 1 << 20,
-        bulk_window_bytes: 4 << 20,
-        lease,
-    };
-    let welcome = Message::Welcome {
-        version: 5,
-        name: "other".into(),
-        time: WallTime(0),
-        limits,
-        domains: domains.iter().map(|&domain| DomainInfo { domain, epochs: line() }).collect(),
-    };
-    vec![("second parent opened".into(), opened), second(welcome)]
+    vec![("second parent opened".into(), opened), second(welcome("other", 5, domains, lease))]
 }
 
 fn resumed_there(request: u64) -> (String, LinkInput) {
