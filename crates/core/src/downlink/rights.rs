@@ -366,6 +366,11 @@ impl Downlinks {
         of_domain.map(|(volume, _)| *volume).collect()
     }
 
+    /// The domain of a volume with which not everybody may do everything.
+    pub(crate) fn domain_of_restricted(&self, volume: VolumeId) -> Option<DomainId> {
+        self.restricted.get(&volume).map(|restricted| restricted.domain)
+    }
+
     /// What a link's own child may do with a volume.
     pub(crate) fn right_of_link(&mut self, link: LinkId, volume: VolumeId) -> Right {
         let Self { links, restricted, .. } = self;

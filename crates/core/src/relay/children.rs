@@ -516,6 +516,7 @@ impl Relay {
             return Some(pending);
         }
         let asker = pending.asker.take();
+        pending.search = Search::default();
         let reserved = match &mut pending.what {
             What::Fetch { pages, .. } => {
                 pages.iter_mut().map(|(_, reserved)| std::mem::take(reserved)).sum()

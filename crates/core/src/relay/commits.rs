@@ -140,12 +140,18 @@ impl Relay {
     }
 
     /// Bytes on their way up of transactions over several domains, by the domains that decide them. Parts alone are
-    /// not among them: they have a bound of their own.
+    /// not among them: they have a bound of their own. Nor are parts at another parent of what is decided: they may
+    /// hang there.
     pub(super) fn bytes_of_wholes(&self) -> WholeBytes {
         let mut wholes: WholeBytes = self.domains.keys().map(|domain| (*domain, 0)).collect();
-        for passed in self.commits.values().filter(|passed| passed.alone == Alone::No) {
+        let going = self.commits.iter().filter(|(_, passed)| passed.alone == Alone::No);
+        for ((domain, _), passed) in going {
             let Some(across) = &passed.across else { continue };
-            *wholes.entry(across.coordinator().domain).or_default() += passed.bytes;
+            let decides = across.coordinator();
+            let same = self.parent_of(*domain) == self.parent_of(decides.domain);
+            if same || self.commits.contains_key(&(decides.domain, decides.id)) {
+                *wholes.entry(decides.domain).or_default() += passed.bytes;
+            }
         }
         wholes
     }

@@ -173,13 +173,15 @@ impl Relay {
     /// Whether the parent's domains are followed now, those that it serves; of several parents those of one.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let mut domains = self.domains.values();
-        let welcomed = self.uplinks.iter().any(Uplink::is_welcomed);
         let own = |domain: &RelayDomain| {
             domain.resume.is_some_and(|request| self.pending.contains_key(&request))
         };
-        let asked = self.domains.values().any(|domain| !domain.following && own(domain));
-        welcomed && !asked && domains.any(|domain| domain.following)
+        let follows = |parent: usize| {
+            let asked = self.of_parent(parent).any(|domain| !domain.following && own(domain));
+            let mut domains = self.of_parent(parent);
+            self.uplinks[parent].is_welcomed() && !asked && domains.any(|domain| domain.following)
+        };
+        (0..self.uplinks.len()).any(follows)
     }
 
     /// What it does, for operators.

@@ -10,8 +10,8 @@ use crate::downlink::{Verdict, judge};
 use crate::id::{CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId};
 use crate::machine::Fault;
 use crate::message::{
-    CloseReason, DomainInfo, Echo, Epoch, Lane, LinkLimits, Message, PageAnswer, PageBody,
-    RequestError, Versions, is_on_line,
+    CloseReason, DOMAINS_MAX, DomainInfo, Echo, Epoch, Lane, LinkLimits, Message, PageAnswer,
+    PageBody, RequestError, Versions, is_on_line,
 };
 use crate::rights::Effective;
 use crate::time::{Duration, Instant};
@@ -22,6 +22,13 @@ const BEAT_MIN: Duration = Duration::from_millis(10);
 
 /// Most volumes of a domain of which a parent may tell rights: as many as an origin has.
 const VOLUMES_TOLD_MAX: usize = 1 << 17;
+
+/// A parent is not taken, and the operator told why.
+fn not_taken(why: String, out: &mut Vec<RelayOutput>) -> CloseReason {
+    let reason = CloseReason::Forbidden(why);
+    out.push(RelayOutput::Notice(RelayNotice::Refused { reason: reason.clone() }));
+    reason
+}
 
 /// What the parent did that the protocol does not allow.
 pub(super) fn violation<T>(what: &str) -> Result<T, CloseReason> {
@@ -236,6 +243,12 @@ impl Relay {
         if entry.rights_told.len() >= VOLUMES_TOLD_MAX {
             return violation("rights of too many volumes");
         }
+        let parent = entry.parent;
+        let known = self.links.domain_of_restricted(volume).and_then(|of| self.parent_of(of));
+        if known.is_some_and(|of| of != parent) || self.is_had_elsewhere(volume, parent) {
+            return violation("rights of a volume that is had from another parent");
+        }
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
         entry.rights_told.insert(volume);
         let following = entry.following;
         let next = RequestId(self.last_request + 1);
@@ -261,16 +274,22 @@ impl Relay {
         if domains.iter().any(another) {
             let why = "two of this relay's parents have the same domains: they lead to one origin, which takes a relay for \
                        one that moves between them";
-            let reason = CloseReason::Forbidden(why.into());
-            out.push(RelayOutput::Notice(RelayNotice::Refused { reason: reason.clone() }));
-            return Err(reason);
+            return Err(not_taken(why.into(), out));
+        }
+        let new = domains.iter().filter(|info| !self.domains.contains_key(&info.domain)).count();
+        if self.domains.len() + new > DOMAINS_MAX {
+            let why =
+                format!("its parents have more than {DOMAINS_MAX} domains, which no child takes");
+            return Err(not_taken(why, out));
         }
         let uplink = &mut self.uplinks[parent];
         let Some(up) = uplink.up.as_mut().filter(|up| up.limits.is_none()) else {
             return violation("a second Welcome");
         };
         (up.limits, up.version) = (Some(limits), version);
-        uplink.lease = Some(limits.lease);
+        // Of several it never rises again: else all children would be parted with each time that one falls.
+        let before = uplink.lease.filter(|_| self.config.parents > 1);
+        uplink.lease = Some(before.unwrap_or(limits.lease).min(limits.lease));
         self.inherit_lease(now, out);
         let others = std::mem::take(&mut self.uplinks[parent].waiting);
         for info in domains {
@@ -449,6 +468,7 @@ impl Relay {
         }
         for answer in &known {
             if let PageBody::Data(bytes) = &answer.body {
+                self.had_from(answer.page.volume, parent);
                 let bytes = i64::try_from(bytes.len()).expect("a page fits");
                 let most = self.page_bytes.entry(answer.page.volume).or_default();
                 *most = bytes.max(*most);
@@ -551,7 +571,7 @@ impl Relay {
         let Some(mut pending) = self.answered(request) else {
             return;
         };
-        if pending.asker.is_some() && self.seeks_elsewhere(now, &mut pending, &error) {
+        if pending.asker.is_some() && self.seeks_elsewhere(now, &mut pending, Some(&error)) {
             self.enqueue(pending);
             return;
         }

@@ -2,7 +2,7 @@
 
 use super::search::Search;
 use crate::id::{DomainId, LinkId, PageId, RequestId, Stamp};
-use crate::message::{Epoch, Message, PageAsk};
+use crate::message::{Epoch, Message, PageAsk, VolumeKey};
 use crate::time::Instant;
 
 /// A request to a parent.
@@ -109,22 +109,32 @@ impl What {
     }
 
     /// Whether a message about ids or volumes answers it.
+    /// It is about what was asked about: whoever asked would part with this relay for another answer.
     pub(super) fn is_answered_by(&self, answer: &Message) -> bool {
         let Self::Other(asked) = self else { return false };
-        matches!(
-            (asked, answer),
-            (Message::AllocateIds { .. }, Message::Ids { .. })
-                | (Message::CopyPages { .. }, Message::Copied { .. })
-                | (Message::ListVolumes { .. }, Message::Volumes { .. })
-                | (Message::DeleteVolume { .. }, Message::VolumeDeleted { .. })
-                | (Message::AskRights { .. }, Message::Rights { .. })
-                | (
-                    Message::OpenVolume { .. }
-                        | Message::CreateVolume { .. }
-                        | Message::ChangeVolume { .. },
-                    Message::Volume { .. }
-                )
-        )
+        match (asked, answer) {
+            (Message::AllocateIds { volume, count, .. }, Message::Ids { range, .. }) => {
+                (range.volume, range.count) == (*volume, *count)
+            }
+            (Message::DeleteVolume { volume, .. }, Message::VolumeDeleted { volume: of, .. }) => {
+                volume == of
+            }
+            (Message::CopyPages { ask, .. }, Message::Copied { answer, .. }) => {
+                answer.pages.iter().all(|answer| answer.page.volume == ask.volume)
+            }
+            (
+                Message::OpenVolume { key: VolumeKey::Id(volume), .. }
+                | Message::ChangeVolume { volume, .. },
+                Message::Volume { info, .. },
+            ) => info.id == *volume,
+            (Message::CreateVolume { spec, .. }, Message::Volume { info, .. }) => {
+                info.id == spec.id
+            }
+            (Message::OpenVolume { .. }, Message::Volume { .. })
+            | (Message::ListVolumes { .. }, Message::Volumes { .. })
+            | (Message::AskRights { .. }, Message::Rights { .. }) => true,
+            _ => false,
+        }
     }
 
     /// The message that asks, under `request`.

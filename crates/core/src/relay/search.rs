@@ -8,6 +8,7 @@ use super::parent::violation;
 use super::pending::{Pending, What};
 use crate::downlink::COPY_RESERVED;
 use crate::id::{RequestId, VolumeId};
+use crate::machine::Fault;
 use crate::message::{
     CloseReason, Message, RequestError, VOLUMES_PER_MESSAGE_MAX, VolumeInfo, VolumeKey,
 };
@@ -40,10 +41,13 @@ impl Search {
             volumes.retain(|volume| volume.name <= end);
         }
         if let Some(next) = volumes.get(VOLUMES_PER_MESSAGE_MAX) {
-            // It goes on after a name: of one that two origins have it must not end between them.
+            // It goes on after a name: of one that two origins have it must not end between them. A message that is
+            // full of one name is nobody's.
             let next = next.name.clone();
             volumes.truncate(VOLUMES_PER_MESSAGE_MAX);
-            volumes.retain(|volume| volume.name < next);
+            if volumes.first().is_some_and(|volume| volume.name < next) {
+                volumes.retain(|volume| volume.name < next);
+            }
             more = true;
         }
         (volumes, more)
@@ -91,26 +95,28 @@ impl Relay {
         parents.clone().find(there).or_else(|| parents.next()).unwrap_or_default()
     }
 
-    /// A question failed at a parent: whether another one is to be asked. That there is no such volume is believed
-    /// of its own parent alone.
+    /// A question failed at a parent, or cannot be put to it (none): whether another one is to be asked. That there is
+    /// no such volume is believed of its own parent alone.
     pub(super) fn seeks_elsewhere(
         &mut self,
         now: Instant,
         pending: &mut Pending,
-        error: &RequestError,
+        error: Option<&RequestError>,
     ) -> bool {
         let What::Other(message) = &pending.what else { return false };
         let is_own = |volume| self.sources.get(&volume) == Some(&pending.parent);
         let seeks = match (error, message) {
-            (RequestError::NoVolume(_), message) => !volume_of(message).is_some_and(is_own),
-            (RequestError::NoDomain(_), Message::CreateVolume { spec, .. }) => {
+            (Some(RequestError::NoVolume(_)), message) => !volume_of(message).is_some_and(is_own),
+            (None, message) => volume_of(message).is_some_and(|volume| !is_own(volume)),
+            (Some(RequestError::NoDomain(_)), Message::CreateVolume { spec, .. }) => {
                 spec.domain.is_some_and(|domain| self.parent_of(domain) != Some(pending.parent))
             }
             _ => false,
         };
         let reserved = matches!(message, Message::CopyPages { .. });
         pending.search.asked.insert(pending.parent);
-        if !seeks || pending.search.asked.len() >= self.uplinks.len() {
+        let once = self.config.faults.has(Fault::SoughtOnce);
+        if !seeks || once || pending.search.asked.len() >= self.uplinks.len() {
             return false;
         }
         crate::probe::probe("relay-seeks-elsewhere");
@@ -154,8 +160,9 @@ impl Relay {
                 return self.volumes_listed(now, request, (volumes, more), out);
             }
             Message::Volume { ref info, .. } => {
-                if self.parent_of(info.domain).is_some_and(|of| of != parent) {
-                    return violation("a volume of a domain that is had from another parent");
+                let of_another = self.parent_of(info.domain).is_some_and(|of| of != parent);
+                if of_another || self.is_had_elsewhere(info.id, parent) {
+                    return violation("a volume that is had from another parent");
                 }
                 self.had_from(info.id, parent);
             }
@@ -165,11 +172,20 @@ impl Relay {
         Ok(())
     }
 
-    fn had_from(&mut self, volume: VolumeId, parent: usize) {
+    /// A parent has shown that it has a volume. What another one says later counts for less.
+    pub(super) fn had_from(&mut self, volume: VolumeId, parent: usize) {
+        if self.uplinks.len() == 1 {
+            return;
+        }
         if self.sources.len() >= SOURCES_MAX {
             self.sources.clear();
         }
-        self.sources.insert(volume, parent);
+        self.sources.entry(volume).or_insert(parent);
+    }
+
+    /// Whether another parent is known to have a volume.
+    pub(super) fn is_had_elsewhere(&self, volume: VolumeId, parent: usize) -> bool {
+        self.sources.get(&volume).is_some_and(|of| *of != parent)
     }
 
     /// A parent's part of a list of volumes: the next one is asked, or the child is answered.
@@ -180,17 +196,29 @@ impl Relay {
         (volumes, more): (Vec<VolumeInfo>, bool),
         out: &mut Vec<RelayOutput>,
     ) -> Result<(), CloseReason> {
+        let after = match self.pending.get(&request).map(|pending| &pending.what) {
+            Some(What::Other(Message::ListVolumes { after, .. })) => after,
+            _ => return Ok(()),
+        };
+        // Before it counts as answered: on the next link it is asked anew.
+        let rises = volumes.windows(2).all(|pair| pair[0].name <= pair[1].name);
+        let begins = volumes.first().is_none_or(|first| first.name > *after);
+        if more && volumes.is_empty() || !rises || !begins {
+            return violation("a list that does not go on");
+        }
         let Some(mut pending) = self.answered(request) else { return Ok(()) };
         let Some((link, asked)) = pending.asker else { return Ok(()) };
-        let search = &mut pending.search;
-        match volumes.last().filter(|_| more) {
-            Some(last) => search.ends.push(last.name.clone()),
-            None if more => return violation("a list that does not end"),
-            None => {}
-        }
-        search.asked.insert(pending.parent);
-        volumes.iter().for_each(|volume| self.had_from(volume.id, pending.parent));
-        pending.search.volumes.extend(volumes);
+        let parent = pending.parent;
+        pending.search.ends.extend(volumes.last().filter(|_| more).map(|last| last.name.clone()));
+        pending.search.asked.insert(parent);
+        // Of what is had from another one this one says nothing.
+        let own = volumes.into_iter().filter(|volume| {
+            self.parent_of(volume.domain).is_none_or(|of| of == parent)
+                && !self.is_had_elsewhere(volume.id, parent)
+        });
+        let own: Vec<VolumeInfo> = own.collect();
+        own.iter().for_each(|volume| self.had_from(volume.id, parent));
+        pending.search.volumes.extend(own);
         if pending.search.asked.len() < self.uplinks.len() {
             self.ask_next(now, &mut pending);
             self.enqueue(pending);

@@ -156,6 +156,9 @@ impl Relay {
         if self.uplinks[parent].up.take().is_none() {
             return;
         }
+        if self.config.faults.has(Fault::LostWithAnother) {
+            self.domains.values_mut().for_each(|domain| domain.following = false);
+        }
         for domain in self.domains.values_mut().filter(|domain| domain.parent == parent) {
             domain.lose_parent();
             if !self.config.faults.has(Fault::UpdatesOfLost) {
@@ -194,7 +197,10 @@ impl Relay {
             self.enqueue(pending);
         }
         match reason {
-            Some(CloseReason::Forked { domain, seen, fork }) => {
+            // Of what is had from another parent nobody is told by this one.
+            Some(CloseReason::Forked { domain, seen, fork })
+                if self.parent_of(domain).is_none_or(|of| of == parent) =>
+            {
                 for link in self.links.following(domain) {
                     let reason = CloseReason::Forked { domain, seen, fork };
                     self.close_child(now, link, reason, out);
@@ -209,6 +215,8 @@ impl Relay {
             ) => out.push(RelayOutput::Notice(RelayNotice::Refused { reason })),
             _ => {}
         }
+        // What is had from others may have waited for this one to be told of.
+        self.tell_ready(out);
         self.welcome_held(out);
     }
 
@@ -384,7 +392,11 @@ impl Relay {
         kept.append(waiting);
         *waiting = kept;
         for (request, error) in unknown {
-            if let Some((link, asked)) = self.answered(request).and_then(|pending| pending.asker) {
+            let Some(mut pending) = self.answered(request) else { continue };
+            let Some((link, asked)) = pending.asker else { continue };
+            if self.seeks_elsewhere(now, &mut pending, None) {
+                self.enqueue(pending);
+            } else {
                 self.links.fail(link, asked, error, out);
             }
         }

@@ -2,6 +2,7 @@
 //! stream. Nothing of it may be done (decision 0004): a forged commit in the log is one that nobody
 //! sent, and the oracle says so.
 
+use super::seconds::first_name;
 use super::troubles::Mend;
 use super::{Machinery, World};
 use crate::agenda::MILLI;
@@ -50,7 +51,7 @@ impl World {
         let conn = pick(&mut self.rng, &live);
         let process = self.process(self.net.conn(conn).child);
         let (name, life) = (process.name.clone(), process.node_ref().boot);
-        let others = self.boots.iter().filter(|(_, owner)| **owner != name);
+        let others = self.boots.iter().filter(|(_, owner)| first_name(owner) != name);
         let others: Vec<(DomainId, BootId)> = others.map(|(key, _)| *key).collect();
         if others.is_empty() {
             return;

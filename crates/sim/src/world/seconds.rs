@@ -101,6 +101,17 @@ impl World {
         if let Message::CopyPages { ask, .. } = &mut message {
             self.hide(second, &mut ask.volume);
         }
+        if let Message::Fetch { domain, .. }
+        | Message::Commit { domain, .. }
+        | Message::Confirm { domain, .. }
+        | Message::Beat { domain, .. }
+        | Message::Refresh { domain, .. }
+        | Message::Evicted { domain, .. }
+        | Message::Holding { domain, .. } = &message
+        {
+            let here = domain.0.is_multiple_of(2) == second || domain.0 >= NO_DOMAIN;
+            assert!(here, "what is of another parent's domain is said to this one: {message:?}");
+        }
         if let Message::Resume { domain, .. } | Message::Register { domain, .. } = &mut message
             && domain.0.is_multiple_of(2) != second
         {

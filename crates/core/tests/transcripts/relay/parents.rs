@@ -152,6 +152,10 @@ fn named(name: &str, id: u128) -> VolumeInfo {
     VolumeInfo { id: VolumeId(id), name: name.into(), ..volume_info() }
 }
 
+fn named_there(name: &str, id: u128) -> VolumeInfo {
+    VolumeInfo { domain: SECOND, ..named(name, id) }
+}
+
 #[test]
 fn a_list_is_of_all_parents() {
     let mut run = between_two(
@@ -159,12 +163,21 @@ fn a_list_is_of_all_parents() {
          `e`, and on after that.",
     );
     node_of_both(&mut run);
-    let list = Message::ListVolumes { request: RequestId(5), after: String::new() };
-    run.step(vec![received(1, list)]);
+    let list = |request, after: &str| {
+        received(1, Message::ListVolumes { request: RequestId(request), after: after.into() })
+    };
+    run.step(vec![list(5, "")]);
     let part =
         |request, volumes, more| Message::Volumes { request: RequestId(request), volumes, more };
     run.step(vec![up(part(3, vec![named("a", 21), named("e", 22)], true))]);
-    run.step(vec![second(part(4, vec![named("b", 31), named("f", 32)], false))]);
+    run.step(vec![second(part(4, vec![named_there("b", 31), named_there("f", 32)], false))]);
+    run.0.say("What the first has is not the second's to name, and a list goes on: it is asked anew of who says otherwise.");
+    run.step(vec![list(6, "e")]);
+    run.step(vec![up(part(5, vec![named("g", 23)], false))]);
+    run.step(vec![second(part(6, Vec::new(), true))]);
+    run.quietly(second_opens(&[SECOND], Duration::from_secs(15)));
+    run.step(vec![resumed_there(8)]);
+    run.step(vec![second(part(7, vec![named("g", 23), named_there("h", 33)], false))]);
     run.0.end("relay_parents_a_list_is_of_all_parents");
 }
 
