@@ -171,10 +171,6 @@ pub enum Fault {
     ExpiredBootAnew,
     /// Names: a relay does not say that a node left.
     LeftUnsaid,
-    /// P10: a relay asks for a volume at one of its parents alone.
-    SoughtOnce,
-    /// P10: with a link to one parent of a relay the streams of another's domains are given up.
-    LostWithAnother,
     /// P4, P12: what an outcome told ahead of the stream is not remembered.
     ForgetTold,
     /// P2: what a transaction that writes has read in domains that it does not write is not validated.

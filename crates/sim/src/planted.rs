@@ -97,8 +97,6 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::AnothersBoot, "anothers-boot", THEFT),
     planted(Fault::ExpiredBootAnew, "expired-boot-anew", &[P11]),
     planted(Fault::LeftUnsaid, "left-unsaid", &[By::Progress]),
-    planted(Fault::SoughtOnce, "sought-once", &[By::Answers, By::Progress]),
-    planted(Fault::LostWithAnother, "lost-with-another", &[By::Progress]),
     planted(Fault::ForgetTold, "forget-told", &[P4, P12]),
     planted(Fault::ReadElsewhere, "read-elsewhere", &[P2]),
     planted(Fault::AcknowledgeInAnyOrder, "acknowledge-in-any-order", &[By::Rule(14)]),

@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 188] = [
+pub const PROBES: [(&str, Reached); 189] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -176,6 +176,7 @@ pub const PROBES: [(&str, Reached); 188] = [
     ("relay-named-in-vain", Often),
     ("relay-narrows", Often),
     ("relay-passed-what-is-lost", Often),
+    ("relay-seeks-elsewhere", Rare),
     ("removal-goes-on-in-batches", Rare),
     ("removal-not-listed", Rare),
     ("removal-refused", Rare),

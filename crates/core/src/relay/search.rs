@@ -8,7 +8,6 @@ use super::parent::violation;
 use super::pending::{Pending, What};
 use crate::downlink::COPY_RESERVED;
 use crate::id::{RequestId, VolumeId};
-use crate::machine::Fault;
 use crate::message::{
     CloseReason, Message, RequestError, VOLUMES_PER_MESSAGE_MAX, VolumeInfo, VolumeKey,
 };
@@ -115,8 +114,7 @@ impl Relay {
         };
         let reserved = matches!(message, Message::CopyPages { .. });
         pending.search.asked.insert(pending.parent);
-        let once = self.config.faults.has(Fault::SoughtOnce);
-        if !seeks || once || pending.search.asked.len() >= self.uplinks.len() {
+        if !seeks || pending.search.asked.len() >= self.uplinks.len() {
             return false;
         }
         crate::probe::probe("relay-seeks-elsewhere");

@@ -156,9 +156,6 @@ impl Relay {
         if self.uplinks[parent].up.take().is_none() {
             return;
         }
-        if self.config.faults.has(Fault::LostWithAnother) {
-            self.domains.values_mut().for_each(|domain| domain.following = false);
-        }
         for domain in self.domains.values_mut().filter(|domain| domain.parent == parent) {
             domain.lose_parent();
             if !self.config.faults.has(Fault::UpdatesOfLost) {
