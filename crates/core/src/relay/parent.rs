@@ -81,8 +81,7 @@ impl Relay {
         message: Message,
         out: &mut Vec<RelayOutput>,
     ) -> Result<(), CloseReason> {
-        let another = |domain| self.parent_of(domain).is_some_and(|of| of != parent);
-        if message.only_from_its_parent().is_some_and(another) {
+        if self.is_of_another(parent, &message) {
             return violation("a domain that is had from another parent");
         }
         match message {
@@ -103,11 +102,6 @@ impl Relay {
                     return Err(CloseReason::Version { parent, child });
                 }
                 return self.welcomed(now, parent, (version, limits), domains, out);
-            }
-            Message::Registered { domain, .. } | Message::Unregistered { domain, .. }
-                if another(domain) =>
-            {
-                return violation("a boot in a domain that is had from another parent");
             }
             Message::Registered { domain, boot } => {
                 self.registered(domain, boot, out);
@@ -178,6 +172,17 @@ impl Relay {
             _ => return violation("a message that only a child sends"),
         }
         Ok(())
+    }
+
+    /// Whether a parent speaks of a domain that is had from another one.
+    fn is_of_another(&self, parent: usize, message: &Message) -> bool {
+        let of = match message {
+            Message::Registered { domain, .. } | Message::Unregistered { domain, .. } => {
+                Some(*domain)
+            }
+            other => other.only_from_its_parent(),
+        };
+        of.and_then(|domain| self.parent_of(domain)).is_some_and(|of| of != parent)
     }
 
     /// An answer that is the asker's alone.

@@ -10,7 +10,7 @@ use crate::machine::{Fault, LinkOutput};
 use crate::message::{CloseReason, LinkLimits, Message, RequestError, Role};
 use crate::share::{CommitRoom, Load, Room};
 use crate::time::{Duration, Instant};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A resume has so many times the time of another request.
 const RESUME_TIMES: u32 = 8;
@@ -170,14 +170,19 @@ impl Relay {
         let lost = |domain: &DomainId| domains.get(domain).is_some_and(|it| it.parent == parent);
         let boots = self.boots.iter_mut().filter(|((domain, _), _)| lost(domain));
         boots.for_each(|(_, carried)| carried.lose_parent());
-        for ((domain, id), passed) in self.commits.extract_if(.., |(domain, _), _| lost(domain)) {
+        let commits = std::mem::take(&mut self.commits).into_iter();
+        let (gone, kept): (BTreeMap<_, _>, _) = commits.partition(|((domain, _), _)| lost(domain));
+        self.commits = kept;
+        for ((domain, id), passed) in gone {
             for link in passed.links {
                 let error = RequestError::Unavailable("the link to the parent is down".into());
                 self.links.defer(link, domain, id, error, out);
             }
         }
-        let asked = self.pending.extract_if(.., |_, pending| pending.parent == parent);
-        let asked: Vec<(RequestId, Pending)> = asked.collect();
+        let pending = std::mem::take(&mut self.pending).into_iter();
+        let (asked, kept): (BTreeMap<_, _>, _) =
+            pending.partition(|(_, pending)| pending.parent == parent);
+        self.pending = kept;
         self.uplinks[parent].waiting.clear();
         for (request, mut pending) in asked {
             self.deadlines.remove(&(pending.deadline, request));
