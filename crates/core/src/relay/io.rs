@@ -7,7 +7,7 @@ use crate::time::WallTime;
 /// What the relay is told.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RelayInput {
-    /// Of its links, up and down. After the link up was closed its driver connects again, with
+    /// Of its links, up and down. After a link up was closed its driver connects again, with
     /// jittered back-off, and says `UpOpened` with a new number.
     Link(LinkInput),
     /// The relay's wall clock, handed in with a regular tick (at least once a second).
@@ -26,9 +26,10 @@ pub enum RelayOutput {
 /// What the relay tells its process, unasked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RelayNotice {
-    /// The parent's domains are followed: children are welcomed from here on.
+    /// The parent's domains are followed, or one of several parents': children are welcomed from here on.
     Ready,
-    /// The link up is gone: readiness fails, children keep what they have.
+    /// The link up is gone, and no other parent's domains are followed: readiness fails, children keep what they
+    /// have.
     Lost,
     /// The parent refused the link in a way that waiting does not mend (identity, version, forked
     /// history, rights): to be shown to the operator.

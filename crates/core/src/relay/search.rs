@@ -148,19 +148,19 @@ impl Relay {
         }
         let Some(pending) = self.pending.get(&request) else { return Ok(()) };
         let parent = pending.parent;
-        if let What::Other(asked) = &pending.what
-            && let Some(volume) = volume_of(asked)
-        {
-            self.had_from(volume, parent);
-        }
         match message {
             Message::Volumes { volumes, more, .. } => {
                 return self.volumes_listed(now, request, (volumes, more), out);
             }
             Message::Volume { ref info, .. } => {
-                let of_another = self.parent_of(info.domain).is_some_and(|of| of != parent);
-                if of_another || self.is_had_elsewhere(info.id, parent) {
-                    return violation("a volume that is had from another parent");
+                if self.parent_of(info.domain).is_some_and(|of| of != parent) {
+                    return violation("a volume of a domain that is had from another parent");
+                }
+                if self.is_had_elsewhere(info.id, parent) {
+                    // Whoever makes a volume chooses its id: that two have it is no parent's fault.
+                    let error = RequestError::NoVolume(info.name.clone());
+                    self.failed(now, request, error, out);
+                    return Ok(());
                 }
                 self.had_from(info.id, parent);
             }
@@ -207,7 +207,7 @@ impl Relay {
         let Some(mut pending) = self.answered(request) else { return Ok(()) };
         let Some((link, asked)) = pending.asker else { return Ok(()) };
         let parent = pending.parent;
-        pending.search.ends.extend(volumes.last().filter(|_| more).map(|last| last.name.clone()));
+        let end = volumes.last().filter(|_| more).map(|last| last.name.clone());
         pending.search.asked.insert(parent);
         // Of what is had from another one this one says nothing.
         let own = volumes.into_iter().filter(|volume| {
@@ -215,6 +215,8 @@ impl Relay {
                 && !self.is_had_elsewhere(volume.id, parent)
         });
         let own: Vec<VolumeInfo> = own.collect();
+        // One that names nothing of its own goes on for nobody: an empty list must not.
+        pending.search.ends.extend(end.filter(|_| !own.is_empty()));
         own.iter().for_each(|volume| self.had_from(volume.id, parent));
         pending.search.volumes.extend(own);
         if pending.search.asked.len() < self.uplinks.len() {

@@ -1,7 +1,8 @@
 //! Nodes and relays with several parents (decision 0037): each has domains of its own.
 
 use crate::common::{Site, counter, create, eventually, increment, session, value};
-use larder::client::{Error, VolumeOptions};
+use larder::client::{Error, Node, Session, VolumeOptions};
+use larder::core::id::ObjectId;
 use larder::http::Probe;
 use larder::server::{OriginServer, RelayServer};
 use larder::tls::Role;
@@ -11,6 +12,26 @@ async fn second_origin(site: &Site) -> OriginServer {
     config.origin.data = site.dir.join("second");
     config.origin.create = true;
     OriginServer::start(config).await.expect("the origin starts")
+}
+
+/// The second origin on its own store, where it was.
+async fn starts_again(site: &Site, address: &str) -> OriginServer {
+    let mut config = site.origin_config(address);
+    (config.origin.data, config.origin.create) = (site.dir.join("second"), false);
+    OriginServer::start(config).await.expect("the origin starts again")
+}
+
+/// The node makes a counter in a new volume, which goes to the first origin, and adds to that one and to the second's.
+async fn works_with_both(node: &Node, far: ObjectId) -> (ObjectId, Session, Session) {
+    let near = counter(&create(node, "near").await, 1).await;
+    let near_session = session(&node.volume("near").await.expect("the first has it"));
+    let far_session = session(&node.volume("far").await.expect("the second has it"));
+    assert_eq!(increment(&near_session, near).await.expect("commits"), 1);
+    assert_eq!(increment(&far_session, far).await.expect("commits"), 1);
+    let names: Vec<String> =
+        node.volumes().await.expect("lists").into_iter().map(|volume| volume.name).collect();
+    assert_eq!(names, ["far", "near"]);
+    (near, near_session, far_session)
 }
 
 /// One node works with the volumes of two origins. One of them ends: what the other has is read and written on, and
@@ -24,14 +45,7 @@ async fn one_parent_that_is_gone_is_missed_by_its_own_volumes_alone() {
     let far = counter(&create(&founder, "far").await, 1).await;
     let node = site.node("one", &format!("{first}, {second}")).await;
     eventually("both are linked", || async { node.status().connected }).await;
-    let near = counter(&create(&node, "near").await, 1).await;
-    let near_session = session(&node.volume("near").await.expect("the first has it"));
-    let far_session = session(&node.volume("far").await.expect("the second has it"));
-    assert_eq!(increment(&near_session, near).await.expect("commits"), 1);
-    assert_eq!(increment(&far_session, far).await.expect("commits"), 1);
-    let names: Vec<String> =
-        node.volumes().await.expect("lists").into_iter().map(|volume| volume.name).collect();
-    assert_eq!(names, ["far", "near"]);
+    let (near, near_session, far_session) = works_with_both(&node, far).await;
 
     two.shutdown().await;
     eventually("that is noticed", || async { !node.status().connected }).await;
@@ -47,9 +61,7 @@ async fn one_parent_that_is_gone_is_missed_by_its_own_volumes_alone() {
     // What is in the cache is read on.
     assert_eq!(value(&far_session, far).await, 1);
 
-    let mut config = site.origin_config(&second);
-    (config.origin.data, config.origin.create) = (site.dir.join("second"), false);
-    let _two = OriginServer::start(config).await.expect("the origin starts again");
+    let _two = starts_again(&site, &second).await;
     eventually("it is linked again", || async { node.status().connected }).await;
     assert_eq!(increment(&far_session, far).await.expect("commits"), 2);
 }
@@ -92,14 +104,7 @@ async fn below_a_relay_of_two_origins_there_are_the_volumes_of_both() {
     eventually("it follows both", || async { relay.notes().is_empty() && relay.ready().is_ok() })
         .await;
     let node = site.node("one", &relay.address().to_string()).await;
-    let near = counter(&create(&node, "near").await, 1).await;
-    let near_session = session(&node.volume("near").await.expect("the first has it"));
-    let far_session = session(&node.volume("far").await.expect("the second has it"));
-    assert_eq!(increment(&near_session, near).await.expect("commits"), 1);
-    assert_eq!(increment(&far_session, far).await.expect("commits"), 1);
-    let names: Vec<String> =
-        node.volumes().await.expect("lists").into_iter().map(|volume| volume.name).collect();
-    assert_eq!(names, ["far", "near"]);
+    let (near, near_session, far_session) = works_with_both(&node, far).await;
     let missing = node.volume("nowhere").await.err().expect("neither has it");
     assert!(missing.to_string().contains("nowhere"), "{missing}");
     // What another node changes at its own origin comes through.
@@ -127,9 +132,7 @@ async fn below_a_relay_of_two_origins_there_are_the_volumes_of_both() {
     // What is in the cache is read on.
     assert_eq!(value(&far_session, far).await, 2);
 
-    let mut config = site.origin_config(&second);
-    (config.origin.data, config.origin.create) = (site.dir.join("second"), false);
-    let _two = OriginServer::start(config).await.expect("the origin starts again");
+    let _two = starts_again(&site, &second).await;
     eventually("it is linked again", || async { relay.notes().is_empty() }).await;
     assert_eq!(increment(&far_session, far).await.expect("commits"), 3);
     assert_eq!(increment(&near_session, near).await.expect("commits"), 3);
