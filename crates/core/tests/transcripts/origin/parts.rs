@@ -678,16 +678,20 @@ fn parts_after_who_decided_was_taken_out() {
 #[test]
 fn bug_204_a_prepared_part_for_which_there_is_no_room() {
     let mut run = Several::new(
-        "The decision is durable in domain 1, and the origin dies before domain 2 has followed. Domain 2 has a page to load, \
-         and room for no other. Another commit is told so. So is a's part, which is prepared: it is unavailable, and not \
-         one that waits for others, perhaps in vain.",
+        "The decision is durable in domain 1, and the origin dies before domain 2 has followed. As many parts of a's as it may \
+         have wait in domain 2 for their others. One more is told to come later. So is the one that is prepared: it is \
+         unavailable, and not one that waits for others, perhaps in vain.",
         2,
-        OriginConfig { pinned_bytes_max: 1, ..OriginConfig::default() },
+        OriginConfig { waiting_commits_max: 256, ..OriginConfig::default() },
     );
     let whole = || parts(1, 1, vec![(1, writes(10, 2, "y")), (2, writes(10, 2, "z"))]);
+    let part = |number| {
+        let both = vec![(1, writes(10, number, "y")), (2, writes(10, number, "z"))];
+        parts(1, 1, both).split_off(1)
+    };
     run.dies_decided(whole());
     run.link(run.greeting(1, "a", 10));
-    run.link(vec![alone(1, 2, Commit::new(10, 3, 2).put(1, 2, 1, "w"))]);
+    run.link((3..=67).flat_map(part).collect());
     run.link(whole().split_off(1));
     run.settle();
     run.link(whole().split_off(1));
@@ -751,6 +755,33 @@ fn bug_202_a_part_of_a_process_that_was_registered_anew() {
     run.settle();
     assert!(run.committed(10, 2).is_empty());
     run.t.end("origin_parts_bug_202_registered_anew");
+}
+
+/// Bug 210, found by a night (seed 20992268557783). A process that is had from two parents may have a name of its own
+/// at each, and its certificate at both. Who decided compared the names: a part that came again, after the transaction had
+/// been refused, heard nothing of that, waited for the others every twenty seconds, and kept its place at its relay (P10).
+#[test]
+fn bug_210_a_part_of_a_process_with_another_name() {
+    let mut run = Several::new(
+        "a is also known as a/second, process 30, which alone is known in domain 2 of what follows. Its transaction is \
+         refused, since b has changed what it read. Its part in domain 2 comes again, and hears that at once.",
+        2,
+        OriginConfig::default(),
+    );
+    run.quietly(vec![opened(3, "a"), hello_at(3, "a/second", 30)]);
+    let (boot, life, domain) = (BootId(30), BootId(30), DomainId(2));
+    let resume =
+        Message::Resume { request: RequestId(1), domain, epochs: Vec::new(), through: None };
+    let register = Message::Register { domain, boot, name: "a/second".into(), life, fresh: true };
+    run.quietly(vec![received(3, resume), received(3, register)]);
+    run.quietly(vec![alone(2, 1, Commit::new(20, 1, 2).put(1, 1, 1, "x"))]);
+    let decides = |link| parts(link, 1, vec![(1, writes(10, 2, "y")), (2, writes(30, 1, "z"))]);
+    run.link(decides(1).into_iter().take(1).chain(decides(3).into_iter().skip(1)).collect());
+    run.settle();
+    run.link(decides(3).split_off(1));
+    run.settle();
+    assert!(run.committed(10, 2).is_empty());
+    run.t.end("origin_parts_bug_210_another_name");
 }
 
 /// Found by reading (finding 496). After a restore a part could be refused for its volume, its page or its rights before it was

@@ -5,7 +5,7 @@ use crate::across::{Between, Ended, Next, Turn, Vote};
 use crate::commit::{Abort, Across, CommitRequest, PartId};
 use crate::id::{Attempt, CommitId, DomainId, Stamp};
 use crate::machine::Fault;
-use crate::message::RequestError;
+use crate::message::{RequestError, certificate_of};
 use crate::origin::domain::boots::Known;
 
 impl Domain {
@@ -27,9 +27,12 @@ impl Domain {
             return;
         }
         // It is under way, and those who are told have heard of it or will; or it is another's, of which
-        // nobody else is told anything. The process of a part has another number there once either was registered anew
-        // (bug 202).
-        let own = self.boots.owner(coordinator.boot).is_none_or(|known| known == name);
+        // nobody else is told anything: of another certificate. The process of a part has another number there once
+        // either was registered anew (bug 202), and may have another name, since it is had from another parent
+        // (bug 210).
+        let of = certificate_of(name);
+        let own =
+            self.boots.owner(coordinator.boot).is_none_or(|known| certificate_of(known) == of);
         if self.pending.has(coordinator) || !own {
             return;
         }
