@@ -38,6 +38,7 @@ mod open;
 mod operations;
 mod orphans;
 pub mod record;
+mod removals;
 mod rename;
 pub mod repair;
 mod space;
@@ -288,7 +289,7 @@ pub struct FileSystem<S: TxStore> {
     to_reap: Mutex<VecDeque<InodeId>>,
     orphans_seen: Mutex<OrphansSeen>,
     /// Removals whose outcome is not known.
-    unsettled: Mutex<VecDeque<open::Taken>>,
+    unsettled: Mutex<removals::Unsettled>,
     locks: locks::Locks,
     closes: Closes,
 }
@@ -493,6 +494,7 @@ impl<S: TxStore> FileSystem<S> {
             Some((generation, bytes)) if generation == id.generation => {
                 let mut inode = Inode::decode(&bytes)
                     .map_err(|error| FsError::Damaged(format!("inode {id}: {error}")))?;
+                self.saw_inode(id, &inode);
                 self.accessed.apply(id, &mut inode);
                 Ok(inode)
             }

@@ -5,23 +5,18 @@
 //! reads what is in all of its pages and deletes its inode, and so conflicts with every creation in
 //! it.
 
-use super::open::{Held, Taken};
 use super::record::{
     CTIME_AT, Content, Entry, Inode, InodeId, Kind, LINKS_AT, MTIME_AT, NAME_BYTES_MAX, SIZE_AT,
     Xattrs, time_to_field,
 };
-use super::tx::{Tx, TxError};
-use super::write::is_without_answer;
-use super::{Attr, FileSystem, Found, FsError, FsFault, Handle, TxStore, lock, transact, trie};
+use super::removals::{Removal, Taken};
+use super::tx::Tx;
+use super::{Attr, FileSystem, Found, FsError, FsFault, Handle, TxStore, transact, trie};
 use bytes::Bytes;
 use larder_core::id::{PageNo, Slot};
 
 /// Longest path in a symbolic link.
 const LINK_BYTES_MAX: usize = 4095;
-/// Files waiting to be freed that are remembered; others are found in the list of orphans.
-const TO_REAP_MAX: usize = 1 << 16;
-/// Removals whose outcome is not known; with so many of them no further one is begun.
-const UNSETTLED_MAX: usize = 4096;
 
 /// Bytes that a new file is expected to keep beside its inode.
 const EXPECTED_BYTES: usize = 1 << 10;
@@ -241,36 +236,27 @@ impl<S: TxStore> FileSystem<S> {
         self.come_true_as(directory, name).await?;
         let root = self.trie_of(directory).await?;
         let now = self.store.now();
-        let mut taken = Taken::default();
+        let mut removal = self.begin_removal();
         let dropped: Result<Dropped, FsError> = transact!(self, tx => {
-            taken = Taken::default();
+            removal.takes_nothing();
             let entry = trie::remove(&tx, root, self.hash(name), name).await?;
             if entry.kind == Kind::Directory {
                 return Err(FsError::IsDirectory);
             }
             self.touch_parent(&tx, directory, -1, 0, now).await?;
-            self.drop_name(&tx, entry.id, now, &mut taken).await
+            self.drop_name(&tx, entry.id, now, &mut removal).await
         });
-        self.settle(dropped, taken)
-    }
-
-    /// Whether one more removal may come to be of unknown outcome.
-    pub(super) fn may_remove(&self) -> Result<(), FsError> {
-        if lock(&self.unsettled).len() < UNSETTLED_MAX {
-            return Ok(());
-        }
-        let why = "too many removals whose outcome is not known: try again later";
-        Err(TxError::Unavailable(why.into()).into())
+        self.settle(dropped, removal)
     }
 
     /// Takes one link from a file whose name has been removed in this transaction. What it takes
-    /// from is kept in `taken` until the outcome is known.
+    /// from is kept in `removal` until the outcome is known.
     pub(super) async fn drop_name(
         &self,
         tx: &S::Tx,
         id: InodeId,
         now: i64,
-        taken: &mut Taken,
+        removal: &mut Removal<'_>,
     ) -> Result<Dropped, FsError> {
         let mut inode = self.inode(tx, id).await?;
         inode.links = inode.links.saturating_sub(1);
@@ -280,7 +266,6 @@ impl<S: TxStore> FileSystem<S> {
             self.put_inode(tx, id, &inode).await?;
             return Ok(Dropped::Settled);
         }
-        (taken.id, taken.foreign) = (Some(id), true);
         let mark = match inode.kind {
             Kind::File => self.open_files.mark_removal(id),
             // What else is opened is not content of the volume's.
@@ -289,94 +274,14 @@ impl<S: TxStore> FileSystem<S> {
         if Self::is_small(&inode)
             && (mark.is_some() || self.options.faults.has(FsFault::FreeOpenFile))
         {
-            taken.mark = mark;
             self.remove_inode(tx, id, &mut inode).await?;
+            removal.takes(Taken::of_removal(id, mark, None));
             return Ok(Dropped::Settled);
         }
-        taken.left_at = Some(now);
         self.put_inode(tx, id, &inode).await?;
         self.add_orphan(tx, id).await?;
+        removal.takes(Taken::of_removal(id, None, Some(now)));
         Ok(Dropped::Orphan(id))
-    }
-
-    /// After the commit: a file without a name is freed at its last close, or soon. Where the
-    /// outcome is not known the commit may yet be done: nobody opens the file before it is known.
-    pub(super) fn settle(
-        &self,
-        dropped: Result<Dropped, FsError>,
-        taken: Taken,
-    ) -> Result<(), FsError> {
-        match dropped {
-            Ok(Dropped::Settled) => Ok(()),
-            Ok(Dropped::Orphan(id)) => {
-                self.reap_later(id);
-                Ok(())
-            }
-            Err(error) => {
-                if error == TxError::OutcomeUnknown.into() && taken.id.is_some() {
-                    lock(&self.unsettled).push_back(taken);
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Settles what became of removals that got no answer, by a change of the inode: after it, a
-    /// removal that comes late conflicts with it and is not done.
-    pub async fn settle_unknown(&self) -> Result<(), FsError> {
-        let mut result = Ok(());
-        let count = lock(&self.unsettled).len();
-        for _ in 0..count {
-            let Some(mut taken) = lock(&self.unsettled).pop_front() else { break };
-            let Some(id) = taken.id else { continue };
-            taken.moved += 1;
-            let held = Held::new(&self.unsettled, taken);
-            let settled = self.settle_inode(id).await;
-            let taken = held.done();
-            match settled {
-                // It was done, and the file is still open here, or large. Where it is another removal that was
-                // done, of a node that has it open, the file is that node's to free (bug 160).
-                Ok((0, ctime)) if taken.is_own(ctime) => self.reap_later(id),
-                // Or it was written here meanwhile, which is a change too: nobody frees what is said to be open.
-                Ok((0, _)) => self.open_files.mark_foreign(id),
-                // It was done, or it never will be; or whatever is asked for is refused from here on, and
-                // whoever waits to open it is to hear that (bug 106). Not so where it is damaged: it may be read
-                // the next time, and the removal come late.
-                Ok(_)
-                | Err(FsError::NotFound | FsError::Store(TxError::Forked | TxError::Deleted)) => {}
-                Err(error) => {
-                    lock(&self.unsettled).push_back(taken);
-                    let stop = is_without_answer(&error);
-                    result = Err(error);
-                    if stop {
-                        break;
-                    }
-                }
-            }
-        }
-        result
-    }
-
-    /// Changes an inode's time of change by the least, so that it can be told by it who took its last name;
-    /// gives its number of links, and the time of change before.
-    async fn settle_inode(&self, id: InodeId) -> Result<(u64, i64), FsError> {
-        transact!(self, tx => {
-            let mut inode = self.inode(&tx, id).await?;
-            let ctime = inode.ctime;
-            inode.ctime = ctime.saturating_add(1);
-            self.put_inode(&tx, id, &inode).await?;
-            Ok((inode.links, ctime))
-        })
-    }
-
-    /// Frees a file without a name at its last close here, or soon.
-    pub(super) fn reap_later(&self, id: InodeId) {
-        if !self.open_files.mark_orphan(id) {
-            let mut waiting = lock(&self.to_reap);
-            if waiting.len() < TO_REAP_MAX {
-                waiting.push_back(id);
-            }
-        }
     }
 
     /// Removes an empty directory.

@@ -15,7 +15,7 @@ use super::{Attr, FileSystem, FsError, ReadAhead, TxError, TxStore, lock, transa
 use crate::clock::timeout;
 use bytes::{Bytes, BytesMut};
 use larder_core::id::{Generation, PageNo, Slot};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -48,56 +48,6 @@ pub(super) struct OpenFiles {
     creations: AtomicUsize,
     /// How often something stopped to wait, since it was committed or lost.
     settled: AtomicU64,
-}
-
-/// What a removal takes from, kept until its outcome is known.
-#[derive(Default)]
-pub(super) struct Taken {
-    /// The inode that loses its last name.
-    pub(super) id: Option<InodeId>,
-    /// Nobody opens it meanwhile; none: it is open here, or stays as one without a name.
-    pub(super) mark: Option<DropMark>,
-    /// It may be another node's: whether it is to be freed is looked at anew.
-    pub(super) foreign: bool,
-    /// The time of change with which the removal leaves it without a name. One that has another lost its last
-    /// name to somebody else.
-    pub(super) left_at: Option<i64>,
-    /// So often its time of change was to be moved on, to settle what became of the removal.
-    pub(super) moved: i64,
-}
-
-impl Taken {
-    /// Whether an inode without a name, found with this time of change, is for this node to free.
-    pub(super) fn is_own(&self, ctime: i64) -> bool {
-        let left = |at: i64| (0..=self.moved).contains(&ctime.saturating_sub(at));
-        !self.foreign || self.left_at.is_some_and(left)
-    }
-}
-
-/// A removal that somebody is about. Whoever lets go of it in the middle leaves it to those whose
-/// outcome is not known.
-pub(super) struct Held<'a> {
-    unsettled: &'a Mutex<VecDeque<Taken>>,
-    taken: Option<Taken>,
-}
-
-impl<'a> Held<'a> {
-    pub(super) fn new(unsettled: &'a Mutex<VecDeque<Taken>>, taken: Taken) -> Self {
-        Self { unsettled, taken: Some(taken) }
-    }
-
-    /// What became of it is known, or is for the caller to say.
-    pub(super) fn done(mut self) -> Taken {
-        self.taken.take().expect("it ends once")
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        if let Some(taken) = self.taken.take() {
-            lock(self.unsettled).push_back(taken);
-        }
-    }
 }
 
 #[derive(Default)]

@@ -5,8 +5,8 @@
 //! so of for long was left by a node that died, and is freed by whoever notices.
 
 use super::content::PAGES_FREED_MAX;
-use super::open::{Held, Taken};
 use super::record::{Content, Entry, Inode, InodeId, Kind, Xattrs};
+use super::removals::{Held, Taken};
 use super::trie;
 use super::tx::{Tx, TxError};
 use super::write::{is_without_answer, may_pass};
@@ -101,14 +101,14 @@ impl<S: TxStore> FileSystem<S> {
             }
             return Err(error);
         }
-        let taken = Taken { id: Some(id), mark, foreign, ..Taken::default() };
+        let taken = Taken::of_freeing(id, mark, foreign);
         let held = Held::new(&self.unsettled, taken);
         let freed = self.free_orphan(id, since).await;
         let taken = held.done();
         match &freed {
             // Nobody opens it before it is known.
             Err(FsError::Store(TxError::OutcomeUnknown)) => {
-                lock(&self.unsettled).push_back(taken);
+                lock(&self.unsettled).push(taken);
             }
             Err(error) if may_pass(error) && !foreign => self.reap_later(id),
             _ => {}

@@ -1,8 +1,8 @@
 //! Moving names.
 
 use super::names::{Dropped, check_name};
-use super::open::Taken;
 use super::record::{CTIME_AT, Entry, InodeId, Kind, time_to_field};
+use super::removals::Removal;
 use super::tx::Tx;
 use super::{FileSystem, FsError, FsFault, TxStore, transact, trie};
 use bytes::Bytes;
@@ -48,10 +48,10 @@ impl<S: TxStore> FileSystem<S> {
         let from = self.end(from).await?;
         let to = self.end(to).await?;
         let now = self.store.now();
-        let mut taken = Taken::default();
+        let mut removal = self.begin_removal();
         let renamed: Result<(Dropped, Option<InodeId>), FsError> = transact!(self, tx => {
-            taken = Taken::default();
-            self.rename_in(&tx, (&from, &to), mode, now, &mut taken).await
+            removal.takes_nothing();
+            self.rename_in(&tx, (&from, &to), mode, now, &mut removal).await
         });
         let dropped = renamed.map(|(dropped, directory)| {
             if let Some(directory) = directory {
@@ -59,7 +59,7 @@ impl<S: TxStore> FileSystem<S> {
             }
             dropped
         });
-        self.settle(dropped, taken)
+        self.settle(dropped, removal)
     }
 
     async fn end<'a>(&self, (directory, name): (InodeId, &'a [u8])) -> Result<End<'a>, FsError> {
@@ -72,7 +72,7 @@ impl<S: TxStore> FileSystem<S> {
         (from, to): (&End<'_>, &End<'_>),
         mode: RenameMode,
         now: i64,
-        taken: &mut Taken,
+        removal: &mut Removal<'_>,
     ) -> Result<(Dropped, Option<InodeId>), FsError> {
         let nothing = (Dropped::Settled, None);
         let (source, _) = trie::find(tx, from.trie, from.hash, from.name).await?;
@@ -94,7 +94,7 @@ impl<S: TxStore> FileSystem<S> {
             return Ok(nothing);
         }
         let dropped = match target {
-            Some(target) => self.replace(tx, &source, target, (to, now), taken).await?,
+            Some(target) => self.replace(tx, &source, target, (to, now), removal).await?,
             None => nothing,
         };
         self.move_entry(tx, &source, from, Some(to), now).await?;
@@ -126,7 +126,7 @@ impl<S: TxStore> FileSystem<S> {
         source: &Entry,
         target: Entry,
         (to, now): (&End<'_>, i64),
-        taken: &mut Taken,
+        removal: &mut Removal<'_>,
     ) -> Result<(Dropped, Option<InodeId>), FsError> {
         match (source.kind == Kind::Directory, target.kind == Kind::Directory) {
             (true, false) => return Err(FsError::NotDirectory),
@@ -143,7 +143,7 @@ impl<S: TxStore> FileSystem<S> {
         if self.options.faults.has(FsFault::RenameLeavesLink) {
             return Ok((Dropped::Settled, None));
         }
-        Ok((self.drop_name(tx, target.id, now, taken).await?, None))
+        Ok((self.drop_name(tx, target.id, now, removal).await?, None))
     }
 
     /// Takes an entry from one end and puts it at the other, if one is given.
