@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 189] = [
+pub const PROBES: [(&str, Reached); 191] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -48,12 +48,14 @@ pub const PROBES: [(&str, Reached); 189] = [
     // heard it either: nodes renew their boots first.
     ("commit-expired", Rare),
     ("commit-in-doubt", Often),
+    ("commit-left-in-line", Often),
     ("commit-of-another-history", Rare),
     ("commit-past-its-history", Often),
     ("commit-refused-by-a-full-store", Often),
     ("commit-repeated-under-way", Often),
     ("commit-rights-changed-meanwhile", Often),
     ("commit-waits-for-pages", Often),
+    ("commit-waits-for-room-for-pages", Often),
     ("commit-waits-for-what-is-prepared", Often),
     ("commit-withdrawn", Often),
     ("commits-sent-full", Often),

@@ -37,7 +37,7 @@ pub struct OriginConfig {
     /// Bytes of commits that wait; a further one is answered `Busy`. Default: 128 MiB.
     pub waiting_bytes_max: usize,
     /// Bytes of pages kept in memory for commits that wait; a further one that needs pages loaded
-    /// is answered `Busy`. Default: 256 MiB (one commit may need more).
+    /// waits in line, which is half as long as all that may wait. Default: 256 MiB (one commit may need more).
     pub pinned_bytes_max: usize,
     /// Most loads of pages from the page engine under way. Default: 256.
     pub loads_max: usize,

@@ -379,7 +379,8 @@ impl Domain {
         let gathering = std::mem::take(&mut self.gathering);
         self.refuse_batch(cx, gathering, &error, Event::VolumeNotMade);
         let loading = std::mem::take(&mut self.loading_commits).into_values();
-        for waiting in loading.chain(std::mem::take(&mut self.ready)) {
+        let line = self.line.take_out(|_| true);
+        for waiting in loading.chain(line).chain(std::mem::take(&mut self.ready)) {
             self.defer(cx, waiting.request.id, &error);
         }
         (self.waiting_bytes, self.pinned_bytes) = (0, 0);

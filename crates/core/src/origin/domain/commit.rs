@@ -33,6 +33,8 @@ pub(super) struct Waiting {
     pub(super) rights_seen: u64,
     /// It has waited for what was prepared.
     pub(super) barred: bool,
+    /// It has waited in line for room for its pages.
+    pub(super) lined: bool,
 }
 
 impl Waiting {
@@ -44,8 +46,19 @@ impl Waiting {
         rights_seen: u64,
     ) -> Self {
         let (pinned, pinned_bytes, missing, look) = (Vec::new(), 0, 0, None);
-        let barred = false;
-        Self { request, bytes, since, pinned, pinned_bytes, missing, look, rights_seen, barred }
+        let (barred, lined) = (false, false);
+        Self {
+            request,
+            bytes,
+            since,
+            pinned,
+            pinned_bytes,
+            missing,
+            look,
+            rights_seen,
+            barred,
+            lined,
+        }
     }
 }
 
@@ -115,9 +128,6 @@ impl Domain {
         if let Err(waiting) = self.has_room_to_wait(cx, &request, bytes) {
             return self.put_off(cx, link, id, format!("{waiting} commits wait"));
         }
-        if self.pinned_bytes > 0 && !self.may_pin(cx, &request) {
-            return self.put_off(cx, link, id, "too many pages are loaded for commits".into());
-        }
         self.pending.add(id, passer);
         self.waiting_bytes += bytes;
         let waiting = Waiting::new(request, bytes, cx.now, self.rights_changes);
@@ -168,7 +178,7 @@ impl Domain {
         request: &CommitRequest,
         bytes: usize,
     ) -> Result<(), usize> {
-        let waiting = self.ready.len() + self.loading_commits.len();
+        let waiting = self.ready.len() + self.line.len() + self.loading_commits.len();
         let full = match request.across {
             // Parts wait for each other: where one domain has room for one alone, and another for one of
             // another transaction, both would wait until they are put off.
@@ -205,6 +215,9 @@ impl Domain {
     }
 
     fn wait_for(&mut self, cx: &mut Context<'_>, mut waiting: Waiting, missing: Vec<PageId>) {
+        if self.has_to_line_up(cx, &waiting) {
+            return self.line_up(cx, waiting);
+        }
         if waiting.pinned.is_empty() {
             // All it writes, those in memory too: its next look must find them there.
             waiting.pinned = written(&waiting.request);
@@ -224,12 +237,14 @@ impl Domain {
         }
     }
 
-    /// Whether the pages that must be loaded for a commit have room beside those of others.
-    fn may_pin(&self, cx: &Context<'_>, request: &CommitRequest) -> bool {
-        let mut missing = written(request);
-        missing.retain(|page| !self.pages.is_loaded(*page));
-        let bytes = self.bytes_of(&missing);
-        bytes == 0 || self.pinned_bytes + bytes <= cx.config.pinned_bytes_max
+    /// Bytes of the pages that are pinned for a commit, if any of them has to be loaded.
+    pub(super) fn pins(&self, request: &CommitRequest) -> usize {
+        self.bytes_of(&written(request))
+    }
+
+    /// Commits that were taken on, and are not executed.
+    pub(super) fn waiting_commits(&self) -> impl Iterator<Item = &Waiting> {
+        self.ready.iter().chain(self.line.iter()).chain(self.loading_commits.values())
     }
 
     /// The most that pages take.
@@ -311,11 +326,13 @@ impl Domain {
         // Whom something prepared has barred goes on before the next one is prepared: else it would be barred
         // again, for as long as anybody waits for a turn.
         loop {
+            self.load_for_next(cx);
             self.execute_in_turn(cx);
-            if !self.turn_has_come() {
-                return;
+            match self.turn_has_come() {
+                true => self.take_turns(cx),
+                false if self.has_room_for_next(cx) => {}
+                false => return,
             }
-            self.take_turns(cx);
         }
     }
 

@@ -18,6 +18,7 @@ impl Domain {
     pub(super) fn watch_limits(&mut self, cx: &Context<'_>) {
         let idle = self.loading.is_empty()
             && self.ready.is_empty()
+            && self.line.is_empty()
             && self.loads.is_empty()
             && self.index_queue.is_empty()
             && self.asked.is_empty()
@@ -65,6 +66,11 @@ impl Domain {
         let (turns, rest): (VecDeque<_>, VecDeque<_>) =
             ready.partition(|waiting| late(waiting.since.max(taken_at)));
         self.ready = rest;
+        if !loading.is_empty() {
+            // There is room in a moment.
+            self.line.moves(cx.now);
+        }
+        let line = self.line.take_late(cx.config, cx.now);
         let error = RequestError::Unavailable(not_read("a page that it needs", cx));
         for ticket in loading {
             let waiting = self.loading_commits.remove(&ticket).expect("just listed");
@@ -75,6 +81,13 @@ impl Domain {
             cx.config.wait_max
         ));
         for waiting in turns {
+            self.give_up(cx, waiting, &error);
+        }
+        let error = RequestError::Busy(format!(
+            "there was no room for pages to be loaded for commits within {:?}",
+            cx.config.wait_max
+        ));
+        for waiting in line {
             self.give_up(cx, waiting, &error);
         }
     }

@@ -15,6 +15,7 @@ mod execute;
 mod fetch;
 mod install;
 mod limits;
+mod line;
 mod load;
 mod look;
 mod pages;
@@ -41,6 +42,7 @@ use batch::Batch;
 use boots::Boots;
 use commit::Waiting;
 use copy::Copies;
+use line::Line;
 use pages::Pages;
 use parts::Parts;
 use pending::Pending;
@@ -170,6 +172,8 @@ pub(super) struct Domain {
     pending: Pending,
     /// Commits that wait for pages, by ticket.
     loading_commits: BTreeMap<u64, Waiting>,
+    /// Commits whose pages are to be loaded when there is room for them.
+    line: Line,
     /// Commits that wait for room in an append, in order.
     ready: VecDeque<Waiting>,
     /// When one of those last had its turn.
@@ -398,8 +402,7 @@ impl Domain {
         let under_way = self.flying.iter().map(|(_, batch)| batch).chain([&self.gathering]);
         let forgotten = under_way.flat_map(|batch| &batch.items).filter(forgets).count();
         self.boots.check(self.durable, forgotten);
-        let waiting = || self.ready.iter().chain(self.loading_commits.values());
-        let waiting = || waiting().chain(self.parts.waiting());
+        let waiting = || self.waiting_commits().chain(self.parts.waiting());
         let parts = waiting().filter(|waiting| waiting.request.across.is_some()).count();
         assert!(waiting().count() - parts <= config.waiting_commits_max, "too many commits wait");
         let bytes: usize = waiting().map(|w| w.bytes).sum();
@@ -413,6 +416,7 @@ impl Domain {
             |batch: &Batch| batch.items.iter().filter_map(batch::Item::stamp).count() as u64;
         let flying = self.flying.as_ref().map_or(0, |(_, batch)| tentative(batch));
         assert_eq!(stamps, flying + tentative(&self.gathering), "a stamp without its commit");
+        self.line.check(config);
         self.check_pending(config, links);
         self.check_parts(config);
         self.check_loads(links);

@@ -100,6 +100,11 @@ impl Pending {
         self.commits.get(&id).map_or(&[], |entry| &entry.passers)
     }
 
+    /// Whether a link waits for it.
+    pub(super) fn is_waited_for(&self, id: CommitId) -> bool {
+        self.passers(id).iter().any(|passer| passer.link.is_some())
+    }
+
     /// It, or its refusal, is in an append: nobody asks for rights any more.
     pub(super) fn gathered(&mut self, id: CommitId) {
         if let Some(entry) = self.commits.get_mut(&id) {
@@ -168,7 +173,9 @@ impl Pending {
 impl Domain {
     /// A link is gone: nobody is answered on it.
     pub(super) fn gone_from_pending(&mut self, link: LinkId) {
-        if !self.pending.gone(link) {
+        let in_vain = self.pending.gone(link);
+        self.leave_line();
+        if !in_vain {
             return;
         }
         crate::probe::probe("answer-withheld-in-vain");
@@ -187,8 +194,9 @@ impl Domain {
         let withheld: usize = batches.map(|batch| batch.withheld.len()).sum();
         assert_eq!(withheld, self.pending.withheld, "withheld answers are miscounted");
         assert!(withheld <= config.waiting_commits_max, "too many answers are withheld (P7)");
-        let waiting = self.ready.iter().chain(self.loading_commits.values());
-        for waiting in waiting.filter(|waiting| !self.parts.follows(waiting.request.id)) {
+        for waiting in
+            self.waiting_commits().filter(|waiting| !self.parts.follows(waiting.request.id))
+        {
             let passers = self.pending.passers(waiting.request.id);
             assert!(!passers.is_empty(), "a commit that waits came over some link");
             let gone = passers.iter().filter(|passer| passer.link.is_none());

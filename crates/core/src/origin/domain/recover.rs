@@ -3,6 +3,7 @@
 use super::batch::{Batch, Item};
 use super::boots::Boots;
 use super::install::Installing;
+use super::line::Line;
 use super::pages::Pages;
 use super::parts::{Parts, Replayed};
 use super::pending::Pending;
@@ -136,6 +137,7 @@ impl Domain {
             ring: Ring::new(Stamp::ZERO, downlink.ring_bytes_max, downlink.ring_commits_max),
             pending: Pending::default(),
             loading_commits: BTreeMap::new(),
+            line: Line::new(now),
             ready: VecDeque::new(),
             taken_at: now,
             parts: Parts::recovered(meta.domain, HistoryId::default(), Replayed::default()),

@@ -12,7 +12,7 @@ impl Domain {
             ("service not open", usize::from(!self.is_open())),
             ("commits without an answer", self.pending.len()),
             ("commits that wait for pages", self.loading_commits.len()),
-            ("commits that wait for room", self.ready.len()),
+            ("commits that wait for room", self.ready.len() + self.line.len()),
             ("bytes of commits that wait", self.waiting_bytes),
             ("bytes pinned for commits", self.pinned_bytes),
             ("records of an append", self.gathering.items.len() + flying),

@@ -131,3 +131,25 @@ fn bug_131_loads_leave_with_their_link() {
     run.settle();
     run.t.end("origin_bug_131_loads_leave");
 }
+
+/// Bug 212, found by a night (seed 20992268555311). A commit for whose pages there was no room was put off, and came again
+/// after a while that grows: whoever came at the right moment was served, and one could wait for ever (P10). They wait in
+/// line, and one for whom nobody waits any more leaves it.
+#[test]
+fn bug_212_commits_wait_in_line_for_their_pages() {
+    let mut run = Run::new(
+        "P10. Pages of one commit alone are loaded at a time. a writes page 2, b pages 3 and 4, a page 5, and c \
+         page 6. a closes its link, and its commit of page 5 is as if it had not come: c's is next after b's.",
+        OriginConfig { page_cache_bytes: 0, pinned_bytes_max: 1, ..OriginConfig::default() },
+    );
+    run.two_nodes();
+    come_back(&mut run, 3, "c", 30);
+    run.pages(6);
+    run.link(vec![Commit::new(10, 100, 7).put(2, 1, 1, "x").on(1)]);
+    run.link(vec![Commit::new(20, 100, 7).put(3, 1, 1, "x").put(4, 1, 1, "x").on(2)]);
+    run.link(vec![Commit::new(10, 101, 7).put(5, 1, 1, "x").on(1)]);
+    run.link(vec![Commit::new(30, 1, 7).put(6, 1, 1, "x").on(3)]);
+    run.link(vec![closed(1)]);
+    run.settle();
+    run.t.end("origin_bug_212_in_line");
+}

@@ -1,0 +1,199 @@
+//! Commits whose pages are to be loaded and have no room yet (`pinned_bytes_max`): they wait in line.
+//!
+//! Put off, to come again after a while, one that needs much would never find room while others come that need little (P10,
+//! bug 212). Processes have it by turns, however many commits each has there; who is next waits for the room that it
+//! needs, and all others for it.
+
+use super::commit::Waiting;
+use super::{Context, Domain};
+use crate::id::BootId;
+use crate::message::RequestError;
+use crate::origin::OriginConfig;
+use crate::time::Instant;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The line of a domain.
+#[derive(Debug)]
+pub(super) struct Line {
+    boots: BTreeMap<BootId, VecDeque<Waiting>>,
+    /// In the order of their turns.
+    round: VecDeque<BootId>,
+    len: usize,
+    bytes: usize,
+    /// When there was room for another one last.
+    moved: Instant,
+    /// What was pinned when the next one found no room: while it is not less there is none.
+    no_room_at: Option<usize>,
+}
+
+impl Line {
+    pub(super) fn new(now: Instant) -> Self {
+        let (boots, round) = (BTreeMap::new(), VecDeque::new());
+        Self { boots, round, len: 0, bytes: 0, moved: now, no_room_at: None }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Waiting> {
+        self.boots.values().flatten()
+    }
+
+    /// It moves on: somebody's pages are being loaded, or there is room again.
+    pub(super) fn moves(&mut self, now: Instant) {
+        self.moved = now;
+    }
+
+    /// Whether one more commit may wait, of this process and so many bytes: the line has half of what may wait in a domain,
+    /// and no process more than half of that, or one.
+    fn takes(&self, config: &OriginConfig, boot: BootId, bytes: usize) -> bool {
+        let own = self.boots.get(&boot);
+        let own_bytes = own.into_iter().flatten().map(|waiting| waiting.bytes).sum::<usize>();
+        let own = own.map_or(0, VecDeque::len);
+        let (most, bytes_max) = (config.waiting_commits_max / 2, config.waiting_bytes_max / 2);
+        let room = self.len < most && self.bytes + bytes <= bytes_max;
+        let share = own < most / 2 && own_bytes + bytes <= bytes_max / 2;
+        self.len == 0 || room && (own == 0 || share)
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        self.len += 1;
+        self.bytes += waiting.bytes;
+        let boot = waiting.request.id.boot;
+        let of_boot = self.boots.entry(boot).or_default();
+        if of_boot.is_empty() {
+            self.round.push_back(boot);
+        }
+        of_boot.push_back(waiting);
+    }
+
+    fn next(&self) -> Option<&Waiting> {
+        self.boots[self.round.front()?].front()
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let boot = self.round.pop_front()?;
+        let of_boot = self.boots.get_mut(&boot).expect("it has a turn");
+        let waiting = of_boot.pop_front().expect("who waits for nothing has no turn");
+        match of_boot.is_empty() {
+            true => drop(self.boots.remove(&boot)),
+            false => self.round.push_back(boot),
+        }
+        self.len -= 1;
+        self.bytes -= waiting.bytes;
+        self.no_room_at = None;
+        Some(waiting)
+    }
+
+    /// Takes out those of which that is said.
+    pub(super) fn take_out(&mut self, mut out: impl FnMut(&Waiting) -> bool) -> Vec<Waiting> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut taken = Vec::new();
+        for of_boot in self.boots.values_mut() {
+            let all = std::mem::take(of_boot).into_iter();
+            let (gone, rest): (VecDeque<_>, VecDeque<_>) = all.partition(&mut out);
+            *of_boot = rest;
+            taken.extend(gone);
+        }
+        self.boots.retain(|_, of_boot| !of_boot.is_empty());
+        self.round.retain(|boot| self.boots.contains_key(boot));
+        self.len -= taken.len();
+        self.bytes -= taken.iter().map(|waiting| waiting.bytes).sum::<usize>();
+        self.no_room_at = None;
+        taken
+    }
+
+    /// Takes out those that have waited for too long: as long as one after the other has its turn, theirs will come (bug
+    /// 148), but not for ever.
+    pub(super) fn take_late(&mut self, config: &OriginConfig, now: Instant) -> Vec<Waiting> {
+        let (moved, wait_max) = (self.moved, config.wait_max);
+        self.take_out(|Waiting { since, .. }| {
+            let (queued, most) = ((*since).max(moved).after(wait_max), since.after(wait_max * 3));
+            queued.min(most) <= now
+        })
+    }
+
+    /// Panics when an invariant is broken.
+    pub(super) fn check(&self, config: &OriginConfig) {
+        let bytes: usize = self.iter().map(|waiting| waiting.bytes).sum();
+        assert_eq!((self.iter().count(), bytes), (self.len, self.bytes), "the line is miscounted");
+        assert_eq!(self.boots.len(), self.round.len(), "each process has one turn in a round");
+        assert!(self.round.iter().all(|boot| self.boots.contains_key(boot)), "a turn of nobody");
+        assert!(self.len <= (config.waiting_commits_max / 2).max(1), "the line is too long");
+        let parts = self.iter().filter(|waiting| waiting.request.across.is_some());
+        assert_eq!(parts.count(), 0, "a part of a transaction waits in line");
+    }
+}
+
+impl Domain {
+    /// A commit needs pages that are not here. Whether it is to wait in line for room for those that it writes.
+    pub(super) fn has_to_line_up(&self, cx: &Context<'_>, waiting: &Waiting) -> bool {
+        // Parts wait for each other, and would do so here too: of each domain one or two are loaded at a time. Who has had
+        // its turn goes on.
+        let spared =
+            waiting.request.across.is_some() || waiting.lined || !waiting.pinned.is_empty();
+        !spared
+            && (!self.line.is_empty()
+                || self.pinned_bytes > 0 && !self.may_pin(cx, self.pins(&waiting.request)))
+    }
+
+    pub(super) fn line_up(&mut self, cx: &mut Context<'_>, mut waiting: Waiting) {
+        let id = waiting.request.id;
+        if !self.line.takes(cx.config, id.boot, waiting.bytes) {
+            let waits = self.line.len();
+            let error = format!("{waits} commits wait for room for pages that they need");
+            return self.give_up(cx, waiting, &RequestError::Busy(error));
+        }
+        crate::probe::probe("commit-waits-for-room-for-pages");
+        waiting.lined = true;
+        waiting.since = cx.now;
+        self.line.push(waiting);
+    }
+
+    /// Loads pages for those who are next, as far as there is room for them.
+    pub(super) fn load_for_next(&mut self, cx: &mut Context<'_>) {
+        while self.has_room_for_next(cx) {
+            let mut waiting = self.line.pop().expect("there is a next one");
+            self.line.moves(cx.now);
+            waiting.since = cx.now;
+            self.prepare(cx, waiting);
+        }
+    }
+
+    /// Whether there is a next one, and room for its pages, or nobody waits for it any more.
+    pub(super) fn has_room_for_next(&mut self, cx: &Context<'_>) -> bool {
+        let Some(next) = self.line.next() else { return false };
+        if self.pinned_bytes == 0 {
+            return true;
+        }
+        if self.line.no_room_at.is_some_and(|pinned| pinned <= self.pinned_bytes) {
+            return false;
+        }
+        let has = self.may_pin(cx, self.pins(&next.request));
+        self.line.no_room_at = (!has).then_some(self.pinned_bytes);
+        has
+    }
+
+    /// Nobody waits any more for some of those who stand in line: it is as if they had not come. Who is gone may come back, and
+    /// asks again.
+    pub(super) fn leave_line(&mut self) {
+        let pending = &self.pending;
+        for waiting in self.line.take_out(|waiting| !pending.is_waited_for(waiting.request.id)) {
+            crate::probe::probe("commit-left-in-line");
+            self.leave(&waiting);
+            self.pending.take(waiting.request.id);
+        }
+    }
+
+    /// Whether pages of so many bytes have room beside those of other commits.
+    fn may_pin(&self, cx: &Context<'_>, bytes: usize) -> bool {
+        self.pinned_bytes + bytes <= cx.config.pinned_bytes_max
+    }
+}
