@@ -1,5 +1,6 @@
 //! Pages asked for: joining, sending, keeping changes meanwhile, installing.
 
+use super::demand::Demand;
 use super::link::{SentFetch, violation};
 use super::{Cache, Out};
 use crate::cache::PageCopy;
@@ -17,8 +18,6 @@ use std::sync::Arc;
 
 /// A page that does not check is asked for again this often.
 const DAMAGED_MAX: u32 = 2;
-/// A queue shorter than this is not tidied.
-const QUEUED_MIN: usize = 64;
 
 /// A page asked for, or queued to be.
 #[derive(Default)]
@@ -44,7 +43,7 @@ pub(super) struct Flight {
 #[derive(Default)]
 pub(super) struct Flights {
     flights: BTreeMap<PageId, Flight>,
-    demand: VecDeque<PageId>,
+    demand: Demand,
     prefetch: VecDeque<PageId>,
     /// Answers that wait, by the version they wait for.
     waiting: BTreeSet<(Stamp, PageId)>,
@@ -87,7 +86,7 @@ impl Flights {
     /// Nothing that was asked on the lost link is answered any more.
     pub(super) fn lose_link(&mut self) {
         self.flights.retain(|_, flight| !flight.waiters.is_empty());
-        self.demand = self.flights.keys().copied().collect();
+        self.demand.clear();
         self.prefetch.clear();
         self.waiting.clear();
         self.kept = 0;
@@ -99,16 +98,16 @@ impl Flights {
             flight.kept.clear();
             flight.answer = None;
         }
+        for (page, flight) in &self.flights {
+            flight.waiters.iter().for_each(|user| self.demand.push(*user, *page));
+        }
+        self.tidy();
     }
 
-    /// Drops entries of flights that were given up, once they are more than half: without a link
-    /// nothing else takes them out.
     fn tidy(&mut self) {
-        if self.demand.len() > 2 * self.flights.len() + QUEUED_MIN {
-            let mut seen = BTreeSet::new();
-            let flights = &self.flights;
-            self.demand.retain(|page| flights.contains_key(page) && seen.insert(*page));
-        }
+        let waits = |flight: &Flight, user| flight.sent.is_none() && flight.waiters.contains(&user);
+        let flights = &self.flights;
+        self.demand.tidy(|user, page| flights.get(&page).is_some_and(|it| waits(it, user)));
     }
 
     fn remove(&mut self, page: PageId) -> Option<Flight> {
@@ -134,7 +133,7 @@ impl Flights {
         let Flight { waiters, damaged, registered, seen, .. } = flight;
         let flight = Flight { waiters, damaged, registered, seen, ..Flight::default() };
         self.flights.insert(page, flight);
-        self.demand.push_front(page);
+        self.demand.push_again(page);
     }
 
     /// The page of a fetch is not to come after all, and nothing says that there is such a page. It is
@@ -162,8 +161,7 @@ impl Flights {
     }
 
     pub(super) fn check(&self) {
-        let queued = self.demand.len();
-        assert!(queued <= 3 * self.flights.len() + 2 * QUEUED_MIN, "queued fetches are bounded");
+        self.demand.check();
         let kept: usize = self.flights.values().map(|flight| flight.kept.len()).sum();
         assert_eq!(kept, self.kept, "kept changes are counted");
         for (stamp, page) in &self.waiting {
@@ -180,13 +178,10 @@ impl Cache {
     /// A user wants a page that is not here: joins its fetch, or queues one.
     pub(super) fn want(&mut self, domain: DomainId, page: PageId, user: RequestId) {
         let flights = &mut self.domains.get_mut(&domain).expect("attached").flights;
-        let queued = flights.flights.contains_key(&page);
         let flight = flights.flights.entry(page).or_default();
         // No notice is ever sent while a fetch is under way, so that joining it is safe (rule 7).
-        let promoted = flight.sent.is_none() && flight.waiters.is_empty();
-        flight.waiters.insert(user);
-        if !queued || promoted {
-            flights.demand.push_back(page);
+        if flight.waiters.insert(user) && flight.sent.is_none() {
+            flights.demand.push(user, page);
             flights.tidy();
         }
     }
@@ -519,9 +514,13 @@ impl super::Domain {
         let mut asks = Vec::new();
         let mut seen = BTreeSet::new();
         while asks.len() < max {
-            let queue =
-                if prefetch { &mut self.flights.prefetch } else { &mut self.flights.demand };
-            let Some(page) = queue.pop_front() else { break };
+            let Flights { flights, demand, prefetch: ahead, .. } = &mut self.flights;
+            let unsent = |page| flights.get(&page).is_some_and(|flight| flight.sent.is_none());
+            let next = match prefetch {
+                true => ahead.pop_front(),
+                false => demand.pop(|page| unsent(page) && !seen.contains(&page)),
+            };
+            let Some(page) = next else { break };
             let Some(flight) = self.flights.flights.get_mut(&page) else {
                 continue;
             };

@@ -25,6 +25,7 @@ mod boots;
 mod calls;
 mod commits;
 mod deleted;
+mod demand;
 mod domain;
 mod flights;
 mod helps;
