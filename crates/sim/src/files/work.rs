@@ -30,6 +30,8 @@ type Files = FileSystem<SimStore>;
 
 /// Between two tries of something that fails.
 const AGAIN: Duration = Duration::from_millis(300);
+/// The same once it failed often.
+const AGAIN_MAX: Duration = Duration::from_secs(5);
 /// What fails at the end is tried again for so long.
 const END: Duration = Duration::from_secs(60);
 /// Bytes of a page's content; and of what is beyond what one transaction frees.
@@ -183,7 +185,7 @@ async fn tends(process: Arc<Process>) {
 /// Ends it as an unmount does, the line being whole. What is refused for want of a right is left.
 async fn end(process: &Process) {
     let files = &process.files;
-    let begun = instant();
+    let (begun, mut pause) = (instant(), AGAIN);
     while instant().duration_since(begun) < END {
         let settled = files.settle_unknown().await;
         let flushed = files.flush_all().await;
@@ -196,7 +198,9 @@ async fn end(process: &Process) {
         }
         // What is lost is lost: it was told.
         let _told = flushed;
-        sleep(AGAIN).await;
+        // Whatever is refused looks at all its pages anew each time.
+        sleep(pause).await;
+        pause = (2 * pause).min(AGAIN_MAX);
     }
 }
 

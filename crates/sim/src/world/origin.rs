@@ -90,7 +90,14 @@ pub(super) enum Queue {
 impl StoreHost {
     /// The store of a domain that is yet to be made.
     pub fn new(domain: DomainId, plan: &Plan, rng: &mut Rng) -> Self {
-        let blocks = if plan.short_segments { [8; 3] } else { [8, 16, 64] };
+        // What a site of files gathers is committed in one record, which a segment has to hold: 64 MiB, against 4 MiB at
+        // once.
+        let gathers = plan.files.as_ref().is_some_and(|files| files.dirty_bytes.0 > 4096 * 8);
+        let blocks = match (gathers, plan.short_segments) {
+            (true, _) => [64; 3],
+            (false, true) => [8; 3],
+            (false, false) => [8, 16, 64],
+        };
         let segment_bytes = 4096 * crate::plan::pick(rng, &blocks);
         Self {
             domain,

@@ -40,9 +40,13 @@ impl Oracle {
                 && self.intent(*tag).is_asked_by(commit)
         };
         let asked = self.asked.get(&(node, domain)).map_or(&[][..], |asked| asked);
+        // One that was told how it ended was sent as another one like it: that was put off before it was sent.
+        let is_open =
+            |tag: &u64| mine(tag) && matches!(self.intent(*tag).fate, Fate::Open | Fate::Lost);
         let place = asked
             .iter()
-            .position(mine)
+            .position(is_open)
+            .or_else(|| asked.iter().position(mine))
             .unwrap_or_else(|| panic!("{node:?} commits what no client asked for: {commit:?}"));
         self.asked.get_mut(&(node, domain)).expect("just seen").remove(place)
     }
