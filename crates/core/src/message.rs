@@ -5,6 +5,7 @@
 //! bulk messages may overtake one another, and across lanes nothing may be assumed
 //! (`docs/decisions/0001-page-copies-and-cursors.md`).
 
+use crate::across::{ORIGINS_SINCE, OriginMessage};
 use crate::commit::{Change, CommitRequest, IdRange, Outcome, PageKind};
 use crate::group::{GROUPS_SINCE, GroupMessage};
 use crate::id::{
@@ -15,7 +16,7 @@ use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
 
 /// The newest protocol version spoken here.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 /// The oldest protocol version spoken here.
 pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
 
@@ -491,6 +492,8 @@ pub enum Message {
     /// About neighbours: between a member of a group and its redirector, or between two members. Not on a
     /// link of a protocol version before 4.
     Group(GroupMessage),
+    /// What origins say to each other.
+    Origin(OriginMessage),
 
     // ---- child to parent, Control ----
     /// First message of a link.
@@ -896,6 +899,7 @@ impl Message {
             Self::Commit { commit, .. } if commit.across.is_some() => ACROSS_SINCE,
             Self::Commit { commit, .. } if commit.restores() => RESTORES_SINCE,
             Self::Group(_) => GROUPS_SINCE,
+            Self::Origin(_) => ORIGINS_SINCE,
             _ => 1,
         }
     }
@@ -954,6 +958,7 @@ impl Message {
             | Self::VolumeDeleted { .. }
             | Self::Volumes { .. }
             | Self::Rights { .. }
+            | Self::Origin(_)
             | Self::Failed { .. } => Lane::Control,
             Self::Group(message) => message.lane(),
             Self::Resumed { .. }

@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Of the formats that this code writes.
-const VERSION: &str = "v5";
+const VERSION: &str = "v6";
 
 /// What a version's folder holds.
 const KINDS: [&str; 5] = ["frames", "message", "meta", "page", "record"];
@@ -195,17 +195,17 @@ fn a_version_that_cannot_be_read_is_noticed() {
     let files = |version: &str, kind: &str| folder.join(version).join(kind);
     for entry in list(&directory().join("record")) {
         let path = directory().join("record").join(&entry);
-        std::fs::create_dir_all(files("v7", "record")).expect("writable");
-        std::fs::copy(path, files("v7", "record").join(&entry)).expect("writable");
+        std::fs::create_dir_all(files("v8", "record")).expect("writable");
+        std::fs::copy(path, files("v8", "record").join(&entry)).expect("writable");
     }
-    assert!(read_versions(&folder).is_ok_and(|read| read["v7"]["record"] > 0));
-    std::fs::create_dir_all(files("v8", "record")).expect("writable");
-    std::fs::write(files("v8", "record").join("torn.hex"), "ff ff ff").expect("writable");
+    assert!(read_versions(&folder).is_ok_and(|read| read["v8"]["record"] > 0));
+    std::fs::create_dir_all(files("v9", "record")).expect("writable");
+    std::fs::write(files("v9", "record").join("torn.hex"), "ff ff ff").expect("writable");
     let torn = read_versions(&folder).expect_err("it is no record");
-    assert!(torn.contains("v8/record/torn.hex"), "{torn}");
-    std::fs::rename(files("v8", "record"), files("v8", "rumour")).expect("writable");
+    assert!(torn.contains("v9/record/torn.hex"), "{torn}");
+    std::fs::rename(files("v9", "record"), files("v9", "rumour")).expect("writable");
     let unknown = read_versions(&folder).expect_err("nobody reads that kind");
-    assert!(unknown.contains("v8/rumour"), "{unknown}");
+    assert!(unknown.contains("v9/rumour"), "{unknown}");
     std::fs::remove_dir_all(&folder).expect("it is ours");
 }
 

@@ -197,6 +197,10 @@ pub(crate) struct OriginArgs {
     /// How many order domains the store is to have: those that it lacks are made
     #[arg(long, value_name = "N")]
     pub(crate) domains: Option<u32>,
+    /// Another origin, with whose domains there may be transactions over both; may be repeated. It is to list this
+    /// one, too, and both need a certificate of `--role origin` that was issued since there are such links
+    #[arg(long = "peer", value_name = "NAME=HOST:PORT")]
+    pub(crate) peers: Vec<String>,
     /// Serve children that saw commits which this store lost: they drop what they saw after the
     /// fork. For a store restored from a backup, once its loss is accepted
     #[arg(long)]

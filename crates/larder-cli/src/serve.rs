@@ -127,6 +127,10 @@ pub(crate) async fn origin(arguments: &OriginArgs, common: &Common) -> Result<()
         .identity(&arguments.identity)
         .path("origin.data", arguments.data.as_ref())
         .set("origin.listen", arguments.listen.as_ref())
+        .set(
+            "origin.peers",
+            (!arguments.peers.is_empty()).then(|| arguments.peers.join(",")).as_ref(),
+        )
         .set("origin.create", arguments.create.then_some(true))
         .set("origin.domains", arguments.domains)
         .set("origin.accept_fork", arguments.accept_fork.then_some(true))

@@ -22,6 +22,8 @@ pub(crate) async fn run(arguments: &StatusArgs, common: &Common) -> Result<()> {
     if let Some(fields) = value.as_object_mut() {
         tables.extend(fields.remove("domains").map(|domains| domains_table(&domains)));
         tables.extend(fields.remove("children").map(|children| children_table(&children)));
+        let peers = fields.remove("peers").filter(|peers| items(peers).next().is_some());
+        tables.extend(peers.map(|peers| peers_table(&peers)));
         tables.extend(fields.get_mut("group").map(take_members));
     }
     let mut general = table();
@@ -114,6 +116,26 @@ fn registered(directory: &Value) -> String {
         (pages, None | Some(0)) => format!("{pages} pages"),
         (pages, Some(whole)) => format!("{pages} pages + {whole} all"),
     }
+}
+
+/// Other origins: one line for each.
+fn peers_table(peers: &Value) -> Table {
+    let mut table = table();
+    table.set_header(["ORIGIN", "ADDRESS", "CONNECTED", "DOMAINS", "TROUBLE"]);
+    for peer in items(peers) {
+        let text = |key: &str| peer[key].as_str().unwrap_or("-").to_owned();
+        let connected = if peer["connected"].as_bool() == Some(true) { "yes" } else { "no" };
+        let domains: Vec<&str> = items(&peer["domains"]).filter_map(Value::as_str).collect();
+        let row = [
+            text("name"),
+            text("address"),
+            connected.to_owned(),
+            domains.join(" "),
+            text("trouble"),
+        ];
+        table.add_row(row);
+    }
+    table
 }
 
 /// The links to children: one line for each domain that a child follows.

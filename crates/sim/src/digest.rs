@@ -1,5 +1,6 @@
 //! A number for every message, for the trace hash: cheap, and different whenever what matters is.
 
+use larder_core::across::OriginMessage;
 use larder_core::commit::Outcome;
 use larder_core::group::GroupMessage;
 use larder_core::id::PageId;
@@ -53,6 +54,11 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
         | Message::Failed { request, .. } => mixer.add(request.0),
         Message::KeepAlive => mixer,
         Message::Group(message) => mix_group(mixer, message),
+        Message::Origin(message) => match message {
+            OriginMessage::Greets { name, .. } => mixer.add(name.len() as u64),
+            OriginMessage::Serves { domains } => mixer.add(domains.len() as u64),
+            OriginMessage::Says { from, to, .. } => mixer.add(from.0).add(to.0),
+        },
         Message::For { name, message } => {
             mixer.add(name.len() as u64).add(message_kind(message));
             mix(mixer, message)
@@ -192,6 +198,11 @@ fn message_kind(message: &Message) -> u64 {
             GroupMessage::Update { .. } => 68,
             GroupMessage::Complete { .. } => 69,
             GroupMessage::Acknowledged { .. } => 70,
+        },
+        Message::Origin(message) => match message {
+            OriginMessage::Greets { .. } => 71,
+            OriginMessage::Serves { .. } => 72,
+            OriginMessage::Says { .. } => 73,
         },
     }
 }

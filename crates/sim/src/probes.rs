@@ -125,7 +125,7 @@ pub const PROBES: [(&str, Reached); 191] = [
     ("neighbour-kept", Often),
     ("neighbour-lacks-it", Often),
     ("neighbour-linked-again", Often),
-    ("neighbour-sends-before-its-greeting", Often),
+    ("neighbour-sends-before-its-greeting", Rare),
     ("neighbour-sends-on", Often),
     // Machines of ours send none.
     ("neighbour-sent-damage", Rare),

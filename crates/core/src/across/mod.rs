@@ -10,11 +10,13 @@
 
 mod coordinator;
 mod participant;
+mod said;
 #[cfg(test)]
 mod tests;
 
 pub use coordinator::{Coordinator, Next};
 pub use participant::{Followed, Participant, Prepared, Turn};
+pub use said::{ORIGINS_SINCE, OriginMessage};
 
 use crate::commit::{Abort, PartId};
 use crate::id::{Attempt, CommitId};

@@ -13,6 +13,8 @@ use crate::time::Duration;
 pub struct OriginConfig {
     /// Links down.
     pub downlink: DownlinkConfig,
+    /// The names of the origins whose domains may be in a transaction with those here (decision 0038). Default: none.
+    pub peers: Vec<String>,
     /// Bytes of clean pages kept in memory. Default: 256 MiB.
     pub page_cache_bytes: usize,
     /// Bytes of changed, not yet installed pages beyond which new commits wait. Default: 256 MiB.
@@ -37,7 +39,8 @@ pub struct OriginConfig {
     /// Bytes of commits that wait; a further one is answered `Busy`. Default: 128 MiB.
     pub waiting_bytes_max: usize,
     /// Bytes of pages kept in memory for commits that wait; a further one that needs pages loaded
-    /// waits in line, which is half as long as all that may wait. Default: 256 MiB (one commit may need more).
+    /// waits in line, with half of all that may wait, and for three times `wait_max` at most. Default: 256 MiB (one
+    /// commit may need more).
     pub pinned_bytes_max: usize,
     /// Most loads of pages from the page engine under way. Default: 256.
     pub loads_max: usize,
@@ -101,6 +104,7 @@ impl Default for OriginConfig {
     fn default() -> Self {
         Self {
             downlink: DownlinkConfig { name: "origin".into(), ..DownlinkConfig::default() },
+            peers: Vec::new(),
             page_cache_bytes: 256 << 20,
             dirty_bytes_max: 256 << 20,
             install_bytes: 32 << 20,

@@ -1,7 +1,8 @@
 //! Inputs and outputs of the origin machine.
 
-use crate::id::{DomainId, PageId, PageNo, Stamp, VolumeId};
+use crate::id::{DomainId, LinkId, PageId, PageNo, Stamp, VolumeId};
 use crate::machine::{LinkInput, LinkOutput};
+use crate::message::{CloseReason, Message};
 use crate::record::{InstallBatch, LogRecord, Lsn, StoredPage};
 use crate::time::WallTime;
 
@@ -82,11 +83,41 @@ pub struct Unreadable {
     pub full: bool,
 }
 
+/// What happens on links to other origins (decision 0038).
+#[derive(Clone, PartialEq, Debug)]
+pub enum PeerInput {
+    /// A connection to another origin stands; `peer` is the name its certificate proved, which is an origin's.
+    Opened {
+        /// Its number, of no link to a child.
+        link: LinkId,
+        /// Who is at the other end.
+        peer: String,
+        /// This side has dialed: of two links between the same origins each dials one.
+        dialed: bool,
+    },
+    /// The connection is gone; nothing more comes from it, and what was sent may be lost.
+    Closed {
+        /// Its number.
+        link: LinkId,
+        /// What the other side said, if it said anything.
+        reason: Option<CloseReason>,
+    },
+    /// A message came.
+    Received {
+        /// From which link.
+        link: LinkId,
+        /// What.
+        message: Message,
+    },
+}
+
 /// What the origin is told.
 #[derive(Clone, PartialEq, Debug)]
 pub enum OriginInput {
     /// Of links to children.
     Link(LinkInput),
+    /// Of links to other origins.
+    Peer(PeerInput),
     /// The origin's wall clock, handed in with a regular tick (at least once a second).
     WallClock(WallTime),
     /// Bytes that are free where a domain's store is, handed in now and then: told with volumes.

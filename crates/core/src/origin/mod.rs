@@ -8,6 +8,7 @@ mod config;
 mod domain;
 pub mod io;
 mod looks;
+mod peers;
 #[cfg(feature = "faults")]
 mod rest;
 mod volumes;
@@ -23,6 +24,8 @@ use crate::time::{Instant, WallTime};
 use domain::{Asker, Context, Domain, Event};
 use io::{OriginInput, OriginOutput};
 use looks::{Looks, Wanted};
+pub use peers::PeerStatus;
+use peers::Peers;
 use std::collections::{BTreeMap, VecDeque};
 use volumes::Volumes;
 
@@ -34,6 +37,7 @@ pub struct Origin {
     domains: BTreeMap<DomainId, Domain>,
     volumes: Volumes,
     looks: Looks,
+    peers: Peers,
     /// Lists of volumes go on then.
     list_at: Option<Instant>,
     wall: (WallTime, Instant),
@@ -55,6 +59,7 @@ impl Origin {
             domains: BTreeMap::new(),
             volumes: Volumes::default(),
             looks: Looks::default(),
+            peers: Peers::new(&config.downlink, &config.peers),
             list_at: None,
             wall: (wall, now),
             config,
@@ -162,30 +167,10 @@ impl Origin {
                 Event::Waits | Event::Failed => self.welcome_held(now, out),
             }
         }
+        self.tell_peers(now, out);
         if !said.is_empty() {
             self.settle(now, said, out);
         }
-    }
-
-    /// Passes on what domains say to each other, in order; says whether there was anything. What is said to one
-    /// that does not serve is lost, and said again.
-    fn pass_between(
-        &mut self,
-        now: Instant,
-        events: &mut Vec<Event>,
-        out: &mut Vec<OriginOutput>,
-    ) -> bool {
-        let is_said = |event: &mut Event| matches!(event, Event::Between { .. });
-        let said: Vec<Event> = events.extract_if(.., is_said).collect();
-        let any = !said.is_empty();
-        for event in said {
-            if let Event::Between { from, to, between } = event
-                && self.serves(to)
-            {
-                self.with(now, to, events, out, |domain, cx| domain.between(cx, from, between));
-            }
-        }
-        any
     }
 
     /// A domain serves. Children that were welcomed while its store was full were not told of it,
@@ -302,7 +287,8 @@ impl Origin {
                 let parts = commit.across.iter().flat_map(|across| across.parts());
                 let domains = parts.map(|part| part.domain);
                 let mut elsewhere = domains.filter(|domain| !self.domains.contains_key(domain));
-                let elsewhere = elsewhere.next();
+                let elsewhere =
+                    elsewhere.find_map(|of| self.peers.why_not(of).map(|why| (of, why)));
                 self.with(now, domain, events, out, |domain, cx| {
                     domain.commit(cx, link, commit, elsewhere);
                 });
@@ -474,6 +460,7 @@ impl Machine for Origin {
                     self.ask(now, link, ask, &mut events, out);
                 }
             }
+            OriginInput::Peer(input) => self.peer(now, input, &mut events, out),
             OriginInput::WallClock(wall) => {
                 self.wall = (wall, now);
                 for domain in self.domains.values_mut() {
@@ -513,6 +500,7 @@ impl Machine for Origin {
         for link in quiet {
             self.ask(now, link, Ask::Pump, &mut events, out);
         }
+        self.peers.timeouts(now, out);
         let ids: Vec<DomainId> = self.domains.keys().copied().collect();
         for id in ids {
             self.with(now, id, &mut events, out, |domain, cx| domain.enforce_limits(cx));
@@ -522,11 +510,13 @@ impl Machine for Origin {
 
     fn next_timeout(&self) -> Option<Instant> {
         let domains = self.domains.values().filter_map(Domain::next_timeout);
-        domains.chain(self.links.next_timeout()).chain(self.list_at).min()
+        let links = self.links.next_timeout().into_iter().chain(self.peers.next_timeout());
+        domains.chain(links).chain(self.list_at).min()
     }
 
     fn check(&self) {
         self.links.check();
+        self.peers.check();
         for domain in self.domains.values() {
             domain.check(&self.config, &self.links);
         }

@@ -366,14 +366,14 @@ fn range_of(head: &head::Range) -> Result<IdRange, WireError> {
     })
 }
 
-fn domain_field(info: &DomainInfo) -> Bytes {
+pub(super) fn domain_field(info: &DomainInfo) -> Bytes {
     let mut epochs = Vec::new();
     Packed::Epochs(&info.epochs).write(&mut epochs);
     let head = head::Domain { domain: info.domain.0, epochs: epochs.into() };
     head.encode_to_vec().into()
 }
 
-fn domain_of(bytes: Bytes) -> Result<DomainInfo, WireError> {
+pub(super) fn domain_of(bytes: Bytes) -> Result<DomainInfo, WireError> {
     let head: head::Domain = head::read(bytes)?;
     Ok(DomainInfo { domain: DomainId(head.domain), epochs: packed::read_epochs(head.epochs)? })
 }

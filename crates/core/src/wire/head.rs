@@ -323,6 +323,29 @@ heads! {
         members: Vec<Bytes> = (bytes = "bytes", repeated, tag = "1"),
     }
 
+    // ---- between origins ----
+    Serves {
+        domains: Vec<Bytes> = (bytes = "bytes", repeated, tag = "1"),
+    }
+    CommitName {
+        boot: Vec<u8> = (bytes = "vec", tag = "1"),
+        sequence: u64 = (uint64, tag = "2"),
+    }
+    Says {
+        from: u64 = (fixed64, tag = "1"),
+        to: u64 = (fixed64, tag = "2"),
+        what: u32 = (uint32, tag = "3"),
+        history: Vec<u8> = (bytes = "vec", tag = "4"),
+        number: u64 = (uint64, tag = "5"),
+        domain: u64 = (fixed64, tag = "6"),
+        coordinator: Option<CommitName> = (message, optional, tag = "7"),
+        part: Option<CommitName> = (message, optional, tag = "8"),
+        name: String = (string, tag = "9"),
+        ready: bool = (bool, tag = "10"),
+        refused: Option<Ending> = (message, optional, tag = "11"),
+        later: Option<Failure> = (message, optional, tag = "12"),
+    }
+
     // ---- log records and metadata ----
     CommitRecord {
         stamp: u64 = (uint64, tag = "1"),

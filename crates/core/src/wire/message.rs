@@ -2,7 +2,7 @@
 
 use super::packed::Packed;
 use super::varint::{Counter, Reader, Sink};
-use super::{KINDS_IGNORED, WireError, copy, down, group, message_bytes_max, up};
+use super::{KINDS_IGNORED, WireError, copy, down, group, message_bytes_max, origins, up};
 use crate::commit::{Abort, COMMIT_BYTES_MAX, COMMIT_READS_MAX, COMMIT_WRITES_MAX, CommitRequest};
 use crate::id::DomainId;
 use crate::message::{Lane, Message};
@@ -61,6 +61,9 @@ pub(super) mod kind {
     pub(in crate::wire) const UPDATE: u32 = 78;
     pub(in crate::wire) const COMPLETE: u32 = 79;
     pub(in crate::wire) const ACKNOWLEDGED: u32 = 80;
+    pub(in crate::wire) const GREETS: u32 = 81;
+    pub(in crate::wire) const SERVES: u32 = 82;
+    pub(in crate::wire) const SAYS: u32 = 83;
     pub(in crate::wire) const REFRESH: u32 = 1000;
 }
 
@@ -69,7 +72,7 @@ fn lane_of(kind: u32) -> Option<Lane> {
     match kind {
         kind::GOODBYE..=kind::VOLUME_DELETED | kind::COPY_PAGES => Some(Lane::Control),
         kind::ASK_RIGHTS..=kind::FOR | kind::JOIN..=kind::LACKS => Some(Lane::Control),
-        kind::COMPLETE | kind::ACKNOWLEDGED => Some(Lane::Control),
+        kind::COMPLETE..=kind::SAYS => Some(Lane::Control),
         kind::RESUMED..=kind::HISTORY | kind::VOLUME_RIGHTS | kind::UPDATE => Some(Lane::Stream),
         kind::COMMIT..=kind::COPIED => Some(Lane::Bulk),
         kind if KINDS_IGNORED.contains(&kind) => Some(Lane::Control),
@@ -270,6 +273,7 @@ fn body_of(message: &Message) -> Body<'_> {
         | Message::For { .. } => up::volume_body(message),
         Message::CopyPages { .. } | Message::Copied { .. } => copy::body(message),
         Message::Group(message) => group::body(message),
+        Message::Origin(message) => origins::body(message),
         Message::Goodbye { .. }
         | Message::KeepAlive
         | Message::Welcome { .. }
@@ -315,6 +319,7 @@ fn message_of(kind: u32, body: Bytes) -> Result<Message, WireError> {
         }
         kind::COPY_PAGES | kind::COPIED => copy::message(kind, body),
         kind::JOIN..=kind::ACKNOWLEDGED => group::message(kind, body).map(Message::Group),
+        kind::GREETS..=kind::SAYS => origins::message(kind, body).map(Message::Origin),
         _ => down::message(kind, body),
     }
 }

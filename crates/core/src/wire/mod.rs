@@ -16,6 +16,7 @@ mod group;
 mod head;
 mod lanes;
 mod message;
+mod origins;
 mod packed;
 mod parts;
 mod reason;

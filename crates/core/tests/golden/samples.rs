@@ -1,6 +1,7 @@
 //! One of everything that has a format, with every field in use.
 
 use bytes::Bytes;
+use larder_core::across::{Between, Ended, OriginMessage, Vote};
 use larder_core::commit::*;
 use larder_core::group::*;
 use larder_core::id::*;
@@ -142,7 +143,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// How many kinds of message there are.
-pub(crate) const KINDS: usize = 51;
+pub(crate) const KINDS: usize = 54;
 
 /// A number for each kind, below [`KINDS`]; a new kind must be entered here, and get a sample.
 pub(crate) fn kind(message: &Message) -> usize {
@@ -200,6 +201,11 @@ pub(crate) fn kind(message: &Message) -> usize {
             GroupMessage::Complete { .. } => 49,
             GroupMessage::Acknowledged { .. } => 50,
         },
+        Message::Origin(message) => match message {
+            OriginMessage::Greets { .. } => 51,
+            OriginMessage::Serves { .. } => 52,
+            OriginMessage::Says { .. } => 53,
+        },
     }
 }
 
@@ -210,7 +216,52 @@ pub(crate) fn messages() -> Vec<(&'static str, Message)> {
     messages.extend(endings());
     messages.extend(flow());
     messages.extend(about_neighbours());
+    messages.extend(between_origins());
     messages
+}
+
+fn between_origins() -> Vec<(&'static str, Message)> {
+    let versions = Versions { oldest: 5, newest: 6 };
+    let attempt = Attempt { history: epochs()[1].history, number: 300 };
+    let (coordinator, part) = (commit_id(), other_part().id);
+    let ended = |ended| Between::Ended { coordinator, part, ended };
+    let vote = |vote| Between::Vote { attempt, vote };
+    let busy = || RequestError::Busy("detail".into());
+    let says = vec![
+        ("says-await", Between::Await { coordinator, part }),
+        ("says-arrived", Between::Arrived { coordinator, part, name: "node-one".into() }),
+        ("says-ended-refused", ended(Ended::Refused(Abort::Deleted(VOLUME)))),
+        ("says-ended-later", ended(Ended::Later(busy()))),
+        ("says-ended-unknown", ended(Ended::Unknown)),
+        (
+            "says-prepare",
+            Between::Prepare { attempt, coordinator: other_part(), part: coordinator },
+        ),
+        ("says-vote-ready", vote(Vote::Ready)),
+        ("says-vote-refused", vote(Vote::Refused(Abort::Lost(page(9))))),
+        ("says-vote-absent", vote(Vote::Absent)),
+        ("says-vote-later", vote(Vote::Later(busy()))),
+        ("says-decide", Between::Decide { attempt }),
+        ("says-release", Between::Release { attempt }),
+        ("says-ask", Between::Ask { attempt }),
+        ("says-followed", Between::Followed { attempt }),
+    ];
+    let (from, to) = (DOMAIN, DomainId(5));
+    let says =
+        says.into_iter().map(|(name, between)| (name, OriginMessage::Says { from, to, between }));
+    let first = [
+        ("greets", OriginMessage::Greets { versions, name: "origin-one".into() }),
+        (
+            "serves",
+            OriginMessage::Serves {
+                domains: vec![
+                    DomainInfo { domain: DomainId(5), epochs: Vec::new() },
+                    DomainInfo { domain: DOMAIN, epochs: epochs() },
+                ],
+            },
+        ),
+    ];
+    first.into_iter().chain(says).map(|(name, said)| (name, Message::Origin(said))).collect()
 }
 
 fn about_neighbours() -> Vec<(&'static str, Message)> {

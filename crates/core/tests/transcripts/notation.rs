@@ -1,12 +1,13 @@
 //! Messages as short text. Ids are written as small numbers: tests use small ones.
 
+use larder_core::across::{Between, OriginMessage};
 use larder_core::commit::{
     Aspect, Change, CommitRequest, Op, Outcome, PageChange, Read, Target, Write,
 };
 use larder_core::group::{GroupMessage, Member};
-use larder_core::id::{CommitId, DomainId, PageId};
+use larder_core::id::{Attempt, CommitId, DomainId, PageId};
 use larder_core::message::{
-    CopyCursor, Epoch, Message, PageAnswer, PageBody, ResumeAnswer, VolumeInfo,
+    CopyCursor, DomainInfo, Epoch, Message, PageAnswer, PageBody, ResumeAnswer, VolumeInfo,
 };
 use larder_core::page::{Page, Record};
 use larder_core::rights::{Right, Rights};
@@ -102,14 +103,45 @@ pub(crate) fn message(message: &Message) -> String {
         | Message::For { .. } => about_rights(message),
         Message::CopyPages { .. } | Message::Copied { .. } => copies(message),
         Message::Group(message) => group(message),
-        Message::AllocateIds { .. }
-        | Message::OpenVolume { .. }
-        | Message::ListVolumes { .. }
-        | Message::CreateVolume { .. }
-        | Message::ChangeVolume { .. }
-        | Message::DeleteVolume { .. }
-        | Message::VolumeDeleted { .. }
-        | Message::Volumes { .. } => format!("{message:?}"),
+        Message::Origin(message) => between_origins(message),
+        message => format!("{message:?}"),
+    }
+}
+
+fn between_origins(message: &OriginMessage) -> String {
+    match message {
+        OriginMessage::Greets { versions, name } => format!("Greets {name}, speaks {versions}"),
+        OriginMessage::Serves { domains } => {
+            let line = |info: &DomainInfo| match info.epochs.is_empty() {
+                true => format!("d{} not now", info.domain.0),
+                false => format!("d{} {}", info.domain.0, line(&info.epochs)),
+            };
+            format!("Serves [{}]", join(domains, line))
+        }
+        OriginMessage::Says { from, to, between } => {
+            format!("d{} to d{}: {}", from.0, to.0, said(between))
+        }
+    }
+}
+
+fn said(between: &Between) -> String {
+    let of = |attempt: &Attempt| format!("h{}/{}", attempt.history.0, attempt.number);
+    match between {
+        Between::Await { coordinator, part } => {
+            format!("Await {} of {}", commit_id(*part), commit_id(*coordinator))
+        }
+        Between::Arrived { coordinator, part, name } => {
+            format!("Arrived {} of {} by {name}", commit_id(*part), commit_id(*coordinator))
+        }
+        Between::Ended { part, ended, .. } => format!("Ended {}: {ended:?}", commit_id(*part)),
+        Between::Prepare { attempt, part, .. } => {
+            format!("Prepare {} for {}", commit_id(*part), of(attempt))
+        }
+        Between::Vote { attempt, vote } => format!("Vote {}: {vote:?}", of(attempt)),
+        Between::Decide { attempt } => format!("Decide {}", of(attempt)),
+        Between::Release { attempt } => format!("Release {}", of(attempt)),
+        Between::Ask { attempt } => format!("Ask {}", of(attempt)),
+        Between::Followed { attempt } => format!("Followed {}", of(attempt)),
     }
 }
 

@@ -221,6 +221,9 @@ pub struct OriginSection {
     /// Names, and beginnings of names with `*`, of certificates whose holders may make volumes and
     /// do everything with each. Where `default_rights` is `admin` everybody may.
     pub admins: Names,
+    /// Other origins, with whose domains there may be transactions over both: `name=host:port`, with commas between.
+    /// Each is to list this one, too.
+    pub peers: String,
 }
 
 impl Default for OriginSection {
@@ -236,6 +239,7 @@ impl Default for OriginSection {
             lease: Period(Duration::from_secs(10)),
             default_rights: DefaultRight(Right::Admin),
             admins: Names::default(),
+            peers: String::new(),
         }
     }
 }
@@ -547,6 +551,7 @@ impl Config {
             return Err(invalid(key, why));
         }
         self.check_parents()?;
+        self.check_peers()?;
         if self.group.elects() {
             let node = self.node();
             if !is_node_name(&node.redirector().name) {

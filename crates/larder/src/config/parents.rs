@@ -1,9 +1,12 @@
 //! Whose child a process is: a node or a relay may have several parents (decision 0037).
 
-use super::{Config, ConfigError, NodeSection, RelaySection, invalid};
+use super::{Config, ConfigError, NodeSection, OriginSection, RelaySection, invalid};
+use larder_core::message::{certificate_of, is_node_name};
 
 /// Most parents of a process.
 const PARENTS_MAX: usize = 8;
+/// Most other origins of an origin.
+const PEERS_MAX: usize = 32;
 
 /// Links to a parent are numbered from a multiple of this on.
 pub(crate) const LINKS_OF_PARENT: u64 = 1 << 32;
@@ -27,7 +30,35 @@ impl RelaySection {
     }
 }
 
+impl OriginSection {
+    /// The other origins that it speaks to: names and addresses.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = (&str, &str)> {
+        listed(&self.peers).map(|one| one.split_once('=').unwrap_or((one, "")))
+    }
+}
+
 impl Config {
+    /// Whether the other origins will do.
+    pub(super) fn check_peers(&self) -> Result<(), ConfigError> {
+        let refused = |why: &str| Err(invalid("origin.peers", why));
+        let mut names = std::collections::BTreeSet::new();
+        for (name, address) in self.origin.peers() {
+            let good = is_node_name(name) && certificate_of(name) == name;
+            if !good || address.trim().is_empty() || address.contains('=') {
+                return refused(
+                    "not `name=host:port`, with commas between, each name that of a certificate",
+                );
+            }
+            if name == self.name || !names.insert(name) {
+                return refused(&format!("{name} is this origin itself, or there twice"));
+            }
+        }
+        if names.len() > PEERS_MAX {
+            return refused(&format!("more than {PEERS_MAX}"));
+        }
+        Ok(())
+    }
+
     /// Whether the parents will do.
     pub(super) fn check_parents(&self) -> Result<(), ConfigError> {
         check_listed("node.parent", self.node.parents())?;
@@ -89,6 +120,22 @@ mod tests {
         for pairs in refused {
             let error = with(pairs).expect_err("refused").to_string();
             assert!(error.contains("parent"), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_origins_have_names_and_addresses() {
+        let config =
+            with(&[("name", "east"), ("origin.peers", "west=b:1, north=c:2")]).expect("valid");
+        let peers: Vec<_> = config.origin.peers().collect();
+        assert_eq!(peers, [("west", "b:1"), ("north", "c:2")]);
+        assert_eq!(with(&[]).expect("valid").origin.peers().count(), 0);
+        for refused in
+            ["west", "west=", "=b:1", "west=b:1,west=c:1", "we/st=b:1", "east=b:1", "west=b=1"]
+        {
+            let refused = with(&[("name", "east"), ("origin.peers", refused)]);
+            let error = refused.expect_err("refused").to_string();
+            assert!(error.contains("origin.peers"), "{error}");
         }
     }
 }

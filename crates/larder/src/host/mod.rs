@@ -12,7 +12,7 @@ use larder_core::id::LinkId;
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::CloseReason;
 use larder_core::origin::Origin;
-use larder_core::origin::io::{OriginInput, OriginOutput};
+use larder_core::origin::io::{OriginInput, OriginOutput, PeerInput};
 use larder_core::relay::Relay;
 use larder_core::relay::io::{RelayInput, RelayOutput};
 use larder_core::time::Instant;
@@ -57,14 +57,38 @@ macro_rules! linked {
         }
     };
 }
-linked!(Origin, OriginInput, OriginOutput);
 linked!(Relay, RelayInput, RelayOutput);
+
+impl Linked for Origin {
+    fn link_input(side: Side, input: LinkInput) -> OriginInput {
+        if side != Side::Peer {
+            return OriginInput::Link(input);
+        }
+        OriginInput::Peer(match input {
+            LinkInput::UpOpened { link, peer, .. } => {
+                PeerInput::Opened { link, peer, dialed: true }
+            }
+            LinkInput::DownOpened { link, peer, .. } => {
+                PeerInput::Opened { link, peer, dialed: false }
+            }
+            LinkInput::Closed { link, reason } => PeerInput::Closed { link, reason },
+            LinkInput::Received { link, message, .. } => PeerInput::Received { link, message },
+        })
+    }
+
+    fn link_output(output: OriginOutput) -> Result<LinkOutput, OriginOutput> {
+        match output {
+            OriginOutput::Link(output) => Ok(output),
+            other => Err(other),
+        }
+    }
+}
 
 impl Linked for Cache {
     fn link_input(side: Side, input: LinkInput) -> CacheInput {
         match side {
             Side::Neighbour => CacheInput::Neighbour(input),
-            Side::Up | Side::Down => CacheInput::Link(input),
+            Side::Up | Side::Down | Side::Peer => CacheInput::Link(input),
         }
     }
 

@@ -98,6 +98,7 @@ impl GroupFigures {
             (Side::Neighbour, Direction::Sent) => 3,
             // Of those from neighbours the ones count that are of use: see `peer_fetch`.
             (Side::Neighbour, Direction::Received)
+            | (Side::Peer, _)
             | (Side::Up, Direction::Sent)
             | (Side::Down, Direction::Received) => return,
         };

@@ -42,6 +42,7 @@ kinds! {
     Goodbye "goodbye" Control,
     KeepAlive "keep_alive" Control,
     Group "group" Control,
+    Origin "origin" Control,
     Hello "hello" Control,
     Resume "resume" Control,
     Register "register" Control,

@@ -44,6 +44,8 @@ pub enum Side {
     Down,
     /// To a neighbour, whoever dialled.
     Neighbour,
+    /// Between origins, whoever dialled.
+    Peer,
 }
 
 /// How a transaction ended.
@@ -414,6 +416,7 @@ impl Metrics {
             Side::Up => "up_failed",
             Side::Down => "down_failed",
             Side::Neighbour => "neighbour_failed",
+            Side::Peer => "peer_failed",
         };
         self.connects.get_or_create(&Label { what }).inc();
     }
@@ -695,6 +698,7 @@ fn side_name(side: Side) -> &'static str {
         Side::Up => "up",
         Side::Down => "down",
         Side::Neighbour => "neighbour",
+        Side::Peer => "peer",
     }
 }
 

@@ -3,6 +3,7 @@
 mod data;
 mod origin;
 mod pace;
+mod peers;
 mod relay;
 mod status;
 mod store;

@@ -1,6 +1,7 @@
 //! An origin: domains' stores, the machine, and links from children.
 
 use super::data::{OpenDomain, Parts, open_all};
+use super::peers::{FIRST_PEER_LINK, PeerLinks};
 use super::status::{Seen, directory, domain_name, unreadable_pages};
 use super::store::StoreThreads;
 use super::{FIRST_DOWN_LINK, ServerError};
@@ -10,7 +11,7 @@ use crate::host::{Host, Inputs, Outlet, Queues};
 use crate::http::{Probe, Telling};
 use crate::metrics::{Metrics, Side, StorePart};
 use crate::tls::{Credentials, Uses};
-use crate::transport::{Door, LinkSender, LinkSetup, Links, Listener};
+use crate::transport::{Door, Guests, LinkSender, LinkSetup, Links, Listener};
 use larder_core::downlink::DownlinkConfig;
 use larder_core::id::{DomainId, LinkId, VolumeId};
 use larder_core::message::LinkLimits;
@@ -42,6 +43,7 @@ pub struct OriginServer {
     failed: Failed,
     damaged: Damaged,
     told: Told,
+    peers: PeerLinks,
     host: Mutex<Option<JoinHandle<()>>>,
     tasks: Vec<AbortHandle>,
 }
@@ -76,7 +78,8 @@ impl OriginServer {
     /// Opens the store, recovers its domains, and serves links. Store errors name the folder.
     pub async fn start(config: OriginConfig) -> Result<Self, ServerError> {
         let crl_required = config.link.crl_required;
-        let uses = Uses { serves: true, crl_required, ..Uses::default() };
+        let origins = config.origin.peers().next().is_some();
+        let uses = Uses { serves: true, origins, crl_required, ..Uses::default() };
         let credentials = Credentials::load(&config.tls_dir, &config.name, uses)?;
         let domains = open_domains(&config).await?;
         let ids: Vec<DomainId> = domains.iter().map(|d| d.recovered.meta.domain).collect();
@@ -96,13 +99,19 @@ impl OriginServer {
         };
         let door = Door::open(listen, &credentials).await.map_err(listen_error)?;
         let address = door.address().map_err(listen_error)?;
-        let links = Links::new(Side::Down, setup, credentials.clone(), FIRST_DOWN_LINK);
-        let listener = Listener::of_links(door, links, config.link.clone());
+        let links = |side, first| Links::new(side, setup.clone(), credentials.clone(), first);
+        let guests = Guests::default();
+        guests.let_in(links(Side::Down, FIRST_DOWN_LINK));
+        if origins {
+            guests.let_in(links(Side::Peer, FIRST_PEER_LINK));
+        }
+        let listener = Listener::new(door, guests, credentials.clone(), config.link.clone());
         let failed = Failed::default();
         let damaged = Damaged::default();
         let told = Told::default();
         let outlet = (&failed, &damaged, &told);
         let host = start_machine(&config, domains, queues, &metrics, outlet)?;
+        let (peers, dials) = PeerLinks::start(&config, &setup, &credentials);
         let accept = tokio::spawn(listener.run());
         let clock = tokio::spawn(wall_clock(inputs.clone()));
         let watch = tokio::spawn(credentials.clone().watch(metrics.clone()));
@@ -118,7 +127,12 @@ impl OriginServer {
             damaged,
             told,
             credentials,
-            tasks: [&accept, &clock, &watch, &room, &host].map(JoinHandle::abort_handle).to_vec(),
+            peers,
+            tasks: [&accept, &clock, &watch, &room, &host]
+                .map(JoinHandle::abort_handle)
+                .into_iter()
+                .chain(dials)
+                .collect(),
             host: Mutex::new(Some(host)),
         })
     }
@@ -255,6 +269,7 @@ fn machine_config(config: &OriginConfig, domains: usize) -> origin::OriginConfig
             hello_max: config.link.connect_limit.0,
             ..defaults.downlink
         },
+        peers: config.origin.peers().map(|(name, _)| name.to_owned()).collect(),
         recent_writes_max,
         page_cache_bytes: share,
         dirty_bytes_max: share,
@@ -521,6 +536,7 @@ impl Probe for OriginServer {
             notes.extend(told.removals.values().cloned());
             notes.extend(told.renamed.iter().cloned());
         }
+        notes.extend(self.peers.notes());
         notes.extend(self.credentials.notes());
         notes
     }
@@ -531,6 +547,7 @@ impl Probe for OriginServer {
             if let Some(seen) = &seen {
                 seen.measure(&self.metrics);
             }
+            let peers = self.peers.status(&self.inputs).await;
             let (faults, unreadable) = (self.faults(), self.unreadable());
             let domain = |id: &DomainId| {
                 let status = seen.as_ref().and_then(|seen| seen.domain(*id));
@@ -553,6 +570,7 @@ impl Probe for OriginServer {
                 "certificate": self.credentials.status(),
                 "domains": self.domains.iter().map(domain).collect::<Vec<_>>(),
                 "children": seen.as_ref().map(Seen::children),
+                "peers": peers,
                 "figures": self.metrics.summary(),
             })
         })

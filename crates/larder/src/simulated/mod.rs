@@ -137,7 +137,7 @@ fn outside<T>(what: impl FnOnce() -> T) -> T {
 /// What a process's certificate proves.
 pub(crate) fn proven(name: String, role: Role) -> crate::tls::Proven {
     let groups = world().map_or_else(Vec::new, |world| world.groups(&name));
-    crate::tls::Proven { name, role, groups }
+    crate::tls::Proven { name, role, groups, is_origin: false }
 }
 
 pub(crate) fn limits() -> Option<Limits> {

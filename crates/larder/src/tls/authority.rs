@@ -42,18 +42,22 @@ pub enum Role {
     Node,
     /// Opens links and serves them.
     Relay,
-    /// Serves links.
+    /// Serves links, and opens them to other origins.
     Origin,
 }
 
 impl Role {
-    fn usages(self) -> &'static [ExtendedKeyUsagePurpose] {
+    fn usages(self) -> Vec<ExtendedKeyUsagePurpose> {
+        let both =
+            || vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         match self {
-            Self::Node => &[ExtendedKeyUsagePurpose::ClientAuth],
-            Self::Relay => {
-                &[ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth]
+            Self::Node => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Self::Relay => both(),
+            // It connects to other origins. By these two alone it would be a relay.
+            Self::Origin => {
+                let origin = ExtendedKeyUsagePurpose::Other(super::ORIGIN_USAGE.to_vec());
+                both().into_iter().chain([origin]).collect()
             }
-            Self::Origin => &[ExtendedKeyUsagePurpose::ServerAuth],
         }
     }
 }
@@ -267,7 +271,7 @@ impl Authority {
         }
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = role.usages().to_vec();
+        params.extended_key_usages = role.usages();
         params.use_authority_key_identifier_extension = true;
         // By itself it would be made of the key, and a renewal with the same key would be revoked
         // together with what it replaces. Positive, and as long as every other one.

@@ -59,6 +59,8 @@ pub(crate) struct Uses {
     pub(crate) neighbours: bool,
     /// Finds out with others of the group who is its redirector.
     pub(crate) elects: bool,
+    /// Has links to other origins.
+    pub(crate) origins: bool,
 }
 
 /// What links are served with, and what they are opened with; what is not needed is not there.
@@ -73,6 +75,8 @@ pub(crate) struct Trust {
     neighbours: Configs,
     /// Datagrams of the group's membership.
     members: Configs,
+    /// From other origins, and to them.
+    origins: Configs,
     /// To a redirector that the group has found: whatever its name is, it must be of the group.
     redirector: Option<Arc<rustls::ClientConfig>>,
 }
@@ -93,7 +97,8 @@ impl Trust {
         let neighbours = of_members(uses.neighbours, Protocol::Neighbours)?;
         let members = of_members(uses.elects, Protocol::Members)?;
         let redirector = uses.elects.then(|| identity.client_config(None)).transpose()?;
-        Ok(Self { identity, tree: (server, client), neighbours, members, redirector })
+        let origins = uses.origins.then(|| identity.origin_configs()).transpose()?.unzip();
+        Ok(Self { identity, tree: (server, client), neighbours, members, origins, redirector })
     }
 
     fn configs(&self, protocol: Protocol) -> &Configs {
@@ -101,6 +106,7 @@ impl Trust {
             Protocol::Tree => &self.tree,
             Protocol::Neighbours => &self.neighbours,
             Protocol::Members => &self.members,
+            Protocol::Origins => &self.origins,
         }
     }
 
@@ -211,7 +217,9 @@ impl Credentials {
         if let Some(identity) = crate::simulated::identity(&name) {
             // Pipes have no TLS.
             let (tree, neighbours, members) = <(Configs, Configs, Configs)>::default();
-            let trust = Trust { identity: identity?, tree, neighbours, members, redirector: None };
+            let origins = (None, None);
+            let trust =
+                Trust { identity: identity?, tree, neighbours, members, origins, redirector: None };
             let (current, looked) = (watch::Sender::new(Arc::new(trust)), Mutex::default());
             return Ok(Arc::new(Self { dir, name, uses, current, looked }));
         }

@@ -107,6 +107,7 @@ impl Issued {
         let (serves, connects) =
             usage.map_or((false, false), |u| (u.value.server_auth, u.value.client_auth));
         let role = match (serves, connects) {
+            _ if super::is_origin(&parsed) => Role::Origin,
             (true, true) => Role::Relay,
             (true, false) => Role::Origin,
             (false, true) => Role::Node,

@@ -176,6 +176,30 @@ impl Identity {
         Ok((self.serving(alpn)?, self.connecting(Arc::new(verifier), alpn)?))
     }
 
+    /// For links between origins, accepted and dialled. Whether the other one is an origin, and which, is looked at when it
+    /// has shaken hands.
+    pub(crate) fn origin_configs(
+        &self,
+    ) -> Result<(Arc<rustls::ServerConfig>, Arc<rustls::ClientConfig>), TlsError> {
+        let (_, certificate) = X509Certificate::from_der(&self.own.chain[0])
+            .map_err(|e| malformed(&self.own.certificate_path, &e.to_string()))?;
+        if !is_origin(&certificate) {
+            return Err(TlsError::WrongRole {
+                path: self.own.certificate_path.clone(),
+                name: self.name.clone(),
+                wanted: "speak to other origins (`origin.peers`)",
+            });
+        }
+        let verifier = Arc::new(verify::ParentVerifier::new(
+            self.trusted.roots.clone(),
+            self.trusted.revoked.clone(),
+            self.provider.clone(),
+            None,
+        ));
+        let alpn = Protocol::Origins.alpn();
+        Ok((self.serving(alpn)?, self.connecting(verifier, alpn)?))
+    }
+
     /// Whether its certificate lets it serve links.
     pub(crate) fn may_serve(&self) -> bool {
         self.check_usage(true).is_ok()
@@ -265,7 +289,12 @@ impl Identity {
         let (_, certificate) = X509Certificate::from_der(&self.own.chain[0])
             .map_err(|e| malformed(&self.own.certificate_path, &e.to_string()))?;
         let usage = certificate.extended_key_usage().ok().flatten().is_some_and(|usage| {
-            if serves { usage.value.server_auth } else { usage.value.client_auth }
+            // An origin connects to other origins alone.
+            if serves {
+                usage.value.server_auth
+            } else {
+                usage.value.client_auth && !is_origin(&certificate)
+            }
         });
         usage.then_some(()).ok_or_else(|| TlsError::WrongRole {
             path: self.own.certificate_path.clone(),
@@ -342,6 +371,8 @@ pub(crate) enum Protocol {
     Neighbours,
     /// Datagrams of a group's membership.
     Members,
+    /// Links between origins.
+    Origins,
 }
 
 impl Protocol {
@@ -350,8 +381,25 @@ impl Protocol {
             Self::Tree => ALPN,
             Self::Neighbours => b"larder-group/1",
             Self::Members => b"larder-members/1",
+            Self::Origins => b"larder-origins/1",
         }
     }
+}
+
+/// The usage by which a certificate is an origin's, beside those of who serves and who connects: one of Larder's own, as a
+/// number below 2.25.
+const ORIGIN_USAGE: &[u64] = &[2, 25, 7_813_586_407_434_252_897];
+
+/// Whether a certificate says that its holder is an origin, to other origins too (decision 0038).
+fn is_origin(certificate: &X509Certificate<'_>) -> bool {
+    let usage = certificate.extended_key_usage().ok().flatten();
+    usage.is_some_and(|usage| {
+        let all = usage.value.server_auth && usage.value.client_auth;
+        let own = |oid: &x509_parser::der_parser::Oid<'_>| {
+            oid.iter().is_some_and(|arcs| arcs.eq(ORIGIN_USAGE.iter().copied()))
+        };
+        all && usage.value.other.iter().any(own)
+    })
 }
 
 /// Beginning of the URI under which a certificate names a group.
@@ -375,13 +423,17 @@ pub(crate) struct Proven {
     pub(crate) role: larder_core::message::Role,
     /// The groups it is of.
     pub(crate) groups: Vec<String>,
+    /// It is an origin, and may speak to others.
+    pub(crate) is_origin: bool,
 }
 
 impl Proven {
     /// What a certificate says; none: it holds no name.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (role, groups) = (peer_role(certificate), peer_groups(certificate));
-        Some(Self { name: peer_name(certificate)?, role, groups })
+        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+        let is_origin = is_origin(&parsed);
+        Some(Self { name: peer_name(certificate)?, role, groups, is_origin })
     }
 
     /// Whether it is of a group.
@@ -416,7 +468,8 @@ pub fn peer_groups(certificate: &CertificateDer<'_>) -> Vec<String> {
 pub fn peer_role(certificate: &CertificateDer<'_>) -> larder_core::message::Role {
     let serves = X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| {
         let usage = certificate.extended_key_usage().ok().flatten();
-        usage.is_some_and(|usage| usage.value.server_auth && usage.value.client_auth)
+        let both = usage.is_some_and(|usage| usage.value.server_auth && usage.value.client_auth);
+        both && !is_origin(&certificate)
     });
     if serves { larder_core::message::Role::Relay } else { larder_core::message::Role::Node }
 }

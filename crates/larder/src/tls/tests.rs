@@ -87,7 +87,14 @@ fn the_certificate_says_who_may_be_a_relay() {
     };
     assert_eq!(role("relay"), Child::Relay);
     assert_eq!(role("node-one"), Child::Node);
+    // It connects to other origins, by a usage of its own.
     assert_eq!(role("origin"), Child::Node);
+    let proven = |name: &str| {
+        let path = dir.join(certificate_file(name));
+        let certificate = &read_certificates(&path, "").expect("issued")[0];
+        Proven::of(certificate).expect("it has a name").is_origin
+    };
+    assert_eq!(["origin", "relay", "node-one"].map(proven), [true, false, false]);
 }
 
 #[test]
@@ -97,6 +104,8 @@ fn a_node_cannot_pose_as_an_origin() {
     assert!(matches!(node.server_config(), Err(TlsError::WrongRole { .. })));
     let origin = Identity::load(&dir, "origin").expect("issued");
     assert!(matches!(origin.client_config(None), Err(TlsError::WrongRole { .. })));
+    assert!(origin.origin_configs().is_ok());
+    assert!(matches!(node.origin_configs(), Err(TlsError::WrongRole { .. })));
 }
 
 #[test]

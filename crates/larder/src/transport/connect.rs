@@ -31,6 +31,8 @@ pub(super) struct Target {
     pub(super) link: LinkConfig,
     /// It is the redirector that the group has found: who is not of the group is not linked to.
     pub(super) found: bool,
+    /// The name that must be proved there; empty: any that may serve.
+    pub(super) expects: String,
 }
 
 /// A connection that stands.
@@ -80,6 +82,15 @@ impl Target {
         let known = certificate.and_then(|one| Some((Proven::of(&one)?, one)));
         let (peer, certificate) =
             known.ok_or_else(|| Failure::Other(format!("{} has no name", self.address)))?;
+        if self.side == Side::Peer && !peer.is_origin {
+            return Err(Failure::Other(not_an_origin(&peer.name)));
+        }
+        if !self.expects.is_empty() && self.expects != peer.name {
+            let (address, wanted) = (&self.address, &self.expects);
+            let why =
+                format!("at {address} is {}, and not {wanted}: see `origin.peers`", peer.name);
+            return Err(Failure::Other(why));
+        }
         if self.found && !self.credentials.in_group(&peer) {
             let Proven { name, .. } = peer;
             return Err(Failure::Other(format!("the certificate of {name} is not of the group")));
@@ -91,6 +102,7 @@ impl Target {
         let trust = self.credentials.current();
         match self.side {
             Side::Neighbour => trust.client(Protocol::Neighbours),
+            Side::Peer => trust.client(Protocol::Origins),
             Side::Up | Side::Down if self.found => trust.redirector(),
             Side::Up | Side::Down => trust.client(Protocol::Tree),
         }
@@ -173,6 +185,14 @@ pub(super) async fn open_tls(
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from("larder.invalid").expect("a valid name");
     tokio_rustls::TlsConnector::from(config).connect(name, stream).await
+}
+
+/// Why somebody is no other origin.
+pub(super) fn not_an_origin(name: &str) -> String {
+    format!(
+        "the certificate of {name} is not that of an origin which speaks to others: renew it with `larder ca renew \
+         {name}`, or issue it with `--role origin`"
+    )
 }
 
 /// How a link broke, in words.

@@ -9,6 +9,7 @@ use crate::group::Helper;
 use crate::metrics::Side;
 use crate::planted::{RuntimeFault, planted};
 use crate::tls::{Credentials, TlsError};
+use larder_core::across::OriginMessage;
 use larder_core::id::LinkId;
 use larder_core::message::{CloseReason, Message};
 use std::net::IpAddr;
@@ -156,7 +157,8 @@ impl Dialer {
         state: watch::Sender<LinkState>,
     ) -> Self {
         let (side, address) = (Side::Up, String::new());
-        let target = Target { side, address, parent: 0, credentials, link, found: false };
+        let expects = String::new();
+        let target = Target { side, address, parent: 0, credentials, link, found: false, expects };
         Self {
             parents,
             target,
@@ -166,6 +168,12 @@ impl Dialer {
             helper: None,
             unfit: None,
         }
+    }
+
+    /// It is to another origin, of this name.
+    pub(crate) fn of_peer(mut self, name: &str) -> Self {
+        (self.target.side, self.target.expects) = (Side::Peer, name.to_owned());
+        self
     }
 
     /// It is of this one of several parents.
@@ -228,7 +236,7 @@ impl Dialer {
                     self.tell(failed);
                 }
                 Err(failure) => {
-                    self.setup.metrics.link_failed(Side::Up);
+                    self.setup.metrics.link_failed(self.target.side);
                     self.tell(match failure {
                         Failure::Tls(error) => LinkState::Untrusted(error),
                         Failure::Other(why) => LinkState::Down(Some(why)),
@@ -260,6 +268,10 @@ impl Dialer {
         let first = |message: Message| {
             if let Message::Welcome { name, .. } = &message {
                 tracing::info!(parent = %name, address = %self.target.address, "linked");
+                self.state.send_replace(LinkState::Up { parent: name.clone() });
+            }
+            if let Message::Origin(OriginMessage::Greets { name, .. }) = &message {
+                tracing::info!(origin = %name, address = %self.target.address, "linked");
                 self.state.send_replace(LinkState::Up { parent: name.clone() });
             }
             match &self.helper {

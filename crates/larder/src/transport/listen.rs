@@ -1,6 +1,6 @@
 //! What others open: links of children and of neighbours, and connections for datagrams.
 
-use super::connect::{broken, lasting};
+use super::connect::{broken, lasting, not_an_origin};
 use super::link::{Cut, End, LinkSetup};
 use super::{datagrams, prepare};
 use crate::config::LinkConfig;
@@ -111,17 +111,14 @@ impl Links {
 }
 
 fn protocol_of(side: Side) -> Protocol {
-    if side == Side::Neighbour { Protocol::Neighbours } else { Protocol::Tree }
+    match side {
+        Side::Neighbour => Protocol::Neighbours,
+        Side::Peer => Protocol::Origins,
+        Side::Up | Side::Down => Protocol::Tree,
+    }
 }
 
 impl Listener {
-    /// For links of one side.
-    pub(crate) fn of_links(door: Door, links: Links, link: LinkConfig) -> Self {
-        let (guests, credentials) = (Guests::default(), links.credentials.clone());
-        guests.let_in(links);
-        Self::new(door, guests, credentials, link)
-    }
-
     /// At most `link.links_max` are inside at a time.
     pub(crate) fn new(
         door: Door,
@@ -306,7 +303,17 @@ impl Links {
         let link = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
         let (who, at) = (self.who(), address.to_string());
         let in_group = self.credentials.in_group(&peer);
-        let Proven { name: peer, role, .. } = peer;
+        let Proven { name: peer, role, is_origin, .. } = peer;
+        if self.side == Side::Peer && !is_origin {
+            self.setup.metrics.link_failed(self.side);
+            let why = not_an_origin(&peer);
+            return tracing::warn!(%address, why, "connection refused");
+        }
+        if self.side != Side::Peer && is_origin {
+            self.setup.metrics.link_failed(self.side);
+            let why = format!("the certificate of {peer} is an origin's: it is nobody's child");
+            return tracing::warn!(%address, why, "connection refused");
+        }
         tracing::info!(%address, %peer, link = link.0, "{who} linked");
         let opened = LinkInput::DownOpened { link, peer: peer.clone(), role, in_group };
         let opened = (opened, at.as_str());
@@ -332,6 +339,10 @@ impl Links {
 
     /// Who links here.
     fn who(&self) -> &'static str {
-        if self.side == Side::Neighbour { "neighbour" } else { "child" }
+        match self.side {
+            Side::Neighbour => "neighbour",
+            Side::Peer => "origin",
+            Side::Up | Side::Down => "child",
+        }
     }
 }

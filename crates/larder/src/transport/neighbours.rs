@@ -105,6 +105,7 @@ impl NeighbourDialer {
             credentials: self.credentials.clone(),
             link: self.link.clone(),
             found: false,
+            expects: String::new(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::clock::now;
 use crate::metrics::Side;
 use crate::planted::{RuntimeFault, planted};
+use larder_core::across::{Between, OriginMessage};
 use larder_core::group::{GroupMessage, Lack, Member};
 use larder_core::message::{
     CloseReason, CopyAnswer, Message, PageBody, VolumeChange, VolumeKey, VolumeSpec,
@@ -88,6 +89,13 @@ impl LinkSender {
         let message = match self.shared.side {
             Side::Neighbour if waiting + weight(&message) > self.shared.bytes_max / 2 => {
                 not_now(message)
+            }
+            // Nothing waits for it, and it is said again.
+            Side::Peer
+                if matches!(message, Message::Origin(OriginMessage::Says { .. }))
+                    && waiting + weight(&message) > self.shared.bytes_max =>
+            {
+                return false;
             }
             _ => message,
         };
@@ -238,6 +246,7 @@ fn weight(message: &Message) -> usize {
             Message::VolumeRights { rights, .. } => rights_bytes(rights.list()),
             Message::For { name, message } => name.len() + weight(message),
             Message::Group(message) => group_weight(message),
+            Message::Origin(message) => origin_weight(message),
             Message::ChangeVolume { change: VolumeChange::Rights { edits, .. }, .. } => {
                 list(edits) + edits.iter().map(|edit| edit.who.len()).sum::<usize>()
             }
@@ -264,6 +273,16 @@ fn weight(message: &Message) -> usize {
             | Message::Committed { .. }
             | Message::Ids { .. } => 0,
         }
+}
+
+fn origin_weight(message: &OriginMessage) -> usize {
+    match message {
+        OriginMessage::Greets { name, .. } => name.len(),
+        OriginMessage::Serves { domains } => size_of_val(domains.as_slice()),
+        OriginMessage::Says { between: Between::Arrived { name, .. }, .. } => name.len(),
+        // What it says of a refusal is short.
+        OriginMessage::Says { .. } => 256,
+    }
 }
 
 fn group_weight(message: &GroupMessage) -> usize {

@@ -9,4 +9,5 @@ mod files;
 mod groups;
 mod hostile;
 mod parents;
+mod peers;
 mod volumes;

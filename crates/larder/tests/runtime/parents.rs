@@ -86,7 +86,7 @@ async fn a_transaction_over_two_origins_is_refused() {
     });
     let refused = both.await;
     let Err(Error::Invalid(why)) = refused else { panic!("{refused:?}") };
-    assert!(why.contains("several origins"), "{why}");
+    assert!(why.contains("origin.peers"), "{why}");
     let far_session = crate::common::session(&far_volume);
     assert_eq!((value(&session, near).await, value(&far_session, far).await), (0, 0));
 }

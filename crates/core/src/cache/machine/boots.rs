@@ -84,6 +84,10 @@ impl Cache {
         for domain in domains {
             let anew = BootId(self.rng.next_u128());
             let entry = self.domains.get_mut(&domain).expect("just seen");
+            if self.config.parents > 1 && !entry.is_had() {
+                // It was asked for where it may not be: whoever has it forgets the boot by itself (bug 214).
+                continue;
+            }
             let commits = &mut entry.commits;
             if commits.asked_at.is_none() || commits.confirmed() + 1 < commits.next {
                 continue;

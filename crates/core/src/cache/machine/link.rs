@@ -227,6 +227,7 @@ impl Cache {
             _ if !welcomed => violation("a message before Welcome"),
             // It has been noted that something came.
             Message::KeepAlive => Ok(()),
+            Message::Origin(_) => violation("a message of one origin to another"),
             // It was asked for where the domain was thought to be had before.
             Message::Registered { domain, .. } | Message::Unregistered { domain, .. }
                 if self.is_elsewhere(link, domain) =>

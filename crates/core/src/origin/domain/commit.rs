@@ -33,8 +33,10 @@ pub(super) struct Waiting {
     pub(super) rights_seen: u64,
     /// It has waited for what was prepared.
     pub(super) barred: bool,
-    /// It has waited in line for room for its pages.
-    pub(super) lined: bool,
+    /// Bytes of the pages that it pins, of one that waits in line for room for them.
+    pub(super) pins: usize,
+    /// It had its place among those that wait before it had to wait for pages.
+    pub(super) taken_on: bool,
 }
 
 impl Waiting {
@@ -46,7 +48,7 @@ impl Waiting {
         rights_seen: u64,
     ) -> Self {
         let (pinned, pinned_bytes, missing, look) = (Vec::new(), 0, 0, None);
-        let (barred, lined) = (false, false);
+        let (barred, pins, taken_on) = (false, 0, false);
         Self {
             request,
             bytes,
@@ -57,7 +59,8 @@ impl Waiting {
             look,
             rights_seen,
             barred,
-            lined,
+            pins,
+            taken_on,
         }
     }
 }
@@ -69,7 +72,7 @@ impl Domain {
         cx: &mut Context<'_>,
         link: LinkId,
         request: CommitRequest,
-        elsewhere: Option<DomainId>,
+        elsewhere: Option<(DomainId, RequestError)>,
     ) {
         let id = request.id;
         if let Err(error) = self.check_across(&request) {
@@ -96,8 +99,8 @@ impl Domain {
             return self.tell_known(cx, link, id, known);
         }
         // Of one that is asked about again the outcome is known, whatever became of its other domains since.
-        if let Some(domain) = elsewhere {
-            let error = self.cannot_reach(id, domain);
+        if let Some((domain, error)) = elsewhere {
+            let error = self.cannot_reach(id, domain, error);
             return cx.links.defer(link, self.id, id, error, cx.out);
         }
         let passers = [Passer::new(cx, link)];
@@ -125,6 +128,9 @@ impl Domain {
             return;
         }
         let bytes = request.memory_bytes();
+        if self.has_room_to_wait(cx, &request, bytes).is_err() {
+            self.leave_line();
+        }
         if let Err(waiting) = self.has_room_to_wait(cx, &request, bytes) {
             return self.put_off(cx, link, id, format!("{waiting} commits wait"));
         }
@@ -208,18 +214,18 @@ impl Domain {
         match self.look(&mut waiting) {
             // Others wait for what has its turn.
             Looked::Holds(_) if waiting.request.across.is_some() => self.ready.push_front(waiting),
-            Looked::Holds(_) => self.ready.push_back(waiting),
+            Looked::Holds(_) => {
+                waiting.taken_on = true;
+                self.ready.push_back(waiting);
+            }
             Looked::Missing(missing) => self.wait_for(cx, waiting, missing),
             Looked::Changed(read, stamp) => self.refuse_read(cx, waiting, read, stamp),
         }
     }
 
-    fn wait_for(&mut self, cx: &mut Context<'_>, mut waiting: Waiting, missing: Vec<PageId>) {
-        if self.has_to_line_up(cx, &waiting) {
-            return self.line_up(cx, waiting);
-        }
+    /// Keeps all in memory that a commit writes, what is there too: its next look must find it.
+    pub(super) fn pin_for(&mut self, waiting: &mut Waiting) {
         if waiting.pinned.is_empty() {
-            // All it writes, those in memory too: its next look must find them there.
             waiting.pinned = written(&waiting.request);
             waiting.pinned_bytes = self.bytes_of(&waiting.pinned);
             self.pinned_bytes += waiting.pinned_bytes;
@@ -227,6 +233,14 @@ impl Domain {
                 self.pages.pin(*page);
             }
         }
+    }
+
+    fn wait_for(&mut self, cx: &mut Context<'_>, mut waiting: Waiting, missing: Vec<PageId>) {
+        if self.has_to_line_up(cx, &mut waiting) {
+            return self.line_up(cx, waiting);
+        }
+        self.pin_for(&mut waiting);
+        waiting.taken_on = true;
         crate::probe::probe("commit-waits-for-pages");
         waiting.missing = missing.len();
         self.next_ticket += 1;
@@ -238,7 +252,7 @@ impl Domain {
     }
 
     /// Bytes of the pages that are pinned for a commit, if any of them has to be loaded.
-    pub(super) fn pins(&self, request: &CommitRequest) -> usize {
+    pub(super) fn bytes_pinned_for(&self, request: &CommitRequest) -> usize {
         self.bytes_of(&written(request))
     }
 
@@ -284,6 +298,9 @@ impl Domain {
             self.pages.unpin(*page);
         }
         self.pinned_bytes -= waiting.pinned_bytes;
+        if waiting.pinned_bytes > 0 {
+            self.line.room_is_made();
+        }
         self.waiting_bytes -= waiting.bytes;
     }
 
@@ -329,7 +346,11 @@ impl Domain {
             self.load_for_next(cx);
             self.execute_in_turn(cx);
             match self.turn_has_come() {
-                true => self.take_turns(cx),
+                true => {
+                    // Before the next part takes what the last one gave back.
+                    self.load_for_next(cx);
+                    self.take_turns(cx);
+                }
                 false if self.has_room_for_next(cx) => {}
                 false => return,
             }

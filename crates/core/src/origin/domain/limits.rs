@@ -66,16 +66,12 @@ impl Domain {
         let (turns, rest): (VecDeque<_>, VecDeque<_>) =
             ready.partition(|waiting| late(waiting.since.max(taken_at)));
         self.ready = rest;
-        if !loading.is_empty() {
-            // There is room in a moment.
-            self.line.moves(cx.now);
-        }
-        let line = self.line.take_late(cx.config, cx.now);
         let error = RequestError::Unavailable(not_read("a page that it needs", cx));
         for ticket in loading {
             let waiting = self.loading_commits.remove(&ticket).expect("just listed");
             self.give_up(cx, waiting, &error);
         }
+        let line = self.line.take_late(cx.config, cx.now);
         let error = RequestError::Busy(format!(
             "the store took on no commit within {:?}",
             cx.config.wait_max
@@ -83,10 +79,8 @@ impl Domain {
         for waiting in turns {
             self.give_up(cx, waiting, &error);
         }
-        let error = RequestError::Busy(format!(
-            "there was no room for pages to be loaded for commits within {:?}",
-            cx.config.wait_max
-        ));
+        let error = "there was no room for too long for the pages that it needs";
+        let error = RequestError::Busy(error.into());
         for waiting in line {
             self.give_up(cx, waiting, &error);
         }

@@ -22,14 +22,24 @@ pub(super) struct Line {
     bytes: usize,
     /// When there was room for another one last.
     moved: Instant,
-    /// What was pinned when the next one found no room: while it is not less there is none.
-    no_room_at: Option<usize>,
+    /// Pages have been given back since.
+    has_room_made: bool,
+    /// Links are gone since those were taken out for whom nobody waits.
+    has_lost_links: bool,
 }
 
 impl Line {
     pub(super) fn new(now: Instant) -> Self {
         let (boots, round) = (BTreeMap::new(), VecDeque::new());
-        Self { boots, round, len: 0, bytes: 0, moved: now, no_room_at: None }
+        Self {
+            boots,
+            round,
+            len: 0,
+            bytes: 0,
+            moved: now,
+            has_room_made: false,
+            has_lost_links: false,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -44,13 +54,18 @@ impl Line {
         self.boots.values().flatten()
     }
 
-    /// It moves on: somebody's pages are being loaded, or there is room again.
-    pub(super) fn moves(&mut self, now: Instant) {
-        self.moved = now;
+    /// Pages were given back: it will move on.
+    pub(super) fn room_is_made(&mut self) {
+        self.has_room_made = true;
     }
 
-    /// Whether one more commit may wait, of this process and so many bytes: the line has half of what may wait in a domain,
-    /// and no process more than half of that, or one.
+    /// A link is gone, which somebody in line may have come over.
+    pub(super) fn loses_link(&mut self) {
+        self.has_lost_links = !self.is_empty();
+    }
+
+    /// Whether one more commit may wait, of this process and so many bytes: one of each always may, else the line has half of
+    /// what may wait in a domain, and no process more than half of that.
     fn takes(&self, config: &OriginConfig, boot: BootId, bytes: usize) -> bool {
         let own = self.boots.get(&boot);
         let own_bytes = own.into_iter().flatten().map(|waiting| waiting.bytes).sum::<usize>();
@@ -58,7 +73,7 @@ impl Line {
         let (most, bytes_max) = (config.waiting_commits_max / 2, config.waiting_bytes_max / 2);
         let room = self.len < most && self.bytes + bytes <= bytes_max;
         let share = own < most / 2 && own_bytes + bytes <= bytes_max / 2;
-        self.len == 0 || room && (own == 0 || share)
+        own == 0 || room && share
     }
 
     fn push(&mut self, waiting: Waiting) {
@@ -86,7 +101,6 @@ impl Line {
         }
         self.len -= 1;
         self.bytes -= waiting.bytes;
-        self.no_room_at = None;
         Some(waiting)
     }
 
@@ -106,14 +120,14 @@ impl Line {
         self.round.retain(|boot| self.boots.contains_key(boot));
         self.len -= taken.len();
         self.bytes -= taken.iter().map(|waiting| waiting.bytes).sum::<usize>();
-        self.no_room_at = None;
         taken
     }
 
     /// Takes out those that have waited for too long: as long as one after the other has its turn, theirs will come (bug
     /// 148), but not for ever.
     pub(super) fn take_late(&mut self, config: &OriginConfig, now: Instant) -> Vec<Waiting> {
-        let (moved, wait_max) = (self.moved, config.wait_max);
+        let moved = if self.has_room_made { now } else { self.moved };
+        let wait_max = config.wait_max;
         self.take_out(|Waiting { since, .. }| {
             let (queued, most) = ((*since).max(moved).after(wait_max), since.after(wait_max * 3));
             queued.min(most) <= now
@@ -126,7 +140,7 @@ impl Line {
         assert_eq!((self.iter().count(), bytes), (self.len, self.bytes), "the line is miscounted");
         assert_eq!(self.boots.len(), self.round.len(), "each process has one turn in a round");
         assert!(self.round.iter().all(|boot| self.boots.contains_key(boot)), "a turn of nobody");
-        assert!(self.len <= (config.waiting_commits_max / 2).max(1), "the line is too long");
+        assert!(self.len <= config.waiting_commits_max, "the line is too long");
         let parts = self.iter().filter(|waiting| waiting.request.across.is_some());
         assert_eq!(parts.count(), 0, "a part of a transaction waits in line");
     }
@@ -134,62 +148,75 @@ impl Line {
 
 impl Domain {
     /// A commit needs pages that are not here. Whether it is to wait in line for room for those that it writes.
-    pub(super) fn has_to_line_up(&self, cx: &Context<'_>, waiting: &Waiting) -> bool {
+    pub(super) fn has_to_line_up(&self, cx: &Context<'_>, waiting: &mut Waiting) -> bool {
         // Parts wait for each other, and would do so here too: of each domain one or two are loaded at a time. Who has had
         // its turn goes on.
-        let spared =
-            waiting.request.across.is_some() || waiting.lined || !waiting.pinned.is_empty();
-        !spared
-            && (!self.line.is_empty()
-                || self.pinned_bytes > 0 && !self.may_pin(cx, self.pins(&waiting.request)))
+        if waiting.request.across.is_some() || !waiting.pinned.is_empty() {
+            return false;
+        }
+        waiting.pins = self.bytes_pinned_for(&waiting.request);
+        waiting.pins > 0
+            && (!self.line.is_empty() || self.pinned_bytes > 0 && !self.may_pin(cx, waiting.pins))
     }
 
+    /// One that was taken on before is never sent away.
     pub(super) fn line_up(&mut self, cx: &mut Context<'_>, mut waiting: Waiting) {
-        let id = waiting.request.id;
-        if !self.line.takes(cx.config, id.boot, waiting.bytes) {
-            let waits = self.line.len();
-            let error = format!("{waits} commits wait for room for pages that they need");
-            return self.give_up(cx, waiting, &RequestError::Busy(error));
+        let (boot, bytes) = (waiting.request.id.boot, waiting.bytes);
+        if !waiting.taken_on && !self.line.takes(cx.config, boot, bytes) {
+            self.leave_line();
+            if !self.line.takes(cx.config, boot, bytes) {
+                let waits = self.line.len();
+                let error = format!("{waits} commits wait for room for pages that they need");
+                return self.give_up(cx, waiting, &RequestError::Busy(error));
+            }
         }
         crate::probe::probe("commit-waits-for-room-for-pages");
-        waiting.lined = true;
         waiting.since = cx.now;
         self.line.push(waiting);
     }
 
     /// Loads pages for those who are next, as far as there is room for them.
     pub(super) fn load_for_next(&mut self, cx: &mut Context<'_>) {
+        if std::mem::take(&mut self.line.has_room_made) {
+            self.line.moved = cx.now;
+        }
         while self.has_room_for_next(cx) {
             let mut waiting = self.line.pop().expect("there is a next one");
-            self.line.moves(cx.now);
+            self.line.moved = cx.now;
             waiting.since = cx.now;
+            self.pin_for(&mut waiting);
             self.prepare(cx, waiting);
         }
     }
 
-    /// Whether there is a next one, and room for its pages, or nobody waits for it any more.
+    /// Whether there is a next one, and room for its pages. One for whom nobody waits any more leaves, as if it had not come:
+    /// who is gone may come back, and asks again.
     pub(super) fn has_room_for_next(&mut self, cx: &Context<'_>) -> bool {
-        let Some(next) = self.line.next() else { return false };
-        if self.pinned_bytes == 0 {
-            return true;
+        while let Some(next) = self.line.next()
+            && !self.pending.is_waited_for(next.request.id)
+        {
+            let gone = self.line.pop().expect("just seen");
+            self.has_left_line(&gone);
         }
-        if self.line.no_room_at.is_some_and(|pinned| pinned <= self.pinned_bytes) {
-            return false;
-        }
-        let has = self.may_pin(cx, self.pins(&next.request));
-        self.line.no_room_at = (!has).then_some(self.pinned_bytes);
-        has
+        let next = self.line.next().map(|next| next.pins);
+        next.is_some_and(|pins| self.pinned_bytes == 0 || self.may_pin(cx, pins))
     }
 
-    /// Nobody waits any more for some of those who stand in line: it is as if they had not come. Who is gone may come back, and
-    /// asks again.
+    /// The same of all in line, where links have gone since and their places are wanted.
     pub(super) fn leave_line(&mut self) {
-        let pending = &self.pending;
-        for waiting in self.line.take_out(|waiting| !pending.is_waited_for(waiting.request.id)) {
-            crate::probe::probe("commit-left-in-line");
-            self.leave(&waiting);
-            self.pending.take(waiting.request.id);
+        if !std::mem::take(&mut self.line.has_lost_links) {
+            return;
         }
+        let pending = &self.pending;
+        for gone in self.line.take_out(|waiting| !pending.is_waited_for(waiting.request.id)) {
+            self.has_left_line(&gone);
+        }
+    }
+
+    fn has_left_line(&mut self, waiting: &Waiting) {
+        crate::probe::probe("commit-left-in-line");
+        self.leave(waiting);
+        self.pending.take(waiting.request.id);
     }
 
     /// Whether pages of so many bytes have room beside those of other commits.

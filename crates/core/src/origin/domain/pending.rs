@@ -173,9 +173,8 @@ impl Pending {
 impl Domain {
     /// A link is gone: nobody is answered on it.
     pub(super) fn gone_from_pending(&mut self, link: LinkId) {
-        let in_vain = self.pending.gone(link);
-        self.leave_line();
-        if !in_vain {
+        self.line.loses_link();
+        if !self.pending.gone(link) {
             return;
         }
         crate::probe::probe("answer-withheld-in-vain");

@@ -1,5 +1,6 @@
 //! Strategies for every message, record and metadata.
 
+use crate::across::{Between, Ended, OriginMessage, Vote};
 use crate::commit::*;
 use crate::group::*;
 use crate::id::*;
@@ -484,6 +485,57 @@ fn stream() -> impl Strategy<Value = Message> {
     ]
 }
 
+fn between_origins() -> impl Strategy<Value = Message> {
+    let versions = any::<(u32, u32)>().prop_map(|(oldest, newest)| Versions { oldest, newest });
+    let domains = prop::collection::btree_map(domain(), epochs(), 0..6);
+    let says = (domain(), domain(), between());
+    let message = prop_oneof![
+        1 => (versions, text())
+            .prop_map(|(versions, name)| OriginMessage::Greets { versions, name }),
+        1 => domains.prop_map(|domains| OriginMessage::Serves { domains: domains.into_iter().map(|(domain, epochs)| DomainInfo { domain, epochs }).collect() }),
+        4 => says.prop_map(|(from, to, between)| OriginMessage::Says { from, to, between }),
+    ];
+    message.prop_map(Message::Origin)
+}
+
+fn between() -> impl Strategy<Value = Between> {
+    let ended = prop_oneof![
+        abort().prop_map(Ended::Refused),
+        error().prop_map(Ended::Later),
+        Just(Ended::Unknown)
+    ];
+    let vote = prop_oneof![
+        Just(Vote::Ready),
+        abort().prop_map(Vote::Refused),
+        Just(Vote::Absent),
+        error().prop_map(Vote::Later)
+    ];
+    let both = || (commit_id(), commit_id());
+    prop_oneof![
+        both().prop_map(|(coordinator, part)| Between::Await { coordinator, part }),
+        (both(), text()).prop_map(|((coordinator, part), name)| Between::Arrived {
+            coordinator,
+            part,
+            name
+        }),
+        (both(), ended).prop_map(|((coordinator, part), ended)| Between::Ended {
+            coordinator,
+            part,
+            ended
+        }),
+        (attempt(), domain(), both()).prop_map(|(attempt, domain, (id, part))| Between::Prepare {
+            attempt,
+            coordinator: PartId { domain, id },
+            part
+        }),
+        (attempt(), vote).prop_map(|(attempt, vote)| Between::Vote { attempt, vote }),
+        attempt().prop_map(|attempt| Between::Decide { attempt }),
+        attempt().prop_map(|attempt| Between::Release { attempt }),
+        attempt().prop_map(|attempt| Between::Ask { attempt }),
+        attempt().prop_map(|attempt| Between::Followed { attempt }),
+    ]
+}
+
 fn about_neighbours() -> impl Strategy<Value = Message> {
     let member =
         (boot(), text(), text()).prop_map(|(life, name, address)| Member { life, name, address });
@@ -526,6 +578,7 @@ fn about_neighbours() -> impl Strategy<Value = Message> {
 pub(super) fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         4 => about_neighbours(),
+        3 => between_origins(),
         9 => upward(),
         8 => about_volumes(),
         4 => about_rights(),

@@ -92,10 +92,14 @@ fn across(c: &mut Choices<'_>, hints: &mut Hints, who: &Who) -> (PartId, Box<Acr
     }
     let mut part = |domain| PartId { domain, id: c.commit_id(who.boot, hints.sequence) };
     let mut parts = vec![part(DOMAIN), part(OTHER)];
-    if c.rarely(16) {
+    if c.rarely(8) {
+        // Of another origin: the other part is said to that one.
         parts.push(PartId { domain: DomainId(99), id: c.commit_id(who.boot, 1) });
+        if c.rarely(2) {
+            parts.remove(c.below(2));
+        }
     }
-    let (first, decides) = (c.below(2), c.below(2));
+    let (first, decides) = (c.below(2), c.below(parts.len()));
     let across = Across::new(parts.clone(), parts[decides].domain).expect("ascending, and several");
     hints.other = Some((parts[1 - first], Box::new(across.clone())));
     (parts[first], Box::new(across))

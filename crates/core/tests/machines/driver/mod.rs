@@ -15,6 +15,7 @@ mod choices;
 mod neighbours;
 mod origin;
 mod parent;
+mod peers;
 mod relay;
 
 pub(crate) use choices::Choices;

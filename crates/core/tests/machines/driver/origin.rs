@@ -2,6 +2,7 @@
 
 use super::children::Children;
 use super::choices::{Choices, DOMAIN, OTHER, PAGE_BYTES, volume_of};
+use super::peers::{Liar, NAME};
 use super::{EVENTS_MAX, Reached, narrow, pass, some_time};
 use bytes::Bytes;
 use larder_core::commit::{Op, Outcome, PageKind, Write};
@@ -11,7 +12,7 @@ use larder_core::id::{
 };
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{Epoch, Message};
-use larder_core::origin::io::{LoadKey, Loaded, OriginInput, OriginOutput, StoreFault};
+use larder_core::origin::io::{LoadKey, Loaded, OriginInput, OriginOutput, PeerInput, StoreFault};
 use larder_core::origin::{Origin, OriginConfig, RecoveredDomain};
 use larder_core::page::Record;
 use larder_core::record::{DomainMeta, InstallBatch, LogRecord, Lsn, StoredPage, VolumeMeta};
@@ -78,6 +79,7 @@ struct Run {
     origin: Origin,
     now: Instant,
     children: Children,
+    liar: Liar,
     stores: BTreeMap<DomainId, Store>,
     /// Work of the stores, not yet carried out.
     work: Vec<OriginOutput>,
@@ -88,6 +90,7 @@ struct Run {
 fn config() -> OriginConfig {
     OriginConfig {
         downlink: DownlinkConfig { ring_bytes_max: 2048, ..narrow() },
+        peers: vec![NAME.into()],
         page_cache_bytes: 8192,
         dirty_bytes_max: 32_768,
         install_bytes: 8192,
@@ -164,6 +167,7 @@ pub(super) fn run(c: &mut Choices<'_>) -> Reached {
         origin: origin.expect("the log hangs together"),
         now,
         children: Children::new(RECOVERED),
+        liar: Liar::default(),
         stores: stores.into_iter().map(store).collect(),
         work: Vec::new(),
         failed: false,
@@ -185,6 +189,11 @@ pub(super) fn run(c: &mut Choices<'_>) -> Reached {
             3 => {
                 let until = run.now.after(some_time(c));
                 run.pass(until);
+            }
+            4 => {
+                for input in run.liar.act(c) {
+                    run.peer(input);
+                }
             }
             _ => {
                 for input in run.children.act(c, run.now) {
@@ -227,6 +236,16 @@ impl Run {
         self.input(OriginInput::Link(input));
     }
 
+    /// The same of the other origin.
+    fn peer(&mut self, input: PeerInput) {
+        if let PeerInput::Received { link, .. } = &input
+            && !self.liar.is_open(*link)
+        {
+            return;
+        }
+        self.input(OriginInput::Peer(input));
+    }
+
     fn pass(&mut self, until: Instant) {
         while self.now < until {
             for input in self.children.honest_beats(self.now) {
@@ -242,6 +261,7 @@ impl Run {
     fn carry_out(&mut self, out: Vec<OriginOutput>) {
         for output in out {
             match output {
+                OriginOutput::Link(output) if Liar::is_on(&output) => self.liar.told(&output),
                 OriginOutput::Link(output) => {
                     self.assert_durable(&output);
                     self.children.told(&output);

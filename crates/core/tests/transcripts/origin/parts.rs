@@ -1,5 +1,7 @@
 //! Transcripts of transactions over several domains of one origin (decision 0035; rules 14, 15 and 19).
 
+mod peers;
+
 use super::*;
 use larder_core::commit::{Across, CommitRequest, PartId};
 use larder_core::id::{BootId, CommitId, HistoryId, RequestId, VolumeId};
@@ -78,11 +80,15 @@ fn parts(link: u64, decides: u64, parts: Vec<(u64, Commit)>) -> Vec<(String, Lin
 
 impl Several {
     fn new(prose: &str, domains: u64, config: OriginConfig) -> Self {
+        Self::of(prose, 1..=domains, config)
+    }
+
+    fn of(prose: &str, domains: std::ops::RangeInclusive<u64>, config: OriginConfig) -> Self {
         let store = |domain| {
             let meta = DomainMeta { domain: DomainId(domain), ..DomainMeta::default() };
             (domain, Store { meta, ..Store::default() })
         };
-        let stores: BTreeMap<u64, Store> = (1..=domains).map(store).collect();
+        let stores: BTreeMap<u64, Store> = domains.clone().map(store).collect();
         let mut queue = Vec::new();
         let origin = Self::open(&config, Instant::default(), (&stores, 1), &mut queue);
         let t = Transcript::new(origin, prose, show_of_several);
@@ -90,7 +96,7 @@ impl Several {
         several.carry_out_quietly();
         several.node(1, "a", 10);
         several.node(2, "b", 20);
-        for domain in 1..=domains {
+        for domain in domains {
             let (id, name) = (volume(domain), format!("v{domain}"));
             let spec = VolumeSpec { id, name, page_bytes: 4096, domain: Some(DomainId(domain)) };
             let request = RequestId(10 + domain);

@@ -11,18 +11,23 @@ use crate::origin::domain::commit::Waiting;
 use crate::record::{LogRecord, Lsn};
 
 impl Domain {
-    /// What is said of a part of a transaction of which another domain is not of this origin. One that is prepared
-    /// may have been decided there, and is followed once that domain is back.
-    pub(in crate::origin) fn cannot_reach(&self, id: CommitId, domain: DomainId) -> RequestError {
-        let domain = domain.0;
+    /// What is said of a part of a transaction of which another domain is not reached, for this reason. One that is
+    /// prepared may have been decided there, and is followed once that domain is back.
+    pub(in crate::origin) fn cannot_reach(
+        &self,
+        id: CommitId,
+        domain: DomainId,
+        why: RequestError,
+    ) -> RequestError {
         if self.parts.participant.has_prepared(id) {
             crate::probe::probe("prepared-and-out-of-reach");
-            let why = "a transaction that is prepared here waits for it";
-            let why = format!("domain {domain} is not of this origin, and {why}");
-            return RequestError::Unavailable(why);
+            let prepared = "a transaction that is prepared here waits for it";
+            return RequestError::Unavailable(format!(
+                "domain {} is not reached, and {prepared}",
+                domain.0
+            ));
         }
-        let why = "transactions over several origins are not done yet";
-        RequestError::Invalid(format!("domain {domain} is not of this origin: {why}"))
+        why
     }
 
     /// The deciding part has come, and asks for this one.
@@ -256,7 +261,7 @@ impl Domain {
     }
 
     /// An attempt is over, and nothing was committed.
-    pub(super) fn release(&mut self, attempt: Attempt) {
+    pub(super) fn release(&mut self, from: DomainId, attempt: Attempt) {
         if let Some(prepared) = self.parts.participant.end(attempt, true) {
             crate::probe::probe("prepared-part-released");
             let growth =
@@ -269,7 +274,9 @@ impl Domain {
             // It is decided: a release that comes after that is of nothing.
             return;
         }
-        let of = |(_, parked): &(&CommitId, &Parked)| parked.attempt == Some(attempt);
+        let of = |(_, parked): &(&CommitId, &Parked)| {
+            parked.attempt == Some(attempt) && parked.across.coordinator().domain == from
+        };
         if let Some((id, _)) = self.parts.parked.iter().find(of) {
             let id = *id;
             self.leave_attempt(id);

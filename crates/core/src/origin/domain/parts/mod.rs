@@ -279,7 +279,7 @@ impl Domain {
         from: DomainId,
         between: Between,
     ) {
-        if self.is_failed() {
+        if self.is_failed() || !self.is_for_it_to_say(from, &between) {
             return;
         }
         match between {
@@ -295,13 +295,28 @@ impl Domain {
             }
             Between::Vote { attempt, vote } => self.voted(cx, from, attempt, vote),
             Between::Decide { attempt } => self.follow(cx, from, attempt),
-            Between::Release { attempt } => self.release(attempt),
+            Between::Release { attempt } => self.release(from, attempt),
             Between::Ask { attempt } => {
                 if let Some(answer) = self.parts.coordinator.asked(attempt, from) {
                     self.say(cx, from, answer);
                 }
             }
             Between::Followed { attempt } => self.parts.coordinator.has_followed(attempt, from),
+        }
+    }
+
+    /// Whether a domain says this of an attempt of its own. One of another origin may lie, and is heard about nobody else's.
+    fn is_for_it_to_say(&self, from: DomainId, between: &Between) -> bool {
+        let prepared = |attempt: &Attempt| {
+            let prepared = self.parts.participant.prepared().filter(|it| it.attempt == *attempt);
+            prepared.is_none_or(|prepared| prepared.coordinator.domain == from)
+        };
+        match between {
+            Between::Prepare { attempt, coordinator, .. } => {
+                coordinator.domain == from && from != self.id && prepared(attempt)
+            }
+            Between::Decide { attempt } | Between::Release { attempt } => prepared(attempt),
+            _ => true,
         }
     }
 
