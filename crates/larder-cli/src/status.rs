@@ -125,14 +125,15 @@ fn peers_table(peers: &Value) -> Table {
     for peer in items(peers) {
         let text = |key: &str| peer[key].as_str().unwrap_or("-").to_owned();
         let connected = if peer["connected"].as_bool() == Some(true) { "yes" } else { "no" };
-        let domains: Vec<&str> = items(&peer["domains"]).filter_map(Value::as_str).collect();
-        let row = [
-            text("name"),
-            text("address"),
-            connected.to_owned(),
-            domains.join(" "),
-            text("trouble"),
-        ];
+        let listed = |key: &str| {
+            let names: Vec<&str> = items(&peer[key]).filter_map(Value::as_str).collect();
+            names.join(" ")
+        };
+        let trouble = match listed("forked") {
+            forked if forked.is_empty() => text("trouble"),
+            forked => format!("its copy of {forked} was restored from before, and is not heard"),
+        };
+        let row = [text("name"), text("address"), connected.to_owned(), listed("domains"), trouble];
         table.add_row(row);
     }
     table

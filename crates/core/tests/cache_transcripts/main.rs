@@ -98,6 +98,7 @@ stories! {
     bug208_made_while_it_might_not_be_read,
     bug208_while_a_reader_runs,
     bug213_one_page_behind_many,
+    bug214_ends_where_it_asks,
     bug124_commits_in_doubt_at_once,
     bug141_a_list_after_a_reset,
     bug147_a_resume_that_waits,

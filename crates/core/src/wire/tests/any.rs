@@ -492,7 +492,10 @@ fn between_origins() -> impl Strategy<Value = Message> {
     let message = prop_oneof![
         1 => (versions, text())
             .prop_map(|(versions, name)| OriginMessage::Greets { versions, name }),
-        1 => domains.prop_map(|domains| OriginMessage::Serves { domains: domains.into_iter().map(|(domain, epochs)| DomainInfo { domain, epochs }).collect() }),
+        1 => domains.prop_map(|domains| {
+            let info = |(domain, epochs)| DomainInfo { domain, epochs };
+            OriginMessage::Serves { domains: domains.into_iter().map(info).collect() }
+        }),
         4 => says.prop_map(|(from, to, between)| OriginMessage::Says { from, to, between }),
     ];
     message.prop_map(Message::Origin)
