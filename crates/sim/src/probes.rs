@@ -15,11 +15,12 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 191] = [
+pub const PROBES: [(&str, Reached); 193] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
     ("advance-cut", Often),
+    ("another-origins-domain-forked", Rare),
     ("answer-after-give-up", Often),
     ("answer-ahead-of-stream", Often),
     // Two relays in a row, and the line between the origin and them is slow beside its commits.
@@ -189,6 +190,7 @@ pub const PROBES: [(&str, Reached); 191] = [
     ("resume-within-a-list", Often),
     ("resume-within-the-ring", Often),
     ("right-changed-before-the-stream", Often),
+    ("said-to-a-domain-out-of-reach", Rare),
     ("segment-recycled", Often),
     ("segment-switched", Often),
     ("silent-child-closed", Often),
