@@ -16,6 +16,8 @@ pub enum OriginMessage {
         versions: Versions,
         /// Its name, as in its certificate.
         name: String,
+        /// It serves on though its store may have been restored from an older copy, which its operator has accepted.
+        accept_fork: bool,
     },
     /// All domains that are here, ascending, at most [`crate::message::DOMAINS_MAX`], each with its line: none while it is not
     /// served. Said after the first words, and again when something of it has changed.

@@ -59,7 +59,7 @@ impl Origin {
             domains: BTreeMap::new(),
             volumes: Volumes::default(),
             looks: Looks::default(),
-            peers: Peers::new(&config.downlink, &config.peers),
+            peers: Peers::new(&config, &[]),
             list_at: None,
             wall: (wall, now),
             config,
@@ -78,6 +78,8 @@ impl Origin {
                 return Err(RecoverError::Twice(format!("{id:?}")));
             }
         }
+        let named: Vec<_> = origin.domains.values().filter_map(Domain::named_by_prepared).collect();
+        origin.peers = Peers::new(&origin.config, &named);
         origin.settle(now, Vec::new(), out);
         Ok(origin)
     }

@@ -2,17 +2,18 @@
 //!
 //! Nothing waits for an answer on such a link, and nothing of an origin's own waits for another: what cannot be sent is
 //! lost, and said again. Which domain is where is what the peers say, each with its line: one whose line lacks the history that
-//! was said last is a copy that was restored from before, and is not heard (P12). Never of one that is here.
+//! was said last is a copy that was restored from before, and is not heard (P12), unless its origin serves on all the same
+//! (`accept_fork`). Never of one that is here. What is known is lost with the process, but for the histories that what is
+//! prepared names: who decides that must have them.
 
-use super::Origin;
 use super::domain::Event;
 use super::io::{OriginOutput, PeerInput};
+use super::{Origin, OriginConfig};
 use crate::across::{Between, ORIGINS_SINCE, OriginMessage};
-use crate::downlink::DownlinkConfig;
-use crate::id::{DomainId, HistoryId, LinkId};
+use crate::id::{DomainId, HistoryId, LinkId, Stamp};
 use crate::machine::LinkOutput;
 use crate::message::{
-    CloseReason, DOMAINS_MAX, DomainInfo, EPOCHS_MAX, Message, RequestError, Versions,
+    CloseReason, DOMAINS_MAX, DomainInfo, EPOCHS_MAX, Epoch, Message, RequestError, Versions,
 };
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,8 +34,7 @@ pub struct PeerStatus {
     pub links: usize,
     /// The domains that were said to be there last, ascending.
     pub domains: Vec<DomainId>,
-    /// Those that it has, and whose line lacks what was said last: restored from an older copy, perhaps. They are not
-    /// heard.
+    /// Those that it has, and whose line lacks what was said last, or that are elsewhere: copies. They are not heard.
     pub forked: Vec<DomainId>,
 }
 
@@ -43,6 +43,7 @@ struct Peer {
     name: String,
     dialed: bool,
     greeted: bool,
+    accepts_fork: bool,
     /// The domains that it has; none: it has not said.
     has: Option<BTreeMap<DomainId, Served>>,
     /// When what is lost was said again last because of it.
@@ -63,8 +64,23 @@ enum Served {
 /// Where a domain was last, and in which history: none, if it was not served since.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Home {
-    name: String,
-    history: Option<HistoryId>,
+    /// None: something that is prepared here names it.
+    name: Option<String>,
+    known: Option<Epoch>,
+}
+
+impl Home {
+    fn is(&self, name: &str) -> bool {
+        self.name.as_deref() == Some(name)
+    }
+
+    /// Whether a line goes on from what is known. Of a full one that may have fallen off its front.
+    fn is_on(&self, line: &[Epoch]) -> bool {
+        let cut = |known: &Epoch| line.len() == EPOCHS_MAX && known.first <= line[0].first;
+        self.known.as_ref().is_none_or(|known| {
+            line.iter().any(|epoch| epoch.history == known.history) || cut(known)
+        })
+    }
 }
 
 /// The links to other origins.
@@ -77,6 +93,7 @@ pub(super) struct Peers {
     told: Vec<DomainInfo>,
     versions: Versions,
     own: String,
+    accepts_fork: bool,
     hello_max: Duration,
     silence_max: Duration,
 }
@@ -94,11 +111,18 @@ fn violation<T>(what: &str) -> Result<T, CloseReason> {
 }
 
 impl Peers {
-    pub(super) fn new(config: &DownlinkConfig, names: &[String]) -> Self {
+    /// `named`: who decides what is prepared here, each in the history of its attempt.
+    pub(super) fn new(config: &OriginConfig, named: &[(DomainId, HistoryId)]) -> Self {
+        let home = |(domain, history): &(DomainId, HistoryId)| {
+            let known = Some(Epoch { history: *history, first: Stamp::ZERO });
+            (*domain, Home { name: None, known })
+        };
+        let (peers, config, accepts_fork) = (&config.peers, &config.downlink, config.accept_fork);
         Self {
-            names: names.iter().cloned().collect(),
+            names: peers.iter().cloned().collect(),
             links: BTreeMap::new(),
-            homes: BTreeMap::new(),
+            homes: named.iter().map(home).collect(),
+            accepts_fork,
             told: Vec::new(),
             versions: config.versions,
             own: config.name.clone(),
@@ -110,10 +134,15 @@ impl Peers {
     pub(super) fn status(&self) -> Vec<PeerStatus> {
         let of = |name: &String| {
             let links = || self.links.values().filter(|peer| peer.greeted && peer.name == *name);
-            let homes = self.homes.iter().filter(|(_, home)| home.name == *name);
+            let homes = self.homes.iter().filter(|(_, home)| home.is(name));
             let has = links().flat_map(|peer| peer.has.iter().flatten());
-            let forked: BTreeSet<DomainId> =
-                has.filter(|(_, served)| **served == Served::Forked).map(|(id, _)| *id).collect();
+            // What was moved since is a copy where it was before, too.
+            let is_copy = |(domain, served): &(&DomainId, &Served)| match served {
+                Served::Forked => true,
+                Served::Now => self.homes.get(domain).is_some_and(|home| !home.is(name)),
+                Served::NotNow => false,
+            };
+            let forked: BTreeSet<DomainId> = has.filter(is_copy).map(|(id, _)| *id).collect();
             PeerStatus {
                 name: name.clone(),
                 links: links().count(),
@@ -149,6 +178,7 @@ impl Peers {
             name,
             dialed,
             greeted: false,
+            accepts_fork: false,
             has: None,
             again_at: None,
             opened: now,
@@ -156,7 +186,8 @@ impl Peers {
             said: now,
         };
         self.links.insert(link, peer);
-        let greets = OriginMessage::Greets { versions: self.versions, name: self.own.clone() };
+        let (versions, name) = (self.versions, self.own.clone());
+        let greets = OriginMessage::Greets { versions, name, accept_fork: self.accepts_fork };
         self.say(now, link, Message::Origin(greets), out);
         let serves = OriginMessage::Serves { domains: self.told.clone() };
         self.say(now, link, Message::Origin(serves), out);
@@ -192,7 +223,7 @@ impl Peers {
         };
         match message {
             OriginMessage::Greets { .. } if peer.greeted => violation("a second greeting"),
-            OriginMessage::Greets { versions, name } => {
+            OriginMessage::Greets { versions, name, accept_fork } => {
                 let since = Versions { oldest: ORIGINS_SINCE, ..self.versions };
                 if since.common(versions).is_none() {
                     return Err(CloseReason::Version { parent: since, child: versions });
@@ -203,13 +234,14 @@ impl Peers {
                         peer.name
                     )));
                 }
-                peer.greeted = true;
+                (peer.greeted, peer.accepts_fork) = (true, accept_fork);
                 Ok(None)
             }
             _ if !peer.greeted => violation("a message before the greeting"),
             OriginMessage::Serves { domains } => {
                 let (name, before) = (peer.name.clone(), peer.has.take());
-                let has = self.moved(&name, domains, is_here);
+                let accepts_fork = peer.accepts_fork;
+                let has = self.moved((&name, accepts_fork), domains, is_here);
                 let peer = self.links.get_mut(&link).expect("looked up above");
                 let same = before.as_ref() == Some(&has);
                 peer.has = Some(has);
@@ -227,7 +259,7 @@ impl Peers {
                     );
                 };
                 // Not what a copy says that was restored from before, nor who had it before it was moved.
-                let home = self.homes.get(&from).is_some_and(|home| home.name == peer.name);
+                let home = self.homes.get(&from).is_some_and(|home| home.is(&peer.name));
                 let heard = served == Served::Now && home;
                 Ok(heard.then_some(Heard::Says { from, to, between }))
             }
@@ -238,38 +270,35 @@ impl Peers {
     /// somewhere, if out of service.
     fn moved(
         &mut self,
-        name: &str,
+        (name, accepts_fork): (&str, bool),
         domains: Vec<DomainInfo>,
         is_here: impl Fn(DomainId) -> bool,
     ) -> BTreeMap<DomainId, Served> {
         let mut has = BTreeMap::new();
         for DomainInfo { domain, epochs } in domains {
             if is_here(domain) {
+                // A copy of what is here.
+                has.insert(domain, Served::Forked);
                 continue;
             }
             let home = self.homes.get(&domain);
-            let known = home.and_then(|home| home.history);
-            // Of a long line what was known may have fallen off.
-            let cut = epochs.len() == EPOCHS_MAX && home.is_some_and(|home| home.name == name);
-            let served = match (epochs.last(), known) {
-                (None, _) => Served::NotNow,
-                (Some(_), Some(known))
-                    if !cut && epochs.iter().all(|epoch| epoch.history != known) =>
-                {
+            let served = match home {
+                _ if epochs.is_empty() => Served::NotNow,
+                Some(home) if !home.is_on(&epochs) && !accepts_fork => {
                     crate::probe::probe("another-origins-domain-forked");
                     Served::Forked
                 }
-                (Some(_), _) => Served::Now,
+                _ => Served::Now,
             };
-            if served == Served::Now || home.is_none() {
-                let history = epochs.last().map(|epoch| epoch.history);
-                self.homes.insert(domain, Home { name: name.to_owned(), history });
+            let unknown = home.is_none_or(|home| home.name.is_none());
+            if served == Served::Now || served == Served::NotNow && unknown {
+                let known = epochs.last().copied().or(home.and_then(|home| home.known));
+                self.homes.insert(domain, Home { name: Some(name.to_owned()), known });
             }
             has.insert(domain, served);
         }
         // Of those that it had before as many are remembered as it may have.
-        let left =
-            |(domain, home): &(&DomainId, &Home)| home.name == name && !has.contains_key(domain);
+        let left = |(domain, home): &(&DomainId, &Home)| home.is(name) && !has.contains_key(domain);
         let left = self.homes.iter().filter(left).map(|(domain, _)| *domain).skip(DOMAINS_MAX);
         for domain in left.collect::<Vec<_>>() {
             self.homes.remove(&domain);
@@ -282,7 +311,7 @@ impl Peers {
         let home = self.homes.get(&domain)?;
         let serves = |peer: &Peer| {
             let served = peer.has.as_ref().and_then(|has| has.get(&domain));
-            peer.greeted && peer.name == home.name && served == Some(&Served::Now)
+            peer.greeted && home.is(&peer.name) && served == Some(&Served::Now)
         };
         let ways = self.links.iter().filter(|(_, peer)| serves(peer));
         ways.max_by_key(|(link, peer)| (peer.opened, **link)).map(|(link, _)| *link)
@@ -297,7 +326,17 @@ impl Peers {
         let is_there = |name: &String| {
             self.links.values().any(|peer| peer.name == *name && peer.has.is_some())
         };
-        if let Some(Home { name, .. }) = self.homes.get(&domain) {
+        let copies = self.links.values().filter(|peer| {
+            peer.has.as_ref().and_then(|has| has.get(&domain)) == Some(&Served::Forked)
+        });
+        if let Some(copy) = copies.map(|peer| &peer.name).next() {
+            let error = format!(
+                "what the origin {copy} has of domain {number} was restored from before, and is not heard"
+            );
+            return Some(RequestError::Unavailable(error));
+        }
+        let home = self.homes.get(&domain);
+        if let Some(name) = home.and_then(|home| home.name.as_ref()) {
             let why = match is_there(name) {
                 true => "which does not serve it now",
                 false => "which is not connected",
@@ -386,7 +425,7 @@ impl Peers {
             assert!(peer.greeted || peer.has.is_none(), "domains of a nameless origin");
         }
         for name in &self.names {
-            let of = self.homes.values().filter(|home| home.name == *name).count();
+            let of = self.homes.values().filter(|home| home.is(name)).count();
             assert!(of <= 2 * DOMAINS_MAX, "more domains are remembered than {name} may have");
         }
     }

@@ -324,6 +324,12 @@ heads! {
     }
 
     // ---- between origins ----
+    Greets {
+        min_version: u32 = (uint32, tag = "1"),
+        max_version: u32 = (uint32, tag = "2"),
+        name: String = (string, tag = "3"),
+        accept_fork: bool = (bool, tag = "4"),
+    }
     Serves {
         domains: Vec<Bytes> = (bytes = "bytes", repeated, tag = "1"),
     }

@@ -14,13 +14,12 @@ use bytes::Bytes;
 
 pub(super) fn body(message: &OriginMessage) -> Body<'_> {
     match message {
-        OriginMessage::Greets { versions, name } => {
-            let head = head::Hello {
+        OriginMessage::Greets { versions, name, accept_fork } => {
+            let head = head::Greets {
                 min_version: versions.oldest,
                 max_version: versions.newest,
                 name: name.clone(),
-                boot: Vec::new(),
-                role: 0,
+                accept_fork: *accept_fork,
             };
             Body::plain(kind::GREETS, &head)
         }
@@ -38,9 +37,10 @@ pub(super) fn body(message: &OriginMessage) -> Body<'_> {
 pub(super) fn message(kind: u32, body: Bytes) -> Result<OriginMessage, WireError> {
     Ok(match kind {
         kind::GREETS => {
-            let head: head::Hello = head::read(body)?;
+            let head: head::Greets = head::read(body)?;
             let versions = Versions { oldest: head.min_version, newest: head.max_version };
-            OriginMessage::Greets { versions, name: text(head.name)? }
+            let accept_fork = head.accept_fork;
+            OriginMessage::Greets { versions, name: text(head.name)?, accept_fork }
         }
         kind::SERVES => {
             let head: head::Serves = head::read(body)?;

@@ -250,7 +250,10 @@ fn between_origins() -> Vec<(&'static str, Message)> {
     let says =
         says.into_iter().map(|(name, between)| (name, OriginMessage::Says { from, to, between }));
     let first = [
-        ("greets", OriginMessage::Greets { versions, name: "origin-one".into() }),
+        (
+            "greets",
+            OriginMessage::Greets { versions, name: "origin-one".into(), accept_fork: true },
+        ),
         (
             "serves",
             OriginMessage::Serves {

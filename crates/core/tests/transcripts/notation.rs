@@ -110,7 +110,10 @@ pub(crate) fn message(message: &Message) -> String {
 
 fn between_origins(message: &OriginMessage) -> String {
     match message {
-        OriginMessage::Greets { versions, name } => format!("Greets {name}, speaks {versions}"),
+        OriginMessage::Greets { versions, name, accept_fork } => {
+            let accepts = if *accept_fork { ", accepts a fork" } else { "" };
+            format!("Greets {name}, speaks {versions}{accepts}")
+        }
         OriginMessage::Serves { domains } => {
             let line = |info: &DomainInfo| match info.epochs.is_empty() {
                 true => format!("d{} not now", info.domain.0),

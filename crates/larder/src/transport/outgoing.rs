@@ -93,7 +93,7 @@ impl LinkSender {
             // Nothing waits for it, and it is said again.
             Side::Peer
                 if matches!(message, Message::Origin(OriginMessage::Says { .. }))
-                    && waiting + weight(&message) > self.shared.bytes_max =>
+                    && waiting + weight(&message) > self.shared.bytes_max / 2 =>
             {
                 return false;
             }
@@ -278,7 +278,10 @@ fn weight(message: &Message) -> usize {
 fn origin_weight(message: &OriginMessage) -> usize {
     match message {
         OriginMessage::Greets { name, .. } => name.len(),
-        OriginMessage::Serves { domains } => size_of_val(domains.as_slice()),
+        OriginMessage::Serves { domains } => {
+            let lines = domains.iter().map(|info| size_of_val(info.epochs.as_slice()));
+            size_of_val(domains.as_slice()) + lines.sum::<usize>()
+        }
         OriginMessage::Says { between: Between::Arrived { name, .. }, .. } => name.len(),
         // What it says of a refusal is short.
         OriginMessage::Says { .. } => 256,

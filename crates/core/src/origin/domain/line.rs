@@ -73,7 +73,8 @@ impl Line {
         let (most, bytes_max) = (config.waiting_commits_max / 2, config.waiting_bytes_max / 2);
         let room = self.len < most && self.bytes + bytes <= bytes_max;
         let share = own < most / 2 && own_bytes + bytes <= bytes_max / 2;
-        own == 0 || room && share
+        // What waits for nothing here has room yet.
+        own == 0 && self.len < config.waiting_commits_max.div_ceil(4) * 3 || room && share
     }
 
     fn push(&mut self, waiting: Waiting) {
@@ -172,6 +173,7 @@ impl Domain {
         }
         crate::probe::probe("commit-waits-for-room-for-pages");
         waiting.since = cx.now;
+        self.line.has_lost_links |= !self.pending.is_waited_for(waiting.request.id);
         self.line.push(waiting);
     }
 

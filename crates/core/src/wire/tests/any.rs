@@ -490,8 +490,9 @@ fn between_origins() -> impl Strategy<Value = Message> {
     let domains = prop::collection::btree_map(domain(), epochs(), 0..6);
     let says = (domain(), domain(), between());
     let message = prop_oneof![
-        1 => (versions, text())
-            .prop_map(|(versions, name)| OriginMessage::Greets { versions, name }),
+        1 => (versions, text(), any::<bool>()).prop_map(|(versions, name, accept_fork)| {
+            OriginMessage::Greets { versions, name, accept_fork }
+        }),
         1 => domains.prop_map(|domains| {
             let info = |(domain, epochs)| DomainInfo { domain, epochs };
             OriginMessage::Serves { domains: domains.into_iter().map(info).collect() }

@@ -53,7 +53,7 @@ impl Liar {
                 return vec![opened];
             }
             let versions = Versions::SPOKEN;
-            let greets = OriginMessage::Greets { versions, name: NAME.into() };
+            let greets = OriginMessage::Greets { versions, name: NAME.into(), accept_fork: false };
             let serves = OriginMessage::Serves { domains: vec![info(ELSEWHERE, 9)] };
             let first = [greets, serves].map(Message::Origin);
             let first = first.map(|message| PeerInput::Received { link, message });
@@ -68,7 +68,11 @@ impl Liar {
             1 if c.rarely(4) => Message::Goodbye { reason: c.reason() },
             2 if c.rarely(4) => {
                 let versions = Versions { oldest: c.near(1) as u32, newest: c.near(6) as u32 };
-                Message::Origin(OriginMessage::Greets { versions, name: NAME.into() })
+                Message::Origin(OriginMessage::Greets {
+                    versions,
+                    name: NAME.into(),
+                    accept_fork: false,
+                })
             }
             3 => {
                 let all = [DOMAIN, OTHER, DomainId(7), ELSEWHERE];

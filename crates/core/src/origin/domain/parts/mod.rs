@@ -541,6 +541,12 @@ impl Domain {
         }
     }
 
+    /// Who decides what is prepared here, and in which history its attempt began.
+    pub(in crate::origin) fn named_by_prepared(&self) -> Option<(DomainId, HistoryId)> {
+        let prepared = self.parts.participant.prepared()?;
+        Some((prepared.coordinator.domain, prepared.attempt.history))
+    }
+
     /// Who decides what is in doubt here, and since when it is.
     pub(in crate::origin) fn in_doubt(&self) -> Option<(DomainId, Instant)> {
         let prepared = self.parts.participant.prepared()?;

@@ -38,7 +38,10 @@ fn heard(link: u64, message: Message) -> (String, OriginInput) {
 
 fn greets(link: u64, name: &str) -> (String, OriginInput) {
     let versions = Versions::SPOKEN;
-    heard(link, Message::Origin(OriginMessage::Greets { versions, name: name.into() }))
+    heard(
+        link,
+        Message::Origin(OriginMessage::Greets { versions, name: name.into(), accept_fork: false }),
+    )
 }
 
 /// It has these domains, each in its histories.
@@ -190,7 +193,11 @@ fn who_is_no_peer() {
     );
     run.peer(vec![up(7, "three", false)]);
     let older = Versions { oldest: 1, newest: 5 };
-    let older = Message::Origin(OriginMessage::Greets { versions: older, name: "two".into() });
+    let older = Message::Origin(OriginMessage::Greets {
+        versions: older,
+        name: "two".into(),
+        accept_fork: false,
+    });
     for (link, said) in [
         (10, vec![greets(10, "three")]),
         (11, vec![heard(11, older)]),
@@ -473,4 +480,43 @@ fn two_origins_agree() {
         }
     }
     assert!(done > 400, "{done} transactions over two origins were done");
+}
+
+#[test]
+fn an_origin_that_was_restored() {
+    let mut run = Several::new(
+        "Domain 5 is prepared for here, and the origin two begins anew on a copy from before: its line lacks what was said, and \
+         also what the attempt names, and nothing that it says is heard, though this origin was started again meanwhile. Then its \
+         operator accepts the loss: it is heard, and releases what it knows nothing of. A copy of domain 1, which is here, is \
+         not heard either.",
+        1,
+        config(&["two"]),
+    );
+    run.with_two();
+    run.link(here(ELSEWHERE, 2));
+    let coordinator = larder_core::commit::PartId { domain: DomainId(ELSEWHERE), id: id(2) };
+    let prepare = Between::Prepare { attempt: attempt(55, 1), coordinator, part: id(2) };
+    run.peer(vec![says(9, (5, 1), prepare)]);
+    run.settle();
+    run.peer(vec![down(9)]);
+    run.restart();
+    run.settle();
+    let anew = |link| has(link, &[(1, &[7]), (ELSEWHERE, &[54, 57])]);
+    let release = |link| says(link, (5, 1), Between::Release { attempt: attempt(55, 1) });
+    run.peer(vec![up(10, "two", true)]);
+    run.peer(vec![greets(10, "two"), anew(10)]);
+    run.peer(vec![release(10), says(10, (1, 1), arrived(2))]);
+    let forked = run.t.machine.peers()[0].forked.clone();
+    assert_eq!(forked, [DomainId(1), DomainId(ELSEWHERE)]);
+    run.link(run.greeting(1, "a", 10));
+    run.link(here(ELSEWHERE, 3));
+    run.peer(vec![up(11, "two", true)]);
+    let (versions, name) = (Versions::SPOKEN, "two".into());
+    let greets = OriginMessage::Greets { versions, name, accept_fork: true };
+    run.peer(vec![heard(11, Message::Origin(greets)), anew(11)]);
+    run.peer(vec![release(11)]);
+    run.settle();
+    assert!(run.committed(10, 2).is_empty());
+    assert!(run.t.machine.status().domains[0].in_doubt.is_none());
+    run.t.end("origin_peers_restored");
 }
