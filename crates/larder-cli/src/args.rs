@@ -202,7 +202,8 @@ pub(crate) struct OriginArgs {
     #[arg(long = "peer", value_name = "NAME=HOST:PORT")]
     pub(crate) peers: Vec<String>,
     /// Serve children that saw commits which this store lost: they drop what they saw after the
-    /// fork. For a store restored from a backup, once its loss is accepted
+    /// fork; and be heard by other origins that saw them. For a store restored from a backup, once its loss is
+    /// accepted
     #[arg(long)]
     pub(crate) accept_fork: bool,
     #[command(flatten)]

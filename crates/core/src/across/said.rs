@@ -1,7 +1,7 @@
 //! What origins say to each other over the links between them (decision 0038). It travels in the control lane.
 
 use super::Between;
-use crate::id::DomainId;
+use crate::id::{DomainId, Stamp};
 use crate::message::{DomainInfo, Versions};
 
 /// The protocol version that brought links between origins.
@@ -31,6 +31,8 @@ pub enum OriginMessage {
         from: DomainId,
         /// To whom.
         to: DomainId,
+        /// The last stamp of who says it that is durable: a line that goes on from before it is another's (P12).
+        through: Stamp,
         /// What.
         between: Between,
     },

@@ -2,8 +2,8 @@
 //!
 //! Nothing waits for an answer on such a link, and nothing of an origin's own waits for another: what cannot be sent is
 //! lost, and said again. Which domain is where is what the peers say, each with its line: one whose line lacks the history that
-//! was said last is a copy that was restored from before, and is not heard (P12), unless its origin serves on all the same
-//! (`accept_fork`). Never of one that is here. What is known is lost with the process, but for the histories that what is
+//! was said last, or left it before the last stamp that was told on what it said, is a copy that was restored from before, and is
+//! not heard (P12), unless its origin serves on all the same (`accept_fork`). Never of one that is here. What is known is lost with the process, but for the histories that what is
 //! prepared names: who decides that must have them.
 
 use super::domain::Event;
@@ -66,7 +66,14 @@ enum Served {
 struct Home {
     /// None: something that is prepared here names it.
     name: Option<String>,
-    known: Option<Epoch>,
+    known: Option<Known>,
+}
+
+/// A history of a domain elsewhere, and the last stamp of it that was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Known {
+    history: HistoryId,
+    through: Stamp,
 }
 
 impl Home {
@@ -76,10 +83,19 @@ impl Home {
 
     /// Whether a line goes on from what is known. Of a full one that may have fallen off its front.
     fn is_on(&self, line: &[Epoch]) -> bool {
-        let cut = |known: &Epoch| line.len() == EPOCHS_MAX && known.first <= line[0].first;
-        self.known.as_ref().is_none_or(|known| {
-            line.iter().any(|epoch| epoch.history == known.history) || cut(known)
-        })
+        let Some(Known { history, through }) = self.known else { return true };
+        match line.iter().position(|epoch| epoch.history == history) {
+            Some(at) => line.get(at + 1).is_none_or(|next| next.first > through),
+            None => line.len() == EPOCHS_MAX && line[0].first > through,
+        }
+    }
+
+    /// What is known once the domain goes on by this line.
+    fn known_of(&self, line: &[Epoch]) -> Option<Known> {
+        let Some(Epoch { history, first }) = line.last().copied() else { return self.known };
+        let known = self.known.filter(|_| self.is_on(line));
+        let through = known.map_or(Stamp::ZERO, |known| known.through).max(first.previous());
+        Some(Known { history, through })
     }
 }
 
@@ -114,8 +130,8 @@ impl Peers {
     /// `named`: who decides what is prepared here, each in the history of its attempt.
     pub(super) fn new(config: &OriginConfig, named: &[(DomainId, HistoryId)]) -> Self {
         let home = |(domain, history): &(DomainId, HistoryId)| {
-            let known = Some(Epoch { history: *history, first: Stamp::ZERO });
-            (*domain, Home { name: None, known })
+            let known = Known { history: *history, through: Stamp::ZERO };
+            (*domain, Home { name: None, known: Some(known) })
         };
         let (peers, config, accepts_fork) = (&config.peers, &config.downlink, config.accept_fork);
         Self {
@@ -251,7 +267,7 @@ impl Peers {
                 peer.again_at = Some(now);
                 Ok(Some(Heard::Serves))
             }
-            OriginMessage::Says { from, to, between } => {
+            OriginMessage::Says { from, to, through, between } => {
                 let served = peer.has.as_ref().and_then(|has| has.get(&from)).copied();
                 let Some(served) = served.filter(|_| is_here(to)) else {
                     return violation(
@@ -259,9 +275,12 @@ impl Peers {
                     );
                 };
                 // Not what a copy says that was restored from before, nor who had it before it was moved.
-                let home = self.homes.get(&from).is_some_and(|home| home.is(&peer.name));
-                let heard = served == Served::Now && home;
-                Ok(heard.then_some(Heard::Says { from, to, between }))
+                let home = self.homes.get_mut(&from).filter(|home| home.is(&peer.name));
+                let Some(home) = home.filter(|_| served == Served::Now) else { return Ok(None) };
+                if let Some(known) = &mut home.known {
+                    known.through = known.through.max(through);
+                }
+                Ok(Some(Heard::Says { from, to, between }))
             }
         }
     }
@@ -292,7 +311,8 @@ impl Peers {
             };
             let unknown = home.is_none_or(|home| home.name.is_none());
             if served == Served::Now || served == Served::NotNow && unknown {
-                let known = epochs.last().copied().or(home.and_then(|home| home.known));
+                let nobody = Home { name: None, known: None };
+                let known = home.unwrap_or(&nobody).known_of(&epochs);
                 self.homes.insert(domain, Home { name: Some(name.to_owned()), known });
             }
             has.insert(domain, served);
@@ -362,12 +382,13 @@ impl Peers {
         &mut self,
         now: Instant,
         (from, to): (DomainId, DomainId),
+        through: Stamp,
         between: Between,
         out: &mut Vec<OriginOutput>,
     ) {
         match self.way_to(to) {
             Some(link) => {
-                let says = OriginMessage::Says { from, to, between };
+                let says = OriginMessage::Says { from, to, through, between };
                 self.say(now, link, Message::Origin(says), out);
             }
             None => crate::probe::probe("said-to-a-domain-out-of-reach"),
@@ -501,7 +522,8 @@ impl Origin {
         for event in said {
             let Event::Between { from, to, between } = event else { continue };
             if !self.domains.contains_key(&to) {
-                self.peers.pass(now, (from, to), between, out);
+                let through = self.domains[&from].durable();
+                self.peers.pass(now, (from, to), through, between, out);
             } else if self.serves(to) {
                 self.with(now, to, events, out, |domain, cx| domain.between(cx, from, between));
             }

@@ -350,6 +350,7 @@ heads! {
         ready: bool = (bool, tag = "10"),
         refused: Option<Ending> = (message, optional, tag = "11"),
         later: Option<Failure> = (message, optional, tag = "12"),
+        through: u64 = (uint64, tag = "13"),
     }
 
     // ---- log records and metadata ----

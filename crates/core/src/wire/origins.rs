@@ -2,7 +2,7 @@
 
 use super::WireError;
 use super::down::{domain_field, domain_of};
-use super::head::{self, id_field, id_of};
+use super::head::{self, id_field, id_of, stamp_of};
 use super::message::{Body, kind};
 use super::parts::attempt_of;
 use super::reason::{ending_head, ending_of, failure_head, failure_of, text};
@@ -27,8 +27,8 @@ pub(super) fn body(message: &OriginMessage) -> Body<'_> {
             let domains = domains.iter().map(domain_field).collect();
             Body::plain(kind::SERVES, &head::Serves { domains })
         }
-        OriginMessage::Says { from, to, between } => {
-            let head = head::Says { from: from.0, to: to.0, ..said(between) };
+        OriginMessage::Says { from, to, through, between } => {
+            let head = head::Says { from: from.0, to: to.0, through: through.0, ..said(between) };
             Body::plain(kind::SAYS, &head)
         }
     }
@@ -56,7 +56,8 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<OriginMessage, WireError
         kind::SAYS => {
             let head: head::Says = head::read(body)?;
             let (from, to) = (DomainId(head.from), DomainId(head.to));
-            OriginMessage::Says { from, to, between: between_of(head)? }
+            let through = stamp_of(head.through)?;
+            OriginMessage::Says { from, to, through, between: between_of(head)? }
         }
         _ => return Err(WireError::UnknownKind(kind)),
     })

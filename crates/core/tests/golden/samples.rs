@@ -247,8 +247,9 @@ fn between_origins() -> Vec<(&'static str, Message)> {
         ("says-followed", Between::Followed { attempt }),
     ];
     let (from, to) = (DOMAIN, DomainId(5));
-    let says =
-        says.into_iter().map(|(name, between)| (name, OriginMessage::Says { from, to, between }));
+    let says = says.into_iter().map(|(name, between)| {
+        (name, OriginMessage::Says { from, to, through: Stamp(41), between })
+    });
     let first = [
         (
             "greets",

@@ -121,8 +121,8 @@ fn between_origins(message: &OriginMessage) -> String {
             };
             format!("Serves [{}]", join(domains, line))
         }
-        OriginMessage::Says { from, to, between } => {
-            format!("d{} to d{}: {}", from.0, to.0, said(between))
+        OriginMessage::Says { from, to, through, between } => {
+            format!("d{} at {through} to d{}: {}", from.0, to.0, said(between))
         }
     }
 }

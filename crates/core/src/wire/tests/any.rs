@@ -488,7 +488,7 @@ fn stream() -> impl Strategy<Value = Message> {
 fn between_origins() -> impl Strategy<Value = Message> {
     let versions = any::<(u32, u32)>().prop_map(|(oldest, newest)| Versions { oldest, newest });
     let domains = prop::collection::btree_map(domain(), epochs(), 0..6);
-    let says = (domain(), domain(), between());
+    let says = (domain(), domain(), stamp(), between());
     let message = prop_oneof![
         1 => (versions, text(), any::<bool>()).prop_map(|(versions, name, accept_fork)| {
             OriginMessage::Greets { versions, name, accept_fork }
@@ -497,7 +497,7 @@ fn between_origins() -> impl Strategy<Value = Message> {
             let info = |(domain, epochs)| DomainInfo { domain, epochs };
             OriginMessage::Serves { domains: domains.into_iter().map(info).collect() }
         }),
-        4 => says.prop_map(|(from, to, between)| OriginMessage::Says { from, to, between }),
+        4 => says.prop_map(|(from, to, through, between)| OriginMessage::Says { from, to, through, between }),
     ];
     message.prop_map(Message::Origin)
 }

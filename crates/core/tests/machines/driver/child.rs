@@ -2,7 +2,7 @@
 
 use super::choices::{Choices, DOMAIN, Hints, OTHER, PAGE_BYTES, volume_of};
 use larder_core::commit::{Across, CommitRequest, Numbered, PartId};
-use larder_core::id::{BootId, CommitId, DomainId, HistoryId, PageNo, RequestId, VolumeId};
+use larder_core::id::{BootId, CommitId, DomainId, HistoryId, PageNo, RequestId, Stamp, VolumeId};
 use larder_core::message::{
     CopyAsk, CopyCursor, CopyPart, Lane, Message, PageAsk, PinId, Role, Versions, VolumeChange,
     VolumeKey, VolumeSpec,
@@ -117,6 +117,21 @@ fn commit(c: &mut Choices<'_>, hints: &mut Hints, who: &Who) -> Message {
     }
     hints.sequence += 1;
     let through = hints.through_of(domain);
+    let volume = volume_of(domain);
+    if several.is_some() && !c.rarely(3) {
+        // One that may be done.
+        let commit = CommitRequest {
+            id,
+            confirmed: 0,
+            history: hints.history(),
+            base: Stamp(through),
+            numbers: Vec::new(),
+            reads: Vec::new(),
+            writes: vec![c.fitting(volume)],
+            across: several,
+        };
+        return Message::Commit { domain, commit };
+    }
     let commit = CommitRequest {
         id,
         confirmed: if c.rarely(4) { c.near(hints.sequence) } else { 0 },

@@ -265,6 +265,16 @@ impl<'a> Choices<'a> {
         (0..count).map(|_| Write { page: self.page(), op: self.op() }).collect()
     }
 
+    /// One that every page of a volume takes as it was recovered.
+    pub(super) fn fitting(&mut self, volume: VolumeId) -> Write {
+        let page = PageId { volume, page: PageNo(1 + self.below(4) as u64) };
+        let value = Record::Inline(Bytes::from(vec![self.byte(); 12])).encode();
+        Write {
+            page,
+            op: Op::Put { slot: Slot(self.below(2) as u16), generation: Generation(1), value },
+        }
+    }
+
     /// Mostly of the pages of one volume.
     pub(super) fn writes_in(&mut self, volume: VolumeId) -> Vec<Write> {
         let mut writes = self.writes();

@@ -85,7 +85,8 @@ impl Liar {
             _ => {
                 let from = if c.rarely(32) { c.domain() } else { ELSEWHERE };
                 let to = if c.rarely(32) { c.domain() } else { [DOMAIN, OTHER][c.below(2)] };
-                Message::Origin(OriginMessage::Says { from, to, between: self.says(c) })
+                let through = Stamp(c.near(9));
+                Message::Origin(OriginMessage::Says { from, to, through, between: self.says(c) })
             }
         };
         let message = carried(&message).map(|(message, _)| message);

@@ -62,9 +62,18 @@ fn serves(link: u64, domains: &[u64]) -> (String, OriginInput) {
     has(link, &domains.iter().map(|domain| (*domain, &[55][..])).collect::<Vec<_>>())
 }
 
-fn says(link: u64, (from, to): (u64, u64), between: Between) -> (String, OriginInput) {
-    let (from, to) = (DomainId(from), DomainId(to));
-    heard(link, Message::Origin(OriginMessage::Says { from, to, between }))
+fn says(link: u64, way: (u64, u64), between: Between) -> (String, OriginInput) {
+    says_at(link, way, 0, between)
+}
+
+fn says_at(
+    link: u64,
+    (from, to): (u64, u64),
+    through: u64,
+    between: Between,
+) -> (String, OriginInput) {
+    let (from, to, through) = (DomainId(from), DomainId(to), Stamp(through));
+    heard(link, Message::Origin(OriginMessage::Says { from, to, through, between }))
 }
 
 /// A part of process 10.
@@ -519,4 +528,29 @@ fn an_origin_that_was_restored() {
     assert!(run.committed(10, 2).is_empty());
     assert!(run.t.machine.status().domains[0].in_doubt.is_none());
     run.t.end("origin_peers_restored");
+}
+
+#[test]
+fn an_origin_that_was_restored_from_within_a_history() {
+    let mut run = Several::new(
+        "Domain 5 says something at its stamp 8 of history 55, and comes back with a line that left 55 at 6: what it said last was \
+         lost, and it is not heard. One that left it at 9 is.",
+        1,
+        config(&["two"]),
+    );
+    run.with_two();
+    run.link(here(ELSEWHERE, 2));
+    run.peer(vec![says_at(9, (5, 1), 8, arrived(2))]);
+    let line = |link, first| {
+        let epoch = |(history, first)| Epoch { history: HistoryId(history), first: Stamp(first) };
+        let epochs = [(55, 1), (57, first)].map(epoch).to_vec();
+        let domains = vec![DomainInfo { domain: DomainId(ELSEWHERE), epochs }];
+        heard(link, Message::Origin(OriginMessage::Serves { domains }))
+    };
+    for (link, first, forked) in [(10, 6, 1), (11, 9, 0)] {
+        run.peer(vec![up(link, "two", true)]);
+        run.peer(vec![greets(link, "two"), line(link, first)]);
+        assert_eq!(run.t.machine.peers()[0].forked.len(), forked);
+    }
+    run.t.end("origin_peers_restored_within");
 }
