@@ -337,6 +337,10 @@ pub enum Fault {
     DecisionsUnlisted,
     /// Rule 19: who leaves before its turn has come stays in the queue for it.
     TurnStays,
+    /// P12: an origin tells another what is not durable yet, as if it were.
+    PeerToldEarly,
+    /// Between origins: a domain that serves again is not said to be there.
+    PeersUntold,
 }
 
 impl Faults {

@@ -102,6 +102,7 @@ impl Report {
                 self.tally.refused_stores += clean.tally.refused_stores;
                 self.tally.deletions += clean.tally.deletions;
                 self.tally.wholes += clean.tally.wholes;
+                self.tally.between_origins += clean.tally.between_origins;
                 self.tally.refused_twins += clean.tally.refused_twins;
                 self.tally.went_on += clean.tally.went_on;
                 self.tally.cores += clean.tally.cores;

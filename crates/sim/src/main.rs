@@ -122,8 +122,8 @@ fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
     }
     let seconds = started.elapsed().as_secs_f64();
     println!(
-        "{} seeds ({} recoverable, {} beyond), {} failed; {} events in {seconds:.1} s; {} transactions committed, {} aborted, \
-         {} unknown; {} operations on files; {} copies compared, {} damaged stores refused, \
+        "{} seeds ({} recoverable, {} beyond), {} failed; {} events in {seconds:.1} s; {} transactions committed, {} over \
+         several domains, {} aborted, {} unknown; {} words between origins; {} operations on files; {} copies compared, {} damaged stores refused, \
          {} deletions asked for, {} volumes copied, {} times the latest asked for, \
          {} cores worked alone; {:.1} virtual seconds until all had committed in the middle run, {:.1} in all but a tenth, \
          {:.0} at most",
@@ -133,8 +133,10 @@ fn run(seeds: &str, rest: &[&str]) -> Option<ExitCode> {
         report.failures.len(),
         report.events,
         report.tally.committed,
+        report.tally.wholes,
         report.tally.aborted,
         report.tally.unknown,
+        report.tally.between_origins,
         report.tally.file_operations,
         report.tally.copies_checked,
         report.tally.refused_stores,

@@ -45,12 +45,15 @@ pub struct Plan {
     pub relays: Vec<u16>,
     /// The parent of each node, likewise.
     pub nodes: Vec<u16>,
-    /// Whether each node has a second parent, the origin, and from it the domains of even numbers.
+    /// Whether each node has a second parent, and from it the domains of even numbers.
     #[serde(default)]
     pub seconds: bool,
     /// Whether each relay below the origin has, in place of the nodes: whoever is below has all from it.
     #[serde(default)]
     pub relay_seconds: bool,
+    /// Whether that second parent is another origin, with the domains of even numbers.
+    #[serde(default)]
+    pub second_origin: bool,
     /// Whether the last node has the name of the first: somebody copied its disk, and both run.
     pub twins: bool,
     /// Processes that are never started, by their place: the shrinker takes them away.
@@ -330,6 +333,9 @@ impl Plan {
         if self.troubles.iter().any(|(_, mean)| *mean == 0) {
             return Err("a trouble comes all the time".into());
         }
+        if self.second_origin && !self.may_have_second_origin() {
+            return Err("a second origin, and nobody with a second parent".into());
+        }
         if let Some(outside) = self.outside_budget() {
             return Err(format!("its budget is {}, without {outside}", self.budget.name()));
         }
@@ -361,6 +367,8 @@ impl Plan {
         plan.give_files(crate::files::draw(seed, plan.store_nanos));
         plan.seconds = plan.draws_seconds();
         plan.relay_seconds = plan.draws_relay_seconds();
+        plan.second_origin =
+            plan.may_have_second_origin() && Rng::new(seed ^ 0x5ec0_0419).chance(3, 4);
         plan.bounds = Bounds::draw(&plan);
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         let outside = plan.outside_budget();
@@ -382,6 +390,30 @@ impl Plan {
         let moves = self.troubles.iter().any(|(trouble, _)| *trouble == Trouble::Move);
         let may = self.domains > 1 && self.group.is_none() && !self.twins && !moves;
         may && !self.seconds && self.relays.contains(&0) && rng.chance(1, 2)
+    }
+
+    /// Whether there can be a second origin: everybody has two parents, or one above that has.
+    fn may_have_second_origin(&self) -> bool {
+        self.domains > 1 && self.group.is_none() && (self.seconds || self.relay_seconds)
+    }
+
+    /// Makes it a plan of two origins, whatever else was drawn; in half of them there are transactions over both all the time.
+    pub fn give_second_origin(&mut self) {
+        let rng = &mut Rng::new(self.seed ^ 0x2011_0419);
+        (self.group, self.twins, self.domains) = (None, false, self.domains.max(2));
+        // Of a crowd behind a narrow relay everybody waits for long anyway.
+        if rng.chance(1, 2) && self.nodes.len() <= 8 {
+            self.aim_at_wholes(rng);
+        }
+        self.mix.spread_percent = self.mix.spread_percent.max(30);
+        if self.troubles.iter().any(|(trouble, _)| *trouble == Trouble::Hang) {
+            self.mix.delete_percent = 0;
+        }
+        let moves = self.troubles.iter().any(|(trouble, _)| *trouble == Trouble::Move);
+        self.relay_seconds = self.relays.contains(&0) && !moves && rng.chance(1, 2);
+        self.seconds = !self.relay_seconds;
+        self.second_origin = true;
+        self.bounds = Bounds::draw(self);
     }
 
     /// Clients of files, or none.
@@ -495,6 +527,7 @@ impl Plan {
         Self {
             seconds: false,
             relay_seconds: false,
+            second_origin: false,
             seed,
             faults,
             domains: pick(rng, &[1, 1, 1, 1, 2, 2, 3]),

@@ -161,6 +161,8 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::BootUnlisted, "boot-unlisted", &[P11]),
     planted(Fault::DecisionsUnlisted, "decisions-unlisted", WHOLES),
     planted(Fault::TurnStays, "turn-stays", &[P10, By::Progress, By::Machines]),
+    planted(Fault::PeerToldEarly, "peer-told-early", &[P1, P12]),
+    planted(Fault::PeersUntold, "peers-untold", REST),
 ];
 
 /// Those of groups.

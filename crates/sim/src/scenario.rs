@@ -26,6 +26,11 @@ pub const SCENARIOS: &[Scenario] = &[
         arrange: |_| (),
     },
     Scenario {
+        name: "two-origins",
+        story: "Domains of two origins, in whatever world the seed draws, and transactions over both (decision 0038).",
+        arrange: Plan::give_second_origin,
+    },
+    Scenario {
         name: "fetch-overtaken",
         story: "A fetch is answered; before the page arrives a change to it does (rules 4, 5), also \
                 when the page is absent or was evicted meanwhile.",
@@ -86,10 +91,14 @@ impl Scenario {
             crate::files::aim(&mut plan, None);
             return plan;
         }
+        if self.name == "two-origins" {
+            (self.arrange)(&mut plan);
+            return plan;
+        }
         plan.events = 3_000;
         // Whatever the race needs.
         plan.budget = Budget::Beyond;
-        plan.domains = 1;
+        (plan.domains, plan.second_origin) = (1, false);
         plan.relays = if seed.is_multiple_of(2) { Vec::new() } else { vec![0] };
         plan.nodes = vec![plan.relays.len() as u16; 3];
         plan.bounds = Bounds::default();

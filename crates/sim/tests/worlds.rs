@@ -160,6 +160,20 @@ fn two_processes_of_one_name_break_no_promise_and_one_is_refused() {
     assert!(refused > 50, "{refused} times one of two was refused");
 }
 
+/// Domains of two origins say much to each other, and transactions over both are done (decision 0038).
+#[test]
+fn two_origins_commit_together() {
+    let (mut said, mut wholes) = (0, 0);
+    for seed in 0..40 {
+        let mut plan = Plan::draw(seed, Faults::NONE);
+        plan.give_second_origin();
+        let clean = run_plan(plan, false).unwrap_or_else(|failure| panic!("{failure}"));
+        said += clean.tally.between_origins;
+        wholes += clean.tally.wholes;
+    }
+    assert!(said > 1_000 && wholes > 300, "{wholes} transactions with {said} words");
+}
+
 /// The story: the device under one domain's log took a write and never answered. That domain stands
 /// still until somebody ends the process; every other domain goes on (P10).
 #[test]

@@ -11,7 +11,7 @@ use super::io::{OriginOutput, PeerInput};
 use super::{Origin, OriginConfig};
 use crate::across::{Between, ORIGINS_SINCE, OriginMessage};
 use crate::id::{DomainId, HistoryId, LinkId, Stamp};
-use crate::machine::LinkOutput;
+use crate::machine::{Fault, Faults, LinkOutput};
 use crate::message::{
     CloseReason, DOMAINS_MAX, DomainInfo, EPOCHS_MAX, Epoch, Message, RequestError, Versions,
 };
@@ -110,6 +110,7 @@ pub(super) struct Peers {
     versions: Versions,
     own: String,
     accepts_fork: bool,
+    faults: Faults,
     hello_max: Duration,
     silence_max: Duration,
 }
@@ -133,12 +134,14 @@ impl Peers {
             let known = Known { history: *history, through: Stamp::ZERO };
             (*domain, Home { name: None, known: Some(known) })
         };
-        let (peers, config, accepts_fork) = (&config.peers, &config.downlink, config.accept_fork);
+        let (accepts_fork, faults) = (config.accept_fork, config.faults);
+        let (peers, config) = (&config.peers, &config.downlink);
         Self {
             names: peers.iter().cloned().collect(),
             links: BTreeMap::new(),
             homes: named.iter().map(home).collect(),
             accepts_fork,
+            faults,
             told: Vec::new(),
             versions: config.versions,
             own: config.name.clone(),
@@ -397,7 +400,7 @@ impl Peers {
 
     /// Tells all which domains are here, if something of that is other than they were told.
     fn tell(&mut self, now: Instant, domains: Vec<DomainInfo>, out: &mut Vec<OriginOutput>) {
-        if domains == self.told {
+        if domains == self.told || self.faults.has(Fault::PeersUntold) && !self.told.is_empty() {
             return;
         }
         self.told = domains;
@@ -522,7 +525,9 @@ impl Origin {
         for event in said {
             let Event::Between { from, to, between } = event else { continue };
             if !self.domains.contains_key(&to) {
-                let through = self.domains[&from].durable();
+                let early = self.config.faults.has(Fault::PeerToldEarly);
+                let domain = &self.domains[&from];
+                let through = if early { domain.stamped() } else { domain.durable() };
                 self.peers.pass(now, (from, to), through, between, out);
             } else if self.serves(to) {
                 self.with(now, to, events, out, |domain, cx| domain.between(cx, from, between));

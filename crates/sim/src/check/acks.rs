@@ -23,10 +23,10 @@ impl Acks {
         }
     }
 
-    /// The origin's process starts again: what was asked for before may be asked for again, and
+    /// A domain is served again by a process that starts: what was asked for before may be asked for again, and
     /// stamps that were not durable are given again.
-    pub fn restarted(&mut self) {
-        self.last.clear();
+    pub fn restarted(&mut self, domain: DomainId) {
+        self.last.remove(&domain);
     }
 
     /// The origin answers that a commit, which is in the log, is done. Panics when one with a higher
@@ -94,7 +94,7 @@ mod tests {
         acks.answered(ONE, id(1), Stamp(4));
         // After a start stamps above the durable one are given again.
         acks.asked(ONE, id(3));
-        acks.restarted();
+        acks.restarted(ONE);
         acks.answered(ONE, id(3), Stamp(5));
     }
 }

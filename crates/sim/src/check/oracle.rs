@@ -7,6 +7,7 @@ use super::history::Branch;
 use super::seen::Seen;
 use crate::agenda::Time;
 use crate::net::Proc;
+use larder_core::across::OriginMessage;
 use larder_core::cache::CommitPart;
 use larder_core::commit::{CommitRequest, IdRange, Op, Outcome, Read, Write};
 use larder_core::id::{CommitId, DomainId, HistoryId, PageId, PageNo, Stamp, VolumeId};
@@ -422,6 +423,9 @@ impl Oracle {
         match message {
             Message::Advance { domain, through, .. } => check(*domain, *through, "an advance to"),
             Message::Resumed { domain, through, .. } => check(*domain, *through, "a resume to"),
+            Message::Origin(OriginMessage::Says { from, through, .. }) => {
+                check(*from, *through, "another origin");
+            }
             Message::Committed { domain, id, outcome: Outcome::Committed(stamp), .. } => {
                 check(*domain, *stamp, "a commit as");
                 self.truth(*domain).acknowledged(*id, *stamp);

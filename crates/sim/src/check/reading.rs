@@ -45,9 +45,9 @@ impl Readers {
         self.watches
     }
 
-    /// The origin's process ends: it hears of no append any more.
-    pub fn died(&mut self) {
-        self.under_way.clear();
+    /// The process that serves a domain ends: it hears of no append any more.
+    pub fn died(&mut self, domain: DomainId) {
+        self.under_way.remove(&domain);
         self.losing.clear();
     }
 

@@ -199,8 +199,9 @@ impl World {
         match &outcome {
             Outcome::Committed(stamp) => {
                 self.part_committed(index, &ending, *stamp);
+                let told = self.stamps_told(&ending, *stamp, &stamps);
                 self.others_committed(index, &mut ending, &stamps);
-                self.told_committed(&mut ending, *stamp, &stamps);
+                self.told_committed(&mut ending, *stamp, &told);
                 if let Some(next) = ending.rest.pop() {
                     ending.sent = next;
                     (ending.asked_again, ending.doubt) = (false, None);

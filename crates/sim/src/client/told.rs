@@ -81,7 +81,26 @@ impl World {
         None
     }
 
-    /// A part is done, as its user is told.
+    /// The stamps of parts in domains that were not restored since they were sent: others may be another's now, and
+    /// of two origins one is restored alone.
+    pub(super) fn stamps_told(
+        &self,
+        ending: &Ending,
+        stamp: Stamp,
+        stamps: &[(DomainId, Stamp)],
+    ) -> Vec<(DomainId, Stamp)> {
+        let own = [(ending.sent.domain, stamp)];
+        let stamps = if stamps.is_empty() { &own } else { stamps };
+        let others = ending.others.iter().map(|other| (other.part.domain, other.branches));
+        let sent: Vec<(DomainId, usize)> =
+            others.chain([(ending.sent.domain, ending.branches)]).collect();
+        let stands = |(domain, _): &&(DomainId, Stamp)| {
+            sent.contains(&(*domain, self.oracle.truth(*domain).branch_count()))
+        };
+        stamps.iter().filter(stands).copied().collect()
+    }
+
+    /// A part is done, as its user is told: with the stamps that stand.
     pub(super) fn told_committed(
         &mut self,
         ending: &mut Ending,
@@ -90,9 +109,7 @@ impl World {
     ) {
         if !ending.sent.writes.is_empty() {
             let tag = ending.tag.expect("only writers write");
-            let own = [(ending.sent.domain, stamp)];
-            let stamps = if stamps.is_empty() { &own } else { stamps };
-            if self.oracle.truth(ending.sent.domain).branch_count() == ending.branches {
+            if !stamps.is_empty() {
                 self.cycles.committed(tag, stamps);
             }
             return;

@@ -112,6 +112,10 @@ impl Bounds {
         if hangs && plan.mix.spread_percent == 100 {
             self.wait_nanos = self.wait_nanos.or(Some(wait_least(plan)));
         }
+        if plan.second_origin {
+            // Of a node that died one part may be put off at its origin, and another wait for it at the other.
+            self.wait_nanos = self.wait_nanos.map(|it| it.min(wait_least(plan)));
+        }
         self
     }
 

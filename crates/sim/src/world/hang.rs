@@ -32,20 +32,21 @@ impl World {
     pub(super) fn hang(&mut self) {
         let number = self.rng.below(self.domains.len() as u64) as usize;
         let delay = self.rng.below(40 * SECOND);
-        let origin = self.process(Proc(0));
+        let proc = self.origin_of(number);
+        let origin = self.process(proc);
         let (up, incarnation) = (origin.is_up(), origin.incarnation);
         if !up || self.hung().is_some() {
             return;
         }
-        self.processes[0].origin().stores[number].hangs = true;
+        self.stores[number].hangs = true;
         // An operator sees it, sooner or later.
-        let mend = Mend::RestartOrigin { incarnation, power: false };
+        let mend = Mend::RestartOrigin { origin: proc, incarnation, power: false };
         self.enter_mend(delay, mend);
     }
 
     /// The domain that hangs now.
     pub(super) fn hung(&mut self) -> Option<DomainId> {
-        let stores = &self.processes[0].origin().stores;
+        let stores = &self.stores;
         stores.iter().find(|store| store.hangs).map(|store| store.domain)
     }
 
@@ -68,8 +69,8 @@ impl World {
         }
         self.probes.clear();
         // The operator has noticed by now.
-        if self.hung().is_some() {
-            self.kill_origin(false);
+        if let Some(hung) = self.hung() {
+            self.kill_origin(self.origin_of_domain(hung), false);
         }
     }
 

@@ -66,14 +66,14 @@ impl World {
         self.held_down.clear();
     }
 
-    /// The origin, some of the nodes, and the relays on their way.
+    /// The origins, some of the nodes, and the relays on their way.
     fn draw_core(&mut self) -> BTreeSet<Proc> {
         let first = 1 + self.plan.relays.len() as u16;
         let last = first + self.plan.nodes.len() as u16;
         let nodes: Vec<Proc> = (first..last).map(Proc).collect();
         let nodes: Vec<Proc> =
             nodes.into_iter().filter(|node| !self.process(*node).retired).collect();
-        let mut core = BTreeSet::from([Proc(0)]);
+        let mut core: BTreeSet<Proc> = self.origins().collect();
         let sure = nodes[self.rng.below(nodes.len() as u64) as usize];
         for node in nodes {
             if node == sure || self.rng.chance(1, 2) {
@@ -110,9 +110,9 @@ impl World {
 
     /// Nothing reaches it or comes from it; it may be dead, or stand still, as well.
     fn leave_out(&mut self, proc: Proc) {
-        let (parent, _) = self.process(proc).parent.expect("the origin is of every core");
+        let (parent, _) = self.process(proc).parent.expect("origins are of every core");
         let core = self.core.clone().filter(|_| !self.seats.is_empty()).unwrap_or_default();
-        let second = self.has_second(proc).then_some(Proc(0));
+        let second = self.has_second(proc).then(|| self.second_parent(proc));
         for other in std::iter::once(parent).chain(second).chain(core) {
             self.net.block(proc, other);
             self.net.block(other, proc);
@@ -362,10 +362,13 @@ impl World {
         pages as u64 / requests * slowest + crowd + log
     }
 
-    /// A process and all above it.
+    /// A process and all above it, by any way.
     fn way_up(&self, proc: Proc) -> BTreeSet<Proc> {
         let parent = |proc: &Proc| self.process(*proc).parent.map(|(parent, _)| parent);
-        std::iter::successors(Some(proc), parent).collect()
+        let mut way: BTreeSet<Proc> = std::iter::successors(Some(proc), parent).collect();
+        // What is done over two origins waits for both.
+        way.extend(self.second_origin());
+        way
     }
 
     /// The same for all that are open.

@@ -1,5 +1,6 @@
 //! Connections: made, used, broken, as the runtime would.
 
+use super::origin::is_said;
 use super::{Event, Machinery, World};
 use crate::agenda::MILLI;
 use crate::digest::digest;
@@ -8,6 +9,7 @@ use larder_core::commit::Outcome;
 use larder_core::group::Member;
 use larder_core::machine::{LinkInput, LinkOutput};
 use larder_core::message::{CloseReason, Message, Role};
+use larder_core::origin::io::{OriginInput, PeerInput};
 use larder_core::wire;
 
 /// After which it is looked again whether an end can hear that its connection is over.
@@ -34,7 +36,7 @@ impl World {
         if self.waits(child, || Event::Connect(child, incarnation)) {
             return;
         }
-        let (parent, line) = self.process(child).parent.expect("only the origin has none");
+        let (parent, line) = self.process(child).parent.expect("only origins have none");
         if !self.net.reachable(child, parent) || !self.process(parent).is_up() {
             self.next_parent(child);
             self.enter_connect(child);
@@ -92,6 +94,9 @@ impl World {
             return;
         }
         let link = link_of(conn);
+        if self.is_between_origins(conn) {
+            return self.peer_opened(conn, end);
+        }
         let in_group = !self.is_stranger(self.net.conn(conn).child);
         let input = match end {
             End::Child => LinkInput::UpOpened {
@@ -140,7 +145,10 @@ impl World {
         self.trace.line(|| format!("{proc:?} hears that {conn} is closed ({reason:?})"));
         if told {
             let link = link_of(conn);
-            self.link_input(proc, LinkInput::Closed { link, reason });
+            match self.is_between_origins(conn) {
+                true => self.peer_input(proc, PeerInput::Closed { link, reason }),
+                false => self.link_input(proc, LinkInput::Closed { link, reason }),
+            }
         }
         self.lost_uplink(proc, conn);
     }
@@ -225,7 +233,10 @@ impl World {
             End::Parent => Way::Down,
         };
         let message = self.to_parent(proc, conn, message);
-        if proc == Proc(0) {
+        if self.is_between_origins(conn) {
+            self.oracle.sent_by_origin(&message);
+            self.tally.between_origins += u64::from(is_said(&message));
+        } else if self.is_origin(proc) {
             self.oracle.sent_by_origin(&message);
             self.note_answer(&message);
             let child = &self.process(self.net.conn(conn).child).name;
@@ -286,10 +297,14 @@ impl World {
             let conn = delivery.conn;
             format!("{proc:?} receives over {conn}: {message:?}")
         });
-        if let (Proc(0), Message::Commit { domain, commit }) = (proc, &message) {
-            self.acks.asked(*domain, commit.id);
+        if self.is_between_origins(delivery.conn) {
+            let link = link_of(delivery.conn);
+            return self.peer_input(proc, PeerInput::Received { link, message });
         }
-        if proc == Proc(0) {
+        if self.is_origin(proc) {
+            if let Message::Commit { domain, commit } = &message {
+                self.acks.asked(*domain, commit.id);
+            }
             self.readers.origin_asked(delivery.conn, &message);
             self.answers.asked(delivery.conn, &message, self.now);
         } else {
@@ -310,7 +325,7 @@ impl World {
             return self.node_neighbour(proc, input);
         }
         match self.process(proc).machinery {
-            Machinery::Origin(_) => self.origin_link(input),
+            Machinery::Origin(_) => self.origin_input(proc, OriginInput::Link(input)),
             Machinery::Relay(_) => self.relay_link(proc, input),
             Machinery::Node(_) => self.node_link(proc, input),
         }

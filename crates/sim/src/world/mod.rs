@@ -65,6 +65,8 @@ pub struct World {
     pub(crate) stop_at: Option<std::time::Instant>,
     net: Net,
     processes: Vec<Process>,
+    /// By domain: they outlive their origins.
+    stores: Vec<origin::StoreHost>,
     pub(crate) clients: Vec<Client>,
     pub(crate) sessions: Vec<SharedSession>,
     pub(crate) oracle: Oracle,
@@ -143,6 +145,8 @@ pub struct Tally {
     pub deletions: u64,
     /// Transactions over several domains that were committed as a whole.
     pub wholes: u64,
+    /// What domains of two origins said to each other.
+    pub between_origins: u64,
     /// Questions for the latest state that were answered.
     pub refreshed: u64,
     /// Copies of volumes that were made.
@@ -176,8 +180,8 @@ enum Event {
     Timer(Proc, u32),
     /// A store carries out the next thing it was asked.
     Store(u16, u32, origin::Queue),
-    /// The store's answer reaches the origin.
-    Stored(u32, Box<larder_core::origin::io::OriginInput>),
+    /// The store's answer reaches its origin.
+    Stored(Proc, u32, Box<larder_core::origin::io::OriginInput>),
     /// A client goes on.
     Client(u16, u32),
     /// A process of files goes on.
@@ -216,7 +220,9 @@ impl World {
             volumes.push(volume);
         }
         let files = crate::files::Files::new(&plan, &domains);
-        let processes = process::make(&plan, &domains, &mut rng);
+        let store = |domain: &DomainId| origin::StoreHost::new(*domain, &plan, &mut rng);
+        let stores = domains.iter().map(store).collect();
+        let processes = process::make(&plan, &mut rng);
         let (mut net, first) = (Net::default(), 1 + plan.relays.len() + plan.nodes.len());
         for (place, (node, _)) in seats::standbys(&plan).enumerate() {
             net.put_beside(Proc((first + place) as u16), node);
@@ -238,6 +244,7 @@ impl World {
             agenda: Agenda::default(),
             net,
             processes,
+            stores,
             clients,
             sessions,
             oracle,
@@ -381,7 +388,7 @@ impl World {
             Event::ConnectSecond(child, incarnation) => self.connect_second(child, incarnation),
             Event::Timer(proc, incarnation) => self.timer(proc, incarnation),
             Event::Store(domain, incarnation, queue) => self.store_step(domain, incarnation, queue),
-            Event::Stored(incarnation, input) => self.stored(incarnation, *input),
+            Event::Stored(origin, life, input) => self.stored(origin, life, *input),
             Event::Client(client, incarnation) => self.client_step(client, incarnation),
             Event::Files(proc, incarnation) => self.files_step(proc, incarnation),
             Event::Seat(proc, life) => self.seat_timer(proc, life),
@@ -489,7 +496,7 @@ impl World {
     /// Starts a process that is down.
     fn start(&mut self, proc: Proc) {
         match self.process(proc).machinery {
-            Machinery::Origin(_) => self.start_origin(),
+            Machinery::Origin(_) => self.start_origin(proc),
             // One of a group runs when it is elected.
             Machinery::Relay(_) if self.seats.contains_key(&proc) => {}
             Machinery::Relay(_) => self.start_relay(proc),
@@ -511,7 +518,7 @@ impl World {
         self.trace.mix(0x7100 | u64::from(proc.0));
         self.trace.line(|| format!("{proc:?} timer"));
         match self.process(proc).machinery {
-            Machinery::Origin(_) => self.origin_timeout(),
+            Machinery::Origin(_) => self.origin_timeout(proc),
             Machinery::Relay(_) => self.relay_timeout(proc),
             Machinery::Node(_) => self.node_timeout(proc),
         }
@@ -538,7 +545,7 @@ impl World {
                 continue;
             }
             match self.process(proc).machinery {
-                Machinery::Origin(_) => self.origin_wall(),
+                Machinery::Origin(_) => self.origin_wall(proc),
                 Machinery::Relay(_) => self.relay_wall(proc),
                 Machinery::Node(_) => {}
             }

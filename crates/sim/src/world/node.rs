@@ -269,13 +269,14 @@ impl World {
 
     /// A child was refused for good: an operator looks at it after a while.
     pub(super) fn refused(&mut self, proc: Proc, reason: &CloseReason) {
-        if matches!(reason, CloseReason::Forked { .. }) {
+        if let CloseReason::Forked { domain, .. } = reason {
             // A child of before so many starts is on no line that is known.
-            if self.process(Proc(0)).incarnation < EPOCHS_MAX as u32 {
+            let origin = self.origin_of_domain(*domain);
+            if self.process(origin).incarnation < EPOCHS_MAX as u32 {
                 self.needs_beyond("a child is refused for good");
             }
             self.tally.forks += 1;
-            self.operator_mends_fork(proc);
+            self.operator_mends_fork(proc, origin);
         }
         if let CloseReason::Identity(name) = reason {
             let own = seconds::first_name(name) == self.process(proc).name;
@@ -315,7 +316,8 @@ impl World {
                 // With more histories than are told, nothing in common is found: all copies go.
                 // Nor in a copy from before the first commit.
                 let nothing = truth.may_forget_line() || fork == Stamp::ZERO;
-                let accepted = stamp <= fork || self.accepts_fork() || nothing;
+                let accepted =
+                    stamp <= fork || self.accepts_fork(self.origin_of_domain(domain)) || nothing;
                 assert!(accepted, "P12: {proc:?} at {stamp} passes the fork at {fork} unseen");
                 None
             }
@@ -349,11 +351,11 @@ impl World {
         }
     }
 
-    /// Whether the origin, as it runs, accepts children of a lost branch.
-    pub(super) fn accepts_fork(&self) -> bool {
-        match &self.processes[0].machinery {
+    /// Whether an origin, as it runs, accepts children of a lost branch.
+    pub(super) fn accepts_fork(&self, origin: Proc) -> bool {
+        match &self.process(origin).machinery {
             super::Machinery::Origin(host) => host.accept_fork,
-            other => panic!("{other:?} is not the origin"),
+            other => panic!("{other:?} is no origin"),
         }
     }
 

@@ -1,6 +1,7 @@
-//! The origin's process: its machine, its stores, and how both start, die and are restored.
+//! An origin's process: its machine, its stores, and how both start, die and are restored.
 
 mod damage;
+mod pair;
 
 use self::damage::Written;
 use super::troubles::Mend;
@@ -15,7 +16,7 @@ use crate::net::Proc;
 use crate::plan::Plan;
 use larder_core::commit::PartId;
 use larder_core::id::{DomainId, HistoryId, PageId, Stamp};
-use larder_core::machine::{LinkInput, Machine};
+use larder_core::machine::Machine;
 use larder_core::origin::io::{OriginInput, OriginOutput, StoreFault};
 use larder_core::origin::{Origin, OriginConfig, RecoverError, RecoveredDomain};
 use larder_core::record::{LogRecord, Lsn};
@@ -28,11 +29,12 @@ use larder_store::testing::{FaultDisk, Rot};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-const ORIGIN: Proc = Proc(0);
+use pair::number_of;
+pub(in crate::world) use pair::{ORIGIN, is_said};
 
 /// A domain's store: what outlives the process, and what is under way.
 #[derive(Debug)]
-pub struct StoreHost {
+pub(crate) struct StoreHost {
     /// The domain.
     pub domain: DomainId,
     /// Its log's disk.
@@ -89,7 +91,7 @@ pub(super) enum Queue {
 
 impl StoreHost {
     /// The store of a domain that is yet to be made.
-    pub fn new(domain: DomainId, plan: &Plan, rng: &mut Rng) -> Self {
+    pub(crate) fn new(domain: DomainId, plan: &Plan, rng: &mut Rng) -> Self {
         // What a site of files gathers is committed in one record, which a segment has to hold: 64 MiB, against 4 MiB at
         // once.
         let gathers = plan.files.as_ref().is_some_and(|files| files.dirty_bytes.0 > 4096 * 8);
@@ -198,15 +200,15 @@ impl StoreHost {
 }
 
 impl World {
-    pub(super) fn start_origin(&mut self) {
-        let now = self.process(ORIGIN).local(self.now);
-        let wall = self.wall_time(ORIGIN);
-        let mut config = self.origin_config();
-        let host = self.processes[0].origin();
-        config.accept_fork = host.accept_fork;
+    pub(super) fn start_origin(&mut self, proc: Proc) {
+        let now = self.process(proc).local(self.now);
+        let wall = self.wall_time(proc);
+        let config = self.origin_config(proc);
+        let numbers = self.numbers_of(proc);
         let mut domains = Vec::new();
         let mut refused = None;
-        for (number, store) in host.stores.iter_mut().enumerate() {
+        for &number in &numbers {
+            let store = &mut self.stores[number];
             store.note_newest_rots();
             if !store.rots.is_empty() && store.mirror.is_none() {
                 store.mirror = Some(store.disk.copy());
@@ -223,38 +225,40 @@ impl World {
             return self.mend_refused(number, &error);
         }
         let ends: Vec<(Lsn, Stamp)> = domains.iter().map(end_of).collect();
-        for (domain, found) in self.domains.iter().zip(&domains) {
-            self.answers.recovered(*domain, found, self.now);
+        for (number, found) in numbers.iter().zip(&domains) {
+            self.answers.recovered(self.domains[*number], found, self.now);
         }
         let mut out = Vec::new();
         let origin = match Origin::new(config, now, wall, domains, &mut out) {
             Ok(origin) => origin,
             Err(error) => {
-                let mut stores = self.processes[0].origin().stores.iter();
-                let rotten = stores.position(|store| !store.newest_rots.is_empty());
+                let is_rotten = |number: &usize| !self.stores[*number].newest_rots.is_empty();
+                let rotten = numbers.iter().copied().find(is_rotten);
                 let behind = rotten.filter(|_| matches!(error, RecoverError::Behind { .. }));
                 let number =
                     behind.unwrap_or_else(|| panic!("P8: the origin cannot start: {error}"));
                 return self.mend_refused(number, &error);
             }
         };
-        self.note_recovered(&ends);
-        self.acks.restarted();
-        self.readers_recovered();
-        for domain in &self.domains {
-            self.oracle.restarted(*domain);
+        self.note_recovered(&numbers, &ends);
+        for &number in &numbers {
+            let domain = self.domains[number];
+            self.acks.restarted(domain);
+            self.reader_recovered(domain);
+            self.oracle.restarted(domain);
         }
-        self.processes[0].origin().machine = Some(origin);
-        self.trace.mix(0x0519);
-        self.trace.line(|| "the origin starts".into());
-        self.origin_outputs(out);
+        self.process_mut(proc).origin().machine = Some(origin);
+        self.trace.mix(0x0519 | u64::from(proc.0) << 16);
+        self.trace.line(|| format!("{proc:?} starts, an origin"));
+        self.origin_outputs(proc, out);
+        self.enter_connect_second(proc);
     }
 
     /// Compares what was recovered with what was durable.
-    fn note_recovered(&mut self, ends: &[(Lsn, Stamp)]) {
-        for (number, &(last, stamp)) in ends.iter().enumerate() {
+    fn note_recovered(&mut self, numbers: &[usize], ends: &[(Lsn, Stamp)]) {
+        for (&number, &(last, stamp)) in numbers.iter().zip(ends) {
             let domain = self.domains[number];
-            let store = &mut self.processes[0].origin().stores[number];
+            let store = &mut self.stores[number];
             let before = std::mem::replace(&mut store.last, last);
             let newest = std::mem::take(&mut store.newest_rots);
             store.mirror = None;
@@ -278,7 +282,7 @@ impl World {
                 // What was never durable was cut off all the same (seed 19671562699998).
                 store.rots.retain(|rot| !newest.contains(rot));
             }
-            let store = &mut self.processes[0].origin().stores[number];
+            let store = &mut self.stores[number];
             if last != before {
                 // Where the write began that is the newest now, only the log knows.
                 store.newest_write = Lsn(0);
@@ -286,10 +290,17 @@ impl World {
         }
     }
 
-    fn origin_config(&self) -> OriginConfig {
+    fn origin_config(&mut self, proc: Proc) -> OriginConfig {
+        let accept_fork = self.process_mut(proc).origin().accept_fork;
         let limits = &self.plan.limits;
         let mut config = OriginConfig {
-            downlink: self.downlink_config("origin"),
+            accept_fork,
+            downlink: self.downlink_config(&self.process(proc).name),
+            peers: self
+                .other_origin(proc)
+                .map(|other| self.process(other).name.clone())
+                .into_iter()
+                .collect(),
             page_cache_bytes: limits.page_cache_bytes,
             install_bytes: limits.install_bytes,
             install_interval: limits.install_interval,
@@ -315,39 +326,36 @@ impl World {
         WallTime(right.saturating_add_signed(self.process(proc).wall_error))
     }
 
-    pub(super) fn origin_wall(&mut self) {
-        let wall = self.wall_time(ORIGIN);
-        self.origin_input(OriginInput::WallClock(wall));
+    pub(super) fn origin_wall(&mut self, proc: Proc) {
+        let wall = self.wall_time(proc);
+        self.origin_input(proc, OriginInput::WallClock(wall));
+        self.look_at_peers(proc);
     }
 
-    pub(super) fn origin_link(&mut self, input: LinkInput) {
-        self.origin_input(OriginInput::Link(input));
-    }
-
-    fn origin_input(&mut self, input: OriginInput) {
-        let now = self.process(ORIGIN).local(self.now);
+    pub(super) fn origin_input(&mut self, proc: Proc, input: OriginInput) {
+        let now = self.process(proc).local(self.now);
         let mut out = Vec::new();
-        let Some(machine) = &mut self.processes[0].origin().machine else {
+        let Some(machine) = &mut self.process_mut(proc).origin().machine else {
             return;
         };
         machine.handle(now, input, &mut out);
-        self.origin_outputs(out);
+        self.origin_outputs(proc, out);
     }
 
-    pub(super) fn origin_timeout(&mut self) {
-        let now = self.process(ORIGIN).local(self.now);
+    pub(super) fn origin_timeout(&mut self, proc: Proc) {
+        let now = self.process(proc).local(self.now);
         let mut out = Vec::new();
-        let Some(machine) = &mut self.processes[0].origin().machine else {
+        let Some(machine) = &mut self.process_mut(proc).origin().machine else {
             return;
         };
         machine.handle_timeout(now, &mut out);
-        self.origin_outputs(out);
+        self.origin_outputs(proc, out);
     }
 
-    fn origin_outputs(&mut self, out: Vec<OriginOutput>) {
+    fn origin_outputs(&mut self, proc: Proc, out: Vec<OriginOutput>) {
         for output in out {
             match output {
-                OriginOutput::Link(output) => self.link_output(ORIGIN, output),
+                OriginOutput::Link(output) => self.link_output(proc, output),
                 OriginOutput::Append { domain, ref records, .. } => {
                     for (_, record) in records {
                         self.oracle.appended(domain, record);
@@ -377,26 +385,24 @@ impl World {
                         "{domain:?} ends its service for no reason: {fault}"
                     );
                     self.oracle.store_failed(domain);
-                    self.operator_restarts();
+                    self.operator_restarts(proc);
                 }
             }
         }
-        self.enter_timer(ORIGIN);
+        self.enter_timer(proc);
     }
 
-    /// An operator starts the origin again, after a while, if nothing else does.
-    pub(super) fn operator_restarts(&mut self) {
+    /// An operator starts an origin again, after a while, if nothing else does.
+    pub(super) fn operator_restarts(&mut self, origin: Proc) {
         let delay = self.rng.below(3_000 * MILLI);
-        let incarnation = self.process(ORIGIN).incarnation;
+        let incarnation = self.process(origin).incarnation;
         let power = self.rng.chance(1, 2);
-        let mend = Mend::RestartOrigin { incarnation, power };
+        let mend = Mend::RestartOrigin { origin, incarnation, power };
         self.enter_mend(delay, mend);
     }
 
     pub(crate) fn store_host(&mut self, domain: DomainId) -> &mut StoreHost {
-        let host = self.processes[0].origin();
-        let mut stores = host.stores.iter_mut();
-        stores.find(|store| store.domain == domain).expect("the origin asks for its own domains")
+        &mut self.stores[number_of(domain)]
     }
 
     fn enter_store(&mut self, domain: DomainId, queue: Queue, output: OriginOutput) {
@@ -407,14 +413,15 @@ impl World {
         };
         let delay = 1 + self.rng.below(nanos);
         self.store_host(domain).queue(queue).push_back(output);
-        let incarnation = self.process(ORIGIN).incarnation;
-        let number = (domain.0 - 1) as u16;
-        self.agenda.enter(self.now.plus(delay), Event::Store(number, incarnation, queue));
+        let number = number_of(domain);
+        let incarnation = self.process(self.origin_of(number)).incarnation;
+        self.agenda.enter(self.now.plus(delay), Event::Store(number as u16, incarnation, queue));
     }
 
     /// The store carries out the next thing of a queue; the answer takes its time.
     pub(super) fn store_step(&mut self, number: u16, incarnation: u32, queue: Queue) {
-        if self.process(ORIGIN).incarnation != incarnation {
+        let origin = self.origin_of(usize::from(number));
+        if self.process(origin).incarnation != incarnation {
             return;
         }
         let domain = self.domains[number as usize];
@@ -471,12 +478,13 @@ impl World {
         }
         self.have_followed(&followed);
         let delay = 1 + self.rng.below(self.plan.store_nanos / 2 + 1);
-        self.agenda.enter(self.now.plus(delay), Event::Stored(incarnation, Box::new(answer)));
+        self.agenda
+            .enter(self.now.plus(delay), Event::Stored(origin, incarnation, Box::new(answer)));
     }
 
     /// Of parts a decision is not kept for any more: their domains have ended them, durably.
     fn have_followed(&mut self, parts: &[PartId]) {
-        let stores = &self.processes[0].origin().stores;
+        let stores = &self.stores;
         if stores.iter().any(|store| store.uninstalled.has_branched()) {
             return;
         }
@@ -487,14 +495,14 @@ impl World {
         }
     }
 
-    /// The answer reaches the origin.
-    pub(super) fn stored(&mut self, incarnation: u32, input: OriginInput) {
-        if self.process(ORIGIN).incarnation != incarnation {
+    /// The answer reaches its origin.
+    pub(super) fn stored(&mut self, origin: Proc, incarnation: u32, input: OriginInput) {
+        if self.process(origin).incarnation != incarnation {
             return;
         }
-        if self.process(ORIGIN).paused_until > self.now {
-            let until = self.process(ORIGIN).paused_until;
-            self.agenda.enter(until, Event::Stored(incarnation, Box::new(input)));
+        if self.process(origin).paused_until > self.now {
+            let until = self.process(origin).paused_until;
+            self.agenda.enter(until, Event::Stored(origin, incarnation, Box::new(input)));
             return;
         }
         self.trace.mix(0x5702);
@@ -519,22 +527,21 @@ impl World {
             OriginInput::Appended { domain, result: Ok(()), .. } => Some(*domain),
             _ => None,
         };
-        self.origin_input(input);
+        self.origin_input(origin, input);
         self.readers.settled(self.now);
         if let Some(domain) = heard {
             self.answers.told(domain, self.now);
         }
     }
 
-    /// The origin's process ends; with `power` its machine's memory and unsynced bytes go too.
-    pub(super) fn kill_origin(&mut self, power: bool) {
-        let host = self.processes[0].origin();
-        if host.machine.take().is_none() {
+    /// An origin's process ends; with `power` its machine's memory and unsynced bytes go too.
+    pub(super) fn kill_origin(&mut self, proc: Proc, power: bool) {
+        if self.process_mut(proc).origin().machine.take().is_none() {
             return;
         }
-        self.readers.died();
-        let host = self.processes[0].origin();
-        for store in &mut host.stores {
+        for number in self.numbers_of(proc) {
+            self.readers.died(self.domains[number]);
+            let store = &mut self.stores[number];
             store.die(&mut self.rng);
             if power {
                 store.disk.cut_power();
@@ -542,22 +549,22 @@ impl World {
             store.disk.fail_syncs(0);
         }
         self.trace.mix(0xdead);
-        self.trace.line(|| format!("the origin dies (power: {power})"));
-        self.after_death(ORIGIN);
+        self.trace.line(|| format!("{proc:?}, an origin, dies (power: {power})"));
+        self.after_death(proc);
     }
 
     /// The next syncs of a domain fail.
     pub(super) fn fail_syncs(&mut self) {
         let number = self.rng.below(self.domains.len() as u64) as usize;
-        if self.process(ORIGIN).is_up() {
-            self.processes[0].origin().stores[number].disk.fail_syncs(1);
+        if self.process(self.origin_of(number)).is_up() {
+            self.stores[number].disk.fail_syncs(1);
         }
     }
 
     /// The disk of a domain has no more room, or has again.
     pub(super) fn set_full(&mut self, number: usize, full: bool) {
         let loads = if full { self.rng.below(8) } else { 0 };
-        let store = &mut self.processes[0].origin().stores[number];
+        let store = &mut self.stores[number];
         if full && !store.made {
             return;
         }
@@ -570,15 +577,15 @@ impl World {
         store.pages.set_full(pages_full);
     }
 
-    /// Makes a copy of all stores, as a backup would, while the origin serves from them.
+    /// Makes a copy of all stores, as a backup would, while their origins serve from them.
     pub(super) fn back_up(&mut self) {
-        if !self.process(ORIGIN).is_up() {
-            return;
-        }
         for number in 0..self.domains.len() {
+            if !self.process(self.origin_of(number)).is_up() {
+                continue;
+            }
             let branch = self.oracle.truth(self.domains[number]).current();
             let (durable, last) = (branch.durable(), branch.last());
-            let store = &mut self.processes[0].origin().stores[number];
+            let store = &mut self.stores[number];
             // While an append is under way nobody can say which of its records a copy has.
             if !store.made || durable != last {
                 continue;
@@ -590,11 +597,11 @@ impl World {
         }
     }
 
-    /// Puts the copies in the places of the stores. The origin must be dead.
-    pub(super) fn restore(&mut self) {
-        for number in 0..self.domains.len() {
+    /// Puts the copies in the places of an origin's stores. It must be dead.
+    pub(super) fn restore(&mut self, origin: Proc) {
+        for number in self.numbers_of(origin) {
             let domain = self.domains[number];
-            let store = &mut self.processes[0].origin().stores[number];
+            let store = &mut self.stores[number];
             let Some(backup) = store.backup.take() else {
                 continue;
             };
@@ -612,7 +619,7 @@ impl World {
         }
     }
 
-    /// Somebody starts the origin on empty disks, or one of its domains. The origin must be dead.
+    /// Somebody starts all origins on empty disks, or one domain. All must be dead.
     pub(super) fn wipe(&mut self) {
         let all = self.rng.chance(1, 2);
         let one = self.rng.below(self.domains.len() as u64) as usize;
@@ -620,7 +627,7 @@ impl World {
             let domain = self.domains[number];
             self.trace.line(|| format!("{domain:?} is wiped"));
             let store = StoreHost::new(domain, &self.plan, &mut self.rng);
-            self.processes[0].origin().stores[number] = store;
+            self.stores[number] = store;
             self.lost_to(number, Stamp::ZERO);
         }
     }
@@ -629,12 +636,12 @@ impl World {
     fn lost_to(&mut self, number: usize, stamp: Stamp) {
         self.needs_beyond("what was durable is lost");
         let domain = self.domains[number];
-        let store = &mut self.processes[0].origin().stores[number];
+        let store = &mut self.stores[number];
         // A copy of what the log has lost since is of another branch than the one that begins here.
         let last = store.last;
         store.uninstalled.branch();
         self.answers.expired.branch(domain);
-        let store = &mut self.processes[0].origin().stores[number];
+        let store = &mut self.stores[number];
         let is_newer = |backup: &Backup| backup.durable > stamp || backup.last > last;
         if store.backup.as_ref().is_some_and(is_newer) {
             store.backup = None;
@@ -648,21 +655,14 @@ impl World {
         }
     }
 
-    /// From the next start on the origin accepts children that saw more than it has.
-    pub(super) fn accept_fork(&mut self) {
-        self.processes[0].origin().accept_fork = true;
-    }
-
-    /// Whole-state invariants of the origin.
-    pub(super) fn check_origin(&mut self) {
-        if let Some(machine) = &self.processes[0].origin().machine {
-            machine.check();
-        }
+    /// From the next start on an origin accepts children that saw more than it has.
+    pub(super) fn accept_fork(&mut self, origin: Proc) {
+        self.process_mut(origin).origin().accept_fork = true;
     }
 
     /// Whether the stores have nothing to do.
     pub(super) fn stores_idle(&mut self) -> bool {
-        let stores = &self.processes[0].origin().stores;
+        let stores = &self.stores;
         stores.iter().all(|store| store.log.is_empty() && store.loads.is_empty())
     }
 }

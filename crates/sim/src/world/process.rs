@@ -1,6 +1,5 @@
 //! Processes: what each is made of, alive or dead.
 
-use super::origin::StoreHost;
 use super::seats::standbys;
 use crate::agenda::{SECOND, Time};
 use crate::clock::{Rate, SimClock};
@@ -36,11 +35,11 @@ pub struct Process {
     pub paused_until: Time,
     /// The earliest timer entered for it.
     pub timer_at: Option<Time>,
-    /// Its link up: the connection, or none. The origin has none.
+    /// Its link up: the connection, or none. An origin has none.
     pub uplink: Option<u32>,
-    /// The same to its second parent.
+    /// The same to its second parent; the one that an origin dialed to another.
     pub second: Option<u32>,
-    /// Its parent and the line to it. The origin has none.
+    /// Its parent and the line to it. An origin has none.
     pub parent: Option<(Proc, Line)>,
     /// Those that may be its parent in turn, where that is a group's redirector.
     pub parents: Vec<Proc>,
@@ -53,7 +52,7 @@ pub struct Process {
 /// What a process runs.
 #[derive(Debug)]
 pub enum Machinery {
-    /// The origin.
+    /// An origin.
     Origin(Box<OriginHost>),
     /// A relay.
     Relay(Box<RelayHost>),
@@ -61,13 +60,11 @@ pub enum Machinery {
     Node(Box<Node>),
 }
 
-/// The origin's process and the stores that outlive it.
-#[derive(Debug)]
+/// An origin's process.
+#[derive(Debug, Default)]
 pub struct OriginHost {
     /// The machine, while it lives.
     pub machine: Option<Origin>,
-    /// Its stores, by domain.
-    pub stores: Vec<StoreHost>,
     /// Whether it is started with `--accept-fork`.
     pub accept_fork: bool,
 }
@@ -202,11 +199,9 @@ pub(super) fn lock(cache: &SharedCache) -> std::sync::MutexGuard<'_, Cache> {
 }
 
 /// All processes, none of them started.
-pub(super) fn make(plan: &Plan, domains: &[DomainId], rng: &mut Rng) -> Vec<Process> {
-    let stores = domains.iter().map(|domain| StoreHost::new(*domain, plan, rng)).collect();
-    let origin = OriginHost { machine: None, stores, accept_fork: false };
-    let mut processes =
-        vec![process(plan, rng, "origin".into(), None, Machinery::Origin(Box::new(origin)))];
+pub(super) fn make(plan: &Plan, rng: &mut Rng) -> Vec<Process> {
+    let origin = || Machinery::Origin(Box::default());
+    let mut processes = vec![process(plan, rng, "origin".into(), None, origin())];
     let mut lines = plan.lines.iter().copied();
     for (number, parent) in plan.relays.iter().enumerate() {
         let parent = lines.next().map(|line| (Proc(*parent), line));
@@ -234,6 +229,9 @@ pub(super) fn make(plan: &Plan, domains: &[DomainId], rng: &mut Rng) -> Vec<Proc
         let of_above = (0..).zip(&beside).filter(|(_, group)| **group == above && above > 0);
         let of_above = of_above.map(|(number, _): (usize, _)| Proc((first + number) as u16));
         processes[place].parents = std::iter::once(Proc(above)).chain(of_above).collect();
+    }
+    if plan.second_origin {
+        processes.push(process(plan, rng, "second".into(), None, origin()));
     }
     processes
 }

@@ -8,18 +8,15 @@ use larder_core::id::{DomainId, VolumeId};
 use larder_core::message::{Message, certificate_of};
 
 impl World {
-    /// The origin serves from stores that were just recovered.
-    pub(super) fn readers_recovered(&mut self) {
+    /// A domain is served from a store that was just recovered.
+    pub(super) fn reader_recovered(&mut self, domain: DomainId) {
         if !self.readers.watches() {
             return;
         }
-        for number in 0..self.domains.len() {
-            let domain = self.domains[number];
-            let of_domain = self.volumes.iter().filter(|plan| plan.domain == domain);
-            let volumes: Vec<VolumeId> = of_domain.map(|plan| plan.spec.id).collect();
-            let allowed = self.store_host(domain).allowed.clone();
-            self.readers.recovered(&allowed, &volumes, self.now);
-        }
+        let of_domain = self.volumes.iter().filter(|plan| plan.domain == domain);
+        let volumes: Vec<VolumeId> = of_domain.map(|plan| plan.spec.id).collect();
+        let allowed = self.store_host(domain).allowed.clone();
+        self.readers.recovered(&allowed, &volumes, self.now);
     }
 
     /// Since when a node may not read a volume, by its own right or by that of the relay through which
@@ -28,7 +25,7 @@ impl World {
         let own = self.readers.denied_since(volume, &self.process(node).name);
         let mut above = node;
         while let Some((parent, _)) = self.process(above).parent
-            && parent != Proc(0)
+            && !self.is_origin(parent)
         {
             above = parent;
         }

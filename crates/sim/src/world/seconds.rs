@@ -1,7 +1,8 @@
-//! Nodes and relays with two parents (decision 0037). There is one origin in a world: over the second link a process is
-//! another one of its name there, and so is whoever is below a relay; and it has the domains of even numbers from it,
-//! the others from the first. What it would be told of the rest is left out, as if the parent were another origin's.
+//! Nodes and relays with two parents (decision 0037). From the second they have the domains of even numbers, the others from
+//! the first. Where a world has one origin it is both: over the second link a process is another one of its name there, and
+//! so is whoever is below a relay; what it would be told of the rest is left out, as if the parent were another origin's.
 
+use super::origin::ORIGIN;
 use super::{Event, Machinery, World};
 use crate::agenda::MILLI;
 use crate::net::Proc;
@@ -42,15 +43,23 @@ fn check_half(second: bool, message: &Message) {
 }
 
 impl World {
-    /// Whether a process has a second parent, the origin.
+    /// Whether a process has a second parent, or is an origin that dials another one.
     pub(super) fn has_second(&self, proc: Proc) -> bool {
         let process = self.process(proc);
+        let below_origin = process.parent.is_some_and(|(of, _)| of == ORIGIN);
         match process.machinery {
-            Machinery::Node(_) => self.plan.seconds,
-            Machinery::Relay(_) => {
-                self.plan.relay_seconds && process.parent.is_some_and(|(of, _)| of == Proc(0))
-            }
-            Machinery::Origin(_) => false,
+            // Of two origins each has its own domains: whoever is below the first alone has both.
+            Machinery::Node(_) => self.plan.seconds || self.plan.second_origin && below_origin,
+            Machinery::Relay(_) => self.plan.relay_seconds && below_origin,
+            Machinery::Origin(_) => self.dials(proc),
+        }
+    }
+
+    /// The second parent of a process that has one.
+    pub(super) fn second_parent(&self, proc: Proc) -> Proc {
+        match proc == ORIGIN {
+            true => self.second_origin().expect("it dials"),
+            false => self.second_origin().filter(|second| *second != proc).unwrap_or(ORIGIN),
         }
     }
 
@@ -75,15 +84,15 @@ impl World {
         if self.waits(child, || Event::ConnectSecond(child, incarnation)) {
             return;
         }
-        let (_, line) = self.process(child).parent.expect("a node has a parent");
-        let origin = Proc(0);
+        let line = self.process(child).parent.map_or(self.plan.lines[0], |(_, line)| line);
+        let origin = self.second_parent(child);
         if !self.net.reachable(child, origin) || !self.process(origin).is_up() {
             self.enter_connect_second(child);
             return;
         }
         let conn = self.net.connect(child, origin, line);
         self.process_mut(child).second = Some(conn);
-        self.trace.line(|| format!("{child:?} connects to its second parent as {conn}"));
+        self.trace.line(|| format!("{child:?} connects to {origin:?} as well, as {conn}"));
         self.enter_opens(conn, line.latency);
     }
 
@@ -98,7 +107,10 @@ impl World {
         if !self.forged.contains(&conn) {
             check_half(second, &message);
         }
-        self.as_of_another(second, message)
+        match self.plan.second_origin {
+            true => message,
+            false => self.as_of_another(second, message),
+        }
     }
 
     fn as_of_another(&self, second: bool, mut message: Message) -> Message {
@@ -148,7 +160,8 @@ impl World {
 
     /// What a parent tells a child with another one, without what is the other's.
     pub(super) fn of_parent(&self, proc: Proc, conn: u32, message: Message) -> Message {
-        if !self.has_second(proc) || self.net.conn(conn).child != proc {
+        let alone = self.plan.second_origin || !self.has_second(proc);
+        if alone || self.net.conn(conn).child != proc {
             return message;
         }
         let even = self.is_second(conn);

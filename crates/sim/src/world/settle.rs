@@ -117,11 +117,11 @@ impl World {
             if !process.is_up() {
                 return Some(format!("{} is down", process.name));
             }
-            if number > 0 && process.uplink.is_none() {
+            if !self.is_origin(proc) && process.uplink.is_none() {
                 return Some(format!("{} has no link up", process.name));
             }
             if self.has_second(proc) && process.second.is_none() {
-                return Some(format!("{} has no link to its second parent", process.name));
+                return Some(format!("{} has no second link", process.name));
             }
         }
         if let Some(why) = self.groups_unrest() {
@@ -201,9 +201,8 @@ impl World {
         if self.cycles.is_due() {
             self.check_cycles();
         }
-        self.check_origin();
         self.seats.values().filter_map(|seat| seat.machine.as_ref()).for_each(Machine::check);
-        for number in 1..self.processes.len() {
+        for number in 0..self.processes.len() {
             let proc = Proc(number as u16);
             match &self.processes[number].machinery {
                 Machinery::Relay(host) => {
@@ -218,7 +217,11 @@ impl World {
                     self.check_node(proc);
                     self.check_all_patience(proc);
                 }
-                Machinery::Origin(_) => unreachable!("there is one origin"),
+                Machinery::Origin(host) => {
+                    if let Some(machine) = &host.machine {
+                        machine.check();
+                    }
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What goes wrong, and how it is mended.
 
+use super::origin::ORIGIN;
 use super::{Event, Phase, World};
 use crate::agenda::{MILLI, SECOND, Time};
 use crate::client::SHORT_AGE;
@@ -28,6 +29,8 @@ pub(super) enum Mend {
     Unblock(Proc, Proc),
     /// An operator starts the origin again, unless it died meanwhile.
     RestartOrigin {
+        /// Which one.
+        origin: Proc,
         /// The life that is to end.
         incarnation: u32,
         /// Whether the machine is reset as well.
@@ -35,10 +38,12 @@ pub(super) enum Mend {
     },
     /// There is room again on the disk of the domain of this number.
     Room(usize),
-    /// The origin is replaced by its backup.
-    Restore,
-    /// An operator sees that a child was refused after a fork.
-    Fork(Proc),
+    /// These origins are replaced by their backups.
+    Restore(Vec<Proc>),
+    /// An operator sees that a child was refused after a fork, by this origin.
+    Fork(Proc, Proc),
+    /// An operator sees that an origin is not heard by another since its stores were restored.
+    Unheard(Proc),
     /// A wall clock goes on from where it stood.
     WallGoesOn(Proc),
     /// A process that was told to end in this life of it does.
@@ -103,8 +108,14 @@ impl World {
             Trouble::Partition => self.partition(),
             Trouble::CrashNode => self.crash_one(1 + self.plan.relays.len(), self.plan.nodes.len()),
             Trouble::CrashRelay => self.crash_one(1, self.plan.relays.len()),
-            Trouble::KillOrigin => self.kill_origin(false),
-            Trouble::CutPower => self.kill_origin(true),
+            Trouble::KillOrigin => {
+                let origin = self.any_origin();
+                self.kill_origin(origin, false);
+            }
+            Trouble::CutPower => {
+                let origin = self.any_origin();
+                self.kill_origin(origin, true);
+            }
             Trouble::Pause => self.pause(),
             Trouble::SyncFails => self.fail_syncs(),
             Trouble::DiskFull => {
@@ -116,12 +127,13 @@ impl World {
             Trouble::Restore => {
                 self.back_up();
                 let delay = self.draw_delay();
-                self.enter_mend(delay, Mend::Restore);
+                let origins = self.one_origin_or_all();
+                self.enter_mend(delay, Mend::Restore(origins));
             }
             Trouble::Rot | Trouble::LoseWrite | Trouble::MisdirectWrite => {
-                self.damage(trouble);
+                let origin = self.damage(trouble);
                 if self.rng.chance(3, 4) {
-                    self.operator_restarts();
+                    self.operator_restarts(origin);
                 }
             }
             Trouble::SetWall => self.set_wall(),
@@ -129,7 +141,7 @@ impl World {
             Trouble::Hang => self.hang(),
             Trouble::Forge => self.forge(),
             Trouble::Wipe => {
-                self.kill_origin(true);
+                self.origins().for_each(|origin| self.kill_origin(origin, true));
                 self.wipe();
             }
             Trouble::Swizzle => self.swizzle(),
@@ -295,7 +307,8 @@ impl World {
 
     fn partition(&mut self) {
         let child = Proc(1 + self.rng.below(self.processes.len() as u64 - 1) as u16);
-        let (parent, _) = self.process(child).parent.expect("only the origin has none");
+        // The second origin has none: it is parted from the first.
+        let parent = self.process(child).parent.map_or(ORIGIN, |(parent, _)| parent);
         let pairs: &[(Proc, Proc)] = match self.rng.below(3) {
             0 => &[(child, parent)],
             1 => &[(parent, child)],
@@ -362,9 +375,9 @@ impl World {
     }
 
     /// A child was refused since the origin's line forked: sooner or later somebody acts.
-    pub(super) fn operator_mends_fork(&mut self, child: Proc) {
+    pub(super) fn operator_mends_fork(&mut self, child: Proc, origin: Proc) {
         let delay = self.rng.below(4 * SECOND);
-        self.enter_mend(delay, Mend::Fork(child));
+        self.enter_mend(delay, Mend::Fork(child, origin));
     }
 
     pub(super) fn mend(&mut self, mend: Mend) {
@@ -391,21 +404,24 @@ impl World {
                 let deliveries = self.net.unblock(self.now, from, to);
                 self.enter_deliveries(deliveries);
             }
-            Mend::RestartOrigin { incarnation, power } => {
-                if self.process(Proc(0)).incarnation == incarnation {
-                    self.kill_origin(power);
+            Mend::RestartOrigin { origin, incarnation, power } => {
+                if self.process(origin).incarnation == incarnation {
+                    self.kill_origin(origin, power);
                 }
             }
             Mend::Room(number) => self.set_full(number, false),
-            Mend::Restore => {
-                self.kill_origin(true);
-                self.restore();
-                // Once accepted, forks stay accepted: an answer to an old resume may be late.
-                if self.rng.chance(1, 3) {
-                    self.accept_fork();
+            Mend::Restore(origins) => {
+                for origin in origins {
+                    self.kill_origin(origin, true);
+                    self.restore(origin);
+                    // Once accepted, forks stay accepted: an answer to an old resume may be late.
+                    if self.rng.chance(1, 3) {
+                        self.accept_fork(origin);
+                    }
                 }
             }
-            Mend::Fork(child) => self.mend_fork(child),
+            Mend::Fork(child, origin) => self.mend_fork(child, origin),
+            Mend::Unheard(origin) => self.accept_loss(origin),
             Mend::WallGoesOn(proc) => self.wall_goes_on(proc),
             Mend::Ends(proc, life) => self.ends(proc, life),
             Mend::Forged(forged) => self.forge_commit(&forged),
@@ -420,16 +436,23 @@ impl World {
         );
     }
 
-    fn mend_fork(&mut self, child: Proc) {
+    fn mend_fork(&mut self, child: Proc, origin: Proc) {
         if self.rng.chance(1, 2) {
             // The origin is right: the child starts afresh.
             match self.process(child).machinery {
                 super::Machinery::Relay(_) => self.kill_relay(child),
                 _ => self.kill_node(child),
             }
-        } else if !self.accepts_fork() {
-            self.accept_fork();
-            self.kill_origin(false);
+        } else {
+            self.accept_loss(origin);
+        }
+    }
+
+    /// What an origin's stores have lost is lost.
+    fn accept_loss(&mut self, origin: Proc) {
+        if !self.accepts_fork(origin) {
+            self.accept_fork(origin);
+            self.kill_origin(origin, false);
         }
     }
 

@@ -251,6 +251,11 @@ impl Domain {
         self.durable
     }
 
+    /// The last stamp that was given.
+    pub(super) fn stamped(&self) -> Stamp {
+        self.stamped
+    }
+
     /// What it takes in memory beside the directory.
     pub(super) fn memory(&self) -> DomainMemory {
         DomainMemory {

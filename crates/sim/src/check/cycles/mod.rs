@@ -207,16 +207,17 @@ impl History {
         self.txs.push(tx);
     }
 
-    /// A writer's user is told that it is done, in each domain as this stamp.
+    /// A writer's user is told that it is done, in each domain as this stamp. Of others it is to be learned: what was learned
+    /// before may be of a branch that is lost.
     pub fn committed(&mut self, tag: u64, stamps: &[(DomainId, Stamp)]) {
         let now = self.now();
         let Some(tx) = self.tags.get(&tag).map(|place| &mut self.txs[*place]) else {
             return;
         };
         tx.ended = Some(now);
-        for (domain, stamp) in stamps {
-            let part = tx.parts.get_mut(domain).filter(|part| part.writes());
-            part.into_iter().for_each(|part| part.stamp = Some(*stamp));
+        for (domain, part) in tx.parts.iter_mut().filter(|(_, part)| part.writes()) {
+            let told = stamps.iter().find(|(of, _)| of == domain);
+            part.stamp = told.map(|(_, stamp)| *stamp);
         }
     }
 

@@ -71,7 +71,7 @@ impl Plan {
 
     /// Transactions over two or three domains, beside those of one, while the origin dies, loses power and finds
     /// no room: between what is prepared, decided and followed (decision 0035).
-    pub(super) fn aim_at_wholes(&mut self, rng: &mut Rng) {
+    pub(in crate::plan) fn aim_at_wholes(&mut self, rng: &mut Rng) {
         self.troubles = vec![(Trouble::KillOrigin, pick(rng, &[300 * MILLI, 2 * SECOND]))];
         if rng.chance(1, 2) {
             self.troubles.push((Trouble::CutPower, pick(rng, &[500 * MILLI, 2 * SECOND])));

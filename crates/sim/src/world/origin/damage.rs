@@ -2,7 +2,8 @@
 //! or made elsewhere. The origin must refuse to start, and name what is damaged, or give what was written;
 //! only the newest write may go as one that was torn. Never may it read what nobody wrote.
 
-use super::{ORIGIN, StoreHost};
+use super::StoreHost;
+use crate::net::Proc;
 use crate::plan::Trouble;
 use crate::world::World;
 use larder_core::record::{LogRecord, Lsn};
@@ -88,28 +89,29 @@ impl World {
         self.trace.mix(0x4ef5);
         self.trace.line(|| format!("the origin does not start: {error}"));
         self.tally.refused_stores += 1;
-        for store in &mut self.processes[0].origin().stores {
-            store.open = None;
+        let origin = self.origin_of(number);
+        for number in self.numbers_of(origin) {
+            self.stores[number].open = None;
         }
-        let store = &mut self.processes[0].origin().stores[number];
+        let store = &mut self.stores[number];
         if store.backup.as_ref().is_some_and(|backup| backup.rots.is_empty()) {
-            self.restore();
+            self.restore(origin);
         } else {
             // As it was before recovery cut off what it took for torn.
             store.disk = store.mirror.take().expect("made before it was opened");
             store.mend_rots();
             store.newest_rots.clear();
         }
-        self.after_death(ORIGIN);
+        self.after_death(origin);
     }
 
-    /// The disk of a domain's log does what no disk may.
-    pub(in crate::world) fn damage(&mut self, trouble: Trouble) {
+    /// The disk of a domain's log does what no disk may. Gives the origin that uses it.
+    pub(in crate::world) fn damage(&mut self, trouble: Trouble) -> Proc {
         self.back_up();
         let number = self.rng.below(self.domains.len() as u64) as usize;
-        let store = &mut self.processes[0].origin().stores[number];
+        let store = &mut self.stores[number];
         if store.rots.len() >= ROTS_MAX {
-            return;
+            return self.origin_of(number);
         }
         let rot = match trouble {
             Trouble::Rot => store.disk.rot(),
@@ -120,8 +122,9 @@ impl World {
         if let Some(rot) = rot {
             self.trace.mix(rot.offset);
             self.trace.line(|| format!("{rot:?}"));
-            self.processes[0].origin().stores[number].rots.push(rot);
+            self.stores[number].rots.push(rot);
         }
+        self.origin_of(number)
     }
 }
 

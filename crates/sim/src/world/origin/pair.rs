@@ -1,0 +1,122 @@
+//! Worlds with two origins (decision 0038). The second has the domains of even numbers; whoever is below has both for parents,
+//! and the two dial each other, or one of them the other. An operator who sees that one of them is not heard, since its
+//! stores were restored from before, accepts what was lost.
+
+use crate::agenda::SECOND;
+use crate::net::{End, Proc, link_of};
+use crate::plan::Budget;
+use crate::world::troubles::Mend;
+use crate::world::{Machinery, World};
+use larder_core::across::OriginMessage;
+use larder_core::id::DomainId;
+use larder_core::message::{EPOCHS_MAX, Message};
+use larder_core::origin::io::{OriginInput, PeerInput};
+
+/// The first origin of a world.
+pub(in crate::world) const ORIGIN: Proc = Proc(0);
+
+/// The number of a domain: its store's place.
+pub(super) fn number_of(domain: DomainId) -> usize {
+    (domain.0 - 1) as usize
+}
+
+/// Whether it is what a domain says to one of another origin.
+pub(in crate::world) fn is_said(message: &Message) -> bool {
+    matches!(message, Message::Origin(OriginMessage::Says { .. }))
+}
+
+impl World {
+    /// The second origin, after all other processes.
+    pub(in crate::world) fn second_origin(&self) -> Option<Proc> {
+        let last = self.processes.len() as u16 - 1;
+        self.plan.second_origin.then_some(Proc(last))
+    }
+
+    /// All origins.
+    pub(in crate::world) fn origins(&self) -> impl Iterator<Item = Proc> + use<> {
+        std::iter::once(ORIGIN).chain(self.second_origin())
+    }
+
+    /// Whether a process is one.
+    pub(in crate::world) fn is_origin(&self, proc: Proc) -> bool {
+        matches!(self.process(proc).machinery, Machinery::Origin(_))
+    }
+
+    /// The other one.
+    pub(super) fn other_origin(&self, origin: Proc) -> Option<Proc> {
+        let second = self.second_origin()?;
+        Some(if origin == ORIGIN { second } else { ORIGIN })
+    }
+
+    /// The origin of the domain of this number.
+    pub(in crate::world) fn origin_of(&self, number: usize) -> Proc {
+        self.second_origin().filter(|_| !number.is_multiple_of(2)).unwrap_or(ORIGIN)
+    }
+
+    /// The origin of a domain.
+    pub(in crate::world) fn origin_of_domain(&self, domain: DomainId) -> Proc {
+        self.origin_of(number_of(domain))
+    }
+
+    /// The numbers of its domains.
+    pub(super) fn numbers_of(&self, origin: Proc) -> Vec<usize> {
+        (0..self.domains.len()).filter(|number| self.origin_of(*number) == origin).collect()
+    }
+
+    /// One of the origins.
+    pub(in crate::world) fn any_origin(&mut self) -> Proc {
+        match self.second_origin() {
+            Some(second) if self.rng.chance(1, 2) => second,
+            _ => ORIGIN,
+        }
+    }
+
+    /// One of two, or both.
+    pub(in crate::world) fn one_origin_or_all(&mut self) -> Vec<Proc> {
+        match self.second_origin() {
+            Some(_) if self.rng.chance(2, 3) => vec![self.any_origin()],
+            _ => self.origins().collect(),
+        }
+    }
+
+    /// Whether an origin dials the other: mostly both do.
+    pub(in crate::world) fn dials(&self, origin: Proc) -> bool {
+        let who = self.plan.seed % 4;
+        self.plan.second_origin && who != if origin == ORIGIN { 1 } else { 2 }
+    }
+
+    /// Whether a connection is between two origins.
+    pub(in crate::world) fn is_between_origins(&self, conn: u32) -> bool {
+        self.is_origin(self.net.conn(conn).child)
+    }
+
+    pub(in crate::world) fn peer_input(&mut self, origin: Proc, input: PeerInput) {
+        self.origin_input(origin, OriginInput::Peer(input));
+    }
+
+    /// A connection between origins stands.
+    pub(in crate::world) fn peer_opened(&mut self, conn: u32, end: End) {
+        let (origin, link) = (self.net.conn(conn).at(end), link_of(conn));
+        let other = self.other_origin(origin).expect("the other end");
+        let (peer, dialed) = (self.process(other).name.clone(), end == End::Child);
+        self.peer_input(origin, PeerInput::Opened { link, peer, dialed });
+    }
+
+    /// An operator looks at what an origin tells of the other.
+    pub(super) fn look_at_peers(&mut self, origin: Proc) {
+        let Some(other) = self.other_origin(origin) else { return };
+        let Some(machine) = &self.process_mut(origin).origin().machine else { return };
+        let is_unheard = machine.peers().iter().any(|peer| !peer.forked.is_empty());
+        let starts = self.process(other).incarnation;
+        // One of before so many starts is on no line that is known.
+        assert!(
+            !is_unheard || self.plan.budget == Budget::Beyond || starts >= EPOCHS_MAX as u32,
+            "P12: the {} is not heard as if it were restored, and it was not",
+            self.process(other).name
+        );
+        if is_unheard && !self.accepts_fork(other) && self.rng.chance(1, 4) {
+            let delay = self.rng.below(2 * SECOND);
+            self.enter_mend(delay, Mend::Unheard(other));
+        }
+    }
+}
