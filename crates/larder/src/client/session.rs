@@ -6,7 +6,7 @@ use super::transaction::told_of;
 use super::{Error, InDoubt, Result, Transaction};
 use crate::clock::{now, random_u64};
 use crate::planted::{RuntimeFault, planted};
-use larder_core::cache::io::CacheOp;
+use larder_core::cache::io::{CacheOp, CacheReply};
 use larder_core::cache::{self, AgeLimit, BeginError, Line};
 use larder_core::id::{DomainId, Stamp};
 use larder_core::message::RequestError;
@@ -115,6 +115,26 @@ impl SessionShared {
         let limit = remaining(deadline)?;
         self.node.requests.ask(CacheOp::Refresh { domain }, limit).await?;
         Ok(())
+    }
+
+    /// Has the newest state of a domain where something of this session is done without a stamp that is known.
+    async fn see(&self, domain: DomainId, deadline: Instant) -> Result<()> {
+        let op = CacheOp::Refresh { domain };
+        let CacheReply::Through(stamp) = self.node.requests.ask(op, remaining(deadline)?).await?
+        else {
+            unreachable!("the state was asked for")
+        };
+        self.lock().refreshed(domain, stamp);
+        Ok(())
+    }
+
+    /// A transaction is done in domains of these lines: of which one has no stamp, the next begin asks.
+    pub(super) fn is_done(&self, lines: &[(DomainId, Line)], seen: &[cache::Seen]) {
+        for (domain, line) in lines {
+            if !seen.iter().any(|seen| seen.domain == *domain) {
+                self.lock().wrote_unseen(*domain, *line);
+            }
+        }
     }
 
     /// Has a state confirmed that is older than the session allows. Soon after that was in vain it
@@ -336,6 +356,7 @@ impl Session {
                     // As after a commit: if the domain has begun another line beside it, the next
                     // begin says so.
                     let _ = self.shared.lock().saw(&seen);
+                    self.shared.is_done(lines, &seen);
                     // Where it was decided nobody may be able to tell any more: it is done all the same.
                     let own = seen.iter().find(|seen| seen.domain == domain).or(seen.first());
                     Ok(own.map_or(Stamp::ZERO, |seen| seen.stamp))
@@ -375,6 +396,7 @@ impl Session {
                     let op = CacheOp::WaitThrough { domain, stamp };
                     shared.node.requests.ask(op, remaining(waits_until)?).await?;
                 }
+                Err(BeginError::Unseen(domain)) => shared.see(domain, waits_until).await?,
                 Err(BeginError::HistoryLost(domain)) => {
                     return Err(Error::lost(domain));
                 }

@@ -628,7 +628,10 @@ impl Transaction {
         let answer = node.requests.ask_raw(op, limit).await;
         node.metrics.commit(now().since(begun));
         match told_of(answer, name, &lines, limit)? {
-            Ok(seen) => Ok(seen),
+            Ok(seen) => {
+                self.shared.session.is_done(&lines, &seen);
+                Ok(seen)
+            }
             Err(abort) => {
                 if planted(RuntimeFault::RoomKept) {
                     std::mem::forget(rooms);

@@ -89,6 +89,10 @@ impl World {
                 self.clients[index].stage = Stage::Floor;
                 self.client_asks(index, CacheOp::WaitThrough { domain, stamp });
             }
+            Err(BeginError::Unseen(domain)) => {
+                self.clients[index].stage = Stage::Unseen(domain);
+                self.client_asks(index, CacheOp::Refresh { domain });
+            }
             Err(BeginError::HistoryLost(domain)) => {
                 let accounted = self.oracle.truth(domain).may_lose_line();
                 assert!(accounted, "P12: {domain:?} was never restored, and its line is lost");

@@ -196,6 +196,7 @@ impl World {
             };
             self.oracle.answered(other.tag, &of_part);
         }
+        self.note_unseen(index, &ending, &stamps);
         match &outcome {
             Outcome::Committed(stamp) => {
                 self.part_committed(index, &ending, *stamp);
@@ -229,6 +230,19 @@ impl World {
             }
         }
         self.client_thinks(index);
+    }
+
+    /// Where it is done and no stamp is told, the session asks for the newest state.
+    fn note_unseen(&mut self, index: usize, ending: &Ending, stamps: &[(DomainId, Stamp)]) {
+        if ending.others.is_empty() || stamps.is_empty() {
+            return;
+        }
+        let parts = ending.others.iter().map(|other| &other.part).chain([&ending.sent]);
+        for part in parts.filter(|part| !part.writes.is_empty()) {
+            if !stamps.iter().any(|(domain, _)| *domain == part.domain) {
+                self.session(index).session.wrote_unseen(part.domain, part.line);
+            }
+        }
     }
 
     /// What is told of the part sent, of which a stamp may be missing.

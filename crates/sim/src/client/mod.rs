@@ -167,6 +167,8 @@ enum Stage {
     Idle,
     /// Waits until its cache has reached its floor.
     Floor,
+    /// Waits for the state that has what it wrote there, and knows no stamp of.
+    Unseen(DomainId),
     /// Waits for the latest state.
     Latest(latest::Asked),
     /// Copies a volume.
@@ -395,7 +397,9 @@ impl World {
         self.set_clock(node);
         match std::mem::replace(&mut self.clients[index].stage, Stage::Idle) {
             Stage::Setup(volume) => self.client_opens(index, volume),
-            Stage::Idle | Stage::Floor | Stage::Latest(_) => self.client_begins(index),
+            Stage::Idle | Stage::Floor | Stage::Unseen(_) | Stage::Latest(_) => {
+                self.client_begins(index);
+            }
             Stage::Copy(copying) => self.client_copies_on(index, copying),
             Stage::Run(run) => self.client_acts(index, run),
             Stage::Commit(ending) => match ending.doubt {
@@ -498,6 +502,12 @@ impl World {
             Stage::Commit(ending) => self.client_answered(index, ending, result),
             Stage::Latest(asked) => self.client_refreshed(index, asked, result),
             Stage::Copy(copying) => self.client_copied(index, copying, result),
+            Stage::Unseen(domain) => {
+                if let Ok(CacheReply::Through(stamp)) = result {
+                    self.session(index).session.refreshed(domain, stamp);
+                }
+                self.client_thinks(index);
+            }
             Stage::Idle | Stage::Floor => self.client_thinks(index),
         }
     }

@@ -459,6 +459,8 @@ impl TxStore for SimStore {
                     let op = CacheOp::WaitThrough { domain, stamp };
                     self.port.ask(op, left(deadline)?).await.map_err(request_error)?;
                 }
+                // Its sessions write in one domain, and are told the stamp of that.
+                Err(BeginError::Unseen(domain)) => unreachable!("{domain:?} is alone"),
                 Err(BeginError::HistoryLost(_)) => {
                     self.note_lost();
                     return Err(TxError::Forked);

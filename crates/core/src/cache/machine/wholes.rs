@@ -84,7 +84,8 @@ impl Wholes {
             _ if whole.decider_forgot => {
                 Some(Ok(CacheReply::InDoubt { commit: name.id, lost: true }))
             }
-            Some(answer) if !is_open(answer) => {
+            // Where it was done in one, this one may be done as well, and its stamp is what its session has to see there.
+            Some(answer) if whole.stamps.is_empty() && !is_open(answer) => {
                 Some(Err(RequestError::Unavailable("the transaction is over".into())))
             }
             Some(_) | None => None,

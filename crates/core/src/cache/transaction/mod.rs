@@ -130,6 +130,10 @@ pub enum BeginError {
         /// The session's floor.
         stamp: Stamp,
     },
+    /// The session has written something in a domain that nobody can tell the stamp of: the cache has to be refreshed
+    /// there.
+    #[error("what was written in domain {0:?} has no stamp that is known")]
+    Unseen(DomainId),
     /// What the session has seen belongs to a history that is no more.
     #[error("the history of domain {0:?} is another one now")]
     HistoryLost(DomainId),
@@ -343,6 +347,9 @@ impl Transaction {
         floors: &Floors,
     ) -> Result<Self, BeginError> {
         let forget = cache.faults.has(Fault::ForgetFloor);
+        if let Some(domain) = floors.unseen.keys().next() {
+            return Err(BeginError::Unseen(*domain));
+        }
         for (&domain, &(line, stamp)) in &floors.stamps {
             let position = cache.domain(domain).and_then(|state| state.position());
             match position {

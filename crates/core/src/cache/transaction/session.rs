@@ -76,6 +76,8 @@ pub struct Line(pub u64);
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Floors {
     pub(super) stamps: BTreeMap<DomainId, (Line, Stamp)>,
+    /// Where something of the session is done, and nobody can tell its stamp any more.
+    pub(super) unseen: BTreeMap<DomainId, Line>,
 }
 
 impl Floors {
@@ -105,6 +107,7 @@ impl Floors {
     /// that what was seen may be gone.
     pub fn forget(&mut self, domain: DomainId) {
         self.stamps.remove(&domain);
+        self.unseen.remove(&domain);
     }
 }
 
@@ -125,9 +128,25 @@ impl Session {
     }
 
     /// Begins a transaction. On [`BeginError::Wait`] ask the machine for
-    /// [`crate::cache::io::CacheOp::WaitThrough`] and try again.
+    /// [`crate::cache::io::CacheOp::WaitThrough`] and try again; on [`BeginError::Unseen`] for
+    /// [`crate::cache::io::CacheOp::Refresh`], and tell [`Session::refreshed`].
     pub fn begin(&self, cache: &Arc<ReadCache>) -> Result<Transaction, BeginError> {
         Transaction::begin(cache, self.options, &self.floors)
+    }
+
+    /// A transaction of the session over several domains is done, and nobody can tell the stamp of its part in this one:
+    /// its process was forgotten there. The next begin asks for the newest state, which has it (P4).
+    pub fn wrote_unseen(&mut self, domain: DomainId, line: Line) {
+        let known = self.floors.unseen.entry(domain).or_insert(line);
+        *known = line.min(*known);
+    }
+
+    /// The cache has reached the state that the origin had after the begin that failed with [`BeginError::Unseen`]: the
+    /// stamp is what the machine answered.
+    pub fn refreshed(&mut self, domain: DomainId, stamp: Stamp) {
+        if let Some(line) = self.floors.unseen.remove(&domain) {
+            self.saw(&[Seen { domain, line, stamp }]);
+        }
     }
 
     /// Raises the floors by what a transaction has seen. Gives the first domain whose line is not

@@ -482,6 +482,38 @@ fn bug15_two_transactions_beside_a_restore() {
     }
 }
 
+/// A transaction over several domains was done, and the domain that decided had forgotten its process: the others told their
+/// stamps, and that one none. Its session went on there at its floor of before, without what it had written itself (P4).
+#[test]
+fn bug215_what_is_written_without_a_stamp_is_seen_all_the_same() {
+    let (shared, state) = cache();
+    put_page(&shared, 5, 1, Some(Page::empty(PageKind::Slotted)));
+    let mut session = Session::default();
+    let mut transaction = session.begin(&shared).expect("nothing seen yet");
+    assert_eq!(ready(transaction.read_slot(page(5), Slot(0))), None);
+    let Finish::Local { seen, .. } = transaction.finish() else { panic!("it read only") };
+    assert_eq!(session.saw(&seen), None);
+    session.wrote_unseen(DOMAIN, seen[0].line);
+    assert_eq!(session.begin(&shared).err(), Some(BeginError::Unseen(DOMAIN)));
+    // The machine says that the origin is at 7, and the cache has to be there.
+    session.refreshed(DOMAIN, Stamp(7));
+    let waits = BeginError::Wait { domain: DOMAIN, stamp: Stamp(7) };
+    assert_eq!(session.begin(&shared).err(), Some(waits));
+    state.batch().set_through(Some(Stamp(7)));
+    assert!(session.begin(&shared).is_ok());
+    // On another line it is gone, perhaps, and its user is told.
+    session.wrote_unseen(DOMAIN, seen[0].line);
+    let batch = state.batch();
+    batch.new_line(Stamp(0));
+    batch.set_through(Some(Stamp(5)));
+    drop(batch);
+    session.refreshed(DOMAIN, Stamp(5));
+    assert_eq!(session.begin(&shared).err(), Some(BeginError::HistoryLost(DOMAIN)));
+    session.wrote_unseen(DOMAIN, seen[0].line);
+    session.floors.forget(DOMAIN);
+    assert!(session.begin(&shared).is_ok());
+}
+
 /// A page held a large record of 5,000 bytes whose count was 5,000: its reader asked for 5,000 pages,
 /// its deleter deleted as many, whosever they were. Up to 16 million it could be.
 #[test]
