@@ -56,7 +56,8 @@ struct Peer {
 /// How a domain is had at a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Served {
-    Now,
+    /// In this history, by what was said over this link.
+    Now(HistoryId),
     NotNow,
     Forked,
 }
@@ -79,6 +80,12 @@ struct Known {
 impl Home {
     fn is(&self, name: &str) -> bool {
         self.name.as_deref() == Some(name)
+    }
+
+    /// Whether it is what a link of this origin says that is served in a history.
+    fn is_served(&self, name: &str, served: Option<&Served>) -> bool {
+        let known = self.known.map(|known| known.history);
+        self.is(name) && known.is_some_and(|known| served == Some(&Served::Now(known)))
     }
 
     /// Whether a line goes on from what is known. Of a full one that may have fallen off its front.
@@ -155,10 +162,13 @@ impl Peers {
             let links = || self.links.values().filter(|peer| peer.greeted && peer.name == *name);
             let homes = self.homes.iter().filter(|(_, home)| home.is(name));
             let has = links().flat_map(|peer| peer.has.iter().flatten());
-            // What was moved since is a copy where it was before, too.
+            // What was moved since is a copy where it was before, too; and of two processes of one name one has a copy.
             let is_copy = |(domain, served): &(&DomainId, &Served)| match served {
                 Served::Forked => true,
-                Served::Now => self.homes.get(domain).is_some_and(|home| !home.is(name)),
+                Served::Now(_) => {
+                    let home = self.homes.get(domain);
+                    home.is_some_and(|home| !home.is_served(name, Some(served)))
+                }
                 Served::NotNow => false,
             };
             let forked: BTreeSet<DomainId> = has.filter(is_copy).map(|(id, _)| *id).collect();
@@ -278,8 +288,9 @@ impl Peers {
                     );
                 };
                 // Not what a copy says that was restored from before, nor who had it before it was moved.
-                let home = self.homes.get_mut(&from).filter(|home| home.is(&peer.name));
-                let Some(home) = home.filter(|_| served == Served::Now) else { return Ok(None) };
+                let home = self.homes.get_mut(&from);
+                let home = home.filter(|home| home.is_served(&peer.name, Some(&served)));
+                let Some(home) = home else { return Ok(None) };
                 if let Some(known) = &mut home.known {
                     known.through = known.through.max(through);
                 }
@@ -304,16 +315,18 @@ impl Peers {
                 continue;
             }
             let home = self.homes.get(&domain);
-            let served = match home {
-                _ if epochs.is_empty() => Served::NotNow,
-                Some(home) if !home.is_on(&epochs) && !accepts_fork => {
+            let unknown = home.is_none_or(|home| home.name.is_none());
+            // A loss is accepted by who had it, and by nobody who has an old copy of what is elsewhere now.
+            let accepts = accepts_fork && (unknown || home.is_some_and(|home| home.is(name)));
+            let served = match (epochs.last(), home) {
+                (None, _) => Served::NotNow,
+                (Some(_), Some(home)) if !home.is_on(&epochs) && !accepts => {
                     crate::probe::probe("another-origins-domain-forked");
                     Served::Forked
                 }
-                _ => Served::Now,
+                (Some(last), _) => Served::Now(last.history),
             };
-            let unknown = home.is_none_or(|home| home.name.is_none());
-            if served == Served::Now || served == Served::NotNow && unknown {
+            if matches!(served, Served::Now(_)) || served == Served::NotNow && unknown {
                 let nobody = Home { name: None, known: None };
                 let known = home.unwrap_or(&nobody).known_of(&epochs);
                 self.homes.insert(domain, Home { name: Some(name.to_owned()), known });
@@ -334,7 +347,7 @@ impl Peers {
         let home = self.homes.get(&domain)?;
         let serves = |peer: &Peer| {
             let served = peer.has.as_ref().and_then(|has| has.get(&domain));
-            peer.greeted && home.is(&peer.name) && served == Some(&Served::Now)
+            peer.greeted && home.is_served(&peer.name, served)
         };
         let ways = self.links.iter().filter(|(_, peer)| serves(peer));
         ways.max_by_key(|(link, peer)| (peer.opened, **link)).map(|(link, _)| *link)
@@ -349,8 +362,11 @@ impl Peers {
         let is_there = |name: &String| {
             self.links.values().any(|peer| peer.name == *name && peer.has.is_some())
         };
+        let home = self.homes.get(&domain);
         let copies = self.links.values().filter(|peer| {
-            peer.has.as_ref().and_then(|has| has.get(&domain)) == Some(&Served::Forked)
+            let is_home = home.is_none_or(|home| home.name.is_none() || home.is(&peer.name));
+            let served = peer.has.as_ref().and_then(|has| has.get(&domain));
+            is_home && served == Some(&Served::Forked)
         });
         if let Some(copy) = copies.map(|peer| &peer.name).next() {
             let error = format!(
@@ -358,7 +374,6 @@ impl Peers {
             );
             return Some(RequestError::Unavailable(error));
         }
-        let home = self.homes.get(&domain);
         if let Some(name) = home.and_then(|home| home.name.as_ref()) {
             let why = match is_there(name) {
                 true => "which does not serve it now",

@@ -64,8 +64,8 @@ impl Line {
         self.has_lost_links = !self.is_empty();
     }
 
-    /// Whether one more commit may wait, of this process and so many bytes: one of each always may, else the line has half of
-    /// what may wait in a domain, and no process more than half of that.
+    /// Whether one more commit may wait, of this process and so many bytes: the first always may, one of each process while the
+    /// line has three quarters of what may wait in a domain, others while it has half, and no process more than half of that.
     fn takes(&self, config: &OriginConfig, boot: BootId, bytes: usize) -> bool {
         let own = self.boots.get(&boot);
         let own_bytes = own.into_iter().flatten().map(|waiting| waiting.bytes).sum::<usize>();
@@ -73,8 +73,11 @@ impl Line {
         let (most, bytes_max) = (config.waiting_commits_max / 2, config.waiting_bytes_max / 2);
         let room = self.len < most && self.bytes + bytes <= bytes_max;
         let share = own < most / 2 && own_bytes + bytes <= bytes_max / 2;
-        // What waits for nothing here has room yet.
-        own == 0 && self.len < config.waiting_commits_max.div_ceil(4) * 3 || room && share
+        // Commits that wait for nothing here have the rest.
+        let first = self.len == 0
+            || self.len < config.waiting_commits_max.div_ceil(4) * 3
+                && self.bytes + bytes <= config.waiting_bytes_max / 4 * 3;
+        own == 0 && first || room && share
     }
 
     fn push(&mut self, waiting: Waiting) {

@@ -44,6 +44,11 @@ fn greets(link: u64, name: &str) -> (String, OriginInput) {
     )
 }
 
+fn greets_accepting(link: u64, name: &str) -> (String, OriginInput) {
+    let (versions, name) = (Versions::SPOKEN, name.into());
+    heard(link, Message::Origin(OriginMessage::Greets { versions, name, accept_fork: true }))
+}
+
 /// It has these domains, each in its histories.
 fn has(link: u64, domains: &[(u64, &[u128])]) -> (String, OriginInput) {
     let info = |(domain, line): &(u64, &[u128])| DomainInfo {
@@ -235,7 +240,8 @@ fn who_is_no_peer() {
 fn a_domain_that_has_moved() {
     let mut run = Several::new(
         "Domain 5 is where its line goes on: of the origin two, and then of three, to which its store was moved. What two says for it \
-         is not heard any more, nor what it says when it begins anew on what it had. Nobody but this origin has domain 1.",
+         is not heard any more, nor what it says when it begins anew on what it had, though its operator accepts a loss: of what is \
+         elsewhere it has none. Nobody but this origin has domain 1.",
         1,
         config(&["two", "three"]),
     );
@@ -249,7 +255,36 @@ fn a_domain_that_has_moved() {
     run.peer(vec![says(9, (5, 1), Between::Vote { attempt: attempt(11, 1), vote: Vote::Ready })]);
     let forked = run.t.machine.peers().into_iter().find(|peer| peer.name == "two");
     assert_eq!(forked.map(|peer| peer.forked), Some(vec![DomainId(ELSEWHERE)]));
+    run.peer(vec![up(11, "two", true)]);
+    run.peer(vec![greets_accepting(11, "two"), has(11, &[(ELSEWHERE, &[55, 57])])]);
+    run.peer(vec![says(11, (5, 1), Between::Vote { attempt: attempt(11, 1), vote: Vote::Ready })]);
+    let forked: Vec<_> = run.t.machine.peers().into_iter().map(|peer| peer.forked.len()).collect();
+    assert_eq!(forked, [1, 1], "domain 5 at two, and domain 1 at three");
     run.t.end("origin_peers_moved");
+}
+
+#[test]
+fn two_processes_of_one_origin() {
+    let mut run = Several::new(
+        "This origin dialed two. A copy of its disk runs as well, under its name, and dials this one: of the two the one is heard \
+         that began last, and the other shown as a copy, also for what comes late.",
+        1,
+        config(&["two"]),
+    );
+    run.with_two();
+    run.link(here(ELSEWHERE, 2));
+    run.peer(vec![up(10, "two", false)]);
+    run.peer(vec![greets(10, "two"), has(10, &[(ELSEWHERE, &[55, 57])])]);
+    run.peer(vec![says_at(9, (5, 1), 12, arrived(2))]);
+    assert!(run.committed(10, 2).is_empty());
+    assert_eq!(run.t.machine.peers()[0].forked, [DomainId(ELSEWHERE)]);
+    run.peer(vec![says(10, (5, 1), arrived(2))]);
+    // What the other said at 12 is of the branch that is lost: another start is no restore.
+    run.peer(vec![down(9), down(10)]);
+    run.peer(vec![up(11, "two", true)]);
+    run.peer(vec![greets(11, "two"), has(11, &[(ELSEWHERE, &[55, 57, 58])])]);
+    assert!(run.t.machine.peers()[0].forked.is_empty());
+    run.t.end("origin_peers_two_processes");
 }
 
 #[test]
@@ -520,9 +555,7 @@ fn an_origin_that_was_restored() {
     run.link(run.greeting(1, "a", 10));
     run.link(here(ELSEWHERE, 3));
     run.peer(vec![up(11, "two", true)]);
-    let (versions, name) = (Versions::SPOKEN, "two".into());
-    let greets = OriginMessage::Greets { versions, name, accept_fork: true };
-    run.peer(vec![heard(11, Message::Origin(greets)), anew(11)]);
+    run.peer(vec![greets_accepting(11, "two"), anew(11)]);
     run.peer(vec![release(11)]);
     run.settle();
     assert!(run.committed(10, 2).is_empty());
