@@ -341,6 +341,8 @@ pub enum Fault {
     PeerToldEarly,
     /// Between origins: a domain that serves again is not said to be there.
     PeersUntold,
+    /// P12: what another origin says is heard, whether its line has what it said before or not.
+    CopyHeard,
 }
 
 impl Faults {

@@ -367,8 +367,11 @@ impl Plan {
         plan.give_files(crate::files::draw(seed, plan.store_nanos));
         plan.seconds = plan.draws_seconds();
         plan.relay_seconds = plan.draws_relay_seconds();
-        plan.second_origin =
-            plan.may_have_second_origin() && Rng::new(seed ^ 0x5ec0_0419).chance(3, 4);
+        let rng = &mut Rng::new(seed ^ 0x5ec0_0419);
+        plan.second_origin = plan.may_have_second_origin() && rng.chance(3, 4);
+        if plan.second_origin && plan.budget == Budget::Beyond && rng.chance(1, 2) {
+            plan.add_trouble(Trouble::Restore, pick(rng, &[2 * SECOND, 8 * SECOND]));
+        }
         plan.bounds = Bounds::draw(&plan);
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         let outside = plan.outside_budget();

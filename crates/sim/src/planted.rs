@@ -162,6 +162,7 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::DecisionsUnlisted, "decisions-unlisted", WHOLES),
     planted(Fault::TurnStays, "turn-stays", &[P10, By::Progress, By::Machines]),
     planted(Fault::PeerToldEarly, "peer-told-early", &[P1, P12]),
+    planted(Fault::CopyHeard, "copy-heard", &[P12]),
     planted(Fault::PeersUntold, "peers-untold", REST),
 ];
 

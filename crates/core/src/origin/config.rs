@@ -94,7 +94,7 @@ pub struct OriginConfig {
     /// A state is kept for this long at most. Default: 30 min.
     pub pin_age_max: Duration,
     /// The operator accepts that this origin was restored from an old copy: children that saw
-    /// commits it does not have are answered from the fork. Default: false.
+    /// commits it does not have are answered from the fork, and other origins hear it again. Default: false.
     pub accept_fork: bool,
     /// Planted faults.
     pub faults: Faults,

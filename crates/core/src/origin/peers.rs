@@ -320,7 +320,9 @@ impl Peers {
             let accepts = accepts_fork && (unknown || home.is_some_and(|home| home.is(name)));
             let served = match (epochs.last(), home) {
                 (None, _) => Served::NotNow,
-                (Some(_), Some(home)) if !home.is_on(&epochs) && !accepts => {
+                (Some(_), Some(home))
+                    if !home.is_on(&epochs) && !accepts && !self.faults.has(Fault::CopyHeard) =>
+                {
                     crate::probe::probe("another-origins-domain-forked");
                     Served::Forked
                 }

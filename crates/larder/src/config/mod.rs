@@ -207,8 +207,8 @@ pub struct OriginSection {
     pub create: bool,
     /// Order domains of the store; more than it has are made, and none is ever left out.
     pub domains: u32,
-    /// Serve children that have seen commits this store does not have: it was restored from an
-    /// old copy, and that is known and wanted.
+    /// Serve children that have seen commits this store does not have, and be heard by other origins that have: it was
+    /// restored from an old copy, and that is known and wanted.
     pub accept_fork: bool,
     /// Bytes of pages kept in memory.
     pub memory: Size,

@@ -298,8 +298,7 @@ impl World {
             format!("{proc:?} receives over {conn}: {message:?}")
         });
         if self.is_between_origins(delivery.conn) {
-            let link = link_of(delivery.conn);
-            return self.peer_input(proc, PeerInput::Received { link, message });
+            return self.peer_says(delivery.conn, proc, message);
         }
         if self.is_origin(proc) {
             if let Message::Commit { domain, commit } = &message {

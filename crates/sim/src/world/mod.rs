@@ -103,6 +103,8 @@ pub struct World {
     mended: Option<Time>,
     /// Clients of the file layer.
     pub(crate) files: crate::files::Files,
+    /// What two origins were told by each other.
+    told: origin::Told,
     /// Who takes part in groups that find their redirectors themselves.
     seats: BTreeMap<Proc, seats::Seat>,
     /// Counts for the report.
@@ -269,6 +271,7 @@ impl World {
             failed: BTreeSet::new(),
             mended: None,
             files,
+            told: origin::Told::default(),
             seats: seats::seats(&plan),
             tally: Tally::default(),
             rng,

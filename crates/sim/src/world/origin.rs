@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pair::number_of;
-pub(in crate::world) use pair::{ORIGIN, is_said};
+pub(in crate::world) use pair::{ORIGIN, Told, is_said};
 
 /// A domain's store: what outlives the process, and what is under way.
 #[derive(Debug)]
@@ -619,11 +619,14 @@ impl World {
         }
     }
 
-    /// Somebody starts all origins on empty disks, or one domain. All must be dead.
-    pub(super) fn wipe(&mut self) {
+    /// Somebody starts these origins on empty disks, or one domain of theirs. They must be dead.
+    pub(super) fn wipe(&mut self, origins: &[Proc]) {
         let all = self.rng.chance(1, 2);
         let one = self.rng.below(self.domains.len() as u64) as usize;
         for number in (0..self.domains.len()).filter(|number| all || *number == one) {
+            if !origins.contains(&self.origin_of(number)) {
+                continue;
+            }
             let domain = self.domains[number];
             self.trace.line(|| format!("{domain:?} is wiped"));
             let store = StoreHost::new(domain, &self.plan, &mut self.rng);

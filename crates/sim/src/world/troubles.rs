@@ -141,8 +141,9 @@ impl World {
             Trouble::Hang => self.hang(),
             Trouble::Forge => self.forge(),
             Trouble::Wipe => {
-                self.origins().for_each(|origin| self.kill_origin(origin, true));
-                self.wipe();
+                let origins = self.one_origin_or_all();
+                origins.iter().for_each(|origin| self.kill_origin(*origin, true));
+                self.wipe(&origins);
             }
             Trouble::Swizzle => self.swizzle(),
             Trouble::Isolate => self.isolate(),
@@ -280,7 +281,9 @@ impl World {
 
     /// One of the connections of one process, as child.
     fn any_conn(&mut self) -> Option<u32> {
-        let child = Proc(1 + self.rng.below(self.processes.len() as u64 - 1) as u16);
+        // An origin is a child where it dials another.
+        let first = u64::from(!self.plan.second_origin);
+        let child = Proc((first + self.rng.below(self.processes.len() as u64 - first)) as u16);
         let live = self.net.live().into_iter().filter(|conn| self.net.conn(*conn).child == child);
         let live: Vec<u32> = live.collect();
         (!live.is_empty()).then(|| pick(&mut self.rng, &live))
@@ -308,7 +311,10 @@ impl World {
     fn partition(&mut self) {
         let child = Proc(1 + self.rng.below(self.processes.len() as u64 - 1) as u16);
         // The second origin has none: it is parted from the first.
-        let parent = self.process(child).parent.map_or(ORIGIN, |(parent, _)| parent);
+        let mut parent = self.process(child).parent.map_or(ORIGIN, |(parent, _)| parent);
+        if self.plan.second_origin && self.has_second(child) && self.rng.chance(1, 2) {
+            parent = self.second_parent(child);
+        }
         let pairs: &[(Proc, Proc)] = match self.rng.below(3) {
             0 => &[(child, parent)],
             1 => &[(parent, child)],
