@@ -369,6 +369,9 @@ impl Plan {
         plan.relay_seconds = plan.draws_relay_seconds();
         let rng = &mut Rng::new(seed ^ 0x5ec0_0419);
         plan.second_origin = plan.may_have_second_origin() && rng.chance(3, 4);
+        if plan.second_origin {
+            plan.mix.spread_percent = plan.mix.spread_percent.max(30);
+        }
         if plan.second_origin && plan.budget == Budget::Beyond && rng.chance(1, 2) {
             plan.add_trouble(Trouble::Restore, pick(rng, &[2 * SECOND, 8 * SECOND]));
         }
