@@ -3,8 +3,8 @@
 //! Nothing waits for an answer on such a link, and nothing of an origin's own waits for another: what cannot be sent is
 //! lost, and said again. Which domain is where is what the peers say, each with its line: one whose line lacks the history that
 //! was said last, or left it before the last stamp that was told on what it said, is a copy that was restored from before, and is
-//! not heard (P12), unless its origin serves on all the same (`accept_fork`). Never of one that is here. What is known is lost with the process, but for the histories that what is
-//! prepared names: who decides that must have them.
+//! not heard (P12), unless its origin serves on all the same (`accept_fork`). Never of one that is here. What is known is lost
+//! with the process, but for the histories that what is prepared names: who decides that must have them.
 
 use super::domain::Event;
 use super::io::{OriginOutput, PeerInput};
@@ -68,6 +68,8 @@ struct Home {
     /// None: something that is prepared here names it.
     name: Option<String>,
     known: Option<Known>,
+    /// When its history was another one last.
+    since: Instant,
 }
 
 /// A history of a domain elsewhere, and the last stamp of it that was told.
@@ -139,7 +141,7 @@ impl Peers {
     pub(super) fn new(config: &OriginConfig, named: &[(DomainId, HistoryId)]) -> Self {
         let home = |(domain, history): &(DomainId, HistoryId)| {
             let known = Known { history: *history, through: Stamp::ZERO };
-            (*domain, Home { name: None, known: Some(known) })
+            (*domain, Home { name: None, known: Some(known), since: Instant(0) })
         };
         let (accepts_fork, faults) = (config.accept_fork, config.faults);
         let (peers, config) = (&config.peers, &config.downlink);
@@ -157,21 +159,28 @@ impl Peers {
         }
     }
 
+    /// Whether another history than that of this link is served, elsewhere or by another process of its name, and this one
+    /// still speaks: the link of a process that has ended is silent from when the next one has begun, and is given up before.
+    fn lives_beside(&self, home: &Home, peer: &Peer) -> bool {
+        !home.is(&peer.name) || peer.heard > home.since.after(self.silence_max)
+    }
+
     pub(super) fn status(&self) -> Vec<PeerStatus> {
         let of = |name: &String| {
             let links = || self.links.values().filter(|peer| peer.greeted && peer.name == *name);
             let homes = self.homes.iter().filter(|(_, home)| home.is(name));
-            let has = links().flat_map(|peer| peer.has.iter().flatten());
-            // What was moved since is a copy where it was before, too; and of two processes of one name one has a copy.
-            let is_copy = |(domain, served): &(&DomainId, &Served)| match served {
+            let has = links().flat_map(|peer| peer.has.iter().flatten().map(move |it| (it, peer)));
+            let is_copy = |((domain, served), peer): &((&DomainId, &Served), &Peer)| match served {
                 Served::Forked => true,
                 Served::Now(_) => {
                     let home = self.homes.get(domain);
-                    home.is_some_and(|home| !home.is_served(name, Some(served)))
+                    home.is_some_and(|home| {
+                        !home.is_served(name, Some(served)) && self.lives_beside(home, peer)
+                    })
                 }
                 Served::NotNow => false,
             };
-            let forked: BTreeSet<DomainId> = has.filter(is_copy).map(|(id, _)| *id).collect();
+            let forked: BTreeSet<DomainId> = has.filter(is_copy).map(|((id, _), _)| *id).collect();
             PeerStatus {
                 name: name.clone(),
                 links: links().count(),
@@ -270,7 +279,7 @@ impl Peers {
             OriginMessage::Serves { domains } => {
                 let (name, before) = (peer.name.clone(), peer.has.take());
                 let accepts_fork = peer.accepts_fork;
-                let has = self.moved((&name, accepts_fork), domains, is_here);
+                let has = self.moved(now, (&name, accepts_fork), domains, is_here);
                 let peer = self.links.get_mut(&link).expect("looked up above");
                 let same = before.as_ref() == Some(&has);
                 peer.has = Some(has);
@@ -303,6 +312,7 @@ impl Peers {
     /// somewhere, if out of service.
     fn moved(
         &mut self,
+        now: Instant,
         (name, accepts_fork): (&str, bool),
         domains: Vec<DomainInfo>,
         is_here: impl Fn(DomainId) -> bool,
@@ -329,9 +339,12 @@ impl Peers {
                 (Some(last), _) => Served::Now(last.history),
             };
             if matches!(served, Served::Now(_)) || served == Served::NotNow && unknown {
-                let nobody = Home { name: None, known: None };
-                let known = home.unwrap_or(&nobody).known_of(&epochs);
-                self.homes.insert(domain, Home { name: Some(name.to_owned()), known });
+                let nobody = Home { name: None, known: None, since: now };
+                let before = home.unwrap_or(&nobody);
+                let known = before.known_of(&epochs);
+                let same = before.known.zip(known).is_some_and(|(a, b)| a.history == b.history);
+                let since = if same { before.since } else { now };
+                self.homes.insert(domain, Home { name: Some(name.to_owned()), known, since });
             }
             has.insert(domain, served);
         }

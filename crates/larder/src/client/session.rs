@@ -7,7 +7,7 @@ use super::{Error, InDoubt, Result, Transaction};
 use crate::clock::{now, random_u64};
 use crate::planted::{RuntimeFault, planted};
 use larder_core::cache::io::{CacheOp, CacheReply};
-use larder_core::cache::{self, AgeLimit, BeginError, Line};
+use larder_core::cache::{self, AgeLimit, BeginError, Line, Mark};
 use larder_core::id::{DomainId, Stamp};
 use larder_core::message::RequestError;
 use larder_core::rng::Rng;
@@ -118,13 +118,13 @@ impl SessionShared {
     }
 
     /// Has the newest state of a domain where something of this session is done without a stamp that is known.
-    async fn see(&self, domain: DomainId, deadline: Instant) -> Result<()> {
+    async fn see(&self, domain: DomainId, mark: Mark, deadline: Instant) -> Result<()> {
         let op = CacheOp::Refresh { domain };
         let CacheReply::Through(stamp) = self.node.requests.ask(op, remaining(deadline)?).await?
         else {
             unreachable!("the state was asked for")
         };
-        self.lock().refreshed(domain, stamp);
+        self.lock().refreshed(domain, mark, stamp);
         Ok(())
     }
 
@@ -396,7 +396,9 @@ impl Session {
                     let op = CacheOp::WaitThrough { domain, stamp };
                     shared.node.requests.ask(op, remaining(waits_until)?).await?;
                 }
-                Err(BeginError::Unseen(domain)) => shared.see(domain, waits_until).await?,
+                Err(BeginError::Unseen { domain, mark }) => {
+                    shared.see(domain, mark, waits_until).await?;
+                }
                 Err(BeginError::HistoryLost(domain)) => {
                     return Err(Error::lost(domain));
                 }

@@ -89,8 +89,8 @@ impl World {
                 self.clients[index].stage = Stage::Floor;
                 self.client_asks(index, CacheOp::WaitThrough { domain, stamp });
             }
-            Err(BeginError::Unseen(domain)) => {
-                self.clients[index].stage = Stage::Unseen(domain);
+            Err(BeginError::Unseen { domain, mark }) => {
+                self.clients[index].stage = Stage::Unseen(domain, mark);
                 self.client_asks(index, CacheOp::Refresh { domain });
             }
             Err(BeginError::HistoryLost(domain)) => {

@@ -22,7 +22,7 @@ use crate::world::World;
 use acts::Intention;
 pub(crate) use begin::SHORT_AGE;
 use larder_core::cache::io::{CacheOp, CacheReply};
-use larder_core::cache::{CommitPart, Seen as Floor, Session, Transaction};
+use larder_core::cache::{CommitPart, Mark, Seen as Floor, Session, Transaction};
 use larder_core::commit::IdRange;
 use larder_core::id::{CommitId, DomainId, ObjectId, PageId, PageNo, Stamp, VolumeId};
 use larder_core::message::{RequestError, VolumeSpec};
@@ -168,7 +168,7 @@ enum Stage {
     /// Waits until its cache has reached its floor.
     Floor,
     /// Waits for the state that has what it wrote there, and knows no stamp of.
-    Unseen(DomainId),
+    Unseen(DomainId, Mark),
     /// Waits for the latest state.
     Latest(latest::Asked),
     /// Copies a volume.
@@ -397,7 +397,7 @@ impl World {
         self.set_clock(node);
         match std::mem::replace(&mut self.clients[index].stage, Stage::Idle) {
             Stage::Setup(volume) => self.client_opens(index, volume),
-            Stage::Idle | Stage::Floor | Stage::Unseen(_) | Stage::Latest(_) => {
+            Stage::Idle | Stage::Floor | Stage::Unseen(..) | Stage::Latest(_) => {
                 self.client_begins(index);
             }
             Stage::Copy(copying) => self.client_copies_on(index, copying),
@@ -502,9 +502,9 @@ impl World {
             Stage::Commit(ending) => self.client_answered(index, ending, result),
             Stage::Latest(asked) => self.client_refreshed(index, asked, result),
             Stage::Copy(copying) => self.client_copied(index, copying, result),
-            Stage::Unseen(domain) => {
+            Stage::Unseen(domain, mark) => {
                 if let Ok(CacheReply::Through(stamp)) = result {
-                    self.session(index).session.refreshed(domain, stamp);
+                    self.session(index).session.refreshed(domain, mark, stamp);
                 }
                 self.client_thinks(index);
             }

@@ -460,7 +460,7 @@ impl TxStore for SimStore {
                     self.port.ask(op, left(deadline)?).await.map_err(request_error)?;
                 }
                 // Its sessions write in one domain, and are told the stamp of that.
-                Err(BeginError::Unseen(domain)) => unreachable!("{domain:?} is alone"),
+                Err(BeginError::Unseen { domain, .. }) => unreachable!("{domain:?} is alone"),
                 Err(BeginError::HistoryLost(_)) => {
                     self.note_lost();
                     return Err(TxError::Forked);

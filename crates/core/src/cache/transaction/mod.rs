@@ -18,7 +18,7 @@ mod session;
 
 pub use access::{Held, Records};
 pub use session::{
-    AgeLimit, Consistency, Floors, Line, Session, SessionOptions, TransactionLimits,
+    AgeLimit, Consistency, Floors, Line, Mark, Session, SessionOptions, TransactionLimits,
 };
 
 use super::io::CacheOp;
@@ -132,8 +132,13 @@ pub enum BeginError {
     },
     /// The session has written something in a domain that nobody can tell the stamp of: the cache has to be refreshed
     /// there.
-    #[error("what was written in domain {0:?} has no stamp that is known")]
-    Unseen(DomainId),
+    #[error("what was written in domain {domain:?} has no stamp that is known")]
+    Unseen {
+        /// Which domain.
+        domain: DomainId,
+        /// For [`Session::refreshed`].
+        mark: Mark,
+    },
     /// What the session has seen belongs to a history that is no more.
     #[error("the history of domain {0:?} is another one now")]
     HistoryLost(DomainId),
@@ -347,8 +352,8 @@ impl Transaction {
         floors: &Floors,
     ) -> Result<Self, BeginError> {
         let forget = cache.faults.has(Fault::ForgetFloor);
-        if let Some(domain) = floors.unseen.keys().next() {
-            return Err(BeginError::Unseen(*domain));
+        if let Some((&domain, &(_, mark))) = floors.unseen.first_key_value() {
+            return Err(BeginError::Unseen { domain, mark });
         }
         for (&domain, &(line, stamp)) in &floors.stamps {
             let position = cache.domain(domain).and_then(|state| state.position());

@@ -72,12 +72,17 @@ pub struct SessionOptions {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Line(pub u64);
 
+/// How often something of a session was done in a domain without a stamp that is known: a state that was asked for
+/// before has no more than what was done by then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark(u64);
+
 /// What a session has seen or written, per domain: it never sees less (P4).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Floors {
     pub(super) stamps: BTreeMap<DomainId, (Line, Stamp)>,
     /// Where something of the session is done, and nobody can tell its stamp any more.
-    pub(super) unseen: BTreeMap<DomainId, Line>,
+    pub(super) unseen: BTreeMap<DomainId, (Line, Mark)>,
 }
 
 impl Floors {
@@ -137,16 +142,22 @@ impl Session {
     /// A transaction of the session over several domains is done, and nobody can tell the stamp of its part in this one:
     /// its process was forgotten there. The next begin asks for the newest state, which has it (P4).
     pub fn wrote_unseen(&mut self, domain: DomainId, line: Line) {
-        let known = self.floors.unseen.entry(domain).or_insert(line);
+        let (known, mark) = self.floors.unseen.entry(domain).or_insert((line, Mark(0)));
         *known = line.min(*known);
+        mark.0 += 1;
     }
 
-    /// The cache has reached the state that the origin had after the begin that failed with [`BeginError::Unseen`]: the
-    /// stamp is what the machine answered.
-    pub fn refreshed(&mut self, domain: DomainId, stamp: Stamp) {
-        if let Some(line) = self.floors.unseen.remove(&domain) {
-            self.saw(&[Seen { domain, line, stamp }]);
-        }
+    /// The cache has reached the state that the origin had after the begin that failed with [`BeginError::Unseen`], which
+    /// gave this mark: the stamp is what the machine answered.
+    pub fn refreshed(&mut self, domain: DomainId, mark: Mark, stamp: Stamp) {
+        // What was done since is in a newer state.
+        let Some((line, _)) = self.floors.unseen.get(&domain).filter(|unseen| unseen.1 == mark)
+        else {
+            return;
+        };
+        let seen = Seen { domain, line: *line, stamp };
+        self.floors.unseen.remove(&domain);
+        self.saw(&[seen]);
     }
 
     /// Raises the floors by what a transaction has seen. Gives the first domain whose line is not

@@ -110,7 +110,9 @@ impl Domain {
     /// certificate has as many as it may.
     fn forget_ended(&mut self, cx: &Context<'_>) {
         for _ in 0..ENDED_MAX {
-            let connected = |boot| cx.links.is_claimed(self.id, boot);
+            let (id, prepared) = (self.id, self.parts.boot_of_prepared());
+            // A part that is prepared has an outcome yet to come.
+            let connected = |boot| cx.links.is_claimed(id, boot) || prepared == Some(boot);
             let after = cx.config.boot_forget_after;
             let Some(boot) = self.boots.over(cx.now, after, connected) else {
                 return;
@@ -127,7 +129,8 @@ impl Domain {
 
     /// Whether the table has room for a boot of this name; forgets one if it must.
     fn make_room(&mut self, cx: &Context<'_>, name: &str) -> bool {
-        let connected = |boot| cx.links.is_claimed(self.id, boot);
+        let prepared = self.parts.boot_of_prepared();
+        let connected = |boot| cx.links.is_claimed(self.id, boot) || prepared == Some(boot);
         let of_name = self.boots.of_certificate(name) >= cx.config.boots_per_name_max;
         let spare = if of_name {
             self.boots.spare(name, connected)

@@ -6,6 +6,7 @@
 
 use super::commit::Waiting;
 use super::{Context, Domain};
+use crate::commit::COMMIT_BYTES_MAX;
 use crate::id::BootId;
 use crate::message::RequestError;
 use crate::origin::OriginConfig;
@@ -64,8 +65,8 @@ impl Line {
         self.has_lost_links = !self.is_empty();
     }
 
-    /// Whether one more commit may wait, of this process and so many bytes: the first always may, one of each process while the
-    /// line has three quarters of what may wait in a domain, others while it has half, and no process more than half of that.
+    /// Whether one more commit may wait, of this process and so many bytes: the first always may, one of each process while there is
+    /// room for the longest in a domain, others while the line has half of what may wait there, and no process half of that.
     fn takes(&self, config: &OriginConfig, boot: BootId, bytes: usize) -> bool {
         let own = self.boots.get(&boot);
         let own_bytes = own.into_iter().flatten().map(|waiting| waiting.bytes).sum::<usize>();
@@ -76,7 +77,8 @@ impl Line {
         // Commits that wait for nothing here have the rest.
         let first = self.len == 0
             || self.len < config.waiting_commits_max.div_ceil(4) * 3
-                && self.bytes + bytes <= config.waiting_bytes_max / 4 * 3;
+                && self.bytes
+                    <= config.waiting_bytes_max.saturating_sub(COMMIT_BYTES_MAX).max(bytes_max);
         own == 0 && first || room && share
     }
 

@@ -172,6 +172,15 @@ impl World {
         let Some(machine) = &self.process_mut(origin).origin().machine else { return };
         let unheard: Vec<DomainId> =
             machine.peers().into_iter().flat_map(|peer| peer.forked).collect();
+        // The link of one that has died is there until this side hears of that.
+        let lingers = |conn: &u32| {
+            let end = if self.net.conn(*conn).child == origin { End::Child } else { End::Parent };
+            self.net.is_broken(*conn) && self.net.conn(*conn).is_open(end)
+        };
+        let mut between = self.net.live().into_iter().filter(|conn| self.is_between_origins(*conn));
+        if between.any(|conn| lingers(&conn)) {
+            return;
+        }
         for domain in &unheard {
             assert!(
                 self.oracle.truth(*domain).branch_count() > 1,

@@ -150,6 +150,11 @@ impl Parts {
         self.participant.has_prepared(id)
     }
 
+    /// Whose part is.
+    pub(super) fn boot_of_prepared(&self) -> Option<BootId> {
+        self.participant.prepared().map(|prepared| prepared.id.boot)
+    }
+
     /// Whether this part follows a decision: nothing can refuse it any more.
     pub(super) fn follows(&self, id: CommitId) -> bool {
         self.participant.follows(id)

@@ -113,6 +113,17 @@ impl Several {
         self.peer(vec![up(9, "two", true)]);
         self.peer(vec![greets(9, "two"), serves(9, &[ELSEWHERE])]);
     }
+
+    /// A part is prepared for domain 5 of two, and its link is gone.
+    fn prepares_for_two(&mut self) {
+        self.with_two();
+        self.link(here(ELSEWHERE, 2));
+        let coordinator = larder_core::commit::PartId { domain: DomainId(ELSEWHERE), id: id(2) };
+        let prepare = Between::Prepare { attempt: attempt(55, 1), coordinator, part: id(2) };
+        self.peer(vec![says(9, (5, 1), prepare)]);
+        self.settle();
+        self.peer(vec![down(9)]);
+    }
 }
 
 #[test]
@@ -142,13 +153,7 @@ fn a_transaction_that_is_decided_there() {
         1,
         config(&["two"]),
     );
-    run.with_two();
-    run.link(here(ELSEWHERE, 2));
-    let coordinator = larder_core::commit::PartId { domain: DomainId(ELSEWHERE), id: id(2) };
-    let prepare = Between::Prepare { attempt: attempt(55, 1), coordinator, part: id(2) };
-    run.peer(vec![says(9, (5, 1), prepare)]);
-    run.settle();
-    run.peer(vec![down(9)]);
+    run.prepares_for_two();
     run.wait(2);
     run.peer(vec![up(10, "two", false)]);
     run.peer(vec![greets(10, "two"), serves(10, &[ELSEWHERE])]);
@@ -263,6 +268,31 @@ fn a_domain_that_has_moved() {
     run.t.end("origin_peers_moved");
 }
 
+/// A boot whose part was prepared was forgotten for another one of its name, while who decides was away: its node heard that
+/// nobody can tell, and not that it may be done yet (P11, P4; found by reading).
+#[test]
+fn bug_216_a_process_with_a_part_that_is_prepared_is_not_forgotten() {
+    let mut run = Several::new(
+        "A part of process 10 is prepared, and its link is gone, as is the one to who decides. Another process of the name has to \
+         wait, of which the domain remembers one; when it is decided the first may go.",
+        1,
+        OriginConfig { boots_per_name_max: 1, ..config(&["two"]) },
+    );
+    run.prepares_for_two();
+    let closed = LinkInput::Closed { link: LinkId(1), reason: None };
+    run.link(vec![("link 1 is down".into(), closed)]);
+    run.link(run.greeting(7, "a", 11));
+    run.settle();
+    run.wait(5);
+    run.settle();
+    assert!(run.t.machine.status().domains[0].in_doubt.is_some());
+    run.peer(vec![up(10, "two", false)]);
+    run.peer(vec![greets(10, "two"), serves(10, &[ELSEWHERE])]);
+    run.peer(vec![says(10, (5, 1), Between::Decide { attempt: attempt(55, 1) })]);
+    run.settle();
+    run.t.end("origin_peers_boot_kept");
+}
+
 #[test]
 fn two_processes_of_one_origin() {
     let mut run = Several::new(
@@ -277,6 +307,12 @@ fn two_processes_of_one_origin() {
     run.peer(vec![greets(10, "two"), has(10, &[(ELSEWHERE, &[55, 57])])]);
     run.peer(vec![says_at(9, (5, 1), 12, arrived(2))]);
     assert!(run.committed(10, 2).is_empty());
+    // It may be the end of what ended, and comes late.
+    assert!(run.t.machine.peers()[0].forked.is_empty());
+    for _ in 0..5 {
+        run.wait(5);
+        run.peer(vec![heard(9, Message::KeepAlive), heard(10, Message::KeepAlive)]);
+    }
     assert_eq!(run.t.machine.peers()[0].forked, [DomainId(ELSEWHERE)]);
     run.peer(vec![says(10, (5, 1), arrived(2))]);
     // What the other said at 12 is of the branch that is lost: another start is no restore.
@@ -536,13 +572,7 @@ fn an_origin_that_was_restored() {
         1,
         config(&["two"]),
     );
-    run.with_two();
-    run.link(here(ELSEWHERE, 2));
-    let coordinator = larder_core::commit::PartId { domain: DomainId(ELSEWHERE), id: id(2) };
-    let prepare = Between::Prepare { attempt: attempt(55, 1), coordinator, part: id(2) };
-    run.peer(vec![says(9, (5, 1), prepare)]);
-    run.settle();
-    run.peer(vec![down(9)]);
+    run.prepares_for_two();
     run.restart();
     run.settle();
     let anew = |link| has(link, &[(1, &[7]), (ELSEWHERE, &[54, 57])]);
