@@ -113,8 +113,10 @@ impl Bounds {
             self.wait_nanos = self.wait_nanos.or(Some(wait_least(plan)));
         }
         if plan.second_origin {
-            // Of a node that died one part may be put off at its origin, and another wait for it at the other.
-            self.wait_nanos = self.wait_nanos.map(|it| it.min(wait_least(plan)));
+            // Of a node that died one part may be put off at its origin, and another wait for it at the other (finding 543):
+            // for less than until all must be at rest.
+            let most = wait_least(plan).min(60 * SECOND);
+            self.wait_nanos = self.wait_nanos.map(|it| it.min(most));
         }
         self
     }
