@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 193] = [
+pub const PROBES: [(&str, Reached); 195] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -216,6 +216,7 @@ pub const PROBES: [(&str, Reached); 193] = [
     // Its asker says nothing for a minute, and its link stands.
     ("transfer-unsaid", Rare),
     ("twin-refused", Often),
+    ("unseen-may-be-lost", Rare),
     ("update-applied", Often),
     ("update-makes-room", Often),
     // As with "update-not-told": the two can differ only in what a page has forgotten.
@@ -225,6 +226,7 @@ pub const PROBES: [(&str, Reached); 193] = [
     // Nothing in a run uses the version cache yet.
     ("version-cache-purges", Rare),
     ("volume-deleted-during-install", Often),
+    ("volume-made-again", Rare),
     ("volume-sought-elsewhere", Often),
     ("waits-of-a-lost-line", Often),
     ("who-decides-is-asked", Often),

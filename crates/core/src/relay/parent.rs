@@ -648,7 +648,7 @@ impl Relay {
             // One of another line, which its domain does not have any more, would be refused for that in any case: of
             // what else it is a part another domain may know that it is done (P12).
             (Some(denied), Ok((Outcome::Aborted(Abort::History), history)))
-                if self.is_on_line(domain, &denied) =>
+                if self.is_on_line(domain, &denied, history) =>
             {
                 Ok((Outcome::Aborted(Abort::Denied(denied.why)), history))
             }
@@ -673,8 +673,15 @@ impl Relay {
         }
     }
 
-    /// Whether a commit that may not be done is of the domain's line, as far as that is known here.
-    fn is_on_line(&self, domain: DomainId, denied: &DeniedCommit) -> bool {
+    /// Whether a commit that may not be done is of the domain's line. Not if what is known here is not the history that
+    /// it was refused in: answers overtake the word of a new line (bug 220).
+    fn is_on_line(&self, domain: DomainId, denied: &DeniedCommit, answered: HistoryId) -> bool {
+        let known = self.domains.get(&domain).and_then(|entry| entry.epochs.last());
+        // An origin of before says none.
+        let told = answered != HistoryId::default();
+        if told && known.is_none_or(|known| known.history != answered) {
+            return false;
+        }
         let made = [Epoch { history: denied.history, first: Stamp::ZERO }];
         let line = self.domains.get(&domain).map_or(&[][..], |entry| &entry.epochs);
         crate::message::is_on_line(&made, denied.base, line, Stamp(u64::MAX))

@@ -99,6 +99,7 @@ stories! {
     bug208_while_a_reader_runs,
     bug213_one_page_behind_many,
     bug214_ends_where_it_asks,
+    bug219_a_volume_that_is_made_again,
     bug124_commits_in_doubt_at_once,
     bug141_a_list_after_a_reset,
     bug147_a_resume_that_waits,

@@ -3,7 +3,7 @@
 use crate::tls::TlsError;
 use larder_core::cache::{Line, TransactionError};
 use larder_core::commit::Abort;
-use larder_core::id::{CommitId, DomainId, ObjectId, PageId};
+use larder_core::id::{CommitId, DomainId, HistoryId, ObjectId, PageId};
 use larder_core::message::{CloseReason, RequestError};
 use larder_core::rights::Denied;
 use std::time::Duration;
@@ -159,7 +159,16 @@ pub struct InDoubt {
     /// long, or this node has forgotten the commit.
     pub lost: bool,
     /// What its stamps are stamps of, by domain.
-    pub(super) lines: Vec<(DomainId, Line)>,
+    pub(super) lines: Vec<SentPart>,
+}
+
+/// What was counted on in a domain when a part was sent there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct SentPart {
+    pub(super) domain: DomainId,
+    pub(super) line: Line,
+    /// In which it writes, if it does.
+    pub(super) writes_in: Option<HistoryId>,
 }
 
 impl std::fmt::Display for InDoubt {

@@ -186,6 +186,7 @@ impl Node {
         let settings = CacheConfig { group, ..cache_config(&config, boot) };
         #[cfg(feature = "simulated")]
         let settings = tuned(settings);
+        let commits_max = settings.commits_max;
         let (machine, cache) = Cache::new(settings);
         let queues = Queues::<Cache>::new();
         let inputs = queues.inputs.clone();
@@ -255,7 +256,7 @@ impl Node {
             events,
             link,
             links,
-            commit_rooms: CommitRooms::new(commit_bytes),
+            commit_rooms: CommitRooms::new(commit_bytes, commits_max),
             credentials,
             parents,
             places,

@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Bytes of commits whose users wait, which domains share: the log of one may hang. Who waits for room in a
-/// domain stands behind those who came before in that domain alone (finding 404).
+/// domain stands behind those who came before in that domain alone (finding 404). A domain has no more of them at once than
+/// the machine takes on: who is told there that there are too many has no turn (bug 218).
 #[derive(Debug)]
 pub(super) struct CommitRooms {
     bytes: usize,
+    /// Most commits of a domain.
+    commits: usize,
     domains: Mutex<BTreeMap<DomainId, Taken>>,
     given_back: Notify,
 }
@@ -18,6 +21,7 @@ pub(super) struct CommitRooms {
 #[derive(Debug, Default)]
 struct Taken {
     bytes: usize,
+    commits: usize,
     /// Whose turn it is to wait for room.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -34,15 +38,16 @@ impl Drop for Share<'_> {
     fn drop(&mut self) {
         if let Some(taken) = self.rooms.domains().get_mut(&self.domain) {
             taken.bytes -= self.bytes;
+            taken.commits -= 1;
         }
         self.rooms.given_back.notify_waiters();
     }
 }
 
 impl CommitRooms {
-    /// Of so many bytes.
-    pub(super) fn new(bytes: usize) -> Self {
-        Self { bytes, domains: Mutex::default(), given_back: Notify::new() }
+    /// Of so many bytes, for at most so many commits of each domain.
+    pub(super) fn new(bytes: usize, commits: usize) -> Self {
+        Self { bytes, commits, domains: Mutex::default(), given_back: Notify::new() }
     }
 
     /// Waits for room for a commit of so many bytes.
@@ -65,10 +70,11 @@ impl CommitRooms {
         let busy = domains.iter().filter(|(id, taken)| **id == domain || taken.bytes > 0);
         let room = Room::new(busy.map(|(_, taken)| taken.bytes), self.bytes);
         let taken = domains.get_mut(&domain)?;
-        if !room.takes(taken.bytes, bytes) {
+        if taken.commits >= self.commits || !room.takes(taken.bytes, bytes) {
             return None;
         }
         taken.bytes += bytes;
+        taken.commits += 1;
         Some(Share { rooms: self, domain, bytes })
     }
 
@@ -101,7 +107,7 @@ mod tests {
     /// next commits waited, and behind them all commits of domain 2.
     #[test]
     fn a_domain_whose_log_hangs_takes_no_room_of_others() {
-        let rooms = CommitRooms::new(64);
+        let rooms = CommitRooms::new(64, 64);
         let take = |domain, bytes| at_once(pin!(rooms.take(DomainId(domain), bytes)));
         let hangs: Vec<_> = (0..2).map(|_| take(1, 33).expect("there is room")).collect();
         let mut waits = pin!(rooms.take(DomainId(1), 32));
@@ -121,7 +127,7 @@ mod tests {
 
     #[test]
     fn one_that_is_longer_than_all_the_room_goes_and_one_that_leaves_takes_nothing() {
-        let rooms = CommitRooms::new(64);
+        let rooms = CommitRooms::new(64, 64);
         let long = at_once(pin!(rooms.take(DomainId(1), 100))).expect("nothing else is there");
         {
             let mut leaves = Box::pin(rooms.take(DomainId(1), 1));
@@ -130,5 +136,23 @@ mod tests {
         drop(long);
         assert!(at_once(pin!(rooms.take(DomainId(1), 1))).is_some());
         assert_eq!(rooms.taken(), 0);
+    }
+
+    /// Bug 218: a node has as many commits without an outcome as its machine takes on, and each takes seconds. Whoever
+    /// came next was told `Busy`, and came again after a pause: the one that had just ended took the place each time,
+    /// and of the others none ever did.
+    #[test]
+    fn who_comes_when_there_are_as_many_as_the_machine_takes_has_the_next_place() {
+        let rooms = CommitRooms::new(64, 2);
+        let take = |bytes| Box::pin(rooms.take(DomainId(1), bytes));
+        let first = at_once(take(1).as_mut()).expect("nothing else is there");
+        let second = at_once(take(1).as_mut()).expect("two are taken on");
+        let mut waits = take(1);
+        assert!(at_once(waits.as_mut()).is_none(), "a third one is not");
+        drop(first);
+        let mut again = take(1);
+        assert!(at_once(again.as_mut()).is_none(), "who comes later stands behind");
+        assert!(at_once(waits.as_mut()).is_some(), "the place is that of who waited");
+        drop(second);
     }
 }

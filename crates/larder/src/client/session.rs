@@ -1,5 +1,6 @@
 //! Sessions: a user of a node with its own consistency and its own floor.
 
+use super::error::SentPart;
 use super::node::NodeShared;
 use super::requests::NoAnswer;
 use super::transaction::told_of;
@@ -124,15 +125,17 @@ impl SessionShared {
         else {
             unreachable!("the state was asked for")
         };
-        self.lock().refreshed(domain, mark, stamp);
+        let history = self.node.cache.history(domain).unwrap_or_default();
+        self.lock().refreshed(domain, mark, stamp, history);
         Ok(())
     }
 
     /// A transaction is done in domains of these lines: of which one has no stamp, the next begin asks.
-    pub(super) fn is_done(&self, lines: &[(DomainId, Line)], seen: &[cache::Seen]) {
-        for (domain, line) in lines {
-            if !seen.iter().any(|seen| seen.domain == *domain) {
-                self.lock().wrote_unseen(*domain, *line);
+    pub(super) fn is_done(&self, lines: &[SentPart], seen: &[cache::Seen]) {
+        for SentPart { domain, line, writes_in } in lines {
+            if let Some(history) = writes_in.filter(|_| seen.iter().all(|it| it.domain != *domain))
+            {
+                self.lock().wrote_unseen(*domain, *line, history);
             }
         }
     }

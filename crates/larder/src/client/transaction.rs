@@ -1,5 +1,6 @@
 //! A transaction, as its user sees it.
 
+use super::error::SentPart;
 use super::ids;
 use super::requests::NoAnswer;
 use super::session::{SessionShared, remaining};
@@ -609,9 +610,8 @@ impl Transaction {
     async fn send_together(&self, parts: Vec<CommitPart>) -> Result<Vec<cache::Seen>> {
         let node = &self.shared.session.node;
         let begun = now();
-        let lines: Vec<(DomainId, Line)> =
-            parts.iter().map(|part| (part.domain, part.line)).collect();
-        let name = cache::decides(&parts).unwrap_or(lines[0].0);
+        let lines: Vec<SentPart> = parts.iter().map(sent_part).collect();
+        let name = cache::decides(&parts).unwrap_or(lines[0].domain);
         let mut rooms = Vec::with_capacity(parts.len());
         // Ascending by domain, like all others: nobody waits for one who waits for him.
         for part in &parts {
@@ -646,10 +646,10 @@ impl Transaction {
 
     /// The origin knows of changes that have not come here yet: a repetition before they come
     /// would meet the same conflict.
-    async fn aborted(&self, lines: &[(DomainId, Line)], abort: Abort) -> Error {
+    async fn aborted(&self, lines: &[SentPart], abort: Abort) -> Error {
         let error = Error::from(abort);
-        for (domain, _) in lines.iter().filter(|_| error.is_retryable()) {
-            let refreshed = self.shared.session.refresh(*domain, self.shared.deadline).await;
+        for part in lines.iter().filter(|_| error.is_retryable()) {
+            let refreshed = self.shared.session.refresh(part.domain, self.shared.deadline).await;
             if let Err(lost @ (Error::ShutDown | Error::Refused(_))) = refreshed {
                 return lost;
             }
@@ -664,10 +664,16 @@ pub(super) fn outcome_of(
     of: (DomainId, Line),
     limit: Duration,
 ) -> Result<Outcome> {
-    Ok(match told_of(answer, of.0, &[of], limit)? {
+    let part = SentPart { domain: of.0, line: of.1, writes_in: None };
+    Ok(match told_of(answer, of.0, &[part], limit)? {
         Ok(seen) => Outcome::Committed(seen[0].stamp),
         Err(abort) => Outcome::Aborted(abort),
     })
+}
+
+fn sent_part(part: &CommitPart) -> SentPart {
+    let writes_in = (!part.writes.is_empty()).then_some(part.history);
+    SentPart { domain: part.domain, line: part.line, writes_in }
 }
 
 /// What a node's answer says of a transaction that this domain decides, with parts in domains of these lines: the
@@ -675,12 +681,12 @@ pub(super) fn outcome_of(
 pub(super) fn told_of(
     answer: Result<Result<CacheReply, RequestError>, NoAnswer>,
     domain: DomainId,
-    lines: &[(DomainId, Line)],
+    lines: &[SentPart],
     limit: Duration,
 ) -> Result<Result<Vec<cache::Seen>, Abort>> {
     let stamped = |(domain, stamp): (DomainId, Stamp)| {
-        let of = lines.iter().find(|(of, _)| *of == domain);
-        of.map(|(domain, line)| cache::Seen { domain: *domain, line: *line, stamp })
+        let of = lines.iter().find(|part| part.domain == domain);
+        of.map(|part| cache::Seen { domain, line: part.line, stamp })
     };
     match answer {
         Ok(Ok(CacheReply::Committed(stamps))) => {

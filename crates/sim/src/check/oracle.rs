@@ -553,6 +553,13 @@ impl Truth {
         self.branches.iter().rposition(|branch| branch.stamp_of(id) == Some(stamp))
     }
 
+    /// The last branch that has the commit, and its stamp there.
+    #[must_use]
+    pub fn last_of(&self, id: CommitId) -> Option<(usize, Stamp)> {
+        let branches = self.branches.iter().enumerate().rev();
+        branches.filter_map(|(number, branch)| Some((number, branch.stamp_of(id)?))).next()
+    }
+
     /// The last stamp that two branches have in common.
     #[must_use]
     pub fn common(&self, one: usize, other: usize) -> Stamp {

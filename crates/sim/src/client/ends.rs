@@ -232,15 +232,25 @@ impl World {
         self.client_thinks(index);
     }
 
-    /// Where it is done and no stamp is told, the session asks for the newest state.
+    /// Where it is done and no stamp is told, the session asks for the newest state, and sees no less than the log has of
+    /// it.
     fn note_unseen(&mut self, index: usize, ending: &Ending, stamps: &[(DomainId, Stamp)]) {
         if ending.others.is_empty() || stamps.is_empty() {
             return;
         }
-        let parts = ending.others.iter().map(|other| &other.part).chain([&ending.sent]);
-        for part in parts.filter(|part| !part.writes.is_empty()) {
-            if !stamps.iter().any(|(domain, _)| *domain == part.domain) {
-                self.session(index).session.wrote_unseen(part.domain, part.line);
+        let others = ending.others.iter().map(|other| (&other.part, Some(other.tag)));
+        let parts = others.chain([(&ending.sent, ending.tag)]);
+        for (part, tag) in parts.filter(|(part, _)| !part.writes.is_empty()) {
+            if stamps.iter().any(|(domain, _)| *domain == part.domain) {
+                continue;
+            }
+            self.session(index).session.wrote_unseen(part.domain, part.line, part.history);
+            self.session(index).unseen.insert(part.domain);
+            let tag = tag.expect("only writers write");
+            let truth = self.oracle.truth(part.domain);
+            let logged = self.oracle.intent(tag).id.and_then(|id| truth.last_of(id));
+            if let Some((branch, stamp)) = logged {
+                self.session(index).raise_floor(part.seen(stamp), branch);
             }
         }
     }

@@ -28,7 +28,7 @@ use larder_core::id::{CommitId, DomainId, ObjectId, PageId, PageNo, Stamp, Volum
 use larder_core::message::{RequestError, VolumeSpec};
 use larder_core::rng::Rng;
 use own::{Own, Saved};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Old references kept for those who read by them.
@@ -128,6 +128,8 @@ pub struct SharedSession {
     session: Session,
     /// What it saw or wrote, as the checkers count.
     floors: SeenFloors,
+    /// Domains in which it did something without a stamp that it was told.
+    unseen: BTreeSet<DomainId>,
 }
 
 /// The highest stamp that was seen, by domain and branch.
@@ -504,7 +506,8 @@ impl World {
             Stage::Copy(copying) => self.client_copied(index, copying, result),
             Stage::Unseen(domain, mark) => {
                 if let Ok(CacheReply::Through(stamp)) = result {
-                    self.session(index).session.refreshed(domain, mark, stamp);
+                    let history = self.processes_read(index).history(domain).unwrap_or_default();
+                    self.session(index).session.refreshed(domain, mark, stamp, history);
                 }
                 self.client_thinks(index);
             }

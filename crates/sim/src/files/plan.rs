@@ -202,6 +202,10 @@ pub fn draw(seed: u64, store_nanos: u64) -> Option<FilesPlan> {
 pub fn aim(plan: &mut Plan, fault: Option<FsFault>) {
     let mut files = FilesPlan::draw(plan.seed, plan.store_nanos);
     files.faults = fault.map_or(FsFaults::NONE, FsFaults::only);
+    if plan.limits.requests_max < 4 {
+        // Who reads holes of hundreds of pages one by one, over a slow line, is in the way of all others for minutes.
+        files.far = files.far.min(40);
+    }
     plan.give_files(Some(files));
     plan.replays = true;
     // Clients of objects are in the way of nobody, and of the machines' other seeds.

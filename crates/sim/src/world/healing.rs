@@ -345,7 +345,8 @@ impl World {
         statuses.map(waiting).sum()
     }
 
-    /// How long so many pages take whose answers come one after the other, where a link takes few requests;
+    /// How long so many pages take whose answers come one after the other, where a link takes few requests, and the node's
+    /// users have turns (bug 213);
     /// below a relay, whose link all share, what each of the others asks: a request, and one before; and what
     /// was ahead of it at a log that takes few commits at once.
     fn turns_nanos(&self, way: &BTreeSet<Proc>, pages: usize, ahead: usize) -> u64 {
@@ -359,7 +360,9 @@ impl World {
         let crowd = if way.len() > 2 { 2 * nodes / places * slowest } else { 0 };
         let appends = (ahead / self.plan.limits.append_records_max) as u64;
         let log = appends * (IN_VAIN_STORES / 2) * self.plan.store_nanos;
-        pages as u64 / requests * slowest + crowd + log
+        let of_files = self.plan.files.as_ref().map_or(0, |files| files.clients);
+        let users = (self.plan.clients as u64).max(of_files as u64) + 1;
+        pages as u64 * users / requests * slowest + crowd + log
     }
 
     /// A process and all above it, by any way.

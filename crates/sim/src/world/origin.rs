@@ -599,7 +599,13 @@ impl World {
 
     /// Puts the copies in the places of an origin's stores. It must be dead.
     pub(super) fn restore(&mut self, origin: Proc) {
-        for number in self.numbers_of(origin) {
+        let mut numbers = self.numbers_of(origin);
+        // Where transactions are over several domains: one is restored, and the others go on with what it has lost.
+        if self.plan.mix.spread_percent == 100 && numbers.len() > 1 && self.rng.chance(1, 2) {
+            let one = self.rng.below(numbers.len() as u64) as usize;
+            numbers = vec![numbers[one]];
+        }
+        for number in numbers {
             let domain = self.domains[number];
             let store = &mut self.stores[number];
             let Some(backup) = store.backup.take() else {

@@ -290,6 +290,7 @@ impl Cache {
             // Rights may have changed while there was no link (bug 57).
             let known = self.shared.volume(volume).map(|known| known.domain);
             if let Some(domain) = known.filter(|domain| self.domains.contains_key(domain)) {
+                self.note_there(volume, request);
                 self.answered_right(request, domain, volume, info.right, out);
             }
             return Ok(());
@@ -303,6 +304,7 @@ impl Cache {
         if self.shared.volume(info.id).is_some_and(|known| known != entry) {
             return violation("a volume that has become another");
         }
+        self.note_there(info.id, request);
         match self.users.get_mut(&user).map(|user| &mut user.kind) {
             Some(Kind::Call {
                 call: Call::Open(_) | Call::Create(_) | Call::Change(..), ..

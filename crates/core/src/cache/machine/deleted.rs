@@ -47,6 +47,7 @@ impl Cache {
     /// 167): it is asked now.
     pub(super) fn forget_deleted(&mut self, domain: DomainId) {
         let back = self.shared.forget_deleted(domain);
+        self.missing.retain(|volume, _| !back.contains(volume));
         let restricted = |volume: &VolumeId| {
             self.shared.told_right(*volume).is_some_and(|right| right < Right::Admin)
         };
@@ -103,9 +104,31 @@ impl Cache {
         Some(volume)
     }
 
+    /// The parent knows of no such volume, and of no deletion: a restore lost it, or what was told of its end is forgotten.
+    /// It passes for deleted until somebody is told that it is there, who asked later: who made it may make it again under
+    /// its id, on the same history (bug 219).
+    pub(super) fn note_missing(&mut self, volume: VolumeId, out: &mut Out) {
+        let Some(known) = self.shared.volume(volume).filter(|_| !self.shared.is_deleted(volume))
+        else {
+            return;
+        };
+        self.note_deleted(known.domain, volume, out);
+        self.missing.insert(volume, RequestId(self.next_request));
+    }
+
+    /// A volume is there, says the answer to a question.
+    pub(super) fn note_there(&mut self, volume: VolumeId, asked: RequestId) {
+        if self.missing.get(&volume).is_some_and(|since| asked >= *since) {
+            crate::probe::probe("volume-made-again");
+            self.missing.remove(&volume);
+            self.shared.unset_deleted(volume);
+        }
+    }
+
     /// The volume is known to be deleted: whoever asks for its pages is told so, with or without a
     /// link.
     pub(super) fn note_deleted(&mut self, domain: DomainId, volume: VolumeId, out: &mut Out) {
+        self.missing.remove(&volume);
         let ours = self.shared.volume(volume).is_some_and(|known| known.domain == domain);
         if ours && self.shared.set_deleted(volume) {
             out.push(CacheOutput::Notice(Notice::VolumeDeleted { domain, volume }));

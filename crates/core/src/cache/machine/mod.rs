@@ -92,6 +92,8 @@ pub struct Cache {
     sent_last: Option<Turn>,
     /// Open volumes that a resume named as a whole: whether they were deleted is to be asked.
     doubts: BTreeSet<VolumeId>,
+    /// Those that pass for deleted, and of which no deletion was told: questions from these on may be answered otherwise.
+    missing: BTreeMap<VolumeId, RequestId>,
     memory: Memory,
     numbers: Numbers,
     wholes: Wholes,
@@ -134,6 +136,7 @@ impl Cache {
             parked: Vec::new(),
             sent_last: None,
             doubts: BTreeSet::new(),
+            missing: BTreeMap::new(),
             numbers: Numbers::default(),
             wholes: Wholes::default(),
             names: BTreeMap::new(),

@@ -435,11 +435,12 @@ impl Cache {
         }
         if let Some(volume) = self.doubt_answered(came) {
             match error {
-                RequestError::Deleted(_) | RequestError::NoVolume(_) => {
+                RequestError::Deleted(_) => {
                     if let Some(known) = self.shared.volume(volume) {
                         self.note_deleted(known.domain, volume, out);
                     }
                 }
+                RequestError::NoVolume(_) => self.note_missing(volume, out),
                 RequestError::Denied(_) => self.still_denied(request, volume),
                 // The line above was cut, perhaps: it is still not known. What is refused for another
                 // reason is refused again.

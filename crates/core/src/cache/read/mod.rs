@@ -303,6 +303,11 @@ impl ReadCache {
         self.deleted.write().unwrap_or_else(PoisonError::into_inner).insert(volume)
     }
 
+    /// A volume that passed for deleted is there.
+    pub(crate) fn unset_deleted(&self, volume: VolumeId) {
+        self.deleted.write().unwrap_or_else(PoisonError::into_inner).remove(&volume);
+    }
+
     /// Volumes of a domain are not known to be deleted any more: its line has ended. Gives those that were.
     pub(crate) fn forget_deleted(&self, domain: DomainId) -> Vec<VolumeId> {
         let of = |volume: &VolumeId| self.volume(*volume).is_some_and(|v| v.domain == domain);

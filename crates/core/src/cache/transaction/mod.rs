@@ -21,6 +21,7 @@ pub use session::{
     AgeLimit, Consistency, Floors, Line, Mark, Session, SessionOptions, TransactionLimits,
 };
 
+use self::session::Unseen;
 use super::io::CacheOp;
 use super::read::{DomainState, Position, ReadCache, Recheck, Ticket};
 use crate::cache::PageCopy;
@@ -352,8 +353,11 @@ impl Transaction {
         floors: &Floors,
     ) -> Result<Self, BeginError> {
         let forget = cache.faults.has(Fault::ForgetFloor);
-        if let Some((&domain, &(_, mark))) = floors.unseen.first_key_value() {
+        if let Some((&domain, &Unseen { mark, .. })) = floors.unseen.first_key_value() {
             return Err(BeginError::Unseen { domain, mark });
+        }
+        if let Some(domain) = floors.lost.first() {
+            return Err(BeginError::HistoryLost(*domain));
         }
         for (&domain, &(line, stamp)) in &floors.stamps {
             let position = cache.domain(domain).and_then(|state| state.position());

@@ -2,9 +2,9 @@
 
 use super::{BeginError, Seen, Transaction};
 use crate::cache::ReadCache;
-use crate::id::{DomainId, Stamp};
+use crate::id::{DomainId, HistoryId, Stamp};
 use crate::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// How a transaction relates to others (decision 0002).
@@ -82,7 +82,18 @@ pub struct Mark(u64);
 pub struct Floors {
     pub(super) stamps: BTreeMap<DomainId, (Line, Stamp)>,
     /// Where something of the session is done, and nobody can tell its stamp any more.
-    pub(super) unseen: BTreeMap<DomainId, (Line, Mark)>,
+    pub(super) unseen: BTreeMap<DomainId, Unseen>,
+    /// Where that may be lost: another history began since.
+    pub(super) lost: BTreeSet<DomainId>,
+}
+
+/// What a session did in a domain without a stamp that is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Unseen {
+    pub(super) line: Line,
+    pub(super) mark: Mark,
+    /// In which the first of it was asked for.
+    history: HistoryId,
 }
 
 impl Floors {
@@ -113,6 +124,7 @@ impl Floors {
     pub fn forget(&mut self, domain: DomainId) {
         self.stamps.remove(&domain);
         self.unseen.remove(&domain);
+        self.lost.remove(&domain);
     }
 }
 
@@ -140,24 +152,31 @@ impl Session {
     }
 
     /// A transaction of the session over several domains is done, and nobody can tell the stamp of its part in this one:
-    /// its process was forgotten there. The next begin asks for the newest state, which has it (P4).
-    pub fn wrote_unseen(&mut self, domain: DomainId, line: Line) {
-        let (known, mark) = self.floors.unseen.entry(domain).or_insert((line, Mark(0)));
-        *known = line.min(*known);
-        mark.0 += 1;
+    /// its process was forgotten there, or the domain was restored. The next begin asks for the newest state, which has it
+    /// (P4), if the domain still has the history in which it was asked for.
+    pub fn wrote_unseen(&mut self, domain: DomainId, line: Line, history: HistoryId) {
+        let none = Unseen { line, mark: Mark(0), history };
+        let unseen = self.floors.unseen.entry(domain).or_insert(none);
+        unseen.line = line.min(unseen.line);
+        unseen.mark.0 += 1;
     }
 
     /// The cache has reached the state that the origin had after the begin that failed with [`BeginError::Unseen`], which
-    /// gave this mark: the stamp is what the machine answered.
-    pub fn refreshed(&mut self, domain: DomainId, mark: Mark, stamp: Stamp) {
+    /// gave this mark: the stamp is what the machine answered, and the history what the cache has since. In another one than
+    /// before nobody can tell whether what was done was before it began: a restore may have lost it, and nothing that the
+    /// stream told (bug 217). The next begin says so (P12).
+    pub fn refreshed(&mut self, domain: DomainId, mark: Mark, stamp: Stamp, history: HistoryId) {
         // What was done since is in a newer state.
-        let Some((line, _)) = self.floors.unseen.get(&domain).filter(|unseen| unseen.1 == mark)
-        else {
+        let unseen = self.floors.unseen.get(&domain).copied();
+        let Some(Unseen { line, history: before, .. }) = unseen.filter(|it| it.mark == mark) else {
             return;
         };
-        let seen = Seen { domain, line: *line, stamp };
         self.floors.unseen.remove(&domain);
-        self.saw(&[seen]);
+        if history != before {
+            crate::probe::probe("unseen-may-be-lost");
+            self.floors.lost.insert(domain);
+        }
+        self.saw(&[Seen { domain, line, stamp }]);
     }
 
     /// Raises the floors by what a transaction has seen. Gives the first domain whose line is not

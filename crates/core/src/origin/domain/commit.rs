@@ -153,7 +153,8 @@ impl Domain {
             }
             Known::Aborted(abort) => {
                 crate::probe::probe("refusal-told-again");
-                (Outcome::Aborted(abort), HistoryId::default())
+                let history = self.refused_in(&abort);
+                (Outcome::Aborted(abort), history)
             }
             Known::Expired => {
                 crate::probe::probe("commit-expired");
@@ -441,11 +442,18 @@ impl Domain {
         epoch.or(self.epochs.first()).map_or_else(HistoryId::default, |epoch| epoch.history)
     }
 
+    /// The history in which something is refused for its own: a relay that has not heard of it yet does not know the line
+    /// (bug 220).
+    fn refused_in(&self, abort: &Abort) -> HistoryId {
+        if *abort == Abort::History { self.history() } else { HistoryId::default() }
+    }
+
     /// Answers a commit on every link that waits for it.
     pub(super) fn answer(&mut self, cx: &mut Context<'_>, id: CommitId, outcome: &Outcome) {
         let history = match outcome {
             Outcome::Committed(stamp) => self.history_at(*stamp),
-            Outcome::Aborted(_) | Outcome::Unknown => HistoryId::default(),
+            Outcome::Aborted(abort) => self.refused_in(abort),
+            Outcome::Unknown => HistoryId::default(),
         };
         for link in self.pending.take(id) {
             cx.links.outcome(link, self.id, id, (outcome.clone(), history), cx.out);
