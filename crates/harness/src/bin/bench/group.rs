@@ -1,5 +1,6 @@
 //! Groups between processes on loopback: what crossing a redirector adds to a request, beside the same request
-//! on a direct link; and what a page of 8 KiB takes from a neighbour, also while that neighbour is busy.
+//! on a direct link, and through a process that only passes bytes on; and what a page of 8 KiB takes from a
+//! neighbour, also while that neighbour is busy.
 //!
 //! Origin, redirector and helper are processes of their own; this process has the nodes that ask, by turns, so
 //! that whatever else the machine does falls on all of them alike.
@@ -14,6 +15,7 @@ use larder_harness::process::{Process, wait_until};
 use larder_harness::site::Site;
 use larder_harness::{larder_binary, median, percentile};
 use serde_json::{Value, json};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -36,6 +38,7 @@ pub(crate) async fn run() -> Result<Value> {
     for (name, role) in [("redirector", "relay"), ("helper", "node"), ("asker", "node")] {
         site.issue_in(name, role, 30, &[GROUP])?;
     }
+    site.issue("bare", "node", 30)?;
     let origin = site.origin(&site.path("data"), 0, &[])?;
     let redirector = site.relay_as("redirector", origin.port, &["--group", GROUP])?;
     let founder = node(&site, "admin", origin.port, None).await?;
@@ -44,8 +47,12 @@ pub(crate) async fn run() -> Result<Value> {
 
     let direct = node(&site, "one", origin.port, None).await?;
     let member = node(&site, "asker", redirector.port, Some("first")).await?;
-    let [direct_us, redirected_us] = requests([&direct, &member]).await?;
+    let (_relay, bare) = bare_relay(&site, origin.port)?;
+    let bare = node(&site, "bare", bare, None).await?;
+    let [direct_us, redirected_us, relayed_us] = requests([&direct, &member, &bare]).await?;
     let (request, through) = (middle(&direct_us), middle(&redirected_us));
+    let bare_adds = middle(&relayed_us) - request;
+    bare.shutdown().await;
 
     let _helper = helper(&site, redirector.port, pages.len())?;
     let [above_us, peer_us] = fetches([&direct, &member], &pages).await?;
@@ -60,6 +67,8 @@ pub(crate) async fn run() -> Result<Value> {
         "request_through_redirector_us": through,
         "redirector_adds_us": through - request,
         "redirector_ratio": through / request,
+        "bare_relay_adds_us": bare_adds,
+        "redirector_adds_beside_bare": (through - request) / bare_adds,
         "fetch_from_origin": figures(&above_us),
         "peer_fetch": figures(&peer_us),
         "peer_fetch_ratio": middle(&peer_us) / middle(&above_us),
@@ -111,10 +120,12 @@ async fn found(founder: &Node) -> Result<Vec<PageId>> {
     Ok(pages)
 }
 
-/// Microseconds of round trips to the origin of two nodes, by turns.
-async fn requests(nodes: [&Node; 2]) -> Result<[Vec<f64>; 2]> {
-    let volumes = [nodes[0].volume(VOLUME).await?, nodes[1].volume(VOLUME).await?];
-    let mut times = [Vec::new(), Vec::new()];
+/// Microseconds of round trips to the origin of three nodes, by turns.
+async fn requests(nodes: [&Node; 3]) -> Result<[Vec<f64>; 3]> {
+    let [one, two, three] = nodes;
+    let volumes =
+        [one.volume(VOLUME).await?, two.volume(VOLUME).await?, three.volume(VOLUME).await?];
+    let mut times = [const { Vec::new() }; 3];
     for number in 0..REQUESTS + REQUESTS / 10 {
         for (volume, times) in volumes.iter().zip(&mut times) {
             let begun = Instant::now();
@@ -156,6 +167,44 @@ async fn fetch(volume: &Volume, page: PageId) -> Result<f64> {
     let begun = Instant::now();
     tx.fetch(&[page]).await?;
     Ok(begun.elapsed().as_secs_f64() * 1e6)
+}
+
+/// A process that passes bytes between a node and the origin, and does nothing else: what waking one more process costs
+/// here in both ways. Gives its port.
+fn bare_relay(site: &Site, origin: u16) -> Result<(Process, u16)> {
+    let words = ["group-relay".to_owned(), origin.to_string()];
+    let mut process = Process::start("bare", &std::env::current_exe()?, &words, &site.path(""))?;
+    let mut port = None;
+    wait_until("the bare relay", LIMIT, || {
+        process.alive()?;
+        port = process.log().lines().find_map(|line| line.parse().ok());
+        ensure!(port.is_some(), "it says no port");
+        Ok(())
+    })?;
+    Ok((process, port.context("it said one")?))
+}
+
+/// What that process does, with a thread for each way of a connection.
+pub(crate) fn relay(origin: &str) -> Result<()> {
+    let origin: u16 = origin.parse()?;
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    println!("{}", listener.local_addr()?.port());
+    for below in listener.incoming() {
+        let below = below?;
+        let above = TcpStream::connect(("127.0.0.1", origin))?;
+        for socket in [&below, &above] {
+            socket.set_nodelay(true)?;
+        }
+        let ways = [(below.try_clone()?, above.try_clone()?), (above, below)];
+        for (mut from, mut to) in ways {
+            std::thread::spawn(move || {
+                // It ends with either side.
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Both);
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The member that has all pages, a process of its own.

@@ -37,6 +37,7 @@ async fn main() -> Result<()> {
         [command, tls, parent, folder] if command == "group-helper" => {
             return group::help(tls, parent, folder).await;
         }
+        [command, origin] if command == "group-relay" => return group::relay(origin),
         [command] if command == "memory-rival" => {
             println!("{}", resident::rival()?);
             return Ok(());
