@@ -3,7 +3,7 @@
 use crate::tls::TlsError;
 use larder_core::cache::{Line, TransactionError};
 use larder_core::commit::Abort;
-use larder_core::id::{CommitId, DomainId, HistoryId, ObjectId, PageId};
+use larder_core::id::{CommitId, DomainId, HistoryId, ObjectId, PageId, Stamp};
 use larder_core::message::{CloseReason, RequestError};
 use larder_core::rights::Denied;
 use std::time::Duration;
@@ -167,6 +167,8 @@ pub struct InDoubt {
 pub(super) struct SentPart {
     pub(super) domain: DomainId,
     pub(super) line: Line,
+    /// Where its reads held.
+    pub(super) checked: Stamp,
     /// In which it writes, if it does.
     pub(super) writes_in: Option<HistoryId>,
 }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Bytes of commits whose users wait, which domains share: the log of one may hang. Who waits for room in a
-/// domain stands behind those who came before in that domain alone (finding 404). A domain has no more of them at once than
-/// the machine takes on: who is told there that there are too many has no turn (bug 218).
+/// domain stands behind those who came before in that domain alone (finding 404). A domain has no more commits of its own at once than
+/// the machine takes on: who is told there that there are too many has no turn (bug 218). Parts of transactions over several have no
+/// such place: they would hold it in one domain while they wait in another, whose log may hang.
 #[derive(Debug)]
 pub(super) struct CommitRooms {
     bytes: usize,
@@ -32,13 +33,15 @@ pub(super) struct Share<'a> {
     rooms: &'a CommitRooms,
     domain: DomainId,
     bytes: usize,
+    /// One of the commits of the domain alone, or none.
+    place: usize,
 }
 
 impl Drop for Share<'_> {
     fn drop(&mut self) {
         if let Some(taken) = self.rooms.domains().get_mut(&self.domain) {
             taken.bytes -= self.bytes;
-            taken.commits -= 1;
+            taken.commits -= self.place;
         }
         self.rooms.given_back.notify_waiters();
     }
@@ -50,32 +53,32 @@ impl CommitRooms {
         Self { bytes, commits, domains: Mutex::default(), given_back: Notify::new() }
     }
 
-    /// Waits for room for a commit of so many bytes.
-    pub(super) async fn take(&self, domain: DomainId, bytes: usize) -> Share<'_> {
+    /// Waits for room for a commit of so many bytes; of a domain `alone`, or a part of one of several.
+    pub(super) async fn take(&self, domain: DomainId, bytes: usize, alone: bool) -> Share<'_> {
         let turn = Arc::clone(&self.domains().entry(domain).or_default().turn);
         let _turn = turn.lock().await;
         loop {
             // Before it looks: what is given back from here on is heard of.
             let mut given_back = std::pin::pin!(self.given_back.notified());
             given_back.as_mut().enable();
-            if let Some(share) = self.try_take(domain, bytes) {
+            if let Some(share) = self.try_take(domain, bytes, usize::from(alone)) {
                 return share;
             }
             given_back.await;
         }
     }
 
-    fn try_take(&self, domain: DomainId, bytes: usize) -> Option<Share<'_>> {
+    fn try_take(&self, domain: DomainId, bytes: usize, place: usize) -> Option<Share<'_>> {
         let mut domains = self.domains();
         let busy = domains.iter().filter(|(id, taken)| **id == domain || taken.bytes > 0);
         let room = Room::new(busy.map(|(_, taken)| taken.bytes), self.bytes);
         let taken = domains.get_mut(&domain)?;
-        if taken.commits >= self.commits || !room.takes(taken.bytes, bytes) {
+        if taken.commits + place > self.commits || !room.takes(taken.bytes, bytes) {
             return None;
         }
         taken.bytes += bytes;
-        taken.commits += 1;
-        Some(Share { rooms: self, domain, bytes })
+        taken.commits += place;
+        Some(Share { rooms: self, domain, bytes, place })
     }
 
     fn domains(&self) -> MutexGuard<'_, BTreeMap<DomainId, Taken>> {
@@ -108,10 +111,10 @@ mod tests {
     #[test]
     fn a_domain_whose_log_hangs_takes_no_room_of_others() {
         let rooms = CommitRooms::new(64, 64);
-        let take = |domain, bytes| at_once(pin!(rooms.take(DomainId(domain), bytes)));
+        let take = |domain, bytes| at_once(pin!(rooms.take(DomainId(domain), bytes, true)));
         let hangs: Vec<_> = (0..2).map(|_| take(1, 33).expect("there is room")).collect();
-        let mut waits = pin!(rooms.take(DomainId(1), 32));
-        let mut behind = pin!(rooms.take(DomainId(1), 1));
+        let mut waits = pin!(rooms.take(DomainId(1), 32, true));
+        let mut behind = pin!(rooms.take(DomainId(1), 1, true));
         assert!(at_once(waits.as_mut()).is_none());
         assert!(at_once(behind.as_mut()).is_none());
         let other = take(2, 10).expect("its own part");
@@ -128,13 +131,14 @@ mod tests {
     #[test]
     fn one_that_is_longer_than_all_the_room_goes_and_one_that_leaves_takes_nothing() {
         let rooms = CommitRooms::new(64, 64);
-        let long = at_once(pin!(rooms.take(DomainId(1), 100))).expect("nothing else is there");
+        let long =
+            at_once(pin!(rooms.take(DomainId(1), 100, true))).expect("nothing else is there");
         {
-            let mut leaves = Box::pin(rooms.take(DomainId(1), 1));
+            let mut leaves = Box::pin(rooms.take(DomainId(1), 1, true));
             assert!(at_once(leaves.as_mut()).is_none());
         }
         drop(long);
-        assert!(at_once(pin!(rooms.take(DomainId(1), 1))).is_some());
+        assert!(at_once(pin!(rooms.take(DomainId(1), 1, true))).is_some());
         assert_eq!(rooms.taken(), 0);
     }
 
@@ -144,7 +148,7 @@ mod tests {
     #[test]
     fn who_comes_when_there_are_as_many_as_the_machine_takes_has_the_next_place() {
         let rooms = CommitRooms::new(64, 2);
-        let take = |bytes| Box::pin(rooms.take(DomainId(1), bytes));
+        let take = |bytes| Box::pin(rooms.take(DomainId(1), bytes, true));
         let first = at_once(take(1).as_mut()).expect("nothing else is there");
         let second = at_once(take(1).as_mut()).expect("two are taken on");
         let mut waits = take(1);

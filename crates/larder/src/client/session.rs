@@ -132,10 +132,14 @@ impl SessionShared {
 
     /// A transaction is done in domains of these lines: of which one has no stamp, the next begin asks.
     pub(super) fn is_done(&self, lines: &[SentPart], seen: &[cache::Seen]) {
-        for SentPart { domain, line, writes_in } in lines {
-            if let Some(history) = writes_in.filter(|_| seen.iter().all(|it| it.domain != *domain))
-            {
-                self.lock().wrote_unseen(*domain, *line, history);
+        let untold = |part: &&SentPart| seen.iter().all(|it| it.domain != part.domain);
+        for &SentPart { domain, line, checked, writes_in } in lines.iter().filter(untold) {
+            match writes_in {
+                Some(history) => self.lock().wrote_unseen(domain, line, history),
+                // What was read there is seen: on another line the next begin says so.
+                None => {
+                    let _ = self.lock().saw(&[cache::Seen { domain, line, stamp: checked }]);
+                }
             }
         }
     }

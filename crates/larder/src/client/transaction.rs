@@ -616,7 +616,7 @@ impl Transaction {
         // Ascending by domain, like all others: nobody waits for one who waits for him.
         for part in &parts {
             let bytes = part.writes.iter().map(|write| 64 + write.op.payload_bytes()).sum();
-            let room = node.commit_rooms.take(part.domain, bytes);
+            let room = node.commit_rooms.take(part.domain, bytes, parts.len() == 1);
             let limit = remaining(self.shared.deadline)?;
             let Ok(room) = tokio::time::timeout(limit, room).await else {
                 return Err(Error::TimedOut(limit));
@@ -664,7 +664,7 @@ pub(super) fn outcome_of(
     of: (DomainId, Line),
     limit: Duration,
 ) -> Result<Outcome> {
-    let part = SentPart { domain: of.0, line: of.1, writes_in: None };
+    let part = SentPart { domain: of.0, line: of.1, checked: Stamp::ZERO, writes_in: None };
     Ok(match told_of(answer, of.0, &[part], limit)? {
         Ok(seen) => Outcome::Committed(seen[0].stamp),
         Err(abort) => Outcome::Aborted(abort),
@@ -673,7 +673,7 @@ pub(super) fn outcome_of(
 
 fn sent_part(part: &CommitPart) -> SentPart {
     let writes_in = (!part.writes.is_empty()).then_some(part.history);
-    SentPart { domain: part.domain, line: part.line, writes_in }
+    SentPart { domain: part.domain, line: part.line, checked: part.checked, writes_in }
 }
 
 /// What a node's answer says of a transaction that this domain decides, with parts in domains of these lines: the

@@ -507,7 +507,11 @@ impl World {
             Stage::Unseen(domain, mark) => {
                 if let Ok(CacheReply::Through(stamp)) = result {
                     let history = self.processes_read(index).history(domain).unwrap_or_default();
-                    self.session(index).session.refreshed(domain, mark, stamp, history);
+                    let session = self.session(index);
+                    session.session.refreshed(domain, mark, stamp, history);
+                    if session.session.floors.is_at_rest(domain) {
+                        session.unseen.remove(&domain);
+                    }
                 }
                 self.client_thinks(index);
             }

@@ -107,21 +107,23 @@ impl Cache {
     /// The parent knows of no such volume, and of no deletion: a restore lost it, or what was told of its end is forgotten.
     /// It passes for deleted until somebody is told that it is there, who asked later: who made it may make it again under
     /// its id, on the same history (bug 219).
-    pub(super) fn note_missing(&mut self, volume: VolumeId, out: &mut Out) {
+    pub(super) fn note_missing(&mut self, volume: VolumeId, asked: RequestId, out: &mut Out) {
         let Some(known) = self.shared.volume(volume).filter(|_| !self.shared.is_deleted(volume))
         else {
             return;
         };
         self.note_deleted(known.domain, volume, out);
-        self.missing.insert(volume, RequestId(self.next_request));
+        self.missing.insert(volume, asked);
     }
 
     /// A volume is there, says the answer to a question.
     pub(super) fn note_there(&mut self, volume: VolumeId, asked: RequestId) {
-        if self.missing.get(&volume).is_some_and(|since| asked >= *since) {
+        if self.missing.get(&volume).is_some_and(|before| asked > *before) {
             crate::probe::probe("volume-made-again");
             self.missing.remove(&volume);
             self.shared.unset_deleted(volume);
+            // What was told of rights is of before, perhaps (bug 167).
+            self.doubts.insert(volume);
         }
     }
 

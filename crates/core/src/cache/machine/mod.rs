@@ -92,7 +92,7 @@ pub struct Cache {
     sent_last: Option<Turn>,
     /// Open volumes that a resume named as a whole: whether they were deleted is to be asked.
     doubts: BTreeSet<VolumeId>,
-    /// Those that pass for deleted, and of which no deletion was told: questions from these on may be answered otherwise.
+    /// Those that pass for deleted, and of which no deletion was told: questions after these may be answered otherwise.
     missing: BTreeMap<VolumeId, RequestId>,
     memory: Memory,
     numbers: Numbers,

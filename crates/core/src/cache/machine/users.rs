@@ -440,7 +440,7 @@ impl Cache {
                         self.note_deleted(known.domain, volume, out);
                     }
                 }
-                RequestError::NoVolume(_) => self.note_missing(volume, out),
+                RequestError::NoVolume(_) => self.note_missing(volume, request, out),
                 RequestError::Denied(_) => self.still_denied(request, volume),
                 // The line above was cut, perhaps: it is still not known. What is refused for another
                 // reason is refused again.

@@ -85,6 +85,8 @@ pub struct Floors {
     pub(super) unseen: BTreeMap<DomainId, Unseen>,
     /// Where that may be lost: another history began since.
     pub(super) lost: BTreeSet<DomainId>,
+    /// The last mark given: none comes again, whatever was forgotten since.
+    marks: u64,
 }
 
 /// What a session did in a domain without a stamp that is known.
@@ -111,6 +113,12 @@ impl Floors {
             *floor = (seen.line, seen.stamp);
         }
         same
+    }
+
+    /// Whether all that was done in a domain has been seen, and none of it may be lost.
+    #[must_use]
+    pub fn is_at_rest(&self, domain: DomainId) -> bool {
+        !self.unseen.contains_key(&domain) && !self.lost.contains(&domain)
     }
 
     /// The floor of a domain.
@@ -155,10 +163,10 @@ impl Session {
     /// its process was forgotten there, or the domain was restored. The next begin asks for the newest state, which has it
     /// (P4), if the domain still has the history in which it was asked for.
     pub fn wrote_unseen(&mut self, domain: DomainId, line: Line, history: HistoryId) {
-        let none = Unseen { line, mark: Mark(0), history };
-        let unseen = self.floors.unseen.entry(domain).or_insert(none);
-        unseen.line = line.min(unseen.line);
-        unseen.mark.0 += 1;
+        self.floors.marks += 1;
+        let mark = Mark(self.floors.marks);
+        let unseen = self.floors.unseen.entry(domain).or_insert(Unseen { line, mark, history });
+        (unseen.line, unseen.mark) = (line.min(unseen.line), mark);
     }
 
     /// The cache has reached the state that the origin had after the begin that failed with [`BeginError::Unseen`], which
