@@ -700,17 +700,10 @@ fn bug_99_a_commit_that_is_repeated_is_not_refused_in_the_relays_name() {
     run.0.end("rights_bug_99_a_commit_that_is_repeated");
 }
 
-/// Found by reading (finding 496). A transaction over two domains was done, and one of them was restored from a copy of before.
-/// x asks again, and m has lost its right meanwhile: the relay told that of its part, which is the end of the whole,
-/// and x heard that nothing was done, though the other domain has it (P12). It is of another line: of that the
-/// others may say more.
-#[test]
-fn bug_203_a_part_of_another_line_that_may_not_be_done() {
-    let mut run = relay_with(
-        "Rights at a relay. Node x below relay m, which may not write any more, repeats a part of a transaction that is of a \
-         history which the domain does not have any more: it hears that, and not that m lacks the right.",
-        PROTOCOL_VERSION,
-    );
+/// Node x below relay m, which may not write any more, repeats a part of a transaction that is of one history; its domain
+/// refuses it in another.
+fn repeats_a_part(prose: &str, of: u64, refused_in: u64, name: &str) {
+    let mut run = relay_with(prose, PROTOCOL_VERSION);
     let boot = below_m(&mut run);
     run.quietly(vec![told(&[("a", Right::Admin), ("*", Right::None)])]);
     let id = larder_core::id::CommitId { boot, sequence: 1 };
@@ -718,16 +711,31 @@ fn bug_203_a_part_of_another_line_that_may_not_be_done() {
     let parts = vec![part(DOMAIN), part(larder_core::id::DomainId(2))];
     let mut commit = Commit::new(40, 1, 5).put(1, 1, 1, "a");
     commit.0.across = larder_core::commit::Across::new(parts, DOMAIN).map(Box::new);
-    commit.0.history = larder_core::id::HistoryId(77);
+    commit.0.history = larder_core::id::HistoryId(of.into());
     run.step(vec![commit.on(3)]);
     let refused = Message::Committed {
         domain: DOMAIN,
         id,
         outcome: larder_core::commit::Outcome::Aborted(larder_core::commit::Abort::History),
-        history: larder_core::id::HistoryId(1),
+        history: larder_core::id::HistoryId(refused_in.into()),
     };
     run.step(vec![relay::up(refused)]);
-    run.0.end("rights_bug_203_of_another_line");
+    run.0.end(name);
+}
+
+/// Found by reading (finding 496). A transaction over two domains was done, and one of them was restored from a copy of before.
+/// x asks again, and m has lost its right meanwhile: the relay told that of its part, which is the end of the whole,
+/// and x heard that nothing was done, though the other domain has it (P12). It is of another line: of that the
+/// others may say more.
+#[test]
+fn bug_203_a_part_of_another_line_that_may_not_be_done() {
+    repeats_a_part(
+        "Rights at a relay. Node x below relay m, which may not write any more, repeats a part of a transaction that is of a \
+         history which the domain does not have any more: it hears that, and not that m lacks the right.",
+        77,
+        1,
+        "rights_bug_203_of_another_line",
+    );
 }
 
 /// Found by reading (an attack on the mend of bug 203, finding 526). The domain was restored, and the refusal of a part that
@@ -735,27 +743,13 @@ fn bug_203_a_part_of_another_line_that_may_not_be_done() {
 /// that it knew, and told x that it lacks the right, which is the end of the whole, though the other domain may have it.
 #[test]
 fn bug_220_a_refusal_that_overtakes_the_word_of_a_new_line() {
-    let mut run = relay_with(
+    repeats_a_part(
         "Rights at a relay. Node x below relay m, which may not write any more, repeats a part of a transaction. It is refused \
          in a history of which m has not heard yet: x hears that, and not that m lacks the right.",
-        PROTOCOL_VERSION,
+        1,
+        2,
+        "rights_bug_220_a_refusal_overtakes",
     );
-    let boot = below_m(&mut run);
-    run.quietly(vec![told(&[("a", Right::Admin), ("*", Right::None)])]);
-    let id = larder_core::id::CommitId { boot, sequence: 1 };
-    let part = |domain| larder_core::commit::PartId { domain, id };
-    let parts = vec![part(DOMAIN), part(larder_core::id::DomainId(2))];
-    let mut commit = Commit::new(40, 1, 5).put(1, 1, 1, "a");
-    commit.0.across = larder_core::commit::Across::new(parts, DOMAIN).map(Box::new);
-    run.step(vec![commit.on(3)]);
-    let refused = Message::Committed {
-        domain: DOMAIN,
-        id,
-        outcome: larder_core::commit::Outcome::Aborted(larder_core::commit::Abort::History),
-        history: larder_core::id::HistoryId(2),
-    };
-    run.step(vec![relay::up(refused)]);
-    run.0.end("rights_bug_220_a_refusal_overtakes");
 }
 
 /// A right was given and taken again, and a relay heard of neither but by an answer that it passed on: what it was told
