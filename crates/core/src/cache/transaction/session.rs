@@ -167,6 +167,10 @@ impl Session {
         let mark = Mark(self.floors.marks);
         let unseen = self.floors.unseen.entry(domain).or_insert(Unseen { line, mark, history });
         (unseen.line, unseen.mark) = (line.min(unseen.line), mark);
+        if unseen.history != history {
+            // One of the two has ended, whichever is told first.
+            self.floors.lost.insert(domain);
+        }
     }
 
     /// The cache has reached the state that the origin had after the begin that failed with [`BeginError::Unseen`], which

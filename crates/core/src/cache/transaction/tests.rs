@@ -537,7 +537,13 @@ fn bug217_what_was_written_without_a_stamp_before_another_history_may_be_lost() 
     };
     let line = shared.line(DOMAIN);
     session.wrote_unseen(DOMAIN, line, HistoryId(1));
-    // Of two the first may be lost, though the other was asked for in the history that there is.
+    // Of two one may be lost, though the other was asked for in the history that there is: whichever is told first, since
+    // transactions of one session run side by side.
+    let mut other = Session::default();
+    other.wrote_unseen(DOMAIN, line, HistoryId(2));
+    other.wrote_unseen(DOMAIN, line, HistoryId(1));
+    other.refreshed(DOMAIN, unseen(&other), Stamp(0), HistoryId(2));
+    assert_eq!(other.begin(&shared).err(), Some(BeginError::HistoryLost(DOMAIN)));
     session.wrote_unseen(DOMAIN, line, HistoryId(2));
     let mark = unseen(&session);
     session.refreshed(DOMAIN, mark, Stamp(0), HistoryId(2));
