@@ -80,7 +80,8 @@ pub enum Error {
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
     /// The origin's history forked below what this process has seen: it was restored from an old
-    /// copy. The session is over.
+    /// copy. Or another history has begun since the session did something there of which no stamp was told, and nobody
+    /// can tell whether a restore took it (decision 0035). The session is over.
     #[error("the history of domain {:016x} forked: {detail}", .domain.0)]
     HistoryForked {
         /// The domain.
