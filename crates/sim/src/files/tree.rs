@@ -41,6 +41,14 @@ pub struct Tree {
     pub page_bytes: u64,
 }
 
+impl Tree {
+    /// Files without a name.
+    #[must_use]
+    pub fn nameless(&self) -> BTreeSet<InodeId> {
+        self.inodes[&self.orphans].names.values().map(|(id, _)| *id).collect()
+    }
+}
+
 /// An inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {

@@ -74,6 +74,9 @@ pub struct Checker {
     /// What was cut off large files by commits of which nobody heard, and files without a name that were
     /// changed since a removal of which nobody heard: they go in time.
     cut: BTreeMap<InodeId, Who>,
+    /// Files without a name that were freed, and are there again because the origin was restored to
+    /// before that: who freed them may have closed long ago, and only their age frees them again.
+    brought_back: BTreeSet<InodeId>,
     /// What was compared.
     pub compared: u64,
 }
@@ -101,6 +104,7 @@ impl Checker {
             unnamed: BTreeMap::new(),
             changed: BTreeMap::new(),
             cut: BTreeMap::new(),
+            brought_back: BTreeSet::new(),
             branch: 0,
             at: Stamp::ZERO,
             pages: BTreeSet::new(),
@@ -168,6 +172,7 @@ impl Checker {
 
     /// The origin was restored: what was before is no more.
     fn begin_anew(&mut self, number: usize, branch: &Branch) {
+        let left = self.now().map(|tree| tree.nameless()).unwrap_or_default();
         self.branch = number;
         self.at = branch.durable();
         self.pages = Living::volume_pages(branch, self.volume);
@@ -175,6 +180,11 @@ impl Checker {
         self.judged(branch, begun);
         self.judge_whole(branch);
         self.states = BTreeMap::from([(self.at, self.living.tree().map(Arc::new))]);
+        let again = self.now().map(|tree| tree.nameless()).unwrap_or_default();
+        self.brought_back = again
+            .into_iter()
+            .filter(|id| self.brought_back.contains(id) || !left.contains(id))
+            .collect();
         self.past.clear();
         self.done.clear();
         self.perhaps.clear();
@@ -290,9 +300,10 @@ impl Checker {
             self.judge_whole(branch);
         }
         let Some(tree) = self.now() else { return };
-        let orphans = tree.inodes[&tree.orphans].names.values();
+        let goes_in_time =
+            |id: &InodeId| self.cut.contains_key(id) || self.brought_back.contains(id);
         let left: Vec<InodeId> =
-            orphans.map(|(id, _)| *id).filter(|id| !self.cut.contains_key(id)).collect();
+            tree.nameless().into_iter().filter(|id| !goes_in_time(id)).collect();
         assert!(
             anybody_died || left.is_empty(),
             "files: all is closed, and {left:?} are not freed"
