@@ -274,6 +274,10 @@ impl Cache {
         if !self.may_have(link, info.domain) {
             return violation("a volume of a domain that is had from another parent");
         }
+        let bytes = PAGE_BYTES_MIN..=PAGE_BYTES_MAX;
+        if !bytes.contains(&info.page_bytes) || !info.page_bytes.is_power_of_two() {
+            return violation("a volume with pages of no such size");
+        }
         // The domain may have been made since the welcome.
         let up = self.links.get_mut(&link).expect("it came on this link");
         if up.offers.insert(info.domain) {
@@ -287,6 +291,9 @@ impl Cache {
             if volume != info.id {
                 return violation("a volume that was not asked for");
             }
+            if self.has_become_another(came, &info, out).is_some() {
+                return Ok(());
+            }
             // Rights may have changed while there was no link (bug 57).
             let known = self.shared.volume(volume).map(|known| known.domain);
             if let Some(domain) = known.filter(|domain| self.domains.contains_key(domain)) {
@@ -296,15 +303,6 @@ impl Cache {
             return Ok(());
         }
         let user = self.answered(came)?;
-        let bytes = PAGE_BYTES_MIN..=PAGE_BYTES_MAX;
-        if !bytes.contains(&info.page_bytes) || !info.page_bytes.is_power_of_two() {
-            return violation("a volume with pages of no such size");
-        }
-        let entry = VolumeEntry { domain: info.domain, page_bytes: info.page_bytes };
-        if self.shared.volume(info.id).is_some_and(|known| known != entry) {
-            return violation("a volume that has become another");
-        }
-        self.note_there(info.id, request);
         match self.users.get_mut(&user).map(|user| &mut user.kind) {
             Some(Kind::Call {
                 call: Call::Open(_) | Call::Create(_) | Call::Change(..), ..
@@ -312,10 +310,16 @@ impl Cache {
             None => return Ok(()),
             Some(_) => return violation("a volume that was not asked for"),
         }
+        if let Some(error) = self.has_become_another(came, &info, out) {
+            self.reply(user, Err(error), out);
+            return Ok(());
+        }
+        self.note_there(info.id, request);
         if self.config.parents > 1 && self.shared.volume(info.id).is_none() {
             // Calls on it that wait for another parent have their own now.
             self.unpark_calls();
         }
+        let entry = VolumeEntry { domain: info.domain, page_bytes: info.page_bytes };
         self.shared.set_volume(info.id, entry);
         self.names.insert(info.id, info.name.clone());
         let domain = info.domain;

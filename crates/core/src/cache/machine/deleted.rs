@@ -2,11 +2,11 @@
 
 use super::domain::Stream;
 use super::link::Came;
-use super::{Cache, CacheOutput, Notice, Out};
+use super::{Cache, CacheOutput, Notice, Out, VolumeEntry};
 use crate::cache::read::{Batch, RecentChange};
 use crate::commit::PageChange;
 use crate::id::{DomainId, PageId, PageNo, RequestId, Stamp, VolumeId};
-use crate::message::{Message, RequestError, VolumeKey};
+use crate::message::{Message, RequestError, VolumeInfo, VolumeKey};
 use crate::rights::Right;
 
 impl Cache {
@@ -114,6 +114,29 @@ impl Cache {
         };
         self.note_deleted(known.domain, volume, out);
         self.missing.insert(volume, asked);
+    }
+
+    /// Whether the volume that is there is another one than was opened here under its id: what a restore lost was made
+    /// again, with pages of another size or elsewhere (bug 221). Those that were opened are of the one that is no more,
+    /// so it passes for deleted until this process ends; its own parent alone is believed that. Gives what is said to
+    /// who asked.
+    pub(super) fn has_become_another(
+        &mut self,
+        (link, asked): Came,
+        info: &VolumeInfo,
+        out: &mut Out,
+    ) -> Option<RequestError> {
+        let entry = VolumeEntry { domain: info.domain, page_bytes: info.page_bytes };
+        let known = self.shared.volume(info.id).filter(|known| *known != entry)?;
+        crate::probe::probe("volume-become-another");
+        if self.source_of(known.domain) == Some(link) {
+            self.note_missing(info.id, asked, out);
+        }
+        Some(RequestError::Deleted(format!(
+            "{}, which this process has open with pages of {} bytes in domain {}, and in whose place there is one with {} \
+             in domain {} now (start this process anew to open that),",
+            info.id, known.page_bytes, known.domain.0, info.page_bytes, info.domain.0
+        )))
     }
 
     /// A volume is there, says the answer to a question.

@@ -172,6 +172,8 @@ impl Cache {
             domain.is_none_or(|domain| domain.up == Some(id))
         };
         self.doubts.extend(self.shared.restricted_volumes().into_iter().filter(on_it));
+        // What passes for missing may have been made again, which is told to who asks alone (bug 219).
+        self.doubts.extend(self.missing.keys().copied().filter(on_it));
         if self.links.is_empty() {
             self.tick_at = None;
         }

@@ -75,10 +75,12 @@ impl Line {
         let room = self.len < most && self.bytes + bytes <= bytes_max;
         let share = own < most / 2 && own_bytes + bytes <= bytes_max / 2;
         // Commits that wait for nothing here have the rest.
+        let firsts_max = config.waiting_bytes_max.saturating_sub(COMMIT_BYTES_MAX).max(bytes_max);
+        // Where few bytes may wait, a large one has its chance still beside small ones that always come.
+        let large = firsts_max / 2;
         let first = self.len == 0
             || self.len < config.waiting_commits_max.div_ceil(4) * 3
-                && self.bytes
-                    <= config.waiting_bytes_max.saturating_sub(COMMIT_BYTES_MAX).max(bytes_max);
+                && self.bytes + bytes.min(large) <= firsts_max;
         own == 0 && first || room && share
     }
 
@@ -229,5 +231,35 @@ impl Domain {
     /// Whether pages of so many bytes have room beside those of other commits.
     fn may_pin(&self, cx: &Context<'_>, bytes: usize) -> bool {
         self.pinned_bytes + bytes <= cx.config.pinned_bytes_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The story: firsts of processes were let into the line up to 96 MiB before the last of them was added, so four
+    /// commits of 32 MiB left nothing for those that wait for nothing here: they were put off for as long as the line
+    /// stood, `wait_max` (bug 222).
+    #[test]
+    fn long_firsts_leave_room_for_commits_that_wait_for_nothing() {
+        let config = OriginConfig::default();
+        let mut line = Line::new(Instant(0));
+        let mut taken = 0;
+        while line.takes(&config, BootId(taken), COMMIT_BYTES_MAX) {
+            (line.len, line.bytes, taken) =
+                (line.len + 1, line.bytes + COMMIT_BYTES_MAX, taken + 1);
+        }
+        assert_eq!(taken, 3);
+        assert!(line.bytes + COMMIT_BYTES_MAX <= config.waiting_bytes_max);
+        assert!(!line.takes(&config, BootId(taken), 1), "not beside three that fill it");
+        // One alone always may, and a long one beside short ones.
+        let config = OriginConfig { waiting_bytes_max: 4_096, ..config };
+        let mut line = Line::new(Instant(0));
+        assert!(line.takes(&config, BootId(1), COMMIT_BYTES_MAX));
+        (line.len, line.bytes) = (10, 1_000);
+        assert!(line.takes(&config, BootId(1), COMMIT_BYTES_MAX));
+        line.bytes = 1_100;
+        assert!(!line.takes(&config, BootId(1), COMMIT_BYTES_MAX));
     }
 }
