@@ -248,6 +248,14 @@ pub enum Fault {
     OwnUnread,
     /// Own writes: a transaction that goes back to a savepoint keeps what it has written since.
     RollbackKeeps,
+    /// Rule 21: what was read ahead of the stream is not compared with later changes.
+    AheadUnvalidated,
+    /// Rule 21: a transaction that looked ahead ends before the stream has passed what it saw.
+    AheadUnwaited,
+    /// Rule 21: what was read as of valid-through, and ahead of it after that, counts as read as of the later.
+    AheadReadTwice,
+    /// Rule 21, P12: what stands ahead of the stream is kept when the line ends.
+    AheadOutlivesLine,
     /// Rights: a commit is refused to who has just the right that it needs.
     RefusedWithRight,
     /// P1: a change of a volume is acknowledged before it is durable.

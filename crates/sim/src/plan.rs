@@ -163,6 +163,12 @@ pub struct Mix {
     /// Percent of operations before which a transaction sets a savepoint, or goes back to the one it has.
     #[serde(default)]
     pub savepoint_percent: u64,
+    /// Percent of serializable transactions that look ahead of the stream.
+    #[serde(default)]
+    pub ahead_percent: u64,
+    /// Objects that a node keeps for them at most, in a domain; none: as many as it does by itself.
+    #[serde(default)]
+    pub ahead_max: Option<usize>,
 }
 
 /// One operation of a transaction.
@@ -375,11 +381,27 @@ impl Plan {
         if plan.second_origin && plan.budget == Budget::Beyond && rng.chance(1, 2) {
             plan.add_trouble(Trouble::Restore, pick(rng, &[2 * SECOND, 8 * SECOND]));
         }
+        plan.draw_ahead();
         plan.bounds = Bounds::draw(&plan);
         plan.limits.silence = plan.limits.silence.max(silence_min(&plan.lines, plan.store_nanos));
         let outside = plan.outside_budget();
         assert!(outside.is_none(), "seed {seed} is {:?} and has {outside:?}", plan.budget);
         plan
+    }
+
+    /// In a third of the worlds some transactions look ahead of the stream, in more of those that lose what is ahead.
+    fn draw_ahead(&mut self) {
+        let rng = &mut Rng::new(self.seed ^ 0xa4ea_d419);
+        let restores = self.troubles.iter().any(|(trouble, _)| *trouble == Trouble::Restore);
+        if rng.chance(if restores { 2 } else { 1 }, 3) {
+            self.mix.ahead_percent = pick(rng, &[30, 100]);
+            self.mix.ahead_max = pick(rng, &[None, None, Some(0), Some(1), Some(3)]);
+        }
+        // Where outcomes are there before the stream, and are lost.
+        if self.aims.iter().any(|aim| aim == "restores") {
+            (self.mix.ahead_percent, self.mix.ahead_max) = (100, None);
+            self.mix.consistency[1] = self.mix.consistency[1].max(1);
+        }
     }
 
     /// A third of the worlds in which there is something to be had from each of two parents.
@@ -616,6 +638,8 @@ impl Mix {
             copy_percent: 0,
             parted: false,
             savepoint_percent: 0,
+            ahead_percent: 0,
+            ahead_max: None,
             ages_limited: false,
         }
     }

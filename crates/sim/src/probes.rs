@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 195] = [
+pub const PROBES: [(&str, Reached); 198] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -117,6 +117,7 @@ pub const PROBES: [(&str, Reached); 195] = [
     ("load-fails", Often),
     ("log-keeps-its-reserve", Often),
     ("look-goes-on", Often),
+    ("looked-ahead", Often),
     ("membership-stood-still", Often),
     // A silent link is closed by its timer at the very moment from which on its name may be taken; only a
     // runtime whose timers are late comes here.
@@ -157,6 +158,7 @@ pub const PROBES: [(&str, Reached); 195] = [
     ("prepared-logged-again", Rare),
     ("prepared-part-released", Often),
     ("process-moved", Often),
+    ("read-as-of-two-stamps", Rare),
     ("read-right-lost", Often),
     ("reader-overrun", Often),
     ("recovered-ops-applied", Often),
@@ -223,8 +225,8 @@ pub const PROBES: [(&str, Reached); 195] = [
     ("update-not-applied", Rare),
     ("update-not-kept", Often),
     ("update-not-told", Rare),
-    // Nothing in a run uses the version cache yet.
     ("version-cache-purges", Rare),
+    ("volume-become-another", Rare),
     ("volume-deleted-during-install", Often),
     ("volume-made-again", Rare),
     ("volume-sought-elsewhere", Often),

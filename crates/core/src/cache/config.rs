@@ -1,5 +1,6 @@
 //! Bounds and choices of one cache.
 
+use super::versions::VersionLimits;
 use crate::group::MemberConfig;
 use crate::id::BootId;
 use crate::machine::Faults;
@@ -68,6 +69,8 @@ pub struct CacheConfig {
     pub transactions_max: usize,
     /// Bytes of older copies kept for snapshots that run.
     pub snapshot_bytes: usize,
+    /// Bounds of what a domain keeps of own commits that its stream has not passed, for sessions that look ahead.
+    pub ahead: VersionLimits,
     /// Time between two beats of a domain.
     pub beat_every: Duration,
     /// Without a sign from the parent for this long the link is closed.
@@ -103,6 +106,7 @@ impl CacheConfig {
             notices_max: 1 << 14,
             transactions_max: 1 << 10,
             snapshot_bytes: 64 << 20,
+            ahead: VersionLimits::default(),
             beat_every: Duration::from_secs(1),
             silence_max: Duration::from_secs(10),
             group: None,

@@ -21,7 +21,7 @@ pub use transaction::{
     Savepoint, Seen, Session, SessionOptions, Step, Transaction, TransactionError,
     TransactionLimits, commit_ops, decides,
 };
-pub use versions::{Ahead, VersionCache, VersionLimits};
+pub use versions::{Ahead, PageVersions, VersionCache, VersionLimits};
 
 use crate::id::{PageId, Slot, Stamp};
 use crate::page::Page;

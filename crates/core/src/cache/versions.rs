@@ -47,6 +47,17 @@ pub enum Ahead {
     },
 }
 
+/// What stands ahead of the stream of a page.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PageVersions {
+    /// The highest stamp of it.
+    pub newest: Stamp,
+    /// Of slots that are not listed nothing is known up to this stamp either; none: the copy is what they hold.
+    pub others: Option<Stamp>,
+    /// Ascending by slot.
+    pub slots: Vec<(Slot, Ahead)>,
+}
+
 /// Bounds of a version cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VersionLimits {
@@ -213,6 +224,26 @@ impl VersionCache {
     pub fn above(&self, page: PageId, through: Stamp) -> Option<Stamp> {
         let newest = self.pages.get(&page).map_or(Stamp::ZERO, PageAhead::newest);
         Some(newest.max(self.all)).filter(|stamp| *stamp > through)
+    }
+
+    /// All that stands ahead of a page while valid-through is `through`; none: nothing.
+    #[must_use]
+    pub fn of_page(&self, page: PageId, through: Stamp) -> Option<PageVersions> {
+        let newest = self.above(page, through)?;
+        let ahead = self.pages.get(&page);
+        let whole = ahead.map_or(self.all, |ahead| ahead.whole.max(self.all));
+        let slots = ahead.into_iter().flat_map(|ahead| &ahead.slots);
+        let slots = slots
+            .filter(|known| known.stamp > through)
+            .map(|known| (known.slot, self.get(page, known.slot, through)));
+        let (slots, others) = (slots.collect(), (whole > through).then_some(whole));
+        Some(PageVersions { newest, others, slots })
+    }
+
+    /// A commit of this node is done as of a stamp, and what it wrote is not known any more: whoever looks ahead waits
+    /// for the stream.
+    pub fn committed_unknown(&mut self, stamp: Stamp) {
+        self.all = self.all.max(stamp);
     }
 
     /// Valid-through has become `through`: what is in the copies now leaves.

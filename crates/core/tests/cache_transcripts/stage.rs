@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply, NeighbourOutput};
 use larder_core::cache::{
-    AgeLimit, Cache, CacheConfig, Consistency, Finish, PageCopy, ReadCache, Session,
+    AgeLimit, Cache, CacheConfig, CommitPart, Consistency, Finish, PageCopy, ReadCache, Session,
     SessionOptions, Step, Transaction, commit_ops,
 };
 use larder_core::commit::{
@@ -48,6 +48,10 @@ pub(crate) struct Stage {
     shared: Arc<ReadCache>,
     session: Session,
     transactions: BTreeMap<String, Transaction>,
+    /// The parts of the transaction that asked for its commit last.
+    sent: Vec<CommitPart>,
+    /// Its session hears how that ended.
+    sees: bool,
     asked: u64,
     fetched: Option<(Stamp, Vec<Arc<PageCopy>>)>,
     /// The link on which the parent speaks.
@@ -151,6 +155,8 @@ impl Stage {
             shared,
             session: Session::default(),
             transactions: BTreeMap::new(),
+            sent: Vec::new(),
+            sees: false,
             asked: 0,
             fetched: None,
             link: LinkId(0),
@@ -241,8 +247,8 @@ impl Stage {
                 let id = RequestId(number(rest[0]));
                 self.input(CacheInput::Cancel { id })
             }
-            "begin" | "read" | "exists" | "slots" | "make" | "put" | "delete" | "remove"
-            | "supply" | "finish" | "commit" | "drop" | "object" | "age" => {
+            "begin" | "read" | "exists" | "slots" | "make" | "put" | "add" | "delete"
+            | "remove" | "supply" | "finish" | "commit" | "drop" | "object" | "age" | "waits" => {
                 self.transaction(words[0], rest)
             }
             other => self.parent(other, rest),
@@ -504,6 +510,8 @@ impl Stage {
                 let named = |name| Right::ALL.into_iter().find(|right| right.name() == name);
                 let right = option("right=").map_or(volume_info().right, named);
                 let mut info = VolumeInfo { right, ..volume_info() };
+                info.page_bytes =
+                    option("bytes=").map_or(info.page_bytes, |bytes| number(bytes) as u32);
                 if in_other {
                     (info.id, info.domain) = (OTHER_VOLUME, OTHER_DOMAIN);
                 }
@@ -633,6 +641,7 @@ impl Stage {
                     "strict" => options.consistency = Consistency::Strict,
                     "snapshot" => options.consistency = Consistency::Snapshot,
                     "leased" => options.age_limit = AgeLimit::Lease,
+                    "ahead" => options.ahead = true,
                     other => panic!("{other}?"),
                 }
             }
@@ -646,6 +655,8 @@ impl Stage {
             };
         }
         if matches!(what, "finish" | "commit" | "drop") {
+            // `sees`: the session hears how it ended.
+            self.sees = words.contains(&"sees");
             return self.end(what, name);
         }
         let said = self.step(what, &name, &words[1..]);
@@ -697,6 +708,15 @@ impl Stage {
                 };
                 told(transaction.write(page(words[0]), op), |()| "written".into())
             }
+            "add" => {
+                let op = Op::Add {
+                    slot: slot(words[1]),
+                    generation: Generation(1),
+                    offset: 0,
+                    delta: number(words[2]) as i64,
+                };
+                told(transaction.write(page(words[0]), op), |()| "added".into())
+            }
             "delete" => {
                 let op = Op::Delete {
                     slot: slot(words[1]),
@@ -708,6 +728,10 @@ impl Stage {
                 let (through, pages) = supplied.expect("fetched before");
                 told(transaction.supply(through, &pages), |()| "supplied".into())
             }
+            "waits" => match transaction.waits() {
+                Some((domain, stamp)) => format!("waits for {stamp} of domain {}", domain.0),
+                None => "waits for nothing".into(),
+            },
             "age" => {
                 format!("{:?}", self.shared.age(DOMAIN, Instant(self.now.load(Ordering::Relaxed))))
             }
@@ -727,6 +751,7 @@ impl Stage {
                 vec![format!("{name}: committed here, at {stamps:?}, per domain: {per_domain}")]
             }
             Finish::Send { parts, .. } if what == "commit" => {
+                self.sent.clone_from(&parts);
                 let ops = commit_ops(parts).into_iter();
                 ops.flat_map(|op| self.ask(op)).collect()
             }
@@ -738,6 +763,22 @@ impl Stage {
 
     fn say(&mut self, out: Vec<CacheOutput>) -> Vec<String> {
         out.into_iter().map(|output| self.say_one(output)).collect()
+    }
+
+    /// The session sees what it was told to be done of its last transaction.
+    fn floors_by(&mut self, result: &Result<CacheReply, RequestError>) {
+        let done: Vec<(DomainId, Stamp)> = match result {
+            _ if !self.sees => return,
+            Ok(CacheReply::Committed(stamps)) => stamps.clone(),
+            Ok(CacheReply::Outcome(Outcome::Committed(stamp))) => {
+                self.sent.iter().map(|part| (part.domain, *stamp)).collect()
+            }
+            _ => return,
+        };
+        for (domain, stamp) in done {
+            let part = self.sent.iter().find(|part| part.domain == domain);
+            self.session.saw(&part.map(|part| part.seen(stamp)).into_iter().collect::<Vec<_>>());
+        }
     }
 
     fn say_one(&mut self, output: CacheOutput) -> String {
@@ -759,10 +800,13 @@ impl Stage {
                 self.fetched = Some((through, pages));
                 format!("reply {}: through {through}: {}", id.0, copies.join("; "))
             }
-            CacheOutput::Reply { id, result } => match result {
-                Ok(reply) => format!("reply {}: {reply:?}", id.0),
-                Err(error) => format!("reply {}: error: {error}", id.0),
-            },
+            CacheOutput::Reply { id, result } => {
+                self.floors_by(&result);
+                match result {
+                    Ok(reply) => format!("reply {}: {reply:?}", id.0),
+                    Err(error) => format!("reply {}: error: {error}", id.0),
+                }
+            }
             CacheOutput::Notice(notice) => format!("notice {notice:?}"),
             CacheOutput::Neighbour(output) => to_neighbour(output),
         }
@@ -964,6 +1008,7 @@ fn told<T>(step: Step<T>, tell: impl FnOnce(T) -> String) -> String {
         Step::Ready(value) => tell(value),
         Step::Need { pages, .. } => format!("needs {pages:?}"),
         Step::NeedIds { count, .. } => format!("needs {count} page numbers"),
+        Step::Wait { domain, stamp } => format!("waits for {stamp} of domain {}", domain.0),
         Step::Doomed(doom) => format!("doomed: {doom}"),
         Step::Refused(error) => format!("refused: {error}"),
     }

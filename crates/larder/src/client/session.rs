@@ -72,6 +72,12 @@ pub struct SessionOptions {
     /// every transaction fails with [`Error::HistoryForked`], whatever the session had seen. For
     /// users that keep what they have read.
     pub line: Option<Line>,
+    /// Transactions look ahead of the stream at what this node has committed: they begin before the stream has passed what
+    /// the session has written, and see that, and all else as the cache has it. While one runs it may see two states; it
+    /// ends when the stream has passed all that it saw, and is serializable like any other, or runs again. For sessions
+    /// that do much between one commit and the next over a line whose stream is behind. Of
+    /// [`Consistency::Serializable`] sessions alone: others see one state at any time.
+    pub ahead: bool,
 }
 
 impl Default for SessionOptions {
@@ -84,6 +90,7 @@ impl Default for SessionOptions {
             refresh_limit: Duration::from_secs(30),
             attempts_max: 64,
             line: None,
+            ahead: false,
         }
     }
 }
@@ -221,6 +228,7 @@ impl Session {
                 Consistency::Snapshot => cache::Consistency::Snapshot,
             },
             age_limit,
+            ahead: options.ahead,
             ..cache::SessionOptions::default()
         });
         if let Some(line) = options.line {
@@ -283,7 +291,7 @@ impl Session {
                     Ok(_) => return Ok(value),
                     Err(error) => error,
                 },
-                Err(error) => match tx.doom() {
+                Err(error) => match tx.doom_of().await {
                     Some(conflict) => conflict,
                     None => return Err(error),
                 },

@@ -101,6 +101,7 @@ enum Missing {
     Pages(DomainId, Vec<PageId>),
     Ids(VolumeId, u64),
     Fresh(DomainId),
+    Through(DomainId, Stamp),
 }
 
 /// What an operation has been through.
@@ -400,14 +401,37 @@ impl Transaction {
         self.doom().is_some()
     }
 
-    pub(super) fn doom(&self) -> Option<Error> {
+    fn doom(&self) -> Option<Error> {
         self.lock().doom.clone().map(doom_error)
+    }
+
+    /// The conflict for which an error that came up in it means nothing. Of one that looked ahead of the stream that is
+    /// known when the stream has passed what it saw.
+    pub(super) async fn doom_of(&self) -> Option<Error> {
+        if self.wait_ahead().await.is_ok()
+            && let Some(core) = self.lock().core.as_mut()
+            && core.looks_ahead()
+            && let Step::Doomed(doom) = core.look_again()
+        {
+            return Some(doom_error(doom));
+        }
+        self.doom()
+    }
+
+    /// Waits until the stream has passed what it looked ahead to.
+    async fn wait_ahead(&self) -> Result<()> {
+        loop {
+            let waits = self.lock().core.as_ref().and_then(cache::Transaction::waits);
+            let Some((domain, stamp)) = waits else { return Ok(()) };
+            self.supply(Missing::Through(domain, stamp)).await?;
+        }
     }
 
     /// Commits it. Durable at the origin when this returns; without writes it is checked here, or
     /// at the origin for a strict session. An error means that nothing of it was done, but for
     /// [`Error::OutcomeUnknown`].
     pub async fn commit(self) -> Result<Committed> {
+        self.wait_ahead().await?;
         let (core, hits, misses) = {
             let mut state = self.lock();
             let mut core = state.core.take().ok_or(Error::Finished)?;
@@ -529,6 +553,7 @@ impl Transaction {
                 Ok(Err(Missing::Pages(domain, pages)))
             }
             Step::NeedIds { volume, count } => Ok(Err(Missing::Ids(volume, count))),
+            Step::Wait { domain, stamp } => Ok(Err(Missing::Through(domain, stamp))),
             Step::Doomed(doom) => {
                 state.doom = Some(doom.clone());
                 Err(doom_error(doom))
@@ -567,7 +592,10 @@ impl Transaction {
                         Err(doom_error(doom))
                     }
                     Step::Refused(error) => Err(error.into()),
-                    Step::Ready(()) | Step::Need { .. } | Step::NeedIds { .. } => Ok(()),
+                    Step::Ready(())
+                    | Step::Need { .. }
+                    | Step::NeedIds { .. }
+                    | Step::Wait { .. } => Ok(()),
                 }
             }
             Missing::Ids(volume, count) => {
@@ -576,6 +604,10 @@ impl Transaction {
                 // The oldest counts: of what is left nobody knows when it was asked for.
                 state.asked.entry(volume).or_insert(asked);
                 state.core.as_mut().ok_or(Error::Finished)?.supply_ids(range);
+                Ok(())
+            }
+            Missing::Through(domain, stamp) => {
+                session.node.requests.ask(CacheOp::WaitThrough { domain, stamp }, limit).await?;
                 Ok(())
             }
             Missing::Fresh(domain) => match session.freshen(domain, self.shared.deadline).await {

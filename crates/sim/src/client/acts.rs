@@ -67,6 +67,7 @@ fn ready<T>(step: Step<T>) -> Result<T, Did> {
             Err(Did::Need(CacheOp::Fetch { domain, pages, prefetch: false }))
         }
         Step::NeedIds { volume, count } => Err(Did::Need(CacheOp::AllocateIds { volume, count })),
+        Step::Wait { domain, stamp } => Err(Did::Need(CacheOp::WaitThrough { domain, stamp })),
         Step::Doomed(_) => Err(Did::Doomed),
         Step::Refused(error) => {
             assert!(
@@ -100,7 +101,13 @@ impl World {
         let first_try = run.current.is_none();
         let intention = match run.current.take() {
             Some(intention) => intention,
-            None if run.left == 0 => return self.client_ends(index, *run),
+            None if run.left == 0 => {
+                if let Some((domain, stamp)) = run.tx.waits() {
+                    self.clients[index].stage = Stage::Run(run);
+                    return self.client_asks(index, CacheOp::WaitThrough { domain, stamp });
+                }
+                return self.client_ends(index, *run);
+            }
             None => {
                 let percent = self.plan.mix.savepoint_percent;
                 if percent > 0 && self.rng.below(100) < percent {
@@ -362,6 +369,10 @@ impl World {
         });
         if !run.kind.snapshot {
             reads.branch = now.unwrap_or(reads.branch);
+        }
+        if run.kind.ahead {
+            reads.seen.push(seen);
+            return;
         }
         let branch = truth.branch_at(reads.branch);
         let who = format_args!("client {index}");

@@ -192,7 +192,9 @@ impl World {
             1 | 2 => Some(lease),
             _ => None,
         };
-        Kind { strict: chosen == 0, snapshot, age_max, reads_only }
+        let percent = self.plan.mix.ahead_percent;
+        let ahead = percent > 0 && chosen == 1 && self.rng.below(100) < percent;
+        Kind { strict: chosen == 0, snapshot, ahead, age_max, reads_only }
     }
 
     fn options(kind: Kind) -> SessionOptions {
@@ -208,7 +210,7 @@ impl World {
             Some(SHORT_AGE) => AgeLimit::AtMost(Duration::from_nanos(SHORT_AGE)),
             Some(_) => AgeLimit::Lease,
         };
-        SessionOptions { consistency, age_limit, ..SessionOptions::default() }
+        SessionOptions { consistency, age_limit, ahead: kind.ahead, ..SessionOptions::default() }
     }
 
     fn make_run(&mut self, index: usize, kind: Kind, tx: larder_core::cache::Transaction) -> Run {

@@ -229,6 +229,8 @@ struct Reads {
 struct Kind {
     strict: bool,
     snapshot: bool,
+    /// It looks ahead of the stream: what it reads is of one state at its end alone.
+    ahead: bool,
     /// The oldest that what it is given may be, in nanoseconds.
     age_max: Option<u64>,
     reads_only: bool,
@@ -552,6 +554,7 @@ impl World {
                 run.tx.supply_ids(range);
                 true
             }
+            Ok(CacheReply::Through(_)) => true,
             Ok(other) => panic!("{other:?} answers no transaction's need"),
             Err(error) => {
                 self.client_proved(index, self.may_be_refused() && proof::is_refusal(&error));

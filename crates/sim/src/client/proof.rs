@@ -31,7 +31,8 @@ impl World {
             return self.client_opens(index, number);
         }
         let reads = proofs == 0;
-        let kind = Kind { strict: reads, snapshot: false, age_max: None, reads_only: reads };
+        let kind =
+            Kind { strict: reads, snapshot: false, ahead: false, age_max: None, reads_only: reads };
         // The page of all clients may be full: then it makes one.
         let mut what = |reads| match reads {
             true => Some(What::Read),

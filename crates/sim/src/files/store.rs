@@ -165,6 +165,7 @@ impl SimTx {
             Step::Ready(value) => Ok(Ok(value)),
             Step::Need { pages, .. } => Ok(Err(Missing::Pages(pages))),
             Step::NeedIds { count, .. } => Ok(Err(Missing::Ids(count))),
+            Step::Wait { .. } => unreachable!("files do not look ahead"),
             Step::Doomed(doom) => Err(doom_error(&doom)),
             Step::Refused(TransactionError::TooOld(_)) if !refreshed => Ok(Err(Missing::Fresh)),
             Step::Refused(error) => Err(refusal(error)),

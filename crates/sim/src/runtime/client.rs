@@ -74,11 +74,11 @@ impl Client {
     ) -> Self {
         let number = shared.next_client();
         let mut rng = shared.split();
-        let consistency = [
-            Consistency::Strict,
-            Consistency::Serializable,
-            Consistency::Serializable,
-            Consistency::Snapshot,
+        let (consistency, ahead) = [
+            (Consistency::Strict, false),
+            (Consistency::Serializable, false),
+            (Consistency::Serializable, true),
+            (Consistency::Snapshot, false),
         ][rng.below(4) as usize];
         let freshness = [
             Freshness::Leased,
@@ -95,6 +95,7 @@ impl Client {
             refresh_limit: Duration::from_millis([200, 2_000][rng.below(2) as usize]),
             attempts_max: 5,
             line: None,
+            ahead,
         };
         let diary = {
             let aims = lock(&shared.aims);

@@ -34,6 +34,9 @@ impl World {
             config.sent_bytes_max = 512;
         }
         config.snapshot_bytes = limits.snapshot_bytes;
+        if let Some(objects_max) = self.plan.mix.ahead_max {
+            config.ahead.objects_max = objects_max;
+        }
         config.beat_every = limits.beat;
         config.silence_max = limits.silence;
         config.faults = self.plan.faults;

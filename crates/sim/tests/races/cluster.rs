@@ -566,6 +566,7 @@ impl Cluster {
                 Step::Ready(value) => return Ok(value),
                 Step::Need { domain, pages } => CacheOp::Fetch { domain, pages, prefetch: false },
                 Step::NeedIds { volume, count } => CacheOp::AllocateIds { volume, count },
+                Step::Wait { domain, stamp } => CacheOp::WaitThrough { domain, stamp },
                 Step::Doomed(_) => return Err(Stuck::Doomed),
                 Step::Refused(error) => return Err(Stuck::Refused(error)),
             };

@@ -269,14 +269,21 @@ impl Cache {
         let users = commits.end(id, &answer);
         let whole = commits.whole(id);
         let beside = commits.pending.get(&id).is_some_and(|pending| pending.beside);
-        commits.resolve(id, &outcome, max);
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         if let Outcome::Committed(stamp) = outcome
             && entry.position.is_none_or(|position| stamp > position)
-            && !self.config.faults.has(Fault::ForgetTold)
         {
-            entry.told.note(history, stamp);
+            if self.shared.is_looked_ahead() {
+                // Of one that was asked about since, what it wrote is forgotten.
+                let known = entry.commits.pending.get(&id).filter(|pending| !pending.asks);
+                let writes = known.map(|pending| &pending.writes[..]);
+                entry.state.committed_ahead(stamp, writes);
+            }
+            if !self.config.faults.has(Fault::ForgetTold) {
+                entry.told.note(history, stamp);
+            }
         }
+        entry.commits.resolve(id, &outcome, max);
         if let Some(through) = self.domains[&domain].state.through() {
             let commits = &mut self.domains.get_mut(&domain).expect("looked up above").commits;
             commits.release(through);

@@ -371,6 +371,7 @@ impl Cache {
             HistoryId::default(),
             self.config.recent_max,
             self.config.snapshot_bytes,
+            self.config.ahead,
         ));
         self.shared.attach(Arc::clone(&state));
         let entry = Domain::new(state, self.config.boot);

@@ -1,7 +1,7 @@
 //! One domain's part of the read cache: sequence, valid-through, age, recent changes, snapshots.
 
-use super::super::PageCopy;
-use crate::commit::{Aspect, Target};
+use super::super::{PageCopy, PageVersions, VersionCache, VersionLimits};
+use crate::commit::{Aspect, Target, Write};
 use crate::id::{DomainId, HistoryId, PageId, Slot, Stamp};
 use crate::machine::{Fault, Faults};
 use crate::time::{Duration, Instant};
@@ -108,6 +108,9 @@ pub(crate) struct DomainState {
     gate: Mutex<()>,
     recent: RwLock<Recent>,
     snapshots: Mutex<Snapshots>,
+    /// What this node has committed and the stream has not passed, and the highest stamp of it: looked at first.
+    versions: Mutex<VersionCache>,
+    ahead: AtomicU64,
 }
 
 impl DomainState {
@@ -116,6 +119,7 @@ impl DomainState {
         history: HistoryId,
         recent_max: usize,
         snapshot_bytes: usize,
+        ahead: VersionLimits,
     ) -> Self {
         Self {
             id,
@@ -140,6 +144,8 @@ impl DomainState {
                 bytes: 0,
                 bytes_max: snapshot_bytes,
             }),
+            versions: Mutex::new(VersionCache::new(ahead)),
+            ahead: AtomicU64::new(0),
         }
     }
 
@@ -334,6 +340,49 @@ impl DomainState {
         self.snapshots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    // ---- ahead of the stream ----
+
+    /// What this node has committed of a page and the stream has not passed at `through`; none: nothing.
+    pub(crate) fn ahead_of(&self, page: PageId, through: Stamp) -> Option<PageVersions> {
+        if self.ahead.load(Ordering::Acquire) <= through.0 {
+            return None;
+        }
+        self.lock_versions().of_page(page, through)
+    }
+
+    /// A commit of this node is done as of a stamp that the stream has not passed, before anybody is told so. None: what
+    /// it wrote is not known any more.
+    pub(crate) fn committed_ahead(&self, stamp: Stamp, writes: Option<&[Write]>) {
+        let mut versions = self.lock_versions();
+        match writes {
+            // What is forgotten at the bound is not fetched: its copy is here, and exact where the stream is. Whoever
+            // looks ahead at it waits.
+            Some(writes) => drop(versions.committed(stamp, writes)),
+            None => versions.committed_unknown(stamp),
+        }
+        self.ahead.fetch_max(stamp.0, Ordering::Release);
+    }
+
+    /// The stream has passed a stamp.
+    pub(crate) fn passed_ahead(&self, through: Stamp) {
+        if self.ahead.load(Ordering::Relaxed) > 0 {
+            let mut versions = self.lock_versions();
+            versions.passed(through);
+            if versions.is_passed(through) {
+                self.ahead.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Objects that stand ahead of the stream.
+    pub(crate) fn objects_ahead(&self) -> usize {
+        self.lock_versions().objects()
+    }
+
+    fn lock_versions(&self) -> MutexGuard<'_, VersionCache> {
+        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     // ---- for the machine ----
 
     /// Keeps a copy that is about to be replaced if a running snapshot may need it. `until` is the
@@ -418,7 +467,7 @@ impl Batch<'_> {
 
     /// Ends the line: stamps of before cannot be compared with those to come, and every running
     /// transaction is doomed. The new line's changes are kept from `floor` on.
-    pub(crate) fn new_line(&self, floor: Stamp) {
+    pub(crate) fn new_line(&self, floor: Stamp, faults: Faults) {
         let mut recent = self.state.recent.write().unwrap_or_else(PoisonError::into_inner);
         recent.line += 1;
         recent.dropped += recent.entries.len() as u64;
@@ -426,6 +475,10 @@ impl Batch<'_> {
         recent.floor = floor;
         drop(recent);
         self.state.lock_snapshots().clear();
+        if !faults.has(Fault::AheadOutlivesLine) {
+            self.state.lock_versions().clear();
+            self.state.ahead.store(0, Ordering::Release);
+        }
     }
 }
 

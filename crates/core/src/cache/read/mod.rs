@@ -23,7 +23,7 @@ use hashbrown::HashTable;
 use running::Running;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Shards of the page map: enough that readers on many cores seldom meet at one lock.
@@ -123,6 +123,8 @@ pub struct ReadCache {
     /// What this node may do with its volumes, as last told.
     rights: RwLock<BTreeMap<VolumeId, Right>>,
     running: Running,
+    /// Somebody has looked ahead of the stream: what is committed from then on is noted for that.
+    looks_ahead: AtomicBool,
     clock: Arc<dyn Clock + Send + Sync>,
     pub(crate) faults: Faults,
 }
@@ -140,6 +142,7 @@ impl ReadCache {
             deleted: RwLock::default(),
             rights: RwLock::default(),
             running: Running::new(transactions_max),
+            looks_ahead: AtomicBool::new(false),
             clock,
             faults,
         }
@@ -249,7 +252,26 @@ impl ReadCache {
         Some(value)
     }
 
+    /// Objects that this node has committed in a domain and that its stream has not passed: what sessions that look ahead
+    /// read of them.
+    #[must_use]
+    pub fn objects_ahead(&self, domain: DomainId) -> usize {
+        self.domain(domain).map_or(0, |state| state.objects_ahead())
+    }
+
+    /// A transaction looks ahead of the stream.
+    pub(crate) fn look_ahead(&self) {
+        if !self.looks_ahead.load(Ordering::Relaxed) {
+            self.looks_ahead.store(true, Ordering::Release);
+        }
+    }
+
     // ---- for the machine ----
+
+    /// Whether any transaction has looked ahead of the stream.
+    pub(crate) fn is_looked_ahead(&self) -> bool {
+        self.looks_ahead.load(Ordering::Acquire)
+    }
 
     pub(crate) fn attach(&self, state: Arc<DomainState>) {
         self.domains.write().unwrap_or_else(PoisonError::into_inner).insert(state.id(), state);

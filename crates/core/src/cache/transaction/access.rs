@@ -1,5 +1,7 @@
 //! Reading and writing pages within a transaction.
 
+use super::ahead::Stamps;
+use super::overlay::Written;
 use super::{Consistency, Doom, Step, Stop, Transaction, TransactionError, Try};
 use crate::cache::PageCopy;
 use crate::commit::{Aspect, Op, PageKind};
@@ -162,6 +164,9 @@ impl Transaction {
 
     #[inline]
     fn note_slot(&mut self, page: PageId, slot: Slot, aspect: Aspect) -> Try<()> {
+        if self.options.ahead {
+            self.note_ahead(page, slot, aspect)?;
+        }
         self.reads.add_slot(page, slot, aspect);
         self.after_read(page)
     }
@@ -194,6 +199,9 @@ impl Transaction {
         }
         if self.options.consistency == Consistency::Snapshot {
             return self.look_back(domain, page, slot, find);
+        }
+        if self.options.looks_ahead() {
+            return self.look_ahead(domain, page, slot, find);
         }
         loop {
             self.note_confirmed(domain);
@@ -289,7 +297,7 @@ impl Transaction {
         }
         let slot = op_slot(&op);
         if self.overlay.get(page).is_none() {
-            let base = self.look(page, slot, Arc::clone)?;
+            let base = self.base(page, slot)?;
             self.overlay.rebase(page, base, page_bytes).expect("no writes to apply");
         } else {
             self.settle(page, slot)?;
@@ -297,7 +305,7 @@ impl Transaction {
         // Existence is read by the write itself, unless this transaction made what it writes to.
         let written = self.overlay.get(page).expect("has a base by now");
         let own = slot.map_or(written.made, |slot| written.owns(slot));
-        let holed = written.base.as_ref().is_some_and(|base| !base.complete());
+        let holed = written.is_holed();
         match self.overlay.push(page, op.clone(), page_bytes) {
             // Stale records may take the room: look again at the whole page.
             Err(OpError::Full | OpError::Malformed) if holed => {
@@ -343,20 +351,21 @@ impl Transaction {
         let domain = self.domain_of(page)?;
         self.recheck(domain)?;
         let written = self.overlay.get(page).expect("asked for a written page");
+        let whole = slot.is_some() || written.ahead.is_empty();
         let usable = written.made
             || slot.is_some_and(|slot| written.owns(slot) && written.base.is_some())
-            || written.base.as_ref().is_some_and(|base| usable(base, slot));
+            || written.base.as_ref().is_some_and(|base| whole && usable(base, slot));
         let result = if usable {
             self.overlay.settle(page, page_bytes)
         } else {
-            let base = self.look(page, slot, Arc::clone)?;
+            let base = self.base(page, slot)?;
             self.overlay.rebase(page, base, page_bytes)
         };
         match result {
             Ok(()) => Ok(()),
             // Holes hold stale records: only a complete base shows whether the writes still fit.
             Err(_) if self.holed(page) => {
-                let base = self.look(page, None, Arc::clone)?;
+                let base = self.base(page, None)?;
                 match self.overlay.rebase(page, base, page_bytes) {
                     Ok(()) => Ok(()),
                     Err(_) => self.doom_with(Doom::WriteFailed(page)),
@@ -370,8 +379,13 @@ impl Transaction {
     }
 
     fn holed(&self, page: PageId) -> bool {
-        let base = self.overlay.get(page).and_then(|written| written.base.as_ref());
-        base.is_some_and(|base| !base.complete())
+        self.overlay.get(page).is_some_and(Written::is_holed)
+    }
+
+    /// What the page's writes are put on, and what stands ahead of the stream in it.
+    fn base(&mut self, page: PageId, slot: Option<Slot>) -> Try<(Arc<PageCopy>, Stamps)> {
+        let base = self.look(page, slot, Arc::clone)?;
+        Ok((base, self.served(page)))
     }
 
     fn check_write(&mut self, page: PageId, op: &Op) -> Try<()> {
@@ -390,7 +404,7 @@ impl Transaction {
 }
 
 #[inline]
-fn usable(copy: &PageCopy, slot: Option<Slot>) -> bool {
+pub(super) fn usable(copy: &PageCopy, slot: Option<Slot>) -> bool {
     match slot {
         Some(slot) => !copy.is_hole(slot),
         None => copy.complete(),

@@ -18,6 +18,7 @@ impl Transaction {
         let plain = self.doomed.is_none()
             && self.overlay.is_empty()
             && self.options.consistency != Consistency::Snapshot
+            && !self.options.ahead
             && self.reads.len() < self.options.limits.reads_max
             && !self.cache.faults.has(Fault::LeaseBeforeCopy);
         if !plain {

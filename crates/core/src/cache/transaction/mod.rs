@@ -10,6 +10,7 @@
 //! `savepoint`, `rollback_to` · `finish`. Dropping it aborts it.
 
 mod access;
+mod ahead;
 mod hit;
 mod objects;
 mod overlay;
@@ -21,6 +22,7 @@ pub use session::{
     AgeLimit, Consistency, Floors, Line, Mark, Session, SessionOptions, TransactionLimits,
 };
 
+use self::ahead::LookedAhead;
 use self::session::Unseen;
 use super::io::CacheOp;
 use super::read::{DomainState, Position, ReadCache, Recheck, Ticket};
@@ -54,6 +56,14 @@ pub enum Step<T> {
         volume: VolumeId,
         /// How many, in one run.
         count: u64,
+    },
+    /// What it looks for has changed ahead of the stream, and nobody here knows to what, or not all of it: ask for
+    /// [`CacheOp::WaitThrough`], repeat. Only of sessions that look ahead.
+    Wait {
+        /// Which domain.
+        domain: DomainId,
+        /// Where its stream has to be.
+        stamp: Stamp,
     },
     /// The transaction can only be dropped and run again.
     Doomed(Doom),
@@ -250,6 +260,7 @@ pub struct Savepoint(usize);
 enum Stop {
     Need(DomainId, Vec<PageId>),
     NeedIds(VolumeId, u64),
+    Wait(DomainId, Stamp),
     Doomed(Doom),
     Refused(TransactionError),
 }
@@ -262,6 +273,7 @@ impl<T> From<Try<T>> for Step<T> {
             Ok(value) => Self::Ready(value),
             Err(Stop::Need(domain, pages)) => Self::Need { domain, pages },
             Err(Stop::NeedIds(volume, count)) => Self::NeedIds { volume, count },
+            Err(Stop::Wait(domain, stamp)) => Self::Wait { domain, stamp },
             Err(Stop::Doomed(doom)) => Self::Doomed(doom),
             Err(Stop::Refused(error)) => Self::Refused(error),
         }
@@ -278,6 +290,8 @@ struct Attached {
     /// When the state of a snapshot's begin was last confirmed; of others, no later than that in which they
     /// looked last, as far as somebody asks for an age.
     confirmed: Option<Instant>,
+    /// Where the stream has to be before it can end, since it has looked ahead to there, or its session has.
+    ends_at: Stamp,
 }
 
 impl Drop for Attached {
@@ -328,7 +342,7 @@ pub struct Transaction {
     cache: Arc<ReadCache>,
     options: SessionOptions,
     /// The floors of its begin: a domain may end its line before it is first used.
-    floors: Vec<(DomainId, Line)>,
+    floors: Vec<(DomainId, Line, Stamp)>,
     /// Domains touched, in the order of their first use.
     domains: Vec<Attached>,
     /// Volumes touched: id, place in `domains`, bytes of a page.
@@ -336,6 +350,8 @@ pub struct Transaction {
     reads: ReadSet,
     overlay: Overlay,
     supplied: Supplied,
+    /// What it has read ahead of the stream.
+    ahead: LookedAhead,
     /// Page numbers handed in and not used.
     ids: Vec<IdRange>,
     /// A page made here for objects that outgrew theirs.
@@ -363,20 +379,24 @@ impl Transaction {
             let position = cache.domain(domain).and_then(|state| state.position());
             match position {
                 Some(at) if at.line != line.0 => return Err(BeginError::HistoryLost(domain)),
-                Some(at) if at.through >= stamp || forget => {}
+                Some(at) if at.through >= stamp || forget || options.looks_ahead() => {}
                 _ => return Err(BeginError::Wait { domain, stamp }),
             }
         }
         let ticket = Ticket::take(cache).ok_or(BeginError::TooMany)?;
+        if options.looks_ahead() {
+            cache.look_ahead();
+        }
         Ok(Self {
             cache: Arc::clone(cache),
             options,
-            floors: floors.stamps.iter().map(|(&domain, &(line, _))| (domain, line)).collect(),
+            floors: floors.stamps.iter().map(|(&domain, &(line, at))| (domain, line, at)).collect(),
             domains: Vec::new(),
             volumes: Vec::new(),
             reads: ReadSet::default(),
             overlay: Overlay::default(),
             supplied: Supplied::default(),
+            ahead: LookedAhead::default(),
             ids: Vec::new(),
             overflow: None,
             doomed: None,
@@ -482,12 +502,13 @@ impl Transaction {
         self.cache.age(domain, now)
     }
 
-    /// Ends it: checks the reads a last time, and says what is left to do.
+    /// Ends it: checks the reads a last time, and says what is left to do. One that still [waits](Self::waits) is doomed.
     pub fn finish(mut self) -> Finish {
         match self.try_finish() {
             Ok(finish) => finish,
             Err(Stop::Doomed(doom)) => Finish::Doomed(doom),
             Err(Stop::Refused(error)) => Finish::Refused(error),
+            Err(Stop::Wait(domain, _)) => Finish::Doomed(Doom::Overrun(domain)),
             Err(Stop::Need(..) | Stop::NeedIds(..)) => {
                 unreachable!("checking reads asks for nothing")
             }
@@ -501,6 +522,7 @@ impl Transaction {
                 self.note_confirmed(domain);
                 self.recheck(domain)?;
             }
+            self.check_ended(domain)?;
             self.check_age(domain)?;
         }
         let mut own: Vec<(Vec<Write>, Vec<PageId>)> = Vec::new();
@@ -586,6 +608,7 @@ impl Transaction {
             return Ok(());
         }
         let (reads, overlay, supplied) = (&self.reads, &mut self.overlay, &mut self.supplied);
+        let ahead = &self.ahead;
         let volumes = &self.volumes;
         let mut conflict = None;
         let recheck = attached.state.recheck(attached.at, |change| {
@@ -599,7 +622,8 @@ impl Transaction {
             supplied.remove(change.page);
             overlay.changed(change.page);
             if conflict.is_none() && !faults.has(Fault::SkipDoom) {
-                conflict = reads.conflict(change.page, &change.touched);
+                let touched = ahead.concerned(change, faults);
+                conflict = reads.conflict(change.page, &touched);
             }
         });
         let id = attached.state.id();
@@ -648,17 +672,18 @@ impl Transaction {
                 } else {
                     state.position()
                 }?;
-                Some(Attached { state, at, snapshot, confirmed })
+                Some(Attached { state, at, snapshot, confirmed, ends_at: Stamp::ZERO })
             });
-            let Some(attached) = attached else {
+            let Some(mut attached) = attached else {
                 return refused(TransactionError::NotAttached(entry.domain));
             };
             // Within a line the floor looked at in the beginning still holds. On another one the
             // session must be told before it sees less than it has seen (P4, P12).
-            let floor = self.floors.iter().find(|(domain, _)| *domain == entry.domain);
-            if floor.is_some_and(|(_, line)| line.0 != attached.at.line) {
+            let floor = self.floors.iter().find(|(domain, ..)| *domain == entry.domain);
+            if floor.is_some_and(|(_, line, _)| line.0 != attached.at.line) {
                 return self.doom_with(Doom::HistoryLost(entry.domain));
             }
+            attached.ends_at = floor.map_or(Stamp::ZERO, |floor| floor.2);
             self.domains.push(attached);
             self.domains.len() - 1
         };
@@ -676,7 +701,7 @@ impl Transaction {
     /// How old the state is that a transaction reads. A snapshot's grows older as soon as the domain
     /// has moved on from it, however often that is confirmed.
     fn age_of(&self, domain: usize, now: Instant) -> Option<Duration> {
-        let Attached { state, at, snapshot, confirmed } = &self.domains[domain];
+        let Attached { state, at, snapshot, confirmed, .. } = &self.domains[domain];
         let age = state.age(now);
         // What confirmed a later state says nothing of this one (bug 94).
         let moved = if *snapshot {

@@ -1,5 +1,6 @@
 //! A transaction's own writes, and the pages as they are after them.
 
+use super::ahead::Stamps;
 use crate::cache::PageCopy;
 use crate::commit::{Op, PageKind, Write};
 use crate::id::{PageId, Slot};
@@ -23,6 +24,8 @@ pub(super) struct Written {
     applied: usize,
     /// Slots whose content is this transaction's own, whatever the base holds.
     own: BTreeSet<Slot>,
+    /// What stands ahead of the stream in the base.
+    pub(super) ahead: Stamps,
 }
 
 impl Written {
@@ -34,6 +37,12 @@ impl Written {
     /// Whether what the slot holds comes from this transaction alone.
     pub(super) fn owns(&self, slot: Slot) -> bool {
         self.made || self.own.contains(&slot)
+    }
+
+    /// Whether only a complete base shows if its writes fit: this one has holes, or is put together of two states.
+    pub(super) fn is_holed(&self) -> bool {
+        let holed = self.base.as_ref().is_some_and(|base| !base.complete());
+        holed || self.base.is_some() && !self.ahead.is_empty()
     }
 
     fn reset(&mut self) {
@@ -115,15 +124,16 @@ impl Overlay {
         }
     }
 
-    /// Puts another base under the page's writes and applies them to it.
+    /// Puts another base under the page's writes and applies them to it, with what stands ahead of the stream in it.
     pub(super) fn rebase(
         &mut self,
         page: PageId,
-        base: Arc<PageCopy>,
+        (base, ahead): (Arc<PageCopy>, Stamps),
         page_bytes: u32,
     ) -> Result<(), OpError> {
         let written = self.pages.entry(page).or_default();
         written.reset();
+        written.ahead = ahead;
         written.image = base.page.clone();
         written.base = Some(base);
         self.settle(page, page_bytes)

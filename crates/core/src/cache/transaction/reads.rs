@@ -123,6 +123,12 @@ impl ReadSet {
         self.count += usize::from(added);
     }
 
+    /// Whether anything of a slot was read.
+    pub(super) fn has_slot(&self, page: PageId, slot: Slot) -> bool {
+        let place = self.place(page, PageHash::of(page));
+        place.is_some_and(|place| self.pages[place as usize].of_slot(slot).is_some())
+    }
+
     /// What of `page` a change concerns that was read, if anything.
     pub(super) fn conflict(&self, page: PageId, touched: &[(Target, Aspect)]) -> Option<Read> {
         let place = self.place(page, PageHash::of(page))?;

@@ -65,6 +65,19 @@ pub struct SessionOptions {
     pub age_limit: AgeLimit,
     /// Bounds of each transaction.
     pub limits: TransactionLimits,
+    /// Its transactions look ahead of the stream at what this node has committed (the version cache of BuddyCache, section
+    /// 4.5; decision 0035): they begin before the stream has passed what the session has written, see that, and all else as
+    /// of valid-through. So while one runs it may have seen two states (P5 does not hold for it); it ends when the stream
+    /// has passed all that it saw ([`Transaction::waits`]), and is of one state then, or doomed. Of serializable
+    /// sessions alone.
+    pub ahead: bool,
+}
+
+impl SessionOptions {
+    /// Whether its transactions look ahead of the stream.
+    pub(super) fn looks_ahead(&self) -> bool {
+        self.ahead && self.consistency == Consistency::Serializable
+    }
 }
 
 /// A line of a domain's stamps, as counted by this process: stamps of one line can be compared.

@@ -1,6 +1,7 @@
 //! A transaction's own view of what it writes, against `Page::apply`; objects that outgrow pages.
 
 use super::*;
+use crate::cache::VersionLimits;
 use crate::cache::read::{RecentChange, VolumeEntry};
 use crate::commit::{Aspect, Op, PageKind, Target};
 use crate::id::{Generation, Slot};
@@ -28,7 +29,8 @@ fn page(no: u64) -> PageId {
 /// A read cache with one domain at stamp 1, without a machine.
 fn cache() -> (Arc<ReadCache>, Arc<DomainState>) {
     let shared = Arc::new(ReadCache::new(8, Arc::new(NoClock), Faults::NONE));
-    let state = Arc::new(DomainState::new(DOMAIN, HistoryId(1), 64, 1 << 20));
+    let state =
+        Arc::new(DomainState::new(DOMAIN, HistoryId(1), 64, 1 << 20, VersionLimits::default()));
     shared.attach(Arc::clone(&state));
     shared.set_volume(VolumeId(7), VolumeEntry { domain: DOMAIN, page_bytes: PAGE_BYTES });
     state.batch().set_through(Some(Stamp(1)));
@@ -183,6 +185,7 @@ fn ready<T>(step: Step<T>) -> T {
         Step::Ready(value) => value,
         Step::Need { pages, .. } => panic!("needs {pages:?}"),
         Step::NeedIds { count, .. } => panic!("needs {count} page numbers"),
+        Step::Wait { stamp, .. } => panic!("waits for {stamp}"),
         Step::Doomed(doom) => panic!("{doom}"),
         Step::Refused(error) => panic!("{error}"),
     }
@@ -357,7 +360,8 @@ impl Clock for SlowClock {
 fn held_up() -> (Transaction, ObjectId) {
     let clock = Arc::new(SlowClock::default());
     let shared = Arc::new(ReadCache::new(8, clock.clone(), Faults::NONE));
-    let state = Arc::new(DomainState::new(DOMAIN, HistoryId(1), 64, 1 << 20));
+    let state =
+        Arc::new(DomainState::new(DOMAIN, HistoryId(1), 64, 1 << 20, VersionLimits::default()));
     shared.attach(Arc::clone(&state));
     shared.set_volume(VolumeId(7), VolumeEntry { domain: DOMAIN, page_bytes: PAGE_BYTES });
     state.batch().set_through(Some(Stamp(1)));
@@ -468,7 +472,7 @@ fn bug15_two_transactions_beside_a_restore() {
         assert_eq!(ready(old.read_slot(page(5), Slot(0))), None);
         let Finish::Local { seen: before, .. } = old.finish() else { panic!("it read only") };
         let batch = state.batch();
-        batch.new_line(Stamp(0));
+        batch.new_line(Stamp(0), Faults::NONE);
         batch.set_through(Some(Stamp(5)));
         drop(batch);
         assert_eq!(ready(new.read_slot(page(5), Slot(0))), None);
@@ -514,7 +518,7 @@ fn bug215_what_is_written_without_a_stamp_is_seen_all_the_same() {
     session.wrote_unseen(DOMAIN, seen[0].line, ONE);
     let mark = unseen(&session);
     let batch = state.batch();
-    batch.new_line(Stamp(0));
+    batch.new_line(Stamp(0), Faults::NONE);
     batch.set_through(Some(Stamp(5)));
     drop(batch);
     session.refreshed(DOMAIN, mark, Stamp(5), ONE);
@@ -682,7 +686,13 @@ fn bug19_a_moved_object_takes_the_slot_of_one_that_is_gone() {
 #[test]
 fn a_transaction_has_a_part_in_each_domain_that_it_uses() {
     let (shared, _) = cache();
-    let state = Arc::new(DomainState::new(DomainId(2), HistoryId(2), 64, 1 << 20));
+    let state = Arc::new(DomainState::new(
+        DomainId(2),
+        HistoryId(2),
+        64,
+        1 << 20,
+        VersionLimits::default(),
+    ));
     shared.attach(Arc::clone(&state));
     shared.set_volume(VolumeId(8), VolumeEntry { domain: DomainId(2), page_bytes: PAGE_BYTES });
     state.batch().set_through(Some(Stamp(1)));
