@@ -203,16 +203,28 @@ async fn object(tx: &Transaction, (page, slot): (PageId, Slot)) -> Result<(Objec
 }
 
 /// Makes the ledger, in one volume, or in two of which each has a domain of its own: most transfers are then transactions
-/// over two domains. The origin must have as many, in which about as many volumes are.
+/// over two domains. The origin must have as many, in which about as many volumes are. With several parents, with commas
+/// between, the second share is at the second of them.
 ///
 /// # Errors
 /// When it cannot be made, or is there.
 pub async fn create(tls: &Path, parent: &str, shares: usize) -> Result<()> {
     let node = connect(tls, "admin", parent, None).await?;
     let mut volumes: Vec<Volume> = Vec::new();
+    let mut parents: Vec<&str> = parent.split(',').collect();
     for name in &VOLUMES[..shares] {
         let options = VolumeOptions { name: (*name).into(), page_bytes: 8192, domain: None };
-        let volume = node.create_volume(options).await?;
+        let volume = match volumes.is_empty() || parents.len() == 1 {
+            true => node.create_volume(options).await?,
+            false => {
+                // A volume that is to be somewhere is made at the first parent.
+                parents.rotate_left(1);
+                let there = connect(tls, "two", &parents.join(","), None).await?;
+                there.create_volume(options).await?;
+                there.shutdown().await;
+                node.volume(name).await?
+            }
+        };
         let apart = volumes.iter().all(|other| other.domain() != volume.domain());
         ensure!(apart, "{name} has the domain of another share of the ledger");
         volumes.push(volume);

@@ -366,11 +366,19 @@ impl Site {
     /// # Errors
     /// When it does not become ready: with what it printed.
     pub fn origin(&self, data: &Path, port: u16, extra: &[&str]) -> Result<Server> {
+        self.origin_as("origin", data, port, extra)
+    }
+
+    /// The same under another name, of which there is a certificate of an origin.
+    ///
+    /// # Errors
+    /// When it does not become ready: with what it printed.
+    pub fn origin_as(&self, name: &str, data: &Path, port: u16, extra: &[&str]) -> Result<Server> {
         let port = if port == 0 { free_port()? } else { port };
         let (data, listen) = (data.display().to_string(), format!("127.0.0.1:{port}"));
-        let words = ["origin", "--name", "origin", "--data", &data, "--listen", &listen];
+        let words = ["origin", "--name", name, "--data", &data, "--listen", &listen];
         let create: &[&str] = if Path::new(&data).exists() { &[] } else { &["--create"] };
-        let mut server = self.start("origin", &[&words, create, extra].concat())?;
+        let mut server = self.start(name, &[&words, create, extra].concat())?;
         server.port = port;
         self.ready(server)
     }

@@ -19,6 +19,7 @@ mod identity;
 mod lease;
 mod locks;
 mod operators;
+mod origins;
 mod orphans;
 mod quickstart;
 mod rights;
