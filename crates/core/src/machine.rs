@@ -254,8 +254,6 @@ pub enum Fault {
     AheadUnwaited,
     /// Rule 21: what was read as of valid-through, and ahead of it after that, counts as read as of the later.
     AheadReadTwice,
-    /// Rule 21, P12: what stands ahead of the stream is kept when the line ends.
-    AheadOutlivesLine,
     /// Rights: a commit is refused to who has just the right that it needs.
     RefusedWithRight,
     /// P1: a change of a volume is acknowledged before it is durable.

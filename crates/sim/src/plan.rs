@@ -389,18 +389,39 @@ impl Plan {
         plan
     }
 
-    /// In a third of the worlds some transactions look ahead of the stream, in more of those that lose what is ahead.
+    /// In a third of the worlds some transactions look ahead of the stream; a third of those whose streams are late anyway, or
+    /// that aim at nothing else, aim at that. Where restores are aimed at sessions have to be held to what they were told.
     fn draw_ahead(&mut self) {
         let rng = &mut Rng::new(self.seed ^ 0xa4ea_d419);
-        let restores = self.troubles.iter().any(|(trouble, _)| *trouble == Trouble::Restore);
-        if rng.chance(if restores { 2 } else { 1 }, 3) {
+        let aims_at = |name: &str| self.aims.iter().any(|aim| aim == name);
+        if aims_at("restores") && !aims_at("lists") {
+            return;
+        }
+        if rng.chance(1, 3) {
             self.mix.ahead_percent = pick(rng, &[30, 100]);
             self.mix.ahead_max = pick(rng, &[None, None, Some(0), Some(1), Some(3)]);
         }
-        // Where outcomes are there before the stream, and are lost.
-        if self.aims.iter().any(|aim| aim == "restores") {
-            (self.mix.ahead_percent, self.mix.ahead_max) = (100, None);
-            self.mix.consistency[1] = self.mix.consistency[1].max(1);
+        let may = self.aims.is_empty() || aims_at("lists") || aims_at("late-streams");
+        if may && self.group.is_none() && self.files.is_none() && rng.chance(1, 3) {
+            self.aim_at_ahead(rng);
+        }
+    }
+
+    /// Outcomes that are there before the stream, in several sessions of a node that are after the same few objects.
+    fn aim_at_ahead(&mut self, rng: &mut Rng) {
+        self.aims.push("ahead".into());
+        (self.mix.ahead_percent, self.mix.ahead_max) = (100, None);
+        self.mix.consistency = [0, 1, 0];
+        (self.mix.pages, self.mix.slots) = (1, pick(rng, &[2, 3]));
+        (self.mix.length, self.mix.read_only_percent) = (pick(rng, &[2, 4]), 30);
+        (self.mix.think, self.mix.linger_percent) = (pick(rng, &[MILLI, 20 * MILLI]), 0);
+        self.clients = self.clients.max(3);
+        if self.aims.len() == 1 {
+            self.nodes.truncate(3);
+            for line in &mut self.lines {
+                line.latency = pick(rng, &[10, 40]) * MILLI;
+                line.jitter = 4 * line.latency;
+            }
         }
     }
 

@@ -56,8 +56,9 @@ const RIGHTS: &[By] = &[By::Rights];
 const OWN: &[By] = &[By::Own, By::Asked, P2, P5];
 /// Somebody commits in another's name: the log has it, or its owner is told what it never did.
 const THEFT: &[By] = &[P11, By::Asked];
+/// What was read ahead of the stream is not what it is taken for.
+const AHEAD: &[By] = &[P2, P3, P4, P5, By::Refusal];
 /// A transaction over several domains is done in some of them.
-const AHEAD: &[By] = &[P2, P4, P5, By::Refusal];
 const WHOLES: &[By] = &[P2, P11];
 
 /// Faults of the machines and the store.
@@ -138,7 +139,6 @@ pub const FAULTS: &[Planted<Fault>] = &[
     planted(Fault::AheadUnvalidated, "ahead-unvalidated", AHEAD),
     planted(Fault::AheadUnwaited, "ahead-unwaited", AHEAD),
     planted(Fault::AheadReadTwice, "ahead-read-twice", AHEAD),
-    planted(Fault::AheadOutlivesLine, "ahead-outlives-line", AHEAD),
     planted(Fault::AgeFromZero, "age-from-zero", AGES),
     planted(Fault::RefusedWithRight, "refused-with-right", &[By::Refusal]),
     planted(Fault::ChangedEarly, "changed-early", &[P1]),

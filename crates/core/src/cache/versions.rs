@@ -19,7 +19,7 @@ use crate::cache::read::PageMap;
 use crate::commit::{Op, Write};
 use crate::id::{Generation, PageId, Slot, Stamp};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What stands ahead of the stream at a slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,6 +58,9 @@ pub struct PageVersions {
     pub slots: Vec<(Slot, Ahead)>,
 }
 
+/// For each page of the bound, so many times it may be listed as written by a commit.
+const LISTED_TIMES: usize = 4;
+
 /// Bounds of a version cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VersionLimits {
@@ -65,7 +68,7 @@ pub struct VersionLimits {
     pub objects_max: usize,
     /// Most bytes of them.
     pub bytes_max: usize,
-    /// Most pages of which anything is known.
+    /// Most pages of which anything is known; and a quarter of what commits may list that wrote them.
     pub pages_max: usize,
 }
 
@@ -119,6 +122,8 @@ struct PageAhead {
     whole: Stamp,
     /// Ascending by slot, each with a stamp not below `whole`.
     slots: Vec<Known>,
+    /// It is among the purged until valid-through has reached this.
+    purged: Option<Stamp>,
 }
 
 impl PageAhead {
@@ -132,8 +137,11 @@ impl PageAhead {
 pub struct VersionCache {
     limits: VersionLimits,
     pages: PageMap<PageAhead>,
-    /// The pages that each commit wrote, until valid-through has reached it.
-    commits: BTreeMap<Stamp, Vec<PageId>>,
+    /// The pages that each commit wrote, until valid-through has reached it, or they are purged; and how many.
+    commits: BTreeMap<Stamp, VecDeque<PageId>>,
+    listed: usize,
+    /// Pages that no commit lists any more, until valid-through has reached what was forgotten of them.
+    purged: BTreeSet<(Stamp, PageId)>,
     objects: usize,
     bytes: usize,
     /// Of a page that is not listed nothing is known up to here.
@@ -148,6 +156,8 @@ impl VersionCache {
             limits,
             pages: PageMap::default(),
             commits: BTreeMap::new(),
+            listed: 0,
+            purged: BTreeSet::new(),
             objects: 0,
             bytes: 0,
             all: Stamp::ZERO,
@@ -171,13 +181,13 @@ impl VersionCache {
     /// page so). Until valid-through has reached what was forgotten, their objects are [`Ahead::Unknown`].
     #[must_use]
     pub fn committed(&mut self, stamp: Stamp, writes: &[Write]) -> Vec<PageId> {
-        let mut pages = Vec::new();
+        let mut pages = VecDeque::new();
         for run in writes.chunk_by(|one, next| one.page == next.page) {
             let page = run[0].page;
-            pages.push(page);
+            pages.push_back(page);
             // What was forgotten may have been of this page, and later than this commit.
             let whole = self.all;
-            let new = || PageAhead { whole, slots: Vec::new() };
+            let new = || PageAhead { whole, slots: Vec::new(), purged: None };
             let ahead = self.pages.entry(page).or_insert_with(new);
             for write in run {
                 match Value::of(&write.op) {
@@ -187,11 +197,16 @@ impl VersionCache {
                         self.bytes = self.bytes.wrapping_add_signed(bytes);
                     }
                     // Of a page that was made, what is put into it next is known; the rest is not.
-                    None => forget_slots(ahead, stamp, (&mut self.objects, &mut self.bytes)),
+                    None => {
+                        forget_slots(ahead, stamp, (&mut self.objects, &mut self.bytes));
+                    }
                 }
             }
         }
-        self.commits.entry(stamp).or_default().append(&mut pages);
+        if !pages.is_empty() {
+            self.listed += pages.len();
+            self.commits.entry(stamp).or_default().append(&mut pages);
+        }
         self.hold_bounds()
     }
 
@@ -251,9 +266,20 @@ impl VersionCache {
         while let Some(first) = self.commits.first_entry()
             && *first.key() <= through
         {
-            for page in first.remove() {
+            let pages = first.remove();
+            self.listed -= pages.len();
+            for page in pages {
                 self.leave(page, through);
             }
+        }
+        while let Some(&(stamp, page)) = self.purged.first()
+            && stamp <= through
+        {
+            self.purged.pop_first();
+            if let Some(ahead) = self.pages.get_mut(&page) {
+                ahead.purged = None;
+            }
+            self.leave(page, through);
         }
     }
 
@@ -264,8 +290,16 @@ impl VersionCache {
 
     /// Panics when an invariant is broken.
     pub fn check(&self) {
-        let listed: std::collections::BTreeSet<PageId> =
-            self.commits.values().flatten().copied().collect();
+        let purged = self.purged.iter().map(|(_, page)| *page);
+        let listed: BTreeSet<PageId> =
+            self.commits.values().flatten().copied().chain(purged).collect();
+        let of_commits: usize = self.commits.values().map(VecDeque::len).sum();
+        assert_eq!(of_commits, self.listed, "pages are listed and not counted");
+        assert!(self.listed <= LISTED_TIMES * self.limits.pages_max, "too many pages are listed");
+        for (stamp, page) in &self.purged {
+            let known = self.pages.get(page).and_then(|ahead| ahead.purged);
+            assert_eq!(known, Some(*stamp), "a page is purged, and does not know it");
+        }
         let (mut objects, mut bytes, mut pages) = (0, 0, 0);
         for ahead in listed.iter().filter_map(|page| self.pages.get(page)) {
             pages += 1;
@@ -297,35 +331,70 @@ impl VersionCache {
         self.objects -= objects;
         self.bytes -= bytes;
         if ahead.slots.is_empty() && ahead.whole <= through.max(self.all) {
-            self.pages.remove(&page);
+            self.remove(page);
         }
     }
 
-    /// Forgets what stands ahead of the oldest commits' pages: who has to see it waits least.
-    fn hold_bounds(&mut self) -> Vec<PageId> {
+    fn remove(&mut self, page: PageId) -> Option<PageAhead> {
+        let gone = self.pages.remove(&page)?;
+        if let Some(stamp) = gone.purged {
+            self.purged.remove(&(stamp, page));
+        }
+        self.objects -= gone.slots.len();
+        self.bytes -= gone.slots.iter().map(|known| known.value.bytes()).sum::<usize>();
+        Some(gone)
+    }
+
+    fn is_over(&self) -> bool {
         let VersionLimits { objects_max, bytes_max, pages_max } = self.limits;
+        self.objects > objects_max
+            || self.bytes > bytes_max
+            || self.pages.len() > pages_max
+            || self.listed > LISTED_TIMES * pages_max
+    }
+
+    /// The page that the oldest commit lists first.
+    fn unlist(&mut self) -> Option<(Stamp, PageId)> {
+        let mut first = self.commits.first_entry()?;
+        let stamp = *first.key();
+        let page = first.get_mut().pop_front().expect("a commit without pages is not listed");
+        if first.get().is_empty() {
+            first.remove();
+        }
+        self.listed -= 1;
+        Some((stamp, page))
+    }
+
+    /// Forgets what the oldest commits made of their pages: who has to see it waits least. Each listing is looked at once.
+    fn hold_bounds(&mut self) -> Vec<PageId> {
         let mut forgotten = Vec::new();
-        let mut oldest = Vec::new();
-        while self.objects > objects_max || self.bytes > bytes_max || self.pages.len() > pages_max {
-            if oldest.is_empty() {
-                // In the order of the commits, and of the writes in each.
-                oldest = self.commits.values().flatten().copied().collect();
-                oldest.reverse();
+        while self.is_over() {
+            if self.pages.len() > self.limits.pages_max
+                && let Some(&(_, page)) = self.purged.first()
+            {
+                // One stamp stands for all of which nothing else is known.
+                let gone = self.remove(page).expect("what is purged is known");
+                self.all = self.all.max(gone.newest());
+                continue;
             }
-            let page = oldest.pop().expect("what stands ahead is of a commit");
+            let (stamp, page) = self.unlist().expect("what is known is listed");
             let Some(ahead) = self.pages.get_mut(&page) else {
                 continue;
             };
-            let newest = ahead.newest();
-            if !ahead.slots.is_empty() {
+            if ahead.slots.iter().any(|known| known.stamp <= stamp) {
                 crate::probe::probe("version-cache-purges");
                 forgotten.push(page);
+                forget_slots(ahead, stamp, (&mut self.objects, &mut self.bytes));
             }
-            forget_slots(ahead, newest, (&mut self.objects, &mut self.bytes));
-            if self.pages.len() > pages_max {
-                self.pages.remove(&page);
-                self.all = self.all.max(newest);
+            if !ahead.slots.is_empty() {
+                // Later commits list it.
+                continue;
             }
+            let newest = ahead.newest();
+            if let Some(before) = ahead.purged.replace(newest) {
+                self.purged.remove(&(before, page));
+            }
+            self.purged.insert((newest, page));
         }
         forgotten.sort_unstable();
         forgotten.dedup();

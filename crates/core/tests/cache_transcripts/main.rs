@@ -4,6 +4,7 @@
 //! every block, `----`, and what the cache answered. Regenerate with `INSTA_UPDATE=always`, and
 //! review the difference.
 
+mod parent;
 mod stage;
 
 use stage::Stage;
@@ -56,6 +57,8 @@ stories! {
     bug08_fork_before_first_use,
     bug10_fell_off_the_ring,
     bug11_reset_in_the_middle,
+    ahead_after_a_refusal,
+    ahead_beside_a_list,
     ahead_changed_again,
     ahead_not_known,
     ahead_of_a_line_that_is_lost,

@@ -1,5 +1,6 @@
 //! The stage: one cache, its transactions, and the parent's lines.
 
+use crate::parent::{committed, failed, listed, offered, put_off, volume_info};
 use bytes::Bytes;
 use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply, NeighbourOutput};
 use larder_core::cache::{
@@ -7,7 +8,7 @@ use larder_core::cache::{
     SessionOptions, Step, Transaction, commit_ops,
 };
 use larder_core::commit::{
-    Abort, Aspect, Change, IdRange, Op, Outcome, PageChange, PageKind, Read, Target, Write,
+    Aspect, Change, IdRange, Op, Outcome, PageChange, PageKind, Read, Target, Write,
 };
 use larder_core::group::{GroupMessage, Lack, Member, MemberConfig};
 use larder_core::id::{
@@ -16,23 +17,23 @@ use larder_core::id::{
 };
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{
-    CloseReason, DomainInfo, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody,
-    RequestError, ResumeAnswer, Versions, VolumeInfo, VolumeKey, VolumeSpec,
+    CloseReason, Echo, Epoch, LinkLimits, Message, NoBoot, PageAnswer, PageBody, RequestError,
+    ResumeAnswer, Versions, VolumeInfo, VolumeKey, VolumeSpec,
 };
 use larder_core::page::{Page, Record};
-use larder_core::rights::{Denied, Effective, Right};
+use larder_core::rights::{Effective, Right};
 use larder_core::time::{Clock, Duration, Instant, WallTime};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const VOLUME: VolumeId = VolumeId(7);
-const DOMAIN: DomainId = DomainId(1);
+pub(crate) const VOLUME: VolumeId = VolumeId(7);
+pub(crate) const DOMAIN: DomainId = DomainId(1);
 /// Of what is said to be of the `other` one.
 const OTHER_VOLUME: VolumeId = VolumeId(8);
 const OTHER_DOMAIN: DomainId = DomainId(2);
 const BOOT: BootId = BootId(100);
-const PAGE_BYTES: u32 = 4096;
+pub(crate) const PAGE_BYTES: u32 = 4096;
 
 struct StageClock(Arc<AtomicU64>);
 
@@ -64,7 +65,7 @@ pub(crate) struct Stage {
     version: u32,
 }
 
-fn page(no: &str) -> PageId {
+pub(crate) fn page(no: &str) -> PageId {
     if no == "volume" {
         return PageId::of_volume(VOLUME);
     }
@@ -74,7 +75,7 @@ fn page(no: &str) -> PageId {
     PageId { volume, page }
 }
 
-fn number(text: &str) -> u64 {
+pub(crate) fn number(text: &str) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("a number, not {text}"))
 }
 
@@ -139,7 +140,7 @@ fn text(record: &Bytes) -> String {
     }
 }
 
-fn epochs(histories: &[(u128, u64)]) -> Vec<Epoch> {
+pub(crate) fn epochs(histories: &[(u128, u64)]) -> Vec<Epoch> {
     let epoch = |&(history, first)| Epoch { history: HistoryId(history), first: Stamp(first) };
     histories.iter().map(epoch).collect()
 }
@@ -911,84 +912,6 @@ fn to_neighbour(output: NeighbourOutput) -> String {
         NeighbourOutput::Link(LinkOutput::Close { link, reason }) => {
             format!("close the link to {}: {reason}", name(link))
         }
-    }
-}
-
-fn volume_info() -> VolumeInfo {
-    VolumeInfo {
-        id: VOLUME,
-        domain: DOMAIN,
-        name: "v".into(),
-        page_bytes: PAGE_BYTES,
-        root: PageKind::Slotted,
-        version: Stamp::ZERO,
-        pages: 1,
-        bytes: 0,
-        quota: None,
-        room: None,
-        right: None,
-    }
-}
-
-/// `committed 3 unknown`, `committed 3 gone of=6`, `committed 3 7 history=2`.
-fn committed(domain: DomainId, boot: BootId, words: &[&str]) -> Message {
-    let option = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
-    Message::Committed {
-        domain,
-        id: CommitId { boot, sequence: number(words[0]) },
-        outcome: match words[1] {
-            "unknown" => Outcome::Unknown,
-            "lost" => Outcome::Aborted(Abort::History),
-            "gone" => Outcome::Aborted(Abort::BadPage(page(option("of=").unwrap_or("1")))),
-            stamp => Outcome::Committed(Stamp(number(stamp))),
-        },
-        history: HistoryId(option("history=").map_or(1, number).into()),
-    }
-}
-
-/// What a welcome says of a domain.
-fn offered(domain: &str) -> DomainInfo {
-    DomainInfo { domain: DomainId(number(domain)), epochs: epochs(&[(1, 1)]) }
-}
-
-/// A volume in a list.
-fn listed(name: &str) -> VolumeInfo {
-    let id = VolumeId(u128::from(name.as_bytes()[0]));
-    VolumeInfo { id, name: name.into(), ..volume_info() }
-}
-
-/// Why a commit is put off.
-fn put_off(kind: &str) -> RequestError {
-    match kind {
-        "deferred" => RequestError::Busy("log".into()),
-        "full" => RequestError::Full("no space left on disk".into()),
-        "unavailable" => RequestError::Unavailable("its boot is not here".into()),
-        "invalid" => RequestError::Invalid("a domain is not of this origin".into()),
-        _ => RequestError::Damaged { page: page("5"), detail: "no checksum".into() },
-    }
-}
-
-/// `failed 3 page=5 damaged=5` says that request 3 failed for page 5, since that is damaged.
-fn failed(words: &[&str]) -> Message {
-    let option = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
-    Message::Failed {
-        request: RequestId(number(words[0])),
-        pages: option("page=").map(page).into_iter().collect(),
-        error: match option("damaged=") {
-            Some(no) => RequestError::Damaged { page: page(no), detail: "rot".into() },
-            None if option("no-domain=").is_some() => {
-                RequestError::NoDomain(DomainId(number(option("no-domain=").expect("seen"))))
-            }
-            None if words.contains(&"unknown") => RequestError::NoVolume("v".into()),
-            None if words.contains(&"deleted") => RequestError::Deleted("v".into()),
-            None if words.contains(&"denied") => RequestError::Denied(Box::new(Denied {
-                volume: "v".into(),
-                who: "node".into(),
-                has: Right::None,
-                needs: Right::Read,
-            })),
-            None => RequestError::Unavailable("disk".into()),
-        },
     }
 }
 

@@ -74,9 +74,10 @@ pub struct SessionOptions {
     pub line: Option<Line>,
     /// Transactions look ahead of the stream at what this node has committed: they begin before the stream has passed what
     /// the session has written, and see that, and all else as the cache has it. While one runs it may see two states; it
-    /// ends when the stream has passed all that it saw, and is serializable like any other, or runs again. For sessions
-    /// that do much between one commit and the next over a line whose stream is behind. Of
-    /// [`Consistency::Serializable`] sessions alone: others see one state at any time.
+    /// ends when the stream has passed all that it saw, and is serializable like any other, or runs again. An error that its body
+    /// returns is told when the stream is there, too, unless it may come from two states; where that cannot be
+    /// waited for, why not is told in its place. For sessions that do much between one commit and the next over a line
+    /// whose stream is behind. Of [`Consistency::Serializable`] sessions alone: others see one state at any time. Default: no.
     pub ahead: bool,
 }
 
@@ -312,8 +313,8 @@ impl Session {
     }
 
     /// Begins a transaction, to be ended by [`Transaction::commit`] or [`Transaction::abort`];
-    /// dropping it aborts it. Waits until the cache has reached the session's floor and is fresh
-    /// enough.
+    /// dropping it aborts it. Waits until the cache has reached the session's floor, unless that
+    /// looks [ahead](SessionOptions::ahead), and is fresh enough.
     pub async fn begin(&self) -> Result<Transaction> {
         self.begin_until(self.deadline(), false).await
     }

@@ -47,7 +47,7 @@ pub struct Committed {
     pub per_domain: bool,
 }
 
-/// A unit of work: everything it reads is of one state, everything it writes is done at once or
+/// A unit of work: everything it reads is of one state (at its end, of a session that looks [ahead](super::SessionOptions::ahead)), everything it writes is done at once or
 /// not at all. A handle: cloning it gives another handle to the same transaction, so that reads
 /// may run side by side. Dropping the last handle aborts it.
 ///
@@ -406,10 +406,12 @@ impl Transaction {
     }
 
     /// The conflict for which an error that came up in it means nothing. Of one that looked ahead of the stream that is
-    /// known when the stream has passed what it saw.
+    /// known when the stream has passed what it saw; until then nobody can tell, and why that is not so is what is wrong.
     pub(super) async fn doom_of(&self) -> Option<Error> {
-        if self.wait_ahead().await.is_ok()
-            && let Some(core) = self.lock().core.as_mut()
+        if let Err(error) = self.wait_ahead().await {
+            return Some(error);
+        }
+        if let Some(core) = self.lock().core.as_mut()
             && core.looks_ahead()
             && let Step::Doomed(doom) = core.look_again()
         {
@@ -418,13 +420,21 @@ impl Transaction {
         self.doom()
     }
 
-    /// Waits until the stream has passed what it looked ahead to.
+    /// Waits until the stream has passed what it looked ahead to; and for a state as fresh as its session wants it, which
+    /// one that was cut off meanwhile has with the next word of its parent.
     async fn wait_ahead(&self) -> Result<()> {
+        let session = &self.shared.session;
+        let mut waited = false;
         loop {
             let waits = self.lock().core.as_ref().and_then(cache::Transaction::waits);
-            let Some((domain, stamp)) = waits else { return Ok(()) };
+            let Some((domain, stamp)) = waits else { break };
             self.supply(Missing::Through(domain, stamp)).await?;
+            waited = true;
         }
+        if waited && !session.fresh() {
+            self.supply(Missing::Fresh(session.domain)).await?;
+        }
+        Ok(())
     }
 
     /// Commits it. Durable at the origin when this returns; without writes it is checked here, or

@@ -370,12 +370,20 @@ impl World {
         if !run.kind.snapshot {
             reads.branch = now.unwrap_or(reads.branch);
         }
+        let branch = truth.branch_at(reads.branch);
+        let who = format_args!("client {index}");
         if run.kind.ahead {
+            // Each is of the state that it is said to be of; all are of one at the end.
+            if let Seen::Slot(page, slot, _) = &seen {
+                let at = run.tx.read_as_of(*page, *slot).unwrap_or(stamp).max(stamp);
+                let current = reads.branch + 1 == truth.branch_count();
+                if at == stamp || current && at <= branch.durable() {
+                    seen.assert_at(branch, at, "P3 (looked ahead)", &who);
+                }
+            }
             reads.seen.push(seen);
             return;
         }
-        let branch = truth.branch_at(reads.branch);
-        let who = format_args!("client {index}");
         seen.assert_at(branch, stamp, "P5", &who);
         if reads.checked != stamp {
             for seen in &reads.seen {

@@ -36,6 +36,8 @@ impl World {
         config.snapshot_bytes = limits.snapshot_bytes;
         if let Some(objects_max) = self.plan.mix.ahead_max {
             config.ahead.objects_max = objects_max;
+            config.ahead.pages_max = 1 + objects_max;
+            config.ahead.bytes_max = 64 * objects_max;
         }
         config.beat_every = limits.beat;
         config.silence_max = limits.silence;

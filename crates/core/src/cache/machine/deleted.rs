@@ -47,6 +47,8 @@ impl Cache {
     /// 167): it is asked now.
     pub(super) fn forget_deleted(&mut self, domain: DomainId) {
         let back = self.shared.forget_deleted(domain);
+        // What was missing, or is another one, may be so on this history too.
+        self.doubts.extend(back.iter().copied().filter(|volume| self.missing.contains_key(volume)));
         self.missing.retain(|volume, _| !back.contains(volume));
         let restricted = |volume: &VolumeId| {
             self.shared.told_right(*volume).is_some_and(|right| right < Right::Admin)
@@ -117,9 +119,8 @@ impl Cache {
     }
 
     /// Whether the volume that is there is another one than was opened here under its id: what a restore lost was made
-    /// again, with pages of another size or elsewhere (bug 221). Those that were opened are of the one that is no more,
-    /// so it passes for deleted until this process ends; its own parent alone is believed that. Gives what is said to
-    /// who asked.
+    /// again, with pages of another size or elsewhere (bug 221). What is open is the one that is no more, so it passes
+    /// for missing; its own parent alone is believed that. Gives what is said to who asked.
     pub(super) fn has_become_another(
         &mut self,
         (link, asked): Came,
@@ -129,9 +130,13 @@ impl Cache {
         let entry = VolumeEntry { domain: info.domain, page_bytes: info.page_bytes };
         let known = self.shared.volume(info.id).filter(|known| *known != entry)?;
         crate::probe::probe("volume-become-another");
-        if self.source_of(known.domain) == Some(link) {
-            self.note_missing(info.id, asked, out);
+        if self.source_of(known.domain) != Some(link) {
+            return Some(RequestError::Exists(format!(
+                "{} of domain {} has an id under which this process has one of domain {} open, of another parent: it",
+                info.id, info.domain.0, known.domain.0
+            )));
         }
+        self.note_missing(info.id, asked, out);
         Some(RequestError::Deleted(format!(
             "{}, which this process has open with pages of {} bytes in domain {}, and in whose place there is one with {} \
              in domain {} now (start this process anew to open that),",

@@ -222,7 +222,7 @@ impl Cache {
         entry.told.clear();
         let state = Arc::clone(&entry.state);
         let batch = state.batch();
-        batch.new_line(from.unwrap_or(part.through), self.config.faults);
+        batch.new_line(from.unwrap_or(part.through));
         entry.waits_lost = true;
         batch.set_through(None);
         if !self.config.faults.has(Fault::KeepLostCopies) {
@@ -443,7 +443,7 @@ impl Cache {
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         crate::probe::probe("told-lost");
         entry.told.clear();
-        entry.state.batch().new_line(position, self.config.faults);
+        entry.state.batch().new_line(position);
         entry.waits_lost = true;
         out.push(CacheOutput::Notice(Notice::Reset { domain }));
         self.answer_waits(domain, position, out);

@@ -1,6 +1,6 @@
 //! One domain's part of the read cache: sequence, valid-through, age, recent changes, snapshots.
 
-use super::super::{PageCopy, PageVersions, VersionCache, VersionLimits};
+use super::super::{Ahead, PageCopy, PageVersions, VersionCache, VersionLimits};
 use crate::commit::{Aspect, Target, Write};
 use crate::id::{DomainId, HistoryId, PageId, Slot, Stamp};
 use crate::machine::{Fault, Faults};
@@ -350,6 +350,22 @@ impl DomainState {
         self.lock_versions().of_page(page, through)
     }
 
+    /// The same of one slot.
+    pub(crate) fn ahead_at(&self, page: PageId, slot: Slot, through: Stamp) -> Ahead {
+        if self.ahead.load(Ordering::Acquire) <= through.0 {
+            return Ahead::Nothing;
+        }
+        self.lock_versions().get(page, slot, through)
+    }
+
+    /// The highest stamp of it, of anything of the page.
+    pub(crate) fn newest_ahead(&self, page: PageId, through: Stamp) -> Option<Stamp> {
+        if self.ahead.load(Ordering::Acquire) <= through.0 {
+            return None;
+        }
+        self.lock_versions().above(page, through)
+    }
+
     /// A commit of this node is done as of a stamp that the stream has not passed, before anybody is told so. None: what
     /// it wrote is not known any more.
     pub(crate) fn committed_ahead(&self, stamp: Stamp, writes: Option<&[Write]>) {
@@ -467,7 +483,7 @@ impl Batch<'_> {
 
     /// Ends the line: stamps of before cannot be compared with those to come, and every running
     /// transaction is doomed. The new line's changes are kept from `floor` on.
-    pub(crate) fn new_line(&self, floor: Stamp, faults: Faults) {
+    pub(crate) fn new_line(&self, floor: Stamp) {
         let mut recent = self.state.recent.write().unwrap_or_else(PoisonError::into_inner);
         recent.line += 1;
         recent.dropped += recent.entries.len() as u64;
@@ -475,10 +491,8 @@ impl Batch<'_> {
         recent.floor = floor;
         drop(recent);
         self.state.lock_snapshots().clear();
-        if !faults.has(Fault::AheadOutlivesLine) {
-            self.state.lock_versions().clear();
-            self.state.ahead.store(0, Ordering::Release);
-        }
+        self.state.lock_versions().clear();
+        self.state.ahead.store(0, Ordering::Release);
     }
 }
 

@@ -20,53 +20,60 @@ impl Transaction {
     /// What a slot holds: its generation and record bytes. A read of its value; finding nothing
     /// is a read too (rule 9).
     pub fn read_slot(&mut self, page: PageId, slot: Slot) -> Step<Held> {
-        self.slot(page, slot).into()
+        let result = self.slot(page, slot);
+        self.told(result)
     }
 
     /// Whether a slot is filled, and with which generation. A read of its existence alone.
     pub fn exists(&mut self, page: PageId, slot: Slot) -> Step<Option<Generation>> {
-        self.existence(page, slot).into()
+        let result = self.existence(page, slot);
+        self.told(result)
     }
 
     /// Which slots of a page are filled, ascending; none: there is no such page. A read of which
     /// slots there are, not of their values. A raw page has none.
     pub fn slots(&mut self, page: PageId) -> Step<Option<Vec<(Slot, Generation)>>> {
-        self.whole(page, Aspect::Existence, |page| page.slots().collect()).into()
+        let result = self.whole(page, Aspect::Existence, |page| page.slots().collect());
+        self.told(result)
     }
 
     /// All that a page holds, as slots, generations and records; none: there is no such page.
     pub fn read_all(&mut self, page: PageId) -> Step<Option<Records>> {
-        self.whole(page, Aspect::Value, |page| {
+        let result = self.whole(page, Aspect::Value, |page| {
             let records = page.slots().map(|(slot, generation)| {
                 let (_, record) = page.get(slot).expect("a filled slot holds a record");
                 (slot, generation, record)
             });
             records.collect()
-        })
-        .into()
+        });
+        self.told(result)
     }
 
     /// The whole image of a page; none: there is no such page. A read of all of its values.
     pub fn read_page(&mut self, page: PageId) -> Step<Option<Page>> {
-        self.whole(page, Aspect::Value, Page::clone).into()
+        let result = self.whole(page, Aspect::Value, Page::clone);
+        self.told(result)
     }
 
     /// A raw page's bytes; none: there is no such page, or it is slotted.
     pub fn read_raw(&mut self, page: PageId) -> Step<Option<Bytes>> {
-        self.raw(page).into()
+        let result = self.raw(page);
+        self.told(result)
     }
 
     /// Looks at a page without recording a read: for hints (room left, a free slot) that the
     /// origin checks by itself. None: there is no such page.
     pub fn hint<T>(&mut self, page: PageId, look: impl FnMut(&Page) -> T) -> Step<Option<T>> {
-        self.peek(page, look).into()
+        let result = self.peek(page, look);
+        self.told(result)
     }
 
     /// Writes. The page is looked at, so that what the origin would refuse is refused here; a
     /// write to an object carries a read of its existence (decision 0002).
     pub fn write(&mut self, page: PageId, op: Op) -> Step<()> {
         // All or nothing: it may be refused for the age of the state after it was taken.
-        self.atomically(|tx| tx.put_op(page, op)).into()
+        let result = self.atomically(|tx| tx.put_op(page, op));
+        self.told(result)
     }
 
     // ---- reads ----
@@ -84,6 +91,9 @@ impl Transaction {
         if !self.overlay.is_empty() && self.overlay.get(page).is_some() && !unread {
             return self.own_slot(page, slot, aspect);
         }
+        if let Some(held) = self.held_ahead(page, slot, aspect)? {
+            return Ok(held);
+        }
         let held =
             self.look(page, Some(slot), |copy| copy.page.as_ref().and_then(|page| page.get(slot)))?;
         if held.is_some() {
@@ -100,7 +110,7 @@ impl Transaction {
         let held = written.image().and_then(|page| page.get(slot));
         if !written.owns(slot) {
             let aspect = held.as_ref().map_or(Aspect::Existence, |_| aspect);
-            self.note_slot(page, slot, aspect)?;
+            self.note_based(page, slot, aspect)?;
         }
         Ok(held)
     }
@@ -113,12 +123,15 @@ impl Transaction {
             let written = self.overlay.get(page).expect("asked for a written page");
             (written.image().and_then(find), written.owns(slot))
         } else {
+            if let Some(held) = self.held_ahead(page, slot, Aspect::Existence)? {
+                return Ok(held.map(|(generation, _)| generation));
+            }
             let found = self.look(page, Some(slot), |copy| copy.page.as_ref().and_then(find))?;
             (found, false)
         };
         let forget = generation.is_none() && self.cache.faults.has(Fault::ForgetAbsence);
         if !own && !forget {
-            self.note_slot(page, slot, Aspect::Existence)?;
+            self.note_based(page, slot, Aspect::Existence)?;
         }
         Ok(generation)
     }
@@ -164,16 +177,22 @@ impl Transaction {
 
     #[inline]
     fn note_slot(&mut self, page: PageId, slot: Slot, aspect: Aspect) -> Try<()> {
-        if self.options.ahead {
-            self.note_ahead(page, slot, aspect)?;
-        }
         self.reads.add_slot(page, slot, aspect);
         self.after_read(page)
     }
 
+    /// The same of a page that may be written: as of the stamp that its base has the slot of.
+    fn note_based(&mut self, page: PageId, slot: Slot, aspect: Aspect) -> Try<()> {
+        let written = self.overlay.get(page);
+        if let Some(stamp) = written.and_then(|written| written.ahead_at(slot)) {
+            self.note_ahead((page, slot), aspect, stamp)?;
+        }
+        self.note_slot(page, slot, aspect)
+    }
+
     /// Bounds, and the age of the state, which counts only when looked at after the copy (rule 8).
     #[inline]
-    fn after_read(&mut self, page: PageId) -> Try<()> {
+    pub(super) fn after_read(&mut self, page: PageId) -> Try<()> {
         if self.reads.len() > self.options.limits.reads_max {
             return refuse(TransactionError::TooLarge("reads"));
         }
@@ -200,8 +219,8 @@ impl Transaction {
         if self.options.consistency == Consistency::Snapshot {
             return self.look_back(domain, page, slot, find);
         }
-        if self.options.looks_ahead() {
-            return self.look_ahead(domain, page, slot, find);
+        if slot.is_none() && self.options.ahead {
+            self.check_whole_ahead(domain, page)?;
         }
         loop {
             self.note_confirmed(domain);
@@ -306,18 +325,16 @@ impl Transaction {
         let written = self.overlay.get(page).expect("has a base by now");
         let own = slot.map_or(written.made, |slot| written.owns(slot));
         let holed = written.is_holed();
-        match self.overlay.push(page, op.clone(), page_bytes) {
+        let mut pushed = self.overlay.push(page, op.clone(), page_bytes);
+        if matches!(pushed, Err(OpError::Full | OpError::Malformed)) && holed {
             // Stale records may take the room: look again at the whole page.
-            Err(OpError::Full | OpError::Malformed) if holed => {
-                self.settle(page, None)?;
-                let again = self.overlay.push(page, op.clone(), page_bytes);
-                again.map_err(|error| Stop::Refused(refusal(page, &op, error)))?;
-            }
-            result => result.map_err(|error| Stop::Refused(refusal(page, &op, error)))?,
+            self.settle(page, None)?;
+            pushed = self.overlay.push(page, op.clone(), page_bytes);
         }
+        pushed.map_err(|error| Stop::Refused(refusal(page, &op, error)))?;
         if !own {
             match slot {
-                Some(slot) => self.note_slot(page, slot, Aspect::Existence)?,
+                Some(slot) => self.note_based(page, slot, Aspect::Existence)?,
                 None => self.reads.add_page(page, Aspect::Existence),
             }
         }
@@ -384,8 +401,12 @@ impl Transaction {
 
     /// What the page's writes are put on, and what stands ahead of the stream in it.
     fn base(&mut self, page: PageId, slot: Option<Slot>) -> Try<(Arc<PageCopy>, Stamps)> {
-        let base = self.look(page, slot, Arc::clone)?;
-        Ok((base, self.served(page)))
+        if self.options.ahead
+            && let Some(base) = self.base_ahead(page, slot)?
+        {
+            return Ok(base);
+        }
+        Ok((self.look(page, slot, Arc::clone)?, Stamps::new()))
     }
 
     fn check_write(&mut self, page: PageId, op: &Op) -> Try<()> {
@@ -404,7 +425,7 @@ impl Transaction {
 }
 
 #[inline]
-pub(super) fn usable(copy: &PageCopy, slot: Option<Slot>) -> bool {
+fn usable(copy: &PageCopy, slot: Option<Slot>) -> bool {
     match slot {
         Some(slot) => !copy.is_hole(slot),
         None => copy.complete(),

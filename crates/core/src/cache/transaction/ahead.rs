@@ -1,54 +1,44 @@
 //! Looking ahead of the stream: at what this node has committed and valid-through has not reached (BuddyCache, section 4.5;
 //! rule 21, decision 0035).
 //!
-//! A copy is exact at valid-through. On it is put what own commits made of its objects since; a read of one of those is of
-//! the stamp of its commit, and changes up to there do not concern it. All other reads are of valid-through. The transaction
-//! ends when that has reached every stamp that it looked ahead to: then all of its reads are of one state, or it is doomed.
+//! A transaction whose session has written what the stream has not passed begins all the same. Of an object that own commits
+//! changed since it sees what they made of it, as of their stamp: changes up to there do not concern that read. All else it
+//! sees as of valid-through. It ends when that has reached every stamp that it, or its session, has seen ahead: then all of
+//! its reads are of one state, or it is doomed. From there on it is one like any other, and looks ahead no more.
 
-use super::{Doom, Step, Stop, Transaction, Try};
+use super::access::Held;
+use super::{Doom, Step, Stop, Transaction, TransactionError, Try};
 use crate::cache::read::RecentChange;
 use crate::cache::{Ahead, PageCopy, PageVersions};
 use crate::commit::{Aspect, Op, Read, Target};
 use crate::id::{DomainId, PageId, Slot, Stamp};
 use crate::machine::{Fault, Faults};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What stands ahead in a copy that was put together: each slot, and as of which stamp.
 pub(super) type Stamps = Vec<(Slot, Stamp)>;
 
-/// What a transaction has read ahead of the stream.
+/// What a transaction has read ahead of the stream, and as of which stamp.
 #[derive(Default)]
-pub(super) struct LookedAhead {
-    reads: BTreeMap<(PageId, Slot), Stamp>,
-    /// What stood ahead in the copy that was looked at last.
-    served: Option<(PageId, Stamps)>,
-}
+pub(super) struct LookedAhead(BTreeMap<(PageId, Slot), Stamp>);
 
 impl LookedAhead {
-    /// What a change touches of which a read may be older: not what was read as of its stamp, or a later one.
-    pub(super) fn concerned<'a>(
-        &self,
-        change: &'a RecentChange,
-        faults: Faults,
-    ) -> Cow<'a, [(Target, Aspect)]> {
-        let known = |target: &Target| match target {
-            Target::Slot(slot) => self.reads.get(&(change.page, *slot)),
-            Target::Page => None,
-        };
-        let unvalidated = faults.has(Fault::AheadUnvalidated);
-        let passed = |(target, _): &(Target, Aspect)| {
-            known(target).is_some_and(|stamp| unvalidated || *stamp >= change.stamp)
-        };
-        if self.reads.is_empty() || !change.touched.iter().any(passed) {
-            return Cow::Borrowed(&change.touched);
-        }
-        Cow::Owned(change.touched.iter().filter(|touched| !passed(touched)).copied().collect())
+    /// Whether what was read of a slot is as of a change of it, or of a later one. A look at the page as a whole is not.
+    pub(super) fn has_seen(&self, change: &RecentChange, target: Target, faults: Faults) -> bool {
+        let Target::Slot(slot) = target else { return false };
+        let stamp = self.0.get(&(change.page, slot));
+        stamp.is_some_and(|at| *at >= change.stamp || faults.has(Fault::AheadUnvalidated))
     }
 }
 
 impl Transaction {
+    /// Whether it looks ahead of the stream.
+    #[must_use]
+    pub fn looks_ahead(&self) -> bool {
+        self.options.looks_ahead()
+    }
+
     /// What has to be reached before it can be finished, since it has looked ahead to there, or its session has: ask for
     /// [`crate::cache::io::CacheOp::WaitThrough`], and look again. None: nothing, or nothing of it will come.
     #[must_use]
@@ -64,112 +54,184 @@ impl Transaction {
         waits.map(|attached| (attached.state.id(), attached.ends_at))
     }
 
-    /// Whether it looks ahead of the stream.
-    #[must_use]
-    pub fn looks_ahead(&self) -> bool {
-        self.options.looks_ahead()
-    }
-
     /// Compares what it has read with all changes since: doomed, it has seen two states, and an error found in them means
     /// nothing. To be asked once it [waits](Self::waits) for nothing.
     pub fn look_again(&mut self) -> Step<()> {
-        let all = 0..self.domains.len();
         let compared = self.alive().and_then(|()| {
-            all.filter(|domain| !self.domains[*domain].snapshot)
-                .collect::<Vec<_>>()
-                .into_iter()
-                .try_for_each(|domain| self.recheck(domain))
+            let mut all = 0..self.domains.len();
+            all.try_for_each(|domain| match self.domains[domain].snapshot {
+                true => Ok(()),
+                false => self.recheck(domain),
+            })
         });
         compared.into()
     }
 
+    /// As of which stamp a slot was read, if that lay ahead of the stream: for checkers.
+    #[must_use]
+    pub fn read_as_of(&self, page: PageId, slot: Slot) -> Option<Stamp> {
+        self.ahead.0.get(&(page, slot)).copied()
+    }
+
     /// Whether all that was read of a domain is of one state.
     pub(super) fn check_ended(&self, domain: usize) -> Try<()> {
-        let attached = &self.domains[domain];
-        let looks = self.looks_ahead() && !self.cache.faults.has(Fault::AheadUnwaited);
-        match looks && attached.at.through < attached.ends_at {
-            true => Err(Stop::Wait(attached.state.id(), attached.ends_at)),
-            false => Ok(()),
+        let unwaited = self.cache.faults.has(Fault::AheadUnwaited);
+        match self.ends_at(domain).filter(|_| !unwaited) {
+            Some(stamp) => Err(Stop::Wait(self.domains[domain].state.id(), stamp)),
+            None => Ok(()),
         }
     }
 
-    /// Looks at a page as `look` does, with what stands ahead of it.
-    pub(super) fn look_ahead<T>(
+    /// Where the stream has to be before it can end, if that is not where it stands for this transaction.
+    fn ends_at(&self, domain: usize) -> Option<Stamp> {
+        let attached = &self.domains[domain];
+        (self.looks_ahead() && attached.at.through < attached.ends_at).then_some(attached.ends_at)
+    }
+
+    /// How an operation went. What is refused for what was found, while that may be of two states, is looked at again when
+    /// it is of one.
+    pub(super) fn told<T>(&mut self, result: Try<T>) -> Step<T> {
+        let found = |error: &TransactionError| {
+            matches!(
+                error,
+                TransactionError::Gone(_)
+                    | TransactionError::BadPage(_)
+                    | TransactionError::PageFull(_)
+                    | TransactionError::BadWrite(_)
+                    | TransactionError::Damaged(_)
+            )
+        };
+        if !matches!(&result, Err(Stop::Refused(error)) if found(error)) {
+            return result.into();
+        }
+        for domain in 0..self.domains.len() {
+            let Some(stamp) = self.ends_at(domain) else { continue };
+            // The stream may be there by now: then it is done once more all the same, in that state.
+            return match self.recheck(domain) {
+                Ok(()) => Step::Wait { domain: self.domains[domain].state.id(), stamp },
+                Err(stop) => Err(stop).into(),
+            };
+        }
+        result.into()
+    }
+
+    /// What a slot holds ahead of the stream, read as of there; none: what it holds in the copy counts.
+    #[inline]
+    pub(super) fn held_ahead(
+        &mut self,
+        page: PageId,
+        slot: Slot,
+        aspect: Aspect,
+    ) -> Try<Option<Held>> {
+        if !self.options.ahead {
+            return Ok(None);
+        }
+        let domain = self.domain_of(page)?;
+        if self.ends_at(domain).is_none() {
+            return Ok(None);
+        }
+        self.look_ahead(domain, (page, slot), aspect)
+    }
+
+    fn look_ahead(
         &mut self,
         domain: usize,
+        (page, slot): (PageId, Slot),
+        aspect: Aspect,
+    ) -> Try<Option<Held>> {
+        self.recheck(domain)?;
+        let Some(ends_at) = self.ends_at(domain) else { return Ok(None) };
+        let Self { domains, .. } = self;
+        let (state, through) = (&domains[domain].state, domains[domain].at.through);
+        let (held, stamp) = match state.ahead_at(page, slot, through) {
+            Ahead::Nothing => return Ok(None),
+            // What is the session's own is seen from where it has to end.
+            Ahead::Unknown { stamp } => return Err(Stop::Wait(state.id(), stamp.min(ends_at))),
+            Ahead::Object { stamp, generation, value } => (Some((generation, value)), stamp),
+            Ahead::Emptied { stamp } => (None, stamp),
+        };
+        crate::probe::probe("looked-ahead");
+        let aspect = if held.is_some() { aspect } else { Aspect::Existence };
+        self.note_ahead((page, slot), aspect, stamp)?;
+        self.reads.add_slot(page, slot, aspect);
+        self.after_read(page)?;
+        Ok(Some(held))
+    }
+
+    /// A page is looked at as a whole: what stands ahead of it is waited for.
+    pub(super) fn check_whole_ahead(&mut self, domain: usize, page: PageId) -> Try<()> {
+        if self.ends_at(domain).is_none() {
+            return Ok(());
+        }
+        self.recheck(domain)?;
+        let Some(ends_at) = self.ends_at(domain) else { return Ok(()) };
+        let attached = &self.domains[domain];
+        match attached.state.newest_ahead(page, attached.at.through) {
+            Some(stamp) => Err(Stop::Wait(attached.state.id(), stamp.min(ends_at))),
+            None => Ok(()),
+        }
+    }
+
+    /// A copy of a page, for writes to a slot of it, with what stands ahead put on it; none: nothing does.
+    pub(super) fn base_ahead(
+        &mut self,
         page: PageId,
         slot: Option<Slot>,
-        mut find: impl FnMut(&Arc<PageCopy>) -> T,
-    ) -> Try<T> {
-        self.ahead.served = None;
+    ) -> Try<Option<(Arc<PageCopy>, Stamps)>> {
+        let domain = self.domain_of(page)?;
+        if self.ends_at(domain).is_none() {
+            return Ok(None);
+        }
         let page_bytes = self.page_bytes(page.volume)?;
         loop {
-            self.note_confirmed(domain);
+            self.recheck(domain)?;
+            let Some(ends_at) = self.ends_at(domain) else { return Ok(None) };
             let attached = &self.domains[domain];
-            let sequence = attached.state.stable();
-            if sequence != attached.at.sequence {
-                self.recheck(domain)?;
-                continue;
-            }
             let held = self.cache.with(page, Arc::clone);
             let versions = attached.state.ahead_of(page, attached.at.through);
-            if !attached.state.unmoved(sequence) {
+            if !attached.state.unmoved(attached.at.sequence) {
                 continue;
             }
-            // Those that were supplied are kept exact by `recheck`, which drops what a change names.
-            let copies = [held.as_ref(), self.supplied.copies.get(&page)];
-            let mut copies = copies.into_iter().flatten();
+            let Some(versions) = versions else { return Ok(None) };
             let id = attached.state.id();
-            let Some(versions) = versions else {
-                let copy = copies.find(|copy| super::access::usable(copy, slot));
-                return copy.map(&mut find).ok_or(Stop::Need(id, vec![page]));
-            };
-            let wait = || Err(Stop::Wait(id, versions.newest));
+            let wait = || Err(Stop::Wait(id, versions.newest.min(ends_at)));
             // Of a page as a whole nobody knows what others made of it by then.
             let (Some(slot), None) = (slot, versions.others) else { return wait() };
             let own = versions.slots.iter().find(|(own, _)| *own == slot).map(|(_, ahead)| ahead);
             if let Some(Ahead::Unknown { stamp }) = own {
-                return Err(Stop::Wait(id, *stamp));
+                return Err(Stop::Wait(id, (*stamp).min(ends_at)));
             }
+            // Those that were supplied are kept exact by `recheck`, which drops what a change names.
+            let copies = [held.as_ref(), self.supplied.copies.get(&page)];
             let usable = |copy: &&Arc<PageCopy>| own.is_some() || !copy.is_hole(slot);
-            let Some(copy) = copies.find(usable) else {
+            let Some(copy) = copies.into_iter().flatten().find(usable) else {
                 return Err(Stop::Need(id, vec![page]));
             };
             let Some((copy, stamps)) = put_together(copy, &versions, page_bytes) else {
                 return wait();
             };
-            crate::probe::probe("looked-ahead");
-            self.ahead.served = Some((page, stamps));
-            return Ok(find(&Arc::new(copy)));
+            let attached = &mut self.domains[domain];
+            attached.ends_at = attached.ends_at.max(versions.newest);
+            return Ok(Some((Arc::new(copy), stamps)));
         }
     }
 
-    /// What stood ahead in the copy of a page that was looked at last.
-    pub(super) fn served(&mut self, page: PageId) -> Stamps {
-        let served = self.ahead.served.take();
-        served.filter(|(of, _)| *of == page).map_or(Vec::new(), |(_, stamps)| stamps)
-    }
-
-    /// Notes that a slot is read, before that is added to the reads: as of which stamp, if that lies ahead.
-    pub(super) fn note_ahead(&mut self, page: PageId, slot: Slot, aspect: Aspect) -> Try<()> {
-        let of = |stamps: &Stamps| stamps.iter().find(|(of, _)| *of == slot).map(|of| of.1);
-        let stamp = match self.overlay.get(page) {
-            Some(written) => of(&written.ahead),
-            None => {
-                let served = self.ahead.served.as_ref().filter(|served| served.0 == page);
-                served.and_then(|(_, stamps)| of(stamps))
-            }
-        };
-        let Some(stamp) = stamp else { return Ok(()) };
+    /// Notes that a slot is read as of a stamp ahead of the stream, before that is added to the reads.
+    pub(super) fn note_ahead(
+        &mut self,
+        (page, slot): (PageId, Slot),
+        aspect: Aspect,
+        stamp: Stamp,
+    ) -> Try<()> {
         let before = self.reads.has_slot(page, slot);
-        let known = self.ahead.reads.get(&(page, slot)).copied();
+        let known = self.ahead.0.get(&(page, slot)).copied();
         if before && known != Some(stamp) && !self.cache.faults.has(Fault::AheadReadTwice) {
             // It was read as of another stamp: a change between the two is passed over, or was.
             crate::probe::probe("read-as-of-two-stamps");
             let target = Target::Slot(slot);
             return self.doom_with(Doom::Conflict(Read { page, target, aspect }));
         }
-        self.ahead.reads.insert((page, slot), stamp);
+        self.ahead.0.insert((page, slot), stamp);
         let domain = self.domain_of(page)?;
         let attached = &mut self.domains[domain];
         attached.ends_at = attached.ends_at.max(stamp);

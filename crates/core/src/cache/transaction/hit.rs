@@ -18,7 +18,6 @@ impl Transaction {
         let plain = self.doomed.is_none()
             && self.overlay.is_empty()
             && self.options.consistency != Consistency::Snapshot
-            && !self.options.ahead
             && self.reads.len() < self.options.limits.reads_max
             && !self.cache.faults.has(Fault::LeaseBeforeCopy);
         if !plain {
@@ -28,6 +27,9 @@ impl Transaction {
         let attached = &self.domains[known.1];
         // A batch under way (an odd sequence) is never the one at which the reads were checked.
         if !attached.state.unmoved(attached.at.sequence) {
+            return None;
+        }
+        if self.options.ahead && attached.at.through < attached.ends_at {
             return None;
         }
         let hash = PageHash::of(object.page);

@@ -622,8 +622,8 @@ impl Transaction {
             supplied.remove(change.page);
             overlay.changed(change.page);
             if conflict.is_none() && !faults.has(Fault::SkipDoom) {
-                let touched = ahead.concerned(change, faults);
-                conflict = reads.conflict(change.page, &touched);
+                let seen = |target| ahead.has_seen(change, target, faults);
+                conflict = reads.conflict(change.page, &change.touched, seen);
             }
         });
         let id = attached.state.id();

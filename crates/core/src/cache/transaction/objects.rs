@@ -20,7 +20,10 @@ impl Transaction {
     pub fn read_object(&mut self, object: ObjectId) -> Step<Option<Bytes>> {
         match self.hit(object) {
             Some(value) => Step::Ready(Some(value)),
-            None => self.object(object).into(),
+            None => {
+                let result = self.object(object);
+                self.told(result)
+            }
         }
     }
 
@@ -32,56 +35,58 @@ impl Transaction {
         slot: Option<Slot>,
         value: Bytes,
     ) -> Step<ObjectId> {
-        self.atomically(|tx| tx.create(page, slot, &value)).into()
+        let result = self.atomically(|tx| tx.create(page, slot, &value));
+        self.told(result)
     }
 
     /// Overwrites an object. One that outgrows its page moves, and its id stays good. Conflicts
     /// with its deletion and its moves; with other updates only once it has moved.
     pub fn update_object(&mut self, object: ObjectId, value: Bytes) -> Step<()> {
-        self.atomically(|tx| tx.update(object, &value)).into()
+        let result = self.atomically(|tx| tx.update(object, &value));
+        self.told(result)
     }
 
     /// Deletes an object, with what it keeps in other pages.
     pub fn delete_object(&mut self, object: ObjectId) -> Step<()> {
-        self.atomically(|tx| {
+        let result = self.atomically(|tx| {
             let record = tx.home(object)?;
             tx.free(object.page.volume, &record)?;
             let ObjectId { page, slot, generation } = object;
             tx.put_op(page, Op::Delete { slot, generation })
-        })
-        .into()
+        });
+        self.told(result)
     }
 
     /// Adds to the little-endian 64-bit number at `offset` of an object, wrapping. Commutes.
     pub fn add_to_object(&mut self, object: ObjectId, offset: u32, delta: i64) -> Step<()> {
-        self.atomically(|tx| {
+        let result = self.atomically(|tx| {
             let at = tx.residence(object)?;
             let (slot, generation) = (at.slot, at.generation);
             tx.put_op(at.page, Op::Add { slot, generation, offset, delta })
-        })
-        .into()
+        });
+        self.told(result)
     }
 
     /// Raises the unsigned little-endian 64-bit number at `offset` of an object. Commutes.
     pub fn max_in_object(&mut self, object: ObjectId, offset: u32, value: u64) -> Step<()> {
-        self.atomically(|tx| {
+        let result = self.atomically(|tx| {
             let at = tx.residence(object)?;
             let (slot, generation) = (at.slot, at.generation);
             tx.put_op(at.page, Op::Max { slot, generation, offset, value })
-        })
-        .into()
+        });
+        self.told(result)
     }
 
     /// Makes `count` pages with consecutive numbers; gives the first.
     pub fn create_pages(&mut self, volume: VolumeId, kind: PageKind, count: u64) -> Step<PageNo> {
-        self.atomically(|tx| {
+        let result = self.atomically(|tx| {
             let first = tx.take_ids(volume, count)?;
             for page in (first.0..first.0 + count).map(PageNo) {
                 tx.put_op(PageId { volume, page }, Op::CreatePage(kind))?;
             }
             Ok(first)
-        })
-        .into()
+        });
+        self.told(result)
     }
 
     /// Makes a page with a number that this transaction has read, and not written itself: that of the
@@ -89,12 +94,12 @@ impl Transaction {
     /// process was given the same number on another one says nothing of it. What it was read in is
     /// validated with the commit.
     pub fn create_named_page(&mut self, page: PageId, kind: PageKind) -> Step<()> {
-        self.atomically(|tx| {
+        let result = self.atomically(|tx| {
             tx.put_op(page, Op::CreatePage(kind))?;
             tx.overlay.note_named(page);
             Ok(())
-        })
-        .into()
+        });
+        self.told(result)
     }
 
     /// Runs an operation of several writes: all of them, or none and the page numbers back.

@@ -3,7 +3,7 @@
 use super::ahead::Stamps;
 use crate::cache::PageCopy;
 use crate::commit::{Op, PageKind, Write};
-use crate::id::{PageId, Slot};
+use crate::id::{PageId, Slot, Stamp};
 use crate::page::{OpError, Page};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,6 +43,11 @@ impl Written {
     pub(super) fn is_holed(&self) -> bool {
         let holed = self.base.as_ref().is_some_and(|base| !base.complete());
         holed || self.base.is_some() && !self.ahead.is_empty()
+    }
+
+    /// As of which stamp the base has a slot, if that lies ahead of the stream.
+    pub(super) fn ahead_at(&self, slot: Slot) -> Option<Stamp> {
+        self.ahead.iter().find(|(of, _)| *of == slot).map(|of| of.1)
     }
 
     fn reset(&mut self) {

@@ -130,7 +130,13 @@ impl ReadSet {
     }
 
     /// What of `page` a change concerns that was read, if anything.
-    pub(super) fn conflict(&self, page: PageId, touched: &[(Target, Aspect)]) -> Option<Read> {
+    /// Of what is `seen` the slot was read as of the change, or later; the page as a whole was not.
+    pub(super) fn conflict(
+        &self,
+        page: PageId,
+        touched: &[(Target, Aspect)],
+        seen: impl Fn(Target) -> bool,
+    ) -> Option<Read> {
         let place = self.place(page, PageHash::of(page))?;
         let reads = &self.pages[place as usize];
         let whole = reads.whole.map(|aspect| (Target::Page, aspect));
@@ -138,6 +144,7 @@ impl ReadSet {
             let against = |read: &(Target, Aspect)| crate::commit::conflicts(*read, change);
             let found = whole.filter(against).or_else(|| match change.0 {
                 Target::Page => reads.slots().map(of_slot).find(against),
+                Target::Slot(_) if seen(change.0) => None,
                 Target::Slot(slot) => reads.of_slot(slot).map(|a| (change.0, a)).filter(against),
             });
             found.map(|(target, aspect)| Read { page, target, aspect })
@@ -245,7 +252,7 @@ mod tests {
                     let here = (read.target, read.aspect);
                     read.page == page && crate::commit::conflicts(here, (target, aspect))
                 };
-                let found = set.conflict(page, &[(target, aspect)]);
+                let found = set.conflict(page, &[(target, aspect)], |_| false);
                 assert_eq!(found.is_some(), expected.iter().any(|read| conflicts(&read)));
                 assert!(found.is_none_or(|read| conflicts(&&read)), "{found:?}");
             }

@@ -472,7 +472,7 @@ fn bug15_two_transactions_beside_a_restore() {
         assert_eq!(ready(old.read_slot(page(5), Slot(0))), None);
         let Finish::Local { seen: before, .. } = old.finish() else { panic!("it read only") };
         let batch = state.batch();
-        batch.new_line(Stamp(0), Faults::NONE);
+        batch.new_line(Stamp(0));
         batch.set_through(Some(Stamp(5)));
         drop(batch);
         assert_eq!(ready(new.read_slot(page(5), Slot(0))), None);
@@ -518,7 +518,7 @@ fn bug215_what_is_written_without_a_stamp_is_seen_all_the_same() {
     session.wrote_unseen(DOMAIN, seen[0].line, ONE);
     let mark = unseen(&session);
     let batch = state.batch();
-    batch.new_line(Stamp(0), Faults::NONE);
+    batch.new_line(Stamp(0));
     batch.set_through(Some(Stamp(5)));
     drop(batch);
     session.refreshed(DOMAIN, mark, Stamp(5), ONE);
@@ -738,4 +738,36 @@ fn a_transaction_has_a_part_in_each_domain_that_it_uses() {
     ));
     assert!(reads.per_domain());
     assert!(matches!(reads.finish(), Finish::Local { per_domain: true, .. }));
+}
+
+/// What stood ahead of the stream on a line that is lost is nothing on the next one, whose stamps are others': not for who
+/// wrote it, and not for who comes later.
+#[test]
+fn nothing_stands_ahead_of_another_line() {
+    let (shared, state) = cache();
+    let (image, here, _) = page_of_two();
+    put_page(&shared, 5, 1, Some(image));
+    let put = Op::Put { slot: here.slot, generation: here.generation, value: inline(b"lost") };
+    state.committed_ahead(Stamp(12), Some(&[Write { page: page(5), op: put }]));
+    let options = SessionOptions { ahead: true, ..SessionOptions::default() };
+    let session_at = |stamp| {
+        let mut session = Session::new(options);
+        let line = Line(state.line());
+        assert_eq!(session.saw(&[Seen { domain: DOMAIN, line, stamp: Stamp(stamp) }]), None);
+        session
+    };
+    let session = session_at(12);
+    let mut tx = session.begin(&shared).expect("it looks ahead");
+    assert_eq!(ready(tx.read_object(here)).as_deref(), Some(&b"lost"[..]));
+    let batch = state.batch();
+    batch.new_line(Stamp(1));
+    batch.set_through(Some(Stamp(1)));
+    drop(batch);
+    assert_eq!(tx.waits(), None);
+    assert!(matches!(tx.finish(), Finish::Doomed(Doom::HistoryLost(DOMAIN))));
+    assert!(matches!(session.begin(&shared), Err(BeginError::HistoryLost(DOMAIN))));
+    assert_eq!(shared.objects_ahead(DOMAIN), 0);
+    let mut tx = session_at(3).begin(&shared).expect("it looks ahead");
+    assert_eq!(ready(tx.read_object(here)).as_deref(), Some(&b"x"[..]));
+    assert_eq!(tx.waits(), Some((DOMAIN, Stamp(3))));
 }

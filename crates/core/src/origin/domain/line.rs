@@ -76,11 +76,11 @@ impl Line {
         let share = own < most / 2 && own_bytes + bytes <= bytes_max / 2;
         // Commits that wait for nothing here have the rest.
         let firsts_max = config.waiting_bytes_max.saturating_sub(COMMIT_BYTES_MAX).max(bytes_max);
-        // Where few bytes may wait, a large one has its chance still beside small ones that always come.
+        // Each as if it were as long as one may be: a long one has its chance beside short ones that always come.
         let large = firsts_max / 2;
         let first = self.len == 0
             || self.len < config.waiting_commits_max.div_ceil(4) * 3
-                && self.bytes + bytes.min(large) <= firsts_max;
+                && self.bytes + COMMIT_BYTES_MAX.min(large) <= firsts_max;
         own == 0 && first || room && share
     }
 
