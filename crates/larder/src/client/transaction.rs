@@ -420,18 +420,25 @@ impl Transaction {
         self.doom()
     }
 
-    /// Waits until the stream has passed what it looked ahead to; and for a state as fresh as its session wants it, which
-    /// one that was cut off meanwhile has with the next word of its parent.
-    async fn wait_ahead(&self) -> Result<()> {
-        let session = &self.shared.session;
+    /// Waits until the stream has passed what it looked ahead to; says whether it had to.
+    async fn wait_ahead(&self) -> Result<bool> {
         let mut waited = false;
         loop {
             let waits = self.lock().core.as_ref().and_then(cache::Transaction::waits);
-            let Some((domain, stamp)) = waits else { break };
+            let Some((domain, stamp)) = waits else { return Ok(waited) };
             self.supply(Missing::Through(domain, stamp)).await?;
             waited = true;
         }
-        if waited && !session.fresh() {
+    }
+
+    /// The same before its end; and for a state as fresh as its session wants it, which one that was cut off meanwhile has
+    /// with the next word of its parent.
+    async fn wait_to_end(&self) -> Result<()> {
+        let waited = self.wait_ahead().await?;
+        let session = &self.shared.session;
+        let used =
+            || self.lock().core.as_ref().is_some_and(|core| core.stamp(session.domain).is_some());
+        if waited && !session.fresh() && used() {
             self.supply(Missing::Fresh(session.domain)).await?;
         }
         Ok(())
@@ -441,7 +448,7 @@ impl Transaction {
     /// at the origin for a strict session. An error means that nothing of it was done, but for
     /// [`Error::OutcomeUnknown`].
     pub async fn commit(self) -> Result<Committed> {
-        self.wait_ahead().await?;
+        self.wait_to_end().await?;
         let (core, hits, misses) = {
             let mut state = self.lock();
             let mut core = state.core.take().ok_or(Error::Finished)?;

@@ -184,8 +184,10 @@ impl Transaction {
     /// The same of a page that may be written: as of the stamp that its base has the slot of.
     fn note_based(&mut self, page: PageId, slot: Slot, aspect: Aspect) -> Try<()> {
         let written = self.overlay.get(page);
-        if let Some(stamp) = written.and_then(|written| written.ahead_at(slot)) {
-            self.note_ahead((page, slot), aspect, stamp)?;
+        match written.and_then(|written| written.ahead_at(slot)) {
+            Some(stamp) => self.note_ahead((page, slot), aspect, stamp)?,
+            None if self.options.ahead => self.check_not_ahead((page, slot), aspect)?,
+            None => {}
         }
         self.note_slot(page, slot, aspect)
     }
@@ -353,6 +355,10 @@ impl Transaction {
 
     /// Deletes a page without looking at its bytes: of a large object they would all be fetched.
     fn remove_page(&mut self, page: PageId) -> Try<()> {
+        if self.options.ahead {
+            let domain = self.domain_of(page)?;
+            self.check_whole_ahead(domain, page)?;
+        }
         if self.cache.peek(page).is_some_and(|copy| copy.page.is_none()) {
             return refuse(TransactionError::BadPage(page));
         }

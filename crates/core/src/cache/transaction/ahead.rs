@@ -139,6 +139,7 @@ impl Transaction {
         (page, slot): (PageId, Slot),
         aspect: Aspect,
     ) -> Try<Option<Held>> {
+        self.note_confirmed(domain);
         self.recheck(domain)?;
         let Some(ends_at) = self.ends_at(domain) else { return Ok(None) };
         let Self { domains, .. } = self;
@@ -236,6 +237,25 @@ impl Transaction {
         let attached = &mut self.domains[domain];
         attached.ends_at = attached.ends_at.max(stamp);
         Ok(())
+    }
+}
+
+impl Transaction {
+    /// A slot is read as of valid-through, from a base that was put under a page before: if it was read ahead of that as well, a
+    /// change between the two would be passed over.
+    pub(super) fn check_not_ahead(
+        &mut self,
+        (page, slot): (PageId, Slot),
+        aspect: Aspect,
+    ) -> Try<()> {
+        let Some(&known) = self.ahead.0.get(&(page, slot)) else { return Ok(()) };
+        let domain = self.domain_of(page)?;
+        if known <= self.domains[domain].at.through {
+            return Ok(());
+        }
+        crate::probe::probe("read-as-of-two-stamps");
+        let target = Target::Slot(slot);
+        self.doom_with(Doom::Conflict(Read { page, target, aspect }))
     }
 }
 
