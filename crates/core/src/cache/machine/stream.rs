@@ -140,6 +140,7 @@ impl Cache {
         let state = Arc::clone(&entry.state);
         let mut changed = Changed::default();
         let batch = state.batch();
+        state.forget_ahead(part.through);
         batch.set_history(epoch.history);
         if !self.config.faults.has(Fault::StaleKept) {
             self.note_stale(domain, &part.stale, part.through, &batch, &mut changed);

@@ -379,6 +379,15 @@ impl DomainState {
         self.ahead.fetch_max(stamp.0, Ordering::Release);
     }
 
+    /// A part of an answer to a resume names what changed up to a stamp, which the stream has not reached before the last part:
+    /// until then nobody who begins could be told that what stands ahead up to there has changed.
+    pub(crate) fn forget_ahead(&self, through: Stamp) {
+        let mut versions = self.lock_versions();
+        versions.passed(through);
+        versions.committed_unknown(through);
+        self.ahead.fetch_max(through.0, Ordering::Release);
+    }
+
     /// The stream has passed a stamp.
     pub(crate) fn passed_ahead(&self, through: Stamp) {
         if self.ahead.load(Ordering::Relaxed) > 0 {
