@@ -177,10 +177,19 @@ impl VersionCache {
     }
 
     /// Takes what a commit of this node wrote, as its outcome names the stamp. Gives the pages of which it
-    /// forgot what stood ahead, since a bound was reached: ascending, to be fetched anew (the paper purges a
-    /// page so). Until valid-through has reached what was forgotten, their objects are [`Ahead::Unknown`].
+    /// forgot what stood ahead, since a bound was reached: ascending (the paper purges a page so, and fetches it
+    /// anew). Until valid-through has reached what was forgotten, their objects are [`Ahead::Unknown`].
     #[must_use]
     pub fn committed(&mut self, stamp: Stamp, writes: &[Write]) -> Vec<PageId> {
+        if stamp <= self.all {
+            // What is forgotten up to there may have been changed there: of what it wrote nothing is known.
+            for page in writes.chunk_by(|one, next| one.page == next.page).map(|run| run[0].page) {
+                if let Some(ahead) = self.pages.get_mut(&page) {
+                    forget_slots(ahead, stamp, (&mut self.objects, &mut self.bytes));
+                }
+            }
+            return Vec::new();
+        }
         let mut pages = VecDeque::new();
         for run in writes.chunk_by(|one, next| one.page == next.page) {
             let page = run[0].page;

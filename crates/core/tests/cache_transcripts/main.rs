@@ -59,6 +59,7 @@ stories! {
     bug11_reset_in_the_middle,
     ahead_after_a_refusal,
     ahead_beside_a_list,
+    ahead_beside_a_resume,
     ahead_beside_an_older_base,
     ahead_changed_again,
     ahead_not_known,

@@ -283,7 +283,9 @@ impl Cache {
                 entry.told.note(history, stamp);
             }
         }
-        entry.commits.resolve(id, &outcome, max);
+        if let Some(forgotten) = entry.commits.resolve(id, &outcome, max) {
+            entry.state.forget_ahead(forgotten);
+        }
         if let Some(through) = self.domains[&domain].state.through() {
             let commits = &mut self.domains.get_mut(&domain).expect("looked up above").commits;
             commits.release(through);

@@ -440,8 +440,14 @@ impl Commits {
         of(&self.unresolved).min(of(&self.kept)) - 1
     }
 
-    /// Its outcome is known. What was not committed leaves nothing behind.
-    pub(super) fn resolve(&mut self, id: CommitId, outcome: &Outcome, retained_max: usize) {
+    /// Its outcome is known. What was not committed leaves nothing behind. Gives the stamp of one that is retained no more,
+    /// for want of room: a change of its pages after it may be told to nobody.
+    pub(super) fn resolve(
+        &mut self,
+        id: CommitId,
+        outcome: &Outcome,
+        retained_max: usize,
+    ) -> Option<Stamp> {
         self.settle(id);
         let Outcome::Committed(stamp) = outcome else {
             let refused = match outcome {
@@ -449,7 +455,7 @@ impl Commits {
                 Outcome::Committed(_) | Outcome::Unknown => None,
             };
             self.forget(id, refused);
-            return;
+            return None;
         };
         if let Some(pending) = self.pending.get_mut(&id) {
             (pending.stamp, pending.asks) = (Some(*stamp), false);
@@ -457,9 +463,12 @@ impl Commits {
         }
         // Past the bound the oldest fall back to invalidation.
         if self.pending.len() - self.unresolved.len() > retained_max {
-            let oldest = self.pending.iter().find(|(_, p)| p.stamp.is_some()).map(|(&id, _)| id);
-            oldest.into_iter().for_each(|id| self.forget(id, None));
+            let oldest = self.pending.iter().find_map(|(&id, p)| Some((id, p.stamp?)));
+            let (id, stamp) = oldest?;
+            self.forget(id, None);
+            return Some(stamp);
         }
+        None
     }
 
     /// See `crate::rest`.

@@ -209,6 +209,8 @@ impl Cache {
                 let batch = state.batch();
                 crate::probe::probe("reset-on-the-same-line");
                 batch.forget_recent(part.through);
+                // In the batch that says nothing of it: who begins after that is told nothing.
+                state.forget_ahead(part.through);
                 self.drop_above(domain, None);
                 drop(batch);
                 out.push(CacheOutput::Notice(Notice::Reset { domain }));

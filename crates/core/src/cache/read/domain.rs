@@ -344,26 +344,17 @@ impl DomainState {
 
     /// What this node has committed of a page and the stream has not passed at `through`; none: nothing.
     pub(crate) fn ahead_of(&self, page: PageId, through: Stamp) -> Option<PageVersions> {
-        if self.ahead.load(Ordering::Acquire) <= through.0 {
-            return None;
-        }
-        self.lock_versions().of_page(page, through)
+        self.versions_above(through)?.of_page(page, through)
     }
 
     /// The same of one slot.
     pub(crate) fn ahead_at(&self, page: PageId, slot: Slot, through: Stamp) -> Ahead {
-        if self.ahead.load(Ordering::Acquire) <= through.0 {
-            return Ahead::Nothing;
-        }
-        self.lock_versions().get(page, slot, through)
+        self.versions_above(through).map_or(Ahead::Nothing, |it| it.get(page, slot, through))
     }
 
     /// The highest stamp of it, of anything of the page.
     pub(crate) fn newest_ahead(&self, page: PageId, through: Stamp) -> Option<Stamp> {
-        if self.ahead.load(Ordering::Acquire) <= through.0 {
-            return None;
-        }
-        self.lock_versions().above(page, through)
+        self.versions_above(through)?.above(page, through)
     }
 
     /// A commit of this node is done as of a stamp that the stream has not passed, before anybody is told so. None: what
@@ -379,8 +370,8 @@ impl DomainState {
         self.ahead.fetch_max(stamp.0, Ordering::Release);
     }
 
-    /// A part of an answer to a resume names what changed up to a stamp, which the stream has not reached before the last part:
-    /// until then nobody who begins could be told that what stands ahead up to there has changed.
+    /// What stands ahead up to a stamp may have changed there without a word to who begins from now on: a part of an answer to
+    /// a resume names what changed, and the stream is there with the last part alone.
     pub(crate) fn forget_ahead(&self, through: Stamp) {
         let mut versions = self.lock_versions();
         versions.passed(through);
@@ -402,6 +393,11 @@ impl DomainState {
     /// Objects that stand ahead of the stream.
     pub(crate) fn objects_ahead(&self) -> usize {
         self.lock_versions().objects()
+    }
+
+    /// None: nothing stands above it.
+    fn versions_above(&self, through: Stamp) -> Option<MutexGuard<'_, VersionCache>> {
+        (self.ahead.load(Ordering::Acquire) > through.0).then(|| self.lock_versions())
     }
 
     fn lock_versions(&self) -> MutexGuard<'_, VersionCache> {

@@ -144,7 +144,12 @@ impl Transaction {
         let Some(ends_at) = self.ends_at(domain) else { return Ok(None) };
         let Self { domains, .. } = self;
         let (state, through) = (&domains[domain].state, domains[domain].at.through);
-        let (held, stamp) = match state.ahead_at(page, slot, through) {
+        let ahead = state.ahead_at(page, slot, through);
+        // After that: what may not be read any more is noted after it is said, and asked for, which is refused.
+        if self.cache.is_unreadable(page.volume) {
+            return Ok(None);
+        }
+        let (held, stamp) = match ahead {
             Ahead::Nothing => return Ok(None),
             // What is the session's own is seen from where it has to end.
             Ahead::Unknown { stamp } => return Err(Stop::Wait(state.id(), stamp.min(ends_at))),
@@ -238,9 +243,7 @@ impl Transaction {
         attached.ends_at = attached.ends_at.max(stamp);
         Ok(())
     }
-}
 
-impl Transaction {
     /// A slot is read as of valid-through, from a base that was put under a page before: if it was read ahead of that as well, a
     /// change between the two would be passed over.
     pub(super) fn check_not_ahead(
