@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 198] = [
+pub const PROBES: [(&str, Reached); 199] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -159,6 +159,7 @@ pub const PROBES: [(&str, Reached); 198] = [
     ("prepared-part-released", Often),
     ("process-moved", Often),
     ("read-as-of-two-stamps", Rare),
+    ("read-below-a-read-ahead", Rare),
     ("read-right-lost", Often),
     ("reader-overrun", Often),
     ("recovered-ops-applied", Often),

@@ -256,7 +256,7 @@ impl Transaction {
         if known <= self.domains[domain].at.through {
             return Ok(());
         }
-        crate::probe::probe("read-as-of-two-stamps");
+        crate::probe::probe("read-below-a-read-ahead");
         let target = Target::Slot(slot);
         self.doom_with(Doom::Conflict(Read { page, target, aspect }))
     }
