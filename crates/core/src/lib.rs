@@ -26,4 +26,5 @@ pub mod rights;
 pub mod rng;
 pub mod share;
 pub mod time;
+mod turns;
 pub mod wire;

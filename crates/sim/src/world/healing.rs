@@ -303,20 +303,20 @@ impl World {
         result: &Result<CacheReply, RequestError>,
     ) {
         let Some(request) = self.process(proc).node_ref().asked.get(&number) else { return };
-        let Asked { at: asked, pages, ahead, .. } = request;
+        let asked = request.at;
         let unanswered = matches!(
             result,
             Err(RequestError::TimedOut | RequestError::Unavailable(_))
                 | Ok(CacheReply::InDoubt { lost: false, .. })
         );
-        let since = self.mended.map_or(*asked, |mended| mended.max(*asked));
+        let since = self.mended.map_or(asked, |mended| mended.max(asked));
         let way = self.way_up(proc);
         let stalls = self.stalls.iter().filter(|(stalled, _)| way.contains(stalled));
         let since = stalls.map(|(_, until)| *until).fold(since, Time::max);
         let waited = self.now.0.saturating_sub(since.0);
         assert!(
             !unanswered
-                || waited < self.in_vain_nanos() + self.turns_nanos(&way, *pages, *ahead)
+                || waited < self.in_vain_nanos() + self.turns_nanos(&way, request)
                 || self.mended.is_none()
                 || !self.is_in_core(proc),
             "progress: request {number} of {proc:?} waited in vain for {} s after all was mended: \
@@ -348,8 +348,10 @@ impl World {
     /// How long so many pages take whose answers come one after the other, where a link takes few requests, and the node's
     /// users have turns (bug 213);
     /// below a relay, whose link all share, what each of the others asks: a request, and one before; and what
-    /// was ahead of it at a log that takes few commits at once.
-    fn turns_nanos(&self, way: &BTreeSet<Proc>, pages: usize, ahead: usize) -> u64 {
+    /// was ahead of it at a log that takes few commits at once. And what an origin may have to load for it, as many of each
+    /// other and as many for those who came before.
+    fn turns_nanos(&self, way: &BTreeSet<Proc>, asked: &Asked) -> u64 {
+        let Asked { pages, loads, ahead, .. } = *asked;
         let each = |line: &crate::net::Line| 2 * (line.latency + line.jitter) + line.bulk_spread;
         let slowest = self.plan.lines.iter().map(each).max().unwrap_or_default();
         let requests = u64::from(self.plan.limits.requests_max);
@@ -362,7 +364,11 @@ impl World {
         let log = appends * (IN_VAIN_STORES / 2) * self.plan.store_nanos;
         let of_files = self.plan.files.as_ref().map_or(0, |files| files.clients);
         let users = (self.plan.clients as u64).max(of_files as u64) + 1;
-        pages as u64 * users / requests * slowest + crowd + log
+        let everybody = (self.plan.clients + of_files) as u64 + 1;
+        let few = self.plan.bounds.loads_max;
+        let loads = few.map_or(0, |few| 2 * loads as u64 * everybody / few as u64);
+        let store = loads * self.plan.store_nanos / 4;
+        pages as u64 * users / requests * slowest + crowd + log + store
     }
 
     /// A process and all above it, by any way.

@@ -7,6 +7,7 @@ use crate::check::copies::check_copy;
 use crate::net::Proc;
 use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, NeighbourOutput, Notice};
 use larder_core::cache::{Cache, CacheConfig, ReadCache};
+use larder_core::commit::Write;
 use larder_core::group::GroupMessage;
 use larder_core::id::{BootId, DomainId, PageId, RequestId, Stamp, VolumeId};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
@@ -128,7 +129,14 @@ impl World {
     pub(crate) fn node_request(&mut self, proc: Proc, id: RequestId, op: CacheOp, patience: u64) {
         let now = self.process(proc).local(self.now);
         let pages = if let CacheOp::Fetch { pages, .. } = &op { pages.len() } else { 1 };
-        let asked = Asked { at: self.now, patience, pages, ahead: self.waiting_at_origins() };
+        let written = |writes: &[Write]| writes.chunk_by(|one, next| one.page == next.page).count();
+        let loads = match &op {
+            CacheOp::Commit { writes, .. } => written(writes),
+            CacheOp::CommitAcross(parts) => parts.iter().map(|part| written(&part.writes)).sum(),
+            _ => pages,
+        };
+        let ahead = self.waiting_at_origins();
+        let asked = Asked { at: self.now, patience, pages, loads, ahead };
         self.process_mut(proc).node().asked.insert(id.0, asked);
         let patience = std::time::Duration::from_nanos(patience);
         self.trace.line(|| format!("{proc:?} request {}: {op:?}", id.0));

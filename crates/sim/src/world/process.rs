@@ -89,6 +89,8 @@ pub struct Asked {
     pub patience: u64,
     /// Of how many pages.
     pub pages: usize,
+    /// Of how many that an origin may have to load.
+    pub loads: usize,
     /// Requests that had no answer of an origin then: what waits for its log comes first.
     pub ahead: usize,
 }

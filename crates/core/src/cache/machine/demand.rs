@@ -6,27 +6,19 @@
 //! served in the order in which it came, whoever it is (bug 213).
 
 use crate::id::{PageId, RequestId};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::turns::Turns;
+use std::collections::{BTreeSet, VecDeque};
 
 /// A queue shorter than this is not tidied.
 const QUEUED_MIN: usize = 64;
-
-/// What one user waits for.
-struct Wanted {
-    pages: VecDeque<PageId>,
-    /// Its place in the round.
-    turn: u64,
-}
 
 /// The queue of a domain. An entry may be of a page that nobody wants any more, or that is asked for.
 #[derive(Default)]
 pub(super) struct Demand {
     /// Before all others: what was asked for and did not come.
     again: VecDeque<PageId>,
-    /// By the age of their requests.
-    users: BTreeMap<RequestId, Wanted>,
-    round: BTreeMap<u64, RequestId>,
-    next_turn: u64,
+    /// What each user waits for, by the age of their requests.
+    users: Turns<RequestId, VecDeque<PageId>>,
     /// The last page went to who waits longest.
     oldest_had: bool,
     /// Entries of users.
@@ -44,13 +36,7 @@ impl Demand {
 
     /// A user waits for the page.
     pub(super) fn push(&mut self, user: RequestId, page: PageId) {
-        let Self { users, round, next_turn, .. } = self;
-        let wanted = users.entry(user).or_insert_with(|| {
-            *next_turn += 1;
-            round.insert(*next_turn, user);
-            Wanted { pages: VecDeque::new(), turn: *next_turn }
-        });
-        wanted.pages.push_back(page);
+        self.users.entry(user).push_back(page);
         self.queued += 1;
     }
 
@@ -69,8 +55,8 @@ impl Demand {
         self.oldest_had = !self.oldest_had;
         loop {
             let user = match self.oldest_had {
-                true => *self.users.first_key_value()?.0,
-                false => *self.round.first_key_value()?.1,
+                true => self.users.first()?,
+                false => self.users.next()?,
             };
             if let Some(page) = self.pop_of(user, &wanted) {
                 return Some(page);
@@ -80,23 +66,19 @@ impl Demand {
 
     /// The next one of a user, whose turn this is.
     fn pop_of(&mut self, user: RequestId, wanted: impl Fn(PageId) -> bool) -> Option<PageId> {
-        let of = self.users.get_mut(&user).expect("it is in the round");
+        let pages = self.users.get_mut(user).expect("it is in the round");
         let mut page = None;
-        while let Some(next) = of.pages.pop_front() {
+        while let Some(next) = pages.pop_front() {
             self.queued -= 1;
             if wanted(next) {
                 page = Some(next);
                 break;
             }
         }
-        if of.pages.is_empty() {
-            self.round.remove(&of.turn);
-            self.users.remove(&user);
+        if pages.is_empty() {
+            self.users.remove(user);
         } else if !self.oldest_had {
-            self.round.remove(&of.turn);
-            self.next_turn += 1;
-            of.turn = self.next_turn;
-            self.round.insert(of.turn, user);
+            self.users.has_had(user);
         }
         self.tidy_at = self.tidy_at.min(2 * self.queued.max(QUEUED_MIN));
         page
@@ -106,7 +88,6 @@ impl Demand {
     pub(super) fn clear(&mut self) {
         self.again.clear();
         self.users.clear();
-        self.round.clear();
         (self.queued, self.tidy_at) = (0, 0);
     }
 
@@ -116,26 +97,22 @@ impl Demand {
         if self.queued <= self.tidy_at.max(QUEUED_MIN) {
             return;
         }
-        self.users.retain(|user, of| {
+        self.users.retain(|user, pages| {
             let mut seen = BTreeSet::new();
-            of.pages.retain(|page| wanted(*user, *page) && seen.insert(*page));
-            if of.pages.is_empty() {
-                self.round.remove(&of.turn);
-            }
-            !of.pages.is_empty()
+            pages.retain(|page| wanted(user, *page) && seen.insert(*page));
+            !pages.is_empty()
         });
-        self.queued = self.users.values().map(|of| of.pages.len()).sum();
+        self.queued = self.users.values().map(VecDeque::len).sum();
         self.tidy_at = 2 * self.queued;
     }
 
     /// Panics when an invariant is broken.
     pub(super) fn check(&self) {
-        let queued: usize = self.users.values().map(|of| of.pages.len()).sum();
+        let queued: usize = self.users.values().map(VecDeque::len).sum();
         assert_eq!(queued, self.queued, "queued pages are counted");
         assert!(queued <= self.tidy_at.max(QUEUED_MIN) + 1, "queued fetches are bounded");
-        assert!(self.users.values().all(|of| !of.pages.is_empty()), "who wants nothing has left");
-        assert!(self.users.iter().all(|(user, of)| self.round.get(&of.turn) == Some(user)));
-        assert_eq!(self.users.len(), self.round.len(), "each has one turn in a round");
+        assert!(self.users.values().all(|pages| !pages.is_empty()), "who wants nothing has left");
+        self.users.check();
     }
 }
 
@@ -143,6 +120,7 @@ impl Demand {
 mod tests {
     use super::*;
     use crate::id::{PageNo, VolumeId};
+    use std::collections::BTreeMap;
 
     fn page(number: u64) -> PageId {
         PageId { volume: VolumeId(1), page: PageNo(number) }

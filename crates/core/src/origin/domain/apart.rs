@@ -11,6 +11,7 @@
 //! written, nothing is installed over it, and whoever resumes is told of it, until the domain is
 //! restored; the other pages are served.
 
+use super::load_queue::Claimant;
 use super::pages::KeptApart;
 use super::{Context, Domain};
 use crate::id::{PageId, Stamp, VolumeId};
@@ -135,7 +136,7 @@ impl Domain {
         }
         for page in pages {
             self.install.want(page);
-            self.load(cx, page);
+            self.load(cx, page, Claimant::Own);
         }
     }
 

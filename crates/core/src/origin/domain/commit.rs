@@ -1,6 +1,7 @@
 //! A commit before it is executed: its outcome may be known, it may have to wait.
 
 use super::boots::Known;
+use super::load_queue::Claimant;
 use super::look::{Look, Looked};
 use super::pending::Passer;
 use super::{Context, Domain};
@@ -246,9 +247,10 @@ impl Domain {
         waiting.missing = missing.len();
         self.next_ticket += 1;
         let ticket = self.next_ticket;
+        let claimant = Claimant::Commit(waiting.request.id.boot, ticket);
         self.loading_commits.insert(ticket, waiting);
         for page in missing {
-            self.load(cx, page).commits.push(ticket);
+            self.load(cx, page, claimant).commits.push(ticket);
         }
     }
 

@@ -18,6 +18,7 @@
 //! may go on without it.
 
 use super::limits::not_read;
+use super::load_queue::Claimant;
 use super::{Context, Domain, LoadFor};
 use crate::downlink::COPY_RESERVED;
 use crate::id::{LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
@@ -566,7 +567,7 @@ impl Domain {
         let most = LOADS_MAX.saturating_sub(part.loaded.len()).max(1);
         let missing: Vec<PageId> = missing.take(most).collect();
         for page in missing {
-            let waits = self.load(cx, page);
+            let waits = self.load(cx, page, Claimant::Copy(id));
             if !waits.copies.contains(&id) {
                 waits.copies.push(id);
             }

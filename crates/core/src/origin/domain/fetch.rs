@@ -1,5 +1,6 @@
 //! Answering fetches, from durable images only (rule 14).
 
+use super::load_queue::Claimant;
 use super::{Context, Domain};
 use crate::downlink::{Asked, Pace};
 use crate::id::LinkId;
@@ -72,7 +73,9 @@ impl Domain {
         }
         if !self.pages.is_loaded(page) {
             let now = cx.now;
-            self.load(cx, page).fetches.push((link, asked, now));
+            self.load(cx, page, Claimant::Fetch(link, asked.request))
+                .fetches
+                .push((link, asked, now));
             self.fetching.insert((link, page));
             return None;
         }

@@ -1,6 +1,7 @@
 //! Background installation of changed pages, and giving log space back.
 
 use super::apart::{Damage, Parted};
+use super::load_queue::Claimant;
 use super::{Context, Domain, Service, removal};
 use crate::id::{PageId, Stamp, VolumeId};
 use crate::machine::Fault;
@@ -245,7 +246,7 @@ impl Domain {
         let oldest = oldest.take(most);
         let (mut loaded, absent): (Vec<_>, Vec<_>) = oldest.partition(loaded);
         for page in absent {
-            self.load(cx, page);
+            self.load(cx, page, Claimant::Own);
             self.install.want(page);
         }
         loaded.sort_unstable();

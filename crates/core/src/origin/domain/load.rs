@@ -1,5 +1,6 @@
 //! Reading from the page engine.
 
+use super::load_queue::Claimant;
 use super::pages::Image;
 use super::{Context, Domain, IndexWanted, LoadFor, Loading};
 use crate::commit::Write;
@@ -10,27 +11,32 @@ use crate::message::RequestError;
 use crate::origin::io::{LoadId, LoadKey, Loaded, OriginOutput, StoreFault};
 use crate::page::Page;
 use crate::record::StoredPage;
+use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 
 impl Domain {
     /// Sees to it that a page is being loaded; gives those who wait for it.
-    pub(super) fn load(&mut self, cx: &mut Context<'_>, page: PageId) -> &mut Loading {
-        if let Entry::Vacant(vacant) = self.loading.entry(page) {
-            let turn = self.next_turn;
-            self.next_turn += 1;
-            vacant.insert(Loading { turn: Some(turn), ..Loading::default() });
-            self.load_queue.insert(turn, page);
-            self.start_loads(cx);
+    pub(super) fn load(
+        &mut self,
+        cx: &mut Context<'_>,
+        page: PageId,
+        claimant: Claimant,
+    ) -> &mut Loading {
+        match self.loading.entry(page) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Loading::default());
+                self.load_queue.push(page, claimant);
+                self.start_loads(cx);
+            }
+            Entry::Occupied(_) => self.load_queue.claim(page, claimant),
         }
         self.loading.get_mut(&page).expect("inserted above")
     }
 
     fn start_loads(&mut self, cx: &mut Context<'_>) {
         while self.page_loads < cx.config.loads_max
-            && let Some((_, page)) = self.load_queue.pop_first()
+            && let Some(page) = self.load_queue.pop()
         {
-            self.loading.get_mut(&page).expect("it is in the queue").turn = None;
             self.page_loads += 1;
             let load = self.load_id();
             self.loads.insert(load, LoadFor::Page(page));
@@ -60,13 +66,10 @@ impl Domain {
         waits.copies.retain(|copy| copies.has(*copy));
         let wanted =
             !waits.commits.is_empty() || !waits.fetches.is_empty() || !waits.copies.is_empty();
-        if let Some(turn) = waits.turn
-            && !wanted
-            && !install.wants(page)
-        {
+        if !wanted && load_queue.has(page) && !install.wants(page) {
             crate::probe::probe("load-dropped-unstarted");
             loading.remove(&page);
-            load_queue.remove(&turn);
+            load_queue.remove(page);
         }
     }
 
@@ -93,9 +96,10 @@ impl Domain {
         assert_eq!(waiting, self.fetching, "links that wait for pages are miscounted");
         let stand = self.fetching.iter().all(|(link, _)| links.get(*link).is_some());
         assert!(stand, "a page is loaded for a link that is gone (P7)");
-        let queued = self.loading.iter().filter_map(|(page, loading)| Some((loading.turn?, *page)));
-        let queued: BTreeMap<u64, PageId> = queued.collect();
-        assert_eq!(queued, self.load_queue, "loads that were not started are miscounted");
+        self.load_queue.check();
+        let queued = self.loading.keys().filter(|page| self.load_queue.has(**page)).count();
+        assert_eq!(queued, self.load_queue.len(), "a page waits to be loaded for nobody");
+        assert!(self.loading.len() - queued <= self.page_loads, "loads are miscounted");
     }
 
     /// Starts the index loads that streams asked for, as many as there may be.

@@ -17,6 +17,7 @@ mod install;
 mod limits;
 mod line;
 mod load;
+mod load_queue;
 mod look;
 mod pages;
 mod parts;
@@ -130,8 +131,6 @@ struct IndexWanted {
 /// Who waits for a page.
 #[derive(Debug, Default)]
 struct Loading {
-    /// Its place in the queue; none: a load is under way.
-    turn: Option<u64>,
     commits: Vec<u64>,
     copies: Vec<u64>,
     /// With the time since when each waits.
@@ -197,8 +196,7 @@ pub(super) struct Domain {
 
     loading: BTreeMap<PageId, Loading>,
     /// Those of them that wait for their turn.
-    load_queue: BTreeMap<u64, PageId>,
-    next_turn: u64,
+    load_queue: load_queue::LoadQueue,
     /// The links that wait for pages, with the pages.
     fetching: BTreeSet<(LinkId, PageId)>,
     loads: BTreeMap<LoadId, LoadFor>,

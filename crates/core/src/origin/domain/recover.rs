@@ -4,6 +4,7 @@ use super::batch::{Batch, Item};
 use super::boots::Boots;
 use super::install::Installing;
 use super::line::Line;
+use super::load_queue::LoadQueue;
 use super::pages::Pages;
 use super::parts::{Parts, Replayed};
 use super::pending::Pending;
@@ -150,8 +151,7 @@ impl Domain {
             house_after: None,
             registering: BTreeMap::new(),
             loading: BTreeMap::new(),
-            load_queue: BTreeMap::new(),
-            next_turn: 0,
+            load_queue: LoadQueue::default(),
             fetching: BTreeSet::new(),
             loads: BTreeMap::new(),
             page_loads: 0,

@@ -153,3 +153,25 @@ fn bug_212_commits_wait_in_line_for_their_pages() {
     run.settle();
     run.t.end("origin_bug_212_in_line");
 }
+
+/// Bug 223, found by a seed (5989). Pages were loaded in the order in which they were asked for, whosever they were: a commit
+/// of thousands of pages that are not here was before the one page of everybody else (P10). Now one goes to who waits
+/// longest, and one to the next of all who wait.
+#[test]
+fn bug_223_loads_go_by_turns() {
+    let mut run = Run::new(
+        "P10. One page is loaded at a time. a writes pages 2 to 8; b fetches page 9, and c writes page 10. Both \
+         were loaded after all of a's. Now every second load is of the next of those who wait, and b and c have \
+         their pages long before a has its last.",
+        OriginConfig { page_cache_bytes: 0, loads_max: 1, ..OriginConfig::default() },
+    );
+    run.two_nodes();
+    come_back(&mut run, 3, "c", 30);
+    run.pages(10);
+    let long = (2..=8).fold(Commit::new(10, 100, 11), |commit, page| commit.put(page, 1, 1, "x"));
+    run.link(vec![long.on(1)]);
+    run.link(vec![fetch(2, 5, &[9])]);
+    run.link(vec![Commit::new(30, 1, 11).put(10, 1, 1, "x").on(3)]);
+    run.settle();
+    run.t.end("origin_bug_223_loads_go_by_turns");
+}
