@@ -1,6 +1,6 @@
 //! Inputs and outputs of the cache machine.
 
-use crate::cache::{CommitPart, PageCopy};
+use crate::cache::{Awaited, CommitPart, PageCopy};
 use crate::commit::{IdRange, Outcome, Read, Write};
 use crate::group::Member;
 use crate::id::{
@@ -107,13 +107,8 @@ pub enum CacheOp {
     /// `Unavailable` pass.
     CopyPages(Box<CopyAsk>),
     /// Wait until valid-through reaches a stamp (a session's floor), or the line is lost that it is
-    /// of: then the answer is below it, and the session learns it at its next begin.
-    WaitThrough {
-        /// Of which domain.
-        domain: DomainId,
-        /// Which stamp.
-        stamp: Stamp,
-    },
+    /// of, or was before: then the answer says nothing of it, and the session learns it at its next begin.
+    WaitThrough(Awaited),
     /// Wait until the cache holds the state the origin has now, or later (a round trip).
     Refresh {
         /// Of which domain.

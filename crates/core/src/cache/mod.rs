@@ -17,8 +17,8 @@ pub use config::{CacheConfig, PolicyKind};
 pub use machine::Cache;
 pub use read::ReadCache;
 pub use transaction::{
-    AgeLimit, BeginError, CommitPart, Consistency, Doom, Finish, Floors, Held, Line, Mark, Records,
-    Savepoint, Seen, Session, SessionOptions, Step, Transaction, TransactionError,
+    AgeLimit, Awaited, BeginError, CommitPart, Consistency, Doom, Finish, Floors, Held, Line, Mark,
+    Records, Savepoint, Seen, Session, SessionOptions, Step, Transaction, TransactionError,
     TransactionLimits, commit_ops, decides,
 };
 pub use versions::{Ahead, PageVersions, VersionCache, VersionLimits};

@@ -4,8 +4,8 @@ use crate::parent::{committed, failed, listed, offered, put_off, volume_info};
 use bytes::Bytes;
 use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply, NeighbourOutput};
 use larder_core::cache::{
-    AgeLimit, Cache, CacheConfig, CommitPart, Consistency, Finish, PageCopy, ReadCache, Session,
-    SessionOptions, Step, Transaction, commit_ops,
+    AgeLimit, Awaited, Cache, CacheConfig, CommitPart, Consistency, Finish, Line, PageCopy,
+    ReadCache, Session, SessionOptions, Step, Transaction, commit_ops,
 };
 use larder_core::commit::{
     Aspect, Change, IdRange, Op, Outcome, PageChange, PageKind, Read, Target, Write,
@@ -236,7 +236,13 @@ impl Stage {
                 Vec::new()
             }
             "wait" => {
-                self.ask(CacheOp::WaitThrough { domain: DOMAIN, stamp: Stamp(number(rest[0])) })
+                // `wait 5 on 1`: of that line, whichever stands.
+                let line = match rest.get(2) {
+                    Some(line) => Line(number(line)),
+                    None => self.shared.line(DOMAIN),
+                };
+                let stamp = Stamp(number(rest[0]));
+                self.ask(CacheOp::WaitThrough(Awaited { domain: DOMAIN, line, stamp }))
             }
             // `outcome 2` asks about the node's second commit, under its first boot.
             "outcome" => {
@@ -730,7 +736,9 @@ impl Stage {
                 told(transaction.supply(through, &pages), |()| "supplied".into())
             }
             "waits" => match transaction.waits() {
-                Some((domain, stamp)) => format!("waits for {stamp} of domain {}", domain.0),
+                Some(Awaited { domain, stamp, .. }) => {
+                    format!("waits for {stamp} of domain {}", domain.0)
+                }
                 None => "waits for nothing".into(),
             },
             "age" => {
@@ -931,7 +939,9 @@ fn told<T>(step: Step<T>, tell: impl FnOnce(T) -> String) -> String {
         Step::Ready(value) => tell(value),
         Step::Need { pages, .. } => format!("needs {pages:?}"),
         Step::NeedIds { count, .. } => format!("needs {count} page numbers"),
-        Step::Wait { domain, stamp } => format!("waits for {stamp} of domain {}", domain.0),
+        Step::Wait(Awaited { domain, stamp, .. }) => {
+            format!("waits for {stamp} of domain {}", domain.0)
+        }
         Step::Doomed(doom) => format!("doomed: {doom}"),
         Step::Refused(error) => format!("refused: {error}"),
     }

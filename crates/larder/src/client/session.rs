@@ -408,8 +408,8 @@ impl Session {
             let begun = shared.lock().begin(&shared.node.cache);
             match begun {
                 Ok(core) => return Ok(Transaction::new(core, shared.clone(), deadline, read_only)),
-                Err(BeginError::Wait { domain, stamp }) => {
-                    let op = CacheOp::WaitThrough { domain, stamp };
+                Err(BeginError::Wait(awaited)) => {
+                    let op = CacheOp::WaitThrough(awaited);
                     shared.node.requests.ask(op, remaining(waits_until)?).await?;
                 }
                 Err(BeginError::Unseen { domain, mark }) => {

@@ -10,7 +10,7 @@ use crate::metrics::Ending;
 use crate::planted::{RuntimeFault, planted};
 use bytes::Bytes;
 use larder_core::cache::io::{CacheOp, CacheReply};
-use larder_core::cache::{self, CommitPart, Doom, Finish, Line, Step, TransactionError};
+use larder_core::cache::{self, Awaited, CommitPart, Doom, Finish, Line, Step, TransactionError};
 use larder_core::commit::{Abort, Op, Outcome, PageKind};
 use larder_core::id::{DomainId, Generation, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
 use larder_core::message::RequestError;
@@ -101,7 +101,7 @@ enum Missing {
     Pages(DomainId, Vec<PageId>),
     Ids(VolumeId, u64),
     Fresh(DomainId),
-    Through(DomainId, Stamp),
+    Through(Awaited),
 }
 
 /// What an operation has been through.
@@ -425,8 +425,8 @@ impl Transaction {
         let mut waited = false;
         loop {
             let waits = self.lock().core.as_ref().and_then(cache::Transaction::waits);
-            let Some((domain, stamp)) = waits else { return Ok(waited) };
-            self.supply(Missing::Through(domain, stamp)).await?;
+            let Some(awaited) = waits else { return Ok(waited) };
+            self.supply(Missing::Through(awaited)).await?;
             waited = true;
         }
     }
@@ -570,7 +570,7 @@ impl Transaction {
                 Ok(Err(Missing::Pages(domain, pages)))
             }
             Step::NeedIds { volume, count } => Ok(Err(Missing::Ids(volume, count))),
-            Step::Wait { domain, stamp } => Ok(Err(Missing::Through(domain, stamp))),
+            Step::Wait(awaited) => Ok(Err(Missing::Through(awaited))),
             Step::Doomed(doom) => {
                 state.doom = Some(doom.clone());
                 Err(doom_error(doom))
@@ -609,10 +609,9 @@ impl Transaction {
                         Err(doom_error(doom))
                     }
                     Step::Refused(error) => Err(error.into()),
-                    Step::Ready(())
-                    | Step::Need { .. }
-                    | Step::NeedIds { .. }
-                    | Step::Wait { .. } => Ok(()),
+                    Step::Ready(()) | Step::Need { .. } | Step::NeedIds { .. } | Step::Wait(_) => {
+                        Ok(())
+                    }
                 }
             }
             Missing::Ids(volume, count) => {
@@ -623,8 +622,8 @@ impl Transaction {
                 state.core.as_mut().ok_or(Error::Finished)?.supply_ids(range);
                 Ok(())
             }
-            Missing::Through(domain, stamp) => {
-                session.node.requests.ask(CacheOp::WaitThrough { domain, stamp }, limit).await?;
+            Missing::Through(awaited) => {
+                session.node.requests.ask(CacheOp::WaitThrough(awaited), limit).await?;
                 Ok(())
             }
             Missing::Fresh(domain) => match session.freshen(domain, self.shared.deadline).await {

@@ -67,7 +67,7 @@ fn ready<T>(step: Step<T>) -> Result<T, Did> {
             Err(Did::Need(CacheOp::Fetch { domain, pages, prefetch: false }))
         }
         Step::NeedIds { volume, count } => Err(Did::Need(CacheOp::AllocateIds { volume, count })),
-        Step::Wait { domain, stamp } => Err(Did::Need(CacheOp::WaitThrough { domain, stamp })),
+        Step::Wait(awaited) => Err(Did::Need(CacheOp::WaitThrough(awaited))),
         Step::Doomed(_) => Err(Did::Doomed),
         Step::Refused(error) => {
             assert!(
@@ -102,9 +102,9 @@ impl World {
         let intention = match run.current.take() {
             Some(intention) => intention,
             None if run.left == 0 => {
-                if let Some((domain, stamp)) = run.tx.waits() {
+                if let Some(awaited) = run.tx.waits() {
                     self.clients[index].stage = Stage::Run(run);
-                    return self.client_asks(index, CacheOp::WaitThrough { domain, stamp });
+                    return self.client_asks(index, CacheOp::WaitThrough(awaited));
                 }
                 return self.client_ends(index, *run);
             }

@@ -85,9 +85,9 @@ impl World {
                 self.clients[index].stage = Stage::Run(Box::new(run));
                 self.client_goes_on(index, 0);
             }
-            Err(BeginError::Wait { domain, stamp }) => {
+            Err(BeginError::Wait(awaited)) => {
                 self.clients[index].stage = Stage::Floor;
-                self.client_asks(index, CacheOp::WaitThrough { domain, stamp });
+                self.client_asks(index, CacheOp::WaitThrough(awaited));
             }
             Err(BeginError::Unseen { domain, mark }) => {
                 self.clients[index].stage = Stage::Unseen(domain, mark);

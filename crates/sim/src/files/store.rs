@@ -165,7 +165,7 @@ impl SimTx {
             Step::Ready(value) => Ok(Ok(value)),
             Step::Need { pages, .. } => Ok(Err(Missing::Pages(pages))),
             Step::NeedIds { count, .. } => Ok(Err(Missing::Ids(count))),
-            Step::Wait { .. } => unreachable!("files do not look ahead"),
+            Step::Wait(_) => unreachable!("files do not look ahead"),
             Step::Doomed(doom) => Err(doom_error(&doom)),
             Step::Refused(TransactionError::TooOld(_)) if !refreshed => Ok(Err(Missing::Fresh)),
             Step::Refused(error) => Err(refusal(error)),
@@ -456,8 +456,8 @@ impl TxStore for SimStore {
                         who,
                     });
                 }
-                Err(BeginError::Wait { domain, stamp }) => {
-                    let op = CacheOp::WaitThrough { domain, stamp };
+                Err(BeginError::Wait(awaited)) => {
+                    let op = CacheOp::WaitThrough(awaited);
                     self.port.ask(op, left(deadline)?).await.map_err(request_error)?;
                 }
                 // Its sessions write in one domain, and are told the stamp of that.

@@ -528,8 +528,8 @@ impl Cluster {
     pub(crate) fn begin(&mut self, number: usize) -> Result<Tx, BeginError> {
         let node = &self.nodes[number];
         let begun = match node.session.begin(&node.read) {
-            Err(BeginError::Wait { domain, stamp }) => {
-                self.ask(number, CacheOp::WaitThrough { domain, stamp });
+            Err(BeginError::Wait(awaited)) => {
+                self.ask(number, CacheOp::WaitThrough(awaited));
                 let node = &self.nodes[number];
                 node.session.begin(&node.read)
             }
@@ -566,7 +566,7 @@ impl Cluster {
                 Step::Ready(value) => return Ok(value),
                 Step::Need { domain, pages } => CacheOp::Fetch { domain, pages, prefetch: false },
                 Step::NeedIds { volume, count } => CacheOp::AllocateIds { volume, count },
-                Step::Wait { domain, stamp } => CacheOp::WaitThrough { domain, stamp },
+                Step::Wait(awaited) => CacheOp::WaitThrough(awaited),
                 Step::Doomed(_) => return Err(Stuck::Doomed),
                 Step::Refused(error) => return Err(Stuck::Refused(error)),
             };

@@ -97,16 +97,27 @@ impl Cache {
     /// 2. x changes at 11, and nobody tells. The answer comes, and the right is given back.
     /// 3. T reads that x as of 11, and writes it: what was committed at 11 is lost (P2).
     fn regain_volume(&mut self, domain: DomainId, volume: VolumeId) {
-        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
-        if let Some(position) = entry.position {
-            let state = Arc::clone(&entry.state);
-            let batch = state.batch();
-            self.drop_volume(domain, volume, position, &batch);
-        }
+        self.drop_unseen(domain, volume);
         // Of what was made meanwhile, where we had found nothing, no change was told: no notice is owed for
         // it, and the parent counts this node for it (bug 208).
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         entry.holdings.list_without(volume);
+    }
+
+    /// What is known of a volume may have changed, or may from here on, without a word. That is so of what this node wrote ahead of
+    /// the stream, too:
+    ///
+    /// 1. T writes x as of 12, ahead of the stream, which stands at 10. The right is taken, and x changes at 14: a part of a
+    ///    resume, which does not move the stream, does not name it.
+    /// 2. The right is given back, at 10. U reads x as of 12, waits for the stream, which comes to 20 and tells of no
+    ///    change, and writes x: what was committed at 14 is lost (P2).
+    fn drop_unseen(&mut self, domain: DomainId, volume: VolumeId) {
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        let Some(position) = entry.position else { return };
+        let state = Arc::clone(&entry.state);
+        let batch = state.batch();
+        state.forget_ahead_of(volume);
+        self.drop_volume(domain, volume, position, &batch);
     }
 
     /// The volume may not be read any more. Its copies go, running transactions that touched it are
@@ -115,12 +126,7 @@ impl Cache {
     /// 1. T reads x of this volume. The right is taken, and x changes: nobody tells.
     /// 2. T reads z of another volume, which changed with x, and ends: it saw two states mixed (P5).
     fn lose_volume(&mut self, domain: DomainId, volume: VolumeId, out: &mut Out) {
-        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
-        if let Some(position) = entry.position {
-            let state = Arc::clone(&entry.state);
-            let batch = state.batch();
-            self.drop_volume(domain, volume, position, &batch);
-        }
+        self.drop_unseen(domain, volume);
         crate::probe::probe("read-right-lost");
         let name = self.names.get(&volume).cloned().unwrap_or_else(|| volume.to_string());
         let who = certificate_of(&self.config.name).to_owned();

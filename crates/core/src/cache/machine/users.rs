@@ -4,6 +4,7 @@ use super::calls::Call;
 use super::commits::Asked;
 use super::link::{Came, violation};
 use super::{Cache, CacheOutput, CacheReply, Domain, Out};
+use crate::cache::Awaited;
 use crate::cache::io::CacheOp;
 use crate::cache::read::DomainState;
 use crate::commit::PartId;
@@ -109,7 +110,7 @@ impl Cache {
             CacheOp::CopyPages(ask) => self.call(id, deadline, Call::Copy(*ask)),
             CacheOp::Fetch { domain, .. }
             | CacheOp::Commit { domain, .. }
-            | CacheOp::WaitThrough { domain, .. }
+            | CacheOp::WaitThrough(Awaited { domain, .. })
             | CacheOp::Refresh { domain }
                 if !self.domains.contains_key(&domain) =>
             {
@@ -153,13 +154,15 @@ impl Cache {
                     None => self.wait(id, deadline, Kind::Commit { domain, id: commit }),
                 }
             }
-            CacheOp::WaitThrough { domain, stamp } => {
+            CacheOp::WaitThrough(Awaited { domain, line, stamp }) => {
                 let entry = self.domains.get_mut(&domain).expect("looked at above");
-                match entry.state.through() {
-                    Some(through) if through >= stamp => {
-                        answer(id, Ok(CacheReply::Through(through)), out);
+                let through = entry.state.through();
+                let lost = entry.state.line() != line.0;
+                match through.is_some_and(|through| through >= stamp) || lost {
+                    true => {
+                        answer(id, Ok(CacheReply::Through(through.unwrap_or_default())), out);
                     }
-                    _ => {
+                    false => {
                         entry.waits.insert((stamp, id));
                         self.wait(id, deadline, Kind::Wait { domain, stamp });
                     }

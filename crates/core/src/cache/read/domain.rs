@@ -2,7 +2,7 @@
 
 use super::super::{Ahead, PageCopy, PageVersions, VersionCache, VersionLimits};
 use crate::commit::{Aspect, Target, Write};
-use crate::id::{DomainId, HistoryId, PageId, Slot, Stamp};
+use crate::id::{DomainId, HistoryId, PageId, Slot, Stamp, VolumeId};
 use crate::machine::{Fault, Faults};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
@@ -379,6 +379,13 @@ impl DomainState {
         self.ahead.fetch_max(through.0, Ordering::Release);
     }
 
+    /// See [`VersionCache::forget_volume`].
+    pub(crate) fn forget_ahead_of(&self, volume: VolumeId) {
+        if self.ahead.load(Ordering::Relaxed) > 0 {
+            self.lock_versions().forget_volume(volume);
+        }
+    }
+
     /// The stream has passed a stamp.
     pub(crate) fn passed_ahead(&self, through: Stamp) {
         if self.ahead.load(Ordering::Relaxed) > 0 {
@@ -452,9 +459,13 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Notes a change for running transactions (rule 3).
-    pub(crate) fn note(&self, change: RecentChange) {
+    /// Notes a change for running transactions (rule 3). Stamps ascend among what is kept: one that is noted where the stream
+    /// stands, after changes that a part of a resume has named and that are above it, passes for the last of those (bug 224).
+    pub(crate) fn note(&self, mut change: RecentChange) {
         let mut recent = self.state.recent.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(newest) = recent.entries.back() {
+            change.stamp = change.stamp.max(newest.stamp);
+        }
         if recent.entries.len() == recent.max
             && let Some(oldest) = recent.entries.pop_front()
         {
@@ -505,5 +516,35 @@ impl Drop for Batch<'_> {
     fn drop(&mut self) {
         let next = if std::thread::panicking() { BROKEN } else { self.sequence + 2 };
         self.state.sequence.store(next, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::PageNo;
+
+    /// The story: what is noted of a volume that may not be read any more is noted where the stream stands. After changes
+    /// that a part of a resume had named, which are above that, it hid them from whoever looked back from the newest, and a
+    /// page of before them passed for unchanged (bug 224, by reading).
+    #[test]
+    fn a_note_of_a_volume_hides_no_change() {
+        let version = VersionLimits::default();
+        let state = DomainState::new(DomainId(1), HistoryId(1), 2, 1 << 20, version);
+        let page = |volume, page| PageId { volume: VolumeId(volume), page: PageNo(page) };
+        let note = |stamp, page| {
+            let touched = Box::new([(Target::Slot(Slot(1)), Aspect::Value)]);
+            state.batch().note(RecentChange { stamp: Stamp(stamp), page, touched });
+        };
+        note(20, page(7, 1));
+        note(5, PageId::of_volume(VolumeId(8)));
+        assert!(!state.unchanged_since(Stamp(10), page(7, 1)));
+        assert!(state.unchanged_since(Stamp(10), page(7, 2)));
+        assert!(!state.unchanged_since(Stamp(10), page(8, 2)), "it is not known when");
+        // What is not kept any more hides nothing either.
+        note(21, page(7, 3));
+        assert!(!state.unchanged_since(Stamp(10), page(7, 1)));
+        note(22, page(7, 3));
+        assert!(!state.unchanged_since(Stamp(19), page(7, 1)));
     }
 }

@@ -7,11 +7,11 @@
 //! its reads are of one state, or it is doomed. From there on it is one like any other, and looks ahead no more.
 
 use super::access::Held;
-use super::{Doom, Step, Stop, Transaction, TransactionError, Try};
+use super::{Awaited, Doom, Step, Stop, Transaction, TransactionError, Try};
 use crate::cache::read::RecentChange;
 use crate::cache::{Ahead, PageCopy, PageVersions};
 use crate::commit::{Aspect, Op, Read, Target};
-use crate::id::{DomainId, PageId, Slot, Stamp};
+use crate::id::{PageId, Slot, Stamp};
 use crate::machine::{Fault, Faults};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Transaction {
     /// What has to be reached before it can be finished, since it has looked ahead to there, or its session has: ask for
     /// [`crate::cache::io::CacheOp::WaitThrough`], and look again. None: nothing, or nothing of it will come.
     #[must_use]
-    pub fn waits(&self) -> Option<(DomainId, Stamp)> {
+    pub fn waits(&self) -> Option<Awaited> {
         let unwaited = self.cache.faults.has(Fault::AheadUnwaited);
         if !self.looks_ahead() || self.doomed.is_some() || unwaited {
             return None;
@@ -51,7 +51,7 @@ impl Transaction {
             let goes_on = attached.state.line() == attached.at.line;
             goes_on && attached.state.through().is_some_and(|through| through < attached.ends_at)
         });
-        waits.map(|attached| (attached.state.id(), attached.ends_at))
+        waits.map(|attached| attached.until(attached.ends_at))
     }
 
     /// Compares what it has read with all changes since: doomed, it has seen two states, and an error found in them means
@@ -77,7 +77,7 @@ impl Transaction {
     pub(super) fn check_ended(&self, domain: usize) -> Try<()> {
         let unwaited = self.cache.faults.has(Fault::AheadUnwaited);
         match self.ends_at(domain).filter(|_| !unwaited) {
-            Some(stamp) => Err(Stop::Wait(self.domains[domain].state.id(), stamp)),
+            Some(stamp) => Err(Stop::Wait(self.domains[domain].until(stamp))),
             None => Ok(()),
         }
     }
@@ -108,7 +108,7 @@ impl Transaction {
             let Some(stamp) = self.ends_at(domain) else { continue };
             // The stream may be there by now: then it is done once more all the same, in that state.
             return match self.recheck(domain) {
-                Ok(()) => Step::Wait { domain: self.domains[domain].state.id(), stamp },
+                Ok(()) => Step::Wait(self.domains[domain].until(stamp)),
                 Err(stop) => Err(stop).into(),
             };
         }
@@ -152,7 +152,9 @@ impl Transaction {
         let (held, stamp) = match ahead {
             Ahead::Nothing => return Ok(None),
             // What is the session's own is seen from where it has to end.
-            Ahead::Unknown { stamp } => return Err(Stop::Wait(state.id(), stamp.min(ends_at))),
+            Ahead::Unknown { stamp } => {
+                return Err(Stop::Wait(self.domains[domain].until(stamp.min(ends_at))));
+            }
             Ahead::Object { stamp, generation, value } => (Some((generation, value)), stamp),
             Ahead::Emptied { stamp } => (None, stamp),
         };
@@ -173,7 +175,7 @@ impl Transaction {
         let Some(ends_at) = self.ends_at(domain) else { return Ok(()) };
         let attached = &self.domains[domain];
         match attached.state.newest_ahead(page, attached.at.through) {
-            Some(stamp) => Err(Stop::Wait(attached.state.id(), stamp.min(ends_at))),
+            Some(stamp) => Err(Stop::Wait(attached.until(stamp.min(ends_at)))),
             None => Ok(()),
         }
     }
@@ -199,19 +201,18 @@ impl Transaction {
                 continue;
             }
             let Some(versions) = versions else { return Ok(None) };
-            let id = attached.state.id();
-            let wait = || Err(Stop::Wait(id, versions.newest.min(ends_at)));
+            let wait = || Err(Stop::Wait(attached.until(versions.newest.min(ends_at))));
             // Of a page as a whole nobody knows what others made of it by then.
             let (Some(slot), None) = (slot, versions.others) else { return wait() };
             let own = versions.slots.iter().find(|(own, _)| *own == slot).map(|(_, ahead)| ahead);
             if let Some(Ahead::Unknown { stamp }) = own {
-                return Err(Stop::Wait(id, (*stamp).min(ends_at)));
+                return Err(Stop::Wait(attached.until((*stamp).min(ends_at))));
             }
             // Those that were supplied are kept exact by `recheck`, which drops what a change names.
             let copies = [held.as_ref(), self.supplied.copies.get(&page)];
             let usable = |copy: &&Arc<PageCopy>| own.is_some() || !copy.is_hole(slot);
             let Some(copy) = copies.into_iter().flatten().find(usable) else {
-                return Err(Stop::Need(id, vec![page]));
+                return Err(Stop::Need(attached.state.id(), vec![page]));
             };
             let Some((copy, stamps)) = put_together(copy, &versions, page_bytes) else {
                 return wait();

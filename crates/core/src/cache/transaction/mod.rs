@@ -59,12 +59,7 @@ pub enum Step<T> {
     },
     /// What it looks for has changed ahead of the stream, and nobody here knows to what, or not all of it: ask for
     /// [`CacheOp::WaitThrough`], repeat. Only of sessions that look ahead.
-    Wait {
-        /// Which domain.
-        domain: DomainId,
-        /// Where its stream has to be.
-        stamp: Stamp,
-    },
+    Wait(Awaited),
     /// The transaction can only be dropped and run again.
     Doomed(Doom),
     /// The operation is refused; the transaction may go on.
@@ -133,14 +128,9 @@ fn age_in_words(age: &Option<Duration>) -> String {
 /// Why a transaction does not begin.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BeginError {
-    /// The session has seen more than the cache has: wait until valid-through reaches `stamp`.
-    #[error("domain {domain:?} has not reached stamp {stamp}")]
-    Wait {
-        /// Which domain.
-        domain: DomainId,
-        /// The session's floor.
-        stamp: Stamp,
-    },
+    /// The session has seen more than the cache has: its floor is awaited.
+    #[error("domain {:?} has not reached stamp {}", .0.domain, .0.stamp)]
+    Wait(Awaited),
     /// The session has written something in a domain that nobody can tell the stamp of: the cache has to be refreshed
     /// there.
     #[error("what was written in domain {domain:?} has no stamp that is known")]
@@ -156,6 +146,17 @@ pub enum BeginError {
     /// Too many transactions run.
     #[error("too many transactions run")]
     TooMany,
+}
+
+/// What a domain's stream has to reach: for [`CacheOp::WaitThrough`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Awaited {
+    /// Which domain.
+    pub domain: DomainId,
+    /// The line the stamp belongs to: on another one it may never come.
+    pub line: Line,
+    /// Where valid-through has to be.
+    pub stamp: Stamp,
 }
 
 /// What a transaction saw of a domain, for the session's floors.
@@ -260,7 +261,7 @@ pub struct Savepoint(usize);
 enum Stop {
     Need(DomainId, Vec<PageId>),
     NeedIds(VolumeId, u64),
-    Wait(DomainId, Stamp),
+    Wait(Awaited),
     Doomed(Doom),
     Refused(TransactionError),
 }
@@ -273,7 +274,7 @@ impl<T> From<Try<T>> for Step<T> {
             Ok(value) => Self::Ready(value),
             Err(Stop::Need(domain, pages)) => Self::Need { domain, pages },
             Err(Stop::NeedIds(volume, count)) => Self::NeedIds { volume, count },
-            Err(Stop::Wait(domain, stamp)) => Self::Wait { domain, stamp },
+            Err(Stop::Wait(awaited)) => Self::Wait(awaited),
             Err(Stop::Doomed(doom)) => Self::Doomed(doom),
             Err(Stop::Refused(error)) => Self::Refused(error),
         }
@@ -292,6 +293,13 @@ struct Attached {
     confirmed: Option<Instant>,
     /// Where the stream has to be before it can end, since it has looked ahead to there, or its session has.
     ends_at: Stamp,
+}
+
+impl Attached {
+    /// A stamp of its line, which is awaited.
+    fn until(&self, stamp: Stamp) -> Awaited {
+        Awaited { domain: self.state.id(), line: Line(self.at.line), stamp }
+    }
 }
 
 impl Drop for Attached {
@@ -376,11 +384,15 @@ impl Transaction {
             return Err(BeginError::HistoryLost(*domain));
         }
         for (&domain, &(line, stamp)) in &floors.stamps {
-            let position = cache.domain(domain).and_then(|state| state.position());
+            let state = cache.domain(domain);
+            let position = state.as_ref().and_then(|state| state.position());
+            // A line may have ended, and the next one not be there yet.
+            if state.is_some_and(|state| state.line() != line.0) {
+                return Err(BeginError::HistoryLost(domain));
+            }
             match position {
-                Some(at) if at.line != line.0 => return Err(BeginError::HistoryLost(domain)),
                 Some(at) if at.through >= stamp || forget || options.looks_ahead() => {}
-                _ => return Err(BeginError::Wait { domain, stamp }),
+                _ => return Err(BeginError::Wait(Awaited { domain, line, stamp })),
             }
         }
         let ticket = Ticket::take(cache).ok_or(BeginError::TooMany)?;
@@ -508,7 +520,7 @@ impl Transaction {
             Ok(finish) => finish,
             Err(Stop::Doomed(doom)) => Finish::Doomed(doom),
             Err(Stop::Refused(error)) => Finish::Refused(error),
-            Err(Stop::Wait(domain, _)) => Finish::Doomed(Doom::Overrun(domain)),
+            Err(Stop::Wait(awaited)) => Finish::Doomed(Doom::Overrun(awaited.domain)),
             Err(Stop::Need(..) | Stop::NeedIds(..)) => {
                 unreachable!("checking reads asks for nothing")
             }

@@ -180,12 +180,16 @@ proptest! {
     }
 }
 
+fn until(line: Line, stamp: u64) -> Awaited {
+    Awaited { domain: DOMAIN, line, stamp: Stamp(stamp) }
+}
+
 fn ready<T>(step: Step<T>) -> T {
     match step {
         Step::Ready(value) => value,
         Step::Need { pages, .. } => panic!("needs {pages:?}"),
         Step::NeedIds { count, .. } => panic!("needs {count} page numbers"),
-        Step::Wait { stamp, .. } => panic!("waits for {stamp}"),
+        Step::Wait(awaited) => panic!("waits for {awaited:?}"),
         Step::Doomed(doom) => panic!("{doom}"),
         Step::Refused(error) => panic!("{error}"),
     }
@@ -510,7 +514,7 @@ fn bug215_what_is_written_without_a_stamp_is_seen_all_the_same() {
     let mark = unseen(&session);
     // The machine says that the origin is at 7, and the cache has to be there.
     session.refreshed(DOMAIN, mark, Stamp(7), ONE);
-    let waits = BeginError::Wait { domain: DOMAIN, stamp: Stamp(7) };
+    let waits = BeginError::Wait(until(seen[0].line, 7));
     assert_eq!(session.begin(&shared).err(), Some(waits));
     state.batch().set_through(Some(Stamp(7)));
     assert!(session.begin(&shared).is_ok());
@@ -767,7 +771,11 @@ fn nothing_stands_ahead_of_another_line() {
     assert!(matches!(tx.finish(), Finish::Doomed(Doom::HistoryLost(DOMAIN))));
     assert!(matches!(session.begin(&shared), Err(BeginError::HistoryLost(DOMAIN))));
     assert_eq!(shared.objects_ahead(DOMAIN), 0);
+    // Bug 225: also before the new line stands anywhere; its user would wait for a stamp that does not come.
+    state.batch().set_through(None);
+    assert!(matches!(session.begin(&shared), Err(BeginError::HistoryLost(DOMAIN))));
+    state.batch().set_through(Some(Stamp(1)));
     let mut tx = session_at(3).begin(&shared).expect("it looks ahead");
     assert_eq!(ready(tx.read_object(here)).as_deref(), Some(&b"x"[..]));
-    assert_eq!(tx.waits(), Some((DOMAIN, Stamp(3))));
+    assert_eq!(tx.waits(), Some(until(Line(state.line()), 3)));
 }

@@ -6,8 +6,8 @@ use super::parent::Parent;
 use super::{EVENTS_MAX, Reached, assert_carried, carried, is_upward, pass, some_time};
 use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, CacheReply, NeighbourOutput};
 use larder_core::cache::{
-    Cache, CacheConfig, Consistency, Finish, PageCopy, ReadCache, Session, SessionOptions, Step,
-    Transaction,
+    Awaited, Cache, CacheConfig, Consistency, Finish, Line, PageCopy, ReadCache, Session,
+    SessionOptions, Step, Transaction,
 };
 use larder_core::group::MemberConfig;
 use larder_core::id::{BootId, HistoryId, LinkId, PageId, PageNo, RequestId, Slot, Stamp};
@@ -267,7 +267,9 @@ impl Run {
             6 => CacheOp::AllocateIds { volume: VOLUME, count: 1 + c.below(8) as u64 },
             7 => {
                 let stamp = c.stamp(self.parent.hints.through);
-                CacheOp::WaitThrough { domain: c.domain(), stamp }
+                // Mostly of the line that stands.
+                let line = Line(u64::from(stamp.0 % 4 == 3));
+                CacheOp::WaitThrough(Awaited { domain: c.domain(), line, stamp })
             }
             8 if c.rarely(6) => CacheOp::CopyPages(Box::new(CopyAsk {
                 volume: c.volume(),
