@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 199] = [
+pub const PROBES: [(&str, Reached); 201] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -60,6 +60,7 @@ pub const PROBES: [(&str, Reached); 199] = [
     ("commit-waits-for-what-is-prepared", Often),
     ("commit-withdrawn", Often),
     ("commits-sent-full", Often),
+    ("companion-asked-for", Often),
     ("conflict-with-what-was-taken-back", Often),
     ("copy-still-valid", Often),
     ("damaged-log-refused", Often),
@@ -168,6 +169,7 @@ pub const PROBES: [(&str, Reached); 199] = [
     ("refusal-told-again", Often),
     ("refused-after-it-was-sent", Rare),
     ("refused-commit-undone", Often),
+    ("regained-within-a-resume", Rare),
     ("registered-walk-forgotten", Rare),
     ("registration-overflows", Often),
     ("relay-answers-early", Often),

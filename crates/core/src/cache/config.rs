@@ -58,6 +58,9 @@ pub struct CacheConfig {
     pub refreshes_max: usize,
     /// Most pages queued for prefetch; more are left out.
     pub prefetch_max: usize,
+    /// Most pages that became stale here with others, of which is remembered with which: when a user comes back to one, the next of
+    /// those are asked for ahead. 0: each is asked for when it is missed.
+    pub companions_max: usize,
     /// Recent page changes kept for running transactions; one that has not looked at its reads
     /// for longer is doomed.
     pub recent_max: usize,
@@ -101,6 +104,7 @@ impl CacheConfig {
             sent_bytes_max: 64 << 20,
             refreshes_max: 32,
             prefetch_max: 1 << 14,
+            companions_max: 1 << 14,
             recent_max: 1 << 14,
             kept_max: 1 << 14,
             notices_max: 1 << 14,

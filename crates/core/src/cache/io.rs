@@ -152,7 +152,7 @@ pub enum CacheReply {
     Ids(IdRange),
     /// To `CopyPages`.
     Copied(Box<CopyAnswer>),
-    /// To `WaitThrough`, `Refresh`: valid-through now.
+    /// To `WaitThrough`, `Refresh`: valid-through now; zero where the domain stands nowhere.
     Through(Stamp),
 }
 

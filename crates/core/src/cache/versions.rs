@@ -17,7 +17,7 @@
 
 use crate::cache::read::PageMap;
 use crate::commit::{Op, Write};
-use crate::id::{Generation, PageId, Slot, Stamp, VolumeId};
+use crate::id::{Generation, PageId, Slot, Stamp};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -268,18 +268,6 @@ impl VersionCache {
     /// for the stream.
     pub fn committed_unknown(&mut self, stamp: Stamp) {
         self.all = self.all.max(stamp);
-    }
-
-    /// Changes of a volume may have been withheld: of what this node wrote there it is not known whether it stands still, until
-    /// valid-through has reached it.
-    pub fn forget_volume(&mut self, volume: VolumeId) {
-        let Self { pages, commits, purged, objects, bytes, .. } = self;
-        let listed = commits.values().flatten().chain(purged.iter().map(|(_, page)| page));
-        for page in listed.filter(|page| page.volume == volume) {
-            if let Some(ahead) = pages.get_mut(page) {
-                forget_slots(ahead, ahead.newest(), (&mut *objects, &mut *bytes));
-            }
-        }
     }
 
     /// Valid-through has become `through`: what is in the copies now leaves.

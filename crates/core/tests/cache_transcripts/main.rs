@@ -68,6 +68,7 @@ stories! {
     boot_that_ends,
     boot_that_expired,
     commit_in_doubt,
+    companions,
     boot_that_was_not_registered,
     bug12_damaged_page_outside_the_fetch,
     bug14_commit_longer_than_a_message,

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use larder_core::cache::io::CacheOp;
 use larder_core::cache::{Step, TransactionError};
 use larder_core::commit::{Op, PageKind};
-use larder_core::id::{DomainId, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
+use larder_core::id::{DomainId, Generation, ObjectId, PageId, PageNo, Slot, Stamp, VolumeId};
+use larder_core::page::Record;
 use larder_core::rng::Rng;
 
 /// The first of the slots that clients have for themselves.
@@ -34,6 +35,8 @@ pub(super) enum Intention {
     Create(PageId, Slot, Bytes),
     ToObject(ObjectId, What),
     List(PageId),
+    /// Reads all that a page holds.
+    ReadAll(PageId),
     ReadRaw(PageId),
     MakePage(VolumeId, PageKind),
     RemovePage(PageId),
@@ -210,6 +213,7 @@ impl World {
         let blind = rng.chance(1, 3);
         match (action, raw, old) {
             (Action::ReadOld, _, Some(object)) => Intention::ReadObject(object),
+            (Action::List, ..) if slot.0 % 2 == 1 => Intention::ReadAll(page),
             (Action::List, ..) => Intention::List(page),
             (Action::ReadRaw, Some(raw), _) => Intention::ReadRaw(raw),
             (Action::WriteRaw, Some(raw), _) => Intention::Raw(raw, draw_raw_write(rng, tag)),
@@ -273,6 +277,21 @@ impl World {
             Intention::List(page) => {
                 let slots = ready(run.tx.slots(*page))?;
                 self.saw(index, run, Seen::Slots(*page, slots));
+                Ok(Did::Done)
+            }
+            Intention::ReadAll(page) => {
+                let all = ready(run.tx.read_all(*page))?;
+                let slot = |(slot, generation, _): &(Slot, Generation, Bytes)| (*slot, *generation);
+                let slots = all.as_ref().map(|all| all.iter().map(slot).collect());
+                self.saw(index, run, Seen::Slots(*page, slots));
+                for (slot, generation, record) in all.into_iter().flatten() {
+                    // What is kept elsewhere is not seen here.
+                    let record = Record::decode(record).expect("a page holds records");
+                    if let Record::Inline(value) = record {
+                        let object = ObjectId { page: *page, slot, generation };
+                        self.saw(index, run, Seen::Object(object, Some(value)));
+                    }
+                }
                 Ok(Did::Done)
             }
             Intention::ReadRaw(page) => {

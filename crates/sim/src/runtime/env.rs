@@ -283,5 +283,8 @@ impl World for Env {
     fn tune_cache(&self, config: &mut cache::CacheConfig) {
         config.requests_max = self.0.plan.requests_max;
         config.commits_max = self.0.plan.requests_max;
+        if !self.0.plan.companions {
+            config.companions_max = 0;
+        }
     }
 }

@@ -48,6 +48,8 @@ pub struct Plan {
     pub install_every: Duration,
     /// What the cache keeps for commits: `commits_max`, `requests_max` of a node.
     pub requests_max: usize,
+    /// Pages that became stale together are asked for together.
+    pub companions: bool,
     /// Bytes of a link's stream, and of its pages, that may be under way.
     pub windows: (u64, u64),
     /// What a client does at most.
@@ -243,6 +245,7 @@ impl Plan {
             machines: Machines::NONE,
             install_every: Duration::from_millis(pick(rng, &[50, 500, 2_000])),
             requests_max: pick(rng, &[4, 32, 1_000, 65_536]),
+            companions: true,
             windows: pick(rng, &[(2_000, 10_000), (20_000, 100_000), (1 << 20, 4 << 20)]),
             acts: pick(rng, &[10, 30, 60, 120]),
             think_ms: pick(rng, &[1, 10, 50, 200]),

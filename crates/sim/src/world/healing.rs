@@ -366,8 +366,8 @@ impl World {
         let users = (self.plan.clients as u64).max(of_files as u64) + 1;
         let everybody = (self.plan.clients + of_files) as u64 + 1;
         let few = self.plan.bounds.loads_max;
-        let loads = few.map_or(0, |few| 2 * loads as u64 * everybody / few as u64);
-        let store = loads * self.plan.store_nanos / 4;
+        let in_turn = self.plan.store_nanos / 4 * 2 * loads as u64 * everybody;
+        let store = few.map_or(0, |few| in_turn / few as u64);
         pages as u64 * users / requests * slowest + crowd + log + store
     }
 

@@ -1,5 +1,6 @@
 //! The state of one domain in the machine.
 
+use super::companions::Companions;
 use super::flights::Flights;
 use super::holdings::Holdings;
 use super::ledger::Commits;
@@ -46,6 +47,7 @@ pub(super) struct Domain {
     /// from a lost branch is under way: then they see none.
     pub(super) position: Option<Stamp>,
     pub(super) flights: Flights,
+    pub(super) companions: Companions,
     pub(super) holdings: Holdings,
     pub(super) commits: Commits,
     /// What neighbours wrote, ahead of the stream.
@@ -73,12 +75,12 @@ pub(super) struct Domain {
     pub(super) lapsed: bool,
     /// Users who wait for a stamp.
     pub(super) waits: BTreeSet<(Stamp, RequestId)>,
-    /// The line was lost that they wait on: whatever the stamp, they are told once the new one is known.
-    pub(super) waits_lost: bool,
     /// Users who wait for the state of a time.
     pub(super) refreshes: BTreeSet<(Instant, RequestId)>,
     /// Volumes that were refused before the stream began: they are asked for again.
     pub(super) denied: BTreeSet<VolumeId>,
+    /// Volumes that may be read again since the stream has moved last: at the end of a resume what is known of them is dropped.
+    pub(super) regained: BTreeSet<VolumeId>,
     /// Users who wait for the stream to begin, and what they are then told.
     pub(super) openings: BTreeMap<RequestId, VolumeInfo>,
 }
@@ -97,6 +99,7 @@ impl Domain {
             stream: Stream::Off,
             position: None,
             flights: Flights::default(),
+            companions: Companions::default(),
             holdings: Holdings::default(),
             commits: Commits::new(boot),
             updates: Updates::default(),
@@ -112,9 +115,9 @@ impl Domain {
             confirmed_at: None,
             lapsed: false,
             waits: BTreeSet::new(),
-            waits_lost: false,
             refreshes: BTreeSet::new(),
             denied: BTreeSet::new(),
+            regained: BTreeSet::new(),
             openings: BTreeMap::new(),
         }
     }
@@ -159,6 +162,7 @@ impl Domain {
         self.commits.lose_link();
         self.updates.clear();
         self.holdings.lose_link();
+        self.regained.clear();
     }
 
     /// Notes that a refresh is sent now, by the beat of the instant given; none: it must not be.

@@ -79,10 +79,16 @@ impl Memory {
 impl Cache {
     // ---- changes ----
 
-    /// Others changed the page: holes, or it goes.
-    pub(super) fn invalidate(&mut self, domain: DomainId, from: Stamp, change: &PageChange) {
+    /// Others changed the page: holes, or it goes. Says whether there was a copy.
+    pub(super) fn invalidate(
+        &mut self,
+        domain: DomainId,
+        from: Stamp,
+        change: &PageChange,
+    ) -> bool {
         let Some(old) = self.shared.peek(change.page) else {
-            return self.told_in_vain(domain, change.page);
+            self.told_in_vain(domain, change.page);
+            return false;
         };
         let mut holes: BTreeSet<Slot> = old.holes.iter().copied().collect();
         let slotted = old.page.as_ref().is_some_and(|page| page.kind() == PageKind::Slotted);
@@ -99,7 +105,7 @@ impl Cache {
         if whole || holes.len() > HOLES_MAX {
             self.drop_copy(domain, change.page);
             self.owe_notice(domain, change.page);
-            return;
+            return true;
         }
         self.put(
             domain,
@@ -110,6 +116,7 @@ impl Cache {
                 holes: holes.into_iter().collect(),
             },
         );
+        true
     }
 
     /// The parent takes the page for held, and it is not: we found once that there was none, or a fetch
@@ -491,6 +498,7 @@ impl Cache {
         }
         assert_eq!(domain.state.id(), id, "domains are filed under their ids");
         domain.flights.check();
+        domain.companions.check(self.config.companions_max);
         domain.commits.check();
         used
     }

@@ -24,6 +24,7 @@ mod absences;
 mod boots;
 mod calls;
 mod commits;
+mod companions;
 mod deleted;
 mod demand;
 mod domain;

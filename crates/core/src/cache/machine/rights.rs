@@ -96,28 +96,32 @@ impl Cache {
     /// 1. An answer with page x, exact up to 10, is on its way when the right is taken at 10.
     /// 2. x changes at 11, and nobody tells. The answer comes, and the right is given back.
     /// 3. T reads that x as of 11, and writes it: what was committed at 11 is lost (P2).
+    ///
+    /// Nor is what is read of it until the stream moves, if that is an answer to a resume, of which a part without a page that
+    /// may be told is not sent (bug 226):
+    ///
+    /// 1. T writes x as of 12, ahead of the stream, which stands at 10; or an answer with page x, exact up to 12, is on its way.
+    ///    The parent cannot tell by its ring what changed, and begins to name it. The right is taken, and x changes at 14.
+    ///    The part that ought to name x is not sent, and the right is given back: all of it at 10.
+    /// 2. U reads x as of 12. The last part comes, with 20, and names nothing. U writes x: what was committed at 14 is lost (P2).
     fn regain_volume(&mut self, domain: DomainId, volume: VolumeId) {
         self.drop_unseen(domain, volume);
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        entry.regained.insert(volume);
         // Of what was made meanwhile, where we had found nothing, no change was told: no notice is owed for
         // it, and the parent counts this node for it (bug 208).
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
         entry.holdings.list_without(volume);
     }
 
-    /// What is known of a volume may have changed, or may from here on, without a word. That is so of what this node wrote ahead of
-    /// the stream, too:
-    ///
-    /// 1. T writes x as of 12, ahead of the stream, which stands at 10. The right is taken, and x changes at 14: a part of a
-    ///    resume, which does not move the stream, does not name it.
-    /// 2. The right is given back, at 10. U reads x as of 12, waits for the stream, which comes to 20 and tells of no
-    ///    change, and writes x: what was committed at 14 is lost (P2).
+    /// Nothing that is known of a volume is current, or stays so.
     fn drop_unseen(&mut self, domain: DomainId, volume: VolumeId) {
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
-        let Some(position) = entry.position else { return };
-        let state = Arc::clone(&entry.state);
-        let batch = state.batch();
-        state.forget_ahead_of(volume);
-        self.drop_volume(domain, volume, position, &batch);
+        if let Some(position) = entry.position {
+            let state = Arc::clone(&entry.state);
+            let batch = state.batch();
+            self.drop_volume(domain, volume, position, &batch);
+        }
     }
 
     /// The volume may not be read any more. Its copies go, running transactions that touched it are

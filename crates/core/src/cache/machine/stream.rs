@@ -123,7 +123,7 @@ impl Cache {
         }
         let mut notices = Out::new();
         if first {
-            self.begin_resumed(domain, &part, &mut notices)?;
+            self.begin_resumed(domain, &part, &mut notices, out)?;
         }
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         if entry.position.is_some_and(|position| part.through < position) {
@@ -146,6 +146,11 @@ impl Cache {
             self.note_stale(domain, &part.stale, part.through, &batch, &mut changed);
         }
         if part.done {
+            let entry = self.domains.get_mut(&domain).expect("looked up above");
+            for volume in std::mem::take(&mut entry.regained) {
+                crate::probe::probe("regained-within-a-resume");
+                self.drop_volume(domain, volume, part.through, &batch);
+            }
             batch.set_through(Some(part.through));
         }
         drop(batch);
@@ -179,11 +184,12 @@ impl Cache {
         Ok(())
     }
 
-    /// The first part says what becomes of the copies as a whole.
+    /// The first part says what becomes of the copies as a whole. Notices come once all of it is well.
     fn begin_resumed(
         &mut self,
         domain: DomainId,
         part: &Resumed,
+        notices: &mut Out,
         out: &mut Out,
     ) -> Result<(), CloseReason> {
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
@@ -213,7 +219,7 @@ impl Cache {
                 state.forget_ahead(part.through);
                 self.drop_above(domain, None);
                 drop(batch);
-                out.push(CacheOutput::Notice(Notice::Reset { domain }));
+                notices.push(CacheOutput::Notice(Notice::Reset { domain }));
                 return Ok(());
             }
             ResumeAnswer::Reset => None,
@@ -226,13 +232,13 @@ impl Cache {
         let state = Arc::clone(&entry.state);
         let batch = state.batch();
         batch.new_line(from.unwrap_or(part.through));
-        entry.waits_lost = true;
         batch.set_through(None);
         if !self.config.faults.has(Fault::KeepLostCopies) {
             self.drop_above(domain, from);
         }
         drop(batch);
-        out.push(CacheOutput::Notice(Notice::Reset { domain }));
+        notices.push(CacheOutput::Notice(Notice::Reset { domain }));
+        self.end_waits(domain, from.unwrap_or_default(), out);
         Ok(())
     }
 
@@ -324,6 +330,9 @@ impl Cache {
         batch.set_through(Some(advance.through));
         drop(batch);
         let entry = self.domains.get_mut(&domain).expect("looked up above");
+        if advance.through > advance.from {
+            entry.regained.clear();
+        }
         entry.position = Some(advance.through);
         if let Some(echo) = advance.echo {
             self.on_echo(domain, echo, out)?;
@@ -349,6 +358,7 @@ impl Cache {
     ) {
         let entry = self.domains.get(&domain).expect("looked up by the caller");
         let own = entry.commits.retained(change.id);
+        let mut stale = Vec::new();
         for page in &change.pages {
             if page.page.is_volume() && page.touched.first() == Some(&EXISTENCE) {
                 self.drop_volume(domain, page.page.volume, change.stamp, batch);
@@ -367,10 +377,22 @@ impl Cache {
             let ops = own.as_ref().and_then(|own| own.get(&page.page));
             match ops {
                 Some(ops) => self.update(domain, from, page, change.stamp, ops),
-                None => self.update_or_invalidate(domain, from, (change.id, change.stamp), page),
+                None => {
+                    let unasked = self.domains[&domain].companions.is_unasked(page.page);
+                    if unasked && self.shared.is_read(page.page) {
+                        let entry = self.domains.get_mut(&domain).expect("looked up above");
+                        entry.companions.used(page.page);
+                    }
+                    let id = (change.id, change.stamp);
+                    if self.update_or_invalidate(domain, from, id, page) {
+                        stale.push(page.page);
+                    }
+                }
             }
             changed.add(page);
         }
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        entry.companions.stale(stale, self.config.companions_max);
     }
 
     /// What a new valid-through sets free: pages that waited for it, retained writes, users.
@@ -390,18 +412,23 @@ impl Cache {
         self.answer_waits(domain, through, out);
     }
 
-    /// Users who wait for a stamp up to this one; all of them when the line is lost that they waited on
-    /// (bug 139): none of it will come, and their sessions learn it at their next begin.
+    /// Users who wait for a stamp when the line is lost that it is of (bug 139): none of it will come, and their sessions
+    /// learn it at their next begin.
+    fn end_waits(&mut self, domain: DomainId, through: Stamp, out: &mut Out) {
+        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
+        for (_, user) in std::mem::take(&mut entry.waits) {
+            crate::probe::probe("waits-of-a-lost-line");
+            self.reply(user, Ok(CacheReply::Through(through)), out);
+        }
+    }
+
+    /// Users who wait for a stamp up to this one.
     fn answer_waits(&mut self, domain: DomainId, through: Stamp, out: &mut Out) {
         let forgets = self.config.faults.has(Fault::WaitForgotten);
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
-        let lost = std::mem::take(&mut entry.waits_lost);
-        if lost && !entry.waits.is_empty() {
-            crate::probe::probe("waits-of-a-lost-line");
-        }
         let mut ready = Vec::new();
         while let Some(&(stamp, user)) = entry.waits.first()
-            && (stamp <= through || lost)
+            && stamp <= through
             && !(forgets && stamp == through)
         {
             entry.waits.pop_first();
@@ -447,9 +474,8 @@ impl Cache {
         crate::probe::probe("told-lost");
         entry.told.clear();
         entry.state.batch().new_line(position);
-        entry.waits_lost = true;
         out.push(CacheOutput::Notice(Notice::Reset { domain }));
-        self.answer_waits(domain, position, out);
+        self.end_waits(domain, position, out);
     }
 
     // ---- age ----

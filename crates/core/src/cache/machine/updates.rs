@@ -97,14 +97,14 @@ impl Cache {
     }
 
     /// Others changed a page. If one of them is a neighbour, and what it wrote came along and can be
-    /// applied, the copy is as good as before; else there are holes.
+    /// applied, the copy is as good as before; else there are holes, or it goes: says whether there was one.
     pub(super) fn update_or_invalidate(
         &mut self,
         domain: DomainId,
         from: Stamp,
         (id, stamp): (CommitId, Stamp),
         change: &PageChange,
-    ) {
+    ) -> bool {
         let page = change.page;
         let copy = self.shared.peek(page).zip(self.shared.volume(page.volume));
         let entry = &self.domains[&domain];
@@ -121,6 +121,7 @@ impl Cache {
                 crate::probe::probe("update-applied");
                 self.keep_for_snapshots(domain, &old, from);
                 self.put(domain, new);
+                false
             }
             None => self.invalidate(domain, from, change),
         }

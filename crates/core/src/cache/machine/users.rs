@@ -323,8 +323,28 @@ impl Cache {
                 self.memory.pin(page, id);
             }
         }
+        for &page in &missing {
+            self.ask_for_companions(domain, page);
+        }
         self.wait(id, deadline, Kind::Fetch { domain, pages, missing });
         self.complete(id, out);
+    }
+
+    /// A user waits for a page: those that became stale with it are asked for as well.
+    fn ask_for_companions(&mut self, domain: DomainId, page: PageId) {
+        let max = self.config.companions_max;
+        let companions = &mut self.domains.get_mut(&domain).expect("attached").companions;
+        for page in companions.asked(page, max) {
+            let complete = self.shared.peek(page).is_some_and(|copy| copy.complete());
+            let Some(volume) = self.shared.volume(page.volume) else { continue };
+            let readable = volume.domain == domain
+                && !self.shared.is_deleted(page.volume)
+                && !self.shared.is_unreadable(page.volume);
+            if readable && !complete {
+                crate::probe::probe("companion-asked-for");
+                self.prefetch(domain, page);
+            }
+        }
     }
 
     /// A page that the user waits for is here.

@@ -2,7 +2,7 @@
 
 use super::super::{Ahead, PageCopy, PageVersions, VersionCache, VersionLimits};
 use crate::commit::{Aspect, Target, Write};
-use crate::id::{DomainId, HistoryId, PageId, Slot, Stamp, VolumeId};
+use crate::id::{DomainId, HistoryId, PageId, Slot, Stamp};
 use crate::machine::{Fault, Faults};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
@@ -379,13 +379,6 @@ impl DomainState {
         self.ahead.fetch_max(through.0, Ordering::Release);
     }
 
-    /// See [`VersionCache::forget_volume`].
-    pub(crate) fn forget_ahead_of(&self, volume: VolumeId) {
-        if self.ahead.load(Ordering::Relaxed) > 0 {
-            self.lock_versions().forget_volume(volume);
-        }
-    }
-
     /// The stream has passed a stamp.
     pub(crate) fn passed_ahead(&self, through: Stamp) {
         if self.ahead.load(Ordering::Relaxed) > 0 {
@@ -460,7 +453,8 @@ pub(crate) struct Batch<'a> {
 
 impl Batch<'_> {
     /// Notes a change for running transactions (rule 3). Stamps ascend among what is kept: one that is noted where the stream
-    /// stands, after changes that a part of a resume has named and that are above it, passes for the last of those (bug 224).
+    /// stands, after changes that a part of a resume has named and that are above it, passes for the last of those (bug 224): who
+    /// has looked ahead may be doomed by it in vain.
     pub(crate) fn note(&self, mut change: RecentChange) {
         let mut recent = self.state.recent.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(newest) = recent.entries.back() {
@@ -522,7 +516,7 @@ impl Drop for Batch<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::PageNo;
+    use crate::id::{PageNo, VolumeId};
 
     /// The story: what is noted of a volume that may not be read any more is noted where the stream stands. After changes
     /// that a part of a resume had named, which are above that, it hid them from whoever looked back from the newest, and a

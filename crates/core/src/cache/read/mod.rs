@@ -358,6 +358,13 @@ impl ReadCache {
         Some(found.remove().0.copy)
     }
 
+    /// Whether the page was used since [`Self::take_heat`] was last asked.
+    pub(crate) fn is_read(&self, page: PageId) -> bool {
+        let hash = PageHash::of(page);
+        let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
+        shard.get(hash, page).is_some_and(|entry| entry.heat.load(Ordering::Relaxed) > 0)
+    }
+
     /// How often the page was used since this was last asked, up to three.
     pub(crate) fn take_heat(&self, page: PageId) -> u8 {
         let hash = PageHash::of(page);

@@ -387,7 +387,11 @@ impl Transaction {
             let state = cache.domain(domain);
             let position = state.as_ref().and_then(|state| state.position());
             // A line may have ended, and the next one not be there yet.
-            if state.is_some_and(|state| state.line() != line.0) {
+            let now = match position {
+                Some(at) => Some(at.line),
+                None => state.map(|state| state.line()),
+            };
+            if now.is_some_and(|now| now != line.0) {
                 return Err(BeginError::HistoryLost(domain));
             }
             match position {

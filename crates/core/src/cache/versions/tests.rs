@@ -54,29 +54,6 @@ fn an_outcome_overtakes_an_earlier_change() {
     ahead.check();
 }
 
-/// Of a volume whose changes may have been withheld nothing is known until the stream is there; of others all is (bug 226).
-#[test]
-fn what_may_have_been_withheld_is_not_known() {
-    let mut ahead = cache();
-    let other = PageId { volume: VolumeId(2), page: PageNo(7) };
-    let mut elsewhere = put(7, 1, "y");
-    elsewhere.page = other;
-    assert_eq!(ahead.committed(Stamp(12), &[put(7, 1, "x"), elsewhere]), []);
-    assert_eq!(ahead.committed(Stamp(13), &[put(7, 2, "z")]), []);
-    ahead.forget_volume(VolumeId(1));
-    ahead.check();
-    for slot in 1..=3 {
-        let known = ahead.get(page(7), Slot(slot), Stamp(9));
-        assert_eq!(known, Ahead::Unknown { stamp: Stamp(13) });
-    }
-    assert_eq!(ahead.get(other, Slot(1), Stamp(9)), object(12, "y"));
-    assert_eq!(ahead.committed(Stamp(14), &[put(7, 2, "new")]), []);
-    assert_eq!(ahead.get(page(7), Slot(2), Stamp(9)), object(14, "new"));
-    ahead.passed(Stamp(14));
-    ahead.check();
-    assert!(ahead.is_passed(Stamp(14)));
-}
-
 /// Two outcomes in the wrong order: the later value stays.
 #[test]
 fn outcomes_overtake_each_other() {

@@ -64,12 +64,18 @@ impl Domain {
         let Some(waits) = loading.get_mut(&page) else { return };
         waits.commits.retain(|ticket| loading_commits.contains_key(ticket));
         waits.copies.retain(|copy| copies.has(*copy));
-        let wanted =
-            !waits.commits.is_empty() || !waits.fetches.is_empty() || !waits.copies.is_empty();
-        if !wanted && load_queue.has(page) && !install.wants(page) {
+        if !load_queue.has(page) {
+            return;
+        }
+        let boot = |ticket: &u64| loading_commits[ticket].request.id.boot;
+        let commits = waits.commits.iter().map(|ticket| Claimant::Commit(boot(ticket), *ticket));
+        let fetches =
+            waits.fetches.iter().map(|(link, asked, _)| Claimant::Fetch(*link, asked.request));
+        let copies = waits.copies.iter().map(|copy| Claimant::Copy(*copy));
+        let own = install.wants(page).then_some(Claimant::Own);
+        if !load_queue.keep(page, commits.chain(fetches).chain(copies).chain(own)) {
             crate::probe::probe("load-dropped-unstarted");
             loading.remove(&page);
-            load_queue.remove(page);
         }
     }
 

@@ -3,11 +3,13 @@
 //! One page goes to who waits longest, and one to the next of all who wait, by turns: of the processes, and of the commits of
 //! each. A commit of thousands of pages that are not here (a large file is freed) is not before the one page of another, of
 //! its own process or not, and is not behind all who come after it either. Whoever it is waits for about twice as long as if
-//! each page were loaded in the order in which it was first asked for, or for two pages of each other at most (bug 223).
+//! each page were loaded in the order in which it was first asked for, or for two pages of each who takes turns with it and,
+//! times these, of each that takes turns with it there (bug 223). Turns are those of processes with commits, of links that
+//! fetch, of the copies of volumes, and of the origin itself.
 
 use crate::id::{BootId, LinkId, PageId, RequestId};
 use crate::turns::Turns;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Who takes turns with others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -51,7 +53,7 @@ type Pages = BTreeMap<u64, PageId>;
 struct Queued {
     /// Its place among all, by when it was first asked for.
     age: u64,
-    /// Those who want it, or wanted it: who has gone leaves with the page.
+    /// Those who want it.
     places: Vec<(Party, u64)>,
 }
 
@@ -115,20 +117,35 @@ impl LoadQueue {
         *of_party.entry(what).first_key_value().expect("who wants nothing has left").1
     }
 
-    /// A page does not wait any more, if it did.
-    pub(super) fn remove(&mut self, page: PageId) {
-        let Some(Queued { age, places }) = self.pages.remove(&page) else { return };
+    /// A page that waits is wanted by these alone any more; says whether there are any. By nobody: it is not loaded.
+    pub(super) fn keep(&mut self, page: PageId, claimants: impl Iterator<Item = Claimant>) -> bool {
+        let kept: BTreeSet<(Party, u64)> = claimants.map(Claimant::place).collect();
+        if kept.is_empty() {
+            self.remove(page);
+            return false;
+        }
+        let queued = self.pages.get_mut(&page).expect("it waits");
+        let gone = queued.places.extract_if(.., |place| !kept.contains(place));
+        let (age, gone) = (queued.age, gone.collect::<Vec<_>>());
+        gone.into_iter().for_each(|place| self.leave(age, place));
+        true
+    }
+
+    fn remove(&mut self, page: PageId) {
+        let Queued { age, places } = self.pages.remove(&page).expect("it waits");
         self.by_age.remove(&age);
-        for (party, what) in places {
-            let of_party = self.parties.entry(party);
-            let pages = of_party.entry(what);
-            pages.remove(&age);
-            if pages.is_empty() {
-                of_party.remove(what);
-            }
-            if of_party.is_empty() {
-                self.parties.remove(party);
-            }
+        places.into_iter().for_each(|place| self.leave(age, place));
+    }
+
+    fn leave(&mut self, age: u64, (party, what): (Party, u64)) {
+        let of_party = self.parties.get_mut(party).expect("it is in the round");
+        let pages = of_party.get_mut(what).expect("it wants the page");
+        pages.remove(&age);
+        if pages.is_empty() {
+            of_party.remove(what);
+        }
+        if of_party.is_empty() {
+            self.parties.remove(party);
         }
     }
 
@@ -192,5 +209,24 @@ mod tests {
         while queue.pop().is_some() {}
         queue.check();
         assert!(!queue.has(page(900)) && queue.parties.is_empty());
+    }
+
+    /// Children come, fetch what waits long for others, and go: nothing of them stays, and no turn (P7).
+    #[test]
+    fn who_has_gone_leaves_nothing() {
+        let mut queue = LoadQueue::default();
+        let (commit, fetch) =
+            (Claimant::Commit(BootId(1), 7), Claimant::Fetch(LinkId(1), RequestId(1)));
+        queue.push(page(1), fetch);
+        queue.push(page(2), commit);
+        queue.claim(page(2), fetch);
+        assert!(!queue.keep(page(1), std::iter::empty()));
+        assert!(queue.keep(page(2), [commit].into_iter()));
+        queue.check();
+        assert_eq!(queue.parties.values().count(), 1);
+        assert!(queue.keep(page(2), [commit, fetch].into_iter()), "a claim is not made so");
+        assert_eq!(queue.parties.values().count(), 1);
+        assert_eq!((queue.pop(), queue.pop()), (Some(page(2)), None));
+        queue.check();
     }
 }

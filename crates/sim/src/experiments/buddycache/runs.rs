@@ -368,7 +368,7 @@ impl Outcome {
         let of = |writes| {
             let some = measured.iter().zip(&groups).filter(move |(one, _)| one.writes == writes);
             let some = some.filter(|(_, group)| writes || **group == 1);
-            Mean::of(some.map(|(one, _)| one), run.best && run.load == Load::Cold)
+            Mean::of(some.map(|(one, _)| one), run.best)
         };
         Self { readers: of(false), writers: of(true) }
     }

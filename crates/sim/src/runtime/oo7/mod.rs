@@ -89,7 +89,8 @@ pub struct Course {
     pub think: Duration,
     /// What work takes.
     pub costs: Costs,
-    /// Every transaction is validated at the origin, those that only read too: the paper's mechanism.
+    /// Every transaction is validated at the origin, those that only read too: the paper's mechanism; and a page is asked
+    /// for when it is missed, also when it became stale with others.
     pub strict: bool,
     /// Clients ask for all of the module before they begin, and do not wait for it.
     pub ahead: bool,
@@ -200,6 +201,7 @@ pub(super) fn calm(
         log: LogConfig::default(),
         install_every: Duration::from_secs(1) * SLOW,
         requests_max: 65_536,
+        companions: false,
         windows: (1 << 20, 4 << 20),
         ..Plan::draw(seed, None)
     }
@@ -237,7 +239,8 @@ impl Costs {
 impl Course {
     fn world(&self) -> Plan {
         let far = (self.round_trip, self.groups.as_ref());
-        calm(self.readers + self.writers, far, self.memory, &self.costs, self.seed)
+        let calm = calm(self.readers + self.writers, far, self.memory, &self.costs, self.seed);
+        Plan { companions: !self.strict, ..calm }
     }
 
     fn session(&self) -> SessionOptions {
