@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 201] = [
+pub const PROBES: [(&str, Reached); 203] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -169,7 +169,7 @@ pub const PROBES: [(&str, Reached); 201] = [
     ("refusal-told-again", Often),
     ("refused-after-it-was-sent", Rare),
     ("refused-commit-undone", Often),
-    ("regained-within-a-resume", Rare),
+    ("regained-within-an-answer", Rare),
     ("registered-walk-forgotten", Rare),
     ("registration-overflows", Often),
     ("relay-answers-early", Often),
@@ -184,6 +184,7 @@ pub const PROBES: [(&str, Reached); 201] = [
     ("relay-named-in-vain", Often),
     ("relay-narrows", Often),
     ("relay-passed-what-is-lost", Often),
+    ("relay-regains", Rare),
     ("relay-seeks-elsewhere", Rare),
     ("removal-goes-on-in-batches", Rare),
     ("removal-not-listed", Rare),
@@ -236,6 +237,7 @@ pub const PROBES: [(&str, Reached); 201] = [
     ("waits-of-a-lost-line", Often),
     ("who-decides-is-asked", Often),
     ("whole-change-overtook-page", Often),
+    ("withheld-is-looked-at-again", Rare),
     ("writes-no-longer-fit", Rare),
     ("written-and-not-held", Often),
 ];

@@ -24,7 +24,7 @@ pub(crate) struct Follower {
     pub(crate) registration: Registration,
     /// Everything up to it has been told.
     pub(crate) cursor: Stamp,
-    /// Everything in (cursor, scanned] concerns pages not registered.
+    /// Everything in (cursor, scanned] concerns pages not registered, or volumes that the child may not read.
     pub(crate) scanned: Stamp,
     /// Of the changes up to it the writes went ahead, as far as they go to the child (member of a group).
     pub(crate) updated: Stamp,
@@ -56,6 +56,10 @@ pub(crate) struct Follower {
     /// Volumes with which it, or somebody below it, may do less than an answer has told, as far as was heard here
     /// (relay): told again when they are heard of again.
     pub(crate) hopes: BTreeSet<VolumeId>,
+    /// Volumes of which something was withheld from the child since it could read them last.
+    pub(crate) withheld: BTreeSet<VolumeId>,
+    /// Those that it may read again in the middle of an answer to a resume: named in it as a whole.
+    pub(crate) regained: BTreeSet<VolumeId>,
     /// Volumes whose rights it heard of on this link.
     pub(crate) told: BTreeSet<VolumeId>,
     /// How many changes of the table of histories were told.
@@ -222,6 +226,8 @@ impl Follower {
             owed: BTreeSet::new(),
             lost: BTreeSet::new(),
             hopes: BTreeSet::new(),
+            withheld: BTreeSet::new(),
+            regained: BTreeSet::new(),
             told: BTreeSet::new(),
             epochs_told: 0,
             hastened_to: Stamp::ZERO,

@@ -8,7 +8,7 @@ use super::{DownlinkConfig, Downlinks, LinkSink, Ring, Timer, link};
 use crate::commit::{Change, Write};
 use crate::group::GroupMessage;
 use crate::group::updates::bytes_of;
-use crate::id::{BootId, DomainId, LinkId, PageId, Stamp};
+use crate::id::{BootId, DomainId, LinkId, PageId, Stamp, VolumeId};
 use crate::machine::{Fault, LinkOutput};
 use crate::message::{Echo, Epoch, Message, PAGES_PER_MESSAGE_MAX, Role};
 use crate::rights::{Effective, Right};
@@ -97,6 +97,9 @@ impl Downlinks {
                     entry.stream_credit -= link::cost(&message);
                     out.link(LinkOutput::Send { link, message });
                 }
+                if !rights::is_lost(&message) {
+                    follower.may_read_again(volume);
+                }
                 entry.stream_credit -= link::cost(&message);
                 out.link(LinkOutput::Send { link, message });
                 continue;
@@ -158,6 +161,13 @@ fn answer_part(
         return Step::Idle;
     };
     let part = match &mut answer.walk {
+        _ if !follower.regained.is_empty() => {
+            let some = std::mem::take(&mut follower.regained).into_iter();
+            let mut volumes: Vec<VolumeId> = some.collect();
+            let rest = volumes.split_off(volumes.len().min(PAGES_PER_MESSAGE_MAX));
+            follower.regained = rest.into_iter().collect();
+            Part::Pages(volumes.into_iter().map(PageId::of_volume).collect(), false)
+        }
         Walk::Registered(after) => {
             let Some(part) = registered_part(&follower.registration, after) else {
                 crate::probe::probe("registered-walk-forgotten");

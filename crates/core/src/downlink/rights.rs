@@ -99,6 +99,7 @@ impl Reader<'_> {
     /// it may not read them: it must be, before valid-through passes what it misses.
     pub(super) fn untold(self, follower: &mut Follower) -> Vec<VolumeId> {
         let mut withheld = self.withheld;
+        follower.withheld.extend(&withheld);
         withheld.retain(|volume| follower.told.insert(*volume));
         withheld
     }
@@ -151,7 +152,35 @@ pub(super) fn is_lost(message: &Message) -> bool {
     let Message::VolumeRights { rights, .. } = message else {
         return false;
     };
+    is_nobodys(rights)
+}
+
+fn is_nobodys(rights: &Effective) -> bool {
     rights.list().entries().all(|(_, right)| right < Right::Read)
+}
+
+impl Follower {
+    /// The child was told that it may read a volume of which something was withheld from it. What its stream has passed it
+    /// drops itself; what that has not passed is looked at again, or, in the middle of an answer to a resume, the volume is
+    /// named as a whole (bug 226):
+    ///
+    /// 1. The child stands at 10. The right is taken, page x changes at 14, which is withheld: nothing is to be sent of it, and
+    ///    an advance that carries nothing waits; or a part of an answer without a page is not sent at all.
+    /// 2. The right is given back, at 10. An answer with x as of 12 comes, or the child wrote x itself as of 12, ahead of its
+    ///    stream. The stream goes on behind what was looked at, to 20, and tells nothing of x: what was committed at
+    ///    14 is lost to who reads x now (P2).
+    pub(super) fn may_read_again(&mut self, volume: VolumeId) {
+        if !self.withheld.remove(&volume) {
+            return;
+        }
+        if matches!(self.phase, super::Phase::Answering(..)) {
+            crate::probe::probe("regained-within-an-answer");
+            self.regained.insert(volume);
+        } else if self.scanned > self.cursor {
+            crate::probe::probe("withheld-is-looked-at-again");
+            self.scanned = self.cursor;
+        }
+    }
 }
 
 impl Follower {
@@ -263,8 +292,24 @@ impl Downlinks {
             link.resolved.remove(&volume);
             if let Some(follower) = link.followers.get_mut(&restricted.domain) {
                 follower.told.remove(&volume);
+                follower.withheld.remove(&volume);
+                follower.regained.remove(&volume);
             }
         }
+    }
+
+    /// What children of a domain have not been told is looked at again: more may stand there now.
+    pub(crate) fn look_again(&mut self, domain: DomainId) {
+        for follower in self.links.values_mut().filter_map(|link| link.followers.get_mut(&domain)) {
+            follower.scanned = follower.cursor;
+        }
+    }
+
+    /// Whether somebody may read a volume with these rights, of which nobody might, as far as is known here: a relay was not told of
+    /// what changed of it meanwhile.
+    pub(crate) fn is_regained(&self, volume: VolumeId, rights: &Effective) -> bool {
+        let known = self.restricted.get(&volume);
+        known.is_some_and(|known| is_nobodys(&known.rights)) && !is_nobodys(rights)
     }
 
     /// An answer tells a node of its right. It counts as told on the stream, which tells when the node may do

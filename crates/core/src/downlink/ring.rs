@@ -93,6 +93,13 @@ impl Ring {
         }
     }
 
+    /// These pages may have changed up to the head without a word. Whoever stands before what is kept asks for all anyway.
+    pub(crate) fn name_again(&mut self, pages: Vec<PageId>) {
+        if self.head > self.tail {
+            self.push(Recent::Stale(self.head, pages));
+        }
+    }
+
     /// Everything up to `head` is known now, nothing more having happened.
     pub(crate) fn raise(&mut self, head: Stamp) {
         assert!(head >= self.head, "the ring's head does not fall");

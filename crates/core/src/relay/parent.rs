@@ -259,12 +259,25 @@ impl Relay {
         entry.rights_told.insert(volume);
         let following = entry.following;
         let next = RequestId(self.last_request + 1);
+        self.regains((domain, volume), &rights);
         self.links.set_rights((domain, volume), &volume.to_string(), rights, next);
         if following {
             // Before the stream one list comes after another: they are passed on when it begins.
             self.pump_all(now, domain, out);
         }
         Ok(())
+    }
+
+    /// This relay was not told of what changed of a volume that it might not read, and may now: its children, whose streams
+    /// may be behind its own, are told that all of it has (bug 226).
+    pub(super) fn regains(&mut self, (domain, volume): (DomainId, VolumeId), rights: &Effective) {
+        if self.links.is_regained(volume, rights)
+            && let Some(entry) = self.domains.get_mut(&domain)
+        {
+            crate::probe::probe("relay-regains");
+            entry.ring.name_again(vec![PageId::of_volume(volume)]);
+            self.links.look_again(domain);
+        }
     }
 
     /// Follows every domain of a parent.

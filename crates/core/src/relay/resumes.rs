@@ -150,13 +150,15 @@ impl Relay {
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         let new = !std::mem::replace(&mut entry.begun, true);
         // Of what the parent did not tell on this link, before its stream, everybody may read all.
-        let told = &entry.rights_told;
+        let told = entry.rights_told.clone();
         for volume in self.links.restricted(domain) {
             if !told.contains(&volume) {
                 let all = Effective::same(Right::Admin);
+                self.regains((domain, volume), &all);
                 self.links.set_rights((domain, volume), "", all, RequestId(0));
             }
         }
+        let entry = self.domains.get_mut(&domain).expect("looked up above");
         entry.following = true;
         entry.gathering = true;
         entry.awaited_until = None;

@@ -582,6 +582,24 @@ fn a_relay_asks_in_names_and_tells_whom_it_concerns() {
 }
 
 #[test]
+fn bug_226_a_relay_may_read_again() {
+    let mut run = relay_with(
+        "Bug 226, found by reading. The relay itself may not read volume 7 for a while, and page 1 changes at 6, of which it \
+         hears nothing; a and b stand at 5 still. Given the right again, they hear that it was gone, and dropped what \
+         they had; but what is exact up to 5 and was on its way to them would pass for current at 6. The relay tells \
+         them that all of the volume has changed up to there.",
+        PROTOCOL_VERSION,
+    );
+    run.quietly(vec![relay::resumed(2, 5, 5, &[])]);
+    run.step(vec![fetch(1, 5, &[1]), fetch(2, 5, &[1])]);
+    run.step(vec![told(&[("*", Right::None)])]);
+    run.step(vec![relay::advance(5, 6, 9)]);
+    run.step(vec![told(&[("a", Right::Write), ("*", Right::Read)])]);
+    run.step(vec![relay::advance(6, 7, 1)]);
+    run.0.end("rights_bug_226_a_relay_may_read_again");
+}
+
+#[test]
 fn a_relay_forgets_rights_that_its_parent_does_not_tell_again() {
     let mut run = relay_with(
         "Rights at a relay. Volume 7 was b's to see no more. The line to the parent is lost, and on the \

@@ -38,7 +38,7 @@ impl Companions {
         let mut together = BTreeSet::new();
         for page in pages {
             self.leave(page);
-            if !self.unasked.contains(&page) {
+            if !self.unasked.contains(&page) && together.len() < max {
                 together.insert(page);
             }
         }
@@ -57,9 +57,8 @@ impl Companions {
         }
     }
 
-    /// A user asks for a page that is not here, or is stale; gives the next ones that became so with it, which are asked for
-    /// ahead now.
-    pub(super) fn asked(&mut self, page: PageId, max: usize) -> Vec<PageId> {
+    /// A user asks for a page that is not here, or is stale; gives the next ones that became so with it, to be asked for ahead.
+    pub(super) fn asked(&mut self, page: PageId) -> Vec<PageId> {
         self.unasked.remove(&page);
         let Some(commit) = self.leave(page) else { return Vec::new() };
         let Some(together) = self.commits.get(&commit) else { return Vec::new() };
@@ -67,12 +66,16 @@ impl Companions {
         let following: Vec<PageId> = following.copied().take(AT_ONCE).collect();
         for companion in &following {
             self.leave(*companion);
-            self.unasked.insert(*companion);
         }
+        following
+    }
+
+    /// It is asked for ahead.
+    pub(super) fn asked_ahead(&mut self, page: PageId, max: usize) {
+        self.unasked.insert(page);
         while self.unasked.len() > max {
             self.unasked.pop_first();
         }
-        following
     }
 
     fn leave(&mut self, page: PageId) -> Option<u64> {
@@ -109,25 +112,31 @@ mod tests {
         numbers.into_iter().map(page).collect()
     }
 
+    fn ask(companions: &mut Companions, number: u64, max: usize) -> Vec<PageId> {
+        let ahead = companions.asked(page(number));
+        ahead.iter().for_each(|page| companions.asked_ahead(*page, max));
+        ahead
+    }
+
     #[test]
     fn what_became_stale_together_is_asked_for_together() {
         let mut companions = Companions::default();
         companions.stale(pages([1, 3, 5, 7]), 100);
         companions.stale(pages([5, 9]), 100);
         companions.check(100);
-        assert_eq!(companions.asked(page(2), 100), []);
-        assert_eq!(companions.asked(page(3), 100), pages([7, 1]), "5 is with 9 since");
-        assert_eq!(companions.asked(page(1), 100), [], "it was asked for");
+        assert_eq!(ask(&mut companions, 2, 100), []);
+        assert_eq!(ask(&mut companions, 3, 100), pages([7, 1]), "5 is with 9 since");
+        assert_eq!(ask(&mut companions, 1, 100), [], "it was asked for");
         companions.check(100);
         // 7 was asked for ahead, and nobody has read it; 1 a user did.
         companions.stale(pages([1, 3, 7]), 100);
-        assert_eq!(companions.asked(page(3), 100), pages([1]));
+        assert_eq!(ask(&mut companions, 3, 100), pages([1]));
         // A user asks for it after all, and another one reads what was asked for ahead.
-        assert_eq!(companions.asked(page(7), 100), []);
+        assert_eq!(ask(&mut companions, 7, 100), []);
         companions.used(page(1));
         companions.stale(pages([1, 3, 7]), 100);
-        assert_eq!(companions.asked(page(3), 100), pages([7, 1]));
-        assert_eq!(companions.asked(page(5), 100), pages([9]));
+        assert_eq!(ask(&mut companions, 3, 100), pages([7, 1]));
+        assert_eq!(ask(&mut companions, 5, 100), pages([9]));
         companions.check(100);
         assert!(companions.commits.is_empty() && companions.of.is_empty());
     }
@@ -136,22 +145,23 @@ mod tests {
     fn many_are_asked_for_by_and_by_and_few_are_remembered() {
         let mut companions = Companions::default();
         companions.stale(pages(0..100), 120);
-        assert_eq!(companions.asked(page(90), 120), pages((91..100).chain(0..7)));
-        assert_eq!(companions.asked(page(7), 120), pages(8..24));
+        assert_eq!(ask(&mut companions, 90, 120), pages((91..100).chain(0..7)));
+        assert_eq!(ask(&mut companions, 7, 120), pages(8..24));
         companions.check(120);
         // 67 of the first are left: with 60 more they are too many, and the older ones go.
         companions.stale(pages(200..260), 120);
         companions.check(120);
-        assert_eq!(companions.asked(page(30), 120), []);
-        assert_eq!(companions.asked(page(200), 120).len(), AT_ONCE);
+        assert_eq!(ask(&mut companions, 30, 120), []);
+        assert_eq!(ask(&mut companions, 200, 120).len(), AT_ONCE);
         (0..200).for_each(|number| companions.used(page(number)));
         companions.stale(pages(0..200), 120);
         companions.check(120);
-        assert_eq!(companions.asked(page(50), 120), [], "more than are remembered at all");
+        assert_eq!(ask(&mut companions, 150, 120), [], "more than are remembered at all");
+        assert_eq!(ask(&mut companions, 50, 120), pages(51..67));
         // None at all.
         let mut none = Companions::default();
         none.stale(pages(0..100), 0);
         none.check(0);
-        assert_eq!(none.asked(page(1), 0), []);
+        assert_eq!(ask(&mut none, 1, 0), []);
     }
 }

@@ -79,8 +79,6 @@ pub(super) struct Domain {
     pub(super) refreshes: BTreeSet<(Instant, RequestId)>,
     /// Volumes that were refused before the stream began: they are asked for again.
     pub(super) denied: BTreeSet<VolumeId>,
-    /// Volumes that may be read again since the stream has moved last: at the end of a resume what is known of them is dropped.
-    pub(super) regained: BTreeSet<VolumeId>,
     /// Users who wait for the stream to begin, and what they are then told.
     pub(super) openings: BTreeMap<RequestId, VolumeInfo>,
 }
@@ -117,7 +115,6 @@ impl Domain {
             waits: BTreeSet::new(),
             refreshes: BTreeSet::new(),
             denied: BTreeSet::new(),
-            regained: BTreeSet::new(),
             openings: BTreeMap::new(),
         }
     }
@@ -162,7 +159,6 @@ impl Domain {
         self.commits.lose_link();
         self.updates.clear();
         self.holdings.lose_link();
-        self.regained.clear();
     }
 
     /// Notes that a refresh is sent now, by the beat of the instant given; none: it must not be.

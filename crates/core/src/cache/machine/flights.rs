@@ -186,14 +186,16 @@ impl Cache {
         }
     }
 
-    /// Nobody waits for the page, but somebody will.
-    pub(super) fn prefetch(&mut self, domain: DomainId, page: PageId) {
+    /// Nobody waits for the page, but somebody will. Says whether it is asked for now.
+    pub(super) fn prefetch(&mut self, domain: DomainId, page: PageId) -> bool {
         let max = self.config.prefetch_max;
         let flights = &mut self.domains.get_mut(&domain).expect("attached").flights;
-        if flights.prefetch.len() < max && !flights.flights.contains_key(&page) {
+        let new = flights.prefetch.len() < max && !flights.flights.contains_key(&page);
+        if new {
             flights.flights.insert(page, Flight::default());
             flights.prefetch.push_back(page);
         }
+        new
     }
 
     /// A user waits no longer. A fetch that nobody waits for is given up: its answer, if it comes,

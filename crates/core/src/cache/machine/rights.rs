@@ -97,17 +97,9 @@ impl Cache {
     /// 2. x changes at 11, and nobody tells. The answer comes, and the right is given back.
     /// 3. T reads that x as of 11, and writes it: what was committed at 11 is lost (P2).
     ///
-    /// Nor is what is read of it until the stream moves, if that is an answer to a resume, of which a part without a page that
-    /// may be told is not sent (bug 226):
-    ///
-    /// 1. T writes x as of 12, ahead of the stream, which stands at 10; or an answer with page x, exact up to 12, is on its way.
-    ///    The parent cannot tell by its ring what changed, and begins to name it. The right is taken, and x changes at 14.
-    ///    The part that ought to name x is not sent, and the right is given back: all of it at 10.
-    /// 2. U reads x as of 12. The last part comes, with 20, and names nothing. U writes x: what was committed at 14 is lost (P2).
+    /// What is beyond this position the stream tells: where the parent had withheld some of it, it says so (bug 226).
     fn regain_volume(&mut self, domain: DomainId, volume: VolumeId) {
         self.drop_unseen(domain, volume);
-        let entry = self.domains.get_mut(&domain).expect("looked up by the caller");
-        entry.regained.insert(volume);
         // Of what was made meanwhile, where we had found nothing, no change was told: no notice is owed for
         // it, and the parent counts this node for it (bug 208).
         let entry = self.domains.get_mut(&domain).expect("looked up by the caller");

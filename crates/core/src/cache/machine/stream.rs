@@ -146,11 +146,6 @@ impl Cache {
             self.note_stale(domain, &part.stale, part.through, &batch, &mut changed);
         }
         if part.done {
-            let entry = self.domains.get_mut(&domain).expect("looked up above");
-            for volume in std::mem::take(&mut entry.regained) {
-                crate::probe::probe("regained-within-a-resume");
-                self.drop_volume(domain, volume, part.through, &batch);
-            }
             batch.set_through(Some(part.through));
         }
         drop(batch);
@@ -330,9 +325,6 @@ impl Cache {
         batch.set_through(Some(advance.through));
         drop(batch);
         let entry = self.domains.get_mut(&domain).expect("looked up above");
-        if advance.through > advance.from {
-            entry.regained.clear();
-        }
         entry.position = Some(advance.through);
         if let Some(echo) = advance.echo {
             self.on_echo(domain, echo, out)?;

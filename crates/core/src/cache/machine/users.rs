@@ -333,16 +333,22 @@ impl Cache {
     /// A user waits for a page: those that became stale with it are asked for as well.
     fn ask_for_companions(&mut self, domain: DomainId, page: PageId) {
         let max = self.config.companions_max;
-        let companions = &mut self.domains.get_mut(&domain).expect("attached").companions;
-        for page in companions.asked(page, max) {
+        let entry = self.domains.get_mut(&domain).expect("attached");
+        if !entry.live() {
+            return;
+        }
+        for page in entry.companions.asked(page) {
             let complete = self.shared.peek(page).is_some_and(|copy| copy.complete());
             let Some(volume) = self.shared.volume(page.volume) else { continue };
             let readable = volume.domain == domain
                 && !self.shared.is_deleted(page.volume)
                 && !self.shared.is_unreadable(page.volume);
-            if readable && !complete {
+            if readable && !complete && self.prefetch(domain, page) {
                 crate::probe::probe("companion-asked-for");
-                self.prefetch(domain, page);
+                // What was read before does not count.
+                self.shared.take_heat(page);
+                let entry = self.domains.get_mut(&domain).expect("attached");
+                entry.companions.asked_ahead(page, max);
             }
         }
     }
