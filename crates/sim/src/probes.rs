@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 203] = [
+pub const PROBES: [(&str, Reached); 204] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -195,6 +195,7 @@ pub const PROBES: [(&str, Reached); 203] = [
     ("resume-reset", Often),
     ("resume-within-a-list", Often),
     ("resume-within-the-ring", Often),
+    ("right-answered-before-it-was-told", Rare),
     ("right-changed-before-the-stream", Often),
     ("said-to-a-domain-out-of-reach", Rare),
     ("segment-recycled", Often),

@@ -298,10 +298,14 @@ impl Downlinks {
         }
     }
 
-    /// What children of a domain have not been told is looked at again: more may stand there now.
-    pub(crate) fn look_again(&mut self, domain: DomainId) {
+    /// Of a volume of a domain more stands in the ring now, or ought to have been told in what was looked at: that is looked at
+    /// again, and whose resume is to be answered is told that all of the volume has changed.
+    pub(crate) fn look_again(&mut self, domain: DomainId, volume: VolumeId) {
         for follower in self.links.values_mut().filter_map(|link| link.followers.get_mut(&domain)) {
             follower.scanned = follower.cursor;
+            if !matches!(follower.phase, super::Phase::Streaming) {
+                follower.regained.insert(volume);
+            }
         }
     }
 

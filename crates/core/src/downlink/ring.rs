@@ -93,7 +93,7 @@ impl Ring {
         }
     }
 
-    /// These pages may have changed up to the head without a word. Whoever stands before what is kept asks for all anyway.
+    /// These pages may have changed up to the head without a word.
     pub(crate) fn name_again(&mut self, pages: Vec<PageId>) {
         if self.head > self.tail {
             self.push(Recent::Stale(self.head, pages));

@@ -276,7 +276,7 @@ impl Relay {
         {
             crate::probe::probe("relay-regains");
             entry.ring.name_again(vec![PageId::of_volume(volume)]);
-            self.links.look_again(domain);
+            self.links.look_again(domain, volume);
         }
     }
 

@@ -121,6 +121,7 @@ stories! {
     bug139_a_wait_on_a_line_that_is_lost,
     bug134_a_question_that_nobody_answered,
     bug225_a_wait_on_a_line_of_before,
+    bug226_an_answer_before_the_stream_tells,
     bug226_named_as_a_whole_after_what_was_withheld,
     failover_neighbours,
     failover_under_way,

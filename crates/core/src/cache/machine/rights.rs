@@ -32,7 +32,8 @@ impl Cache {
         if told.len() >= TOLD_MAX {
             told.retain(|volume, _| self.shared.volume(*volume).is_some());
         }
-        if told.len() < TOLD_MAX || told.contains_key(&volume) {
+        let before = told.get(&volume).map(|(_, right)| *right);
+        if told.len() < TOLD_MAX || before.is_some() {
             told.insert(volume, (next, right));
         }
         match self.shared.volume(volume) {
@@ -42,7 +43,16 @@ impl Cache {
             }
             Some(_) => {}
         }
+        let known = self.shared.right(volume);
         self.change_right(domain, volume, right, out);
+        // An answer that it may be read again overtook what the stream had to say before it says the same.
+        if before.is_some_and(|before| before < Right::Read)
+            && known >= Right::Read
+            && right >= Right::Read
+        {
+            crate::probe::probe("right-answered-before-it-was-told");
+            self.regain_volume(domain, volume);
+        }
         out.push(CacheOutput::Notice(Notice::Rights { domain, volume, right }));
         Ok(())
     }
