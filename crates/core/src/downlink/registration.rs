@@ -53,6 +53,13 @@ impl PageSet {
         }
     }
 
+    /// Removes all pages of a volume.
+    pub(crate) fn remove_volume(&mut self, volume: VolumeId) {
+        let words = self.volumes.remove(&volume).unwrap_or_default();
+        self.len -= words.values().map(|word| word.count_ones() as usize).sum::<usize>();
+        self.words -= words.len();
+    }
+
     /// Whether a page is in it.
     pub(crate) fn contains(&self, id: PageId) -> bool {
         self.volumes

@@ -285,26 +285,30 @@ impl Downlinks {
         self.restricted.insert(volume, Restricted { domain, name, rights, heard });
     }
 
-    /// A volume was deleted: nothing is withheld of it any more.
+    /// A volume was deleted: nothing is withheld of it any more. Who was told of less than all is told so: it may be there
+    /// again one day, from a copy of before, and what a stream took it alone gives back (bug 228).
     pub(super) fn forget_rights(&mut self, volume: VolumeId) {
         let Some(restricted) = self.restricted.remove(&volume) else { return };
         for link in self.links.values_mut() {
             link.resolved.remove(&volume);
+            let less = link.is_relay() || restricted.rights.of(&link.peer) < Right::Admin;
             if let Some(follower) = link.followers.get_mut(&restricted.domain) {
-                follower.told.remove(&volume);
+                if follower.told.remove(&volume) && less {
+                    follower.owed.insert(volume);
+                }
                 follower.withheld.remove(&volume);
                 follower.regained.remove(&volume);
             }
         }
     }
 
-    /// Of a volume of a domain more stands in the ring now, or ought to have been told in what was looked at: that is looked at
-    /// again, and whose resume is to be answered is told that all of the volume has changed.
-    pub(crate) fn look_again(&mut self, domain: DomainId, volume: VolumeId) {
+    /// Of volumes of a domain more stands in the ring now, or ought to have been told in what was looked at: that is looked at
+    /// again, and whose resume is to be answered is told that all of them has changed.
+    pub(crate) fn look_again(&mut self, domain: DomainId, volumes: &[VolumeId]) {
         for follower in self.links.values_mut().filter_map(|link| link.followers.get_mut(&domain)) {
             follower.scanned = follower.cursor;
             if !matches!(follower.phase, super::Phase::Streaming) {
-                follower.regained.insert(volume);
+                follower.regained.extend(volumes);
             }
         }
     }

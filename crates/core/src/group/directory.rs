@@ -6,7 +6,7 @@
 
 use super::{GroupConfig, HelpEnd, MEMBERS_MAX, Member, MemberStatus};
 use crate::downlink::PageSet;
-use crate::id::{BootId, DomainId, LinkId, PageId, RequestId};
+use crate::id::{BootId, DomainId, LinkId, PageId, PageNo, RequestId, VolumeId};
 use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -172,6 +172,18 @@ impl Directory {
         let joined = self.members.get_mut(&link);
         if let Some(complete) = joined.and_then(|joined| joined.complete.get_mut(&domain)) {
             complete.remove(page);
+        }
+    }
+
+    /// All pages of a volume may have changed: nobody has one of them complete.
+    pub(crate) fn volume_changed(&mut self, domain: DomainId, volume: VolumeId) {
+        let of_volume = PageId { volume, page: PageNo(0) }..=PageId::of_volume(volume);
+        let of_volume = (domain, *of_volume.start())..=(domain, *of_volume.end());
+        for joined in self.members.values_mut() {
+            joined.awaits.range_mut(of_volume.clone()).for_each(|(_, changed)| *changed = true);
+            if let Some(complete) = joined.complete.get_mut(&domain) {
+                complete.remove_volume(volume);
+            }
         }
     }
 
@@ -373,7 +385,6 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{PageNo, VolumeId};
     use crate::time::Duration;
 
     const DOMAIN: DomainId = DomainId(1);
@@ -441,6 +452,19 @@ mod tests {
         assert_eq!(choose(&mut directory, 2, 7), Some(1), "its own change");
         directory.changed(DOMAIN, page(7), None);
         assert_eq!(choose(&mut directory, 2, 7), None, "another's");
+        let other = PageId { volume: VolumeId(2), page: PageNo(7) };
+        for id in [page(0), page(7), page(700), other] {
+            directory.has(LinkId(1), DOMAIN, id);
+        }
+        directory.volume_changed(DOMAIN, VolumeId(1));
+        let of_volume = [0, 7, 700].map(|number| choose(&mut directory, 2, number));
+        assert_eq!(of_volume, [None; 3], "all of the volume");
+        let key = (LinkId(2), RequestId(99), other);
+        assert_eq!(
+            directory.choose(Instant(0), key, DOMAIN, |_| true),
+            Some(LinkId(1)),
+            "another's"
+        );
 
         directory.has(LinkId(1), DOMAIN, page(7));
         directory.has(LinkId(1), DOMAIN, page(8));

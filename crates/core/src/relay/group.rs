@@ -288,10 +288,15 @@ impl Relay {
         entry.updates.release(least.unwrap_or(entry.through()));
     }
 
-    /// Nobody knows how these pages changed.
+    /// Nobody knows how these pages changed, those among them that stand for a volume for all of it.
     pub(super) fn directory_stale(&mut self, domain: DomainId, pages: &[PageId]) {
-        if let Some(group) = &mut self.group {
-            pages.iter().for_each(|page| group.changed(domain, *page, None));
+        let Some(group) = &mut self.group else { return };
+        for page in pages {
+            if page.is_volume() {
+                group.volume_changed(domain, page.volume);
+            } else {
+                group.changed(domain, *page, None);
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use crate::message::{
     CloseReason, DOMAINS_MAX, DomainInfo, Echo, Epoch, Lane, LinkLimits, Message, PageAnswer,
     PageBody, RequestError, Versions, is_on_line,
 };
-use crate::rights::Effective;
+use crate::rights::{Effective, Right};
 use crate::time::{Duration, Instant};
 use std::collections::BTreeSet;
 
@@ -245,7 +245,8 @@ impl Relay {
         let Some(entry) = self.domains.get_mut(&domain) else {
             return violation("rights in a domain that was not asked for");
         };
-        if entry.rights_told.len() >= VOLUMES_TOLD_MAX {
+        let told = &mut entry.rights_told;
+        if told.len() >= VOLUMES_TOLD_MAX && !told.contains(&volume) {
             return violation("rights of too many volumes");
         }
         let parent = entry.parent;
@@ -256,10 +257,17 @@ impl Relay {
         }
         self.had_from(volume, parent);
         let entry = self.domains.get_mut(&domain).expect("looked up above");
-        entry.rights_told.insert(volume);
+        // What everybody may do everything with is as if it had not been told.
+        if rights.least() == Right::Admin {
+            entry.rights_told.remove(&volume);
+        } else {
+            entry.rights_told.insert(volume);
+        }
         let following = entry.following;
         let next = RequestId(self.last_request + 1);
-        self.regains((domain, volume), &rights);
+        if self.links.is_regained(volume, &rights) {
+            self.regains(domain, &[volume]);
+        }
         self.links.set_rights((domain, volume), &volume.to_string(), rights, next);
         if following {
             // Before the stream one list comes after another: they are passed on when it begins.
@@ -268,16 +276,17 @@ impl Relay {
         Ok(())
     }
 
-    /// This relay was not told of what changed of a volume that it might not read, and may now: its children, whose streams
-    /// may be behind its own, are told that all of it has (bug 226).
-    pub(super) fn regains(&mut self, (domain, volume): (DomainId, VolumeId), rights: &Effective) {
-        if self.links.is_regained(volume, rights)
-            && let Some(entry) = self.domains.get_mut(&domain)
-        {
-            crate::probe::probe("relay-regains");
-            entry.ring.name_again(vec![PageId::of_volume(volume)]);
-            self.links.look_again(domain, volume);
-        }
+    /// This relay was not told of what changed of volumes that it might not read, and may now: its children, whose streams
+    /// may be behind its own, are told that all of them has (bug 226), and nobody is pointed to neighbours for it.
+    pub(super) fn regains(&mut self, domain: DomainId, volumes: &[VolumeId]) {
+        let Some(entry) = self.domains.get_mut(&domain).filter(|_| !volumes.is_empty()) else {
+            return;
+        };
+        crate::probe::probe("relay-regains");
+        let pages: Vec<PageId> = volumes.iter().copied().map(PageId::of_volume).collect();
+        self.links.look_again(domain, volumes);
+        entry.ring.name_again(pages.clone());
+        self.directory_stale(domain, &pages);
     }
 
     /// Follows every domain of a parent.

@@ -150,13 +150,14 @@ impl Relay {
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         let new = !std::mem::replace(&mut entry.begun, true);
         // Of what the parent did not tell on this link, before its stream, everybody may read all.
-        let told = entry.rights_told.clone();
-        for volume in self.links.restricted(domain) {
-            if !told.contains(&volume) {
-                let all = Effective::same(Right::Admin);
-                self.regains((domain, volume), &all);
-                self.links.set_rights((domain, volume), "", all, RequestId(0));
-            }
+        let all = Effective::same(Right::Admin);
+        let mut untold = self.links.restricted(domain);
+        untold.retain(|volume| !entry.rights_told.contains(volume));
+        let mut regained = untold.clone();
+        regained.retain(|volume| self.links.is_regained(*volume, &all));
+        self.regains(domain, &regained);
+        for volume in untold {
+            self.links.set_rights((domain, volume), "", all.clone(), RequestId(0));
         }
         let entry = self.domains.get_mut(&domain).expect("looked up above");
         entry.following = true;

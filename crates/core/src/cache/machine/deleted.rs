@@ -7,7 +7,6 @@ use crate::cache::read::{Batch, RecentChange};
 use crate::commit::PageChange;
 use crate::id::{DomainId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::message::{Message, RequestError, VolumeInfo, VolumeKey};
-use crate::rights::Right;
 
 impl Cache {
     /// A change of the page that stands for a volume: all of the volume is dropped. Running
@@ -42,18 +41,16 @@ impl Cache {
         }
     }
 
-    /// The origin began anew, perhaps from a copy of before a deletion that was told of. What was told of rights
-    /// is of before it, too, and while a volume passes for deleted nobody asks what may be done with it (bug
-    /// 167): it is asked now.
+    /// The origin began anew, perhaps from a copy of before a deletion that was told of. Whether the volumes are there
+    /// is asked now: while one passes for deleted nobody asks what may be done with it (bug 167), what was missing may
+    /// be so on this history too, and one that was deleted before is told to nobody again (bug 227).
     pub(super) fn forget_deleted(&mut self, domain: DomainId) {
         let back = self.shared.forget_deleted(domain);
-        // What was missing, or is another one, may be so on this history too.
-        self.doubts.extend(back.iter().copied().filter(|volume| self.missing.contains_key(volume)));
         self.missing.retain(|volume, _| !back.contains(volume));
-        let restricted = |volume: &VolumeId| {
-            self.shared.told_right(*volume).is_some_and(|right| right < Right::Admin)
-        };
-        self.doubts.extend(back.into_iter().filter(restricted));
+        if let Some(link) = self.domains[&domain].up.and_then(|up| self.links.get_mut(&up)) {
+            link.rights.retain(|volume, _| !back.contains(volume));
+        }
+        self.doubts.extend(back);
     }
 
     /// A resume named an open volume as a whole: it was deleted, or something is said of it. The parent

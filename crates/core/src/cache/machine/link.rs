@@ -56,6 +56,8 @@ pub(super) struct Link {
     pub(super) unanswered: BTreeSet<VolumeId>,
     /// What the stream said last of volumes' rights, and the first request that was not sent then.
     pub(super) rights: BTreeMap<VolumeId, (RequestId, Right)>,
+    /// Some that were told are not among them any more.
+    pub(super) forgot_rights: bool,
     /// Requests, commits and pages asked for that are not answered: at most `requests_max`.
     pub(super) outstanding: usize,
     /// Bytes handled and not yet given back.
@@ -138,6 +140,7 @@ impl Cache {
             doubts: BTreeMap::new(),
             unanswered: BTreeSet::new(),
             rights: BTreeMap::new(),
+            forgot_rights: false,
             outstanding: 0,
             stream_bytes: 0,
             bulk_bytes: 0,

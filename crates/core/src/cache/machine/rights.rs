@@ -7,8 +7,8 @@ use crate::message::{CloseReason, RequestError, certificate_of};
 use crate::rights::{Denied, Effective, Right};
 use std::sync::Arc;
 
-/// Volumes whose rights a link remembers having been told, at most. Beyond it answers are believed as
-/// they come.
+/// Volumes that nobody opened whose rights a link remembers having been told, at most. Beyond it answers are
+/// believed as they come.
 const TOLD_MAX: usize = 4_096;
 
 impl Cache {
@@ -27,13 +27,16 @@ impl Cache {
         let right = rights.of(&self.config.name);
         let next = RequestId(self.next_request);
         let link = self.domains[&domain].up.and_then(|up| self.links.get_mut(&up));
-        let told = &mut link.expect("it came on this link").rights;
-        // Volumes that nobody opened are in it while their opening may be on its way.
-        if told.len() >= TOLD_MAX {
+        let link = link.expect("it came on this link");
+        let (told, is_open) = (&mut link.rights, self.shared.volume(volume).is_some());
+        // Volumes that nobody opened are in it while their opening may be on its way, as long as there is room.
+        if told.len() >= TOLD_MAX && !is_open && !told.contains_key(&volume) {
             told.retain(|volume, _| self.shared.volume(*volume).is_some());
+            link.forgot_rights = true;
         }
-        let before = told.get(&volume).map(|(_, right)| *right);
-        if told.len() < TOLD_MAX || before.is_some() {
+        // Of one that was forgotten answers are believed: they may have given back what the stream took (bug 228).
+        let forgotten = link.forgot_rights && !told.contains_key(&volume);
+        if is_open || told.len() < TOLD_MAX {
             told.insert(volume, (next, right));
         }
         match self.shared.volume(volume) {
@@ -45,12 +48,7 @@ impl Cache {
         }
         let known = self.shared.right(volume);
         self.change_right(domain, volume, right, out);
-        // An answer that it may be read again overtook what the stream had to say before it says the same.
-        if before.is_some_and(|before| before < Right::Read)
-            && known >= Right::Read
-            && right >= Right::Read
-        {
-            crate::probe::probe("right-answered-before-it-was-told");
+        if forgotten && known >= Right::Read && right >= Right::Read {
             self.regain_volume(domain, volume);
         }
         out.push(CacheOutput::Notice(Notice::Rights { domain, volume, right }));
@@ -66,7 +64,12 @@ impl Cache {
     ///    sends them (bug 58).
     ///
     /// So what the stream said since the request was sent counts for more. If the answer was the newer
-    /// one, the stream says the same later.
+    /// one, the stream says the same later. And what the stream took it alone gives back, behind what its parent
+    /// withheld meanwhile:
+    ///
+    /// 1. The stream stands at 10, and has taken the right. x changes at 14, of which the parent tells nobody.
+    /// 2. The right is given back at 20: an answer says so, and x comes, exact up to 12.
+    /// 3. That x is current for as long as the stream has not come to 20 (P2, bug 228).
     pub(super) fn answered_right(
         &mut self,
         request: RequestId,
@@ -78,6 +81,10 @@ impl Cache {
         let told = self.link_of(domain).and_then(|link| link.rights.get(&volume).copied());
         let right = match (told, right) {
             (Some((since, told)), _) if request < since => told,
+            (Some((_, told)), Some(right)) if told < Right::Read && right >= Right::Read => {
+                crate::probe::probe("right-answered-before-it-was-told");
+                told
+            }
             (_, Some(right)) => right,
             (_, None) => return self.shared.set_right_unknown(volume),
         };
