@@ -14,7 +14,7 @@ pub mod transaction;
 pub mod versions;
 
 pub use config::{CacheConfig, PolicyKind};
-pub use machine::Cache;
+pub use machine::{Cache, CompanionCounts};
 pub use read::ReadCache;
 pub use transaction::{
     AgeLimit, Awaited, BeginError, CommitPart, Consistency, Doom, Finish, Floors, Held, Line, Mark,

@@ -8,7 +8,7 @@ pub struct GroupConfig {
     /// Memory of one member's part of the directory, a domain, about. Past it that part is forgotten:
     /// its pages come from above until they are fetched anew. Default: 16 MiB.
     pub directory_bytes_max: usize,
-    /// Pages under way from one helper at a time, over all who ask; more come from above. Default: 256.
+    /// Pages under way from one helper at a time, over all who ask; more come from above. Default: 512.
     pub helping_max: usize,
     /// Pages that one member awaits from neighbours at a time; more come from above. Default: 4096.
     pub asking_max: usize,
@@ -36,7 +36,7 @@ impl Default for GroupConfig {
     fn default() -> Self {
         Self {
             directory_bytes_max: 16 << 20,
-            helping_max: 256,
+            helping_max: 512,
             asking_max: 4096,
             rest: Duration::from_secs(1),
             members_every: Duration::from_millis(200),

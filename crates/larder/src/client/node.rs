@@ -517,11 +517,13 @@ impl Probe for Node {
     fn status(&self) -> Telling<'_> {
         Box::pin(async {
             let shared = &self.shared;
-            let seen =
-                shared.inputs.look(|cache, _| (cache.memory_bytes(), cache.membership_status()));
-            let (used, membership) = seen.await.unzip();
-            if let Some(used) = used {
+            let seen = shared.inputs.look(|cache, _| {
+                ((cache.memory_bytes(), cache.companion_counts()), cache.membership_status())
+            });
+            let (seen, membership) = seen.await.unzip();
+            if let Some((used, companions)) = seen {
                 shared.metrics.cache(used as u64, shared.config.node.memory.0);
+                shared.metrics.companions(companions);
             }
             let mut status = serde_json::json!({
                 "role": "node",
@@ -593,6 +595,7 @@ fn cache_config(config: &NodeConfig, boot: BootId) -> CacheConfig {
             Policy::Lru => PolicyKind::Lru,
         },
         transactions_max: config.node.transactions_max as usize,
+        companions_max: config.node.companions as usize,
         beat_every: config.node.beat.0,
         sent_bytes_max: Limits::here().commit_bytes,
         silence_max: config.link.silence_max.0,

@@ -153,6 +153,9 @@ pub struct NodeSection {
     pub page_run: u64,
     /// Transactions at once.
     pub transactions_max: u32,
+    /// Pages that became stale here, of which is remembered with which others: when one is missed the next of those are
+    /// asked for ahead. 0: none is.
+    pub companions: u32,
     /// A mount frees a file that was removed while open when no node has said for this long that
     /// it still holds it. A node cut off for longer loses such files.
     pub orphan_age: Period,
@@ -184,6 +187,7 @@ impl Default for NodeSection {
             beat: Period(Duration::from_secs(1)),
             page_run: 256,
             transactions_max: 1024,
+            companions: 1 << 14,
             orphan_age: Period(Duration::from_secs(86_400)),
             dirty_bytes: Size(128 << 20),
             writers_max: 1024,

@@ -11,6 +11,7 @@ pub use group::{PeerFetch, Sources};
 pub use kind::Kind;
 
 use crate::fs::Kept;
+use larder_core::cache::CompanionCounts;
 use larder_core::id::{DomainId, Stamp};
 use larder_core::message::{Lane, Message, PageAnswer, PageBody};
 use mount::MountFigures;
@@ -175,6 +176,7 @@ pub struct Metrics {
     certificate_expires: Family<Label, Gauge>,
     pages_unreadable: Family<DomainLabels, Gauge<u64, AtomicU64>>,
     apart_bytes: Family<DomainLabels, Gauge<u64, AtomicU64>>,
+    companions: [Counter; 2],
     asked: AskedCounts,
     mount: MountFigures,
     group: GroupFigures,
@@ -243,6 +245,13 @@ impl Metrics {
             certificate_expires: Family::default(),
             pages_unreadable: Family::default(),
             apart_bytes: Family::default(),
+            companions: counters(
+                r,
+                "companions",
+                "Pages asked for ahead because they became stale with one that was missed, and those of them that were \
+                 known to have been read when they changed again",
+                ["asked", "read"],
+            ),
             asked: AskedCounts(counters(
                 r,
                 "kernel_requests",
@@ -509,6 +518,13 @@ impl Metrics {
         }
     }
 
+    /// What came of asking ahead for pages that became stale together, since the process started.
+    pub(crate) fn companions(&self, counts: CompanionCounts) {
+        for (counter, count) in self.companions.iter().zip([counts.asked, counts.read]) {
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+    }
+
     /// Bytes that wait for peers to take them.
     pub fn queued(&self, bytes: u64) {
         self.queued_bytes.set(bytes);
@@ -585,6 +601,8 @@ impl Metrics {
         Summary {
             hits: self.reads[0].get(),
             misses: self.reads[1].get(),
+            companions_asked: self.companions[0].get(),
+            companions_read: self.companions[1].get(),
             committed: ended(Ending::Committed),
             local: ended(Ending::Local),
             conflicts: ended(Ending::Conflict),
@@ -617,6 +635,10 @@ pub struct Summary {
     pub hits: u64,
     /// Reads that had to wait for a page.
     pub misses: u64,
+    /// Pages asked for ahead because they became stale with one that was missed.
+    pub companions_asked: u64,
+    /// Of those, the ones that were known to have been read when they changed again.
+    pub companions_read: u64,
     /// Transactions committed at the origin.
     pub committed: u64,
     /// Transactions that only read, and were committed here.

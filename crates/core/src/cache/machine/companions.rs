@@ -20,6 +20,17 @@ pub(super) struct Companions {
     next_commit: u64,
     /// Those that were asked for ahead, and that nobody is known to have used since.
     unasked: BTreeSet<PageId>,
+    /// All that were asked for ahead, and those of them that somebody was known to have read when they changed again.
+    counts: CompanionCounts,
+}
+
+/// What came of asking ahead for pages that became stale together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CompanionCounts {
+    /// Pages that were asked for so.
+    pub asked: u64,
+    /// Of those, the ones that somebody was known to have read when they changed again.
+    pub read: u64,
 }
 
 impl Companions {
@@ -30,7 +41,11 @@ impl Companions {
 
     /// Somebody has.
     pub(super) fn used(&mut self, page: PageId) {
-        self.unasked.remove(&page);
+        self.counts.read += u64::from(self.unasked.remove(&page));
+    }
+
+    pub(super) fn counts(&self) -> CompanionCounts {
+        self.counts
     }
 
     /// A commit made these stale here; of all of them at most so many are remembered.
@@ -73,6 +88,7 @@ impl Companions {
     /// It is asked for ahead.
     pub(super) fn asked_ahead(&mut self, page: PageId, max: usize) {
         self.unasked.insert(page);
+        self.counts.asked += 1;
         while self.unasked.len() > max {
             self.unasked.pop_first();
         }
@@ -137,6 +153,7 @@ mod tests {
         companions.stale(pages([1, 3, 7]), 100);
         assert_eq!(ask(&mut companions, 3, 100), pages([7, 1]));
         assert_eq!(ask(&mut companions, 5, 100), pages([9]));
+        assert_eq!(companions.counts(), CompanionCounts { asked: 6, read: 1 });
         companions.check(100);
         assert!(companions.commits.is_empty() && companions.of.is_empty());
     }

@@ -56,6 +56,7 @@ use crate::machine::Machine;
 use crate::message::CloseReason;
 use crate::rng::Rng;
 use crate::time::{Duration, Instant, OnwardClock};
+pub use companions::CompanionCounts;
 use domain::Domain;
 use helps::Helps;
 use link::Link;
@@ -153,6 +154,17 @@ impl Cache {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.memory.used()
+    }
+
+    /// What came of asking ahead for pages that became stale together, of all domains.
+    #[must_use]
+    pub fn companion_counts(&self) -> CompanionCounts {
+        let mut all = CompanionCounts::default();
+        for counts in self.domains.values().map(|domain| domain.companions.counts()) {
+            all.asked += counts.asked;
+            all.read += counts.read;
+        }
+        all
     }
 
     /// Commits whose outcome is not known yet, and user requests that wait.
