@@ -285,17 +285,13 @@ impl Downlinks {
         self.restricted.insert(volume, Restricted { domain, name, rights, heard });
     }
 
-    /// A volume was deleted: nothing is withheld of it any more. Who was told of less than all is told so: it may be there
-    /// again one day, from a copy of before, and what a stream took it alone gives back (bug 228).
+    /// A volume was deleted: nothing is withheld of it any more.
     pub(super) fn forget_rights(&mut self, volume: VolumeId) {
         let Some(restricted) = self.restricted.remove(&volume) else { return };
         for link in self.links.values_mut() {
             link.resolved.remove(&volume);
-            let less = link.is_relay() || restricted.rights.of(&link.peer) < Right::Admin;
             if let Some(follower) = link.followers.get_mut(&restricted.domain) {
-                if follower.told.remove(&volume) && less {
-                    follower.owed.insert(volume);
-                }
+                follower.told.remove(&volume);
                 follower.withheld.remove(&volume);
                 follower.regained.remove(&volume);
             }

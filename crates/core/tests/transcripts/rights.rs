@@ -493,26 +493,6 @@ fn a_new_volume_is_no_news_for_nodes() {
 }
 
 #[test]
-fn bug_228_a_deletion_gives_back_what_was_told() {
-    let mut run = Run::new(
-        "Bug 228. b is told that it may not read volume 7, which is deleted: the origin holds nothing against \
-         anybody from then on, and b, which takes back from the stream alone what the stream took, would believe \
-         it of a volume that is there again one day, from a copy of before. It hears that it may do everything; a, \
-         which might, hears nothing.",
-        OriginConfig::default(),
-    );
-    node(&mut run, 1, "a", 10);
-    node(&mut run, 2, "b", 20);
-    run.quietly(vec![ask(1, give(2, &[("a", Right::Admin), ("*", Right::Write)]))]);
-    run.settle();
-    run.link(vec![ask(1, give(3, &[("a", Right::Admin), ("*", Right::None)]))]);
-    run.settle();
-    run.link(vec![ask(1, Message::DeleteVolume { request: RequestId(9), volume: VOLUME })]);
-    run.settle();
-    run.t.end("rights_bug_228_a_deletion_gives_back");
-}
-
-#[test]
 fn a_list_of_what_may_be_read_is_made_in_steps() {
     let mut run = Run::new(
         "Rights. Of nine volumes b may read two. A list looked at all volumes in one step, and with many \

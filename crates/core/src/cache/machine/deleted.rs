@@ -7,6 +7,10 @@ use crate::cache::read::{Batch, RecentChange};
 use crate::commit::PageChange;
 use crate::id::{DomainId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::message::{Message, RequestError, VolumeInfo, VolumeKey};
+use crate::rights::Right;
+
+/// Volumes that passed for deleted after which is asked at a new history, beside those of which it must be known.
+const DELETED_ASKED_MAX: usize = 256;
 
 impl Cache {
     /// A change of the page that stands for a volume: all of the volume is dropped. Running
@@ -45,12 +49,17 @@ impl Cache {
     /// is asked now: while one passes for deleted nobody asks what may be done with it (bug 167), what was missing may
     /// be so on this history too, and one that was deleted before is told to nobody again (bug 227).
     pub(super) fn forget_deleted(&mut self, domain: DomainId) {
-        let back = self.shared.forget_deleted(domain);
-        self.missing.retain(|volume, _| !back.contains(volume));
-        if let Some(link) = self.domains[&domain].up.and_then(|up| self.links.get_mut(&up)) {
-            link.rights.retain(|volume, _| !back.contains(volume));
-        }
-        self.doubts.extend(back);
+        let mut back = self.shared.forget_deleted(domain);
+        back.sort_unstable();
+        let restricted = |volume: &VolumeId| {
+            self.shared.told_right(*volume).is_some_and(|right| right < Right::Admin)
+        };
+        let (must, may): (Vec<VolumeId>, Vec<VolumeId>) =
+            back.iter().partition(|volume| self.missing.contains_key(volume) || restricted(volume));
+        self.missing.retain(|volume, _| back.binary_search(volume).is_err());
+        self.doubts.extend(must);
+        // Of a process that saw thousands go, the others wait until somebody turns to them.
+        self.doubts.extend(may.into_iter().take(DELETED_ASKED_MAX));
     }
 
     /// A resume named an open volume as a whole: it was deleted, or something is said of it. The parent
@@ -156,6 +165,10 @@ impl Cache {
     /// link.
     pub(super) fn note_deleted(&mut self, domain: DomainId, volume: VolumeId, out: &mut Out) {
         self.missing.remove(&volume);
+        // What a stream took of it is of what is no more.
+        if let Some(link) = self.link_of_mut(domain) {
+            link.rights.remove(&volume);
+        }
         let ours = self.shared.volume(volume).is_some_and(|known| known.domain == domain);
         if ours && self.shared.set_deleted(volume) {
             out.push(CacheOutput::Notice(Notice::VolumeDeleted { domain, volume }));
