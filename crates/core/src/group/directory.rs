@@ -459,6 +459,12 @@ mod tests {
         directory.volume_changed(DOMAIN, VolumeId(1));
         let of_volume = [0, 7, 700].map(|number| choose(&mut directory, 2, number));
         assert_eq!(of_volume, [None; 3], "all of the volume");
+        let key = (LinkId(3), RequestId(98), page(700));
+        directory.has(LinkId(1), DOMAIN, page(700));
+        directory.point(Instant(0), key, DOMAIN, LinkId(1));
+        directory.volume_changed(DOMAIN, VolumeId(1));
+        directory.ended(Instant(0), key, HelpEnd::Came);
+        assert_eq!(choose(&mut directory, 2, 700), None, "it was on its way when it changed");
         let key = (LinkId(2), RequestId(99), other);
         assert_eq!(
             directory.choose(Instant(0), key, DOMAIN, |_| true),

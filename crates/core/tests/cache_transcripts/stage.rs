@@ -195,6 +195,7 @@ impl Stage {
                 self.link = LinkId(number(rest[0]));
                 Vec::new()
             }
+            "rights-of" => self.rights_of_many(number(rest[0]), rest[1]),
             "list" => self.ask(CacheOp::ListVolumes),
             "make-volume" => self.make_volume(number(rest[0])),
             // The same so many times, said by the last of them.
@@ -370,6 +371,17 @@ impl Stage {
         let clock = Arc::new(StageClock(Arc::clone(&self.now)));
         (self.cache, self.shared) = Cache::new(Self::config(clock, bytes));
         Vec::new()
+    }
+
+    /// `rights-of 5000 none`: the parent tells this of so many volumes that nobody opened.
+    fn rights_of_many(&mut self, count: u64, right: &str) -> Vec<String> {
+        let right = Right::ALL.into_iter().find(|known| known.name() == right).expect("a right");
+        let tell = |volume| Message::VolumeRights {
+            domain: DOMAIN,
+            volume: VolumeId(1_000 + u128::from(volume)),
+            rights: Effective::same(right),
+        };
+        (0..count).flat_map(|volume| self.message(tell(volume))).collect()
     }
 
     /// A cache that may owe so many notices.

@@ -507,6 +507,7 @@ impl Config {
             ((1..=64).contains(&self.origin.domains), "origin.domains", "not from 1 to 64"),
             ((1..=1 << 20).contains(&self.node.page_run), "node.page_run", "not from 1 to 1048576"),
             (self.node.transactions_max > 0, "node.transactions_max", "zero"),
+            (self.node.companions <= 1 << 20, "node.companions", "above 1048576"),
             (
                 self.node.dirty_bytes.0 >= 8 << 20,
                 "node.dirty_bytes",
@@ -729,6 +730,7 @@ mod tests {
             ("group.help_wait", "0"),
             ("group.redial", "1ms"),
             ("group.queue", "1MiB"),
+            ("node.companions", "1048577"),
         ] {
             assert!(text(key, value).contains(key), "{}", text(key, value));
         }

@@ -635,7 +635,8 @@ pub struct Summary {
     pub hits: u64,
     /// Reads that had to wait for a page.
     pub misses: u64,
-    /// Pages asked for ahead because they became stale with one that was missed.
+    /// Pages asked for ahead because they became stale with one that was missed. This and the next are of when the status or
+    /// the metrics were asked for last.
     pub companions_asked: u64,
     /// Of those, the ones that were known to have been read when they changed again.
     pub companions_read: u64,

@@ -165,10 +165,6 @@ impl Cache {
     /// link.
     pub(super) fn note_deleted(&mut self, domain: DomainId, volume: VolumeId, out: &mut Out) {
         self.missing.remove(&volume);
-        // What a stream took of it is of what is no more.
-        if let Some(link) = self.link_of_mut(domain) {
-            link.rights.remove(&volume);
-        }
         let ours = self.shared.volume(volume).is_some_and(|known| known.domain == domain);
         if ours && self.shared.set_deleted(volume) {
             out.push(CacheOutput::Notice(Notice::VolumeDeleted { domain, volume }));

@@ -36,7 +36,7 @@ impl Cache {
         }
         // Of one that was forgotten answers are believed: they may have given back what the stream took (bug 228).
         let forgotten = link.forgot_rights && !told.contains_key(&volume);
-        if is_open || told.len() < TOLD_MAX {
+        if is_open || told.contains_key(&volume) || told.len() < TOLD_MAX {
             told.insert(volume, (next, right));
         }
         match self.shared.volume(volume) {
