@@ -9,6 +9,7 @@
 pub mod across;
 pub mod cache;
 pub mod commit;
+pub mod confirmed;
 pub mod downlink;
 pub mod group;
 mod hash;

@@ -349,6 +349,12 @@ pub enum Fault {
     PeersUntold,
     /// P12: what another origin says is heard, whether its line has what it said before or not.
     CopyHeard,
+    /// Rule 15: an outcome that its node left open counts as confirmed.
+    OpenConfirmed,
+    /// Rule 15: metadata does not say which outcomes were left open.
+    OpenUnlisted,
+    /// P11: a relay says of what was on its way over a line that was lost that it was not passed on.
+    LostUnpassed,
 }
 
 impl Faults {

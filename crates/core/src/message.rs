@@ -16,7 +16,7 @@ use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
 
 /// The newest protocol version spoken here.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 /// The oldest protocol version spoken here.
 pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
 
@@ -25,6 +25,10 @@ pub const RESTORES_SINCE: u32 = 3;
 /// The protocol version that brought transactions over several domains. An older parent would take a part
 /// for a commit of its own.
 pub const ACROSS_SINCE: u32 = 5;
+
+/// The protocol version that brought outcomes left open in [`Message::Confirm`]. An older parent would take all up to the
+/// number for received.
+pub const OPEN_SINCE: u32 = 7;
 
 /// Protocol versions, from one to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +73,8 @@ pub const CHANGES_PER_ADVANCE_MAX: usize = 1 << 16;
 /// Most things named ([`crate::commit::PageChange::touched`]) in one `Advance`, which is more than
 /// one commit can write; and most of its stale pages: those of one stamp are never parted.
 pub const TOUCHED_PER_ADVANCE_MAX: usize = 1 << 19;
+/// Most outcomes left open in one `Confirm`.
+pub const OPEN_MAX: usize = 4096;
 /// Most volumes in one `Volumes`.
 pub const VOLUMES_PER_MESSAGE_MAX: usize = 1024;
 /// Most domains in one `Welcome`.
@@ -569,8 +575,8 @@ pub enum Message {
         /// Whether the list is complete.
         done: bool,
     },
-    /// Outcomes of this boot up to `upto` have been received. With the greatest number there is the node says that it
-    /// ends: it commits nothing more under this boot.
+    /// Outcomes of this boot up to `upto` have been received, but for those that are `open`. With the greatest number
+    /// there is, and none open, the node says that it ends: it commits nothing more under this boot.
     Confirm {
         /// Which domain.
         domain: DomainId,
@@ -578,6 +584,9 @@ pub enum Message {
         boot: BootId,
         /// The last sequence confirmed.
         upto: u64,
+        /// Those that are not, ascending, none above `upto`; at most [`OPEN_MAX`]. None to a parent of a protocol version
+        /// before 7.
+        open: Vec<u64>,
     },
     /// Asks for page numbers, for good.
     AllocateIds {
@@ -734,6 +743,9 @@ pub enum Message {
         id: CommitId,
         /// Why.
         error: RequestError,
+        /// It was taken on, or passed on: what was sent may be under way yet, and be done, though nobody is told. Of one
+        /// that was not, nothing is done by what was sent. A parent of a protocol version before 7 does not say.
+        passed: bool,
     },
     /// Answers `AllocateIds`.
     Ids {
@@ -898,6 +910,7 @@ impl Message {
             Self::CopyPages { .. } | Self::Copied { .. } => 3,
             Self::Commit { commit, .. } if commit.across.is_some() => ACROSS_SINCE,
             Self::Commit { commit, .. } if commit.restores() => RESTORES_SINCE,
+            Self::Confirm { open, .. } if !open.is_empty() => OPEN_SINCE,
             Self::Group(_) => GROUPS_SINCE,
             Self::Origin(_) => ORIGINS_SINCE,
             _ => 1,

@@ -196,9 +196,11 @@ pub struct BootMeta {
     pub name: String,
     /// Everything up to this sequence is confirmed and forgotten.
     pub confirmed: u64,
-    /// (sequence, stamp) of those committed after it, ascending.
+    /// But for these, ascending. Since format 5 of the metadata.
+    pub open: Vec<u64>,
+    /// (sequence, stamp) of those committed that are not confirmed, ascending.
     pub committed: Vec<(u64, Stamp)>,
-    /// (sequence, reason) of those refused after it for reasons that may pass, ascending.
+    /// (sequence, reason) of those refused, for reasons that may pass, that are not confirmed, ascending.
     pub aborted: Vec<(u64, Abort)>,
 }
 

@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Of the formats that this code writes.
-const VERSION: &str = "v6";
+const VERSION: &str = "v7";
 
 /// What a version's folder holds.
 const KINDS: [&str; 5] = ["frames", "message", "meta", "page", "record"];

@@ -38,7 +38,7 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
         Message::Evicted { pages, .. } | Message::Holding { pages, .. } => {
             mixer.add(pages.iter().map(|page| page.page.0).sum())
         }
-        Message::Confirm { upto, .. } => mixer.add(*upto),
+        Message::Confirm { upto, open, .. } => mixer.add(*upto).add(open.iter().sum()),
         Message::AllocateIds { request, count, .. } => mixer.add(request.0).add(*count),
         Message::OpenVolume { request, .. }
         | Message::ListVolumes { request, .. }
@@ -83,7 +83,7 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
             Outcome::Aborted(_) => u64::MAX,
             Outcome::Unknown => u64::MAX - 1,
         }),
-        Message::CommitDeferred { id, .. } => mixer.add(id.sequence),
+        Message::CommitDeferred { id, passed, .. } => mixer.add(id.sequence).add((*passed).into()),
         Message::Ids { range, .. } => mixer.add(range.first.0).add(range.count),
         Message::Resumed { answer, stale, through, done, .. } => mixer
             .add(match answer {

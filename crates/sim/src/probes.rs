@@ -15,7 +15,7 @@ pub enum Reached {
 }
 
 /// All of them, ascending by name.
-pub const PROBES: [(&str, Reached); 204] = [
+pub const PROBES: [(&str, Reached); 205] = [
     ("a-life-follows-another", Often),
     ("absence-outdated", Often),
     ("absence-shed", Often),
@@ -144,6 +144,7 @@ pub const PROBES: [(&str, Reached); 204] = [
     ("outcome-before-its-change", Often),
     ("outcome-confirmed-before", Rare),
     ("outcome-told-again", Often),
+    ("outcomes-left-open", Often),
     ("page-evicted-at-origin", Often),
     ("pages-ahead-of-the-log", Rare),
     ("part-gone-before-its-turn", Rare),

@@ -47,6 +47,10 @@ pub struct CacheConfig {
     /// Most commits without an outcome, those whose users no longer wait included; more are
     /// answered `Busy`.
     pub commits_max: usize,
+    /// So many commits after one without an outcome, and the outcomes of others are confirmed without waiting for it: an
+    /// origin keeps 65,536 that are not confirmed, and puts off what comes after them. To parents of a protocol version
+    /// from 7 on. Default: 4096.
+    pub open_after: u64,
     /// Bytes of such commits, from which on more are answered `Busy`.
     pub commit_bytes_max: usize,
     /// Bytes of commits under way on the link, from which on others wait. What a link may have to
@@ -100,6 +104,7 @@ impl CacheConfig {
             absences_max: 1 << 13,
             requests_max: 1 << 16,
             commits_max: 1 << 12,
+            open_after: 1 << 12,
             commit_bytes_max: 256 << 20,
             sent_bytes_max: 64 << 20,
             refreshes_max: 32,

@@ -4,6 +4,7 @@ use super::claims::{Refused, Register, anothers};
 use super::link::Fetching;
 use super::{Ask, Asked, Child, Downlinks, Greeting, Link, LinkSink, Timer};
 use crate::commit::{CommitRequest, PARTS_MAX};
+use crate::confirmed::Confirmed;
 use crate::group::{GroupMessage, Sender};
 use crate::id::{DomainId, LinkId, PageId, RequestId, VolumeId};
 use crate::machine::{Fault, LinkInput};
@@ -224,11 +225,12 @@ impl Downlinks {
                 self.send(link, Message::KeepAlive, out);
                 return Ok(Vec::new());
             }
-            Message::Confirm { domain, boot, upto } => {
+            Message::Confirm { domain, boot, upto, open } => {
+                check_count(open.len())?;
                 if !self.may_use(link, domain, boot)? {
                     return Ok(Vec::new());
                 }
-                Ask::Confirm(domain, boot, upto)
+                Ask::Confirm(domain, boot, Confirmed::new(upto, open))
             }
             Message::AllocateIds { request, volume, count } => {
                 self.count(link, 1)?;
@@ -256,7 +258,7 @@ impl Downlinks {
                     // It may be on its way to be registered again: nothing is done, nobody told
                     // how anything ended.
                     let error = RequestError::Unavailable("its boot is not registered here".into());
-                    self.defer(link, domain, commit.id, error, out);
+                    self.turn_away(link, domain, commit.id, error, out);
                     return Ok(Vec::new());
                 }
                 let Self { links, volumes, .. } = self;

@@ -34,6 +34,7 @@ pub use status::{
 };
 
 use crate::commit::{Abort, CommitRequest, Outcome};
+use crate::confirmed::Confirmed;
 use crate::group::GroupMessage;
 use crate::id::{
     BootId, CommitId, DomainId, HistoryId, LinkId, PageId, RequestId, Stamp, VolumeId,
@@ -94,7 +95,7 @@ pub(crate) enum Ask {
     Evicted(DomainId, Vec<PageId>),
     /// The child's registration was narrowed to its list; whether pages that it named went with that.
     Narrowed(DomainId, bool),
-    Confirm(DomainId, BootId, u64),
+    Confirm(DomainId, BootId, Confirmed),
     AllocateIds(RequestId, crate::id::VolumeId, u64),
     OpenVolume(RequestId, VolumeKey),
     ListVolumes(RequestId, String),
@@ -395,7 +396,7 @@ impl Downlinks {
         self.links.get(&link)?.child().map(|child| child.version)
     }
 
-    /// Says that a commit could not be taken on.
+    /// Says that a commit could not be taken on, or is not heard of any more: it may be done yet.
     pub(crate) fn defer(
         &mut self,
         link: LinkId,
@@ -404,8 +405,31 @@ impl Downlinks {
         error: RequestError,
         out: &mut dyn LinkSink,
     ) {
+        self.put_off(link, (domain, id), (error, true), out);
+    }
+
+    /// Says that nothing is done, or passed on, of what was sent of a commit.
+    pub(crate) fn turn_away(
+        &mut self,
+        link: LinkId,
+        domain: DomainId,
+        id: CommitId,
+        error: RequestError,
+        out: &mut dyn LinkSink,
+    ) {
+        self.put_off(link, (domain, id), (error, false), out);
+    }
+
+    /// One of the two, as it was said of what was passed on.
+    pub(crate) fn put_off(
+        &mut self,
+        link: LinkId,
+        (domain, id): (DomainId, CommitId),
+        (error, passed): (RequestError, bool),
+        out: &mut dyn LinkSink,
+    ) {
         let error = self.known_error(link, error);
-        let message = Message::CommitDeferred { domain, id, error };
+        let message = Message::CommitDeferred { domain, id, error, passed };
         self.answer_commit(link, (domain, id), message, out);
     }
 

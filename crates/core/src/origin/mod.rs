@@ -275,15 +275,15 @@ impl Origin {
                 self.with(now, domain, events, out, |domain, cx| domain.pump(cx, link));
             }
             Ask::Refresh(..) | Ask::Evicted(..) => {}
-            Ask::Confirm(domain, boot, upto) => {
+            Ask::Confirm(domain, boot, confirmed) => {
                 self.with(now, domain, events, out, |domain, cx| {
-                    domain.confirm(boot, upto, cx.now);
+                    domain.confirm(boot, &confirmed, cx.now);
                 });
             }
             Ask::Commit(domain, commit) => {
                 let id = commit.id;
                 if !self.serves(domain) {
-                    self.links.defer(link, domain, id, RequestError::NoDomain(domain), out);
+                    self.links.turn_away(link, domain, id, RequestError::NoDomain(domain), out);
                     return;
                 }
                 let parts = commit.across.iter().flat_map(|across| across.parts());

@@ -4,10 +4,11 @@
 
 use super::Relay;
 use super::io::RelayOutput;
+use crate::confirmed::Confirmed;
 use crate::downlink::{Ask, Register};
 use crate::id::{BootId, CommitId, DomainId, LinkId};
 use crate::machine::Fault;
-use crate::message::{CloseReason, Message, NoBoot};
+use crate::message::{CloseReason, Message, NoBoot, OPEN_SINCE};
 use crate::time::Instant;
 
 /// A node's boot, as asked of the parent.
@@ -136,6 +137,24 @@ impl Relay {
     /// Whether commits under a boot may be passed on.
     pub(super) fn is_registered(&self, domain: DomainId, boot: BootId) -> bool {
         self.boots.get(&(domain, boot)).is_some_and(|carried| carried.registered)
+    }
+
+    /// Passes on which outcomes a node below has received: to a parent that knows of none left open, those before the first.
+    pub(super) fn confirm_up(
+        &self,
+        domain: DomainId,
+        boot: BootId,
+        confirmed: &Confirmed,
+        out: &mut Vec<RelayOutput>,
+    ) {
+        let parent = self.parent_of(domain).and_then(|parent| self.uplinks[parent].welcomed());
+        let message = if parent.is_some_and(|up| up.version < OPEN_SINCE) {
+            Message::Confirm { domain, boot, upto: confirmed.through(), open: Vec::new() }
+        } else {
+            let (upto, open) = (confirmed.upto(), confirmed.open().collect());
+            Message::Confirm { domain, boot, upto, open }
+        };
+        self.send_of(domain, message, out);
     }
 
     /// Whether a commit cannot have been sent before, by this way or another one; notes that it was.

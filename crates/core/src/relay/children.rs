@@ -62,11 +62,11 @@ impl Relay {
                 self.evicted(domain, pages, out);
             }
             Ask::Narrowed(domain, lost) => self.narrow_later(now, domain, lost),
-            Ask::Confirm(domain, boot, upto) => {
+            Ask::Confirm(domain, boot, confirmed) => {
                 // What comes before the parent has the boot is lost: the node confirms anew when its
                 // boot is registered, which is told through here.
                 if self.is_registered(domain, boot) {
-                    self.send_of(domain, Message::Confirm { domain, boot, upto }, out);
+                    self.confirm_up(domain, boot, &confirmed, out);
                 }
             }
             Ask::Commit(domain, commit) => self.commit(link, domain, commit, out),

@@ -41,7 +41,7 @@ impl Relay {
         }
         if !self.is_registered(domain, id.boot) {
             let error = RequestError::Unavailable("its boot is being registered again".into());
-            self.links.defer(link, domain, id, error, out);
+            self.links.turn_away(link, domain, id, error, out);
             return;
         }
         let is_new = self.is_new_from_below(domain, id);
@@ -65,7 +65,7 @@ impl Relay {
         let up = entry.and_then(|entry| self.uplinks[entry.parent].welcomed());
         let Some((entry, up)) = entry.zip(up) else {
             let error = RequestError::Unavailable("the link to the parent is down".into());
-            self.links.defer(link, domain, id, error, out);
+            self.links.turn_away(link, domain, id, error, out);
             return;
         };
         let needs = if commit.across.is_some() { ACROSS_SINCE } else { RESTORES_SINCE };
@@ -74,7 +74,7 @@ impl Relay {
         let parent = entry.parent;
         if let Some(version) = older {
             let error = RequestError::older_parent(version, needs);
-            self.links.defer(link, domain, id, error, out);
+            self.links.turn_away(link, domain, id, error, out);
             return;
         }
         // Of one that may not be done no more is sent than what asks for its outcome.
@@ -100,7 +100,7 @@ impl Relay {
                 return;
             }
             let error = no_room(&commit);
-            self.links.defer(link, domain, id, error, out);
+            self.links.turn_away(link, domain, id, error, out);
             return;
         }
         let commit = self.as_acknowledged(link, domain, asks.unwrap_or(commit));

@@ -112,8 +112,8 @@ impl Relay {
             Message::Committed { domain, id, outcome, history } => {
                 self.commit_ended(now, domain, id, Ok((outcome, history)), out);
             }
-            Message::CommitDeferred { domain, id, error } => {
-                self.commit_ended(now, domain, id, Err(error), out);
+            Message::CommitDeferred { domain, id, error, passed } => {
+                self.commit_ended(now, domain, id, Err((error, passed)), out);
             }
             Message::Ids { request, .. }
             | Message::Volume { request, .. }
@@ -652,7 +652,7 @@ impl Relay {
         now: Instant,
         domain: DomainId,
         id: CommitId,
-        ended: Result<(Outcome, HistoryId), RequestError>,
+        ended: Result<(Outcome, HistoryId), (RequestError, bool)>,
         out: &mut Vec<RelayOutput>,
     ) {
         let Some(passed) = self.commits.remove(&(domain, id)) else {
@@ -690,7 +690,7 @@ impl Relay {
                         self.pump(now, domain, link, out);
                     }
                 }
-                Err(error) => self.links.defer(link, domain, id, error.clone(), out),
+                Err(why) => self.links.put_off(link, (domain, id), why.clone(), out),
             }
         }
     }

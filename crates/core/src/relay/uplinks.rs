@@ -176,7 +176,8 @@ impl Relay {
         for ((domain, id), passed) in gone {
             for link in passed.links {
                 let error = RequestError::Unavailable("the link to the parent is down".into());
-                self.links.defer(link, domain, id, error, out);
+                let passed = !self.config.faults.has(Fault::LostUnpassed);
+                self.links.put_off(link, (domain, id), (error, passed), out);
             }
         }
         let pending = std::mem::take(&mut self.pending).into_iter();

@@ -55,8 +55,9 @@ pub(super) fn body(message: &Message) -> Body<'_> {
             head.history = id_field(history.0);
             Body::plain(kind::COMMITTED, &head)
         }
-        Message::CommitDeferred { domain, id, error } => {
-            let head = committed(*domain, *id, None, Some(failure_head(error)));
+        Message::CommitDeferred { domain, id, error, passed } => {
+            let mut head = committed(*domain, *id, None, Some(failure_head(error)));
+            head.not_passed = !passed;
             Body::plain(kind::COMMIT_DEFERRED, &head)
         }
         Message::Ids { request, history, range } => {
@@ -106,7 +107,7 @@ pub(super) fn body(message: &Message) -> Body<'_> {
 }
 
 fn boot_of(domain: DomainId, boot: BootId, upto: u64) -> head::BootOf {
-    head::BootOf { domain: domain.0, boot: id_field(boot.0), upto, name: String::new() }
+    head::BootOf { domain: domain.0, boot: id_field(boot.0), upto, ..head::BootOf::default() }
 }
 
 /// Stream and pages.
@@ -201,7 +202,7 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
                 Message::Committed { domain, id, outcome, history }
             } else {
                 let error = failure_of(need(head.deferred)?)?;
-                Message::CommitDeferred { domain, id, error }
+                Message::CommitDeferred { domain, id, error, passed: !head.not_passed }
             }
         }
         kind::IDS => {
@@ -351,6 +352,7 @@ fn committed(
         outcome,
         deferred,
         history: Vec::new(),
+        not_passed: false,
     }
 }
 

@@ -86,6 +86,7 @@ heads! {
         confirmed: u64 = (uint64, tag = "2"),
         name: String = (string, tag = "3"),
         aborted: Vec<Bytes> = (bytes = "bytes", repeated, tag = "4"),
+        open: Bytes = (bytes = "bytes", tag = "5"),
         committed: Bytes = (bytes = "bytes", tag = "15"),
     }
 
@@ -122,6 +123,7 @@ heads! {
         boot: Vec<u8> = (bytes = "vec", tag = "2"),
         upto: u64 = (uint64, tag = "3"),
         name: String = (string, tag = "4"),
+        open: Bytes = (bytes = "bytes", tag = "5"),
     }
     Register {
         domain: u64 = (fixed64, tag = "1"),
@@ -197,6 +199,7 @@ heads! {
         outcome: Option<Ending> = (message, optional, tag = "4"),
         deferred: Option<Failure> = (message, optional, tag = "5"),
         history: Vec<u8> = (bytes = "vec", tag = "6"),
+        not_passed: bool = (bool, tag = "7"),
     }
     Volume {
         request: u64 = (uint64, tag = "1"),

@@ -16,6 +16,7 @@ mod group;
 mod head;
 mod lanes;
 mod message;
+mod open;
 mod origins;
 mod packed;
 mod parts;
@@ -41,7 +42,7 @@ pub const KINDS_IGNORED: std::ops::Range<u32> = 1000..2000;
 /// Longest name or explanation in a message, in bytes. Longer explanations are cut when sent.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// The metadata format that this version writes, and the newest it reads.
-pub const META_FORMAT: u32 = 4;
+pub const META_FORMAT: u32 = 5;
 /// The oldest metadata format that this version reads.
 pub const META_FORMAT_OLDEST: u32 = 1;
 

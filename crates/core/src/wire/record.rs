@@ -7,7 +7,7 @@ use super::parts;
 use super::reason::{ending_head, ending_of, text};
 use super::rights;
 use super::varint::{Reader, Sink, unzigzag, zigzag};
-use super::{META_FORMAT, META_FORMAT_OLDEST, WireError, down};
+use super::{META_FORMAT, META_FORMAT_OLDEST, WireError, down, open};
 use crate::commit::{Abort, Op, Outcome, Write};
 use crate::id::{BootId, CommitId, DomainId, PageId, PageNo, Stamp, VolumeId};
 use crate::message::Epoch;
@@ -38,7 +38,7 @@ mod kind {
 pub fn encode_record(record: &LogRecord) -> Bytes {
     let boot_head = |boot: &BootId, upto: u64, name: &str| {
         let boot = id_field(boot.0);
-        head::BootOf { domain: 0, boot, upto, name: name.into() }
+        head::BootOf { boot, upto, name: name.into(), ..head::BootOf::default() }
     };
     let body = match record {
         LogRecord::Commit { stamp, id, time, grown, writes, decided } => {
@@ -398,6 +398,7 @@ fn boot_field(boot: &BootMeta) -> Bytes {
         boot: id_field(boot.boot.0),
         confirmed: boot.confirmed,
         name: boot.name.clone(),
+        open: open::field(&boot.open),
         aborted: boot
             .aborted
             .iter()
@@ -424,6 +425,7 @@ fn boot_of(bytes: Bytes) -> Result<BootMeta, WireError> {
         boot: BootId(id_of(&head.boot)?),
         name: name_of_node(head.name)?,
         confirmed: head.confirmed,
+        open: open::of(head.open, head.confirmed, usize::MAX)?,
         committed,
         aborted,
     })

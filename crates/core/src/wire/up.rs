@@ -2,7 +2,8 @@
 
 use super::WireError;
 use super::head::{self, id_field, id_of, stamp_of};
-use super::message::{Body, decode, encode, kind, open};
+use super::message::{Body, decode, encode, kind, open as opened};
+use super::open;
 use super::packed::{self, Packed};
 use super::parts;
 use super::reason::text;
@@ -11,7 +12,7 @@ use super::varint::{Reader, Sink};
 use crate::commit::{COMMIT_WRITES_MAX, CommitRequest, Numbered, PartId};
 use crate::id::{BootId, CommitId, DomainId, HistoryId, RequestId, VolumeId};
 use crate::message::{
-    Lane, Message, PAGES_PER_MESSAGE_MAX, Role, VolumeChange, VolumeKey, VolumeSpec,
+    Lane, Message, OPEN_MAX, PAGES_PER_MESSAGE_MAX, Role, VolumeChange, VolumeKey, VolumeSpec,
 };
 use crate::time::Instant;
 use bytes::Bytes;
@@ -66,9 +67,10 @@ pub(super) fn body(message: &Message) -> Body<'_> {
         Message::Holding { domain, pages, done } => {
             Body::with(kind::HOLDING, &held(*domain, *done), Packed::Pages(pages))
         }
-        Message::Confirm { domain, boot, upto } => {
+        Message::Confirm { domain, boot, upto, open: left } => {
             let (boot, name) = (id_field(boot.0), String::new());
-            let head = head::BootOf { domain: domain.0, boot, upto: *upto, name };
+            let open = open::field(left);
+            let head = head::BootOf { domain: domain.0, boot, upto: *upto, name, open };
             Body::plain(kind::CONFIRM, &head)
         }
         Message::Beat { domain, sent } => {
@@ -274,6 +276,7 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
                 domain: DomainId(head.domain),
                 boot: BootId(id_of(&head.boot)?),
                 upto: head.upto,
+                open: open::of(head.open, head.upto, OPEN_MAX)?,
             }
         }
         kind::BEAT => {
@@ -391,7 +394,7 @@ pub(super) fn volume_message(kind: u32, body: Bytes) -> Result<Message, WireErro
 /// What a relay asks for somebody below. Only what is counted as a request: so never another of its
 /// kind, which would nest without end.
 fn for_message(head: head::For) -> Result<Message, WireError> {
-    let (inner, _) = open(head.message.clone())?;
+    let (inner, _) = opened(head.message.clone())?;
     let message = if inner == kind::FOR { None } else { decode(Lane::Control, head.message)? };
     let message = message.filter(Message::is_for_somebody);
     let message = Box::new(message.ok_or(WireError::Malformed("no request for somebody"))?);

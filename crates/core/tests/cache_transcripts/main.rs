@@ -111,6 +111,8 @@ stories! {
     bug214_ends_where_it_asks,
     bug219_a_volume_that_is_made_again,
     bug221_a_volume_that_has_become_another,
+    bug229_outcomes_left_open,
+    bug230_turned_away,
     bug124_commits_in_doubt_at_once,
     bug141_a_list_after_a_reset,
     bug147_a_resume_that_waits,

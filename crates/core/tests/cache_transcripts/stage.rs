@@ -187,6 +187,7 @@ impl Stage {
             "memory" => self.resize(number(rest[0]) as usize),
             "notices" => self.few_notices(number(rest[0]) as usize),
             "sent" => self.few_bytes(number(rest[0]) as usize),
+            "open-after" => self.leaves_open(number(rest[0])),
             "setup" => self.setup(number(rest[0]), rest.get(1) != Some(&"unregistered")),
             "link" => self.link(rest),
             "parents" => self.several_parents(number(rest[0]) as u32),
@@ -392,6 +393,14 @@ impl Stage {
         Vec::new()
     }
 
+    /// A cache that confirms others when so many commits came after one without an outcome.
+    fn leaves_open(&mut self, open_after: u64) -> Vec<String> {
+        let clock = Arc::new(StageClock(Arc::clone(&self.now)));
+        let config = CacheConfig { open_after, ..Self::config(clock, 1 << 20) };
+        (self.cache, self.shared) = Cache::new(config);
+        Vec::new()
+    }
+
     /// A cache that sends so many bytes of commits at once, and has four times as many without an outcome.
     fn few_bytes(&mut self, sent_bytes_max: usize) -> Vec<String> {
         let clock = Arc::new(StageClock(Arc::clone(&self.now)));
@@ -575,7 +584,9 @@ impl Stage {
             }
             "deferred" | "full" | "damaged" | "invalid" | "unavailable" => {
                 let id = CommitId { boot: BOOT, sequence: number(words[0]) };
-                Message::CommitDeferred { domain, id, error: put_off(kind) }
+                // `away`: it was not passed on.
+                let (error, passed) = (put_off(kind), !words.contains(&"away"));
+                Message::CommitDeferred { domain, id, error, passed }
             }
             // `ids 3 100 10 history=1` answers request 3 with the numbers 100 to 109.
             "ids" => Message::Ids {

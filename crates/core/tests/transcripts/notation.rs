@@ -43,7 +43,10 @@ pub(crate) fn message(message: &Message) -> String {
         Message::Holding { pages, done, .. } => {
             format!("Holding [{}]{}", list(pages), if *done { " done" } else { "" })
         }
-        Message::Confirm { boot, upto, .. } => format!("Confirm boot {} upto {upto}", boot.0),
+        Message::Confirm { boot, upto, open, .. } => {
+            let left = open.iter().map(|sequence| format!(" but {sequence}"));
+            format!("Confirm boot {} upto {upto}{}", boot.0, left.collect::<String>())
+        }
         Message::KeepAlive => "KeepAlive".into(),
         Message::Beat { sent, .. } => format!("Beat sent {}", ms(sent.0)),
         Message::Refresh { sent, .. } => format!("Refresh sent {}", ms(sent.0)),
@@ -54,8 +57,9 @@ pub(crate) fn message(message: &Message) -> String {
         Message::Committed { domain, id, outcome, .. } => {
             format!("Committed {}{}: {}", commit_id(*id), of_domain(*domain), ended(outcome))
         }
-        Message::CommitDeferred { domain, id, error } => {
-            format!("CommitDeferred {}{}: {error}", commit_id(*id), of_domain(*domain))
+        Message::CommitDeferred { domain, id, error, passed } => {
+            let away = if *passed { "" } else { ", turned away" };
+            format!("CommitDeferred {}{}{away}: {error}", commit_id(*id), of_domain(*domain))
         }
         Message::Ids { request, history, range } => {
             format!(

@@ -133,7 +133,18 @@ pub(crate) fn left(link: u64, name: &str) -> (String, LinkInput) {
 
 /// Outcomes of a boot were received.
 pub(crate) fn confirm(link: u64, boot: u128, upto: u64) -> (String, LinkInput) {
-    received(link, Message::Confirm { domain: DOMAIN, boot: BootId(boot), upto })
+    confirm_but_for(link, boot, upto, &[])
+}
+
+/// The same, but for some.
+pub(crate) fn confirm_but_for(
+    link: u64,
+    boot: u128,
+    upto: u64,
+    open: &[u64],
+) -> (String, LinkInput) {
+    let (boot, open) = (BootId(boot), open.to_vec());
+    received(link, Message::Confirm { domain: DOMAIN, boot, upto, open })
 }
 
 /// A fetch.

@@ -781,7 +781,8 @@ fn bug_23_a_confirmation_before_the_handshake() {
     );
     run.two_nodes();
     let confirm = |upto| {
-        let message = Message::Confirm { domain: DOMAIN, boot: BootId(10), upto };
+        let (boot, open) = (BootId(10), Vec::new());
+        let message = Message::Confirm { domain: DOMAIN, boot, upto, open };
         received(1, message)
     };
     run.step(vec![confirm(3)]);

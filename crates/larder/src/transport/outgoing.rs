@@ -230,6 +230,7 @@ fn weight(message: &Message) -> usize {
             Message::Fetch { pages, .. } => list(pages),
             Message::Failed { pages, error, .. } => list(pages) + error.to_string().len(),
             Message::CommitDeferred { error, .. } => error.to_string().len(),
+            Message::Confirm { open, .. } => list(open),
             Message::Goodbye { reason } => reason.to_string().len(),
             Message::Welcome { name, domains, .. } => {
                 let epochs: usize = domains.iter().map(|domain| list(&domain.epochs)).sum();
@@ -257,7 +258,6 @@ fn weight(message: &Message) -> usize {
             | Message::CreateVolume { spec: VolumeSpec { name, .. }, .. }
             | Message::OpenVolume { key: VolumeKey::Name(name), .. } => name.len(),
             Message::KeepAlive
-            | Message::Confirm { .. }
             | Message::AllocateIds { .. }
             | Message::ChangeVolume { .. }
             | Message::DeleteVolume { .. }

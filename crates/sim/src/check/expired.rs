@@ -16,6 +16,8 @@ pub struct Expired {
     forgotten: BTreeSet<(DomainId, BootId)>,
     /// Outcomes up to here were said to be received.
     confirmed: BTreeMap<(DomainId, BootId), u64>,
+    /// And up to here, but for some: each time that this was said.
+    but_for: BTreeMap<(DomainId, BootId), BTreeSet<(u64, Vec<u64>)>>,
     /// Parts that their domains may have lost, to a copy from the past.
     lost: BTreeSet<PartId>,
     /// What else a part belongs to.
@@ -34,7 +36,7 @@ impl Expired {
         self.known.retain(|(of, _)| *of != domain);
         for meta in &found.meta.boots {
             self.known.insert((domain, meta.boot));
-            self.confirms(domain, meta.boot, meta.confirmed);
+            self.confirms(domain, meta.boot, (meta.confirmed, &meta.open));
         }
         for (_, record) in &found.records {
             self.durable(domain, record);
@@ -52,7 +54,7 @@ impl Expired {
                 self.known.remove(&(domain, *boot));
                 self.forgotten.insert((domain, *boot));
             }
-            LogRecord::Confirmed { boot, upto } => self.confirms(domain, *boot, *upto),
+            LogRecord::Confirmed { boot, upto } => self.confirms(domain, *boot, (*upto, &[])),
             // It was sent again, and is known once more.
             LogRecord::Commit { id, .. } | LogRecord::Aborted { id, .. } => {
                 self.lost.remove(&PartId { domain, id: *id });
@@ -61,7 +63,11 @@ impl Expired {
         }
     }
 
-    fn confirms(&mut self, domain: DomainId, boot: BootId, upto: u64) {
+    fn confirms(&mut self, domain: DomainId, boot: BootId, (upto, open): (u64, &[u64])) {
+        if !open.is_empty() {
+            self.but_for.entry((domain, boot)).or_default().insert((upto, open.to_vec()));
+            return;
+        }
         let confirmed = self.confirmed.entry((domain, boot)).or_default();
         *confirmed = upto.max(*confirmed);
     }
@@ -69,14 +75,16 @@ impl Expired {
     /// The origin hears something.
     pub fn asked(&mut self, message: &Message) {
         match message {
-            Message::Confirm { domain, boot, upto } => self.confirms(*domain, *boot, *upto),
+            Message::Confirm { domain, boot, upto, open } => {
+                self.confirms(*domain, *boot, (*upto, open));
+            }
             Message::Commit { domain, commit } => self.asked_commit(*domain, commit),
             _ => {}
         }
     }
 
     fn asked_commit(&mut self, domain: DomainId, commit: &CommitRequest) {
-        self.confirms(domain, commit.id.boot, commit.confirmed);
+        self.confirms(domain, commit.id.boot, (commit.confirmed, &[]));
         if let Some(across) = &commit.across {
             let part = PartId { domain, id: commit.id };
             self.parts.insert(part, across.parts().to_vec());
@@ -119,7 +127,11 @@ impl Expired {
 
     fn is_expired(&self, domain: DomainId, id: CommitId) -> bool {
         let confirmed = self.confirmed.get(&(domain, id.boot));
-        confirmed.is_some_and(|upto| id.sequence <= *upto) || self.is_forgotten(domain, id.boot)
+        let but_for = self.but_for.get(&(domain, id.boot)).into_iter().flatten();
+        let mut but_for = but_for.filter(|(upto, _)| id.sequence <= *upto);
+        confirmed.is_some_and(|upto| id.sequence <= *upto)
+            || but_for.any(|(_, open)| !open.contains(&id.sequence))
+            || self.is_forgotten(domain, id.boot)
     }
 
     fn is_forgotten(&self, domain: DomainId, boot: BootId) -> bool {
@@ -144,8 +156,28 @@ mod tests {
     fn known() -> Expired {
         let mut expired = Expired::default();
         expired.durable(ONE, &LogRecord::Boot { boot: BootId(7), name: "a".into() });
-        expired.asked(&Message::Confirm { domain: ONE, boot: BootId(7), upto: 3 });
+        let (boot, open) = (BootId(7), Vec::new());
+        expired.asked(&Message::Confirm { domain: ONE, boot, upto: 3, open });
         expired
+    }
+
+    fn said_but_for_six() -> Expired {
+        let (mut expired, boot, open) = (known(), BootId(7), vec![6]);
+        expired.asked(&Message::Confirm { domain: ONE, boot, upto: 8, open });
+        expired
+    }
+
+    #[test]
+    fn what_is_confirmed_above_one_that_is_open_may_be() {
+        let expired = said_but_for_six();
+        expired.answered(&told(5));
+        expired.answered(&told(7));
+    }
+
+    #[test]
+    #[should_panic(expected = "P11")]
+    fn what_was_left_open_may_not() {
+        said_but_for_six().answered(&told(6));
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Bounds {
     pub requests_max: Option<usize>,
     /// Commits of a node without an outcome.
     pub commits_max: Option<usize>,
+    /// How many commits after one without an outcome a node confirms others without it.
+    pub open_after: Option<u64>,
     /// Bytes of them.
     pub commit_bytes_max: Option<usize>,
     /// Pages that a node has yet to prefetch.
@@ -70,7 +72,7 @@ impl Bounds {
     pub(super) fn draw(plan: &Plan) -> Self {
         let rng = &mut Rng::new(plan.seed ^ 0x00b0_47d5);
         if !rng.chance(1, 4) {
-            return Self::default().wait_less(plan);
+            return Self::default().wait_less(plan).leave_open(plan);
         }
         let wait_least = wait_least(plan);
         let mut bounds = Self {
@@ -93,6 +95,7 @@ impl Bounds {
             registered_bytes_max: some(rng, &[1, 600]),
             requests_max: some(rng, &[2, 4]),
             commits_max: some(rng, &[1, 2]),
+            open_after: None,
             commit_bytes_max: some(rng, &[1, 600]),
             prefetch_max: some(rng, &[1, 4]),
             refreshes_max: some(rng, &[1, 2]),
@@ -102,7 +105,14 @@ impl Bounds {
             // clients would wait in line for minutes.
             (bounds.requests_max, bounds.commits_max, bounds.commit_bytes_max) = (None, None, None);
         }
-        bounds.wait_less(plan)
+        bounds.wait_less(plan).leave_open(plan)
+    }
+
+    /// What is shipped is never reached. In half of the runs, drawn apart.
+    fn leave_open(mut self, plan: &Plan) -> Self {
+        let rng = &mut Rng::new(plan.seed ^ 0x0000_93e1);
+        self.open_after = rng.chance(1, 2).then(|| pick(rng, &[0, 3, 16]));
+        self
     }
 
     /// Where logs stand still and others wait for them, the origin waits for them for as short as it may: the runs are over
@@ -154,6 +164,7 @@ impl Bounds {
     pub(crate) fn of_node(&self, config: &mut CacheConfig) {
         set(&mut config.requests_max, self.requests_max);
         set(&mut config.commits_max, self.commits_max);
+        set(&mut config.open_after, self.open_after);
         set(&mut config.commit_bytes_max, self.commit_bytes_max);
         set(&mut config.prefetch_max, self.prefetch_max);
         set(&mut config.refreshes_max, self.refreshes_max);

@@ -3,6 +3,7 @@
 use super::link::violation;
 use super::{Cache, CacheReply, Out};
 use crate::commit::Outcome;
+use crate::confirmed::Confirmed;
 use crate::id::{BootId, CommitId, DomainId};
 use crate::message::{CloseReason, Message, NoBoot, RequestError};
 use crate::time::Instant;
@@ -30,7 +31,7 @@ impl Cache {
             entry.commits.registered = true;
             // What was confirmed before went nowhere, perhaps: a relay had no link, or the origin had
             // forgotten the boot.
-            entry.commits.told = 0;
+            entry.commits.told = Confirmed::default();
         }
         Ok(())
     }
@@ -95,7 +96,8 @@ impl Cache {
             let boot = commits.boot;
             commits.begin_anew(anew);
             crate::probe::probe("boot-ended");
-            self.send(domain, Message::Confirm { domain, boot, upto: u64::MAX }, out);
+            let (upto, open) = (u64::MAX, Vec::new());
+            self.send(domain, Message::Confirm { domain, boot, upto, open }, out);
         }
     }
 

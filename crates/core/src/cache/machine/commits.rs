@@ -6,9 +6,12 @@ use super::link::violation;
 use super::{Cache, CacheReply, Out};
 use crate::cache::transaction::CommitPart;
 use crate::commit::{Across, CommitRequest, Op, Outcome, PartId, Read, Write};
+use crate::confirmed::Confirmed;
 use crate::id::{CommitId, DomainId, HistoryId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
-use crate::message::{ACROSS_SINCE, CloseReason, Message, RESTORES_SINCE, RequestError};
+use crate::message::{
+    ACROSS_SINCE, CloseReason, Message, OPEN_SINCE, RESTORES_SINCE, RequestError,
+};
 use crate::share::{CommitRoom, Room};
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,7 +109,7 @@ impl Cache {
         commits.put(id, pending);
     }
 
-    /// The user's time is up. A commit that was never sent, or that its store has refused, is
+    /// The user's time is up. A commit that was never sent, or that was turned away, is
     /// withdrawn unless others wait for it; any other goes on, and is in doubt.
     pub(super) fn leave_commit(
         &mut self,
@@ -121,7 +124,7 @@ impl Cache {
             return in_doubt;
         };
         pending.users.remove(&user);
-        let refused = pending.refused();
+        let refused = pending.not_done();
         if !pending.users.is_empty() || (pending.ever_sent && refused.is_none()) {
             crate::probe::probe("commit-in-doubt");
             pending.told_in_doubt = true;
@@ -140,6 +143,7 @@ impl Cache {
         answer
     }
 
+    /// Sends the next commit that may go; false: none does. Those without
     /// an outcome are sent anew on each link: what the link has to keep is bounded in bytes too, or it would
     /// be closed for that, and the next one, for ever (bug 124).
     pub(super) fn send_commit(&mut self, domain: DomainId, out: &mut Out) -> bool {
@@ -201,7 +205,7 @@ impl Cache {
             let (beside, asks) = (pending.beside, pending.asks);
             commits.sent += pending.load();
             let commit = commits.request(id);
-            commits.told = commits.told.max(commit.confirmed);
+            commits.told.add(&Confirmed::new(commit.confirmed, []));
             let count = usize::from(!beside);
             self.standing(domain).outstanding += count;
             let across = commit.across.as_deref().filter(|_| !asks).map(Across::coordinator);
@@ -230,7 +234,7 @@ impl Cache {
         (pending.sent, pending.ever_sent) = (true, true);
         commits.sent += pending.load();
         let commit = commits.request(id);
-        commits.told = commits.told.max(commit.confirmed);
+        commits.told.add(&Confirmed::new(commit.confirmed, []));
         self.send(domain, Message::Commit { domain, commit }, out);
     }
 
@@ -314,7 +318,7 @@ impl Cache {
         &mut self,
         now: Instant,
         (domain, id): (DomainId, CommitId),
-        error: RequestError,
+        (error, passed): (RequestError, bool),
         out: &mut Out,
     ) -> Result<(), CloseReason> {
         let Some(entry) = self.domains.get_mut(&domain) else {
@@ -339,11 +343,12 @@ impl Cache {
         match error {
             RequestError::Full(_) | RequestError::Damaged { .. } | RequestError::Invalid(_) => {
                 let since = pending.unable.take().map_or(now, |(since, _)| since);
-                pending.unable = Some((since, error));
+                (pending.unable, pending.turned_away) = (Some((since, error)), None);
             }
             _ => {
                 pending.unable = None;
-                pending.in_doubt = true;
+                pending.in_doubt |= passed;
+                pending.turned_away = (!passed).then_some(error);
             }
         }
         let lasting =
@@ -419,13 +424,14 @@ impl Cache {
 
     /// Regular work: outcomes received are confirmed, so that the origin may forget them.
     pub(super) fn confirm(&mut self, domain: DomainId, out: &mut Out) {
+        let version = self.link_of(domain).map_or(0, |link| link.version);
+        let open_after = if version >= OPEN_SINCE { self.config.open_after } else { u64::MAX };
         let entry = self.domains.get_mut(&domain).expect("attached");
-        let live = entry.live();
-        let (upto, commits) = (entry.commits.confirmed(), &mut entry.commits);
-        let boot = commits.boot;
-        if live && upto > commits.told {
-            commits.told = upto;
-            self.send(domain, Message::Confirm { domain, boot, upto }, out);
+        let (live, commits) = (entry.live(), &mut entry.commits);
+        let (boot, received) = (commits.boot, commits.received(open_after));
+        if live && commits.told.add(&received) {
+            let (upto, open) = (received.upto(), received.open().collect());
+            self.send(domain, Message::Confirm { domain, boot, upto, open }, out);
         }
     }
 }

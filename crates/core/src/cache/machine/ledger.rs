@@ -3,8 +3,9 @@
 
 use super::CacheReply;
 use crate::commit::{Abort, Across, CommitRequest, Numbered, Op, Outcome, PartId, Read, Write};
+use crate::confirmed::Confirmed;
 use crate::id::{BootId, CommitId, HistoryId, PageId, RequestId, Stamp};
-use crate::message::RequestError;
+use crate::message::{OPEN_MAX, RequestError};
 use crate::share::Load;
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -48,6 +49,8 @@ pub(super) struct Pending {
     /// A copy may be under way that nothing answers: it was sent on a link that ended, or put off
     /// by a parent that had passed it on.
     pub(super) in_doubt: bool,
+    /// Why it was turned away last: nothing is under way of what was sent then.
+    pub(super) turned_away: Option<RequestError>,
     /// A store that is full, or cannot read a page, put it off: since when, and why. Unless it is in doubt it is not
     /// done, and will not be if it is not sent again.
     pub(super) unable: Option<(Instant, RequestError)>,
@@ -75,6 +78,7 @@ impl Pending {
             ever_sent: false,
             pause: PAUSE,
             in_doubt: false,
+            turned_away: None,
             unable: None,
             stamp: None,
         }
@@ -89,6 +93,13 @@ impl Pending {
     pub(super) fn refused(&self) -> Option<RequestError> {
         let (_, error) = self.unable.as_ref().filter(|_| !self.sent && !self.in_doubt)?;
         Some(error.clone())
+    }
+
+    /// The same of one that was turned away: it is not done, and will not be if it is not sent again.
+    pub(super) fn not_done(&self) -> Option<RequestError> {
+        let why = self.turned_away.as_ref().filter(|_| !self.sent && !self.in_doubt);
+        let why = why.map(|why| format!("the commit was put off ({why}), and is not done"));
+        self.refused().or_else(|| why.map(RequestError::Unavailable))
     }
 
     /// Pages that it changes and that are there: of those that it was to make this is known if it is
@@ -135,7 +146,7 @@ pub(super) struct Commits {
     /// Parts that have an outcome, of transactions of which others have none.
     pub(super) kept: BTreeSet<CommitId>,
     /// Confirmed to the parent on this link.
-    pub(super) told: u64,
+    pub(super) told: Confirmed,
     /// Pages that commits changed which are over: the parent counts the node for them, held or not.
     pub(super) left: Vec<PageId>,
     /// Pages that those under way write, and how many writes there are.
@@ -163,7 +174,7 @@ impl Commits {
             paused: BTreeSet::new(),
             ended: VecDeque::new(),
             kept: BTreeSet::new(),
-            told: 0,
+            told: Confirmed::default(),
             left: Vec::new(),
             written: BTreeMap::new(),
             named: BTreeSet::new(),
@@ -203,7 +214,7 @@ impl Commits {
         self.queue = self.unresolved.iter().copied().collect();
         self.sent = Load::default();
         self.paused.clear();
-        self.told = 0;
+        self.told = Confirmed::default();
         self.registered = false;
         self.asked_at = None;
         self.named.clear();
@@ -361,9 +372,10 @@ impl Commits {
         pending.filter(|pending| !pending.sent).map_or(0, |pending| pending.bytes)
     }
 
-    /// Whether it was ever sent, or is over.
-    pub(super) fn was_sent(&self, id: CommitId) -> bool {
-        self.pending.get(&id).is_none_or(|pending| pending.ever_sent)
+    /// Whether it is done, or may be, or is over.
+    pub(super) fn may_be_done(&self, id: CommitId) -> bool {
+        let may = |pending: &Pending| pending.stamp.is_some() || pending.sent || pending.in_doubt;
+        self.pending.get(&id).is_none_or(may)
     }
 
     /// Whether it is sent, or a copy of it may be under way.
@@ -427,7 +439,7 @@ impl Commits {
         self.registered = false;
         self.asked_at = None;
         self.next = 1;
-        self.told = 0;
+        self.told = Confirmed::default();
     }
 
     /// Every outcome up to this sequence has been received.
@@ -438,6 +450,27 @@ impl Commits {
             own.map_or(self.next, |id| id.sequence)
         };
         of(&self.unresolved).min(of(&self.kept)) - 1
+    }
+
+    /// Outcomes that have been received, for the parent to be told: those up to the first that has not. When more than
+    /// `open_after` commits were numbered since that one, all but those that have not: it may wait for another domain's
+    /// outage, and the origin puts off what comes after too many that are not confirmed (decision 0040).
+    pub(super) fn received(&self, open_after: u64) -> Confirmed {
+        let through = self.confirmed();
+        let last = self.next - 1;
+        if last - through <= open_after {
+            return Confirmed::new(through, []);
+        }
+        let first = CommitId { boot: self.boot, sequence: 0 };
+        let of = |ids: &BTreeSet<CommitId>| -> BTreeSet<u64> {
+            let own = ids.range(first..).take_while(|id| id.boot == self.boot);
+            own.map(|id| id.sequence).collect()
+        };
+        let mut open = of(&self.unresolved);
+        open.append(&mut of(&self.kept));
+        let upto = open.iter().nth(OPEN_MAX).map_or(last, |beyond| beyond - 1);
+        crate::probe::probe("outcomes-left-open");
+        Confirmed::new(upto, open)
     }
 
     /// Its outcome is known. What was not committed leaves nothing behind. Gives the stamp of one that is retained no more,
@@ -483,7 +516,7 @@ impl Commits {
             ("pages of commits that are over", self.left.len() + self.vain.len()),
             ("pages that were named while a commit was to make them", self.named.len()),
             ("commits of a forgotten boot", usize::from(self.expired)),
-            ("outcomes not confirmed", usize::from(self.confirmed() > self.told)),
+            ("outcomes not confirmed", usize::from(self.confirmed() > self.told.through())),
         ])
     }
 

@@ -246,8 +246,8 @@ impl Cache {
             Message::Committed { domain, id, outcome, history } => {
                 self.on_committed(domain, id, (outcome, history), now, out)
             }
-            Message::CommitDeferred { domain, id, error } => {
-                self.on_deferred(now, (domain, id), error, out)
+            Message::CommitDeferred { domain, id, error, passed } => {
+                self.on_deferred(now, (domain, id), (error, passed), out)
             }
             Message::Ids { request, history, range } => {
                 self.on_ids((link, request), history, range, out)

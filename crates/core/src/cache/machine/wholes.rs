@@ -242,19 +242,19 @@ impl Cache {
         }
     }
 
-    /// The user's time is up. A transaction of which nothing was sent is withdrawn, unless others wait for it; any
-    /// other goes on, and is in doubt.
+    /// The user's time is up. A transaction of which nothing was sent, or all that was sent was turned away, is withdrawn,
+    /// unless others wait for it; any other goes on, and is in doubt.
     pub(super) fn leave_whole(&mut self, name: PartId, user: RequestId) -> Answer {
         let in_doubt = Ok(CacheReply::InDoubt { commit: name.id, lost: false });
         let Some(whole) = self.wholes.open.get_mut(&name) else {
             return in_doubt;
         };
         whole.users.remove(&user);
-        let sent = whole.parts.iter().any(|(domain, id)| {
+        let may_be_done = whole.parts.iter().any(|(domain, id)| {
             let entry = self.domains.get(domain).expect("it is attached");
-            entry.commits.was_sent(*id)
+            entry.commits.may_be_done(*id)
         });
-        if sent || !whole.users.is_empty() {
+        if may_be_done || !whole.users.is_empty() {
             crate::probe::probe("transaction-over-several-in-doubt");
             whole.told_in_doubt = true;
             return in_doubt;
@@ -265,7 +265,9 @@ impl Cache {
             let entry = self.domains.get_mut(domain).expect("it is attached");
             entry.commits.withdraw(*id);
         }
-        Err(RequestError::Unavailable("the transaction was not sent, and is not done".into()))
+        Err(RequestError::Unavailable(
+            "the transaction was not sent, or was put off, and is not done".into(),
+        ))
     }
 
     /// A part has ended.

@@ -6,6 +6,7 @@ use super::volumes::Volume;
 use super::{Context, Domain, Event, Service};
 use crate::across::Turn;
 use crate::commit::{Change, IdRange, Outcome, PageChange};
+use crate::confirmed::Confirmed;
 use crate::downlink::Recent;
 use crate::id::{BootId, CommitId, LinkId, PageId, PageNo, RequestId, Stamp, VolumeId};
 use crate::machine::Fault;
@@ -233,7 +234,7 @@ impl Domain {
                     let ended = self.registering.remove(&boot).is_some_and(|it| it.ended);
                     self.boots.register(boot, &name, cx.now);
                     if ended {
-                        self.boots.told(boot, ENDED, cx.now);
+                        self.boots.told(boot, &Confirmed::new(ENDED, []), cx.now);
                     }
                     cx.links.registered(self.id, boot, cx.out);
                 }

@@ -1,9 +1,10 @@
 //! Boots and the outcomes of their commits: executed exactly once (rule 15, decision 0004).
 
 use crate::commit::Abort;
+use crate::confirmed::Confirmed;
 use crate::id::{BootId, CommitId, Stamp};
 use crate::machine::{Fault, Faults};
-use crate::message::certificate_of;
+use crate::message::{OPEN_MAX, certificate_of};
 use crate::record::BootMeta;
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,11 +29,11 @@ pub(super) struct Registering {
 struct Boot {
     /// Whose: no other name may use it.
     name: String,
-    /// Everything up to it is confirmed and forgotten.
-    confirmed: u64,
-    /// Committed after it.
+    /// Confirmed and forgotten.
+    confirmed: Confirmed,
+    /// Committed, and not confirmed.
     committed: BTreeMap<u64, Stamp>,
-    /// Refused after it, for reasons that may pass.
+    /// Refused for reasons that may pass, and not confirmed.
     aborted: BTreeMap<u64, Abort>,
     heard: Instant,
     /// When its node said that it ends: nothing is executed for it any more.
@@ -88,7 +89,8 @@ impl Boots {
             let entry = boots.boots.get_mut(&meta.boot).expect("registered just now");
             entry.committed = meta.committed.iter().copied().collect();
             entry.aborted = meta.aborted.iter().cloned().collect();
-            boots.confirm(meta.boot, meta.confirmed, now);
+            let confirmed = Confirmed::new(meta.confirmed, meta.open.iter().copied());
+            boots.confirm(meta.boot, &confirmed, now);
         }
         boots
     }
@@ -120,7 +122,7 @@ impl Boots {
     pub(super) fn register(&mut self, boot: BootId, name: &str, now: Instant) {
         let entry = self.boots.entry(boot).or_insert_with(|| Boot {
             name: name.to_owned(),
-            confirmed: 0,
+            confirmed: Confirmed::default(),
             committed: BTreeMap::new(),
             aborted: BTreeMap::new(),
             heard: now,
@@ -177,14 +179,14 @@ impl Boots {
 
     /// What is known of a commit; takes its word for what the node has received.
     pub(super) fn look_up(&mut self, id: CommitId, confirmed: u64, now: Instant) -> Known {
-        self.confirm(id.boot, confirmed, now);
+        self.confirm(id.boot, &Confirmed::new(confirmed, []), now);
         if self.leaving.contains(&id.boot) {
             return Known::Leaving;
         }
         let Some(boot) = self.boots.get(&id.boot) else {
             return Known::Expired;
         };
-        if id.sequence <= boot.confirmed {
+        if boot.confirmed.has(id.sequence) {
             crate::probe::probe("outcome-confirmed-before");
             return Known::Expired;
         }
@@ -192,10 +194,12 @@ impl Boots {
         match (committed.get(&id.sequence), aborted.get(&id.sequence)) {
             (Some(stamp), _) => Known::Committed(*stamp),
             (None, Some(abort)) => Known::Aborted(abort.clone()),
-            // The next one that can be confirmed is never refused: all others wait for that.
+            // The next one that can be confirmed is never refused: all others wait for that. Nor those that others do not
+            // wait for: they are few.
             (None, None)
                 if committed.len() + aborted.len() >= OUTCOMES_MAX
-                    && id.sequence != boot.confirmed + 1 =>
+                    && id.sequence > boot.confirmed.upto()
+                    && id.sequence != boot.confirmed.first_open() =>
             {
                 Known::Full
             }
@@ -203,29 +207,42 @@ impl Boots {
         }
     }
 
-    /// The node has received every outcome up to `upto`; with the greatest there is it says that it ends.
-    pub(super) fn confirm(&mut self, id: BootId, upto: u64, now: Instant) {
+    /// The node has received these outcomes; with all up to the greatest number there is it says that it ends.
+    pub(super) fn confirm(&mut self, id: BootId, confirmed: &Confirmed, now: Instant) {
         let Some(boot) = self.boots.get_mut(&id) else {
             return;
         };
         boot.heard = now;
         // u64::MAX stands for the boot itself in the log, so no sequence reaches it.
-        let upto = upto.min(ENDED);
-        if upto == ENDED && boot.ended.is_none() {
+        let capped;
+        let confirmed = if confirmed.upto() > ENDED {
+            capped = Confirmed::new(ENDED, confirmed.open());
+            &capped
+        } else {
+            confirmed
+        };
+        if confirmed.through() == ENDED && boot.ended.is_none() {
             boot.ended = Some(now);
             self.ended.insert((now, id));
         }
-        if upto > boot.confirmed {
-            boot.confirmed = upto;
-            boot.committed = boot.committed.split_off(&(upto + 1));
-            boot.aborted = boot.aborted.split_off(&(upto + 1));
+        if !boot.confirmed.add(confirmed) {
+            return;
+        }
+        let now_confirmed = &boot.confirmed;
+        if now_confirmed.through() == now_confirmed.upto() {
+            let rest = now_confirmed.upto() + 1;
+            boot.committed = boot.committed.split_off(&rest);
+            boot.aborted = boot.aborted.split_off(&rest);
+        } else {
+            boot.committed.retain(|sequence, _| !now_confirmed.has(*sequence));
+            boot.aborted.retain(|sequence, _| !now_confirmed.has(*sequence));
         }
     }
 
     /// A commit became durable.
     pub(super) fn committed(&mut self, id: CommitId, stamp: Stamp) {
         if let Some(boot) = self.boots.get_mut(&id.boot)
-            && id.sequence > boot.confirmed
+            && !boot.confirmed.has(id.sequence)
         {
             boot.committed.insert(id.sequence, stamp);
         }
@@ -234,17 +251,17 @@ impl Boots {
     /// A refusal became durable.
     pub(super) fn aborted(&mut self, id: CommitId, abort: &Abort) {
         if let Some(boot) = self.boots.get_mut(&id.boot)
-            && id.sequence > boot.confirmed
+            && !boot.confirmed.has(id.sequence)
         {
             boot.aborted.insert(id.sequence, abort.clone());
         }
     }
 
-    /// The node says that it has received every outcome up to `upto`. That it ends is to be logged: what else is confirmed
-    /// comes with the next install.
-    pub(super) fn told(&mut self, id: BootId, upto: u64, now: Instant) {
+    /// The node says that it has received these outcomes. That it ends is to be logged: what else is confirmed comes with
+    /// the next install.
+    pub(super) fn told(&mut self, id: BootId, confirmed: &Confirmed, now: Instant) {
         let had_ended = self.ended.len();
-        self.confirm(id, upto, now);
+        self.confirm(id, confirmed, now);
         if self.ended.len() > had_ended {
             self.unlogged.insert(id);
         }
@@ -308,7 +325,8 @@ impl Boots {
         let meta = self.boots.iter().map(|(id, boot)| BootMeta {
             boot: *id,
             name: boot.name.clone(),
-            confirmed: boot.confirmed,
+            confirmed: boot.confirmed.upto(),
+            open: boot.confirmed.open().filter(|_| !faults.has(Fault::OpenUnlisted)).collect(),
             committed: boot.committed.iter().map(|(s, stamp)| (*s, *stamp)).collect(),
             aborted: boot.aborted.iter().map(|(s, abort)| (*s, abort.clone())).collect(),
         });
@@ -331,13 +349,67 @@ impl Boots {
         }
         for boot in self.boots.values() {
             assert!(
-                boot.committed.len() + boot.aborted.len() <= OUTCOMES_MAX + 8192,
+                boot.committed.len() + boot.aborted.len() <= OUTCOMES_MAX + OPEN_MAX + 8192,
                 "outcomes of a boot outgrew their bound"
             );
             for (sequence, stamp) in &boot.committed {
-                assert!(*sequence > boot.confirmed, "a confirmed outcome is kept");
+                assert!(!boot.confirmed.has(*sequence), "a confirmed outcome is kept");
                 assert!(*stamp <= durable, "an outcome that is not durable");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOOT: BootId = BootId(7);
+    const NOW: Instant = Instant(0);
+
+    fn known(boots: &mut Boots, sequence: u64) -> Known {
+        boots.look_up(CommitId { boot: BOOT, sequence }, 0, NOW)
+    }
+
+    /// The story of bug 229: the first commit is a part of a transaction whose other domain is out of service, and all of
+    /// its node's that followed were kept, until there were so many that no more were taken on.
+    #[test]
+    fn an_outcome_that_is_left_open_keeps_no_others() {
+        let mut boots = Boots::default();
+        boots.register(BOOT, "node", NOW);
+        let last = OUTCOMES_MAX as u64 + 1;
+        (2..=last).for_each(|sequence| {
+            boots.committed(CommitId { boot: BOOT, sequence }, Stamp(sequence));
+        });
+        assert_eq!(known(&mut boots, last + 1), Known::Full);
+        assert_eq!(known(&mut boots, 1), Known::New, "it is never refused for want of room");
+        boots.told(BOOT, &Confirmed::new(last, [1, 3]), NOW);
+        boots.check(Stamp(last), 0);
+        let of_today = |boots: &mut Boots| {
+            assert_eq!(known(boots, 1), Known::New);
+            assert_eq!(known(boots, 2), Known::Expired);
+            assert_eq!(known(boots, 3), Known::Committed(Stamp(3)));
+            assert_eq!(known(boots, last), Known::Expired);
+            assert_eq!(known(boots, last + 1), Known::New);
+        };
+        of_today(&mut boots);
+        let meta = boots.meta(Faults::NONE);
+        of_today(&mut Boots::recover(&meta, NOW));
+        boots.committed(CommitId { boot: BOOT, sequence: 1 }, Stamp(last + 1));
+        boots.told(BOOT, &Confirmed::new(last, []), NOW);
+        assert_eq!(known(&mut boots, 1), Known::Expired);
+        assert_eq!(known(&mut boots, 3), Known::Expired);
+    }
+
+    /// Those that are open are few, whatever a node says.
+    #[test]
+    fn what_is_left_open_does_not_add_up() {
+        let mut boots = Boots::default();
+        boots.register(BOOT, "node", NOW);
+        for round in 1..10 {
+            let open = round * 10_000 + 1..=round * 10_000 + OPEN_MAX as u64;
+            boots.told(BOOT, &Confirmed::new((round + 1) * 10_000, open), NOW);
+            assert!(boots.boots[&BOOT].confirmed.open().count() <= OPEN_MAX);
         }
     }
 }

@@ -124,7 +124,7 @@ impl Domain {
                         None => self.gather_abort(id, abort),
                     }
                 }
-                Err(full) => cx.links.defer(link, self.id, id, full, cx.out),
+                Err(full) => cx.links.turn_away(link, self.id, id, full, cx.out),
             }
             return;
         }
@@ -172,11 +172,10 @@ impl Domain {
     /// Puts off a commit for which there is no room. How a part ends that is prepared will be known here: its node must
     /// not take it for one that waits for the others in vain.
     fn put_off(&self, cx: &mut Context<'_>, link: LinkId, id: CommitId, why: String) {
-        let error = match self.parts.has_prepared(id) {
-            true => RequestError::Unavailable(why),
-            false => RequestError::Busy(why),
-        };
-        cx.links.defer(link, self.id, id, error, cx.out);
+        match self.parts.has_prepared(id) {
+            true => cx.links.defer(link, self.id, id, RequestError::Unavailable(why), cx.out),
+            false => cx.links.turn_away(link, self.id, id, RequestError::Busy(why), cx.out),
+        }
     }
 
     /// Whether one more commit may wait, of so many bytes: one always may. Error: how many do.

@@ -14,6 +14,7 @@ use super::volumes::Volume;
 use super::{Domain, Service};
 use crate::across::Prepared;
 use crate::commit::{Op, PageKind, Write};
+use crate::confirmed::Confirmed;
 use crate::downlink::Ring;
 use crate::id::{HistoryId, PageId, PageNo, Stamp, VolumeId};
 use crate::machine::Fault;
@@ -207,7 +208,9 @@ impl Domain {
                 }
             }
             LogRecord::Confirmed { boot, upto } if upto == u64::MAX => self.boots.forget(boot),
-            LogRecord::Confirmed { boot, upto } => self.boots.confirm(boot, upto, now),
+            LogRecord::Confirmed { boot, upto } => {
+                self.boots.confirm(boot, &Confirmed::new(upto, []), now);
+            }
             LogRecord::Ids { volume, next } => {
                 let entry = match self.volumes.get_mut(&volume) {
                     None if deleted.contains(&volume) => return Ok(()),

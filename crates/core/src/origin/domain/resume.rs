@@ -2,6 +2,7 @@
 
 use super::boots::{ENDED, Registering};
 use super::{Context, Domain};
+use crate::confirmed::Confirmed;
 use crate::downlink::{
     Answer, Feed, Follower, IndexWalk, Part, Phase, Register, Registration, Ring, Verdict, Walk,
     anothers, judge,
@@ -217,12 +218,14 @@ impl Domain {
     }
 
     /// Outcomes were received.
-    pub(in crate::origin) fn confirm(&mut self, boot: BootId, upto: u64, now: Instant) {
+    pub(in crate::origin) fn confirm(&mut self, boot: BootId, confirmed: &Confirmed, now: Instant) {
+        let all = Confirmed::new(confirmed.upto(), []);
+        let confirmed = if self.faults.has(Fault::OpenConfirmed) { &all } else { confirmed };
         if let Some(registering) = self.registering.get_mut(&boot) {
-            registering.ended |= upto >= ENDED;
+            registering.ended |= confirmed.through() >= ENDED;
         }
         if !self.faults.has(Fault::OutcomesKept) {
-            self.boots.told(boot, upto, now);
+            self.boots.told(boot, confirmed, now);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::time::{Duration, Instant, WallTime};
 use bytes::Bytes;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 fn stamp() -> impl Strategy<Value = Stamp> {
     prop_oneof![0..1000u64, 0..Stamp::LIMIT].prop_map(Stamp)
@@ -344,10 +345,9 @@ fn upward() -> impl Strategy<Value = Message> {
             pages,
             done
         }),
-        (domain(), boot(), any::<u64>()).prop_map(|(domain, boot, upto)| Message::Confirm {
-            domain,
-            boot,
-            upto
+        (domain(), boot(), any::<u64>(), open()).prop_map(|(domain, boot, upto, open)| {
+            let open = open.into_iter().filter(|sequence| *sequence <= upto).collect();
+            Message::Confirm { domain, boot, upto, open }
         }),
         (domain(), any::<u64>())
             .prop_map(|(domain, sent)| Message::Beat { domain, sent: Instant(sent) }),
@@ -598,9 +598,9 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
         2 => (domain(), commit_id(), outcome(), any::<u128>()).prop_map(|(domain, id, outcome, history)| {
             Message::Committed { domain, id, outcome, history: HistoryId(history) }
         }),
-        1 => (domain(), commit_id(), error()).prop_map(|(domain, id, error)| {
-            Message::CommitDeferred { domain, id, error }
-        }),
+        1 => (domain(), commit_id(), error(), any::<bool>()).prop_map(
+            |(domain, id, error, passed)| Message::CommitDeferred { domain, id, error, passed }
+        ),
         4 => stream(),
         1 => (request(), domain(), vec(answer(), 0..10)).prop_map(|(request, domain, pages)| {
             Message::Pages { request, domain, pages }
@@ -682,6 +682,14 @@ fn about_rights() -> impl Strategy<Value = Message> {
     ]
 }
 
+/// Outcomes that are left open, ascending.
+fn open() -> impl Strategy<Value = BTreeSet<u64>> {
+    prop_oneof![
+        3 => Just(BTreeSet::new()),
+        1 => proptest::collection::btree_set(prop_oneof![1u64..300, 1u64..], 0..6),
+    ]
+}
+
 /// Never empty.
 fn node_name() -> impl Strategy<Value = String> {
     text().prop_map(|name| format!("n{name}"))
@@ -714,11 +722,13 @@ pub(super) fn record() -> impl Strategy<Value = LogRecord> {
 pub(super) fn meta() -> impl Strategy<Value = DomainMeta> {
     let committed = vec((any::<u64>(), stamp()), 0..5);
     let aborted = vec((any::<u64>(), abort()), 0..3);
-    let boot = (boot(), node_name(), any::<u64>(), committed, aborted).prop_map(
-        |(boot, name, confirmed, committed, aborted)| BootMeta {
+    let confirmed = (any::<u64>(), open());
+    let boot = (boot(), node_name(), confirmed, committed, aborted).prop_map(
+        |(boot, name, (confirmed, open), committed, aborted)| BootMeta {
             boot,
             name,
             confirmed,
+            open: open.into_iter().filter(|sequence| *sequence <= confirmed).collect(),
             committed,
             aborted,
         },

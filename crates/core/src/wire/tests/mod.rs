@@ -244,10 +244,10 @@ fn long_explanations_are_cut_at_a_character() {
 #[test]
 fn metadata_of_another_format_is_named() {
     let mut bytes = encode_meta(&crate::record::DomainMeta::default()).to_vec();
-    assert_eq!(bytes[..2], [8, 4]);
+    assert_eq!(bytes[..2], [8, 5]);
     bytes[1] = 9;
     let error = decode_meta(bytes.into()).expect_err("format 9");
-    assert_eq!(error.to_string(), "metadata format 9; this version reads 1 to 4");
+    assert_eq!(error.to_string(), "metadata format 9; this version reads 1 to 5");
 }
 
 /// A log record of before boots had names was read as one of a boot without a name: the node of that

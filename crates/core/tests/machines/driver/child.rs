@@ -183,7 +183,16 @@ pub(super) fn says(c: &mut Choices<'_>, hints: &mut Hints, who: &Who, now: Insta
         11 => Message::Holding { domain: c.domain(), pages: c.page_set(), done: !c.rarely(3) },
         12 => {
             let boot = c.boot(who.boot);
-            Message::Confirm { domain: c.domain(), boot, upto: c.near(hints.sequence) }
+            let (domain, upto) = (c.domain(), c.near(hints.sequence));
+            let mut open = Vec::new();
+            if c.rarely(3) {
+                open.extend(
+                    (0..c.below(4)).map(|_| c.near(upto)).filter(|n| (1..=upto).contains(n)),
+                );
+                open.sort_unstable();
+                open.dedup();
+            }
+            Message::Confirm { domain, boot, upto, open }
         }
         13 => {
             let (request, volume) = (request(c, hints), c.volume());

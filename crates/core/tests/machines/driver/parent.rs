@@ -325,7 +325,8 @@ impl Parent {
 
     fn committed(&mut self, c: &mut Choices<'_>, domain: DomainId, id: CommitId) -> Message {
         if c.rarely(6) {
-            return Message::CommitDeferred { domain, id, error: c.error() };
+            let (error, passed) = (c.error(), !c.rarely(3));
+            return Message::CommitDeferred { domain, id, error, passed };
         }
         let history = c.history(self.hints.history());
         Message::Committed { domain, id, outcome: c.outcome(self.hints.through), history }

@@ -416,7 +416,7 @@ fn schedule_9_late_copies() {
     run.settle();
     run.link(vec![received(
         1,
-        Message::Confirm { domain: DomainId(1), boot: BootId(10), upto: 2 },
+        Message::Confirm { domain: DomainId(1), boot: BootId(10), upto: 2, open: Vec::new() },
     )]);
     run.link(whole());
     run.settle();

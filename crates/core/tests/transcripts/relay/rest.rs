@@ -129,3 +129,47 @@ fn bug_84_fetched_for_nobody() {
     run.step(vec![pages(4, 4, 0, 5)]);
     run.0.end("relay_bug_84_fetched_for_nobody");
 }
+
+/// The line up is lost, and a parent that speaks this version is there: a's boot is registered anew.
+fn with_a_parent_of(run: &mut Run, version: u32, request: u64) {
+    run.connect_in(version);
+    run.quietly(vec![resumed(request, 5, 5, &[])]);
+    run.quietly(vec![up(Message::Registered { domain: DOMAIN, boot: BootId(10) })]);
+}
+
+#[test]
+fn bug_229_outcomes_left_open_below() {
+    let mut run = Run::new(
+        "A node waits for the outcome of its second commit, whose transaction has a part in a domain that is out of \
+         service, and has received all others (bug 229). So it says, and the relay passes it on. A parent of before, \
+         which would take all five for received, is told of the first.",
+    );
+    run.two_nodes();
+    with_a_parent_of(&mut run, 7, 2);
+    run.step(vec![confirm_but_for(1, 10, 5, &[2])]);
+    with_a_parent_of(&mut run, 6, 3);
+    run.step(vec![confirm_but_for(1, 10, 5, &[2])]);
+    run.step(vec![confirm(1, 10, 5)]);
+    run.0.end("relay_bug_229_outcomes_left_open_below");
+}
+
+#[test]
+fn bug_230_lost_with_the_line_or_turned_away() {
+    let mut run = Run::new(
+        "A commit is passed on, and the line up is lost: it may be done, and a is told that it was passed on. It comes \
+         again, and goes nowhere: nothing is done of that. On the next line the parent puts off what it did not take \
+         on, and then what it did: a is told what the parent says.",
+    );
+    run.two_nodes();
+    let commit = Commit::new(10, 1, 5).put(3, 1, 1, "x");
+    run.step(vec![commit.clone().on(1)]);
+    run.step(vec![("up closed".into(), LinkInput::Closed { link: LinkId(9), reason: None })]);
+    run.step(vec![commit.clone().on(1)]);
+    with_a_parent_of(&mut run, 7, 2);
+    for passed in [false, true] {
+        let (id, error) = (commit.0.id, RequestError::Busy("64 commits wait".into()));
+        run.step(vec![commit.clone().on(1)]);
+        run.step(vec![up(Message::CommitDeferred { domain: DOMAIN, id, error, passed })]);
+    }
+    run.0.end("relay_bug_230_lost_with_the_line_or_turned_away");
+}

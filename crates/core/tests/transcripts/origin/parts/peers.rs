@@ -516,7 +516,8 @@ impl Pair {
         }
         for at in 0..2 {
             let (domain, boot) = (DomainId(at as u64 + 1), BootId(10));
-            let confirm = Message::Confirm { domain, boot, upto: self.sent };
+            let (upto, open) = (self.sent, Vec::new());
+            let confirm = Message::Confirm { domain, boot, upto, open };
             self.takes(at, vec![OriginInput::Link(received(1, confirm).1)]);
             while !self.sites[at].queue.is_empty() {
                 self.works(at);
