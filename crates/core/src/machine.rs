@@ -353,6 +353,8 @@ pub enum Fault {
     OpenConfirmed,
     /// Rule 15: metadata does not say which outcomes were left open.
     OpenUnlisted,
+    /// Groups: what a copy from a neighbour does not know is taken for known.
+    HolesFilled,
     /// P11: a relay says of what was on its way over a line that was lost that it was not passed on.
     LostUnpassed,
 }

@@ -9,7 +9,7 @@ use crate::across::{ORIGINS_SINCE, OriginMessage};
 use crate::commit::{Change, CommitRequest, IdRange, Outcome, PageKind};
 use crate::group::{GROUPS_SINCE, GroupMessage};
 use crate::id::{
-    BootId, CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Stamp, VolumeId,
+    BootId, CommitId, DomainId, HistoryId, PageId, PageNo, RequestId, Slot, Stamp, VolumeId,
 };
 use crate::rights::{Access, Denied, Effective, Right, Rights, RightsEdit};
 use crate::time::{Duration, Instant, WallTime};
@@ -75,6 +75,8 @@ pub const CHANGES_PER_ADVANCE_MAX: usize = 1 << 16;
 pub const TOUCHED_PER_ADVANCE_MAX: usize = 1 << 19;
 /// Most outcomes left open in one `Confirm`.
 pub const OPEN_MAX: usize = 4096;
+/// Most slots of a page that are not known ([`PageBody::Holed`]).
+pub const HOLES_MAX: usize = 1024;
 /// Most volumes in one `Volumes`.
 pub const VOLUMES_PER_MESSAGE_MAX: usize = 1024;
 /// Most domains in one `Welcome`.
@@ -334,8 +336,31 @@ pub enum PageBody {
     Valid,
     /// Its bytes, checksummed: see `page`.
     Data(Bytes),
+    /// The same of a copy of which some slots are not known: what the bytes say of those may be of before. Between
+    /// neighbours alone, where [`crate::group::GroupMessage::Help`] says that it does.
+    Holed(Bytes, Vec<Slot>),
     /// There is no such page (never made, or deleted).
     Absent,
+}
+
+impl PageBody {
+    /// The bytes that are in it.
+    #[must_use]
+    pub fn image(&self) -> Option<&Bytes> {
+        match self {
+            Self::Data(image) | Self::Holed(image, _) => Some(image),
+            Self::Valid | Self::Absent => None,
+        }
+    }
+
+    /// Slots that are not known, ascending.
+    #[must_use]
+    pub fn holes(&self) -> &[Slot] {
+        match self {
+            Self::Holed(_, holes) => holes,
+            Self::Valid | Self::Data(_) | Self::Absent => &[],
+        }
+    }
 }
 
 /// What a returning child is told of its copies.

@@ -107,6 +107,7 @@ fn mix<'a>(mixer: &'a mut Mixer, message: &Message) -> &'a mut Mixer {
                 let body = match &page.body {
                     PageBody::Valid => 1,
                     PageBody::Data(bytes) => bytes.len() as u64,
+                    PageBody::Holed(bytes, holes) => (bytes.len() + holes.len()) as u64,
                     PageBody::Absent => 2,
                 };
                 mixer.add(page.page.page.0).add(page.version.0).add(page.as_of.0).add(body);

@@ -179,6 +179,7 @@ pub const GROUP_FAULTS: &[Planted<Fault>] = &[
     planted(Fault::HelpUnawaited, "help-unawaited", STATE),
     planted(Fault::PointedForgetsKept, "pointed-forgets-kept", STATE),
     planted(Fault::HolesHelped, "holes-helped", STATE),
+    planted(Fault::HolesFilled, "holes-filled", STATE),
     planted(Fault::PointsToAll, "points-to-all", &[By::Rights, By::Progress]),
     planted(Fault::TransferOfGone, "transfer-of-gone", REST),
     planted(Fault::TransferUntimed, "transfer-untimed", REST),

@@ -43,6 +43,9 @@ impl PageCopy {
     /// Bytes counted for a copy beside its image: entries of the map, the policy and the list.
     pub const OVERHEAD_BYTES: usize = 320;
 
+    /// A copy of which more slots are known stale is not worth its place.
+    pub const HOLES_MAX: usize = crate::message::HOLES_MAX;
+
     /// Whether no slot is known stale.
     #[must_use]
     pub fn complete(&self) -> bool {

@@ -392,7 +392,7 @@ impl Downlinks {
     }
 
     /// The protocol version spoken on a link.
-    fn version(&self, link: LinkId) -> Option<u32> {
+    pub(crate) fn version(&self, link: LinkId) -> Option<u32> {
         self.links.get(&link)?.child().map(|child| child.version)
     }
 

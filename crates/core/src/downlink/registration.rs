@@ -33,16 +33,17 @@ impl PageSet {
         new
     }
 
-    /// Removes a page.
-    pub(crate) fn remove(&mut self, id: PageId) {
+    /// Removes a page; whether it was there.
+    pub(crate) fn remove(&mut self, id: PageId) -> bool {
         let Some(words) = self.volumes.get_mut(&id.volume) else {
-            return;
+            return false;
         };
         let Some(word) = words.get_mut(&(id.page.0 / 64)) else {
-            return;
+            return false;
         };
         let bit = 1 << (id.page.0 % 64);
-        self.len -= usize::from(*word & bit != 0);
+        let had = *word & bit != 0;
+        self.len -= usize::from(had);
         *word &= !bit;
         if *word == 0 {
             words.remove(&(id.page.0 / 64));
@@ -51,6 +52,7 @@ impl PageSet {
                 self.volumes.remove(&id.volume);
             }
         }
+        had
     }
 
     /// Removes all pages of a volume.

@@ -26,6 +26,9 @@ pub struct GroupConfig {
     /// A transfer of which its asker says nothing for so long is taken for one that is over: the
     /// redirector sends no notice for the page meanwhile (rule 7). Default: 60 s.
     pub transfer_max: Duration,
+    /// A page that nobody has complete, and that somebody has with holes, is had from there by who has no copy of it; what he
+    /// misses then comes from above. Default: no, neighbours send complete copies.
+    pub holes: bool,
     /// For experiments: a commit of a member counts as of the state that every member has acknowledged that may
     /// hold a page of which it read (group acknowledgement, BuddyCache, section 3.3), so that a slow one has
     /// others' transactions aborted. Default: no, each commit stands for itself (solo commit).
@@ -43,6 +46,7 @@ impl Default for GroupConfig {
             update_bytes_max: 64 << 10,
             updates_bytes_max: 16 << 20,
             transfer_max: Duration::from_secs(60),
+            holes: false,
             ack: false,
         }
     }

@@ -21,6 +21,8 @@ struct Joined {
     reaches: BTreeSet<BootId>,
     /// Pages of which its copy is complete, or on its way from above.
     complete: BTreeMap<DomainId, PageSet>,
+    /// Pages of which its copy has holes, where neighbours send such copies.
+    holed: BTreeMap<DomainId, PageSet>,
     /// Pages that it awaits from neighbours; whether they have changed since.
     awaits: BTreeMap<(DomainId, PageId), bool>,
     /// Pages that did not come from a neighbour: its next request for one goes up.
@@ -39,7 +41,32 @@ struct Joined {
 struct Transfer {
     domain: DomainId,
     helper: LinkId,
+    /// The copy that is sent may have holes.
+    holes: bool,
     deadline: Instant,
+}
+
+/// Who helps with a page.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Helper {
+    /// At which link.
+    pub(crate) link: LinkId,
+    /// With a copy that may have holes: nobody has a complete one.
+    pub(crate) holes: bool,
+}
+
+impl Joined {
+    /// Its copy of a page has holes now, if it was complete.
+    fn changed(&mut self, domain: DomainId, page: PageId, holes: bool) {
+        let complete = self.complete.get_mut(&domain);
+        if complete.is_some_and(|complete| complete.remove(page)) && holes {
+            self.holed.entry(domain).or_default().insert(page);
+        }
+    }
+
+    fn has_holed(&self, domain: DomainId, page: PageId) -> bool {
+        self.holed.get(&domain).is_some_and(|holed| holed.contains(page))
+    }
 }
 
 /// Members, what they have, and what is under way between them.
@@ -93,6 +120,7 @@ impl Directory {
             member,
             reaches: BTreeSet::new(),
             complete: BTreeMap::new(),
+            holed: BTreeMap::new(),
             awaits: BTreeMap::new(),
             above: BTreeSet::new(),
             helping: 0,
@@ -159,19 +187,43 @@ impl Directory {
     /// A member has the page complete, or will.
     pub(crate) fn has(&mut self, link: LinkId, domain: DomainId, page: PageId) {
         let Some(joined) = self.members.get_mut(&link) else { return };
+        if let Some(holed) = joined.holed.get_mut(&domain) {
+            holed.remove(page);
+        }
         let complete = joined.complete.entry(domain).or_default();
         complete.insert(page);
-        if complete.bytes() > self.config.directory_bytes_max {
+        self.bound(link, domain);
+    }
+
+    /// A member has the page with holes.
+    fn has_holed(&mut self, link: LinkId, domain: DomainId, page: PageId) {
+        let Some(joined) = self.members.get_mut(&link) else { return };
+        if let Some(complete) = joined.complete.get_mut(&domain) {
+            complete.remove(page);
+        }
+        joined.holed.entry(domain).or_default().insert(page);
+        self.bound(link, domain);
+    }
+
+    /// What a member has in a domain is forgotten when it takes too much memory.
+    fn bound(&mut self, link: LinkId, domain: DomainId) {
+        let Some(joined) = self.members.get_mut(&link) else { return };
+        let sets = [joined.complete.get(&domain), joined.holed.get(&domain)];
+        let bytes: usize = sets.into_iter().flatten().map(PageSet::bytes).sum();
+        if bytes > self.config.directory_bytes_max {
             crate::probe::probe("directory-forgets");
-            *complete = PageSet::default();
+            joined.complete.remove(&domain);
+            joined.holed.remove(&domain);
         }
     }
 
     /// A member does not have it, or not complete.
     pub(crate) fn lacks(&mut self, link: LinkId, domain: DomainId, page: PageId) {
-        let joined = self.members.get_mut(&link);
-        if let Some(complete) = joined.and_then(|joined| joined.complete.get_mut(&domain)) {
-            complete.remove(page);
+        let Some(joined) = self.members.get_mut(&link) else { return };
+        for set in [&mut joined.complete, &mut joined.holed] {
+            if let Some(set) = set.get_mut(&domain) {
+                set.remove(page);
+            }
         }
     }
 
@@ -181,8 +233,10 @@ impl Directory {
         let of_volume = (domain, *of_volume.start())..=(domain, *of_volume.end());
         for joined in self.members.values_mut() {
             joined.awaits.range_mut(of_volume.clone()).for_each(|(_, changed)| *changed = true);
-            if let Some(complete) = joined.complete.get_mut(&domain) {
-                complete.remove_volume(volume);
+            for set in [&mut joined.complete, &mut joined.holed] {
+                if let Some(set) = set.get_mut(&domain) {
+                    set.remove_volume(volume);
+                }
             }
         }
     }
@@ -193,10 +247,8 @@ impl Directory {
             if let Some(changed) = joined.awaits.get_mut(&(domain, page)) {
                 *changed = true;
             }
-            if Some(*link) != by
-                && let Some(complete) = joined.complete.get_mut(&domain)
-            {
-                complete.remove(page);
+            if Some(*link) != by {
+                joined.changed(domain, page, self.config.holes);
             }
         }
     }
@@ -220,6 +272,7 @@ impl Directory {
         for (other, joined) in &mut self.members {
             if link.is_none_or(|link| link == *other) {
                 joined.complete.remove(&domain);
+                joined.holed.remove(&domain);
                 let first = (domain, PageId::default());
                 let of = joined.awaits.range_mut(first..).take_while(|((d, _), _)| *d == domain);
                 of.for_each(|(_, changed)| *changed = true);
@@ -237,8 +290,9 @@ impl Directory {
         now: Instant,
         key: Key,
         domain: DomainId,
+        knows_holes: bool,
         mut may: impl FnMut(LinkId) -> bool,
-    ) -> Option<LinkId> {
+    ) -> Option<Helper> {
         let (asker, _, page) = key;
         if self.members.get_mut(&asker)?.above.remove(&(domain, page)) {
             crate::probe::probe("neighbour-did-not-help");
@@ -249,22 +303,31 @@ impl Directory {
         if asks.asking >= self.config.asking_max || self.transfers.contains_key(&key) {
             return None;
         }
+        // Who has a copy with holes misses one of them.
+        let with_holes = self.config.holes && knows_holes && !asks.has_holed(domain, page);
+        let complete = |joined: &Joined| {
+            joined.complete.get(&domain).is_some_and(|complete| complete.contains(page))
+        };
         let helps = |(link, joined): &(&LinkId, &Joined)| {
             **link != asker
                 && joined.helping < self.config.helping_max
-                && joined.complete.get(&domain).is_some_and(|complete| complete.contains(page))
+                && (complete(joined) || with_holes && joined.has_holed(domain, page))
                 && asks.reaches.contains(&joined.member.life)
                 && joined.rests_until.is_none_or(|until| until <= now)
                 && may(**link)
         };
-        let load = |(_, joined): &(&LinkId, &Joined)| (joined.helping, joined.chosen);
-        self.members.iter().filter(helps).min_by_key(load).map(|(link, _)| *link)
+        let load =
+            |(_, joined): &(&LinkId, &Joined)| (!complete(joined), joined.helping, joined.chosen);
+        let (link, joined) = self.members.iter().filter(helps).min_by_key(load)?;
+        Some(Helper { link: *link, holes: !complete(joined) })
     }
 
     /// A page is on its way from one member to another.
-    pub(crate) fn point(&mut self, now: Instant, key: Key, domain: DomainId, helper: LinkId) {
+    pub(crate) fn point(&mut self, now: Instant, key: Key, domain: DomainId, helper: Helper) {
         let deadline = now.after(self.config.transfer_max);
-        let new = self.transfers.insert(key, Transfer { domain, helper, deadline }).is_none();
+        let Helper { link: helper, holes } = helper;
+        let transfer = Transfer { domain, helper, holes, deadline };
+        let new = self.transfers.insert(key, transfer).is_none();
         assert!(new, "a page of a fetch is pointed once");
         self.deadlines.insert((deadline, key));
         if let Some(asks) = self.members.get_mut(&key.0) {
@@ -279,10 +342,16 @@ impl Directory {
 
     /// An asker says how a transfer ended. Gives the domain; none: there was no such transfer.
     pub(crate) fn ended(&mut self, now: Instant, key: Key, end: HelpEnd) -> Option<DomainId> {
-        let helper = self.transfers.get(&key)?.helper;
+        let Transfer { helper, holes, .. } = *self.transfers.get(&key)?;
         let (domain, page, changed) = self.over(key)?;
         match end {
-            HelpEnd::Came if changed => crate::probe::probe("transfer-overtaken"),
+            HelpEnd::Came if changed => {
+                crate::probe::probe("transfer-overtaken");
+                if self.config.holes {
+                    self.has_holed(key.0, domain, page);
+                }
+            }
+            HelpEnd::Came if holes => self.has_holed(key.0, domain, page),
             HelpEnd::Came => self.has(key.0, domain, page),
             HelpEnd::Lacked => self.lacks(helper, domain, page),
             HelpEnd::NotSent => {}
@@ -307,7 +376,7 @@ impl Directory {
 
     /// Gives the domain, the page, and whether it has changed since it was pointed.
     fn over(&mut self, key: Key) -> Option<(DomainId, PageId, bool)> {
-        let Transfer { domain, helper, deadline } = self.transfers.remove(&key)?;
+        let Transfer { domain, helper, deadline, .. } = self.transfers.remove(&key)?;
         self.deadlines.remove(&(deadline, key));
         let mut changed = true;
         if let Some(asks) = self.members.get_mut(&key.0) {
@@ -415,7 +484,43 @@ mod tests {
 
     fn choose_at(directory: &mut Directory, at: Instant, asker: u64, number: u64) -> Option<u64> {
         let key = (LinkId(asker), RequestId(99), page(number));
-        directory.choose(at, key, DOMAIN, |_| true).map(|link| link.0)
+        directory.choose(at, key, DOMAIN, true, |_| true).map(|helper| helper.link.0)
+    }
+
+    fn complete(link: u64) -> Helper {
+        Helper { link: LinkId(link), holes: false }
+    }
+
+    /// Who has page 7 with holes helps who has no copy of it, where nobody has it complete and copies with holes are sent; and
+    /// who had it so has it with holes then.
+    #[test]
+    fn copies_with_holes_are_sent_where_nobody_has_a_complete_one() {
+        let mut directory = group(GroupConfig { holes: true, ..GroupConfig::default() }, 4);
+        let helper = |directory: &mut Directory, asker: u64, knows_holes| {
+            let key = (LinkId(asker), RequestId(asker), page(7));
+            let helper = directory.choose(Instant(0), key, DOMAIN, knows_holes, |_| true);
+            helper.map(|helper| (helper.link.0, helper.holes))
+        };
+        directory.has(LinkId(1), DOMAIN, page(7));
+        directory.has(LinkId(2), DOMAIN, page(7));
+        directory.changed(DOMAIN, page(7), Some(LinkId(2)));
+        assert_eq!(helper(&mut directory, 3, true), Some((2, false)), "one is complete");
+        directory.changed(DOMAIN, page(7), None);
+        assert_eq!(helper(&mut directory, 3, false), None, "of a version of before");
+        assert_eq!(helper(&mut directory, 3, true), Some((1, true)));
+        assert_eq!(helper(&mut directory, 2, true), None, "it misses what it has not itself");
+        let key = (LinkId(3), RequestId(3), page(7));
+        directory.point(Instant(0), key, DOMAIN, Helper { link: LinkId(1), holes: true });
+        assert_eq!(directory.ended(Instant(0), key, HelpEnd::Came), Some(DOMAIN));
+        directory.check();
+        assert_eq!(helper(&mut directory, 3, true), None, "what it misses comes from above");
+        directory.has(LinkId(3), DOMAIN, page(7));
+        assert_eq!(helper(&mut directory, 1, true), Some((3, false)));
+        directory.lacks(LinkId(3), DOMAIN, page(7));
+        directory.lacks(LinkId(2), DOMAIN, page(7));
+        assert_eq!(helper(&mut directory, 4, true), Some((1, true)));
+        directory.volume_changed(DOMAIN, page(7).volume);
+        assert_eq!(helper(&mut directory, 4, true), None);
     }
 
     #[test]
@@ -430,7 +535,7 @@ mod tests {
             helpers.extend(helper);
             if let Some(helper) = helper {
                 let key = (LinkId(4), RequestId(request), page(7));
-                directory.point(Instant(0), key, DOMAIN, LinkId(helper));
+                directory.point(Instant(0), key, DOMAIN, complete(helper));
             }
             directory.check();
         }
@@ -461,21 +566,21 @@ mod tests {
         assert_eq!(of_volume, [None; 3], "all of the volume");
         let key = (LinkId(3), RequestId(98), page(700));
         directory.has(LinkId(1), DOMAIN, page(700));
-        directory.point(Instant(0), key, DOMAIN, LinkId(1));
+        directory.point(Instant(0), key, DOMAIN, complete(1));
         directory.volume_changed(DOMAIN, VolumeId(1));
         directory.ended(Instant(0), key, HelpEnd::Came);
         assert_eq!(choose(&mut directory, 2, 700), None, "it was on its way when it changed");
         let key = (LinkId(2), RequestId(99), other);
         assert_eq!(
-            directory.choose(Instant(0), key, DOMAIN, |_| true),
-            Some(LinkId(1)),
+            directory.choose(Instant(0), key, DOMAIN, true, |_| true),
+            Some(complete(1)),
             "another's"
         );
 
         directory.has(LinkId(1), DOMAIN, page(7));
         directory.has(LinkId(1), DOMAIN, page(8));
         let key = (LinkId(2), RequestId(1), page(7));
-        directory.point(Instant(0), key, DOMAIN, LinkId(1));
+        directory.point(Instant(0), key, DOMAIN, complete(1));
         assert_eq!(directory.ended(Instant(0), key, HelpEnd::Late), Some(DOMAIN));
         assert_eq!(directory.ended(Instant(0), key, HelpEnd::Late), None, "said twice");
         let after = Instant(0).after(Duration::from_secs(1));
@@ -485,7 +590,7 @@ mod tests {
         assert_eq!(choose_at(&mut directory, after, 2, 7), None, "a miss costs one wait");
         assert_eq!(choose_at(&mut directory, after, 2, 7), Some(1), "another miss");
         let key = (LinkId(3), RequestId(1), page(7));
-        directory.point(after, key, DOMAIN, LinkId(1));
+        directory.point(after, key, DOMAIN, complete(1));
         directory.ended(after, key, HelpEnd::Lacked);
         assert_eq!(choose_at(&mut directory, after, 2, 7), None, "it lacks it after all");
 
@@ -499,7 +604,7 @@ mod tests {
         let mut directory = group(GroupConfig::default(), 3);
         let keys = [1, 2].map(|asker| (LinkId(asker), RequestId(1), page(7)));
         for key in keys {
-            directory.point(Instant(0), key, DOMAIN, LinkId(3));
+            directory.point(Instant(0), key, DOMAIN, complete(3));
         }
         let now = Instant(1);
         assert_eq!(directory.leave(now, LinkId(3)), Some(Vec::new()), "the asker decides");

@@ -3,10 +3,12 @@
 
 use crate::commit::Write;
 use crate::id::{BootId, CommitId, DomainId, PageId, RequestId, Stamp};
-use crate::message::{Lane, Message, PageAnswer, PageBody, Versions};
+use crate::message::{Lane, Message, PageAnswer, Versions};
 
 /// The protocol version that brought groups.
 pub const GROUPS_SINCE: u32 = 4;
+/// The protocol version that brought copies with holes between neighbours.
+pub const HOLES_SINCE: u32 = 7;
 /// Most members of a group that are told of.
 pub const MEMBERS_MAX: usize = 256;
 /// Longest address of a member, in bytes.
@@ -123,6 +125,8 @@ pub enum GroupMessage {
         asker: BootId,
         /// How far the redirector's stream was.
         position: Stamp,
+        /// Copies with holes do as well. Not for an asker of a protocol version before 7, and heard by helpers from 7 on.
+        holes: bool,
     },
 
     /// What a commit of a neighbour wrote to pages that the member is registered for; said before the
@@ -176,9 +180,7 @@ pub fn messages(request: RequestId, domain: DomainId, answers: Vec<PageAnswer>) 
             all.push(Message::Pages { request, domain, pages });
             bytes = 0;
         }
-        if let PageBody::Data(image) = &answer.body {
-            bytes += image.len();
-        }
+        bytes += answer.body.image().map_or(0, |image| image.len());
         pages.push(answer);
     }
     if !pages.is_empty() {

@@ -22,8 +22,8 @@ pub(crate) mod updates;
 use crate::message::CloseReason;
 pub use config::{GroupConfig, MemberConfig};
 pub use message::{
-    ADDRESS_BYTES_MAX, GROUPS_SINCE, GroupMessage, HelpEnd, Lack, MEMBERS_MAX, Member, Sender,
-    messages,
+    ADDRESS_BYTES_MAX, GROUPS_SINCE, GroupMessage, HOLES_SINCE, HelpEnd, Lack, MEMBERS_MAX, Member,
+    Sender, messages,
 };
 pub use status::{GroupStatus, MemberStatus, MembershipStatus, NeighbourStatus};
 

@@ -9,7 +9,8 @@ use super::Relay;
 use super::io::RelayOutput;
 use crate::commit::{Change, CommitRequest, Op, Write};
 use crate::downlink::Asked;
-use crate::group::{GroupMessage, HelpEnd, Member, not_in_group};
+use crate::group::directory::Helper;
+use crate::group::{GroupMessage, HOLES_SINCE, HelpEnd, Member, not_in_group};
 use crate::id::{DomainId, LinkId, PageId, RequestId};
 use crate::machine::Fault;
 use crate::message::Message;
@@ -18,7 +19,7 @@ use crate::time::Instant;
 use std::collections::BTreeMap;
 
 /// Pages of one look at a child's queue that come from neighbours: by fetch and helper.
-pub(super) type Pointed = BTreeMap<(RequestId, LinkId), Vec<PageId>>;
+pub(super) type Pointed = BTreeMap<(RequestId, Helper), Vec<PageId>>;
 
 impl Relay {
     /// A member says something of itself, or of a transfer. No group's redirector takes no note of it.
@@ -190,12 +191,13 @@ impl Relay {
         if judged && links.right_of_link(link, volume) < Right::Read {
             return false;
         }
+        let knows_holes = links.version(link).is_some_and(|version| version >= HOLES_SINCE);
         let may = |helper: LinkId| {
             let follower = links.follower(helper, domain);
             follower.is_some_and(|follower| follower.registration.contains(asked.page))
                 && (!judged || links.right_of_link(helper, volume) >= Right::Read)
         };
-        let helper = group.choose(now, key, domain, may);
+        let helper = group.choose(now, key, domain, knows_holes, may);
         let Some((helper, entry)) = helper.zip(self.domains.get_mut(&domain)) else {
             group.has(link, domain, asked.page);
             return false;
@@ -226,12 +228,12 @@ impl Relay {
             return;
         };
         let position = entry.through();
-        for ((request, to), pages) in pointed {
+        for ((request, Helper { link: to, holes }), pages) in pointed {
             let group = self.group.as_ref();
             let lives = group.and_then(|group| Some((group.life(link)?, group.life(to)?)));
             let (asker, helper) = lives.expect("both are members, in this step");
             self.links.point(link, (request, domain), (&pages, helper), out);
-            let help = GroupMessage::Help { request, domain, pages, asker, position };
+            let help = GroupMessage::Help { request, domain, pages, asker, position, holes };
             self.links.send(to, Message::Group(help), out);
             if let Some(follower) = self.links.follower(to, domain) {
                 follower.told(position);

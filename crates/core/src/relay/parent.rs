@@ -167,6 +167,9 @@ impl Relay {
                 let fits =
                     |what: &What| matches!(what, What::Fetch { domain: of, .. } if *of == domain);
                 self.fits(parent, request, fits)?;
+                if pages.iter().any(|answer| matches!(answer.body, PageBody::Holed(..))) {
+                    return violation("a page with holes");
+                }
                 self.pages(now, request, domain, pages, out);
             }
             _ => return violation("a message that only a child sends"),
@@ -496,7 +499,7 @@ impl Relay {
             self.answered(request);
         }
         for answer in &known {
-            if let PageBody::Data(bytes) = &answer.body {
+            if let Some(bytes) = answer.body.image() {
                 self.had_from(answer.page.volume, parent);
                 let bytes = i64::try_from(bytes.len()).expect("a page fits");
                 let most = self.page_bytes.entry(answer.page.volume).or_default();

@@ -51,7 +51,8 @@ pub(super) fn message(kind: u32, body: Bytes) -> Result<Message, WireError> {
     }
     let head: head::Copied = head::read(body)?;
     let pages = packed::read_answers(head.answers)?;
-    if pages.iter().any(|page| page.body == PageBody::Valid) {
+    let is_copy = |body: &PageBody| matches!(body, PageBody::Data(_) | PageBody::Absent);
+    if !pages.iter().all(|page| is_copy(&page.body)) {
         return Err(WireError::Malformed("a copied page without its bytes"));
     }
     let answer = CopyAnswer {

@@ -38,9 +38,9 @@ pub(super) fn body(message: &GroupMessage) -> Body<'_> {
             let head = head::Transfer { neighbour, ..transfer(*request, *domain) };
             Body::with(kind::POINTED, &head, Packed::Pages(pages))
         }
-        GroupMessage::Help { request, domain, pages, asker, position } => {
-            let (neighbour, position) = (id_field(asker.0), position.0);
-            let head = head::Transfer { neighbour, position, ..transfer(*request, *domain) };
+        GroupMessage::Help { request, domain, pages, asker, position, holes } => {
+            let (neighbour, position, holes) = (id_field(asker.0), position.0, *holes);
+            let head = head::Transfer { neighbour, position, holes, ..transfer(*request, *domain) };
             Body::with(kind::HELP, &head, Packed::Pages(pages))
         }
         GroupMessage::Complete { domain, pages } => {
@@ -152,7 +152,8 @@ fn transfer_message(kind: u32, head: head::Transfer) -> Result<GroupMessage, Wir
         }
         kind::HELP => {
             let (asker, position) = (neighbour(&head.neighbour)?, stamp_of(head.position)?);
-            GroupMessage::Help { request, domain, pages, asker, position }
+            let holes = head.holes;
+            GroupMessage::Help { request, domain, pages, asker, position, holes }
         }
         kind::LACKS => {
             let why = match head.end {

@@ -308,6 +308,7 @@ heads! {
         end: u32 = (uint32, tag = "3"),
         neighbour: Vec<u8> = (bytes = "vec", tag = "4"),
         position: u64 = (uint64, tag = "5"),
+        holes: bool = (bool, tag = "6"),
         pages: Bytes = (bytes = "bytes", tag = "15"),
     }
     Update {

@@ -9,8 +9,8 @@ use crate::commit::{
 };
 use crate::id::{BootId, CommitId, Generation, HistoryId, PageId, PageNo, Slot, Stamp, VolumeId};
 use crate::message::{
-    CHANGES_PER_ADVANCE_MAX, EPOCHS_MAX, Epoch, PAGES_PER_MESSAGE_MAX, PageAnswer, PageAsk,
-    PageBody, TOUCHED_PER_ADVANCE_MAX,
+    CHANGES_PER_ADVANCE_MAX, EPOCHS_MAX, Epoch, HOLES_MAX, PAGES_PER_MESSAGE_MAX, PageAnswer,
+    PageAsk, PageBody, TOUCHED_PER_ADVANCE_MAX,
 };
 use crate::page::PAGE_BYTES_MAX;
 use bytes::Bytes;
@@ -157,13 +157,22 @@ fn write_answer(answer: &PageAnswer, delta: u64, out: &mut impl Sink) {
         PageBody::Valid => 0,
         PageBody::Data(_) => 1,
         PageBody::Absent => 2,
+        PageBody::Holed(..) => 3,
     };
     out.varint(delta << 2 | body);
     out.varint(answer.version.0);
     out.varint(zigzag(answer.as_of.0.wrapping_sub(answer.version.0) as i64));
-    if let PageBody::Data(bytes) = &answer.body {
+    if let Some(bytes) = answer.body.image() {
         out.varint(bytes.len() as u64);
         out.bytes(bytes);
+    }
+    if let PageBody::Holed(_, holes) = &answer.body {
+        out.varint(holes.len() as u64);
+        let mut next = 0;
+        for slot in holes {
+            out.varint(u64::from(slot.0.wrapping_sub(next)));
+            next = slot.0.wrapping_add(1);
+        }
     }
 }
 
@@ -176,6 +185,10 @@ pub(super) fn read_answers(bytes: Bytes) -> Result<Vec<PageAnswer>, WireError> {
             0 => PageBody::Valid,
             1 => PageBody::Data(read_payload(reader)?),
             2 => PageBody::Absent,
+            3 => {
+                let image = read_payload(reader)?;
+                PageBody::Holed(image, read_holes(reader)?)
+            }
             _ => return Err(WireError::Malformed("no page body")),
         };
         Ok((code >> 2, (stamp_of(version)?, stamp_of(as_of)?, body)))
@@ -186,6 +199,23 @@ pub(super) fn read_answers(bytes: Bytes) -> Result<Vec<PageAnswer>, WireError> {
         as_of,
         body,
     })
+}
+
+/// How many slots of a page are not known, at least one, and which: each the distance from the one after the one before.
+fn read_holes(reader: &mut Reader) -> Result<Vec<Slot>, WireError> {
+    let bad = Err(WireError::Malformed("holes out of order, or too many"));
+    let count = reader.varint()?;
+    if !(1..=HOLES_MAX as u64).contains(&count) {
+        return bad;
+    }
+    let (mut holes, mut next) = (Vec::new(), 0u64);
+    for _ in 0..count {
+        let slot = next.checked_add(reader.varint()?);
+        let Some(slot) = slot.and_then(|slot| u16::try_from(slot).ok()) else { return bad };
+        holes.push(Slot(slot));
+        next = u64::from(slot) + 1;
+    }
+    Ok(holes)
 }
 
 /// Length and bytes: a page's image, a record or a part of a raw page.

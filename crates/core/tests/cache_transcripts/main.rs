@@ -133,6 +133,7 @@ stories! {
     group_early_and_late,
     group_given_up,
     group_helps,
+    group_holes,
     group_helps_not,
     group_updates,
     group_updates_not,

@@ -360,10 +360,14 @@ impl Stage {
     /// `reader-helps 5,6 2`: what the task that reads the parent's link sends of these pages, whose help the
     /// redirector asks for at a position, whatever the machine is at.
     fn reader_helps(&self, words: &[&str]) -> Vec<String> {
-        let position = Stamp(number(words[1]));
-        let (sent, left) = self.shared.help_with(DOMAIN, list(words[0]), position);
-        let sent =
-            sent.iter().map(|one| format!("sends {} {}..{}", one.page, one.version, one.as_of));
+        let asked = (Stamp(number(words[1])), words.contains(&"holes"));
+        let (sent, left) = self.shared.help_with(DOMAIN, list(words[0]), asked);
+        let told = |one: &PageAnswer| {
+            let holes = one.body.holes().iter().map(|slot| format!(" but {}", slot.0));
+            let holes: String = holes.collect();
+            format!("sends {} {}..{}{holes}", one.page, one.version, one.as_of)
+        };
+        let sent = sent.iter().map(told);
         let left = left.iter().map(|page| format!("leaves {page} to the machine"));
         sent.chain(left).collect()
     }
@@ -654,6 +658,11 @@ impl Stage {
             Some(&"absent") => PageBody::Absent,
             Some(&"valid") => PageBody::Valid,
             Some(&"rotten") => PageBody::Data(Bytes::from_static(&[0; 64])),
+            // `holes=1,3`: those slots are not known.
+            Some(first) if first.starts_with("holes=") => {
+                let holes = first["holes=".len()..].split(',').map(slot).collect();
+                PageBody::Holed(image(&words[4..]).encode(id), holes)
+            }
             _ => PageBody::Data(image(&words[3..]).encode(id)),
         };
         let answer = PageAnswer { page: id, version, as_of, body };
@@ -887,13 +896,14 @@ fn redirector_says(kind: &str, words: &[&str]) -> Message {
             let writes = ops(&words[2..]).into_iter().map(write).collect();
             Message::Group(GroupMessage::Update { domain: DOMAIN, id, stamp: Stamp(stamp), writes })
         }
-        // `help b 9 5 2`: b's fetch 9 of page 5, asked at 2.
+        // `help b 9 5 2`: b's fetch 9 of page 5, asked at 2; with `holes` a copy with holes does as well.
         "help" => Message::Group(GroupMessage::Help {
             request: RequestId(number(words[1])),
             domain: DOMAIN,
             pages: list(words[2]),
             asker: neighbour_life(words[0]),
             position: Stamp(number(words[3])),
+            holes: words.contains(&"holes"),
         }),
         other => panic!("{other}?"),
     }

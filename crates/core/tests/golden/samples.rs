@@ -293,6 +293,18 @@ fn about_neighbours() -> Vec<(&'static str, Message)> {
                 pages: pages(),
                 asker: BOOT,
                 position: Stamp(1001),
+                holes: false,
+            },
+        ),
+        (
+            "help-with-holes",
+            GroupMessage::Help {
+                request,
+                domain,
+                pages: pages(),
+                asker: BOOT,
+                position: Stamp(1001),
+                holes: true,
             },
         ),
         ("peer", GroupMessage::Peer { versions, name: "member-7/mount".into(), life: BOOT }),
@@ -644,6 +656,17 @@ fn flow() -> Vec<(&'static str, Message)> {
                 domain: DOMAIN,
                 volume: VOLUME,
                 rights: Access::default().effective(&rights()),
+            },
+        ),
+        (
+            "pages-with-holes",
+            Message::Pages {
+                request: REQUEST,
+                domain: DOMAIN,
+                pages: vec![answer(
+                    9,
+                    PageBody::Holed(pages()[1].1.encode(page(9)), vec![Slot(0), Slot(1), Slot(9)]),
+                )],
             },
         ),
         (

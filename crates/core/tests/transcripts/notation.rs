@@ -170,8 +170,9 @@ fn group(message: &GroupMessage) -> String {
         GroupMessage::Pointed { request, pages, helper, .. } => {
             format!("Pointed r{} [{}] to {}", request.0, list(pages), helper.0)
         }
-        GroupMessage::Help { request, pages, asker, position, .. } => {
-            format!("Help {} r{} [{}] at {position}", asker.0, request.0, list(pages))
+        GroupMessage::Help { request, pages, asker, position, holes, .. } => {
+            let holes = if *holes { ", holes do as well" } else { "" };
+            format!("Help {} r{} [{}] at {position}{holes}", asker.0, request.0, list(pages))
         }
         GroupMessage::Update { id, stamp, writes: made, .. } => {
             format!("Update {} at {stamp} [{}]", commit_id(*id), writes(made))
@@ -312,6 +313,7 @@ fn answer(answer: &PageAnswer) -> String {
     let body = match &answer.body {
         PageBody::Valid => "valid".into(),
         PageBody::Absent => "absent".into(),
+        PageBody::Holed(_, holes) => format!("with {} holes", holes.len()),
         PageBody::Data(bytes) if bytes.is_empty() => "damaged".into(),
         PageBody::Data(bytes) => match Page::decode(answer.page, bytes.clone()) {
             Ok(page) => content(&page),

@@ -153,7 +153,7 @@ async fn begun_before<F: Read + Seek>(
         for page in answer.pages {
             let there = match page.body {
                 PageBody::Data(image) => Some(image),
-                PageBody::Absent | PageBody::Valid => None,
+                PageBody::Absent | PageBody::Valid | PageBody::Holed(..) => None,
             };
             if page.page.page == PageNo(1) {
                 // Made with the volume, and not restored yet; or the last one that was restored.

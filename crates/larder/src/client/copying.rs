@@ -70,7 +70,7 @@ impl Volume {
             for page in answer.pages {
                 let number = page.page.page;
                 let slotted = match page.body {
-                    PageBody::Absent | PageBody::Valid => {
+                    PageBody::Absent | PageBody::Valid | PageBody::Holed(..) => {
                         found.remove(&number);
                         continue;
                     }

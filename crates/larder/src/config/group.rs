@@ -83,6 +83,8 @@ pub struct GroupSection {
     pub update: Size,
     /// Bytes of writes kept of a domain's commits until all members are past them.
     pub updates: Size,
+    /// A page that nobody has complete is had with holes from who has it so.
+    pub holes: bool,
     /// For experiments: a commit waits for what every member has acknowledged, in place of standing for itself.
     pub ack: bool,
 }
@@ -109,6 +111,7 @@ impl Default for GroupSection {
             rest: Period(group.rest),
             update: Size(group.update_bytes_max as u64),
             updates: Size(group.updates_bytes_max as u64),
+            holes: group.holes,
             ack: group.ack,
         }
     }

@@ -43,6 +43,7 @@ pub(crate) fn redirector(section: &GroupSection) -> Option<GroupConfig> {
         rest: section.rest.0,
         update_bytes_max: bytes(section.update.0),
         updates_bytes_max: bytes(section.updates.0),
+        holes: section.holes,
         ack: section.ack,
         ..GroupConfig::default()
     })
@@ -271,17 +272,18 @@ pub(crate) struct Helper {
 impl Helper {
     /// Sends what can be sent at once of what a message asks for; gives what is left for the machine.
     pub(crate) fn help(&self, message: Message) -> Option<Message> {
-        let Message::Group(GroupMessage::Help { request, domain, pages, asker, position }) =
+        let Message::Group(GroupMessage::Help { request, domain, pages, asker, position, holes }) =
             message
         else {
             return Some(message);
         };
-        let help =
-            |pages| Message::Group(GroupMessage::Help { request, domain, pages, asker, position });
+        let help = |pages| {
+            Message::Group(GroupMessage::Help { request, domain, pages, asker, position, holes })
+        };
         let Some(sender) = lock(&self.reached).get(&asker).cloned() else {
             return Some(help(pages));
         };
-        let (answers, left) = self.cache.help_with(domain, pages, position);
+        let (answers, left) = self.cache.help_with(domain, pages, (position, holes));
         let mut wakes = false;
         for message in messages(request, domain, answers) {
             wakes |= sender.queue(message);

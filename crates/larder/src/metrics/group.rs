@@ -2,7 +2,7 @@
 
 use super::{Direction, Label, Side, counters, seconds};
 use larder_core::group::{GroupStatus, MembershipStatus};
-use larder_core::message::{Message, PageBody};
+use larder_core::message::Message;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -102,7 +102,7 @@ impl GroupFigures {
             | (Side::Up, Direction::Sent)
             | (Side::Down, Direction::Received) => return,
         };
-        let with_bytes = pages.iter().filter(|page| matches!(page.body, PageBody::Data(_)));
+        let with_bytes = pages.iter().filter(|page| page.body.image().is_some());
         self.pages[end].inc_by(with_bytes.count() as u64);
     }
 

@@ -13,7 +13,7 @@ pub use kind::Kind;
 use crate::fs::Kept;
 use larder_core::cache::CompanionCounts;
 use larder_core::id::{DomainId, Stamp};
-use larder_core::message::{Lane, Message, PageAnswer, PageBody};
+use larder_core::message::{Lane, Message, PageAnswer};
 use mount::MountFigures;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -372,7 +372,7 @@ impl Metrics {
     }
 
     fn pages(&self, domain: DomainId, pages: &[PageAnswer]) {
-        let with_bytes = || pages.iter().filter(|page| matches!(page.body, PageBody::Data(_)));
+        let with_bytes = || pages.iter().filter(|page| page.body.image().is_some());
         self.pages_received.inc_by(with_bytes().count() as u64);
         if let Some(&resumed) = self.resumed().get(&domain) {
             let unchanged = with_bytes().filter(|page| page.version <= resumed);
@@ -738,6 +738,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use larder_core::id::{PageId, PageNo, RequestId, VolumeId};
+    use larder_core::message::PageBody;
     use larder_core::time::Instant;
 
     #[test]

@@ -365,7 +365,7 @@ fn fill(lanes: &mut LaneSender, buffer: &mut Vec<u8>, batch_bytes: usize) {
 fn own_pages(message: &mut Message) {
     if let Message::Pages { pages, .. } = message {
         for answer in pages {
-            if let PageBody::Data(bytes) = &mut answer.body {
+            if let PageBody::Data(bytes) | PageBody::Holed(bytes, _) = &mut answer.body {
                 *bytes = Bytes::copy_from_slice(bytes);
             }
         }

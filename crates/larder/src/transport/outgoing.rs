@@ -5,9 +5,7 @@ use crate::metrics::Side;
 use crate::planted::{RuntimeFault, planted};
 use larder_core::across::{Between, OriginMessage};
 use larder_core::group::{GroupMessage, Lack, Member};
-use larder_core::message::{
-    CloseReason, CopyAnswer, Message, PageBody, VolumeChange, VolumeKey, VolumeSpec,
-};
+use larder_core::message::{CloseReason, CopyAnswer, Message, VolumeChange, VolumeKey, VolumeSpec};
 use larder_core::rights::{Right, Rights};
 use larder_core::time::Instant;
 use std::collections::VecDeque;
@@ -209,9 +207,9 @@ fn weight(message: &Message) -> usize {
             Message::Pages { pages, .. }
             | Message::Copied { answer: CopyAnswer { pages, .. }, .. } => pages
                 .iter()
-                .map(|answer| match &answer.body {
-                    PageBody::Data(bytes) => SMALL + bytes.len(),
-                    PageBody::Valid | PageBody::Absent => SMALL,
+                .map(|answer| {
+                    let image = answer.body.image().map_or(0, |image| image.len());
+                    SMALL + image + size_of_val(answer.body.holes())
                 })
                 .sum(),
             Message::Commit { commit, .. } => {
@@ -312,7 +310,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use larder_core::id::{DomainId, PageId, RequestId, Stamp};
-    use larder_core::message::{PageAnswer, RequestError};
+    use larder_core::message::{PageAnswer, PageBody, RequestError};
 
     fn pages(bytes: usize) -> Message {
         let body = PageBody::Data(Bytes::from(vec![0; bytes]));

@@ -7,6 +7,7 @@
 
 use super::expired::Expired;
 use super::under_way::UnderWay;
+use super::withdrawn::Withdrawn;
 use crate::agenda::Time;
 use larder_core::commit::{Abort, Outcome};
 use larder_core::id::{CommitId, DomainId, RequestId, VolumeId};
@@ -31,6 +32,8 @@ pub struct Answers {
     untold: BTreeMap<DomainId, u32>,
     /// Which outcomes may be said to be forgotten.
     pub expired: Expired,
+    /// What nodes said not to be done.
+    pub withdrawn: Withdrawn,
     /// Commits that are neither durable nor answered.
     pub under_way: UnderWay,
 }
@@ -120,6 +123,7 @@ impl Answers {
     fn take(&mut self, domain: DomainId, record: &LogRecord) {
         self.expired.durable(domain, record);
         self.under_way.durable(domain, record);
+        self.withdrawn.durable(domain, record);
         match record {
             LogRecord::Volume { volume, .. } => {
                 self.made(domain, volume.id, &volume.name, volume.settings.clone());

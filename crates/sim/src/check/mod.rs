@@ -20,3 +20,4 @@ pub mod second;
 pub mod seen;
 pub mod trimmed;
 pub mod under_way;
+pub mod withdrawn;

@@ -181,6 +181,7 @@ fn copy_of(answer: &PageAnswer) -> PageCopy {
         PageBody::Absent => None,
         PageBody::Data(image) => Some(decoded(*id, image)),
         PageBody::Valid => panic!("a copy that says of {id} that it is known"),
+        PageBody::Holed(..) => panic!("a copy that does not say all of {id}"),
     };
     PageCopy { id: *id, version: *version, page, holes: Vec::new() }
 }

@@ -32,6 +32,9 @@ pub struct GroupPlan {
     pub update_bytes_max: usize,
     /// Bytes of all that are kept for them.
     pub updates_bytes_max: usize,
+    /// Copies with holes are sent where nobody has a complete one.
+    #[serde(default)]
+    pub holes: bool,
     /// Nodes, by their places, whose certificates are not of the group of the relay above them.
     #[serde(default)]
     pub strangers: Vec<u16>,
@@ -67,6 +70,8 @@ impl GroupPlan {
             rest: pick(rng, &[MILLI, SECOND]),
             update_bytes_max: pick(rng, &[0, 200, 64 << 10, 64 << 10]),
             updates_bytes_max: pick(rng, &[300, 16 << 20, 16 << 20]),
+            // Drawn apart.
+            holes: Rng::new(plan.seed ^ 0x4013_5000).chance(1, 2),
             strangers: Vec::new(),
             failover: None,
         };
@@ -106,6 +111,7 @@ impl GroupPlan {
             rest: Duration::from_nanos(self.rest),
             update_bytes_max: self.update_bytes_max,
             updates_bytes_max: self.updates_bytes_max,
+            holes: self.holes,
             ..GroupConfig::default()
         }
     }

@@ -9,7 +9,7 @@ use larder_core::cache::io::{CacheInput, CacheOp, CacheOutput, NeighbourOutput, 
 use larder_core::cache::{Cache, CacheConfig, ReadCache};
 use larder_core::commit::Write;
 use larder_core::group::GroupMessage;
-use larder_core::id::{BootId, DomainId, PageId, RequestId, Stamp, VolumeId};
+use larder_core::id::{BootId, CommitId, DomainId, PageId, RequestId, Stamp, VolumeId};
 use larder_core::machine::{LinkInput, LinkOutput, Machine};
 use larder_core::message::{CloseReason, EPOCHS_MAX, Message};
 use std::sync::{Arc, Mutex};
@@ -186,20 +186,21 @@ impl World {
         };
         let received =
             |message| LinkInput::Received { link, message: Message::Group(message), bytes };
-        let GroupMessage::Help { request, domain, pages, asker, position } = message else {
+        let GroupMessage::Help { request, domain, pages, asker, position, holes } = message else {
             return Some(received(message));
         };
         let node = self.process(proc).node_ref();
         let to = node.reached.get(&asker).copied().filter(|_| request.0.is_multiple_of(2));
         let Some((to, read)) = to.zip(node.read.as_ref()) else {
-            return Some(received(GroupMessage::Help { request, domain, pages, asker, position }));
+            let help = GroupMessage::Help { request, domain, pages, asker, position, holes };
+            return Some(received(help));
         };
-        let (answers, pages) = read.help_with(domain, pages, position);
+        let (answers, pages) = read.help_with(domain, pages, (position, holes));
         let is_left = !pages.is_empty();
         for message in larder_core::group::messages(request, domain, answers) {
             self.link_output(proc, LinkOutput::Send { link: to, message });
         }
-        let help = GroupMessage::Help { request, domain, pages, asker, position };
+        let help = GroupMessage::Help { request, domain, pages, asker, position, holes };
         is_left.then(|| received(help))
     }
 
@@ -210,7 +211,11 @@ impl World {
         let Some(machine) = &self.process(proc).node_ref().machine else {
             return;
         };
-        lock(machine).handle(now, input, &mut out);
+        let mut machine = lock(machine);
+        machine.handle(now, input, &mut out);
+        let withdrawn = machine.take_withdrawn();
+        drop(machine);
+        self.note_withdrawn(withdrawn);
         self.node_outputs(proc, out);
     }
 
@@ -221,8 +226,18 @@ impl World {
         let Some(machine) = &self.process(proc).node_ref().machine else {
             return;
         };
-        lock(machine).handle_timeout(now, &mut out);
+        let mut machine = lock(machine);
+        machine.handle_timeout(now, &mut out);
+        let withdrawn = machine.take_withdrawn();
+        drop(machine);
+        self.note_withdrawn(withdrawn);
         self.node_outputs(proc, out);
+    }
+
+    fn note_withdrawn(&mut self, withdrawn: Vec<(DomainId, CommitId)>) {
+        for (domain, id) in withdrawn {
+            self.answers.withdrawn.said(domain, id);
+        }
     }
 
     /// Carries out what the machine asked, after checking what it now shows its readers.

@@ -302,6 +302,9 @@ impl Cache {
             if !self.page_answered(request, domain, answer.page)? {
                 continue;
             }
+            if matches!(answer.body, PageBody::Holed(..)) {
+                return violation("a page with holes");
+            }
             if answer.version > answer.as_of {
                 return violation("a page that is newer than its as-of");
             }
@@ -410,7 +413,9 @@ impl Cache {
             Ok(image) => image,
             Err(detail) => return self.damaged(domain, page, flight, detail, out),
         };
-        let mut holes: BTreeSet<Slot> = BTreeSet::new();
+        let unsaid = self.config.faults.has(Fault::HolesFilled);
+        let came = answer.body.holes().iter().filter(|_| !unsaid);
+        let mut holes: BTreeSet<Slot> = came.copied().collect();
         for (_, targets) in flight.kept.iter().filter(|(stamp, _)| *stamp > answer.as_of) {
             for target in targets {
                 match target {
@@ -449,7 +454,7 @@ impl Cache {
                 }
                 _ => Err("the parent calls a version valid that was not named".into()),
             },
-            PageBody::Data(bytes) => {
+            PageBody::Data(bytes) | PageBody::Holed(bytes, _) => {
                 let volume = self.shared.volume(answer.page.volume);
                 let max = volume.map_or(crate::page::PAGE_BYTES_MAX, |volume| volume.page_bytes);
                 if bytes.len() > max as usize {

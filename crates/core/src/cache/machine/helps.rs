@@ -22,6 +22,8 @@ struct Wanted {
     domain: DomainId,
     page: PageId,
     position: Stamp,
+    /// A copy with holes does as well.
+    holes: bool,
     /// It is not waited for longer: nor does who asked.
     deadline: Instant,
     /// The neighbour was told that it waits.
@@ -63,7 +65,7 @@ impl Cache {
         &mut self,
         now: Instant,
         (asker, request): (BootId, RequestId),
-        (domain, position): (DomainId, Stamp),
+        (domain, position, holes): (DomainId, Stamp, bool),
         pages: Vec<PageId>,
         out: &mut Out,
     ) {
@@ -76,6 +78,7 @@ impl Cache {
             domain,
             page,
             position,
+            holes,
             deadline,
             told: false,
         });
@@ -149,8 +152,8 @@ impl Cache {
 
     /// The page, or why it is not sent: [`Lack::Waits`] until the stream, or the page, is here.
     fn help_with(&self, wanted: &Wanted) -> Result<PageAnswer, Lack> {
-        let Wanted { domain, page, position, .. } = *wanted;
-        match self.shared.help(domain, page, position) {
+        let Wanted { domain, page, position, holes, .. } = *wanted;
+        match self.shared.help(domain, page, (position, holes)) {
             Help::Send(answer) => Ok(answer),
             Help::NotNow => Err(Lack::NotNow),
             Help::Behind => {

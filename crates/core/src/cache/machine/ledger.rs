@@ -155,6 +155,9 @@ pub(super) struct Commits {
     pub(super) named: BTreeSet<PageId>,
     /// Of those, the ones whose commit has ended, and did not make them: the parent counts the node for them.
     pub(super) vain: Vec<PageId>,
+    /// Those that were withdrawn since somebody looked: for a checker.
+    #[cfg(feature = "faults")]
+    pub(super) withdrawn: Vec<CommitId>,
 }
 
 impl Commits {
@@ -179,6 +182,8 @@ impl Commits {
             written: BTreeMap::new(),
             named: BTreeSet::new(),
             vain: Vec::new(),
+            #[cfg(feature = "faults")]
+            withdrawn: Vec::new(),
         }
     }
 
@@ -390,6 +395,8 @@ impl Commits {
 
     /// It is not done, and never will be.
     pub(super) fn withdraw(&mut self, id: CommitId) {
+        #[cfg(feature = "faults")]
+        self.withdrawn.push(id);
         self.settle(id);
         self.forget(id, None);
         // Without a link nothing else takes it out.

@@ -327,8 +327,9 @@ impl Cache {
             GroupMessage::Update { domain, id, stamp, writes } => {
                 return self.on_update(domain, (id, stamp), writes);
             }
-            GroupMessage::Help { request, domain, pages, asker, position } => {
-                self.on_help(now, (asker, request), (domain, position), pages, out);
+            GroupMessage::Help { request, domain, pages, asker, position, holes } => {
+                let of = (domain, position, holes);
+                self.on_help(now, (asker, request), of, pages, out);
             }
             _ => return violation("a message that no redirector sends"),
         }

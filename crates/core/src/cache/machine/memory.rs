@@ -15,8 +15,6 @@ use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// A copy with more holes than this is not worth its place.
-const HOLES_MAX: usize = 1024;
 /// Notices are sent at a tick, or when so many are owed.
 const NOTICES_BATCH: usize = 64;
 
@@ -102,7 +100,7 @@ impl Cache {
             }
         }
         self.keep_for_snapshots(domain, &old, from);
-        if whole || holes.len() > HOLES_MAX {
+        if whole || holes.len() > PageCopy::HOLES_MAX {
             self.drop_copy(domain, change.page);
             self.owe_notice(domain, change.page);
             return true;

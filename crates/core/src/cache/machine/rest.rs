@@ -2,10 +2,20 @@
 
 use super::domain::{Domain, Stream};
 use super::{Cache, Link};
-use crate::id::{DomainId, PageId};
+use crate::id::{CommitId, DomainId, PageId};
 use crate::rest::first;
 
 impl Cache {
+    /// Commits that were withdrawn since this was asked last: they are not done.
+    #[must_use]
+    pub fn take_withdrawn(&mut self) -> Vec<(DomainId, CommitId)> {
+        let of = |(domain, entry): (&DomainId, &mut Domain)| {
+            let ids = std::mem::take(&mut entry.commits.withdrawn);
+            ids.into_iter().map(|id| (*domain, id)).collect::<Vec<_>>()
+        };
+        self.domains.iter_mut().flat_map(of).collect()
+    }
+
     /// What is under way here, in words: when nobody asks for anything any more, nothing.
     #[must_use]
     pub fn under_way(&self) -> Option<String> {

@@ -11,9 +11,10 @@ use crate::cache::io::NeighbourOutput;
 use crate::group::{GroupMessage, HelpEnd, Lack};
 use crate::id::{BootId, DomainId, PageId, RequestId, Stamp};
 use crate::machine::Fault;
-use crate::message::{CloseReason, Message, PageAnswer, PageBody};
+use crate::message::{CloseReason, Message, PageAnswer};
 use crate::page::Page;
 use crate::time::{Duration, Instant};
+use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of pages that came before the parent's word of them; more are not kept.
@@ -167,10 +168,7 @@ impl Transfers {
 }
 
 fn bytes_of(answer: &PageAnswer) -> usize {
-    match &answer.body {
-        PageBody::Data(image) => image.len(),
-        PageBody::Absent | PageBody::Valid => 0,
-    }
+    answer.body.image().map_or(0, Bytes::len)
 }
 
 impl Cache {
@@ -347,7 +345,7 @@ impl Cache {
 
     /// Whether a page from a neighbour is one (P9), of the size of its volume's.
     fn is_sound(&self, answer: &PageAnswer) -> bool {
-        let PageBody::Data(image) = &answer.body else { return false };
+        let Some(image) = answer.body.image() else { return false };
         let volume = self.shared.volume(answer.page.volume);
         let max = volume.map_or(crate::page::PAGE_BYTES_MAX, |volume| volume.page_bytes);
         answer.version <= answer.as_of

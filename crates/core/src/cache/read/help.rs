@@ -16,7 +16,7 @@ pub(crate) enum Help {
     Send(PageAnswer),
     /// The stream has not reached the position that the redirector named.
     Behind,
-    /// The page is not held, or not complete.
+    /// The page is not held, or not complete where it has to be.
     Lacks,
     /// The stream does not run, or the copy is newer than the position: who asks was judged as of it, and may
     /// have lost its right since.
@@ -24,11 +24,17 @@ pub(crate) enum Help {
 }
 
 impl ReadCache {
-    /// What can be sent of a page to a neighbour whom the redirector pointed here at `position`. Takes as long
+    /// What can be sent of a page to a neighbour whom the redirector pointed here at `position`, a copy with `holes` too, or a
+    /// complete one alone. Takes as long
     /// as a look-up, and a copy of the page. Position and copy belong to one state; a state that does not stay
     /// for long enough is [`Help::NotNow`].
     #[must_use]
-    pub(crate) fn help(&self, domain: DomainId, page: PageId, position: Stamp) -> Help {
+    pub(crate) fn help(
+        &self,
+        domain: DomainId,
+        page: PageId,
+        (position, holes): (Stamp, bool),
+    ) -> Help {
         let Some(state) = self.domain(domain) else { return Help::NotNow };
         for _ in 0..LOOKS_MAX {
             let sequence = state.stable();
@@ -40,7 +46,7 @@ impl ReadCache {
             if through < position && !self.faults.has(Fault::HelpUnawaited) {
                 return Help::Behind;
             }
-            let help = self.help_at(page, position, through);
+            let help = self.help_at(page, (position, holes), through);
             if state.unmoved(sequence) {
                 return help;
             }
@@ -55,11 +61,11 @@ impl ReadCache {
         &self,
         domain: DomainId,
         pages: Vec<PageId>,
-        position: Stamp,
+        (position, holes): (Stamp, bool),
     ) -> (Vec<PageAnswer>, Vec<PageId>) {
         let (mut answers, mut left) = (Vec::new(), Vec::new());
         for page in pages {
-            match self.help(domain, page, position) {
+            match self.help(domain, page, (position, holes)) {
                 Help::Send(answer) => answers.push(answer),
                 Help::Behind | Help::Lacks | Help::NotNow => left.push(page),
             }
@@ -67,8 +73,9 @@ impl ReadCache {
         (answers, left)
     }
 
-    fn help_at(&self, page: PageId, position: Stamp, through: Stamp) -> Help {
-        let holes = self.faults.has(Fault::HolesHelped);
+    fn help_at(&self, page: PageId, (position, holes): (Stamp, bool), through: Stamp) -> Help {
+        let unsaid = self.faults.has(Fault::HolesHelped);
+        let holes = holes || unsaid;
         let readable = !self.is_unreadable(page.volume);
         let copy = self.peek(page).filter(|copy| readable && (copy.complete() || holes));
         let Some((copy, image)) = copy.as_ref().and_then(|copy| Some((copy, copy.page.as_ref()?)))
@@ -79,7 +86,11 @@ impl ReadCache {
             crate::probe::probe("help-would-be-too-new");
             return Help::NotNow;
         }
-        let body = PageBody::Data(image.encode(page));
+        let image = image.encode(page);
+        let body = match copy.complete() || unsaid {
+            true => PageBody::Data(image),
+            false => PageBody::Holed(image, copy.holes.clone()),
+        };
         Help::Send(PageAnswer { page, version: copy.version, as_of: through, body })
     }
 }

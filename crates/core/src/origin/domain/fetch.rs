@@ -43,10 +43,7 @@ impl Domain {
             };
             request = Some(asked.request);
             if let Some(answer) = self.page_answer(cx, link, asked) {
-                bytes += match &answer.body {
-                    PageBody::Data(image) => image.len(),
-                    PageBody::Valid | PageBody::Absent => 16,
-                };
+                bytes += answer.body.image().map_or(16, |image| image.len());
                 answers.push(answer);
             }
         }

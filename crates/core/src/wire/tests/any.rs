@@ -296,6 +296,8 @@ fn answer() -> impl Strategy<Value = PageAnswer> {
         Just(PageBody::Valid),
         payload().prop_map(PageBody::Data),
         Just(PageBody::Absent),
+        (payload(), proptest::collection::btree_set(any::<u16>().prop_map(Slot), 1..6))
+            .prop_map(|(image, holes)| PageBody::Holed(image, holes.into_iter().collect())),
     ];
     (page(), stamp(), stamp(), body).prop_map(|(page, version, as_of, body)| PageAnswer {
         page,
@@ -561,9 +563,16 @@ fn about_neighbours() -> impl Strategy<Value = Message> {
         (of(), boot()).prop_map(|((request, domain, pages), helper)| {
             GroupMessage::Pointed { request, domain, pages, helper }
         }),
-        (of(), boot(), stamp()).prop_map(|((request, domain, pages), asker, position)| {
-            GroupMessage::Help { request, domain, pages, asker, position }
-        }),
+        (of(), boot(), stamp(), any::<bool>()).prop_map(
+            |((request, domain, pages), asker, position, holes)| GroupMessage::Help {
+                request,
+                domain,
+                pages,
+                asker,
+                position,
+                holes
+            }
+        ),
         (domain(), commit_id(), stamp(), writes()).prop_map(|(domain, id, stamp, writes)| {
             GroupMessage::Update { domain, id, stamp, writes }
         }),

@@ -3,7 +3,7 @@
 use super::carried;
 use super::choices::{Choices, DOMAIN, VOLUME};
 use larder_core::group::{GroupMessage, HelpEnd, Lack, Member};
-use larder_core::id::{BootId, DomainId, LinkId, PageId, RequestId};
+use larder_core::id::{BootId, DomainId, LinkId, PageId, RequestId, Slot};
 use larder_core::machine::{LinkInput, LinkOutput};
 use larder_core::message::{Message, PageAnswer, PageBody, Role, Versions, certificate_of};
 use std::collections::BTreeSet;
@@ -70,7 +70,8 @@ pub(super) fn redirector_says(c: &mut Choices<'_>, fetch: Option<Fetch>, through
             let (asker, position) = (life(c), c.stamp(through));
             let (domain, mut pages) = (c.domain(), c.page_set());
             pages.retain(|page| page.volume == VOLUME || c.rarely(4));
-            GroupMessage::Help { request, domain, pages, asker, position }
+            let holes = c.rarely(3);
+            GroupMessage::Help { request, domain, pages, asker, position, holes }
         }
     })
 }
@@ -109,6 +110,7 @@ impl Neighbours {
                     let body = match c.below(6) {
                         0 => PageBody::Absent,
                         1 => PageBody::Valid,
+                        2 => PageBody::Holed(c.image(*page), vec![Slot(c.below(3) as u16)]),
                         _ => PageBody::Data(c.image(*page)),
                     };
                     PageAnswer { page: *page, version, as_of, body }

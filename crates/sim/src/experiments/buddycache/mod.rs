@@ -74,7 +74,7 @@ impl Results {
     /// Every run, a line for its readers and one for its writers.
     fn csv(&self) -> String {
         let mut text = String::from(
-            "load,topology,best,clients,round trip ms,cache MiB,who,transactions,compute s,\
+            "load,topology,best,clients,round trip ms,cache MiB,holes,who,transactions,compute s,\
              server fetch s,peer fetch s,commit s,misses,from neighbours,transactions that missed,\
              commits at origin,conflicts\n",
         );
@@ -91,9 +91,10 @@ impl Results {
                 ];
                 let times = times.map(|time| format!("{time:.3}")).join(",");
                 let counts = counts.map(|count| format!("{count:.1}")).join(",");
-                let Run { load, topology, best, clients, round_trip_ms, memory_mib } = run;
+                let Run { load, topology, best, clients, round_trip_ms, memory_mib, holes } = run;
                 text += &format!(
-                    "{},{},{best},{clients},{round_trip_ms},{memory_mib},{who},{},{times},{counts}\n",
+                    "{},{},{best},{clients},{round_trip_ms},{memory_mib},{holes},{who},{},{times},\
+                     {counts}\n",
                     load.name(),
                     topology.name(),
                     mean.transactions
@@ -118,6 +119,7 @@ impl Results {
                 "clients": run.clients,
                 "round_trip_ms": run.round_trip_ms,
                 "cache_mib": run.memory_mib,
+                "holes": run.holes,
                 "readers": told(&outcome.readers),
                 "writers": told(&outcome.writers),
             })

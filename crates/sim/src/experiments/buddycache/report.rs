@@ -78,6 +78,7 @@ impl Report<'_> {
             self.hot_curves(),
             self.best(),
             self.small_caches(),
+            self.holes(),
             self.false_sharing(),
             self.slow_peer("fig4", "aborted attempts of a transaction", &aborts),
             self.slow_peer("fig4-times", "time of a transaction, ms", &|measured| {
@@ -241,6 +242,32 @@ impl Report<'_> {
         Figure {
             id: "small-caches",
             title: format!("Caches too small for the module: three cold clients, {FAR_MS} ms"),
+            y: "s",
+            content: Content::Lines { x: "cache of a client, MiB", series },
+        }
+    }
+
+    /// What the paper did not measure: copies with holes between neighbours.
+    fn holes(&self) -> Figure {
+        let mut series = Vec::new();
+        for (holes, name) in [(false, "complete alone"), (true, "with holes too")] {
+            let each = |what: &str, of: &dyn Fn(Mean) -> f64| {
+                let sizes = self.scale.caches_mib.iter().map(|&mib| {
+                    let mean = self.readers(Run::holed(mib, holes)).at(FAR_MS);
+                    (f64::from(mib), of(mean))
+                });
+                let name = format!("{name}, {what}");
+                Series { name, whose: Whose::Ours, points: sizes.collect() }
+            };
+            series.push(each("all", &|mean| mean.total()));
+            series.push(each("fetched from the server", &|mean| mean.fetch));
+            series.push(each("fetched from neighbours", &|mean| mean.peer));
+        }
+        Figure {
+            id: "holes",
+            title: format!(
+                "Copies with holes between neighbours: a group of readers, hot, {FAR_MS} ms"
+            ),
             y: "s",
             content: Content::Lines { x: "cache of a client, MiB", series },
         }

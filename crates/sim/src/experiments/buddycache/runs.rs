@@ -77,13 +77,16 @@ pub(super) struct Run {
     pub(super) round_trip_ms: u32,
     /// MiB of a client's cache; zero: as much as the paper's.
     pub(super) memory_mib: u32,
+    /// Neighbours send each other copies with holes too.
+    pub(super) holes: bool,
 }
 
 impl Run {
     /// A cold run as the paper's are, on the local network.
     pub(super) fn cold(topology: Topology, clients: usize) -> Self {
         let load = Load::Cold;
-        Self { load, topology, best: false, clients, round_trip_ms: 0, memory_mib: 0 }
+        let (best, holes) = (false, false);
+        Self { load, topology, best, clients, round_trip_ms: 0, memory_mib: 0, holes }
     }
 
     /// A hot run as the paper's are, on the local network.
@@ -104,6 +107,12 @@ impl Run {
     /// Cold clients with caches of another size.
     pub(super) fn small(topology: Topology, memory_mib: u32) -> Self {
         Self { memory_mib, ..Self::cold(topology, SMALL_CLIENTS) }
+    }
+
+    /// Readers who are a group, with caches of another size, while somebody elsewhere changes what they read; with
+    /// complete copies from neighbours, or with holes too.
+    pub(super) fn holed(memory_mib: u32, holes: bool) -> Self {
+        Self { memory_mib, holes, ..Self::hot(Topology::ReaderGroup) }
     }
 }
 
@@ -212,6 +221,9 @@ impl Scale {
             runs.push(Run::hot(topology).far(FAR_MS));
             runs.push(Run::hot(topology).far(FAR_MS).best());
         }
+        for holes in [false, true] {
+            runs.extend(self.caches_mib.iter().map(|mib| Run::holed(*mib, holes)));
+        }
         runs
     }
 
@@ -261,7 +273,11 @@ impl Scale {
             readers: run.clients - writers,
             writers,
             round_trip: LOCAL + line,
-            groups: run.topology.groups(run.clients).map(|of| Groups { round_trip: LOCAL, of }),
+            groups: run.topology.groups(run.clients).map(|of| Groups {
+                round_trip: LOCAL,
+                of,
+                holes: run.holes,
+            }),
             memory,
             warm,
             transactions,

@@ -54,13 +54,15 @@ pub struct Groups {
     pub round_trip: Duration,
     /// The group of each client, readers first, by its number from 1.
     pub of: Vec<usize>,
+    /// Copies with holes are sent between neighbours too.
+    pub holes: bool,
 }
 
 impl Groups {
     /// One of so many.
     #[must_use]
     pub fn one(clients: usize, round_trip: Duration) -> Self {
-        Self { round_trip, of: vec![1; clients] }
+        Self { round_trip, of: vec![1; clients], holes: false }
     }
 }
 
@@ -182,7 +184,11 @@ pub(super) fn calm(
         domains: 1,
         relays: vec![0; count],
         relay_latency_ms: Some(one_way_ms(round_trip)),
-        group: groups.map(|_| GroupPlan { latency_ms: near, section: unhurried(), outsider: None }),
+        group: groups.map(|groups| GroupPlan {
+            latency_ms: near,
+            section: GroupSection { holes: groups.holes, ..unhurried() },
+            outsider: None,
+        }),
         nodes: nodes.collect(),
         limits: Limits::SHIPPED,
         link: LinkConfig {
